@@ -1,7 +1,7 @@
-"""The index of a folder of runs: how far each run is, who works on it, what failed. One scan that reads files alone.
+"""Index of a folder of runs: the progress, workers and failures of each run, from one scan of its files.
 
-Trust goes to records first, then claims, then errors; submissions only explain. No scheduler is asked, nothing is
-written.
+Records take precedence over claims, and claims over errors; submissions only add explanations. The scan queries no
+scheduler and writes nothing.
 """
 
 import os
@@ -26,7 +26,7 @@ State = Literal["missing", "waiting", "running", "failed", "done"]
 RowState = Literal["unreadable", "failed", "running", "submitted", "waiting", "missing", "done"]
 ROW_STATES: tuple[RowState, ...] = get_args(RowState)
 RUN_FOLDERS = tuple(row.folders for kind, row in KINDS.items() if kind != "corpus")
-"""Where run.json files lie, in the order of listings."""
+"""Glob patterns of the folders with a run.json, in the order of listings."""
 UNREADABLE = (DamagedFile, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
 IDENTIFIER = re.compile(r"\b[0-9a-f]{12}\b")
 TAIL_BYTES = 4096
@@ -60,7 +60,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far work is: its parts without a record, who works on them, and what failed."""
+    """Progress of a piece of work: its parts without a record, their workers, and their failures."""
 
     state: State
     pending: tuple[Part, ...] = ()
@@ -115,13 +115,13 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The run as `--dry-run` calls it, with its id."""
+        """Name of the run as in `--dry-run`, with its id."""
         if self.kind in ("glue", "mteb"):
             return " ".join(filter(None, (self.kind, self.task, self.id)))
         return f"{self.kind} {self.id}" if self.stage is None else f"{self.kind} stage {self.stage} {self.id}"
 
     def as_json(self) -> dict[str, Any]:
-        """The fields by name, workers and errors as mappings of theirs."""
+        """Return the fields by name, with workers and errors as mappings."""
         workers = [dict(vars(worker)) for worker in self.workers]
         errors = [{key: value for key, value in vars(each).items() if key != "exit_code"} for each in self.errors]
         return {**vars(self), "workers": workers, "errors": errors}
@@ -129,10 +129,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Submitted:
-    """What submissions.jsonl says of a job: the references it works on by the folders they fill, its logs, the code it
-    runs, how many GPUs it has.
+    """One job of submissions.jsonl.
 
-    All paths are relative to the folder of runs.
+    `references` are what it works on, by the folder of their result. `logs` is its log folder, `snapshot` the code it
+    runs, `gpus` their number. All paths are relative to the folder of runs.
     """
 
     job: str
@@ -145,10 +145,9 @@ class Submitted:
 
 @dataclass
 class Index:
-    """A folder of runs as it is at one moment: each folder is listed once, for with thousands of runs every look at the
-    disk counts.
+    """State of a folder of runs at one moment. Each folder is listed only once, to be fast with thousands of runs.
 
-    Reading is lenient: what is torn or strange is remembered as a problem, and the rest is shown.
+    Reading is lenient: unreadable files are reported in `problems` or in the note of a row, and the rest is shown.
     """
 
     layout: Layout
@@ -157,7 +156,7 @@ class Index:
     _listings: dict[Path, frozenset[str]] = field(default_factory=dict)
 
     def names(self, folder: Path) -> frozenset[str]:
-        """The names in a folder; none where it does not exist."""
+        """Return the names in a folder; empty if it does not exist."""
         if folder not in self._listings:
             found: list[str] = []
             try:
@@ -170,12 +169,12 @@ class Index:
         return self._listings[folder]
 
     def is_there(self, path: Path) -> bool:
-        """Whether a file or folder was there."""
+        """Return whether a file or folder existed when its parent was listed."""
         return path.name in self.names(path.parent)
 
     @cached_property
     def claimed(self) -> frozenset[str]:
-        """The names of all claims that anybody ever took."""
+        """Names of all claims that were ever taken."""
         return self.names(self.layout.root / "claims")
 
     @cached_property
@@ -204,7 +203,7 @@ class Index:
                 self.problems.append(f"{path} line {number} is torn or of another version: left out")
 
     def _submission_of(self, job: str | None) -> Submitted | None:
-        """The submission that a worker's job belongs to; elements of an array share the array's."""
+        """Return the submission that a worker's job belongs to; all elements of an array share one."""
         return None if job is None else self._submission_by_job.get(job.partition("_")[0])
 
     @cached_property
@@ -212,11 +211,11 @@ class Index:
         return {one.job: one for one in self.submissions}
 
     def is_done(self, part: Part) -> bool:
-        """Whether the record of a part is there and whole."""
+        """Return whether a part has an intact record."""
         return self.is_there(part.record) and part.is_done
 
     def progress(self, work: Work) -> Progress:
-        """How far work is."""
+        """Return the progress of a piece of work."""
         closing = work.closing(self.layout)
         if closing is not None and self.is_done(closing):
             return Progress("done")
@@ -240,18 +239,18 @@ class Index:
         return Progress(state, tuple(pending), workers, failures, heartbeat)
 
     def _owners(self, parts: Iterable[Part]) -> dict[str, Owner]:
-        """Who held each part last."""
+        """Return the last owner of each part that was claimed, by the part's id."""
         claimed = (part.id for part in parts if part.id in self.claimed)
         owners = {part_id: last_owner(self.layout.claims(part_id)) for part_id in claimed}
         return {part_id: owner for part_id, owner in owners.items() if owner is not None}
 
     def rows(self) -> list[Row]:
-        """Every run that has a folder, and everything that was submitted."""
+        """Return the rows of all runs that have a folder or were submitted."""
         found = [name for pattern in RUN_FOLDERS for name in self._matching(pattern) if TEMPORARY_MARK not in name]
         return [self.row(folder) for folder in dict.fromkeys([*found, *self.newest_submission])]
 
     def _matching(self, pattern: str) -> list[str]:
-        """The paths that a glob of folders names, in a stable order; every folder is listed once."""
+        """Return the paths that match a glob of folders, in a stable order. Each folder is listed once."""
         found = [""]
         for step in pattern.split("/"):
             if step == "*":
@@ -261,7 +260,7 @@ class Index:
         return [name.rstrip("/") for name in found]
 
     def row(self, folder: str) -> Row:
-        """The row of the run of a folder; what makes it unreadable is its note."""
+        """Return the row of the run in a folder. If the run is unreadable, the note says why."""
         kind = kind_of(folder)
         if kind is None:
             return Row("pretraining", folder, folder, "unreadable", note="a job was submitted for no known run")
@@ -274,7 +273,7 @@ class Index:
             return replace(row, note=f"not readable: {type(error).__name__}: {error}")
 
     def _filled(self, row: Row) -> Row:
-        """The row with what run.json, records, claims and errors say."""
+        """Fill a row from run.json, records, claims and errors."""
         place = self.layout.root / row.folder
         if row.kind == "corpus":
             reader = self.newest_submission[row.folder].references[row.folder].split("/")[-1]
@@ -322,7 +321,7 @@ class Index:
         return replace(row, done=work.total - sum(part.id != closing_id for part in progress.pending))
 
     def _in_training(self, row: Row) -> Row:
-        """Steps, rate, loss and costs of unfinished training: what its newest checkpoint counted, and steps since."""
+        """Add steps, rate, loss and costs of unfinished training, from its newest checkpoint and the steps since."""
         folder = self.layout.root / row.folder
         job = next((worker.job for worker in row.workers), None)
         submission = self._submission_of(job) or self.newest_submission.get(row.folder)
@@ -340,7 +339,7 @@ class Index:
         return replace(row, tokens_per_second=rate, loss=line["loss"])
 
     def _explained(self, row: Row) -> Row:
-        """The row with its submission, logs and lost owners; a job never changes what records say of finished work."""
+        """Add submission, logs and lost owners to a row. A job never changes the state of finished work."""
         newest = self.newest_submission.get(row.folder)
         if newest is not None:
             row = replace(row, job=newest.job, submitted_at=newest.at)
@@ -355,7 +354,7 @@ class Index:
         return replace(row, note="; ".join(filter(None, notes)), logs=logs)
 
     def _logs(self, submission: Submitted | None, job: str | None) -> tuple[str, ...]:
-        """The log files of a job that is known by its name, else the folder where all of the submission's lie."""
+        """Return the log files of a job, or the log folder of its submission if no file is known to be the job's."""
         if submission is None or submission.logs is None:
             return ()
         files = sorted(
@@ -366,25 +365,27 @@ class Index:
 
 
 def read_index(layout: Layout) -> Index:
-    """The index of a folder of runs; MissingData where there is none."""
+    """Return the index of a folder of runs. Raises MissingData if the folder does not exist."""
     if not layout.root.is_dir():
         raise MissingData(f"there is no folder {layout.root}: name the folder of runs with --runs")
     return Index(layout)
 
 
 def state_of(layout: Layout, work: Work) -> State:
-    """The state of one run; for many, one `Index` lists each folder once."""
+    """Return the state of one run. For many runs use one `Index`, which lists each folder once."""
     return Index(layout).progress(work).state
 
 
 def is_done(layout: Layout, reference: str) -> bool:
-    """Whether the training run or study of a reference is done."""
+    """Return whether a training run or study is done."""
     return is_published(layout.record_of(reference), read_selection)
 
 
 def _newest_step_line(folder: Path) -> dict[str, Any] | None:
-    """The newest whole metrics line of a step below a run's folder; reads the end of one file, of more where a new
-    attempt has none yet."""
+    """Return the newest intact metrics line of a step below a run's folder, None if there is none.
+
+    Only the end of the newest attempt's file is read, and of older ones while no line is found.
+    """
     for attempt in sorted((folder / "attempts").glob("*/metrics.jsonl"), reverse=True):
         with attempt.open("rb") as file:
             file.seek(max(0, attempt.stat().st_size - TAIL_BYTES))
@@ -397,7 +398,7 @@ def _newest_step_line(folder: Path) -> dict[str, Any] | None:
 
 
 def _checkpointed(folder: Path) -> tuple[int, float]:
-    """Steps and seconds of computing up to the newest checkpoint that says so."""
+    """Return steps and seconds of computing up to the newest readable checkpoint; zeros if there is none."""
     steps = sorted((path for path in (folder / "checkpoints").glob("step-*") if path.name[5:].isdigit()), reverse=True)
     for path in steps:
         try:
@@ -408,7 +409,7 @@ def _checkpointed(folder: Path) -> tuple[int, float]:
 
 
 def _failure_at(path: Path, part_id: str) -> Failure:
-    """The failure in an error file; a torn file is a failure too."""
+    """Return the failure in an error file. A torn file counts as a failure too."""
     try:
         content = read_json(path)
         code = int(content.get("exit_code", EXIT_RUN_FAILED))
@@ -422,7 +423,7 @@ def _finished(row: Row, work: Work, record: Mapping[str, Any]) -> Row:
 
 
 def _workers_of(owners: Mapping[str, Owner]) -> tuple[Worker, ...]:
-    """Those at work first, then those that never released their part."""
+    """Return the owners that have not released their part: live ones first, then lost ones."""
     workers = [
         Worker(part_id, owner.host, owner.pid, owner.job, round(owner.silent_seconds, 1), owner.is_live)
         for part_id, owner in owners.items()
@@ -432,11 +433,11 @@ def _workers_of(owners: Mapping[str, Owner]) -> tuple[Worker, ...]:
 
 
 def _submitted(line: dict[str, Any]) -> Submitted:
-    """One line of submissions.jsonl, read from whatever version wrote it as far as the index needs it."""
+    """Parse a line of submissions.jsonl, whichever version wrote it, as far as the index needs it."""
     resources = line.get("resources") or {}
     per_node = resources.get("gpus_per_node")
     gpus = None if per_node is None else int(per_node) * int(resources.get("nodes") or 1)
-    # A corpus may be named by any run that reads it.
+    # A corpus reference also names one of the runs that read the corpus; its folder does not.
     references = {re.sub("^corpus/([^/]*)/[^/]*$", r"data/\1", each): each for each in map(str, line["references"])}
     return Submitted(str(line["job"]), references, line.get("logs"), line.get("snapshot"), gpus, float(line["at"]))
 
@@ -448,7 +449,7 @@ def _lost(worker: Worker) -> str:
 
 
 def age(seconds: float) -> str:
-    """How long ago, in the largest unit that fits: 12 s, 5 min, 3 h, 2 d."""
+    """Format an age in the largest unit that fits: 12 s, 5 min, 3 h, 2 d."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
@@ -457,7 +458,7 @@ def age(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Cause:
-    """Failures with the same text but for the ids of runs in it, and the log paths of the runs they hit."""
+    """Failures whose texts differ only in the ids of runs, and the log paths of the affected runs."""
 
     error: str
     failures: tuple[Failure, ...]
@@ -465,7 +466,7 @@ class Cause:
 
 
 def causes_of(rows: Sequence[Row]) -> list[Cause]:
-    """Failures grouped by what was said, most frequent first; a trial that studies share counts once."""
+    """Group failures by their text, most frequent first. A trial shared by several studies counts once."""
     failures: dict[str, dict[str, Failure]] = {}
     logs: dict[str, dict[str, None]] = {}
     for row in rows:

@@ -1,7 +1,7 @@
-"""Records: one JSON file for each finished part of a run, written once and last; plain files are the truth.
+"""Records: one JSON file for each finished part of a run, written once, after all its other files.
 
-Records and run files are sealed: they say which version of their schema and of each mechanism wrote them, and carry the
-SHA-256 of all that they hold. A file of an older schema is upgraded when it is read.
+Records and run files are sealed: they contain the version of their schema and of each mechanism, and the SHA-256 of
+their content. A file of an older schema is upgraded when it is read.
 """
 
 import base64
@@ -30,7 +30,7 @@ SCHEMA = 3
 NUMERICS_BEFORE_SCHEMA_2 = {"batching": 2} | dict.fromkeys(
     ("tokenization", "masking", "model", "initialization", "optimization", "finetuning", "contrastive", "metrics"), 1
 )
-"""What the last version that wrote schema 1 computed with; files of that schema do not say it themselves."""
+"""Numerics versions of the last code that wrote schema 1. Files of that schema do not contain them."""
 SNAPSHOT_FILE = "snapshot.json"
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "scipy", "mteb")
 RECORD_STATES = ("done", "pruned", "failed")
@@ -57,9 +57,9 @@ def _git(*arguments: str) -> str | None:
 
 @cache
 def code_state() -> dict[str, Any]:
-    """The commit of the code and whether the tree differs from it, {commit, dirty}; None where nobody knows.
+    """Return the commit of the code and whether the tree differs from it, {commit, dirty}; None if unknown.
 
-    A snapshot of the code brings both in a file, since it is no repository itself.
+    A snapshot of the code has both in a file, since it is no repository itself.
     """
     snapshot = Path(neobert.__file__).resolve().parent.parent / SNAPSHOT_FILE
     if snapshot.is_file():
@@ -78,7 +78,7 @@ def _version(package: str) -> str | None:
 
 
 def provenance() -> dict[str, Any]:
-    """Which code, packages and machine made a record."""
+    """Return the code state, package versions and machine for a record."""
     return {
         **code_state(),
         "packages": {package: _version(package) for package in PACKAGES},
@@ -92,7 +92,7 @@ def provenance() -> dict[str, Any]:
 
 
 def _upgraded_from_2(content: dict[str, Any]) -> dict[str, Any]:
-    """The scale `laptop` got other rules with schema 3; what was made by the old ones is of the scale `laptop1`."""
+    """Rename the scale `laptop` to `laptop1`, since schema 3 changed the rules of `laptop`."""
     labels = content.get("labels") or {}
     if labels.get("scale") != "laptop":
         return content
@@ -103,21 +103,21 @@ UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     1: lambda content: {**content, "numerics": NUMERICS_BEFORE_SCHEMA_2},
     2: _upgraded_from_2,
 }
-"""By schema: what makes a file of that schema one of the next."""
+"""By schema: the function that upgrades the content of a file to the next schema."""
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
-    """The bytes of a file that `read_sealed` reads: `content` with schema, numerics versions and checksum."""
+    """Return the bytes of a file for `read_sealed`: `content` with schema, numerics versions and checksum."""
     whole = json.loads(json_bytes({"schema": SCHEMA, "numerics": NUMERICS, **content}))
     return json_bytes({**whole, "checksum": checksum_of(whole)})
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """What a sealed file holds, its checksum checked, upgraded to the schema of this version.
+    """Read a sealed file, check its checksum, and upgrade it to the current schema.
 
     Raises:
-        DamagedFile: it is torn, or was changed after it was written.
-        NewerFile: it is of a newer schema.
+        DamagedFile: the file is torn, or was changed after it was written.
+        NewerFile: the file has a newer schema.
     """
     content = read_json(path)
     schema = content.get("schema") if isinstance(content, dict) else None
@@ -136,7 +136,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
 
 
 def is_published(path: Path, read: Callable[[Path], Any] = read_sealed) -> bool:
-    """Whether a file is there and `read` finds it whole. A damaged one counts as absent: its part is done again."""
+    """Return whether a file exists and `read` finds it intact. If it is damaged, its part has to be done again."""
     try:
         status = path.stat()
     except OSError as error:
@@ -148,7 +148,7 @@ def is_published(path: Path, read: Callable[[Path], Any] = read_sealed) -> bool:
 
 @lru_cache(maxsize=1 << 17)
 def _is_whole(read: Callable[[Path], Any], path: Path, size: int, modified_ns: int, inode: int) -> bool:
-    """Read once as long as the file stays the same."""
+    """Read a file once as long as it does not change."""
     del size, modified_ns, inode
     try:
         read(path)
@@ -160,20 +160,20 @@ def _is_whole(read: Callable[[Path], Any], path: Path, size: int, modified_ns: i
 
 
 def publish_sealed(path: Path, content: Mapping[str, Any]) -> bool:
-    """Publish a sealed file once; False where a whole one is there. A damaged one is set aside."""
+    """Publish a sealed file once. Returns False if an intact one exists; a damaged one is set aside."""
     if os.path.lexists(path) and not is_published(path):
         set_aside(path, f"{path} is damaged")
     return publish_once(path, sealed(content))
 
 
 def publish_record(path: Path, record: dict[str, Any]) -> bool:
-    """Publish a record once; False where one is there already."""
+    """Publish a record once. Returns False if one exists already."""
     assert record["state"] in RECORD_STATES, record["state"]
     return publish_sealed(path, record)
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """One record; DamagedFile where it is torn, changed, no record, or of a newer schema version."""
+    """Read a record. Raises DamagedFile if it is torn, changed, not a record, or of a newer schema version."""
     record = read_sealed(path)
     if "kind" not in record or "id" not in record:
         raise DamagedFile(f"{path} is no record: it lacks kind and id")
@@ -181,7 +181,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def read_selection(path: Path) -> dict[str, Any]:
-    """What closes a study, read as `read_sealed` does; one of an early version is not sealed."""
+    """Read the file that closes a study, as `read_sealed` does. Early versions did not seal it."""
     content = read_json(path)
     if not isinstance(content, dict) or "trial" not in content or {"schema", "checksum"} & content.keys():
         return read_sealed(path)
@@ -189,13 +189,13 @@ def read_selection(path: Path) -> dict[str, Any]:
 
 
 def record_paths(root: Path) -> Iterator[Path]:
-    """Every record file below a folder of runs, in a stable order."""
+    """Yield every record file below a folder of runs, in a stable order."""
     for pattern in RECORDS:
         yield from sorted(root.glob(pattern))
 
 
 def read_records(root: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """All readable records and, apart from them, one sentence for each file that could not be read."""
+    """Return all readable records, and one sentence for each file that could not be read."""
     records, problems = [], []
     for path in record_paths(root):
         try:
@@ -340,14 +340,14 @@ class ReadoutScore(Value):
 
 
 def pack_numbers(numbers: Any, dtype: str) -> str:
-    """An array as base64 of its bytes in `dtype`, compressed."""
+    """Return an array as base64 of its compressed bytes in `dtype`."""
     import numpy as np
 
     return base64.b64encode(zlib.compress(np.asarray(numbers).astype(dtype).tobytes(), 9)).decode("ascii")
 
 
 def unpack_numbers(text: str, dtype: str, count: int) -> Any:
-    """What `pack_numbers` packed, (count,). ValueError where it is no such text, or of another length."""
+    """Return the array that `pack_numbers` packed, (count,). Raises ValueError if the text or its length is wrong."""
     import numpy as np
 
     try:

@@ -1,7 +1,7 @@
-"""Specifications: for each kind of work all that decides its result, its id and where it lies.
+"""Specifications of work: for each kind, the fields that determine its result, its id, and its place on disk.
 
 In the order of a study: corpus, pre-training, GLUE, contrastive fine-tuning, MTEB, readouts. `neobert.runs.work.Work`
-says what each kind offers.
+is the interface of all kinds.
 """
 
 import statistics
@@ -29,11 +29,11 @@ from neobert.runs.records import Category, Protocol, ReadoutName, read_selection
 from neobert.runs.work import Part, Training, Work, error_beside
 
 EXTERNAL_PREFIX = "model-"
-"""Of the ids of external models; run ids are hexadecimal digits."""
+"""Prefix of the ids of external models. Run ids are hexadecimal digits."""
 
 
 def pretraining_of(weights: str) -> tuple[str, ...]:
-    """The reference of the run that ends with weights; none for an external model."""
+    """Return the reference of the run that produced the weights; empty for an external model."""
     return () if weights.startswith(EXTERNAL_PREFIX) else (f"pretraining/{weights}",)
 
 
@@ -57,7 +57,7 @@ class PretrainingRun(Training):
 
     @property
     def stage(self) -> int:
-        """Which stage this is, from 0."""
+        """Index of this stage, from 0."""
         return len(self.recipe.stages) - 1
 
     @property
@@ -88,22 +88,22 @@ class PretrainingRun(Training):
         return (layout.data(self.data_id),)
 
     def heldout_loss(self, losses: Mapping[str, float]) -> float | None:
-        """That on the run's own corpus."""
+        """Return the loss on the run's own corpus, None if there is none."""
         return losses.get(self.recipe.data.corpus)
 
     @property
     def context(self) -> int:
-        """Tokens that the model is built for."""
+        """Context that the model is built for, in tokens."""
         return self.position_table or self.recipe.longest_context
 
     @cached_property
     def data_id(self) -> str:
-        """The name of the tokenised corpus."""
+        """Id of the tokenised corpus."""
         return Corpus(run=self).id
 
 
 class Corpus(Work):
-    """The tokenised corpus that a stage of pre-training reads."""
+    """Tokenised corpus that a stage of pre-training reads."""
 
     run: PretrainingRun
 
@@ -113,7 +113,10 @@ class Corpus(Work):
     form = "data/<id>"
 
     def id_under(self, numerics: Mapping[str, int]) -> str:
-        """The name of its tokens, whichever run reads them. Both corpora of a source may have one origin."""
+        """Return the id of the tokens, the same for every run that reads them.
+
+        It includes the corpus name, since both corpora of a source may have the same origin.
+        """
         content = {
             "corpus": self.run.recipe.data.corpus,
             "origin": self.run.corpus_origin,
@@ -150,7 +153,7 @@ class Start(Value):
 
     @property
     def name(self) -> str:
-        """One word for records: "pretraining" or the task."""
+        """Name in records: "pretraining" or the task."""
         return self.task or "pretraining"
 
 
@@ -205,7 +208,7 @@ class GlueStudy(Work):
 
     @property
     def after(self) -> tuple[str, ...]:
-        """The encoder, and the study of another task where the trials start from its best one."""
+        """References of the encoder and, if the trials start from another task, of that task's study."""
         start = self.starts_from
         study = () if start.study is None else (f"glue/{start.task}/studies/{start.study}",)
         return (*pretraining_of(self.weights), *study)
@@ -214,41 +217,41 @@ class GlueStudy(Work):
         return (self.encoded_task(layout),)
 
     def encoded_task(self, layout: Layout) -> Path:
-        """The task in token ids; studies of equal task, tokenizer and length share it."""
+        """Return the path of the task in token ids. Studies with the same task, tokenizer and length share it."""
         decides = {"task": self.task_origin, "tokenizer": self.tokenizer_origin, "max_tokens": self.protocol.max_tokens}
         return layout.root / "data" / "glue" / f"{self.task}-{identity(decides)}.safetensors"
 
     @cached_property
     def shared_by_trials(self) -> dict[str, Any]:
-        """What all trials share. Which other points the grid has is not in it, so that grids share trials."""
+        """Fields that all trials share. The points of the grid are left out, so that grids can share trials."""
         return {key: value for key, value in decisive(self).items() if key != "points"}
 
     def trial_id(self, point: Point) -> str:
-        """A trial's name."""
+        """Return the id of the trial at one point."""
         numerics = chosen(NUMERICS, self.mechanisms)
         return identity({"kind": "glue", "trial": self.shared_by_trials, "point": point, "numerics": numerics})
 
     @cached_property
     def trial_ids(self) -> tuple[str, ...]:
-        """The names of all trials, in the order of the grid."""
+        """Ids of all trials, in the order of the grid."""
         return tuple(map(self.trial_id, self.points))
 
     def trials(self, layout: Layout) -> "tuple[Trial, ...]":
-        """The trials, in the order of the grid."""
+        """Return the trials, in the order of the grid."""
         named = zip(self.trial_ids, self.points, strict=True)
         return tuple(Trial.of(layout, self, trial_id, point) for trial_id, point in named)
 
     def trial(self, layout: Layout, point: Point) -> "Trial":
-        """The trial at one point, of the grid or not."""
+        """Return the trial at one point, which need not be in the grid."""
         return Trial.of(layout, self, self.trial_id(point), point)
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
-        """The trials, and behind them the selection."""
+        """Return the trials, followed by the selection."""
         trials = self.trials(layout)
         return (*trials, replace(self.closing(layout), after=trials))
 
     def closing(self, layout: Layout) -> Part:
-        """The selection: which point is best."""
+        """Return the part that selects the best point."""
         folder = layout.root / self.folder
         return Part(
             id=f"{self.id}-selection",
@@ -264,7 +267,7 @@ class GlueStudy(Work):
 
 @dataclass(frozen=True, kw_only=True)
 class Trial(Part):
-    """Fine-tuning at one point of a study's grid, and the files that it leaves beside its record."""
+    """Fine-tuning at one point of a study's grid, and the files beside its record."""
 
     layout: Layout
     study: GlueStudy
@@ -272,7 +275,7 @@ class Trial(Part):
 
     @classmethod
     def of(cls, layout: Layout, study: GlueStudy, trial_id: str, point: Point) -> Self:
-        """The trial of a study at one point, under its name."""
+        """Build the trial of a study at one point from its id."""
         record = layout.trial(study.task, trial_id)
         cell = f"batch {point.batch_size}, rate {point.learning_rate:g}, decay {point.weight_decay:g}"
         return cls(
@@ -357,7 +360,7 @@ class ContrastiveRun(Training):
         return tuple(layout.pairs(self.pairs_id(pairs)) for pairs in self.sets)
 
     def heldout_loss(self, losses: Mapping[str, float]) -> float:
-        """The mean over data sets of pairs."""
+        """Return the mean over the data sets of pairs."""
         return statistics.fmean(losses.values())
 
     @property
@@ -367,16 +370,16 @@ class ContrastiveRun(Training):
 
     @property
     def instructed(self) -> Instructed:
-        """Which texts stood behind an instruction in training: none where no data set has one."""
+        """Which texts followed an instruction in training; "nothing" if no data set has one."""
         return self.protocol.instructed if any(pairs.instruction for pairs in self.sets) else "nothing"
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of a text, specials and instruction included."""
+        """Maximum length of a text in tokens, including special tokens and the instruction."""
         return min(self.context, self.protocol.max_tokens)
 
     def pairs_id(self, pairs: PairSet) -> str:
-        """The name of a data set in token ids; runs of equal tokenizer, length and instructions share it."""
+        """Return the id of a data set in token ids. Runs with the same tokenizer, length and instructions share it."""
         instructed = self.protocol.instructed
         content: dict[str, object] = {
             "pairs": {key: value for key, value in decisive(pairs).items() if key in ("name", "origin")},
@@ -432,17 +435,17 @@ class MeasuredEncoder(Value):
 
     @property
     def revision(self) -> str:
-        """The name under which mteb's cache keeps an encoder.
+        """Name of the encoder in mteb's cache.
 
-        It has the weights, how many tokens of a text they read where their name does not decide it, and the precision
-        where it is not fp32.
+        It consists of the weights, the context if they are zero-shot (otherwise their id determines it), and the
+        precision if it is not fp32.
         """
         read = self.weights if self.protocol == "contrastive" else f"{self.weights}-{self.context}"
         return read if self.precision == "fp32" else f"{read}-{self.precision}"
 
 
 class Evaluation(Work):
-    """What is measured of one encoder: each task, or readout, is a part with a record of its own."""
+    """Measurements of one encoder. Each task or readout is a part with its own record."""
 
     job = "mteb"
 
@@ -455,14 +458,14 @@ def _measurement(run_id: str, title: str, record: Path) -> Part:
 
 
 class EmbeddingRun(Value):
-    """One task on one encoder, which has one record."""
+    """One task on one encoder, with one record."""
 
     encoder: MeasuredEncoder
     task: TaskOnData
 
     @cached_property
     def id(self) -> str:
-        """The result's name: it does not depend on which other tasks are measured."""
+        """Id of the result. It does not depend on the other tasks that are measured."""
         return identity({"kind": "mteb", "run": self, "numerics": chosen(NUMERICS, EmbeddingEvaluation.mechanisms)})
 
 
@@ -487,7 +490,7 @@ class EmbeddingEvaluation(Evaluation):
 
     @property
     def weights(self) -> str:
-        """The weights that are measured."""
+        """Id of the weights that are measured."""
         return self.encoder.weights
 
     @property
@@ -508,7 +511,7 @@ class EmbeddingEvaluation(Evaluation):
 
     @property
     def after(self) -> tuple[str, ...]:
-        """The encoder: contrastive fine-tuning, or pre-training where it is measured zero-shot."""
+        """Reference of the encoder: its contrastive run, or its pre-training run if measured zero-shot."""
         if self.encoder.protocol == "contrastive":
             return (f"contrastive/{self.weights}",)
         return pretraining_of(self.weights)
@@ -517,7 +520,7 @@ class EmbeddingEvaluation(Evaluation):
         return tuple(layout.root / reference for reference in pretraining_of(self.encoder.pretraining))
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
-        """The tasks, in their order."""
+        """Return one part per task, in order."""
         return tuple(
             _measurement(
                 run.id,
@@ -528,15 +531,15 @@ class EmbeddingEvaluation(Evaluation):
         )
 
     def runs(self) -> tuple[EmbeddingRun, ...]:
-        """One for each task."""
+        """Return one run per task."""
         return tuple(EmbeddingRun(encoder=self.encoder, task=task) for task in self.tasks)
 
 
 class ReadoutRun(Value):
-    """One readout of one finished stage of pre-training, which has one record.
+    """One readout of one finished stage of pre-training, with one record.
 
-    `corpora` are those of the source with their origins, `context` is in tokens, specials included; both decide the
-    items (`items_id`), and the model and its tokenizer do not.
+    `corpora` are the corpora of the source with their origins. `context` is in tokens, including special tokens. These
+    two determine the items (`items_id`); the model and its tokenizer do not.
     """
 
     readout: ReadoutName
@@ -547,13 +550,13 @@ class ReadoutRun(Value):
 
     @cached_property
     def id(self) -> str:
-        """The result's name: it does not depend on which other readouts are measured."""
+        """Id of the result. It does not depend on the other readouts that are measured."""
         numerics = chosen(NUMERICS, ReadoutEvaluation.mechanisms)
         return identity({"kind": "readout", "run": self, "numerics": numerics})
 
     @property
     def items_id(self) -> str:
-        """The name of texts and items."""
+        """Id of the texts and items."""
         return identity({"corpora": self.corpora, "context": self.context, "numerics": chosen(NUMERICS, ("readouts",))})
 
 
@@ -591,14 +594,14 @@ class ReadoutEvaluation(Evaluation):
         return pretraining_of(self.weights)
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
-        """The readouts, in their order."""
+        """Return one part per readout, in order."""
         return tuple(
             _measurement(run.id, f"readout {run.readout} of {self.weights}", layout.readout(run.readout, run.id))
             for run in self.runs()
         )
 
     def runs(self) -> tuple[ReadoutRun, ...]:
-        """One for each readout."""
+        """Return one run per readout."""
         shared = {name: getattr(self, name) for name in ReadoutRun.model_fields if name != "readout"}
         return tuple(ReadoutRun(readout=readout, **shared) for readout in self.readouts)
 
@@ -608,5 +611,5 @@ RunT = TypeVar("RunT", PretrainingRun, GlueStudy, ContrastiveRun, EmbeddingEvalu
 
 
 def only(runs: Iterable[Run], specification: type[RunT]) -> list[RunT]:
-    """The runs of one kind, in their order."""
+    """Return the runs of one kind, in order."""
     return [run for run in runs if isinstance(run, specification)]

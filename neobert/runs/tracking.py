@@ -41,31 +41,30 @@ from neobert.runs.work import Part
 TrackerName = Literal["tensorboard", "trackio", "wandb"]
 TRACKERS: tuple[TrackerName, ...] = get_args(TrackerName)
 VARIABLE = "NEOBERT_TRACK"
-"""In the environment of jobs: the tracker that their workers' runs are followed into."""
+"""Environment variable of jobs: the tracker to which the runs of their workers are sent."""
 PROJECT = "neobert-ablations"
 POLL_SECONDS = 5.0
 GRACE_SECONDS = 30.0
-"""How long a command waits for its follower to send what is left."""
+"""How long a command waits for its follower to send the rest."""
 
 NOTHING: Mapping[str, Any] = {"sent": -1, "sessions": (), "closed": True}
-"""What the file of a run says where nothing was ever sent."""
+"""State of a run of which nothing was sent yet."""
 
 Values = dict[str, float]
 
 
 def require_tracker(name: str) -> None:
-    """Check that the package of a tracker is installed; else MissingData."""
+    """Raise MissingData unless the package of a tracker is installed."""
     if find_spec(name) is None:
         raise MissingData(f"--track {name} needs {name}, which is not installed: pip install {name}")
 
 
-# What is sent
+# Data to send
 
 
 @dataclass(frozen=True)
 class Tracked:
-    """A part of a run as a tracker shows it: a training run, a trial, a task or a readout. `id` is the part's, the same
-    after every restart."""
+    """Part of a run as shown in a tracker: a training run, a trial, a task or a readout."""
 
     layout: Layout
     part: Part
@@ -76,34 +75,34 @@ class Tracked:
 
     @property
     def id(self) -> str:
-        """The id of the run in the tracker."""
+        """Id of the run in the tracker: that of the part, the same after every restart."""
         return self.part.id
 
     def steps(self) -> Iterator[tuple[int, Values]]:
-        """The values of every step that will not change any more, in order."""
+        """Yield each step that will not change any more and its values, in order."""
         if not self.is_training:
             yield from _scores(self.part)
             return
         folder, is_done = self.part.record.parent, self.part.is_done
         paths = [folder / "metrics.jsonl"] if is_done else sorted((folder / "attempts").glob("*/metrics.jsonl"))
         merged: dict[int, Values] = {}
-        for path in paths:  # of attempts that did the same step the last one counts
+        for path in paths:  # if several attempts did a step, the last one counts
             for line in read_lines(path, "step"):
-                step = int(line["step"])  # that of a collected run may lie between two
+                step = int(line["step"])  # may be fractional in a collected run
                 merged.setdefault(step, {}).update(_numbers(line))
         for step in sorted(merged)[: None if is_done else -1]:
             merged[step].pop("step")
             yield step, merged[step]
 
     def stamp(self) -> object:
-        """Something that is equal as long as nothing new was written."""
+        """Return a value that stays equal until something new is written."""
         folder = self.part.record.parent
         attempts = (folder / "attempts").glob("*/metrics.jsonl") if self.is_training else ()
         return [(str(path), path.stat().st_size) for path in attempts], self.part.record.exists()
 
 
 def tracked(layout: Layout, reference: str) -> list[Tracked]:
-    """The parts of the run of a folder. Raises as `read_run_file`."""
+    """Return the parts of the run in a folder. Raises the same errors as `read_run_file`."""
     run_file = read_run_file(layout.root / reference)
     run, labels = run_file.run, run_file.labels
     of = run_file.owner or run.id
@@ -116,7 +115,7 @@ def tracked(layout: Layout, reference: str) -> list[Tracked]:
 
 
 def _numbers(values: Mapping[str, Any], before: str = "") -> Values:
-    """The numbers of nested mappings by their paths, as loss or phase_seconds/forward."""
+    """Flatten the numbers of nested mappings by their paths, such as loss or phase_seconds/forward."""
     found: Values = {}
     for name, value in values.items():
         if isinstance(value, dict):
@@ -127,7 +126,7 @@ def _numbers(values: Mapping[str, Any], before: str = "") -> Values:
 
 
 def _scores(part: Part) -> Iterator[tuple[int, Values]]:
-    """The curve of a trial's score over its steps; of other parts their scores, as step 0."""
+    """Yield a trial's score at each evaluated step; for other parts, their scores as step 0."""
     scores = part.read(part.record).get("scores") if part.is_done else None
     if not scores:
         return
@@ -142,14 +141,14 @@ def _scores(part: Part) -> Iterator[tuple[int, Values]]:
 
 @dataclass
 class Tracker(ABC):
-    """One run in a tracker, open between `open` and `close`. `place` is where the tracker keeps its local files."""
+    """One run in a tracker, open between `open` and `close`. `place` is the folder of the tracker's local files."""
 
     place: Path
     run: Tracked
 
     @abstractmethod
     def open(self) -> int | None:
-        """Begin or go on; returns the last step that the tracker is known to have beyond what was closed here."""
+        """Start or resume a session. Returns the last step that the tracker reports, None if it reports none."""
 
     @abstractmethod
     def log(self, step: int, values: Values) -> None:
@@ -157,26 +156,26 @@ class Tracker(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Send all that is on its way."""
+        """Send all pending values and end the session."""
 
     def flush(self) -> None:  # noqa: B027 (most have nothing to do)
-        """Let what was sent be seen."""
+        """Make the values sent so far visible."""
 
     @abstractmethod
     def drop(self, closed: Sequence[str]) -> bool:
-        """Remove what sessions that were never closed left; whether the `closed` ones stay."""
+        """Remove the data of sessions that were never closed. Returns whether the `closed` ones are kept."""
 
     @abstractmethod
     def sessions(self) -> list[str]:
-        """The names of the sessions that are there."""
+        """Return the names of the existing sessions."""
 
 
 class _OneSessionAFile(Tracker):
-    """A tracker that begins a new file or folder in each session."""
+    """Tracker that writes a new file or folder in each session."""
 
     @abstractmethod
     def paths(self) -> Iterator[Path]:
-        """Those of the run."""
+        """Yield the files or folders of the run's sessions."""
 
     def sessions(self) -> list[str]:
         return sorted(path.name for path in self.paths())
@@ -188,7 +187,7 @@ class _OneSessionAFile(Tracker):
 
 
 class TensorBoard(_OneSessionAFile):
-    """Event files in a folder a run. Written by TensorBoard itself, without torch."""
+    """One folder of event files per run. Written by TensorBoard itself, without torch."""
 
     def paths(self) -> Iterator[Path]:
         return (self.place / self.run.id).glob("events.out.*")
@@ -214,7 +213,7 @@ class TensorBoard(_OneSessionAFile):
 
 
 class WeightsAndBiases(_OneSessionAFile):
-    """A folder a session, offline unless WANDB_MODE says otherwise."""
+    """One folder per session; offline unless WANDB_MODE is set."""
 
     def paths(self) -> Iterator[Path]:
         return self.place.glob(f"*run-*-{self.run.id}")
@@ -248,14 +247,16 @@ class WeightsAndBiases(_OneSessionAFile):
 
 
 class Trackio(Tracker):
-    """trackio's database, which holds a run once: a run whose session was not closed is deleted and sent anew."""
+    """trackio's database. It stores a run as a whole: after a session that was not closed, the run is sent again."""
 
     def _runs(self) -> list[Any]:
         os.environ.setdefault("TRACKIO_DIR", str(self.place))
         import trackio
 
         try:
-            return [run for run in trackio.Api().runs(PROJECT) if run.name == self.run.name]  # it knows runs by name
+            return [
+                run for run in trackio.Api().runs(PROJECT) if run.name == self.run.name
+            ]  # trackio identifies runs by name
         except ValueError:  # there is no such project yet
             return []
 
@@ -302,7 +303,7 @@ CLASSES: Mapping[TrackerName, type[Tracker]] = {
 
 @dataclass
 class _Session:
-    """An open session of a run, the claim on it, and the last step that was sent."""
+    """Open session of a run, the claim on it, and the last step that was sent."""
 
     tracker: Tracker
     claim: ExitStack
@@ -311,7 +312,7 @@ class _Session:
 
 @dataclass
 class Follower:
-    """Sends the steps of parts to a tracker as they come; another process may do the same, a claim keeps them apart."""
+    """Sends the steps of parts to a tracker as they are written. A claim keeps other processes from doing the same."""
 
     layout: Layout
     tracker: TrackerName
@@ -320,14 +321,16 @@ class Follower:
     failed: set[str] = field(default_factory=set)
 
     def send(self, run: Tracked) -> int:
-        """Send what is new of a part; how many steps that was. What the tracker raises is said once, and the part is
-        left alone from then on."""
+        """Send the new steps of a part and return how many there were.
+
+        If the tracker raises an error, it is printed once and the part is skipped from then on.
+        """
         stamp = run.stamp()
         if run.id in self.failed or self._seen.get(run.id) == stamp:
             return 0
         try:
             count = self._send(run)
-        except Exception as error:  # whatever it is, the run itself goes on
+        except Exception as error:  # no error of a tracker may stop the run
             self.failed.add(run.id)
             if run.id in self._open:
                 self._open.pop(run.id).claim.close()
@@ -367,7 +370,7 @@ class Follower:
             return _Session(tracker, stack.pop_all(), max(state["sent"], -1 if held is None else held))
 
     def close(self, run: Tracked) -> None:
-        """End the session of a part, if there is one, and note what was sent."""
+        """End the session of a part, if it is open, and record what was sent."""
         if run.id in self._open:
             session = self._open.pop(run.id)
             with session.claim:
@@ -376,14 +379,14 @@ class Follower:
 
     @property
     def place(self) -> Path:
-        """Where the tracker keeps its files."""
+        """Folder of the tracker's files."""
         return self.layout.tracking / self.tracker
 
     def _path(self, run: Tracked) -> Path:
         return self.layout.tracking / f"{run.id}.{self.tracker}.json"
 
     def _state(self, run: Tracked) -> Mapping[str, Any]:
-        """What was noted when the last session was closed; a torn file says nothing."""
+        """Return the state recorded when the last session was opened or closed. A torn file counts as none."""
         try:
             return {**NOTHING, **read_json(self._path(run))}
         except (FileNotFoundError, DamagedFile):
@@ -394,7 +397,7 @@ class Follower:
 
 
 def follow(layout: Layout, tracker: TrackerName, references: Sequence[str], stop: StopRequest, *, once: bool) -> int:
-    """Send runs to a tracker until `stop`, or `once` all that is there; the exit code."""
+    """Send runs to a tracker until `stop` is requested, or a single time with `once`. Returns the exit code."""
     follower = Follower(layout, tracker)
     known: dict[str, list[Tracked]] = {}
     while True:
@@ -419,7 +422,7 @@ def follow(layout: Layout, tracker: TrackerName, references: Sequence[str], stop
 
 @contextmanager
 def followed(tracker: str | None, layout: Layout, references: Sequence[str]) -> Iterator[None]:
-    """Within, a process of its own sends runs to a tracker; None stands for none. At the end it has `GRACE_SECONDS`."""
+    """Context in which a separate process sends runs to `tracker`, if any. It gets `GRACE_SECONDS` to finish."""
     if tracker is None or not references:
         yield
         return
@@ -441,7 +444,7 @@ def followed(tracker: str | None, layout: Layout, references: Sequence[str]) -> 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code (0 done, 1 a tracker failed, 2 refused, 3 no such run or package)."""
+    """Run the command. Returns its exit code (0 done, 1 a tracker failed, 2 refused, 3 no such run or package)."""
     parser = parser_from("python -m neobert.runs.tracking", __doc__)
     add = parser.add_argument
     add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
@@ -464,7 +467,7 @@ def _run(options: Any) -> int:
         end_with_parent()
     log = os.open(layout.tracking / f"{options.track}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     out = os.dup(1)
-    os.dup2(log, 1)  # what trackers print
+    os.dup2(log, 1)  # redirects what trackers print
     code = follow(layout, options.track, references, stop, once=not options.follow)
     if options.json:
         os.write(out, json.dumps({"tracker": options.track, "runs": references}).encode() + b"\n")
