@@ -1,1 +1,1 @@
-"""Texts as vectors: what MTEB measures."""
+"""Text embeddings: encoders, contrastive fine-tuning and evaluation on MTEB."""

@@ -1,4 +1,4 @@
-"""Contrastive fine-tuning: InfoNCE over all texts of a step with GradCache, its batches, and how a run is trained."""
+"""Contrastive fine-tuning: InfoNCE over all texts of a step with GradCache, its batches and its trainer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -41,10 +41,10 @@ from neobert.training.trainer import (
 
 @dataclass(frozen=True, eq=False)
 class Matching(Tensors):
-    """Which texts of a step are compared: each query has to find its document among all candidates.
+    """The comparisons of a step: each query has to find its document among all candidates.
 
-    queries: (pairs,) numbers of texts. candidates: (candidates,) numbers of texts. targets: (pairs,) which candidate is
-        the query's document. hidden: (pairs, candidates) bool, candidates that do not count for a query.
+    queries: (pairs,) indices of texts. candidates: (candidates,) indices of texts. targets: (pairs,) index of the
+        query's document among the candidates. hidden: (pairs, candidates) bool, candidates ignored for a query.
     """
 
     queries: Tensor
@@ -54,9 +54,9 @@ class Matching(Tensors):
 
 
 def match_texts(queries: Array, documents: Array, negatives: Array, *, keep_false_negatives: bool) -> Matching:
-    """The matching of pairs (`queries`, `documents`), each (pairs,) numbers of texts, and of `negatives`, (any,).
+    """Return the matching of `queries` and `documents`, both (pairs,) indices of texts, and of `negatives`, (any,).
 
-    Equal texts have one number. Unless false negatives are kept, no candidate comes twice, and the documents of other
+    Equal texts have the same index. Unless false negatives are kept, candidates are unique, and the documents of other
     pairs with the same query are hidden from it.
     """
     if keep_false_negatives:
@@ -78,15 +78,15 @@ def match_texts(queries: Array, documents: Array, negatives: Array, *, keep_fals
 
 
 def contrastive_losses(vectors: Tensor, matching: Matching, temperature: float) -> Tensor:
-    """InfoNCE on cosines (paper §5.2.1): the loss of each query in nats, (pairs,), from the `vectors` (texts, width) of
-    all texts, computed in fp32 or better."""
+    """Return the InfoNCE loss on cosines (paper §5.2.1) of each query in nats, (pairs,). `vectors` (texts, width) are
+    those of all texts; computed in fp32 or better."""
     with torch.autocast(vectors.device.type, enabled=False):
         cosines = cosine_scores(vectors, matching)
         return functional.cross_entropy(cosines / temperature, matching.targets, reduction="none")
 
 
 def cosine_scores(vectors: Tensor, matching: Matching) -> Tensor:
-    """(pairs, candidates) cosines, −∞ where a candidate is hidden from a query."""
+    """Return cosines (pairs, candidates), −∞ where a candidate is hidden from a query."""
     units = functional.normalize(vectors if vectors.dtype == torch.float64 else vectors.float(), dim=-1)
     cosines = units[matching.queries] @ units[matching.candidates].T
     return cosines.masked_fill(matching.hidden, float("-inf"))
@@ -94,8 +94,8 @@ def cosine_scores(vectors: Tensor, matching: Matching) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class CachedGradient:
-    """What the first pass of GradCache leaves for the second: the random seed of the micro-batch, the gradient (texts,
-    width) of its vectors, and the sum of the losses of its queries."""
+    """Results of GradCache's first pass for a micro-batch: its random seed, the gradient (texts, width) of the loss
+    with respect to its vectors, and the sum of the losses of its queries."""
 
     seed: int
     gradient: Tensor
@@ -104,10 +104,11 @@ class CachedGradient:
 
 @dataclass(frozen=True, eq=False)
 class TextBatch:
-    """A micro-batch: some texts of a step, collated as `inputs`; padding texts stand last there.
+    """A micro-batch: some texts of a step, collated as `inputs`, padding texts last.
 
-    numbers: (texts,) which texts of the step. texts: how many the step has over all processes. matching: of all of
-    them. queries: (pairs,) 1 where a query of the matching is in this micro-batch, else 0; `query_count` of them.
+    numbers: (texts,) indices of the texts in the step. texts: number of texts of the step over all processes. matching:
+    that of the whole step. queries: (pairs,) 1 where a query of the matching is in this micro-batch, else 0.
+    query_count: number of these queries.
     """
 
     inputs: Any
@@ -124,11 +125,11 @@ class GradCache:
     """InfoNCE over all texts of a step with the memory of one micro-batch (Gao et al. 2021, Scaling Deep Contrastive
     Learning Batch Size under Memory Limited Setup).
 
-    `prepare` computes all vectors without a graph, gathers them from all processes, and takes the gradient of the loss
-    by each vector; `loss` computes a micro-batch again with a graph and carries these gradients to the weights. Dropout
-    draws the same masks both times. A step of a single micro-batch is computed once, unless `always` is set.
+    `prepare` computes all vectors without a graph, gathers them from all processes, and computes the gradient of the
+    loss with respect to each vector. `loss` computes a micro-batch again with a graph and backpropagates these
+    gradients. Both passes use the same dropout masks. A single micro-batch is computed once, unless `always` is set.
 
-    The engine takes the mean over queries; a loss that is `summed` is given to it times their number.
+    The engine averages over queries, so with `summed` the losses are multiplied by the number of queries.
     """
 
     temperature: float
@@ -136,7 +137,7 @@ class GradCache:
     summed: bool = False
 
     def prepare(self, model: nn.Module, batches: Sequence[TextBatch]) -> list[TextBatch]:
-        """The first pass over all micro-batches of a step; a collective operation of all processes."""
+        """Run the first pass over all micro-batches of a step; a collective operation of all processes."""
         processes = dist.get_world_size() if dist.is_initialized() else 1
         if len(batches) == 1 and processes == 1 and not self.always:
             return list(batches)
@@ -158,7 +159,8 @@ class GradCache:
         ]
 
     def loss(self, model: nn.Module, batch: TextBatch) -> Tensor:
-        """The sum of the losses of the micro-batch's queries, with the gradient that its texts have in all losses."""
+        """Return the sum of the losses of the micro-batch's queries. Its gradient is that of all losses of the step
+        with respect to the micro-batch's texts."""
         if batch.cached is None:
             return self._losses(gather([model(batch.inputs)], [batch]), batch.matching).sum()
         vectors = _seeded_vectors(model, batch, batch.cached.seed)
@@ -171,14 +173,14 @@ class GradCache:
 
 
 def _seeded_vectors(model: nn.Module, batch: TextBatch, seed: int) -> Tensor:
-    """The vectors (texts, width) of a micro-batch without padding texts."""
+    """Return the vectors (texts, width) of a micro-batch, without those of padding texts."""
     torch.manual_seed(seed)
     vectors: Tensor = model(batch.inputs)
     return vectors[: len(batch.numbers)]
 
 
 def gather(parts: Sequence[Tensor], batches: Sequence[TextBatch]) -> Tensor:
-    """(texts, width) the vectors of a step in the order of its texts, zero where another process has them."""
+    """Return the vectors (texts, width) of a step in the order of its texts, zero for texts of other processes."""
     vectors = torch.cat(list(parts))
     numbers = torch.cat([batch.numbers for batch in batches])
     empty = vectors.new_zeros(batches[0].texts, vectors.shape[1])
@@ -187,14 +189,14 @@ def gather(parts: Sequence[Tensor], batches: Sequence[TextBatch]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class StepTexts:
-    """The different texts of a step, and how they are compared."""
+    """The distinct texts of a step and their matching."""
 
     texts: Sequence[Text]
     matching: Matching
 
     @classmethod
     def of(cls, pairs: EncodedPairs, numbers: Array, protocol: Contrastive) -> "StepTexts":
-        """The texts of some pairs of a data set; equal texts are one."""
+        """Return the texts of the pairs `numbers` of a data set; equal texts are merged."""
         texts: list[Text] = []
         seen: dict[bytes, int] = {}
 
@@ -213,14 +215,14 @@ class StepTexts:
 
     @property
     def lengths(self) -> Array:
-        """Tokens of each text, (texts,) int64."""
+        """Number of tokens of each text, (texts,) int64."""
         return np.array([len(ids) for ids, _ in self.texts], np.int64)
 
 
 @dataclass(frozen=True)
 class StepCollator:
-    """Splits the texts of a step into micro-batches of at most `micro_batch_tokens` tokens, and collates those of a
-    process for `model`."""
+    """Splits the texts of a step into micro-batches of at most `micro_batch_tokens` tokens, and collates the
+    micro-batches of a process for `model`."""
 
     model: EmbeddingModel
     micro_batch_tokens: int
@@ -229,14 +231,16 @@ class StepCollator:
     device: torch.device
 
     def split(self, lengths: Array) -> list[Array]:
-        """Numbers of texts of these `lengths` (texts), neighbours in length, with about equally many tokens; at least
-        as many groups as processes, where there are so many texts."""
+        """Group the indices of texts of `lengths` (texts): similar lengths together, about equally many tokens in each.
+
+        There are at least as many groups as processes, if there are enough texts.
+        """
         order = np.argsort(-lengths, kind="stable")
         most = min(self.micro_batch_tokens, -(-int(lengths.sum()) // self.process.count))
         return [order[members] for members in packed_batches(lengths[order], most)]
 
     def collate(self, step: StepTexts, groups: Sequence[Array], process: Process) -> list[TextBatch]:
-        """The micro-batches of a process: every `count`-th group. Where groups run out, a process gets one padding
+        """Return the micro-batches of a process: every `count`-th group. A process without a group gets one padding
         text, so that collectives do not hang."""
         matching = step.matching.to(self.device)
         rounds = -(-len(groups) // process.count)
@@ -258,7 +262,7 @@ class StepCollator:
 
 
 class ContrastiveTrainer(Trainer[TextBatch]):
-    """Contrastive fine-tuning in one process: encoder, pairs and optimizer at some step. The weights are named as in
+    """Trainer of contrastive fine-tuning in one process: encoder, pairs and optimizer. The weights are named as in
     pre-training ("model.…")."""
 
     model: EmbeddingModel
@@ -288,7 +292,7 @@ class ContrastiveTrainer(Trainer[TextBatch]):
 
     @property
     def sampling(self) -> Sampling:
-        """Which pairs each step has."""
+        """The sampling of pairs for each step."""
         return Sampling(
             sizes=tuple(map(len, self.members)),
             pairs_per_step=tuple(self._pairs_per_step(number) for number in range(len(self.sets))),
@@ -327,8 +331,8 @@ class ContrastiveTrainer(Trainer[TextBatch]):
             )
 
     def heldout_scores(self) -> dict[str, Any]:
-        """For each data set the loss in nats on its held-out pairs, and the share of queries that find their document;
-        where a set is too small to hold any out, on all of its pairs. `heldout_loss` is the mean over data sets."""
+        """Return for each data set the loss in nats on its held-out pairs, and the share of queries that find their
+        document. A set too small to hold out pairs is scored on all. `heldout_loss` is the mean over data sets."""
         scores = {pairs.name: self._heldout_score(number) for number, pairs in enumerate(self.run.sets)}
         losses = {name: loss for name, (loss, _) in scores.items()}
         return {
@@ -357,10 +361,10 @@ make_trainer = ContrastiveTrainer
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    """Fine-tune from wherever the run is to its end, then publish its record."""
+    """Fine-tune from the last checkpoint to the end, then publish the record."""
     run = run_file.specification(ContrastiveRun)
     if not all(layout.pairs(run.pairs_id(pairs)).exists() for pairs in run.sets):
-        # before other ranks are started, which would wait for the pairs
+        # Encode the pairs before other ranks start, which would wait for them.
         _, tokenizer = base_model(layout, run.weights, run_file.source, run.max_tokens)
         prepare_pairs(layout, run, open_specified(run_file.source), tokenizer, stop)
     result = train(layout, run_file, partial(ContrastiveTrainer, layout, stop=stop), claim, stop)

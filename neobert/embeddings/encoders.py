@@ -1,4 +1,4 @@
-"""Encoders as functions from texts to vectors: this package's own without padding, external ones in padded rows."""
+"""Text encoders: this package's own encoders run without padding, external ones in padded rows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from neobert.hub.external import ExternalEncoder
 
 UNBOUNDED = 1 << 30
-"""More tokens than any text has."""
+"""A context longer than any text."""
 
 CHUNK_TEXTS = 4096
-"""Texts that are tokenised together, ahead of the model."""
+"""Number of texts to tokenise together, ahead of the model."""
 
 BATCH_TOKENS = {"cpu": 1024, "cuda": 32_768}
-"""Tokens of a batch. On a CPU tensors stay in caches, and below the size from which memory is mapped anew for each."""
+"""Tokens of a batch. On a CPU the tensors fit into caches and stay below the size at which malloc maps new memory."""
 
 DTYPES: dict[EmbeddingPrecision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -52,26 +52,26 @@ class EmbeddingModel(nn.Module, ABC):
 
     @property
     def width(self) -> int:
-        """Size of a vector."""
+        """Number of elements of a vector."""
         return int(self.model.width)
 
     @abstractmethod
     def collate(self, texts: Sequence[Text], device: torch.device, precision: EmbeddingPrecision) -> Any:
-        """A batch of texts on `device`, for a forward pass in `precision`; the texts are sorted by length."""
+        """Collate `texts`, which are sorted by length, into a batch on `device` for a forward pass in `precision`."""
 
     def slots(self, lengths: Array) -> int:
-        """Tokens of a batch of texts of these `lengths` (texts), padding included."""
+        """Return the number of tokens of a batch of texts of `lengths` (texts), padding included."""
         return int(lengths.sum())
 
     def batches(self, lengths: Array, most_tokens: int) -> Iterator[slice]:
         """Split texts of `lengths` (texts), the longest first, into batches of at most `most_tokens` tokens, padding
-        included; a text that is longer is a batch of its own."""
+        included. A longer text gets a batch of its own."""
         return packed_batches(lengths, most_tokens)
 
 
 def packed_batches(lengths: Array, most_tokens: int) -> Iterator[slice]:
-    """Split texts of `lengths` (texts) into neighbours that together have at most `most_tokens` tokens; a text that is
-    longer is alone."""
+    """Split texts of `lengths` (texts) into consecutive batches of at most `most_tokens` tokens. A longer text gets a
+    batch of its own."""
     ends, start = np.cumsum(lengths), 0
     while start < len(lengths):
         before = ends[start] - lengths[start]
@@ -82,15 +82,15 @@ def packed_batches(lengths: Array, most_tokens: int) -> Iterator[slice]:
 
 @dataclass(frozen=True)
 class AttentionOfEqualLengths:
-    """Attention of texts that are packed into one row, sorted by length: `runs` are (texts, tokens of each).
+    """Attention for texts that are packed into one row, sorted by length: `runs` are (texts, tokens of each).
 
-    The texts of a run become rows of their own, so that nothing is masked or computed in vain.
+    Texts of equal length are computed as one batch, which needs neither masks nor padding.
     """
 
     runs: tuple[tuple[int, int], ...]
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(1, tokens, heads, head size) each."""
+        """Compute attention; all tensors are (1, tokens, heads, head size)."""
         sizes = [texts * tokens for texts, tokens in self.runs]
         parts = zip(*(vectors[0].split(sizes) for vectors in (query, key, value)), strict=True)
         attended = [self._run(shape, *part) for shape, part in zip(self.runs, parts, strict=True)]
@@ -103,7 +103,7 @@ class AttentionOfEqualLengths:
 
 @dataclass(frozen=True, eq=False)
 class PackedTexts(Tensors):
-    """Texts in one row without padding: `token_ids` (1, tokens) int64, their attention `plan`, `lengths` (texts)."""
+    """Texts packed into one row without padding: `token_ids` (1, tokens) int64, attention `plan`, `lengths` (texts)."""
 
     token_ids: Tensor
     plan: AttentionPlan
@@ -111,16 +111,16 @@ class PackedTexts(Tensors):
 
 
 class PackedEncoder(EmbeddingModel):
-    """An encoder of this package; a vector is the mean hidden state of a text's tokens, specials included."""
+    """An encoder of this package with mean pooling over all tokens of a text, specials included."""
 
     def __init__(self, model: Encoder) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, batch: PackedTexts) -> Tensor:
-        """(texts, width) float32."""
-        hidden = self.model(batch.token_ids, batch.plan).squeeze(0).float()  # sums are not for half precision
-        # Their lengths are ours; a check of them would wait for the device.
+        """Return vectors (texts, width) float32."""
+        hidden = self.model(batch.token_ids, batch.plan).squeeze(0).float()  # half precision is too coarse for sums
+        # `unsafe` skips a check of the lengths, which would wait for the device.
         return torch.segment_reduce(hidden, "mean", lengths=batch.lengths, unsafe=True)
 
     def collate(self, texts: Sequence[Text], device: torch.device, precision: EmbeddingPrecision) -> PackedTexts:
@@ -154,12 +154,12 @@ SENTENCE_POOLINGS: Mapping[SentencePooling, Callable[[Tensor, Tensor], Tensor]] 
     "max": _max_over_tokens,
     "mean_sqrt_len_tokens": _sum_by_square_root,
 }
-"""From hidden states (rows, tokens, width) and positions (rows, tokens), −1 at padding, to vectors (rows, width)."""
+"""Map hidden states (rows, tokens, width) and positions (rows, tokens), −1 at padding, to vectors (rows, width)."""
 
 
 class PaddedEncoder(EmbeddingModel):
-    """An external encoder; rows are padded to the longest text, never beyond `context`. A pooler of its own is not
-    used, and so not trained."""
+    """An external encoder; rows are padded to the longest text, up to `context`. The model's own pooler is neither
+    used nor trained."""
 
     def __init__(self, model: "ExternalEncoder", context: int | None, pooling: SentencePooling = "mean") -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class PaddedEncoder(EmbeddingModel):
                 parameter.requires_grad_(False)
 
     def forward(self, batch: PaddedTexts) -> Tensor:
-        """(texts, width) float32."""
+        """Return vectors (texts, width) float32."""
         hidden = self.model(batch.token_ids, batch.mask, batch.token_types)
         return self.pool(hidden.float(), batch.mask - 1)
 
@@ -191,8 +191,8 @@ class PaddedEncoder(EmbeddingModel):
 
 @dataclass(frozen=True)
 class TextCounts:
-    """How many texts were asked for; how many of these repeat another of the same call, are blank, or were cut to the
-    context; and the tokens that were computed, specials included."""
+    """Numbers of texts requested, of repeats within a call, of blank texts and of texts cut to the context; and the
+    number of tokens computed, specials included."""
 
     texts: int = 0
     repeated: int = 0
@@ -205,18 +205,18 @@ class TextCounts:
 
 
 def default_precision(device: torch.device) -> Precision:
-    """bf16 on a GPU, fp32 on a CPU."""
+    """Return bf16 for a GPU and fp32 for a CPU."""
     return "bf16" if device.type == "cuda" else "fp32"
 
 
 class TextEncoder:
-    """A function from texts to vectors; texts are cut to `context` tokens, specials included (None: no limit).
+    """Encodes texts into vectors; texts are cut to `context` tokens, specials included (None: no limit).
 
-    `model` is moved to `device`, cast to `precision` and changed in place. Under fp16 weights stay in fp32 and matrices
-    are multiplied in fp16 (autocast): sums of hidden states may exceed the range of fp16. With `modules` of
-    sentence-transformers an instruction is a prompt, as there: it stands before a text as a part of it.
+    `model` is moved to `device` and cast to `precision` in place. Under fp16 the weights stay in fp32 and matrices are
+    multiplied in fp16 (autocast), because sums of hidden states may exceed the range of fp16. With `modules` of
+    sentence-transformers an instruction is a prompt, as in that library: it is prepended to the text.
 
-    `counts` adds up what was encoded since it was last set.
+    `counts` accumulates over all calls since it was last set.
     """
 
     def __init__(
@@ -240,17 +240,17 @@ class TextEncoder:
 
     @property
     def width(self) -> int:
-        """Size of a vector."""
+        """Number of elements of a vector."""
         return self.model.width
 
     @property
     def parameters(self) -> int:
-        """How many parameters the encoder has."""
+        """Number of parameters of the encoder."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     @property
     def pooling(self) -> SentencePooling:
-        """How hidden states become a vector."""
+        """The pooling of hidden states into a vector."""
         return self.modules.pooling if self.modules else "mean"
 
     @property
@@ -260,12 +260,12 @@ class TextEncoder:
 
     @torch.inference_mode()
     def encode(self, texts: Sequence[str], *, instruction: str | None = None) -> Array:
-        """Vectors (texts, width) float32 in the order of `texts`; a repeated text is computed once.
+        """Return vectors (texts, width) float32 in the order of `texts`; a repeated text is computed once.
 
-        instruction: stands before every text as a first text of its own, as in contrastive fine-tuning.
+        instruction: placed before every text as a segment of its own, as in contrastive fine-tuning.
 
         Raises:
-            ValueError: an item of `texts` is no text, or no valid Unicode.
+            ValueError: an item of `texts` is not a string or not valid Unicode.
             RunFailed: a vector is not finite.
         """
         distinct, numbers = _distinct(texts)
@@ -284,7 +284,7 @@ class TextEncoder:
         return vectors[numbers] if repeated else vectors
 
     def _framed(self, texts: Sequence[str], instruction: str | None) -> Iterator[tuple[Array, FramedTexts, Array]]:
-        """(numbers of texts, the texts tokenised, which were cut) chunk by chunk, those of most characters first."""
+        """Yield chunks (numbers of texts, tokenised texts, which were cut), with the longest texts first."""
         prompt = ""
         if self.modules is not None:
             prompt, instruction = instruction or "", None
@@ -307,7 +307,7 @@ class TextEncoder:
 
 
 def _distinct(texts: Sequence[str]) -> tuple[list[str], Array]:
-    """The different texts, and which of them each text is: (texts) int64."""
+    """Return the distinct texts, and for each text its index among them, (texts) int64."""
     seen: dict[str, int] = {}
     numbers = np.empty(len(texts), np.int64)
     for place, text in enumerate(texts):
@@ -339,8 +339,8 @@ def _require_finite(vectors: Array, numbers: Array) -> None:
 
 @dataclass(frozen=True)
 class NamedEncoder:
-    """An encoder under the `name` ("organisation/model") that mteb knows it by. `revision` is the id of its weights, so
-    that results of other weights are not taken for its own."""
+    """An encoder and its `name` ("organisation/model") in mteb. `revision` is the id of its weights, which separates
+    its results from those of other weights."""
 
     name: str
     revision: str
@@ -350,11 +350,13 @@ class NamedEncoder:
 def base_model(
     layout: Layout, weights: str, source: SourceSpecification, context: int | None
 ) -> tuple[EmbeddingModel, Framing]:
-    """What contrastive fine-tuning trains, and its tokenizer: the encoder of pre-training run `weights` without its
-    parameters, or external model `weights` with its own. `source` has the tokenizer.
+    """Return the model that contrastive fine-tuning trains, and its tokenizer.
+
+    For a pre-training run `weights`, this is the run's encoder with initial weights, and its tokenizer from `source`.
+    For an external model `weights`, the published parameters are loaded.
 
     Raises:
-        MissingData, DamagedFile: its files are not there, or not those that the id names.
+        MissingData, DamagedFile: files are missing, or do not match the id.
         ValueError: transformers cannot load them.
     """
     if weights.startswith(EXTERNAL_PREFIX):
@@ -382,14 +384,14 @@ def load_encoder(
     *,
     step: int | None = None,
 ) -> TextEncoder:
-    """The encoder with the id `weights`: what a run of pre-training or contrastive fine-tuning ended with (or had at
-    `step`), or an external model as it was published, with its modules of sentence-transformers.
+    """Load the encoder with the id `weights`: the last checkpoint (or that of `step`) of a pre-training or contrastive
+    run, or an external model as published, with its modules of sentence-transformers.
 
-    Texts are cut to `max_tokens`, and to what the encoder was trained on or reads.
+    Texts are cut to `max_tokens`, and to the longest context that the encoder was trained on or accepts.
 
     Raises:
         MissingData: the run is not finished or has no such step, or an external model is gone.
-        DamagedFile: the checkpoint is, or the external model has changed.
+        DamagedFile: the checkpoint is damaged, or the external model has changed.
         ValueError: transformers cannot load the model, or its modules are not supported.
     """
     precision = precision or default_precision(device)

@@ -1,5 +1,4 @@
-"""Evaluation of encoders on embedding tasks, one kind of work: a part is one task, with one record. mteb is imported
-when a task is measured."""
+"""MTEB evaluations, a kind of work: each part is one task with one record. mteb is only imported to measure a task."""
 
 import os
 import re
@@ -44,15 +43,15 @@ def measure_task(
     prompts: Mapping[str, str] = NO_PROMPTS,
     stop: StopRequest | None = None,
 ) -> "TaskScore":
-    """Measure one task, or read what was measured of it before with the same weights, data and prompts.
+    """Measure one task, or read an earlier result with the same weights, data and prompts.
 
     `results` is a folder in the layout of mteb's ResultCache. `prompts` are the instructions before texts, by "query"
-    (also where a task has no documents) and "document"; `task_prompts` gives those of a task.
+    (also for tasks without documents) and "document"; `task_prompts` returns those of a task.
 
     Raises:
-        MissingData, DamagedFile, ValueError: the task's data are not there, or not what they should be; or mteb is not.
-        RunFailed: a score is not a number of −1..1.
-        Stopped: `stop` asked to.
+        MissingData, DamagedFile, ValueError: the task's data are missing or not as expected, or mteb is not installed.
+        RunFailed: a score is not a number in −1..1.
+        Stopped: a stop was requested.
     """
     if find_spec("mteb") is None:
         raise ValueError("tasks of embeddings need mteb: install the extra with pip install -e '.[eval]'")
@@ -64,8 +63,8 @@ def measure_task(
 
 @contextmanager
 def _quietly(results: Path) -> Iterator[None]:
-    """Without mteb's progress bars, and without its warnings about its own tasks (regressions of few steps, newer
-    versions). mteb creates a folder of results when it is imported: it is given the one that is there."""
+    """Silence mteb's progress bars and its warnings about its own tasks (regressions of few steps, newer versions).
+    mteb creates a folder of results when imported, so MTEB_CACHE is set to `results`."""
     os.environ.setdefault("MTEB_CACHE", str(results))
     with warnings.catch_warnings(), redirect_stderr(StringIO()):
         warnings.simplefilter("ignore")
@@ -73,17 +72,17 @@ def _quietly(results: Path) -> Iterator[None]:
 
 
 ORGANISATION = "neobert"
-"""Of models without one in their name, which mteb requires."""
+"""Organisation for models without one in their name, because mteb requires one."""
 
 UNFIT = re.compile(r"[^\w.-]+")
-"""Characters that a model's name may not have."""
+"""Characters not allowed in a model's name."""
 
 
 def load_named_encoder(layout: Layout, run_file: RunFile, device: torch.device) -> NamedEncoder:
-    """The encoder of an evaluation.
+    """Load the encoder of an evaluation.
 
     Raises:
-        MissingData, DamagedFile: its files are not there, or not the ones that the evaluation names.
+        MissingData, DamagedFile: its files are missing, or not those of the evaluation.
     """
     measured = run_file.specification(EmbeddingEvaluation).encoder
     if measured.pretraining.startswith(EXTERNAL_PREFIX):
@@ -97,7 +96,7 @@ def load_named_encoder(layout: Layout, run_file: RunFile, device: torch.device) 
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    """Measure one task of an evaluation, or take its score from mteb's cache, then publish the record."""
+    """Measure one task of an evaluation, or read its score from mteb's cache, then publish the record."""
     evaluation = run_file.specification(EmbeddingEvaluation)
     encoder, task = next((run.encoder, run.task) for run in evaluation.runs() if run.id == part.id)
     named, source = _open_evaluation(layout, run_file.id)
@@ -146,6 +145,6 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
 
 @lru_cache(maxsize=1)
 def _open_evaluation(layout: Layout, evaluation_id: str) -> tuple[NamedEncoder, Source]:
-    """The encoder of an evaluation and where the data of its tasks are, opened once a process for all of its tasks."""
+    """Open the encoder and the data source of an evaluation, once per process for all of its tasks."""
     run_file = read_checked_run_file(layout.embedding_evaluation(evaluation_id))
     return load_named_encoder(layout, run_file, default_device()), open_specified(run_file.source)

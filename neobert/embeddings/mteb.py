@@ -1,5 +1,5 @@
-"""Tasks and encoders as mteb wants them, and its results, kept in the layout of its own cache, where its tools read
-them."""
+"""Adapters of tasks and encoders for mteb. Its results are kept in the layout of its own cache, so that its tools can
+read them."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,24 +54,24 @@ TASK_CLASSES: Mapping[Category, type[AbsTask]] = {
     "sts": AbsTaskSTS,
     "summarization": AbsTaskSummarization,
 }
-"""The class of each category's tasks in MTEB(eng, v1)."""
+"""mteb's task class of each category in MTEB(eng, v1)."""
 
 GOLD_RANGE = (0, 5)
-"""Of gold scores; the metric is a correlation with them, so any other range gives the same."""
+"""Range of gold scores. It has no effect, because the metric is a correlation."""
 
 
 LOADED_TEXTS = 1024
-"""Texts that mteb hands over in a batch; all batches of a call are encoded together."""
+"""Batch size of mteb's loaders in texts; all batches of a call are encoded together."""
 
 KEPT_DIGITS = 6
-"""mteb rounds scores to these; a perfect score may come out above 1 by a rounding error."""
+"""Digits to which mteb rounds scores. A perfect score may exceed 1 by a rounding error."""
 
 COUNTS = "encoded"
-"""Our key in mteb's file of a result."""
+"""Key of our text counts in mteb's result files."""
 
 
 def mteb_tasks(task: EmbeddingTask | TaskOnData, data: TaskTables | PublishedTask, origin: str) -> Iterator[AbsTask]:
-    """mteb's tasks behind a task (itself, or its members), with their data or the folder that has them."""
+    """Yield the mteb task of `task`, or its members, with their data or the folder of the data."""
     if isinstance(data, PublishedTask):
         for name in task.members or (task.name,):
             found = official_task(name)
@@ -89,8 +89,8 @@ def mteb_tasks(task: EmbeddingTask | TaskOnData, data: TaskTables | PublishedTas
 
 @contextmanager
 def _temporary_datasets_cache() -> Iterator[None]:
-    """A temporary cache of datasets: it knows a local folder by its name, whatever is in it, and would take the tables
-    of another folder of that name, or its earlier ones, for its own."""
+    """Use a temporary cache of `datasets`, which identifies a local folder by its name alone. A shared cache could
+    return tables of another folder with that name, or outdated ones."""
     usual = datasets.config.HF_DATASETS_CACHE
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         datasets.config.HF_DATASETS_CACHE = Path(folder)
@@ -101,10 +101,10 @@ def _temporary_datasets_cache() -> Iterator[None]:
 
 
 def _load_published(task: AbsTask) -> None:
-    """Read the data of a task from its folder, where that was not done.
+    """Load the data of a task from its folder, unless they are loaded.
 
     Raises:
-        DamagedFile: they are not what mteb expects there.
+        DamagedFile: the folder does not have the data that mteb expects.
     """
     try:
         task.load_data()
@@ -114,11 +114,11 @@ def _load_published(task: AbsTask) -> None:
 
 
 def official_task(name: str) -> AbsTask:
-    """A copy of a task of mteb's benchmarks, or of a member of one, with the splits and languages that these have."""
+    """Return a copy of a task of mteb's benchmarks, or of a member of one, with their splits and languages."""
     tasks = [task for suite in BENCHMARKS for task in mteb.get_benchmark(suite).tasks]
     members = [member for task in tasks if isinstance(task, AbsTaskAggregate) for member in task.metadata.tasks]
     found = copy(next(task for task in (*tasks, *members) if task.metadata.name == name))
-    # clustering of v2 draws its texts from a generator that all copies in a process would share
+    # Clustering tasks of v2 draw texts from a generator that copies would otherwise share.
     found.rng_state, found.np_rng = Random(found.seed), np.random.default_rng(found.seed)
     return found
 
@@ -151,7 +151,7 @@ def _classification(tables: Mapping[str, Table]) -> Any:
 
 
 def _clustering(tables: Mapping[str, Table]) -> Any:
-    """All texts of the task as one set."""
+    """Return all texts of the task as one set."""
     test = tables["test"]
     return DatasetDict(test=Dataset.from_dict({name: [list(test[name])] for name in ("sentences", "labels")}))
 
@@ -174,7 +174,7 @@ def _texts_by_id(table: Table, **others: Sequence[str]) -> Dataset:
 
 
 def _reranking(tables: Mapping[str, Table]) -> Any:
-    """Each query with its own candidates; a text that comes more than once is one document."""
+    """Return each query with its own candidates; repeated texts are one document."""
     test = tables["test"]
     documents: dict[str, str] = {}
     relevant: dict[str, dict[str, int]] = {}
@@ -207,8 +207,8 @@ _DATASETS: Mapping[Category, Callable[[Mapping[str, Table]], Any]] = {
 
 
 class MtebModel(AbsEncoder):
-    """An encoder as a model of mteb, which asks for the vectors of all texts of a part of a task at once, so that they
-    can be sorted by length. Prompts make results an experiment of the model, in a folder of their own."""
+    """Adapter of an encoder for mteb. Each call of `encode` gets all texts of one part of a task, so that they can be
+    sorted by length. Results with prompts are an experiment of the model, with a separate folder."""
 
     mteb_model_meta: ModelMeta
 
@@ -242,7 +242,7 @@ class MtebModel(AbsEncoder):
         prompt_type: PromptType | None = None,
         **kwargs: Unpack[EncodeKwargs],
     ) -> Array:
-        """Vectors (texts, width) of all texts of a loader.
+        """Return the vectors (texts, width) of all texts of a loader.
 
         Raises:
             Stopped: the process was asked to stop.
@@ -262,7 +262,7 @@ class MtebModel(AbsEncoder):
 
 @dataclass(frozen=True)
 class TaskScore:
-    """mteb's result of a task, and what was encoded for it."""
+    """mteb's result of a task, and the counts of the encoded texts."""
 
     result: TaskResult
     counts: TextCounts
@@ -274,19 +274,19 @@ class TaskScore:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All metrics that are numbers."""
+        """All numeric metrics but the main score."""
         (entries,) = self.result.scores.values()
         numbers = {name: float(value) for name, value in entries[0].items() if isinstance(value, int | float)}
         return {name: value for name, value in numbers.items() if name != "main_score"}
 
     @property
     def revision(self) -> str | None:
-        """Identifies the data."""
+        """The revision of the data."""
         return self.result.dataset_revision
 
     @property
     def seconds(self) -> float:
-        """What the measurement took."""
+        """Duration of the measurement in seconds."""
         return float(self.result.evaluation_time or 0.0)
 
 
@@ -298,7 +298,7 @@ def measure_with_mteb(
     prompts: Mapping[str, str],
     stop: StopRequest,
 ) -> TaskScore:
-    """The work of `neobert.embeddings.evaluation.measure_task`."""
+    """Implement `neobert.embeddings.evaluation.measure_task`."""
     origin = source.embedding_task_origin(task.name)
     data = source.embedding_task_data(task.name)
     model = MtebModel(named, prompts, stop)
@@ -313,7 +313,7 @@ def measure_with_mteb(
 
 
 def _measure_part(model: MtebModel, task: AbsTask, results: Path) -> TaskScore:
-    """The result of one of mteb's tasks: read, or measured now."""
+    """Read the result of one mteb task from the cache, or measure it."""
     if kept := _read_result(model.mteb_model_meta, task, results):
         return kept
     encoder = model.named.encoder
@@ -331,7 +331,7 @@ def _measure_part(model: MtebModel, task: AbsTask, results: Path) -> TaskScore:
 
 
 def _read_result(model: ModelMeta, task: AbsTask, results: Path) -> TaskScore | None:
-    """What was measured before; None where nothing was, the file is torn, or it was with other data or another mteb."""
+    """Return the cached result, or None if it is absent, damaged, or from other data or another version of mteb."""
     path = mteb.ResultCache(results).get_task_result_path(task.metadata.name, model)
     try:
         result = TaskResult.from_disk(path, load_historic_data=False)
@@ -353,13 +353,13 @@ def _require_score(result: TaskResult) -> None:
 
 
 def _publish(scored: TaskScore, model: ModelMeta, results: Path) -> TaskScore:
-    """Put a result where mteb's tools look for it, whole or not at all, and give it as it can be read again."""
+    """Write a result atomically where mteb's tools look for it, and return it as it is read back."""
     _require_score(scored.result)
     path = mteb.ResultCache(results).get_task_result_path(scored.result.task_name, model)
     with TemporaryDirectory() as scratch:
         written = Path(scratch) / path.name
         scored.result.to_disk(written)
-        # NaN becomes null: a metric that does not apply to a task, as precision to one of many classes
+        # NaN becomes null: some metrics do not apply to a task, such as precision with many classes.
         content = {**json.loads(written.read_bytes(), parse_constant=lambda _: None), COUNTS: asdict(scored.counts)}
     replace_file(path.parent / "model_meta.json", _json(model.to_dict()))
     replace_file(path, _json(content))

@@ -1,4 +1,4 @@
-"""Data sets of pairs in token ids: encoded once for a tokenizer, length and instruction, memory-mapped, and sampled."""
+"""Tokenised data sets of pairs: encoded once for a tokenizer, length and instruction, memory-mapped, and sampled."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass
@@ -36,8 +36,8 @@ CHUNK_PAIRS = 4096
 
 @dataclass(frozen=True)
 class PairCounts:
-    """How many pairs were read and kept; how many were left out because their query or document is blank, or because
-    they share a text with an evaluation (`shared`); blank negatives left out, and texts cut to the context."""
+    """Numbers of pairs read and kept; of pairs left out because their query or document is blank (`empty`) or shares a
+    text with an evaluation (`shared`); of blank negatives left out; and of texts cut to the context."""
 
     read: int = 0
     kept: int = 0
@@ -52,7 +52,7 @@ class PairCounts:
 
 @dataclass(frozen=True, eq=False)
 class EncodedPairs:
-    """Queries, their documents, and hard negatives: those of pair i are `first_negatives`[i] up to that of i + 1."""
+    """Queries, documents and hard negatives; pair i has `negatives[first_negatives[i]:first_negatives[i + 1]]`."""
 
     queries: FramedTexts
     documents: FramedTexts
@@ -64,12 +64,12 @@ class EncodedPairs:
         return len(self.queries)
 
     def negatives_of(self, pair: int, most: int | None) -> range:
-        """The numbers of the first `most` negatives of a pair; None stands for all."""
+        """Return the indices of the first `most` negatives of a pair (None: all)."""
         first, end = int(self.first_negatives[pair]), int(self.first_negatives[pair + 1])
         return range(first, end if most is None else min(end, first + most))
 
     def texts_per_pair(self, most: int | None) -> int:
-        """Texts of the pair that has most, itself included."""
+        """Return the largest number of texts of a pair: query, document and at most `most` negatives (None: all)."""
         negatives = int(np.diff(self.first_negatives).max(initial=0))
         return 2 + (negatives if most is None else min(most, negatives))
 
@@ -83,8 +83,8 @@ def encode_pairs(
     document_instruction: str | None = None,
     leaves_out: Callable[[Pair], bool] = lambda pair: False,
 ) -> EncodedPairs:
-    """Tokenise pairs. Those with a blank query or document and those that `leaves_out` names are left out, blank
-    negatives too, and longer texts are cut; all of them are counted."""
+    """Tokenise pairs. Pairs with a blank query or document, pairs for which `leaves_out` is true, and blank negatives
+    are left out. Longer texts are cut. All of these are counted."""
     columns: dict[str, list[FramedTexts]] = {"queries": [], "documents": [], "negatives": []}
     counts, first_negatives = PairCounts(), [0]
     stream = iter(pairs)
@@ -116,7 +116,7 @@ def encode_pairs(
 
 
 def save_pairs(folder: Path, pairs: EncodedPairs) -> None:
-    """Write a data set as a folder of arrays, whole or not at all; only for whoever owns its claim."""
+    """Write a data set as a folder of arrays, atomically. The caller must own its claim."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_sibling(folder)
     temporary.mkdir()
@@ -131,7 +131,7 @@ def save_pairs(folder: Path, pairs: EncodedPairs) -> None:
 
 
 def open_pairs(folder: Path) -> EncodedPairs:
-    """What `save_pairs` wrote, memory-mapped; files that changed since they were last compared are read in full.
+    """Memory-map a data set that `save_pairs` wrote; files changed since their last verification are read in full.
 
     Raises:
         DamagedFile: a file is torn, absent or does not match its checksum.
@@ -154,7 +154,7 @@ def open_pairs(folder: Path) -> EncodedPairs:
 
 def _map(path: Path) -> Array:
     mapped: Array = np.load(path, mmap_mode="r" if path.stat().st_size > 4096 else None, allow_pickle=False)
-    return mapped  # an empty file cannot be mapped, and a small one need not be
+    return mapped  # an empty file cannot be mapped, and for a small one it does not pay
 
 
 _SETS, _PAIRS, _HELDOUT = 11, 12, 13
@@ -166,14 +166,14 @@ FEWEST_PAIRS = 2
 
 @dataclass(frozen=True)
 class Draw:
-    """The pairs of a step: numbers (pairs,), each once, in data set number `of_set`."""
+    """The pairs of a step: distinct indices (pairs,) into data set number `of_set`."""
 
     of_set: int
     pairs: Array
 
 
 def probabilities(sizes: Sequence[int], exponent: float) -> Array:
-    """The share of steps that each data set gets: n^exponent over the sum of all (paper App. D.2)."""
+    """Return each data set's share of the steps: n^exponent, normalised to sum 1 (paper App. D.2)."""
     weights = np.asarray(sizes, np.float64) ** exponent
     shares: Array = weights / weights.sum()
     return shares
@@ -181,16 +181,16 @@ def probabilities(sizes: Sequence[int], exponent: float) -> Array:
 
 @lru_cache(maxsize=_ORDERS_KEPT)
 def _order(size: int, *words: int) -> Array:
-    """Cached: sorting millions of pairs for each step would take longer than the step."""
+    """Shuffle, with a cache: sorting millions of pairs at each step would take longer than the step."""
     return shuffle(size, *words)
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Draws pairs without replacement: each set has an order of its own, shuffled in each of its epochs. A draw is a
-    function of seed and step.
+    """Sampling of pairs without replacement: each data set is shuffled in each of its epochs. A draw is a function of
+    seed and step.
 
-    sizes: pairs of each set. pairs_per_step: how many of them a step holds.
+    sizes: number of pairs of each data set. pairs_per_step: number of pairs in a step of each data set.
     """
 
     sizes: tuple[int, ...]
@@ -201,14 +201,14 @@ class Sampling:
 
     @cached_property
     def sets(self) -> Array:
-        """(steps,) the data set of each step; the first steps do not depend on how many there are."""
+        """The data set of each step, (steps,). The first steps do not depend on the number of steps."""
         bits = np.random.Philox(np.random.SeedSequence((self.seed, _SETS))).random_raw(self.steps)
         edges = np.cumsum(probabilities(self.sizes, self.exponent))
         drawn: Array = np.searchsorted(edges[:-1], (bits >> np.uint64(11)) * 2.0**-53, side="right")
         return drawn
 
     def draw(self, step: int) -> Draw:
-        """The pairs of step number `step`, counted from 1."""
+        """Return the pairs of step number `step`, counted from 1."""
         of_set = int(self.sets[step - 1])
         size, count = self.sizes[of_set], min(self.pairs_per_step[of_set], self.sizes[of_set])
         epoch, round_ = divmod(int((self.sets[: step - 1] == of_set).sum()), size // count)
@@ -217,8 +217,8 @@ class Sampling:
 
 
 def split_heldout(pairs: int) -> tuple[Array, Array]:
-    """(pairs to train on, pairs held out) of a data set, the same for every run: a tenth is held out, 64 at most, and
-    none where that would be a single pair."""
+    """Return the indices of training pairs and of held-out pairs of a data set, the same for every run. A tenth is held
+    out, at most 64, and none if that would be a single pair."""
     order = shuffle(pairs, _HELDOUT)
     heldout = min(MOST_HELDOUT, pairs // HELDOUT_SHARE)
     heldout = heldout if heldout >= FEWEST_PAIRS else 0
@@ -228,12 +228,12 @@ def split_heldout(pairs: int) -> tuple[Array, Array]:
 def prepare_pairs(
     layout: Layout, run: ContrastiveRun, source: Source, tokenizer: Framing, stop: StopRequest
 ) -> list[EncodedPairs]:
-    """Every data set of a run, from disk or encoded now; one worker encodes a set while the others wait.
+    """Return every data set of a run, from disk or encoded now. One worker encodes a set while the others wait.
 
     Raises:
-        MissingData: the source has no such set, or another one than was planned on.
+        MissingData: the source has no such set, or not the planned one.
         ValueError: a set has fewer than two pairs with text.
-        Stopped: `stop` asked to while one was encoded.
+        Stopped: a stop was requested while a set was encoded.
     """
     return [_prepare(layout, run, pairs, source, tokenizer, stop) for pairs in run.sets]
 
@@ -276,7 +276,7 @@ def _encode(run: ContrastiveRun, pairs: PairSet, source: Source, tokenizer: Fram
 
 
 def alike(pairs: Iterable[Pair], similar_above: float | None) -> Iterator[Pair]:
-    """The pairs without a similarity, and those whose similarity is above `similar_above`; None takes all."""
+    """Yield the pairs without a similarity and those with a similarity above `similar_above` (None: all pairs)."""
     return (
         pair for pair in pairs if similar_above is None or pair.similarity is None or pair.similarity > similar_above
     )

@@ -1,5 +1,5 @@
-"""modules.json of sentence-transformers: the pooling, normalisation and prompts of a published model, or why it is not
-supported. Torch-free."""
+"""Reader of sentence-transformers' modules.json: the pooling, normalisation and prompts of a published model.
+Unsupported modules are refused. Torch-free."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,18 +38,18 @@ WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
     ),
     "processing_kwargs": (None, {}),
 }
-"""Settings of a Transformer module, and the values with which they change no vector. The context is max_seq_length."""
+"""Settings of a Transformer module, and their values without effect on vectors. max_seq_length is the context."""
 
 PROMPT_TYPES: Mapping[Category, tuple[str | None, ...]] = {
     "retrieval": ("query", "document"),
     "reranking": ("query", "document"),
 }
-"""The prompt types that mteb passes with texts; in the other categories none."""
+"""The prompt types that mteb passes with texts; other categories have none."""
 
 
 class SentenceModules(Value):
-    """How a model makes a vector of hidden states. Texts are cut to `max_tokens`, specials included. `prompts` are put
-    before texts, as a part of them, by the names that mteb looks for; `default_prompt` names the one for all others."""
+    """Pooling, normalisation and prompts of a model. Texts are cut to `max_tokens`, specials included. `prompts` are
+    prepended to texts, by the names that mteb looks up; `default_prompt` names the prompt for all others."""
 
     pooling: SentencePooling
     normalize: bool
@@ -65,8 +65,8 @@ class SentenceModules(Value):
         return ", ".join(parts)
 
     def task_prompts(self, task: str, category: Category) -> dict[str, str]:
-        """The prompts of a task by "query" (also where it has no documents) and "document", as mteb's own wrapper of
-        sentence-transformers chooses them."""
+        """Return the prompts of a task by "query" (also for tasks without documents) and "document", chosen as in
+        mteb's own wrapper of sentence-transformers."""
         roles = PROMPT_TYPES.get(category, (None,))
         found = {role or "query": self._prompt(task, CATEGORY_FACTS[category].task_type, role) for role in roles}
         return {role: prompt for role, prompt in found.items() if prompt}
@@ -80,10 +80,10 @@ class SentenceModules(Value):
 
 
 def read_sentence_modules(folder: Path, name: str) -> SentenceModules | None:
-    """The modules of a folder; None where it has no modules.json. `name` is the model's, for errors.
+    """Read the modules of a folder; None without a modules.json. `name` is the model's name in errors.
 
     Raises:
-        ValueError: they are not supported.
+        ValueError: the modules are not supported.
     """
     if not (folder / MODULES).is_file():
         return None
@@ -119,7 +119,7 @@ def read_sentence_modules(folder: Path, name: str) -> SentenceModules | None:
 
 
 def _module(entry: Any, name: str) -> tuple[str, str]:
-    """The class of a module, without its package, and its folder."""
+    """Return the class of a module, without its package, and its folder."""
     kind, path = (entry.get("type"), entry.get("path")) if isinstance(entry, dict) else (None, None)
     if not isinstance(kind, str) or not isinstance(path, str) or (path and not is_local(path)):
         raise ValueError(f"{MODULES} of {name} describes no module of sentence-transformers: {entry}")
@@ -128,7 +128,7 @@ def _module(entry: Any, name: str) -> tuple[str, str]:
 
 
 def _settings(folder: Path, path: str) -> dict[str, Any]:
-    """A module's configuration; that of a Transformer in the model's own folder is sentence_*_config.json."""
+    """Read a module's configuration. For a Transformer in the model's own folder this is sentence_*_config.json."""
     files = [folder / path / "config.json"] if path else sorted(folder.glob("sentence_*_config.json"))
     return read_settings(files[0]) if files and files[0].is_file() else {}
 

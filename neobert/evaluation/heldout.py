@@ -1,4 +1,4 @@
-"""Held-out loss: masked-language-model loss on documents that no run trains on, under fixed masks."""
+"""Held-out loss: masked-language-modelling loss on documents that no run trains on, under fixed masks."""
 
 import hashlib
 import math
@@ -19,23 +19,23 @@ from neobert.runs.records import HeldoutScore
 from neobert.training.engine import autocast
 
 HELDOUT_BYTES = 2**22
-"""How much text is measured where a corpus holds out so much. At 4.5 bytes a token and 15 % of the tokens masked these
-are at least 140,000 predicted tokens. On a thirtieth of that the difference of two models had a standard error of 0.013
-to 0.048 nats, so here of 0.002 to 0.009. At paper scale four measurements of up to 6 M tokens compare with 131 G or
-more of training."""
+"""Amount of text to measure, if the corpus has that much held out. At 4.5 bytes per token and 15 % masked tokens, this
+is at least 140,000 predicted tokens. With a thirtieth of that, the difference of two models had a standard error of
+0.013 to 0.048 nats, which corresponds to 0.002 to 0.009 here. At paper scale, four measurements take up to 6 M tokens,
+compared with 131 G or more of training."""
 
 COUNTED_BYTES = 512
-"""Most bytes of a document that is cut that count towards `HELDOUT_BYTES`: about what 128 tokens hold."""
+"""Largest number of bytes of a cut document that count towards `HELDOUT_BYTES`: about 128 tokens."""
 
 HASH_DIGITS = 12
 
 
 @dataclass(frozen=True)
 class HeldoutText:
-    """Held-out documents of a corpus, each cut to `context` tokens or split into passages of so many.
+    """Held-out documents of a corpus, each cut to `context` tokens or split into passages of that length.
 
-    Every tokenizer and context gets the same texts, and every context the same masks in their beginnings. `frequencies`
-    are those of the tokens in training.
+    All tokenizers and contexts get the same texts. All contexts get the same masks at the beginning of each text.
+    `frequencies` are those of the tokens in training.
     """
 
     corpus: str
@@ -47,33 +47,33 @@ class HeldoutText:
 
     @cached_property
     def shown(self) -> Documents:
-        """What the model sees of the documents."""
+        """The documents as the model sees them."""
         return self.documents.fitted(self.context, self.long_documents)
 
     def batches(self) -> Iterator[Batch]:
-        """The documents under the fixed masks."""
+        """Yield the documents with the fixed masks."""
         return heldout_batches(self.shown, self.context, self.rows_per_batch)
 
     @property
     def tokens(self) -> int:
-        """Tokens that the model sees, without specials."""
+        """Number of tokens that the model sees, without specials."""
         return int(self.shown.lengths.sum())
 
     @property
     def text_bytes(self) -> int:
-        """UTF-8 bytes of the text that the model sees; a document that is cut counts in proportion to its tokens."""
+        """Number of UTF-8 bytes of the text that the model sees; cut documents count in proportion to their tokens."""
         corpus, numbers = self.shown.corpus, self.shown.numbers
         whole = np.maximum(corpus.lengths[numbers], 1)
         return round(float((corpus.text_bytes[numbers] * self.shown.lengths / whole).sum()))
 
     @cached_property
     def frequency_loss(self) -> float:
-        """What frequencies of tokens alone give on the predicted tokens."""
+        """The loss on the predicted tokens from token frequencies alone, see `measure_frequency_loss`."""
         return measure_frequency_loss(self.batches(), self.frequencies)
 
     @property
     def texts(self) -> str:
-        """A name for the set of texts."""
+        """A hash of the set of texts."""
         hashes = np.sort(self.documents.corpus.text_hashes[self.documents.numbers])
         return hashlib.sha256(hashes.astype("<u8").tobytes()).hexdigest()[:HASH_DIGITS]
 
@@ -84,7 +84,7 @@ def choose_heldout_texts(
     frequencies: NDArray[np.float64],
     long_documents: LongDocuments = "cut",
 ) -> list[HeldoutText]:
-    """What is measured: documents of each corpus in each context; `rows_per_batch` is by context, `frequencies` are
+    """Choose held-out documents of each corpus for each context. `rows_per_batch` is by context; `frequencies` are
     those of the tokens in training."""
     counted_bytes = COUNTED_BYTES if long_documents == "cut" else None
     heldout = {name: all_documents(corpus).split_heldout()[1] for name, corpus in corpora.items()}
@@ -99,11 +99,11 @@ def choose_heldout_texts(
 def sample(
     heldout: Documents, wanted_bytes: int = HELDOUT_BYTES, counted_bytes: int | None = COUNTED_BYTES
 ) -> Documents:
-    """The documents with the smallest hashes that hold `wanted_bytes` of text together, or all; at most
-    `counted_bytes` of a document count.
+    """Return the documents with the smallest hashes, `wanted_bytes` of text in total, or all. At most `counted_bytes`
+    of each document count.
 
-    Counting bytes rather than documents evens out sentences and books; counting bytes rather than tokens gives every
-    tokenizer and context the same texts.
+    Counting bytes rather than documents evens out sentences and books. Counting bytes rather than tokens selects the
+    same texts for all tokenizers and contexts.
     """
     order = np.argsort(heldout.corpus.text_hashes[heldout.numbers], kind="stable")
     counted = heldout.corpus.text_bytes[heldout.numbers[order]]
@@ -115,12 +115,12 @@ def sample(
 
 FITTING_ROUNDS = 50
 FREQUENCY_TOKENS = 2**24
-"""Training tokens, about, from which frequencies are counted: documents at equal distances in the corpus."""
+"""Approximate number of training tokens for counting frequencies, in documents at equal distances in the corpus."""
 
 
 def token_frequencies(training: Documents, vocabulary_size: int) -> NDArray[np.float64]:
-    """(vocabulary,) the share of each token in training documents, half a token added to each count; that of tokens
-    which are never predicted is 0."""
+    """Return the share of each token in training documents, (vocabulary,), with 0.5 added to each count. The share of
+    tokens that are never predicted is 0."""
     corpus, every = training.corpus, max(1, int(training.lengths.sum()) // FREQUENCY_TOKENS)
     read = training.at(np.arange(0, len(training), every))
     tokens = np.empty(int(read.lengths.sum()), dtype=np.int64)
@@ -131,23 +131,23 @@ def token_frequencies(training: Documents, vocabulary_size: int) -> NDArray[np.f
 
 
 def measure_frequency_loss(batches: Iterable[Batch], frequencies: NDArray[np.float64]) -> float:
-    """The loss, in nats a predicted token, of the best mixture of the frequencies in training and among the visible
-    tokens of the same document: what can be known without any order or relation of tokens.
+    """Return the loss, in nats per predicted token, of the best mixture of two frequencies: in training, and among the
+    visible tokens of the same document. This baseline knows nothing about the order or relation of tokens.
 
-    A model that hardly falls below it has learned no more. The weight of the mixture is fitted to the measured tokens
-    themselves, by expectation maximisation.
+    A model near this loss has hardly learned more than frequencies. The weight of the mixture is fitted to the measured
+    tokens themselves by expectation maximisation.
     """
     of_training, of_document = [np.empty(0)], [np.empty(0)]
     for batch in batches:
         assert batch.plan.documents is not None
         rows, context = batch.token_ids.shape
         numbers, token_ids = batch.plan.documents.numpy(), batch.token_ids.numpy().ravel()
-        owner = (np.arange(rows)[:, None] * context + numbers).ravel()  # a name for the document of each place
+        owner = (np.arange(rows)[:, None] * context + numbers).ravel()  # a unique number for each place's document
         is_target = (batch.targets != IGNORED_TARGET).numpy()
         targets, places = batch.targets.numpy()[is_target], batch.gather.places.numpy()[is_target]
         is_visible = (numbers.ravel() >= 0) & (frequencies[token_ids] > 0)
         is_visible[places] = False
-        # Pairs of document and token as one number each; a last one is larger than all.
+        # Encode each pair of document and token as one number; the last number is larger than all of them.
         pairs, counts = np.unique(owner[is_visible] * len(frequencies) + token_ids[is_visible], return_counts=True)
         pairs, counts = np.append(pairs, np.iinfo(np.int64).max), np.append(counts, 0)
         wanted = owner[places] * len(frequencies) + targets
@@ -167,17 +167,16 @@ def measure_frequency_loss(batches: Iterable[Batch], frequencies: NDArray[np.flo
 def measure_heldout(
     model: MaskedLanguageModel, text: HeldoutText, precision: PretrainingPrecision, device: torch.device
 ) -> HeldoutScore:
-    """The loss on a text in nats a predicted token, and in bits a byte of text.
+    """Measure the loss on a text in nats per predicted token and in bits per byte of text.
 
-    Bits per byte is loss × tokens / (bytes × ln 2): what all tokens would cost at the mean loss of the predicted ones,
-    divided by the size of the raw text. With one tokenizer, text and context it is the loss times a constant. Between
-    tokenizers it corrects for tokens that cover more or less text, but does not make them strictly comparable: with
-    shorter tokens more of a masked word may be visible beside its mask, unknown tokens, which are never predicted,
-    count at the mean, and a context cuts a text earlier. It is no code length, since every token is predicted from both
-    sides.
+    Bits per byte is loss × tokens / (bytes × ln 2): the cost of all tokens at the mean loss of the predicted ones,
+    divided by the size of the raw text. For one tokenizer, text and context it is the loss times a constant. Between
+    tokenizers it corrects for the length of tokens, but does not make them strictly comparable. With shorter tokens,
+    more of a masked word may be visible beside its mask, and the context cuts texts earlier. Unknown tokens are never
+    predicted and count at the mean. It is not a code length, since every token is predicted from both sides.
 
     Raises:
-        MissingData: nothing is predicted in so few texts.
+        MissingData: no token is predicted, because there are too few texts.
         RunFailed: the loss is not finite.
     """
     was_training = model.training

@@ -1,6 +1,6 @@
-"""What readouts ask: stretches of held-out text, cloze items and minimal pairs. Torch-free.
+"""Items of readouts: stretches of held-out text, cloze items and minimal pairs. Torch-free.
 
-All of it is drawn by hashes of the text, so that every variant and tokenizer is asked the same. It is drawn once for a
+Items are drawn by hashes of the text, so that all variants and tokenizers get the same ones. They are drawn once for a
 source and context, and kept in the folder of runs.
 """
 
@@ -30,24 +30,24 @@ from neobert.runs.run_file import SourceSpecification
 from neobert.runs.specifications import ReadoutRun
 
 HELDOUT_BYTES = 2**22
-"""Most text that is held in memory to draw from, of each corpus."""
+"""Largest amount of held-out text of each corpus that is kept in memory to draw from."""
 READ_BYTES = 2**20
-"""About how much text of each corpus the losses are measured on."""
+"""Approximate amount of text of each corpus on which losses are measured."""
 STRETCH_CHARACTERS = 1500
-"""Longest stretch: a novel is many of them, most web documents are one. Stretches are the units of the noise."""
+"""Longest stretch. A novel has many stretches, most web documents have one. The noise is estimated over stretches."""
 CHARACTERS_PER_TOKEN = 3
-"""Fewer than in nearly all text, so that windows of a context fit into it with every tokenizer."""
+"""Fewer characters than a token has in nearly all text, so that windows fit into the context with every tokenizer."""
 WORD_SHARE = 0.15
 CLOZE_ITEMS = 2000
 CLOZE_LETTERS = 4
-"""Shortest word that is asked for: shorter ones are mostly function words."""
+"""Shortest word of a cloze item; shorter ones are mostly function words."""
 COUNTED_BYTES = 2**28
-"""How much text words are counted in."""
+"""Amount of text in which words are counted."""
 LEAST_COUNT = 5
 MOST_RATIO = 1.25
-"""A distractor is at most so much more or less frequent than the word."""
+"""Largest ratio between the frequencies of a word and its distractor."""
 NEAREST = 10
-"""Of so many words of the nearest frequency the distractor is drawn."""
+"""Number of words of the nearest frequency from which the distractor is drawn."""
 PAIRS_PER_DIRECTION = 20
 SENTENCE_CHARACTERS = (20, 70)
 
@@ -62,18 +62,18 @@ RULES: Mapping[str, tuple[str, str]] = {
     "they/them": ("they", "them"),
     "we/us": ("we", "us"),
 }
-"""Grammatical rules: in a sentence with one of two words the other one is nearly always wrong. Sentences are drawn in
-equal numbers for both directions, so that the more frequent word is right in half of them."""
+"""Grammatical rules: pairs of words of which, in a given sentence, one is nearly always wrong. Equally many sentences
+are drawn for both directions, so that the more frequent word is right in half of them."""
 
 SALTS = {"stretch": 1, "word": 2, "cloze": 3, "distractor": 4, "pair": 5}
 WORD = re.compile(r"(?<![\w'’-])[a-z]{2,30}(?![\w'’-])")
-"""A word in lower case that stands alone: tokenizers that keep case and others have the same to predict."""
+"""A separate lower-case word, so that cased and uncased tokenizers predict the same."""
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """A part of a held-out document: the document's hash, the character where it begins there, and its text."""
+    """A part of a held-out document: the document's hash, the index of the first character, and the text."""
 
     document: int
     begin: int
@@ -82,7 +82,8 @@ class Stretch:
 
 @dataclass(frozen=True)
 class ClozeItem:
-    """A text whose characters from `begin` to `end` are a word, and another word about as frequent, of equal length."""
+    """A text with a word from character `begin` to `end`, and a distractor: another word of equal length that is about
+    as frequent."""
 
     text: str
     begin: int
@@ -91,13 +92,13 @@ class ClozeItem:
 
     @property
     def distracted(self) -> str:
-        """The text with the other word."""
+        """The text with the distractor in place of the word."""
         return self.text[: self.begin] + self.distractor + self.text[self.end :]
 
 
 @dataclass(frozen=True)
 class MinimalPair:
-    """A held-out sentence, and the same with one word exchanged, which breaks a grammatical rule."""
+    """A held-out sentence, and the same sentence with one word exchanged so that it breaks a grammatical rule."""
 
     sentence: str
     broken: str
@@ -128,11 +129,11 @@ def _as_lists(items: Items) -> dict[str, Any]:
 
 
 def read_items(path: Path) -> Items:
-    """What `items_of` wrote.
+    """Read items that `items_of` wrote.
 
     Raises:
-        FileNotFoundError: nothing is there.
-        DamagedFile: it is torn or was changed.
+        FileNotFoundError: the file does not exist.
+        DamagedFile: the file is torn or was changed.
     """
     content = read_checksummed(path)
     kinds = {"stretches": Stretch, "cloze": ClozeItem, "pairs": MinimalPair}
@@ -148,12 +149,12 @@ def read_items(path: Path) -> Items:
 
 
 def items_of(layout: Layout, run: ReadoutRun, specification: SourceSpecification, stop: StopRequest) -> Items:
-    """The items of a source, from disk, or drawn now by one process while others wait.
+    """Return the items of a source, from disk or drawn now by one process while others wait.
 
     Raises:
-        ChangedData: a corpus is another one than was planned on.
-        MissingData: a corpus is not there or holds no text.
-        Stopped: `stop` asked to.
+        ChangedData: a corpus is not the planned one.
+        MissingData: a corpus is missing or has no text.
+        Stopped: a stop was requested.
     """
     path = layout.readout_items(run.items_id)
 
@@ -195,15 +196,15 @@ def _draw_of_corpus(
 
 
 def survey(texts: Iterator[str], most_bytes: int = HELDOUT_BYTES) -> tuple[dict[int, str], Counter[str]]:
-    """One pass over a corpus: the held-out texts by hash, those with the smallest ones that hold `most_bytes` together,
-    and how often each word occurs.
+    """Read a corpus once and return its held-out texts by hash and the count of each word. Only the texts with the
+    smallest hashes are kept, `most_bytes` in total.
 
     Raises:
         ValueError: there are fewer than two different texts.
     """
     hashes = array("Q")
     kept: dict[int, str] = {}
-    largest: list[int] = []  # a heap of negative hashes of what is kept
+    largest: list[int] = []  # a heap of the negative hashes of kept texts
     held = counted = 0
     counts: Counter[str] = Counter()
     for text in texts:
@@ -226,14 +227,14 @@ def survey(texts: Iterator[str], most_bytes: int = HELDOUT_BYTES) -> tuple[dict[
 
 
 def pieces(text: str, most: int) -> Iterator[tuple[int, int]]:
-    """The text as runs of whole words of at most `most` characters, (begin, end); blanks between them are left out, and
-    so is the beginning of a longer word."""
+    """Yield runs of whole words of at most `most` characters, (begin, end). Blanks between runs and the beginning of a
+    longer word are left out."""
     for found in re.finditer(rf"(?s)\S(?:.{{0,{max(0, most - 2)}}}\S)?(?=\s|$)", text):
         yield found.span()
 
 
 def cut_stretches(heldout: Mapping[int, str]) -> list[Stretch]:
-    """All stretches of held-out texts, given by hash."""
+    """Return all stretches of held-out texts, given by hash."""
     return [
         Stretch(number, begin, text[begin:end])
         for number, text in heldout.items()
@@ -242,7 +243,7 @@ def cut_stretches(heldout: Mapping[int, str]) -> list[Stretch]:
 
 
 def choose_stretches(stretches: Sequence[Stretch], most_bytes: int = READ_BYTES) -> list[Stretch]:
-    """Those with the smallest hashes that hold `most_bytes` together, or all, in the order of documents."""
+    """Return the stretches with the smallest hashes, `most_bytes` in total, or all; in the order of documents."""
     ordered = sorted(stretches, key=lambda stretch: _hash("stretch", stretch.document, stretch.begin))
     sizes = np.cumsum([len(stretch.text.encode()) for stretch in ordered])
     chosen = ordered[: int(np.searchsorted(sizes, most_bytes)) + 1]
@@ -250,13 +251,13 @@ def choose_stretches(stretches: Sequence[Stretch], most_bytes: int = READ_BYTES)
 
 
 def windows(text: str, context: int) -> Iterator[tuple[int, int]]:
-    """A stretch as windows, (begin, end), of as many characters as `context` tokens hold at least."""
+    """Split a text into windows, (begin, end), that are short enough to fit into `context` tokens."""
     return pieces(text, CHARACTERS_PER_TOKEN * (context - FRAME_TOKENS))
 
 
 def masked_words(stretch: Stretch) -> list[tuple[int, int]]:
-    """Which words of a stretch are masked, (begin, end): each with the same probability, by the document's hash and
-    the place in it."""
+    """Return the masked words of a stretch, (begin, end). Each word has the same probability, decided by the document's
+    hash and the position in it."""
     return [
         found.span()
         for found in WORD.finditer(stretch.text)
@@ -265,7 +266,7 @@ def masked_words(stretch: Stretch) -> list[tuple[int, int]]:
 
 
 def draw_cloze(stretches: Sequence[Stretch], counts: Mapping[str, int], context: int, most: int) -> list[ClozeItem]:
-    """Up to `most` items, those with the smallest hashes, at most one a window."""
+    """Return up to `most` items, at most one per window, those with the smallest hashes."""
     ranked: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)  # by letters: counts and words, ascending
     for word, count in counts.items():
         if count >= LEAST_COUNT and len(word) >= CLOZE_LETTERS:
@@ -292,7 +293,7 @@ def draw_cloze(stretches: Sequence[Stretch], counts: Mapping[str, int], context:
 def _distractor(
     word: str, ranked: Sequence[tuple[int, str]], visible: set[str], counts: Mapping[str, int], number: int
 ) -> str | None:
-    """One of the words of nearly the same count and of equal length that are not visible; None where there is none."""
+    """Return a word of equal length and similar count that is not visible, or None if there is none."""
     count = counts[word]
     if len(word) < CLOZE_LETTERS or count < LEAST_COUNT:
         return None
@@ -303,7 +304,7 @@ def _distractor(
 
 
 def draw_pairs(stretches: Sequence[Stretch]) -> list[MinimalPair]:
-    """For each rule and direction up to 20 sentences, as many of one direction as of the other."""
+    """Return up to 20 sentences for each rule and direction, equally many for both directions."""
     found: defaultdict[tuple[str, str], list[tuple[int, MinimalPair]]] = defaultdict(list)
     patterns = {rule: re.compile(rf"(?<![\w'’-])(?:{'|'.join(words)})(?![\w'’-])") for rule, words in RULES.items()}
     seen: set[str] = set()
@@ -330,5 +331,5 @@ def draw_pairs(stretches: Sequence[Stretch]) -> list[MinimalPair]:
 
 
 def _hash(purpose: str, number: int, place: int) -> int:
-    """32 bits that depend on 64 bits of a text and on a place in it, others for each purpose."""
+    """Hash 64 bits of a text and a position in it to 32 bits, differently for each purpose."""
     return int(counter_hash(SALTS[purpose], number & 0xFFFFFFFF, number >> 32, place))

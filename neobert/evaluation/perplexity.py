@@ -1,4 +1,4 @@
-"""Pseudo-perplexity of one finished stage of pre-training as work of one part: each token masked alone, one record."""
+"""Pseudo-perplexity of a finished stage of pre-training, with each token masked alone: work of one part, one record."""
 
 import math
 import time
@@ -44,28 +44,28 @@ from neobert.training.trainer import last_checkpoint
 CONFIDENCE = 0.95
 
 LEAST_DOCUMENTS = 2
-"""One document says nothing about how documents differ."""
+"""Fewest documents for an interval: one document has no variance."""
 
 ENOUGH_DOCUMENTS = 8
-"""A length that fewer documents have is left out, so that a few long ones do not stand for all at every length. Of a
-text with fewer documents all of them are enough."""
+"""Lengths that fewer documents reach are left out, since the same documents are used at every length. If a text has
+fewer documents, all of them are enough."""
 
 BATCH_TOKENS = {"cpu": 4096, "cuda": 131_072}
 
 VERSION = 2  # 2: the same documents at every length
-"""Raised by hand whenever other numbers are computed; what models and tokenizers compute has versions of its own."""
+"""Increase it when the numbers change. Models and tokenizers have their own versions."""
 
 
 @torch.inference_mode()
 def measure_losses(
     model: MaskedLanguageModel, passage: Passage, mask: int, precision: PretrainingPrecision, batch_tokens: int
 ) -> NDArray[np.float64]:
-    """−log p in nats of the tokens at the passage's positions, (positions,), each while it alone is masked.
+    """Return −log p in nats of the tokens at the passage's positions, (positions,), each masked alone.
 
-    A batch of at most `batch_tokens` holds copies of the text, each with another token replaced by the id `mask`. They
-    are equally long, so there is neither padding nor an attention mask. The decoder and, but for keys and values, the
-    last block compute the masked token of each copy alone, exactly. With NeoBERT's 28 × 768 that saves 13 % of the
-    products with weights (the decoder is 11 % of them, 5/6 of a block another 3 %), and memory for all other logits.
+    A batch of at most `batch_tokens` has copies of the text, each with a different token replaced by the id `mask`. The
+    copies are equally long and need neither padding nor an attention mask. The decoder and (except for keys and values)
+    the last block compute only the masked token of each copy, with the same result. With NeoBERT's 28 × 768 this saves
+    13 % of the products with weights (11 % in the decoder, 3 % for 5/6 of a block), and the memory of all other logits.
 
     Raises:
         ValueError: the passage is longer than the model's learned positions.
@@ -84,17 +84,17 @@ def measure_losses(
 
 @dataclass(frozen=True)
 class DocumentLoss:
-    """Mean −log p in nats of a document's tokens that were masked alone, and how many these were."""
+    """Mean −log p in nats of a document's tokens, each masked alone, and the number of these tokens."""
 
     loss: float
     positions: int
 
 
 def pseudo_perplexity(tokens: int, documents: Sequence[DocumentLoss]) -> PerplexityAtLength:
-    """exp of the mean loss (Salazar et al. 2020), each document counting once, with a 95 % interval.
+    """Return exp of the mean loss over documents (Salazar et al. 2020), equally weighted, with a 95 % interval.
 
-    The interval is Student's t interval of the mean over at least two documents, exponentiated. Where positions are
-    sampled, the scatter of document means includes that of the draw.
+    The interval is Student's t interval of the mean over at least two documents, exponentiated. If positions are
+    sampled, the variance of document means includes that of the sampling.
 
     Raises:
         RunFailed: a loss is not finite.
@@ -120,8 +120,8 @@ def pseudo_perplexity(tokens: int, documents: Sequence[DocumentLoss]) -> Perplex
 
 
 class PerplexityMeasurement(Value):
-    """What decides the result: the run, the lengths in tokens, how many documents, how many positions of each (None:
-    all), the seed of their draw, and the hash of another text than the held-out documents of the run."""
+    """Everything that determines the result: the run, the lengths in tokens, the number of documents and of positions
+    of each (None: all), the seed of the sampling, and the hash of the text (None: held-out documents of the run)."""
 
     run: str
     lengths: tuple[PositiveInt, ...]
@@ -132,15 +132,15 @@ class PerplexityMeasurement(Value):
 
     @property
     def id(self) -> str:
-        """The measurement's name."""
+        """The id of the measurement."""
         numerics = chosen(NUMERICS, ("tokenization", "model"))
         return identity({"kind": "pseudo_perplexity", "measurement": self, "numerics": numerics, "version": VERSION})
 
 
 @dataclass(frozen=True)
 class PerplexityRun:
-    """One measurement on the last checkpoint of a finished run, on its held-out documents or on another `text`;
-    `batch_tokens` decides nothing but speed."""
+    """A measurement on the last checkpoint of a finished run, on its held-out documents or on another `text`.
+    `batch_tokens` only affects speed."""
 
     layout: Layout
     run_file: RunFile
@@ -150,12 +150,12 @@ class PerplexityRun:
 
     @property
     def run_specification(self) -> PretrainingRun:
-        """The stage of pre-training that is measured."""
+        """The measured stage of pre-training."""
         return self.run_file.specification(PretrainingRun)
 
     @cached_property
     def part(self) -> Part:
-        """What a worker claims, and where the record is published."""
+        """The part that a worker claims, with the path of its record."""
         record = self.layout.pseudo_perplexity(self.measurement.id)
         return Part(
             id=self.measurement.id,
@@ -166,7 +166,7 @@ class PerplexityRun:
 
     @property
     def documents_path(self) -> Path:
-        """One line for each length and document: what a stopped measurement goes on from."""
+        """The file with a line for each length and document, from which a stopped measurement resumes."""
         return self.part.record.with_suffix(".jsonl")
 
     def is_ready(self) -> bool:
@@ -182,42 +182,42 @@ class PerplexityRun:
 
     @cached_property
     def documents(self) -> Documents:
-        """The whole text, or the held-out documents of the run's corpus."""
+        """All documents of the text, or the held-out documents of the run's corpus."""
         everything = all_documents(self.corpus)
         return everything if self.text is not None else everything.split_heldout()[1]
 
     @property
     def text_name(self) -> str:
-        """The text as the record names it, one of other files with the hash of their bytes."""
+        """The name of the text in the record; for other files it includes the hash of their bytes."""
         return f"held-out {self.run_specification.recipe.data.corpus}" if self.text is None else str(self.text)
 
     @cached_property
     def least_documents(self) -> int:
-        """How many documents a length must have to be measured."""
+        """Number of documents that must reach a length for it to be measured."""
         long_enough = self.documents.framed_lengths >= min(self.measurement.lengths)
         there = len(np.unique(self.corpus.text_hashes[self.documents.numbers[long_enough]]))
         return max(LEAST_DOCUMENTS, min(ENOUGH_DOCUMENTS, self.measurement.documents, there))
 
     @cached_property
     def passages(self) -> dict[int, list[Passage]]:
-        """By length: the beginnings of the same documents. A length with too few of them is left out."""
+        """The beginnings of the same documents, by length. Lengths with too few documents are left out."""
         asked = self.measurement
         documents, lengths = choose_documents(self.documents, asked.lengths, asked.documents, self.least_documents)
         return {tokens: cut_passages(documents, tokens, asked.sampled_positions, asked.seed) for tokens in lengths}
 
     @cached_property
     def left_out(self) -> dict[str, str]:
-        """Why a length is not measured."""
+        """The lengths that are not measured, each with the reason."""
         longest = int(self.documents.framed_lengths.max(initial=0))
         which = "documents of the text" if self.text is not None else "held-out documents"
         reason = f"fewer than {self.least_documents} {which} are that long (the longest has {longest} tokens)"
         return {str(tokens): reason for tokens in self.measurement.lengths if tokens not in self.passages}
 
     def refuse_impossible(self) -> None:
-        """Refuse a measurement before anything is computed.
+        """Check that the measurement is possible, before anything is computed.
 
         Raises:
-            ValueError: a length leaves no room for text, or is beyond the model's learned positions.
+            ValueError: a length leaves no room for text, or exceeds the model's learned positions.
             MissingData: no length has enough documents.
         """
         shortest, longest = min(self.measurement.lengths), max(self.measurement.lengths)
@@ -235,7 +235,7 @@ class PerplexityRun:
             raise MissingData(f"nothing to read at {shortest} tokens or more: {self.left_out[str(shortest)]}")
 
     def run(self, claim: Claim, stop: StopRequest) -> None:
-        """Measure what no earlier attempt measured, then publish the record."""
+        """Measure what earlier attempts have not measured, then publish the record."""
         started = time.perf_counter()
         run, device = self.run_specification, default_device()
         model = build_masked_language_model(run.recipe.model, run.context)

@@ -33,12 +33,12 @@ TEXT_HELP = "measure on a file or folder of .parquet (column text) or .txt files
 
 
 def positions_flag(text: str) -> int | None:
-    """A flag's value: how many positions, or None for all."""
+    """Parse the number of positions; None stands for all."""
     return None if text == "all" else count(text)
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command's flags."""
+    """Return the command's parser."""
     parser = parser_from(f"python -m {PROGRAM}", __doc__)
     add = parser.add_argument
     add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
@@ -61,7 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code (0 done, 1 failed, 2 refused, 3 missing data or run, 75 stopped)."""
+    """Run the command; return its exit code (0 done, 1 failed, 2 refused, 3 missing data or run, 75 stopped)."""
     options = build_parser().parse_args(arguments)
     return guarded(PROGRAM, lambda: _measure(options), options.runs)
 
@@ -107,10 +107,10 @@ def _perplexity_run(
 
 
 def read_finished_run(layout: "Layout", name: str) -> "RunFile":
-    """The run.json of a finished stage of pre-training.
+    """Read the run.json of a finished stage of pre-training.
 
     Raises:
-        MissingData: there is no such run, or it is not finished.
+        MissingData: the run does not exist or is not finished.
     """
     from neobert.runs.run_file import read_run_file
 
@@ -125,7 +125,7 @@ def read_finished_run(layout: "Layout", name: str) -> "RunFile":
 
 
 def default_lengths(run: "PretrainingRun") -> list[int]:
-    """Lengths around the context of the stage; longer ones only where positions are not learned."""
+    """Return lengths around the context of the stage; longer ones only if positions are not learned."""
     context = run.recipe.stages[-1].context
     lengths = [context // 4, context // 2, context]
     return lengths if run.position_table is not None else [*lengths, 2 * context, 4 * context]

@@ -1,8 +1,8 @@
-"""Readouts of a finished stage of pre-training, one kind of work: a part is one readout, with one record.
+"""Readouts of a finished stage of pre-training, a kind of work: each part is one readout with one record.
 
-Every variant is asked the same about the same held-out text (`neobert.evaluation.items`): losses under fixed masks,
-whole words, cloze items and grammatical minimal pairs. Records hold a number a unit, so that reports can tell the noise
-of texts and items in a difference of two models.
+All variants are measured on the same items from held-out text (`neobert.evaluation.items`): losses under fixed masks,
+whole words, cloze items and grammatical minimal pairs. Records have one number per unit, so that reports can estimate
+the noise from texts and items in a difference of two models.
 """
 
 import math
@@ -53,18 +53,18 @@ Span = tuple[int, int]
 
 BATCH_TOKENS = {"cpu": 1 << 13, "cuda": 1 << 17}
 MOST_MASKS = 4
-"""Text is read under more than one mask only where there is less than `READ_BYTES` of it. At equal cost more text is
-worth more than more masks: two checkpoints of a laptop run differed on web with a standard error of 0.0109 nats over
-256 KiB under four masks, of 0.0146 under one, which over four times the text is 0.0073."""
+"""Largest number of masks per text; more than one is used only with less than `READ_BYTES` of text. At equal cost, more
+text helps more than more masks. For the difference of two checkpoints of a laptop run on web, the standard error was
+0.0109 nats over 256 KiB with four masks and 0.0146 with one; over four times the text, the latter becomes 0.0073."""
 MASK_SEED = 20_261_122
 MIXED_MASKING = Masking(rate=0.15, mask_share=0.8, random_share=0.1, final_rate=None)
-"""BERT's scheme; the other one is `HELDOUT_MASKING`."""
+"""BERT's scheme; readouts also use `HELDOUT_MASKING`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """A model's input with specials, (tokens,) int64; the `places` (predicted,) where `targets` (predicted,) are to be
-    found; and the number of the sum that their losses go to."""
+    """An input with special tokens, (tokens,) int64. `targets` (predicted,) are the correct ids at `places`
+    (predicted,); `owner` is the index of the sum to which their losses are added."""
 
     token_ids: Integers
     places: Integers
@@ -74,7 +74,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Subject:
-    """The model that is asked, and how: inputs have at most `context` tokens, specials included."""
+    """The model that is measured, with its tokenizer. Inputs have at most `context` tokens, specials included."""
 
     model: MaskedLanguageModel
     tokenizer: TextTokenizer
@@ -84,24 +84,24 @@ class Subject:
 
     @property
     def ids(self) -> SpecialIds:
-        """Those of the tokenizer."""
+        """Special token ids of the tokenizer."""
         return self.tokenizer.ids
 
     @property
     def room(self) -> int:
-        """Tokens of text in an input."""
+        """Largest number of text tokens in an input."""
         return self.context - FRAME_TOKENS
 
     @torch.inference_mode()
     def sum_losses(self, questions: Iterable[Question], owners: int, stop: StopRequest) -> Sums:
-        """(owners,) the sums of −log p of the targets in nats.
+        """Return the sums of −log p of the targets in nats, (owners,).
 
-        Questions are packed into rows of the context, where each sees itself alone; decoder and last block compute the
-        predicted tokens alone.
+        Questions are packed into rows of the context and do not attend to each other. The decoder and the last block
+        compute only the predicted tokens.
 
         Raises:
             RunFailed: a loss is not finite.
-            Stopped: `stop` asked to.
+            Stopped: a stop was requested.
         """
         sums = np.zeros(owners)
         for batch in _batches(questions, BATCH_TOKENS[self.device.type]):
@@ -113,7 +113,7 @@ class Subject:
         return sums
 
     def _losses(self, batch: Sequence[Question]) -> tuple[Integers, Sums]:
-        """The owner and the loss of each predicted token of a batch."""
+        """Return the owner and the loss of each predicted token of a batch."""
         lengths = np.array([len(question.token_ids) for question in batch])
         rows, columns, count = best_fit_decreasing(lengths, self.context)
         shape = count, self.context
@@ -138,11 +138,11 @@ class Subject:
         return owner, losses.double().cpu().numpy()
 
     def framed(self, token_ids: Sequence[int] | Integers) -> Integers:
-        """[CLS] text [SEP]."""
+        """Return [CLS] text [SEP]."""
         return np.array([self.ids.cls, *token_ids, self.ids.sep], dtype=np.int64)
 
     def hide(self, token_ids: Sequence[int], hidden: Integers, owner: int) -> Question:
-        """A text with the tokens at `hidden` (places in it, ascending) masked."""
+        """Return a text with the tokens at `hidden` (ascending indices) masked."""
         framed = self.framed(token_ids)
         places = hidden + 1
         targets = framed[places]
@@ -151,7 +151,7 @@ class Subject:
 
 
 def _batches(questions: Iterable[Question], tokens: int) -> Iterator[list[Question]]:
-    """Questions that predict anything, in batches of about so many tokens."""
+    """Yield batches of about `tokens` tokens; questions without predicted tokens are skipped."""
     batch: list[Question] = []
     size = 0
     for question in questions:
@@ -166,19 +166,19 @@ def _batches(questions: Iterable[Question], tokens: int) -> Iterator[list[Questi
 
 
 def equal_parts(tokens: int, most: int) -> list[Span]:
-    """A text of so many tokens in as few parts of at most `most` as there can be, which differ by one token at most."""
+    """Split `tokens` tokens into the fewest parts of at most `most` tokens; their sizes differ by at most one."""
     parts = max(1, -(-tokens // most))
     return [(part * tokens // parts, (part + 1) * tokens // parts) for part in range(parts)]
 
 
 def part_around(tokens: int, span: Span, most: int) -> Span:
-    """The part of at most `most` tokens of a text of so many with `span` as near to its middle as may be."""
+    """Return the part of at most `most` of `tokens` tokens in which `span` is as central as possible."""
     begin = min(max(0, (span[0] + span[1] - most) // 2), max(0, tokens - most))
     return begin, min(tokens, begin + most)
 
 
 def tokens_in(offsets: Sequence[Span], spans: Sequence[Span]) -> Integers:
-    """Which tokens, given by their characters, share a character with one of the spans; ascending."""
+    """Return the ascending indices of tokens that overlap one of `spans`. `offsets` are the tokens' character spans."""
     begins, ends = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
     hidden = np.zeros(len(begins), dtype=bool)
     for begin, end in spans:
@@ -188,7 +188,7 @@ def tokens_in(offsets: Sequence[Span], spans: Sequence[Span]) -> Integers:
 
 @dataclass(frozen=True)
 class Measured:
-    """A readout on one corpus: (units,) numerators and denominators, None where all are 1, and values of groups of
+    """A readout on one corpus: (units,) numerators and denominators (None if all are 1), and values of groups of
     units."""
 
     numerators: Sums
@@ -197,21 +197,21 @@ class Measured:
 
     @property
     def value(self) -> float:
-        """The sum of numerators over the sum of denominators."""
+        """The sum of numerators divided by the sum of denominators."""
         below = len(self.numerators) if self.denominators is None else self.denominators.sum()
         return float(self.numerators.sum() / below)
 
 
 def number_of_masks(stretches: Sequence[Stretch]) -> int:
-    """Under how many masks so much text is read, 1 to 4."""
+    """Return the number of masks for an amount of text, 1 to 4."""
     text_bytes = sum(len(stretch.text.encode()) for stretch in stretches)
     return max(1, min(MOST_MASKS, READ_BYTES // text_bytes))
 
 
 def read_losses(subject: Subject, stretches: Sequence[Stretch], stop: StopRequest, masking: Masking) -> Measured:
-    """Nats a predicted token under fixed masks; a unit is a stretch.
+    """Measure the loss in nats per predicted token under fixed masks; a unit is a stretch.
 
-    Masks belong to document, place and mask number, so that models of one tokenizer have the same.
+    Masks are a function of document, position and mask number, so that models with one tokenizer get the same masks.
     """
     masks = number_of_masks(stretches)
     encoded = subject.tokenizer.encode([stretch.text for stretch in stretches])
@@ -234,10 +234,10 @@ def read_losses(subject: Subject, stretches: Sequence[Stretch], stop: StopReques
 
 
 def read_words(subject: Subject, stretches: Sequence[Stretch], stop: StopRequest) -> Measured:
-    """Bits a byte of masked words; a unit is a stretch.
+    """Measure bits per byte of masked words; a unit is a stretch.
 
-    All tokens of a word are masked together, and their losses are added up. Which words these are, and what text is
-    shown beside them, the tokenizer does not decide; how many tokens a word has, the model is told.
+    All tokens of a word are masked together, and their losses are summed. The masked words and their visible context do
+    not depend on the tokenizer. The number of masks reveals the number of tokens of a word.
     """
     texts, spans, owners = [], [], []
     sizes = np.zeros(len(stretches), dtype=np.int64)
@@ -263,9 +263,9 @@ def read_words(subject: Subject, stretches: Sequence[Stretch], stop: StopRequest
 
 
 def read_cloze(subject: Subject, items: Sequence[ClozeItem], stop: StopRequest) -> Measured:
-    """Which share of words is more probable than their distractors; a unit is an item, a tie is half right.
+    """Measure the share of words that are more probable than their distractors; a unit is an item, a tie counts half.
 
-    The probability of a word is the product of those of its tokens, all masked together.
+    The probability of a word is the product of the probabilities of its tokens, all masked together.
     """
     texts = [text for item in items for text in (item.text, item.distracted)]
     spans = [(item.begin, item.begin + len(word)) for item in items for word in _both_words(item)]
@@ -286,10 +286,10 @@ def _both_words(item: ClozeItem) -> tuple[str, str]:
 
 
 def read_pairs(subject: Subject, pairs: Sequence[MinimalPair], stop: StopRequest) -> Measured:
-    """In which share of pairs the held-out sentence has a higher pseudo-log-likelihood than the broken one; a unit is a
-    pair, a tie is half right, a group a rule.
+    """Measure the share of pairs in which the held-out sentence has a higher pseudo-log-likelihood than the broken one.
+    A unit is a pair, a tie counts half, and a group is a rule.
 
-    The pseudo-log-likelihood is the sum of log p of the tokens, each while it alone is masked (Salazar et al. 2020).
+    The pseudo-log-likelihood is the sum of log p of the tokens, each masked alone (Salazar et al. 2020).
     """
     encoded = subject.tokenizer.encode([text for pair in pairs for text in (pair.sentence, pair.broken)])
     never = subject.ids.never_predicted
@@ -307,7 +307,7 @@ def read_pairs(subject: Subject, pairs: Sequence[MinimalPair], stop: StopRequest
 
 
 def _right(losses: Sums) -> Sums:
-    """(items,) 1 where the first of two losses is smaller, 0.5 where both are equal, else 0."""
+    """Return (items,) 1 where the first of two losses is smaller, 0.5 where both are equal, else 0."""
     return np.where(losses[:, 0] == losses[:, 1], 0.5, (losses[:, 0] < losses[:, 1]).astype(np.float64))
 
 
@@ -321,7 +321,7 @@ ASKED: Mapping[
     "cloze": (lambda items: items.cloze, read_cloze),
     "pairs": (lambda items: items.pairs, read_pairs),
 }
-"""By readout: the items that are asked, and what asks them."""
+"""For each readout, the function that selects its items and the function that measures them."""
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
@@ -372,7 +372,7 @@ def _score(measured: Measured) -> ReadoutScore:
 
 @lru_cache(maxsize=1)
 def _open_subject(layout: Layout, weights: str, context: int, device: torch.device) -> Subject:
-    """The model of a finished stage with its tokenizer, opened once a process for all of its readouts."""
+    """Open the model of a finished stage with its tokenizer, once per process for all of its readouts."""
     run_file = read_run_file(layout.pretraining(weights))
     run = run_file.specification(PretrainingRun)
     model = build_masked_language_model(run.recipe.model, run.context)

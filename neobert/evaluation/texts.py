@@ -1,4 +1,4 @@
-"""What pseudo-perplexity is measured on: beginnings of held-out documents, or of a user's files. Torch-free."""
+"""Texts for pseudo-perplexity: beginnings of held-out documents or of a user's files. Torch-free."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ SUFFIXES = (".parquet", ".txt")
 class Passage:
     """The beginning of a text between [CLS] and [SEP].
 
-    token_ids: (tokens,) int64. positions: (positions,) int64, ascending, the tokens to be masked alone. text_hash: the
-    hash of the whole text.
+    token_ids: (tokens,) int64. positions: (positions,) int64, ascending, the tokens to mask one at a time. text_hash:
+    the hash of the whole text.
     """
 
     token_ids: Integers
@@ -38,10 +38,10 @@ class Passage:
 def choose_documents(
     documents: Documents, lengths: Sequence[int], most: int, least: int
 ) -> tuple[Documents, tuple[int, ...]]:
-    """Up to `most` different texts to be read at every length, and the lengths that at least `least` texts have.
+    """Choose up to `most` distinct texts to read at every length, and the lengths that at least `least` texts reach.
 
-    Each text has the longest of these lengths, specials included, and a token to be masked within the shortest. The
-    texts with the smallest hashes are taken, so that every model reads the same ones.
+    Each text reaches the longest of these lengths, specials included, and has a token to mask within the shortest. The
+    texts with the smallest hashes are chosen, so that all models read the same ones.
     """
     _, first = np.unique(documents.corpus.text_hashes[documents.numbers], return_index=True)
     never, shortest = documents.corpus.ids.never_predicted, min(lengths)
@@ -58,11 +58,11 @@ def _has_text(documents: Documents, index: np.int64, tokens: int, never: Sequenc
 
 
 def cut_passages(documents: Documents, tokens: int, sampled: int | None, seed: int) -> list[Passage]:
-    """The different texts of at least `tokens` tokens, specials included, cut to exactly that length.
+    """Return the distinct texts of at least `tokens` tokens, specials included, cut to exactly that length.
 
-    They come in the order of their hashes. `sampled` positions of each are drawn without replacement by `seed` and
-    hash; None, or more than there are, takes all. Special and unknown tokens are never masked, and a text of nothing
-    else is passed over.
+    Passages are ordered by hash. `sampled` positions of each are drawn without replacement from `seed` and hash; None,
+    or more than there are, takes all. Special and unknown tokens are never masked, and texts without other tokens are
+    skipped.
 
     Raises:
         ValueError: the length has no room for a token besides the specials.
@@ -92,7 +92,7 @@ def _framed(corpus: TokenizedCorpus, number: int, tokens: int) -> Integers:
 @dataclass(frozen=True)
 class TextFiles:
     """Documents of a file or folder: the rows of parquet files with a column `text`, and each .txt file as a whole.
-    `name` is the file's or folder's, `content` the hash of all bytes."""
+    `name` is that of the file or folder, and `content` the hash of all bytes."""
 
     name: str
     content: str
@@ -102,17 +102,17 @@ class TextFiles:
         return f"{self.name}@{self.content}"
 
     def documents(self) -> Iterator[str]:
-        """The texts, file by file."""
+        """Yield the texts, file by file."""
         for path in self.paths:
             yield from read_texts(path, COLUMN) if path.suffix == ".parquet" else [path.read_text(encoding="utf-8")]
 
 
 def open_files(place: Path) -> TextFiles:
-    """The documents of a file or folder.
+    """Open the documents of a file or folder.
 
     Raises:
-        MissingData: nothing is there.
-        ValueError: a parquet file has no column `text`, or a .txt file is no UTF-8.
+        MissingData: there are no such files.
+        ValueError: a parquet file has no column `text`, or a .txt file is not UTF-8.
         DamagedFile: a parquet file cannot be read.
     """
     found = sorted(place.rglob("*")) if place.is_dir() else [place]
@@ -126,7 +126,7 @@ def open_files(place: Path) -> TextFiles:
 
 
 def tokenize_files(layout: Layout, run_file: RunFile, text: TextFiles) -> TokenizedCorpus:
-    """The text in the tokens of a run, from disk or made now; what is damaged on disk is made again."""
+    """Return the text tokenised as in a run, from disk or made now; damaged files are made again."""
     run = run_file.specification(PretrainingRun)
     origins = {"corpus": str(text), "tokenizer": run.tokenizer_origin}
     size = run.recipe.model.vocabulary_size
