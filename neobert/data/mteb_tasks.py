@@ -1,17 +1,17 @@
-"""Embedding tasks: the 56 of MTEB(eng, v1), the 41 of MTEB(eng, v2), of which 25 are the same, tasks of a person's
-own, and their data in a folder.
+"""Embedding tasks: the 56 of MTEB(eng, v1), the 41 of MTEB(eng, v2) (25 are in both), user-provided tasks, and their
+data in a folder.
 
 Names, metrics, splits, repositories and sizes are those of mteb 2.26.24; a test compares them with the installed mteb.
-mteb_tasks.csv has a row for each task, with the benchmarks that it is a part of and its instruction in three wordings:
-the paper's (Tables 8 and 9; in v1 7 and 8), mteb's own, and the released code's
-(conf/mteb_task_to_instruction_{query,corpus}.json), which end in the name of a field and differ for documents. Paper
-and code know no task of v2 alone, which has mteb's own; the two forums of CQADupstack have the wordings of the whole.
-mteb_repositories.csv has the dataset of each of mteb's own tasks and its commit, which task of v1 it is a part of where
-several count as one and, for data that are plain tables, the numbers to know them by.
+mteb_tasks.csv has a row for each task, with its benchmarks and its instruction in three wordings: the paper's (Tables 8
+and 9; in v1 7 and 8), mteb's own, and the released code's (conf/mteb_task_to_instruction_{query,corpus}.json), which
+end in the name of a field and differ for documents. The paper and the code have no instructions for tasks of v2 alone,
+which use mteb's own. The two forums of CQADupstack in v2 use the wordings of CQADupstack as a whole.
+mteb_repositories.csv has the dataset and commit of each mteb task, the v1 task that it is part of if several count as
+one and, for data in plain tables, the numbers that identify them.
 
-A folder holds tasks as mteb/<Category>/<Task>/<table>.parquet (or another format of `reading`), or as repositories
-that prefetch brought. The former count as a task of mteb's where name and sizes agree; otherwise their name says how
-many rows they have, so that nobody takes them for it.
+A folder contains tasks as mteb/<Category>/<Task>/<table>.parquet (or another format of `reading`), or as prefetched
+repositories. Tables count as an mteb task if name and sizes agree. Otherwise the number of rows is appended to their
+name, so that they are not mistaken for it.
 """
 
 import csv
@@ -35,12 +35,12 @@ CATEGORIES: tuple[Category, ...] = get_args(Category)
 
 @dataclass(frozen=True)
 class EmbeddingTask:
-    """One task of embeddings.
+    """One embedding task.
 
-    `suite` is MTEB(eng, v1), also where the task is a part of v2, MTEB(eng, v2) for the tasks of v2 alone, or an honest
-    name for tasks of neither; `suites_of` has all. `metric` is mteb's main score of it on `split`. `members` are mteb's
-    own tasks where several count as one. `instruction` tells an encoder that was trained with instructions what to do
-    with the texts, or with the queries where a task has queries and documents.
+    `suite` is MTEB(eng, v1) for tasks of v1 (even if also in v2), MTEB(eng, v2) for tasks of v2 alone, or another name
+    for tasks of neither; `suites_of` returns all. `metric` is mteb's main score, on `split`. `members` are the mteb
+    tasks that it combines, if several count as one. `instruction` is put before the texts, or before the queries if the
+    task has queries and documents, by encoders trained with instructions.
     """
 
     name: str
@@ -53,7 +53,7 @@ class EmbeddingTask:
 
 
 def _read_table(name: str) -> dict[str, dict[str, str]]:
-    """The rows of a table beside this file, by task."""
+    """Read a CSV file next to this module; return its rows by task."""
     with Path(__file__).with_name(name).open(newline="", encoding="utf-8") as file:
         return {row["task"]: row for row in csv.DictReader(file)}
 
@@ -74,35 +74,35 @@ OFFICIAL_TASKS: Mapping[str, EmbeddingTask] = {
     )
     for name, row in _TASKS.items()
 }
-"""mteb's tasks by name, category by category; CQADupstack's twelve forums count as one in v1 (paper, Table 4)."""
+"""mteb's tasks by name, grouped by category; CQADupstack's twelve forums count as one in v1 (paper, Table 4)."""
 
 BENCHMARKS: Mapping[str, tuple[EmbeddingTask, ...]] = {
     suite: tuple(task for name, task in OFFICIAL_TASKS.items() if version in _TASKS[name]["suites"].split())
     for version, suite in _VERSIONS.items()
 }
-"""The tasks of mteb's benchmarks."""
+"""Tasks of each mteb benchmark."""
 
 
 def suites_of(name: str, suite: str) -> tuple[str, ...]:
-    """All suites that a task counts in, by its name and the suite of its record: a task that is in both benchmarks has
-    the suite v1."""
+    """Return all suites of a task, given its name and the suite of its record (v1 for a task of both benchmarks)."""
     also = (other for other, tasks in BENCHMARKS.items() if suite in BENCHMARKS and OFFICIAL_TASKS.get(name) in tasks)
     return tuple(dict.fromkeys((suite, *also)))
 
 
 def count_by_category(tasks: Iterable[EmbeddingTask | TaskOnData]) -> dict[Category, int]:
-    """How many tasks each category has."""
+    """Return the number of tasks of each category."""
     return dict(Counter(task.category for task in tasks))
 
 
 MTEB_REPOSITORIES: Mapping[str, tuple[str, str]] = {
     task: (row["repository"], row["commit"]) for task, row in _REPOSITORIES.items()
 }
-"""The dataset repository and its commit of each of mteb's own tasks; CQADupstack's twelve forums are tasks here."""
+"""Dataset repository and commit of each mteb task; CQADupstack's twelve forums are separate tasks here."""
 
 
 class OfficialNumbers(NamedTuple):
-    """The rows of each table of a task, and its different labels or the mean of its gold scores (`GOLD_DIGITS`)."""
+    """Row count of each table of a task, and `gold`: the number of distinct labels or the mean gold score, rounded to
+    `GOLD_DIGITS`."""
 
     rows: Mapping[str, int]
     gold: float
@@ -116,14 +116,14 @@ OFFICIAL_NUMBERS: Mapping[str, OfficialNumbers] = {
     for task, row in _REPOSITORIES.items()
     if row["gold"]
 }
-"""By what the data of tasks are known that are plain tables."""
+"""Numbers that identify the data of tasks in plain tables."""
 
 Wording = Literal["paper", "mteb", "code"]
-"""Whose instructions the tasks of MTEB(eng, v1) are measured with; other tasks have one of their own."""
+"""Wording of the instructions of mteb's tasks; other tasks have only one."""
 
 
 def task_prompts(task: EmbeddingTask, instructed: Instructed, wording: Wording = "paper") -> dict[str, str]:
-    """What an encoder is told of a task's texts, by "query" (also where it has no documents) and "document"."""
+    """Return the instructions for a task's texts, keyed "query" (also for tasks without documents) and "document"."""
     if instructed == "nothing" or task.instruction is None:
         return {}
     query = document = task.instruction
@@ -135,12 +135,12 @@ def task_prompts(task: EmbeddingTask, instructed: Instructed, wording: Wording =
 
 
 def member_names(task: EmbeddingTask | TaskOnData) -> tuple[str, ...]:
-    """mteb's own tasks that are measured for a task: its members, or itself."""
+    """Return the names of the mteb tasks that are run for a task: its members, or itself."""
     return task.members or (task.name,)
 
 
 def members_of(benchmarks: Sequence[str] | None) -> tuple[str, ...]:
-    """mteb's own tasks whose data benchmarks need, each once; None stands for v1."""
+    """Return the mteb tasks whose data the benchmarks need, without duplicates; None means v1."""
     require_benchmarks(benchmarks)
     tasks = (task for suite in benchmarks or (ENGLISH_SUITE,) for task in BENCHMARKS[suite])
     wanted = {member for task in tasks for member in member_names(task)}
@@ -148,7 +148,7 @@ def members_of(benchmarks: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def benchmarks_for(tasks: Iterable[EmbeddingTask | TaskOnData]) -> tuple[str, ...]:
-    """The benchmarks whose data have to be prefetched for tasks: none where the default, v1, has them all."""
+    """Return the benchmarks to prefetch for the tasks; none if the default, v1, contains them all."""
     suites = [suites_of(task.name, task.suite) for task in tasks]
     if all(ENGLISH_SUITE in each for each in suites):
         return ()
@@ -156,7 +156,7 @@ def benchmarks_for(tasks: Iterable[EmbeddingTask | TaskOnData]) -> tuple[str, ..
 
 
 def require_benchmarks(names: Sequence[str] | None) -> None:
-    """Check that benchmarks are known; ValueError where one is not."""
+    """Raise ValueError if a benchmark is unknown."""
     for name in names or ():
         if name not in BENCHMARKS:
             raise ValueError(f"there is no benchmark {name!r} here: {did_you_mean(name, BENCHMARKS)}")
@@ -168,13 +168,13 @@ def chosen_tasks(
     categories: Sequence[str] | None,
     benchmarks: Sequence[str] | None = None,
 ) -> tuple[EmbeddingTask, ...]:
-    """The available tasks that are named, of the categories and benchmarks that are named, in their own order.
+    """Select available tasks by name, category and benchmark, keeping their order.
 
-    None or "all" stands for all; tasks of v2 alone are chosen where they or v2 are named.
+    None or "all" selects all. Tasks of v2 alone are only selected if they or v2 are named.
 
     Raises:
-        ValueError: no suite has such a task, there is no such category or benchmark, or nothing is left.
-        MissingData: a task of mteb's, or every task of a benchmark, is not among the available ones.
+        ValueError: a task, category or benchmark is unknown, or no task is left.
+        MissingData: an mteb task, or every task of a benchmark, is not available.
     """
     known = {task.name: task for task in available}
     here = f"here are {', '.join(known) or 'none'}"
@@ -215,7 +215,7 @@ TEXT_LISTS = frozenset({"positive", "negative", "human_summaries", "machine_summ
 
 @dataclass(frozen=True, eq=False)
 class TaskTables:
-    """A task's tables by their names in `COLUMNS`; a text that was missing is empty."""
+    """A task's tables, named as in `CategoryFacts.columns`. Missing texts are empty."""
 
     category: Category
     tables: Mapping[str, Table]
@@ -223,14 +223,17 @@ class TaskTables:
 
 @dataclass(frozen=True)
 class PublishedTask:
-    """A task whose data lie as on the hub: the folder of each of mteb's own tasks that belong to it."""
+    """A task whose data are stored as on the hub: one folder for each of its mteb tasks."""
 
     folders: Mapping[str, Path]
 
 
 def checked_tables(category: Category, tables: Mapping[str, Table], where: str) -> TaskTables:
-    """Tables that a score can be computed from, missing texts made empty. ValueError where there are no rows, a text is
-    none, or labels or scores do not serve."""
+    """Check that a score can be computed from the tables, and replace missing texts by empty ones.
+
+    Raises:
+        ValueError: a table has no rows, a value is not a text, or labels or scores are unusable.
+    """
     facts = CATEGORY_FACTS[category]
     for name, columns in facts.columns.items():
         if not len(tables[name][columns[0]]):
@@ -244,7 +247,7 @@ def checked_tables(category: Category, tables: Mapping[str, Table], where: str) 
 
 
 def _cleaned(column: str, values: Sequence[Any], where: str) -> Sequence[Any]:
-    """The texts, or lists of texts, of a column, empty where they were missing; other columns as they are."""
+    """Replace missing texts, or lists of texts, of a column by empty ones; return other columns unchanged."""
     if column in TEXTS:
         return [_text(value, f"{where}, row {row}") for row, value in enumerate(values)]
     if column not in TEXT_LISTS:
@@ -326,11 +329,11 @@ def _check_summarization(tables: Mapping[str, Table], where: str) -> None:
 
 @dataclass(frozen=True)
 class CategoryFacts:
-    """What the tasks of a category have in common.
+    """Properties shared by the tasks of a category.
 
-    `task_type` is mteb's name of the category, which its folder has, and a prompt for all of its tasks; `metric` is the
-    main score; `instruction` is what mteb tells an encoder in a task that has no instruction of its own; `columns` are
-    the tables of a task and the columns that each must have; `check` raises a ValueError where they do not serve.
+    `task_type`: mteb's name of the category, also the name of its folder and of a prompt for all its tasks; `metric`:
+    the main score; `instruction`: mteb's default for tasks without their own; `columns`: the tables of a task and their
+    required columns; `check`: raises ValueError if the tables are unusable.
     """
 
     task_type: str
@@ -401,18 +404,19 @@ FOLDER_SUITE = "tasks of a folder"
 
 @dataclass(frozen=True)
 class FolderTask:
-    """A task and its data: a file for each table, or what prefetch brought, a folder for each of mteb's own tasks."""
+    """A task and its data: one file for each table (`files`), or one prefetched folder for each mteb task
+    (`published`)."""
 
     task: EmbeddingTask
     files: Mapping[str, Path]
     published: Mapping[str, Path]
 
     def data(self) -> TaskTables | PublishedTask:
-        """The data, checked.
+        """Read and check the data.
 
         Raises:
-            MissingData: a file is not here.
-            DamagedFile, ValueError: a file is not what it should be.
+            MissingData: a file is missing.
+            DamagedFile, ValueError: a file is invalid.
         """
         if self.published:
             return PublishedTask(self.published)
@@ -426,8 +430,7 @@ class FolderTask:
         return checked_tables(category, tables, where)
 
     def origin(self, folder: Path, manifest: Manifest) -> str:
-        """What identifies the data, which are checked as in `data`; the hub's identity of what prefetch brought into
-        `folder`."""
+        """Return the origin of the data, after checking them; for files prefetched into `folder`, the hub's origin."""
         if not self.published:
             self.data()
             return files_origin(folder, manifest, list(self.files.values()))
@@ -438,8 +441,11 @@ class FolderTask:
 
 
 def folder_tasks(folder: Path, manifest: Manifest) -> dict[str, FolderTask]:
-    """The tasks below `folder`/mteb by name, first those that were prefetched. ValueError where a folder there is no
-    category, or two tasks have one name."""
+    """Return the tasks below `folder`/mteb by name, prefetched ones first.
+
+    Raises:
+        ValueError: a folder there is not a category, or two tasks have the same name.
+    """
     place = folder / "mteb"
     prefetched = {
         task.name: FolderTask(task, {}, {member: place / member for member in member_names(task)})
@@ -465,7 +471,7 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def _own_task(folder: Path, category: Category) -> FolderTask:
-    """A task that a person laid out; one of mteb's only where its numbers say so."""
+    """Return a user-provided task; it counts as an mteb task only if its numbers agree."""
     facts, name = CATEGORY_FACTS[category], folder.name
     files = {table: _file_of(folder, table) for table in facts.columns}
     official = OFFICIAL_TASKS.get(name)
@@ -480,14 +486,14 @@ def _own_task(folder: Path, category: Category) -> FolderTask:
 
 
 def _file_of(folder: Path, table: str) -> Path:
-    """test.parquet or test.jsonl.gz, or the one file test_….parquet."""
+    """Return the file of a table: for "test", test.parquet or test.jsonl.gz, or the only file test_….parquet."""
     exact = table_file(folder, table)
     others = [path for path in sorted(folder.glob(f"{table}_*")) if split_name(path)[1]]
     return others[0] if len(others) == 1 and not exact.is_file() else exact
 
 
 def _gold(category: Category, path: Path) -> float | None:
-    """`OfficialNumbers.gold` of a file; None where it has no such column."""
+    """Compute `OfficialNumbers.gold` of a file; return None if the column is missing or unreadable."""
     column = CATEGORY_FACTS[category].columns["test"][-1]
     try:
         values = read_table(path, (column,))[column]

@@ -1,7 +1,7 @@
-"""Which rows of tokens each optimizer step of a stage holds, resumable at every step. No token is read.
+"""Packed rows of each optimizer step of a stage, resumable at every step. No tokens are read here.
 
-Documents come in an order of their own in each epoch, are packed into rows (one way a class of `STREAMS`), and a step
-takes the next rows of one subset of the mixture. Everything follows from seed, stage and step.
+Documents are shuffled in each epoch and packed into rows (each class of `STREAMS` implements one kind of packing). A
+step takes the next rows of one subset of the mixture. Everything is a function of seed, stage and step.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ from neobert.recipe import LongDocuments, Stage
 
 
 class _Gaps:
-    """Rows by the room they have left: the smallest gap that fits is the lowest set bit of an integer."""
+    """Rows by free space. The lowest set bit of an integer gives the smallest gap that fits."""
 
     def __init__(self) -> None:
         self.rows: defaultdict[int, list[int]] = defaultdict(list)
@@ -29,7 +29,7 @@ class _Gaps:
         self.present |= 1 << room
 
     def take(self, length: int) -> tuple[int, int] | None:
-        """(room, row) of the tightest row that has room for `length`, removed; None where there is none."""
+        """Remove and return (room, row) of the tightest row that has room for `length`, or None."""
         fitting = self.present >> length
         if fitting == 0:
             return None
@@ -43,8 +43,8 @@ class _Gaps:
 def best_fit_decreasing(lengths: Integers, context: int) -> tuple[Integers, Integers, int]:
     """Pack documents of `lengths` (documents,) into rows of `context` tokens, longest first, tightest gap first.
 
-    Returns the row and the first column of each document, (documents,), and how many rows there are. Documents are
-    placed by length, not by tokens: equal lengths fill equal gaps together.
+    Returns the row and the first column of each document, (documents,), and the number of rows. Documents of equal
+    length are placed together.
 
     Raises:
         ValueError: a document is longer than a row, or empty.
@@ -67,10 +67,10 @@ def best_fit_decreasing(lengths: Integers, context: int) -> tuple[Integers, Inte
 
 
 def _place(length: int, documents: int, context: int, gaps: _Gaps, rows: list[int], count: int) -> int:
-    """Append the row of each of `documents` documents of one length; returns how many rows there are then."""
+    """Append the row of each of `documents` documents of one length to `rows`; return the new number of rows."""
     while documents and (gap := gaps.take(length)) is not None:
         room, row = gap
-        # The tightest row stays the tightest as long as it has room, so it takes all that fit.
+        # The tightest row stays the tightest while it has room, so it takes all documents that fit.
         fitting = min(room // length, documents)
         rows.extend([row] * fitting)
         gaps.add(room - fitting * length, row)
@@ -85,7 +85,7 @@ def _place(length: int, documents: int, context: int, gaps: _Gaps, rows: list[in
 
 
 def _columns(lengths: Integers, rows: Integers, order: Integers) -> Integers:
-    """First column of each document when the documents of a row stand in `order`."""
+    """Return the first column of each document, with the documents of a row placed in `order`."""
     by_row = order[np.argsort(rows[order], kind="stable")]
     ends = np.cumsum(lengths[by_row])
     starts = ends - lengths[by_row]
@@ -98,11 +98,11 @@ def _columns(lengths: Integers, rows: Integers, order: Integers) -> Integers:
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Runs of framed documents ([CLS] text [SEP]); every field (spans,) int64.
+    """Spans of framed documents ([CLS] text [SEP]); every field (spans,) int64.
 
-    `rows`, `columns`: where the run begins; `tokens`: its length; `documents`: number in the corpus; `first`: its first
-    token's place in the framed document; `framed_lengths`: tokens of that document; `keys`: its mask key in this pass;
-    `begins`: where the framed document begins in the whole one, from which it may be a passage.
+    `rows`, `columns`: position of the span's first token; `tokens`: its length; `documents`: number in the corpus;
+    `first`: index of its first token in the framed document; `framed_lengths`: tokens of that document; `keys`: its
+    mask key in this epoch; `begins`: offset of the framed document in the whole one, if it is a passage.
     """
 
     rows: Integers
@@ -120,9 +120,10 @@ class Spans:
 
 @dataclass(frozen=True, eq=False)
 class PackedRows:
-    """`count` rows of `context` tokens; spans in the order of rows and columns.
+    """`count` rows of `context` tokens; spans are sorted by row and column.
 
-    `isolated`: a token sees its own document; otherwise each row is one attention document with running positions.
+    `isolated`: tokens attend only within their document; otherwise each row is one attention document with consecutive
+    positions.
     """
 
     context: int
@@ -132,17 +133,18 @@ class PackedRows:
 
     @property
     def real_tokens(self) -> int:
-        """Tokens that are no padding, specials included."""
+        """Number of tokens without padding, specials included."""
         return int(self.spans.tokens.sum())
 
     @property
     def attended_tokens(self) -> int:
-        """Pairs of tokens that attend to each other: the sum of the squared lengths of the attention documents."""
+        """Number of token pairs that attend to each other: the sum of the squared lengths of the attention
+        documents."""
         by_row = np.bincount(self.spans.rows, self.spans.tokens, self.count).astype(np.int64)
         return int(((self.spans.tokens if self.isolated else by_row) ** 2).sum())
 
     def __getitem__(self, chosen: slice) -> "PackedRows":
-        """Consecutive rows, numbered from 0 again; beyond the end there are none."""
+        """Return consecutive rows, renumbered from 0; indices beyond the end select none."""
         start, stop, _ = chosen.indices(self.count)
         stop = max(start, stop)
         first, last = np.searchsorted(self.spans.rows, [start, stop])
@@ -151,7 +153,7 @@ class PackedRows:
 
 
 def pack_documents(documents: Documents, indices: Integers, keys: Integers, context: int) -> PackedRows:
-    """Documents `indices` of a view fitted to `context`, best-fit packed with borders, fullest rows first."""
+    """Best-fit pack documents `indices` of a view fitted to `context`, with borders, fullest rows first."""
     lengths = documents.framed(indices)
     rows, columns, count = best_fit_decreasing(lengths, context)
     spans = Spans(
@@ -168,12 +170,12 @@ def pack_documents(documents: Documents, indices: Integers, keys: Integers, cont
 
 
 def reorder_rows(rows: PackedRows, places: Integers) -> PackedRows:
-    """The same rows with row r at `places[r]`; `places` (rows,) is a permutation."""
+    """Move row r to `places[r]`; `places` (rows,) is a permutation."""
     return replace(rows, spans=_sorted(replace(rows.spans, rows=places[rows.spans.rows])))
 
 
 def join_rows(parts: list[PackedRows]) -> PackedRows:
-    """Packed rows one after the other; at least one part, all of one context and kind."""
+    """Concatenate packed rows: at least one part, all with the same context and `isolated`."""
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *(part.count for part in parts)])
@@ -188,15 +190,15 @@ def _sorted(spans: Spans) -> Spans:
 
 
 _LEAST_SIDE = 16
-"""Halves of fewer numbers mix badly."""
+"""Minimum size of each Feistel half; smaller halves mix badly."""
 
 
 def permute(places: Integers, count: int, keys: Words) -> Integers:
-    """Where each of `places` (n,), below `count`, goes; `keys` of 32 bits, one or (n,), choose the permutation.
+    """Permute `places` (n,), numbers below `count`; `keys` of 32 bits, one or (n,), select the permutation.
 
-    There is no table, so memory does not grow with the corpus: a Feistel network over two halves, each counted modulo
-    about the square root, is a bijection whatever its round function does. The few numbers beyond the count walk on
-    until they fall below it (Black and Rogaway 2002, generalised Feistel and cycle walking).
+    No table is stored, so memory does not grow with the corpus. A Feistel network over two halves, each modulo about
+    the square root of `count`, is a bijection for any round function. The few results at or above `count` are permuted
+    again until they fall below it (Black and Rogaway 2002, generalised Feistel and cycle walking).
     """
     rows = max(_LEAST_SIDE, isqrt(count - 1) + 1)
     columns = max(_LEAST_SIDE, -(-count // rows))
@@ -210,7 +212,7 @@ def permute(places: Integers, count: int, keys: Words) -> Integers:
 
 
 def _network(numbers: Integers, rows: int, columns: int, keys: Integers) -> Integers:
-    """Six Feistel rounds: row and column are shifted in turn by a hash of the other."""
+    """Apply six Feistel rounds, which shift column and row in turn by a hash of the other."""
     row, column = np.divmod(numbers, columns)
     for number in (0, 2, 4):
         column = _shifted(column, fold(keys ^ number, row), columns)
@@ -219,7 +221,7 @@ def _network(numbers: Integers, rows: int, columns: int, keys: Integers) -> Inte
 
 
 def _shifted(numbers: Integers, hashes: Integers, size: int) -> Integers:
-    """Numbers below `size` moved by hashes of 32 bits, modulo `size`."""
+    """Shift numbers below `size` by hashes of 32 bits, modulo `size`."""
     moved = numbers + ((hashes * size) >> 32)
     return moved - size * (moved >= size)
 
@@ -227,23 +229,24 @@ def _shifted(numbers: Integers, hashes: Integers, size: int) -> Integers:
 PackingWord = Literal["padded", "packed", "packed_across_documents"]
 
 WINDOW_DOCUMENTS = 4096
-"""Documents that "packed" best-fit packs together: enough for a fill of 98 %."""
+"""Number of documents that "packed" packs at a time, enough to fill 98 % of the slots."""
 
 _DOCUMENT_ORDER, _ROW_ORDER, _MIXTURE = 1, 2, 3
-"""Streams of draws: the order of documents in an epoch, that of packed rows, and which subset a step takes."""
+"""Random streams: document order in an epoch, order of packed rows, and subset of a step."""
 
 
 def shuffle(count: int, *words: int) -> Integers:
-    """(count,) a permutation seeded by the words, from Philox's raw bits, which numpy promises not to change."""
+    """Return a permutation (count,) seeded by `words`, from Philox's raw bits, which numpy guarantees to be stable."""
     bits = np.random.Philox(np.random.SeedSequence(words)).random_raw(count)
     return np.argsort(bits, kind="stable")
 
 
 class Stream:
-    """Packed rows without end, of documents that are shuffled anew in each epoch; `words` seed the order.
+    """An endless stream of packed rows. Documents are reshuffled in each epoch; `words` seed the order.
 
-    place: where the stream stands, as JSON's own types.
-    takes_whole_documents: rows hold parts of uncut documents; otherwise documents are fitted to the context before.
+    place: the position of the stream, in JSON types.
+    takes_whole_documents: whether rows are cut from uncut documents; otherwise documents are first fitted to the
+        context.
     """
 
     takes_whole_documents = False
@@ -255,28 +258,30 @@ class Stream:
         self.place = place
 
     def take(self, rows: int) -> PackedRows:
-        """The packed rows of a step of `rows` times context token places."""
+        """Return the packed rows of a step of `rows` × context token slots."""
         raise NotImplementedError
 
     def draw(self, start: int, count: int) -> tuple[Integers, Integers]:
-        """(indices of documents, mask keys) of `count` places from `start` of the endless order, (count,) each."""
+        """Return (indices of documents, mask keys), (count,) each, of `count` positions of the endless order, from
+        `start` on."""
         epochs, places = np.divmod(np.arange(start, start + count), len(self.documents))
         chosen = permute(places, len(self.documents), counter_hash(*self.words, _DOCUMENT_ORDER, epochs))
         return chosen, counter_hash(*self.words, epochs, self.documents.numbers[chosen])
 
     def pack(self, start: int, count: int, word: int) -> PackedRows:
-        """`count` documents from `start` on, best-fit packed with borders, in rows shuffled by `word`.
+        """Best-fit pack `count` documents from `start` on, with borders, and shuffle the rows by `word`.
 
-        Packing puts long documents first, but each step, micro-batch and rank should have all lengths.
+        Rows are shuffled because packing puts long documents first, but each step, micro-batch and rank should have all
+        lengths.
         """
         packed = pack_documents(self.documents, *self.draw(start, count), self.context)
         return reorder_rows(packed, shuffle(packed.count, *self.words, _ROW_ORDER, word))
 
 
 class PaddedStream(Stream):
-    """A step holds as many documents, or passages of split ones, as slots rows, however short (the paper's count).
+    """Each step has as many documents (or passages) as requested rows, however short, as the paper counts.
 
-    They are best-fit packed, so there are fewer rows than were asked for.
+    They are best-fit packed, so a step has fewer rows than requested.
     """
 
     def __init__(self, documents: Documents, context: int, words: tuple[int, ...]) -> None:
@@ -289,7 +294,7 @@ class PaddedStream(Stream):
 
 
 class PackedStream(Stream):
-    """A step holds full rows: documents cut or split to the context and best-fit packed, a window at a time."""
+    """Each step has full rows: documents cut or split to the context and best-fit packed, one window at a time."""
 
     def __init__(self, documents: Documents, context: int, words: tuple[int, ...]) -> None:
         super().__init__(documents, context, words, window=0, row=0)
@@ -312,7 +317,7 @@ class PackedStream(Stream):
 
 
 class AcrossStream(Stream):
-    """A step holds full rows cut from uncut documents one after the other; a row ignores the borders in it."""
+    """Each step has full rows, cut from the concatenation of uncut documents; attention crosses document borders."""
 
     takes_whole_documents = True
 
@@ -344,7 +349,8 @@ class AcrossStream(Stream):
         return PackedRows(self.context, rows, spans, isolated=False)
 
     def _documents_for(self, position: int, tokens: int) -> tuple[Integers, Integers, Integers]:
-        """(indices, keys, cumulated tokens) of documents from `position` on that have at least `tokens` together."""
+        """Return (indices, keys, cumulative tokens) of documents from `position` on, with at least `tokens` in
+        total."""
         count = int(tokens / self._mean_tokens) + 16
         while True:
             indices, keys = self.draw(position, count)
@@ -362,16 +368,16 @@ STREAMS: dict[PackingWord, type[Stream]] = {
 
 
 class StepIterator:
-    """The rows of each optimizer step of a stage, as many as the stage has steps.
+    """Iterator over the rows of each optimizer step of a stage.
 
-    padded: a step holds tokens_per_step / context documents, as the paper counts; packed: so many full rows;
-    packed_across_documents: so many rows cut from uncut documents. Each step draws one subset of the mixture (§3.2).
-    Everything follows from (seed, stage number, step), so equal seeds give variants the same documents.
+    With n = tokens_per_step / context, a step has n documents ("padded", as the paper counts), n full rows ("packed")
+    or n rows cut from uncut documents ("packed_across_documents"). Each step draws one subset of the mixture (§3.2).
+    Everything is a function of (seed, stage number, step), so variants with equal seeds see the same documents.
 
     Args:
         documents: the training side of a corpus, uncut.
-        stage_number: place of the stage in its recipe; a later stage has an order and masks of its own.
-        long_documents: whether documents longer than the context are cut or split; across documents all is read anyway.
+        stage_number: index of the stage in its recipe; each stage has its own order and masks.
+        long_documents: whether documents longer than the context are cut or split; ignored across documents.
 
     Raises:
         ValueError: a subset of the mixture has no document.
@@ -419,12 +425,15 @@ class StepIterator:
         return len(self.stage.mixture) - 1
 
     def state(self) -> dict[str, Any]:
-        """Where the iterator stands, as JSON's own types."""
+        """Return the position of the iterator, in JSON types."""
         return {"step": self.step, "streams": [dict(stream.place) for stream in self.streams]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue with exactly the steps that would have come after `state` was taken; ValueError where it belongs to
-        another packing or mixture."""
+        """Continue after the step at which `state` was taken.
+
+        Raises:
+            ValueError: `state` belongs to another packing or mixture.
+        """
         if [stream.keys() for stream in state["streams"]] != [stream.place.keys() for stream in self.streams]:
             raise ValueError(f"the saved state {dict(state)} belongs to another packing or mixture: start the run anew")
         self.step = state["step"]

@@ -1,8 +1,8 @@
 """A tokenised corpus on disk: uncut documents, two bytes a token, memory-mapped.
 
-A folder holds tokens-00000.bin (uint16) and documents-00000.npy (a `DOCUMENT` record each) for every shard, and
-manifest.json, written last, with the SHA-256 of each. While a corpus is tokenised its folder is called <folder>.partial
-and keeps every finished shard, so that a killed run goes on behind the last one.
+A folder contains tokens-00000.bin (uint16) and documents-00000.npy (one `DOCUMENT` record per document) for every
+shard, and manifest.json, written last, with the SHA-256 of each file. During tokenisation the folder is named
+<folder>.partial and keeps every finished shard, so that a killed run resumes after the last one.
 """
 
 import hashlib
@@ -57,7 +57,7 @@ def documents_name(shard: int) -> str:
 
 
 def shard_checksums(number: int, shard: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """The SHA-256 of a shard's two files by name, as its record has them; DamagedFile where it names other files."""
+    """Return the recorded SHA-256 of a shard's two files by name; raise DamagedFile if the record names other files."""
     checksums = dict(shard["files"])
     if checksums.keys() != {tokens_name(number), documents_name(number)}:
         raise DamagedFile(f"{folder} has a record of shard {number} that names {sorted(checksums)}: it is not trusted")
@@ -66,11 +66,11 @@ def shard_checksums(number: int, shard: Mapping[str, Any], folder: Path) -> dict
 
 @dataclass(frozen=True, eq=False)
 class TokenizedCorpus:
-    """Documents as runs of token ids without specials; a document's number is its place in the corpus.
+    """Tokenised documents without special tokens; a document's number is its index in the corpus.
 
-    `lengths` (documents,) int64 tokens; `text_bytes` (documents,) int64 size of the text in UTF-8; `text_hashes`
-    (documents,) uint64, a hash of the text that knows no tokenizer; `shards` the token arrays whose concatenation is
-    the corpus; `manifest` what was written beside them.
+    `lengths` (documents,) int64: tokens; `text_bytes` (documents,) int64: size of the text in UTF-8; `text_hashes`
+    (documents,) uint64: a hash of the text, the same for every tokenizer; `shards`: the token arrays whose
+    concatenation is the corpus; `manifest`: the content of manifest.json.
     """
 
     ids: SpecialIds
@@ -82,7 +82,7 @@ class TokenizedCorpus:
 
     @cached_property
     def starts(self) -> Integers:
-        """(documents,) address of each document's first token in the concatenated shards."""
+        """(documents,) index of each document's first token in the concatenated shards."""
         ends: Integers = np.cumsum(self.lengths, dtype=np.int64)
         return ends - self.lengths
 
@@ -100,9 +100,9 @@ class TokenizedCorpus:
         return sum(len(shard) for shard in self.shards)
 
     def copy(self, starts: Integers, counts: Integers, into: Integers, places: Integers) -> None:
-        """Copy runs of `counts` tokens from addresses `starts` of the concatenated shards to `places` of `into`.
+        """Copy runs of `counts` tokens from indices `starts` of the concatenated shards to indices `places` of `into`.
 
-        All (runs,) int64. A run is of one document, so it lies in one shard.
+        All (runs,) int64. Each run belongs to one document and therefore to one shard.
         """
         numbers = np.searchsorted(self._shard_starts, starts, side="right") - 1
         first = starts - self._shard_starts[numbers]
@@ -112,7 +112,7 @@ class TokenizedCorpus:
 
 
 def open_shards(folder: Path, *, verify: bool = True) -> TokenizedCorpus:
-    """Memory-map a tokenised corpus; `verify` compares checksums, of files that did not change since once only.
+    """Memory-map a tokenised corpus. `verify` compares checksums, only once for files that do not change.
 
     Raises:
         MissingData: there is no finished corpus in the folder.
@@ -161,14 +161,14 @@ def _tokens(path: Path, tokens: int) -> NDArray[np.uint16]:
 
 BATCH_TEXTS = 2048
 BATCH_CHARACTERS = 2**20
-"""A batch ends with the text that reaches either number; memory is bounded by three batches."""
+"""A batch ends with the text that reaches either limit. Memory is bounded by three batches."""
 
 _UNDER_WAY = 2
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedTexts:
-    """A batch: `texts` read, `token_ids` of all of them, flat, and `documents`, a `DOCUMENT` each that is not blank."""
+    """A batch: number of `texts` read, concatenated `token_ids`, and `documents`, one `DOCUMENT` per non-blank text."""
 
     texts: int
     token_ids: NDArray[np.uint16]
@@ -176,10 +176,10 @@ class EncodedTexts:
 
 
 def encode_batches(texts: Iterable[str], tokenizer: TextTokenizer) -> Generator[EncodedTexts, None, None]:
-    """All texts in order, encoded in batches.
+    """Encode texts in batches and yield them in order.
 
     The tokenizers library encodes a batch on all cores without the interpreter's lock. Two batches are encoded at once,
-    so that the cores have work while one ends, is copied into arrays, and the next texts are read.
+    so that the cores stay busy while one is copied into arrays and the next texts are read.
     """
     under_way: deque[Future[EncodedTexts]] = deque()
     pool = ThreadPoolExecutor(_UNDER_WAY, thread_name_prefix="encode")
@@ -197,7 +197,7 @@ def encode_batches(texts: Iterable[str], tokenizer: TextTokenizer) -> Generator[
 
 @contextmanager
 def _all_cores() -> Iterator[None]:
-    """Let `tokenizers` use its threads, which workers switch off at their start."""
+    """Enable the threads of `tokenizers`, which workers disable at start."""
     name = "TOKENIZERS_PARALLELISM"
     before = {name: os.environ[name]} if name in os.environ else {}
     os.environ[name] = "true"
@@ -209,7 +209,7 @@ def _all_cores() -> Iterator[None]:
 
 
 def split_batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Texts in lists of bounded size."""
+    """Yield texts in lists of bounded size."""
     batch: list[str] = []
     characters = 0
     for text in texts:
@@ -223,10 +223,10 @@ def split_batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def encode_batch(texts: list[str], tokenizer: TextTokenizer) -> EncodedTexts:
-    """One batch, without its blank texts.
+    """Encode one batch, without its blank texts.
 
-    A text of which a tokenizer leaves nothing, such as zero-width characters, is a document of no tokens: order and
-    masks depend on a document's number, so every tokenizer must number the same texts alike.
+    A text that encodes to no tokens, such as zero-width characters, stays as an empty document: order and masks depend
+    on document numbers, which must be the same for every tokenizer.
     """
     kept = [text for text in texts if text.strip()]
     ids = tokenizer.encode(kept)
@@ -241,7 +241,7 @@ def encode_batch(texts: list[str], tokenizer: TextTokenizer) -> EncodedTexts:
 
 
 def text_hash(text: str) -> int:
-    """64 bits of a text's BLAKE2b: equal texts, equal hashes, whatever tokenizes them."""
+    """Return 64 bits of the text's BLAKE2b hash, which do not depend on the tokenizer."""
     return _hash_bytes(text.encode())
 
 
@@ -267,13 +267,13 @@ def prepare(
     origins: Mapping[str, str],
     shard_tokens: int = SHARD_TOKENS,
 ) -> TokenizedCorpus:
-    """Tokenise `texts` into `folder`, or open what is there. Memory is bounded by a few batches of texts.
+    """Tokenise `texts` into `folder`, or open the existing corpus. Memory is bounded by a few batches of texts.
 
-    Blank texts are dropped and counted. `origins` ({"corpus": …, "tokenizer": …}) go into the manifest. Call it
-    again after a kill: finished shards are kept, and their texts are skipped without tokenising.
+    Blank texts are dropped and counted. `origins` ({"corpus": …, "tokenizer": …}) are stored in the manifest. After a
+    kill, the same call resumes: finished shards are kept, and their texts are skipped without tokenising.
 
     Raises:
-        ValueError: the vocabulary does not fit into two bytes, or there is no text at all.
+        ValueError: the vocabulary does not fit into two bytes, or there is no text.
         DamagedFile: `folder` exists and is damaged.
     """
     if (folder / MANIFEST).is_file():
@@ -305,7 +305,7 @@ def prepare(
 def reopen(folder: Path, reason: str) -> None:
     """Turn a damaged corpus back into an unfinished one: `prepare` keeps its shards up to the first damaged one.
 
-    The caller holds its claim.
+    The caller must hold its claim.
     """
     try:
         manifest = read_checksummed(folder / MANIFEST)
@@ -321,17 +321,17 @@ def reopen(folder: Path, reason: str) -> None:
         (partial / name).unlink(missing_ok=True)
     for number, shard in enumerate(shards):
         replace_file(_record_path(partial, number), json_bytes(shard))
-    replace_file(partial / _HEADER, json_bytes(header))  # last: without it all is made again
+    replace_file(partial / _HEADER, json_bytes(header))  # last: without the header, all shards are discarded
     print(f"{reason}: the shards before it are kept, the others made again", file=sys.stderr, flush=True)
 
 
 def finished_shards(folder: Path) -> int:
-    """How many shards of a corpus in work lie finished."""
+    """Return the number of finished shards of an unfinished corpus."""
     return len(list(folder.with_name(folder.name + PARTIAL).glob("shard-*.json")))
 
 
 def _partial_folder(folder: Path, header: Mapping[str, Any]) -> Path:
-    """The folder of finished shards; one that was begun with another header is removed."""
+    """Create or reopen the folder of finished shards. A folder with another header is removed first."""
     partial = folder.with_name(folder.name + PARTIAL)
     begun = None
     with suppress(DamagedFile, FileNotFoundError):
@@ -349,7 +349,7 @@ def _record_path(folder: Path, shard: int) -> Path:
 
 
 def _finished_shards(partial: Path) -> list[dict[str, Any]]:
-    """The records of shards that were finished, up to the first of which a file is absent or damaged."""
+    """Return the records of finished shards, up to the first shard with an absent or damaged file."""
     shards: list[dict[str, Any]] = []
     with suppress(DamagedFile, FileNotFoundError, KeyError, TypeError, ValueError):
         while True:
@@ -364,9 +364,9 @@ def _finished_shards(partial: Path) -> list[dict[str, Any]]:
 def _write_shard(
     partial: Path, number: int, batches: Iterator[EncodedTexts], shard_tokens: int
 ) -> dict[str, Any] | None:
-    """Fill one shard from the batches, and record it last; None where no text is left."""
+    """Write one shard from the batches, its record last. Return the record, or None if no text is left."""
     tokens_file, index = partial / tokens_name(number), partial / documents_name(number)
-    tokens_file.unlink(missing_ok=True)  # not written over: somebody may have mapped the shard that was damaged
+    tokens_file.unlink(missing_ok=True)  # not overwritten: a process may have mapped the damaged shard
     documents: list[NDArray[Any]] = []
     texts = tokens = 0
     digest = hashlib.sha256()
@@ -396,7 +396,7 @@ def _write_shard(
 
 
 def _publish(partial: Path, folder: Path, header: Mapping[str, Any], shards: list[dict[str, Any]]) -> None:
-    """Write the manifest and give the folder its name."""
+    """Write the manifest and rename the folder to its final name."""
     totals = {count: sum(shard[count] for shard in shards) for count in ("texts", "documents", "tokens")}
     dropped = totals["texts"] - totals["documents"]
     manifest = {**header, **totals, "blank_texts_dropped": dropped, "shards": shards}
@@ -410,20 +410,20 @@ def _publish(partial: Path, folder: Path, header: Mapping[str, Any], shards: lis
 
 
 FRAME_TOKENS = 2
-"""Every document stands between two specials, [CLS] and [SEP]."""
+"""Number of special tokens around a document: [CLS] and [SEP]."""
 
 HELDOUT_SHARE = 0.01
 _SHARE_BOUND = np.uint64(int(HELDOUT_SHARE * 2**64))
 HELDOUT_LEAST_TEXTS = 32
-"""A small corpus holds out this many different texts, but never more than a tenth of them (and at least one)."""
+"""Minimum number of distinct held-out texts, but never more than a tenth of the distinct texts (and at least one)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Documents:
-    """A choice of documents of a corpus.
+    """A view of some documents of a corpus.
 
-    `numbers` (documents,) int64: places in the corpus; `lengths` (documents,) int64: tokens shown, without specials;
-    `begins` (documents,) int64: the first token shown, None where it is everywhere the first of the document.
+    `numbers` (documents,) int64: indices in the corpus; `lengths` (documents,) int64: visible tokens, without specials;
+    `begins` (documents,) int64: index of the first visible token, None if it is 0 for all documents.
     """
 
     corpus: TokenizedCorpus
@@ -436,21 +436,24 @@ class Documents:
 
     @property
     def framed_lengths(self) -> Integers:
-        """(documents,) tokens with both specials; a new array of all."""
+        """(documents,) tokens including both specials; allocates a new array."""
         return self.lengths + FRAME_TOKENS
 
     def framed(self, indices: Integers) -> Integers:
-        """(indices,) tokens with both specials of some documents of the view."""
+        """Return the tokens (indices,) of some documents of the view, including both specials."""
         return self.lengths[indices] + FRAME_TOKENS
 
     def truncated(self, context: int) -> "Documents":
-        """The documents cut to `context` tokens, specials included; the rest is never seen, as in the released code.
-        ValueError where the context has no room for a token beside the specials."""
+        """Cut the documents to `context` tokens, specials included. The rest is dropped, as in the released code.
+
+        Raises:
+            ValueError: the context has no room for a token beside the specials.
+        """
         return Documents(self.corpus, self.numbers, np.minimum(self.lengths, _room(context)))
 
     def split(self, context: int) -> "Documents":
-        """The documents as passages of at most `context` tokens, specials included; those of one document follow each
-        other and differ by one token in length at most. Raises as `truncated`."""
+        """Split the documents into passages of at most `context` tokens, specials included. The passages of a document
+        are consecutive and differ in length by at most one token. Raises as `truncated`."""
         passages = np.maximum(-(-self.lengths // _room(context)), 1)
         owner = np.repeat(np.arange(len(self)), passages)
         place = np.arange(len(owner)) - np.repeat(np.cumsum(passages) - passages, passages)
@@ -459,13 +462,13 @@ class Documents:
         return Documents(self.corpus, self.numbers[owner], ends - begins, begins)
 
     def fitted(self, context: int, long_documents: LongDocuments) -> "Documents":
-        """The documents `truncated` or `split` to a context."""
+        """Cut (`truncated`) or `split` the documents to a context."""
         return self.split(context) if long_documents == "split" else self.truncated(context)
 
     def at_least(self, minimum_tokens: int) -> "Documents":
-        """The documents of at least `minimum_tokens` shown tokens, specials included.
+        """Select the documents of at least `minimum_tokens` visible tokens, specials included.
 
-        The paper says "> 1,024" (§3.2), the released longer_seq.py keeps ">=" of the framed length: as here.
+        The paper says "> 1,024" (§3.2); the released longer_seq.py uses ">=" on the length with specials, as here.
 
         Raises:
             ValueError: no document is that long.
@@ -480,9 +483,10 @@ class Documents:
         return self.at(long_enough)
 
     def split_heldout(self) -> tuple["Documents", "Documents"]:
-        """(training, held-out): a fixed share by hash of the text.
+        """Split into (training, held-out) documents; a fixed share, chosen by hash of the text, is held out.
 
-        Equal texts stay on one side, and the tokenizer has no say, so that variants are compared on the same texts.
+        Equal texts stay on one side. The split does not depend on the tokenizer, so variants are compared on the same
+        texts.
 
         Raises:
             ValueError: there are fewer than two different texts.
@@ -492,20 +496,20 @@ class Documents:
         return self.at(hashes > bound), self.at(hashes <= bound)
 
     def at(self, chosen: Integers | NDArray[np.bool_]) -> "Documents":
-        """Some documents of the view: by index, in that order, or those where a boolean is true."""
+        """Select documents of the view by indices, in that order, or by a boolean mask."""
         begins = None if self.begins is None else self.begins[chosen]
         return Documents(self.corpus, self.numbers[chosen], self.lengths[chosen], begins)
 
 
 def _room(context: int) -> int:
-    """Tokens of text in a context."""
+    """Return the number of text tokens that fit into a context."""
     if context <= FRAME_TOKENS:
         raise ValueError(f"a context of {context} tokens has no room beside {FRAME_TOKENS} special tokens")
     return context - FRAME_TOKENS
 
 
 def heldout_bound(hashes: NDArray[np.uint64]) -> np.uint64:
-    """The largest hash of a held-out text, given the hashes of all."""
+    """Return the largest hash of a held-out text, given the hashes of all texts."""
     in_share = hashes <= _SHARE_BOUND
     different = np.unique(hashes[in_share])
     heldout = len(different)
@@ -519,5 +523,5 @@ def heldout_bound(hashes: NDArray[np.uint64]) -> np.uint64:
 
 
 def all_documents(corpus: TokenizedCorpus) -> Documents:
-    """Every document of a corpus, uncut."""
+    """Return a view of all documents of a corpus, uncut."""
     return Documents(corpus, np.arange(corpus.documents, dtype=np.int64), corpus.lengths)

@@ -1,7 +1,7 @@
-"""Where text and labelled data come from: the synthetic world, a folder, or the names of the hub.
+"""Sources of text and labelled data: the synthetic world, a folder, or the repositories of the hub.
 
-A recipe says "wikibook" or "web", "wordpiece" or "bpe", and names GLUE tasks (`neobert.data.catalog`). A source says
-which bytes these are and gives each an identity, its origin, which goes into the id of every run that reads them.
+A recipe names corpora ("wikibook", "web"), tokenizers ("wordpiece", "bpe") and GLUE tasks (`neobert.data.catalog`). A
+source maps these names to data and identifies each by an origin, which enters the id of every run that reads the data.
 """
 
 import hashlib
@@ -55,27 +55,28 @@ UNRESOLVED = "unresolved"
 
 TEXT_COLUMN = "text"
 COLUMNS_FILE = "columns.json"
-"""Below corpora/: {corpus: column} of texts that are not in a column named "text"."""
+"""File below corpora/ with {corpus: column}, for corpora whose text column is not named "text"."""
 
 TEXTS_OF_A_FILE = 2000
 CHARACTERS_OF_A_TEXT = 2000
-"""A tokenizer is trained on the beginnings of the first texts of every file, so that no file outweighs the others."""
+"""Limits of the text a tokenizer is trained on: first texts per file, and first characters per text. They keep any one
+file from outweighing the others."""
 
 CHARACTER_SHARE = 8
-"""At most one in so many tokens of a trained vocabulary stands for a single character."""
+"""At most 1 in 8 tokens of a trained vocabulary is a single character."""
 
 _SIZED_FILES, _SIZED_TEXTS = 8, 64
 
 
 class Source(ABC):
-    """Corpora, tokenizers, tasks and pairs of one origin.
+    """Base class of sources: corpora, tokenizers, tasks and pairs.
 
-    Reading and identifying raise MissingData where the data are not here, DamagedFile or ValueError where they are not
-    what they should be. An origin identifies bytes.
+    The `*_origin` methods return a string that identifies the bytes of the data. They and the reading methods raise
+    MissingData if the data are absent, and DamagedFile or ValueError if they are invalid.
     """
 
     is_local = True
-    """Whether the bytes are here: runs read no other source."""
+    """Whether the data are on this machine. Runs only read local sources."""
 
     @property
     @abstractmethod
@@ -85,35 +86,36 @@ class Source(ABC):
     @property
     @abstractmethod
     def trains_tokenizers(self) -> bool:
-        """Whether tokenizers are trained here, at any vocabulary size, or come as published."""
+        """Whether tokenizers are trained on this source, at any vocabulary size, rather than published."""
 
     @abstractmethod
     def corpus_origin(self, corpus: str) -> str: ...
 
     @abstractmethod
     def documents(self, corpus: str) -> Iterator[str]:
-        """The texts of a corpus, in a fixed order, empty ones included."""
+        """Yield the texts of a corpus in a fixed order, including empty ones."""
 
     @abstractmethod
     def corpus_size(self, corpus: str) -> tuple[float, float] | None:
-        """About how many tokens and documents a corpus has; None where nobody knows."""
+        """Return the approximate numbers of tokens and documents of a corpus, or None if unknown."""
 
     @abstractmethod
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str: ...
 
     @abstractmethod
     def tokenizer(self, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
-        """A tokenizer of at most `vocabulary_size` tokens; what has to be trained is kept below `cache`."""
+        """Return a tokenizer of at most `vocabulary_size` tokens. Trained tokenizers are stored below `cache`."""
 
     def _trained_tokenizer(
         self, tokenizer: str, vocabulary_size: int, cache: Path, texts: Callable[[], list[str]]
     ) -> TextTokenizer:
-        """The tokenizer that is kept below `cache`, or that is trained on `texts` now."""
+        """Load the tokenizer from `cache`, or train it on `texts`."""
         folder = cache / self.tokenizer_origin(tokenizer, vocabulary_size).replace(":", "-")
         return kept_tokenizer(folder, lambda: TRAINERS[tokenizer](texts(), vocabulary_size))
 
     def tasks(self) -> dict[str, str | None]:
-        """For each of the eight GLUE tasks None where it can be fine-tuned here, else the reason why not."""
+        """Map each of the eight GLUE tasks to None if it can be fine-tuned on this source, else to the reason why
+        not."""
         return dict.fromkeys(TASK_SPLITS)
 
     @abstractmethod
@@ -121,11 +123,11 @@ class Source(ABC):
 
     @abstractmethod
     def task_examples(self, task: str, split: str) -> dict[str, list[str | int | float]]:
-        """The columns of one split, with nyu-mll/glue's names."""
+        """Return the columns of one split, named as in nyu-mll/glue."""
 
     @abstractmethod
     def pair_sets(self) -> tuple[str, ...]:
-        """The data sets of pairs that are here, or for the hub those that it publishes."""
+        """Return the names of the available data sets of pairs; for the hub, of the published ones."""
 
     def _require_pair_set(self, name: str) -> str:
         return require_known(name, self.pair_sets(), "data set of pairs")
@@ -135,35 +137,35 @@ class Source(ABC):
 
     @abstractmethod
     def pair_instruction(self, name: str) -> str | None:
-        """What an encoder is told to do with the queries of a data set, where anything is."""
+        """Return the instruction put before the queries of a data set, or None."""
 
     @abstractmethod
     def pairs(self, name: str) -> Iterator[Pair]:
-        """The pairs of a data set, in a fixed order."""
+        """Yield the pairs of a data set in a fixed order."""
 
     def leaves_out(self, pair: Pair) -> bool:
-        """Whether training must not see a pair."""
+        """Return whether a pair must be excluded from training."""
         return False
 
     @abstractmethod
     def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
-        """The embedding tasks that are here, or for the hub those of mteb's benchmarks."""
+        """Return the available embedding tasks; for the hub, those of mteb's benchmarks."""
 
     @abstractmethod
     def embedding_task_origin(self, name: str) -> str:
-        """What identifies the data of a task; where they are here, they are checked first."""
+        """Return the origin of a task's data. Local data are checked first."""
 
     @abstractmethod
     def embedding_task_data(self, name: str) -> TaskTables | PublishedTask: ...
 
 
 def open_source(name_or_folder: str, *, synthetic_documents: int, unseen: Sequence[str] = ()) -> Source:
-    """The source that `--data` names: "synthetic", "hub" or a folder, there without pairs that share a text with the
-    files or folders `unseen`.
+    """Return the source named by `--data`: "synthetic", "hub" or a folder. With a folder, pairs that share a text with
+    the files or folders `unseen` are left out.
 
     Raises:
-        MissingData: it is none of these words and no folder, or one of `unseen` holds no tables.
-        ValueError: `unseen` is for a folder alone.
+        MissingData: the name is neither a source nor a folder, or one of `unseen` contains no tables.
+        ValueError: `unseen` is given without a folder.
     """
     if unseen and name_or_folder in SOURCES:
         raise ValueError(f"--without-texts-of looks through the pairs of a folder: leave it out with {name_or_folder}")
@@ -178,14 +180,15 @@ def open_source(name_or_folder: str, *, synthetic_documents: int, unseen: Sequen
         )
     decontamination = Decontamination(tuple(map(Path, unseen))) if unseen else None
     if decontamination:
-        assert decontamination.files  # or MissingData, before anything is planned
+        assert decontamination.files  # raises MissingData before anything is planned
     return DirectorySource(folder, decontamination)
 
 
 @dataclass(frozen=True)
 class SyntheticSource(Source):
-    """The seeded micro-world of `neobert.data.synthetic`; its tokenizers are trained on a fixed part of both corpora,
-    so that they do not change with the number of documents."""
+    """The seeded micro-world of `neobert.data.synthetic`.
+
+    Tokenizers are trained on a fixed part of both corpora, so they do not depend on the number of documents."""
 
     documents_per_corpus: int
 
@@ -203,7 +206,7 @@ class SyntheticSource(Source):
 
     def corpus_size(self, corpus: str) -> tuple[float, float]:
         sample = list(islice(self.documents(corpus), _SIZED_TEXTS))
-        words = sum(len(text.split()) for text in sample) / len(sample)  # nearly all of them are tokens
+        words = sum(len(text.split()) for text in sample) / len(sample)  # nearly every word is one token
         return words * self.documents_per_corpus, self.documents_per_corpus
 
     def _require_corpus(self, corpus: str) -> None:
@@ -260,10 +263,10 @@ class SyntheticSource(Source):
 
 @dataclass(frozen=True)
 class HubSource(Source):
-    """The hub's corpora, tokenizers and tasks by name and commit: enough to plan with, and nothing to read.
+    """The hub's corpora, tokenizers and tasks by name and commit, for planning only; nothing can be read.
 
-    A job never waits for a network: `ablations/prefetch.py` brings the bytes into a folder, where they keep the
-    identity that they have here. `revisions` maps a repository to its commit, where it is known.
+    Jobs do not use the network: `ablations/prefetch.py` downloads the files into a folder, where they have the same
+    origin as here. `revisions` maps repositories to their commits, if known.
     """
 
     revisions: Mapping[str, str] = field(default_factory=dict)
@@ -273,7 +276,7 @@ class HubSource(Source):
     trains_tokenizers = False
 
     def _refuse(self, *named: object, **_: object) -> NoReturn:
-        """Every reading method: MissingData, with what brings the data that the first argument names."""
+        """Stand in for every reading method: raise MissingData with the command that downloads the data."""
         raise MissingData(
             f"{named[0]} is not here: runs do not read the hub, so bring it with `python ablations/prefetch.py "
             "--variant all --data-dir DIR` (tasks of MTEB: --stages mteb) where there is a network and pass --data DIR"
@@ -324,10 +327,10 @@ class HubSource(Source):
 class DirectorySource(Source):
     """Corpora, tasks, pairs and tokenizers below `folder`; pairs that share a text with `unseen` are left out.
 
-    corpora/<name>/ holds parquet files or, where there are none, files of any one format of `reading`, compressed or
+    corpora/<name>/ contains parquet files or, if there are none, files in any one format of `reading`, compressed or
     not, in folders of any depth; glue/<task>/<split>, pairs/<name> and mteb/<Category>/<Task>/<table> are one file
-    each; tokenizers/<name>/ holds a tokenizer.json. Prefetch lays down the same and a manifest.json that says which
-    file came from which commit, so that prefetched data keep the identity of the hub.
+    each; tokenizers/<name>/ contains a tokenizer.json. Prefetch writes the same layout and a manifest.json with the
+    commit of each file, so that prefetched data have the hub's origin.
     """
 
     folder: Path
@@ -336,7 +339,7 @@ class DirectorySource(Source):
 
     @property
     def trains_tokenizers(self) -> bool:
-        """Tokenizers are trained on the corpora of a folder that has none and is to get none."""
+        """Whether tokenizers are trained on the folder's corpora: it has none, and prefetch will not add any."""
         return not (self.folder / "tokenizers").is_dir() and not self.manifest.below("tokenizers")
 
     @property
@@ -345,11 +348,11 @@ class DirectorySource(Source):
 
     @cached_property
     def manifest(self) -> Manifest:
-        """What prefetch brought or is to bring; empty where it never wrote here."""
+        """The files that prefetch has downloaded or will download; empty if it never wrote to this folder."""
         return read_manifest(self.folder)
 
     def _origin_once(self, what: str, find: Callable[[], str]) -> str:
-        """A plan asks for each origin many times, and to find one takes reading up to thousands of files."""
+        """Cache an origin: plans need it many times, and computing it may read thousands of files."""
         if what not in self._origins:
             self._origins[what] = find()
         return self._origins[what]
@@ -370,7 +373,7 @@ class DirectorySource(Source):
         return chain.from_iterable(read_texts(path, self.text_column(path)) for path in files)
 
     def corpus_size(self, corpus: str) -> tuple[float, float]:
-        """Some files are looked into and stand for the others by their sizes."""
+        """Return an estimate from a sample of the files, scaled by file size."""
         files = self.corpus_files(corpus)
         sample = files[:: -(-len(files) // _SIZED_FILES)]
         sizes = [text_size(path, self.text_column(path)) for path in sample]
@@ -383,7 +386,7 @@ class DirectorySource(Source):
         return read_words(self.folder / "corpora" / COLUMNS_FILE, "{corpus: column}")
 
     def text_column(self, path: Path) -> str:
-        """The column of a corpus file that holds its texts; the one column of a .txt file is "text"."""
+        """Return the name of the text column of a corpus file; for .txt files it is "text"."""
         name = path.relative_to(self.folder)
         entry = self.manifest.files.get(name.as_posix())
         if entry and entry.column:
@@ -391,10 +394,10 @@ class DirectorySource(Source):
         return TEXT_COLUMN if split_name(path)[1] == ".txt" else self._own_columns.get(name.parts[1], TEXT_COLUMN)
 
     def corpus_files(self, corpus: str) -> list[Path]:
-        """The files of a corpus in the order in which they are read.
+        """Return the files of a corpus in reading order.
 
         Raises:
-            MissingData: there is none, or prefetch has not brought all of them.
+            MissingData: there are none, or prefetch has not downloaded all of them.
             ValueError: they are in several formats.
         """
         folder = self.folder / "corpora" / require_corpus(corpus)
@@ -419,7 +422,7 @@ class DirectorySource(Source):
         return f"trained:{texts.hexdigest()[:ORIGIN_DIGITS]}:{tokenizer}:vocabulary={vocabulary_size}"
 
     def tokenizer(self, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
-        """The folder's tokenizer, or one that is trained on all its corpora."""
+        """Return the folder's tokenizer, or one trained on all its corpora."""
 
         def texts() -> list[str]:
             return with_frequent_characters(list(self._beginnings()), vocabulary_size // CHARACTER_SHARE)
@@ -431,7 +434,7 @@ class DirectorySource(Source):
         return loaded
 
     def _corpora(self) -> list[str]:
-        """The corpora that are here; MissingData where there is none."""
+        """Return the corpora of the folder; raise MissingData if there are none."""
         found = [corpus for corpus in CORPORA if data_files(self.folder / "corpora" / corpus)]
         for corpus in found or list(CORPORA)[:1]:
             self.corpus_files(corpus)
@@ -444,7 +447,7 @@ class DirectorySource(Source):
                 yield from (text[:CHARACTERS_OF_A_TEXT] for text in first)
 
     def tokenizer_folder(self, tokenizer: str) -> Path:
-        """The folder of a tokenizer; MissingData where it holds none."""
+        """Return the folder of a tokenizer; raise MissingData if it contains none."""
         folder = self.folder / "tokenizers" / TOKENIZER_FOLDERS[require_known(tokenizer, TOKENIZERS, "tokenizer")]
         if not (folder / TOKENIZER_FILE).is_file():
             raise MissingData(f"there is no tokenizer {tokenizer} in {self.folder}: put {TOKENIZER_FILE} into {folder}")
@@ -457,7 +460,7 @@ class DirectorySource(Source):
         missing = [split for split in TASK_SPLITS[task] if not self.split_path(task, split).is_file()]
         if not missing:
             return None
-        return f"{task} has no {', '.join(missing)} split in glue/{task}"  # part of ids, so no word of where it lies
+        return f"{task} has no {', '.join(missing)} split in glue/{task}"  # part of ids, so without the path
 
     def task_origin(self, task: str) -> str:
         require_known(task, TASK_SPLITS, "task")
@@ -480,7 +483,7 @@ class DirectorySource(Source):
         return columns
 
     def split_path(self, task: str, split: str) -> Path:
-        """Where a split of a task lies or, if it does not, would lie as parquet."""
+        """Return the file of a split, or the parquet path it would have if absent."""
         return table_file(self.folder / "glue" / task, split)
 
     def pair_sets(self) -> tuple[str, ...]:
@@ -505,7 +508,7 @@ class DirectorySource(Source):
         return self.unseen is not None and self.unseen.removes(pair)
 
     def _pair_files(self, name: str) -> list[Path]:
-        """The files of a data set of pairs: a person's own one, or those that prefetch brought."""
+        """Return the files of a data set of pairs: the user's own file, or the prefetched ones."""
         own = table_file(self.folder / "pairs", name)
         files = [own] if own.is_file() else self._published_pairs(name)
         if not files:
