@@ -1,9 +1,9 @@
-"""Bring what a plan needs from the Hugging Face hub into a folder.
+"""Download the data of a plan from the Hugging Face hub into a folder.
 
-What is wanted is looked up once and written into the folder's manifest. A file is fetched into a staging folder,
-compared with the hub's checksum, flushed and renamed to its place, so that a file in its place is always whole;
-whatever is killed is completed by the same call. (huggingface_hub's snapshot_download keeps a repository's layout, and
-knows no cap.) Addresses and tokens are the library's own: HF_ENDPOINT, HF_TOKEN or the stored login.
+The files are looked up once and listed in the folder's manifest. Each file is downloaded into a staging folder,
+compared with the hub's checksum, flushed and renamed to its final path, so that files there are always complete. After
+a kill, the same call resumes. (huggingface_hub's snapshot_download keeps a repository's layout and has no size cap.)
+Address and token are the library's: HF_ENDPOINT, HF_TOKEN or the stored login.
 """
 
 import json
@@ -27,27 +27,30 @@ from neobert.runs.claims import acquire
 
 WORK_FOLDER = ".prefetch"
 FAILURES_PER_REPOSITORY = 3
-"""So many files of a repository may fail before its others are left for the next call."""
+"""Number of failed files after which the other files of a repository are skipped until the next call."""
 
 _NOTE_SECONDS = 10.0
 _RESERVE_BYTES = 1 << 28
 
 
 class HubUnreachable(MissingData):
-    """No repository of the hub can be asked from here."""
+    """Raised if the hub does not answer for any repository."""
 
 
 @dataclass
 class Listings:
-    """What repositories hold, each asked once: at the commit that the manifest has, else at the branch's newest."""
+    """File lists of repositories, each requested once: at the manifest's commit, else at the newest of the branch."""
 
     manifest: Manifest
     answers: dict[tuple[str, str], list[Entry] | MissingData] = field(default_factory=dict)
     unreachable: HubUnreachable | None = None
 
     def matching(self, repository: Repository) -> list[Entry]:
-        """The files that are wanted of a repository, in the order of their names; MissingData where there are none, or
-        the hub does not tell."""
+        """Return the files of a repository that match its patterns, sorted by name.
+
+        Raises:
+            MissingData: there are none, or the hub does not list them.
+        """
         files = self._all(repository)
         for pattern in filter(None, (repository.files, repository.otherwise)):
             if found := [replace(file, column=repository.column) for file in files if fnmatchcase(file.file, pattern)]:
@@ -74,8 +77,11 @@ class Listings:
 
 
 def list_repository(repository: Repository, revision: str) -> list[Entry]:
-    """All files of a repository; `revision` is a branch, of which the newest commit is taken, or a commit. MissingData
-    where the hub does not answer, or does not give the repository away."""
+    """Return all files of a repository; `revision` is a commit, or a branch, which stands for its newest commit.
+
+    Raises:
+        MissingData: the hub does not answer, or refuses access to the repository.
+    """
     from huggingface_hub import HfApi
 
     with _hub_errors(repository.name, repository.kind):
@@ -103,7 +109,7 @@ def list_repository(repository: Repository, revision: str) -> list[Entry]:
 
 @contextmanager
 def _hub_errors(name: str, kind: str) -> Iterator[None]:
-    """Whatever keeps the hub from giving a repository, as one sentence; errors of the local disk stay what they are."""
+    """Turn errors of the hub into one-sentence errors of this package; local disk errors pass through."""
     from huggingface_hub import constants
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -131,7 +137,7 @@ def _hub_errors(name: str, kind: str) -> Iterator[None]:
     except OfflineModeIsEnabled as error:
         raise HubUnreachable("hub access is switched off (HF_HUB_OFFLINE is set): unset it to prefetch") from error
     except (HTTPError, XetDownloadError, OSError, RuntimeError, json.JSONDecodeError) as error:
-        # RuntimeError is of hf_xet; JSONDecodeError of a portal that answers in the hub's place
+        # RuntimeError comes from hf_xet, JSONDecodeError from a captive portal that answers instead of the hub
         network = (HTTPError, ConnectionError, TimeoutError, LocalEntryNotFoundError)
         if isinstance(error, OSError) and not isinstance(error, network) and error.errno is not None:
             raise
@@ -146,7 +152,7 @@ def _hub_errors(name: str, kind: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class PlannedItem:
-    """An item of a prefetch: how many files and bytes are wanted, and how many of them are still to come."""
+    """An item of a prefetch, with its number of files and bytes, and the bytes that are still missing."""
 
     item: Item
     state: Literal["here", "to bring", "not brought by prefetch, left as it is", "unavailable"]
@@ -160,19 +166,19 @@ class PlannedItem:
 
 @dataclass(frozen=True)
 class Selection:
-    """The manifest that the folder is to have, and the items of the plan."""
+    """The manifest to write to the folder, and the items of the plan."""
 
     manifest: Manifest
     rows: tuple[PlannedItem, ...]
 
     @property
     def missing_bytes(self) -> int:
-        """What is still to be fetched."""
+        """Number of bytes still to be downloaded."""
         return sum(row.missing_bytes for row in self.rows)
 
     @property
     def problems(self) -> list[str]:
-        """Why items are unavailable, each reason once and with the items that it keeps away."""
+        """Reasons why items are unavailable, each once, with the names of its items."""
         items: dict[str, list[str]] = {}
         for row in self.rows:
             if row.problem is not None:
@@ -181,10 +187,10 @@ class Selection:
 
 
 def select(folder: Path, items: Sequence[Item], *, most_bytes: int | None = None) -> Selection:
-    """Look up what the items consist of. Writes nothing.
+    """Look up the files of the items. Nothing is written.
 
-    A repository that the folder's manifest knows stays at the commit it has there. `most_bytes` caps each corpus to
-    whole files, every one of its repositories in the same proportion; files that are there already are kept.
+    Repositories in the folder's manifest keep their commit. `most_bytes` caps each corpus to whole files, in the same
+    proportion for each of its repositories; files that are already present are kept.
 
     Raises:
         ValueError: `most_bytes` is less than the first file of a corpus.
@@ -206,7 +212,7 @@ def select(folder: Path, items: Sequence[Item], *, most_bytes: int | None = None
 
 
 def _is_foreign(folder: Path, item: Item, manifest: Manifest) -> bool:
-    """Whether somebody else put files there: none of them is one that prefetch brought."""
+    """Return whether the item's folder contains files, none of which was downloaded by prefetch."""
     entries = manifest.below(item.folder)
     brought = any(is_brought(folder / name, entry) for name, entry in entries.items())
     return not brought and any(path.is_file() for path in (folder / item.folder).rglob("*"))
@@ -243,14 +249,14 @@ def _with_item(folder: Path, manifest: Manifest, item: Item, listings: Listings,
         if name in entries:
             raise RunFailed(f"{file.repository} has two files where {name} is one: the hub's layout has changed")
         entries[name] = file
-    if item.kind == "corpus":  # a smaller cap than before takes nothing away
+    if item.kind == "corpus":  # a smaller cap than before removes no files
         present = {name: entry for name, entry in manifest.below(item.folder).items() if (folder / name).is_file()}
         entries = present | entries
     return manifest.with_folder(item.folder, entries, published)
 
 
 def _cap(found: Sequence[Sequence[Entry]], most_bytes: int, item: Item) -> list[Entry]:
-    """The first files, all repositories in proportion, that together have at most so many bytes."""
+    """Return the first files, in proportion from all repositories, with at most `most_bytes` in total."""
     by_share = [((number + 1) / len(files), file) for files in found for number, file in enumerate(files)]
     within, total = [], 0
     for _, file in sorted(by_share, key=lambda each: each[0]):
@@ -264,7 +270,7 @@ def _cap(found: Sequence[Sequence[Entry]], most_bytes: int, item: Item) -> list[
 
 
 def require_room(folder: Path, missing_bytes: int) -> None:
-    """Check that the disk has room for so many bytes; else ValueError."""
+    """Raise ValueError if the disk has no room for `missing_bytes`."""
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     free = shutil.disk_usage(existing).free
     if missing_bytes + _RESERVE_BYTES > free:
@@ -276,7 +282,7 @@ def require_room(folder: Path, missing_bytes: int) -> None:
 
 @contextmanager
 def sole_prefetch(folder: Path) -> Iterator[None]:
-    """While it is open no other process selects for the folder or brings into it; RunFailed where another one does."""
+    """Lock the folder against other prefetches; raise RunFailed if another one holds the lock."""
     claim = acquire(inside(folder, f"{WORK_FOLDER}/claims"))
     if claim is None:
         raise RunFailed(f"another prefetch is at work on {folder}: wait for its end")
@@ -285,8 +291,12 @@ def sole_prefetch(folder: Path) -> Iterator[None]:
 
 
 def bring(folder: Path, selection: Selection, *, workers: int, report: Callable[[str], None]) -> list[Exception]:
-    """Make the folder hold what the selection lists; what could not be brought, and why. Call it as the sole one;
-    OSError where the disk refuses."""
+    """Download the files of the selection into the folder; return the errors of those that failed. Call it inside
+    `sole_prefetch`.
+
+    Raises:
+        OSError: a local disk error.
+    """
     staging = inside(folder, f"{WORK_FOLDER}/staging")
     shutil.rmtree(staging, ignore_errors=True)
     write_manifest(folder, selection.manifest)
@@ -327,15 +337,15 @@ def bring(folder: Path, selection: Selection, *, workers: int, report: Callable[
 
 
 def _is_known(path: Path, entry: Entry) -> bool:
-    """Whether the file's hash was taken and the file is the one it was taken from."""
+    """Return whether the file has been hashed and has not changed since."""
     return entry.sha256 is not None and has_size(path, entry) and path.stat().st_mtime_ns == entry.modified_ns
 
 
 def _bring_one(
     folder: Path, name: str, entry: Entry, staging: Path, failures: Counter[str]
 ) -> tuple[Entry, int] | None:
-    """Bring one file, or find that it is there: its entry, and how many bytes were fetched; None where its repository
-    failed too often."""
+    """Download one file unless it is present. Return its entry and the number of bytes downloaded, or None if its
+    repository failed too often."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.utils import disable_progress_bars
 

@@ -1,6 +1,6 @@
-"""Tokenizers as the study needs them: WordPiece as BERT's, byte-fallback BPE as LLaMA-2's.
+"""Tokenizers of the study: WordPiece as in BERT, and BPE with byte fallback as in LLaMA-2.
 
-Both are `tokenizers.Tokenizer` files; what they differ in for a model are ids and the frame around a text.
+Both are `tokenizers.Tokenizer` files. For a model, they differ in their ids and in the special tokens around a text.
 """
 
 import hashlib
@@ -23,17 +23,18 @@ if TYPE_CHECKING:
 
 TOKENIZER_FILE = "tokenizer.json"
 DIGEST_FILE = "sha256.json"
-"""The checksum of a tokenizer that was trained here, beside it and written before it."""
+"""Checksum of a tokenizer trained on local data, stored next to it and written before it."""
 
 TOKENIZER_FOLDERS = {"wordpiece": "bert-base-uncased", "bpe": "llama-2"}
-"""The folder below tokenizers/ that holds each of the recipe's tokenizers."""
+"""Folder below tokenizers/ of each tokenizer of the recipes."""
 
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """Ids with a meaning of their own, and the range of ids that stand for real text.
+    """Ids of the special tokens, and the range of ids of real text.
 
-    Random replacements are drawn from `first_text_id` up to but without `end_text_id`: neither specials nor [unusedN].
+    Random replacements are drawn from `first_text_id` (inclusive) to `end_text_id` (exclusive), a range without
+    specials or [unusedN].
     """
 
     pad: int
@@ -46,13 +47,13 @@ class SpecialIds:
 
     @property
     def never_predicted(self) -> tuple[int, ...]:
-        """Ids that are no target of masked language modelling."""
+        """Ids that are never targets of masked language modelling."""
         return (self.pad, self.cls, self.sep, self.mask, self.unk)
 
 
 @dataclass(frozen=True)
 class Specials:
-    """The names of a tokenizer's special tokens, and whether the second text of a pair opens with `cls` too."""
+    """Names of a tokenizer's special tokens, and whether the second text of a pair also starts with `cls`."""
 
     pad: str
     cls: str
@@ -68,12 +69,13 @@ class Specials:
 
 BERT_SPECIALS = Specials(pad="[PAD]", cls="[CLS]", sep="[SEP]", mask="[MASK]", unk="[UNK]", opens_second=False)
 ROBERTA_SPECIALS = Specials(pad="<pad>", cls="<s>", sep="</s>", mask="<mask>", unk="<unk>", opens_second=True)
-"""What the released code adds to any tokenizer that is not BERT's (tokenizer.py of the authors' repository)."""
+"""Special tokens that the released code adds to any tokenizer other than BERT's (tokenizer.py of the authors'
+repository)."""
 
 
 class Framed(NamedTuple):
-    """Ids of one or two texts with specials; `token_types` tells, for models that read it, which text an id is of.
-    `is_cut`: the texts were too long."""
+    """Ids of one or two texts with special tokens. `token_types`: the index of the text of each id, for models that
+    read it; `is_cut`: whether the texts were too long."""
 
     token_ids: list[int]
     token_types: list[int] | None
@@ -84,7 +86,7 @@ class Framing(Protocol):
     """A tokenizer that adds special tokens to texts, or to pairs of two columns."""
 
     def frame_all(self, columns: Sequence[Sequence[str]], *, max_tokens: int) -> list[Framed]:
-        """One text or pair for each row of `columns`, each cut to `max_tokens`."""
+        """Frame the text or pair of each row of `columns`, cut to `max_tokens`."""
 
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -94,8 +96,8 @@ Text = tuple[Array, Array]
 
 @dataclass(frozen=True, eq=False)
 class FramedTexts:
-    """Texts or pairs one after the other: `token_ids` (tokens) int32, `offsets` (texts + 1) int64, and `token_types`
-    (tokens) int8, all 0 where the tokenizer has none."""
+    """Concatenated texts or pairs: `token_ids` (tokens) int32, `offsets` (texts + 1) int64, and `token_types` (tokens)
+    int8, all 0 if the tokenizer has none."""
 
     token_ids: Array
     offsets: Array
@@ -103,7 +105,7 @@ class FramedTexts:
 
     @classmethod
     def of(cls, framed: Sequence[Framed]) -> "FramedTexts":
-        """What `Framing.frame_all` gives."""
+        """Concatenate the result of `Framing.frame_all`."""
         offsets = np.cumsum([0, *(len(text.token_ids) for text in framed)], dtype=np.int64)
         token_ids = np.fromiter(chain.from_iterable(text.token_ids for text in framed), np.int32, offsets[-1])
         if not framed or framed[0].token_types is None:
@@ -113,7 +115,7 @@ class FramedTexts:
 
     @classmethod
     def concatenate(cls, parts: Sequence["FramedTexts"]) -> "FramedTexts":
-        """The texts of all parts in their order."""
+        """Concatenate the texts of all parts."""
         lengths = [np.empty(0, np.int64), *(part.lengths for part in parts)]
         return cls(
             np.concatenate([np.empty(0, np.int32), *(part.token_ids for part in parts)]),
@@ -133,18 +135,18 @@ class FramedTexts:
 
     @property
     def lengths(self) -> Array:
-        """Tokens of each text, (texts) int64."""
+        """Number of tokens of each text, (texts) int64."""
         return np.diff(self.offsets)
 
 
 def frame_texts(
     texts: Sequence[str], tokenizer: Framing, instruction: str | None, max_tokens: int
 ) -> tuple[FramedTexts, Array]:
-    """Tokenise texts, each after the instruction as a first text of its own, and cut them to `max_tokens`; the second
-    result (texts) bool says which were cut.
+    """Tokenise texts, with the instruction as the first text of a pair, and cut them to `max_tokens`. Also return which
+    texts were cut, (texts) bool.
 
-    An instruction has the token type of its text, as in the released wrapper, so that a plain prompt gives the same
-    tokens.
+    The instruction gets the same token type as its text, as in the released wrapper, so that a plain prompt gives the
+    same tokens.
     """
     before = [] if instruction is None else [[instruction] * len(texts)]
     framed = tokenizer.frame_all([*before, texts], max_tokens=max_tokens) if texts else []
@@ -154,7 +156,7 @@ def frame_texts(
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """A tokenizer whose special tokens never come from text: "[MASK]" in a document is seven characters."""
+    """A tokenizer that never reads special tokens from text: "[MASK]" in a document is encoded as ordinary text."""
 
     tokenizer: "Tokenizer"
     ids: SpecialIds
@@ -162,23 +164,26 @@ class TextTokenizer:
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of ids, specials included; an embedding may have more rows."""
+        """Number of ids, special tokens included; an embedding may have more rows."""
         return int(self.tokenizer.get_vocab_size(with_added_tokens=True))
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text without specials and without truncation."""
+        """Return the ids of each text, without special tokens or truncation."""
         encodings = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """As `encode`, with the characters (begin, end) of the text that each token stands for."""
+        """Like `encode`, also returning the character range (begin, end) of each token."""
         encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [(encoding.ids, encoding.offsets) for encoding in encodings]
 
     def frame(self, first: Sequence[int], second: Sequence[int] | None = None, *, max_tokens: int) -> list[int]:
-        """Ids with specials, at most `max_tokens`: [CLS] A [SEP] or [CLS] A [SEP] B [SEP]; in RoBERTa's form the second
-        text opens with <s> too. The longer text of a pair is cut first. ValueError where `max_tokens` has no room for a
-        token beside the specials."""
+        """Add special tokens and cut to `max_tokens`: [CLS] A [SEP] or [CLS] A [SEP] B [SEP]. In RoBERTa's format the
+        second text also starts with <s>. The longer text of a pair is cut first.
+
+        Raises:
+            ValueError: `max_tokens` has no room for a token beside the specials.
+        """
         opening = [self.ids.cls] if self.opens_second else []
         specials = self._specials(1 if second is None else 2)
         if max_tokens <= specials:
@@ -190,20 +195,20 @@ class TextTokenizer:
         return [*head, *opening, *second[:kept_second], self.ids.sep]
 
     def frame_all(self, columns: Sequence[Sequence[str]], *, max_tokens: int) -> list[Framed]:
-        """Texts, or pairs of two columns, as `encode` and `frame` give them; without token types."""
+        """Apply `encode` and `frame` to texts, or to pairs of two columns; without token types."""
         most = max_tokens - self._specials(len(columns))
         rows = zip(*(self._encode_column(column) for column in columns), strict=True)
         return [Framed(self.frame(*row, max_tokens=max_tokens), None, sum(map(len, row)) > most) for row in rows]
 
     def _encode_column(self, texts: Sequence[str]) -> list[list[int]]:
-        """As `encode`; an instruction, the same for all texts, is encoded once."""
+        """Like `encode`; a text that is the same in all rows, such as an instruction, is encoded once."""
         return self.encode(texts[:1]) * len(texts) if len(set(texts)) == 1 else self.encode(texts)
 
     def _specials(self, texts: int) -> int:
         return 2 if texts == 1 else 3 + self.opens_second
 
     def require_rows(self, vocabulary_size: int) -> None:
-        """Check that an embedding of `vocabulary_size` rows has a row for each id; else ValueError."""
+        """Raise ValueError if an embedding of `vocabulary_size` rows lacks a row for some id."""
         if self.vocabulary_size > vocabulary_size:
             raise ValueError(
                 f"the tokenizer has {self.vocabulary_size} tokens but the recipe's model.vocabulary_size is "
@@ -221,7 +226,7 @@ class TextTokenizer:
 
 
 def longest_first(first: int, second: int, budget: int) -> tuple[int, int]:
-    """How many tokens of each text of a pair to keep, cutting the longer one first (as `tokenizers` does)."""
+    """Return how many tokens of each text of a pair to keep, cutting the longer one first (as `tokenizers` does)."""
     if first + second <= budget:
         return first, second
     shorter = min(first, second, budget // 2)
@@ -230,7 +235,7 @@ def longest_first(first: int, second: int, budget: int) -> tuple[int, int]:
 
 
 def load_tokenizer(folder: Path) -> TextTokenizer:
-    """The tokenizer of a folder with a tokenizer.json; <pad> and <mask> are added to LLaMA's.
+    """Load the tokenizer.json of a folder; <pad> and <mask> are added to LLaMA's.
 
     Raises:
         MissingData: there is no tokenizer.json.
@@ -250,9 +255,9 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
 
 
 def kept_tokenizer(folder: Path, train: Callable[[], TextTokenizer]) -> TextTokenizer:
-    """Load a trained tokenizer from the folder that keeps it, or train it now. A damaged one is set aside.
+    """Load a trained tokenizer from its folder, or train it and store it there. A damaged one is set aside.
 
-    The caller holds its claim.
+    The caller must hold its claim.
     """
     path = folder / TOKENIZER_FILE
     try:
@@ -272,8 +277,12 @@ def kept_tokenizer(folder: Path, train: Callable[[], TextTokenizer]) -> TextToke
 
 
 def adopt(tokenizer: "Tokenizer", name: str) -> TextTokenizer:
-    """A tokenizer with its specials found or, for RoBERTa's form, completed; truncation and padding are off. ValueError
-    where the special tokens are neither BERT's nor LLaMA's."""
+    """Wrap a tokenizer: find its special tokens (in RoBERTa's format, add missing ones) and disable truncation and
+    padding.
+
+    Raises:
+        ValueError: the special tokens are neither BERT's nor LLaMA's.
+    """
     known = tokenizer.get_vocab(with_added_tokens=True)
     if all(token in known for token in BERT_SPECIALS.names):
         specials = BERT_SPECIALS
@@ -296,7 +305,7 @@ def _special_ids(tokenizer: "Tokenizer", specials: Specials) -> SpecialIds:
         if token in specials.names or (token.startswith("[unused") and token.endswith("]"))
     )
     edges = [-1, *reserved, max(vocabulary.values()) + 1]
-    before, end = max(pairwise(edges), key=lambda edge: edge[1] - edge[0])  # the longest run of ids between them
+    before, end = max(pairwise(edges), key=lambda edge: edge[1] - edge[0])  # the longest run of unreserved ids
     return SpecialIds(
         pad=vocabulary[specials.pad],
         cls=vocabulary[specials.cls],
@@ -311,18 +320,22 @@ def _special_ids(tokenizer: "Tokenizer", specials: Specials) -> SpecialIds:
 _PREFIX = "##"
 _BYTES = tuple(f"<0x{value:02X}>" for value in range(256))
 _BPE_SPECIALS = ("<unk>", "<s>", "</s>")
-"""LLaMA's order; <pad> and <mask> come last, as `adopt` adds them."""
+"""Special tokens in LLaMA's order; `adopt` adds <pad> and <mask> at the end."""
 
 
 def train_wordpiece(texts: Sequence[str], size: int) -> TextTokenizer:
-    """A lower-casing WordPiece tokenizer as BERT's with at most `size` tokens, fewer where the texts hold no more.
-    ValueError where `size` is too small for the characters of the texts, or there is no text."""
+    """Train a lower-casing WordPiece tokenizer like BERT's, with at most `size` tokens, fewer if the texts are too
+    short.
+
+    Raises:
+        ValueError: `size` is too small for the characters of the texts, or there is no text.
+    """
     from tokenizers import trainers
 
     tokenizer = _empty_wordpiece({BERT_SPECIALS.unk: 0})
     continuations = _continuations(texts, tokenizer)
-    # The trainer numbers "##x" in the order of a hash map that differs between processes, and ties between merges
-    # follow these numbers; as special tokens they are numbered beforehand.
+    # The trainer numbers "##x" in the order of a hash map, which differs between processes, and breaks ties between
+    # merges by these numbers. As special tokens they get fixed numbers.
     reserved = [*BERT_SPECIALS.names, *continuations]
     trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=reserved, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
@@ -334,14 +347,17 @@ def train_wordpiece(texts: Sequence[str], size: int) -> TextTokenizer:
 
 
 def train_bpe(texts: Sequence[str], size: int) -> TextTokenizer:
-    """A case-keeping BPE tokenizer with byte fallback as LLaMA-2's with at most `size` tokens: digits stand alone,
-    merges never cross a word or punctuation, unknown characters become bytes. ValueError where `size` is too small for
-    256 bytes and the characters of the texts, or there is no text."""
+    """Train a cased BPE tokenizer with byte fallback like LLaMA-2's, with at most `size` tokens. Digits are single
+    tokens, merges never cross words or punctuation, and unknown characters become bytes.
+
+    Raises:
+        ValueError: `size` is too small for 256 bytes and the characters of the texts, or there is no text.
+    """
     from tokenizers import trainers
 
     tokenizer = _empty_bpe({}, [])
     reserved = [*_BPE_SPECIALS, *_BYTES]
-    # <pad> and <mask> are added afterwards and count.
+    # <pad> and <mask> are added later and count towards `size`.
     trainer = trainers.BpeTrainer(vocab_size=size - 2, special_tokens=reserved, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     vocabulary = _numbered(tokenizer, first=reserved)
@@ -355,11 +371,12 @@ TRAINERS: Mapping[str, Callable[[Sequence[str], int], TextTokenizer]] = {
     "wordpiece": train_wordpiece,
     "bpe": train_bpe,
 }
-"""By the recipe's words."""
+"""Training functions by the recipe's name of the tokenizer."""
 
 
 def with_frequent_characters(texts: Sequence[str], most: int) -> list[str]:
-    """The texts without all but their `most` frequent characters, so that rare ones take no room of a vocabulary."""
+    """Replace all but the `most` frequent characters of the texts by spaces, so that rare ones do not fill the
+    vocabulary."""
     counts = Counter(character for text in texts for character in text)
     frequent = {character for character, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]}
     rare = str.maketrans(dict.fromkeys((character for character in counts if character not in frequent), " "))
@@ -396,7 +413,7 @@ def _empty_bpe(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> "To
 
 
 def _continuations(texts: Iterable[str], tokenizer: "Tokenizer") -> list[str]:
-    """Every "##x" that occurs inside a word of the texts, sorted."""
+    """Return every "##x" that occurs inside a word of the texts, sorted."""
     words: set[str] = set()
     for text in texts:
         words.update(text.split(" "))
@@ -413,7 +430,7 @@ def _model(tokenizer: "Tokenizer") -> dict[str, Any]:
 
 
 def _numbered(tokenizer: "Tokenizer", first: Sequence[str]) -> dict[str, int]:
-    """The trained vocabulary with new ids: `first`, then characters, then merges, each as they were learned."""
+    """Renumber the trained vocabulary: `first`, then characters, then merges, each in the order they were learned."""
     trained = _model(tokenizer)["vocab"]
     rest = sorted(trained.keys() - set(first), key=lambda token: (len(token.removeprefix(_PREFIX)) > 1, trained[token]))
     return {token: number for number, token in enumerate([*first, *rest])}

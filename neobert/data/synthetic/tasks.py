@@ -1,8 +1,8 @@
-"""Labelled data of the micro-world: eight tasks in GLUE's form, three sets of pairs, seven embedding tasks.
+"""Labelled data of the micro-world: eight tasks in GLUE's format, three sets of pairs, seven embedding tasks.
 
-Train sets and pairs name only the concepts of `Lexicon.part("train")`, validation sets and embedding tasks only those
-of `part("validation")`, so that what was learned is measured on other words. Column names, label ids and splits are
-those of nyu-mll/glue and of mteb.
+Train sets and pairs use only the concepts of `Lexicon.part("train")`, validation sets and embedding tasks only those of
+`part("validation")`, so that scores are measured on unseen words. Column names, label ids and splits are those of
+nyu-mll/glue and of mteb.
 """
 
 import random
@@ -47,7 +47,7 @@ Violation = Literal["agreement", "determiner", "valency", "order"]
 
 
 def judged_sentence(rng: random.Random, words: Lexicon) -> tuple[str, Violation | None]:
-    """A sentence and the rule that it breaks: None for an acceptable one (6 of 10)."""
+    """Draw a sentence and the rule that it violates, None for an acceptable one (6 of 10)."""
     clause = _with_attractor(rng, words, draw_clause(rng, words, name_rate=0.0))
     if rng.random() < 0.6:
         return sentence(active(clause, Wording(rng))), None
@@ -84,26 +84,26 @@ Maker = Callable[[random.Random, Lexicon], Example]
 
 VARIATION_RATE = 0.4
 FREE_VARIATION_RATE = 0.7
-"""How many of the words of a second sentence differ from the first's: of GLUE's tasks, and of all others."""
+"""Rate at which the second sentence uses other synonyms than the first: in GLUE tasks, and in all others."""
 ENTAILMENT, NEUTRAL, CONTRADICTION = 0, 1, 2
 _MOST_ALTERED = 4
-"""All slots of a full clause."""
+"""Number of slots of a full clause."""
 
 
 def _pair(rng: random.Random, first: Clause, second: Clause, rate: float = VARIATION_RATE) -> tuple[str, str]:
-    """Both clauses as sentences, the second partly in other words than the first."""
+    """Return both clauses as sentences, the second with partly different synonyms."""
     wording = Wording(rng)
     said = sentence(active(first, wording))
     return said, sentence(active(second, wording.varied(rate)))
 
 
 def _full_clause(rng: random.Random, words: Lexicon) -> Clause:
-    """A clause with every slot filled and no adjective."""
+    """Draw a clause with every slot filled and no adjective."""
     return draw_clause(rng, words, transitive_rate=1.0, place_rate=1.0, adjective_rate=0.0)
 
 
 def _similarity(altered: int) -> float:
-    """Of a clause and one in which so many slots are altered."""
+    """Return the similarity of two clauses that differ in `altered` slots."""
     return 5.0 - 1.25 * altered
 
 
@@ -148,7 +148,7 @@ def _inference(rng: random.Random, words: Lexicon, label: int) -> tuple[Clause, 
 
 
 def _mnli(rng: random.Random, words: Lexicon, *, mismatched: bool = False) -> Example:
-    """The mismatched genre reports its premise (`anna says that …`) or puts it in the passive."""
+    """Draw an example; in the mismatched genre the premise is reported (`anna says that …`) or passive."""
     label = rng.randrange(3)
     premise, hypothesis = _inference(rng, words, label)
     wording = Wording(rng)
@@ -194,13 +194,16 @@ _VALIDATION_EXAMPLES = 300
 
 
 def example_counts(task: str) -> tuple[int, int]:
-    """Examples of the train split and of all validation splits of a task together."""
+    """Return the number of examples in the train split, and in all validation splits together."""
     return _TASKS[task][2], _VALIDATION_EXAMPLES * (len(TASK_SPLITS[task]) - 1)
 
 
 def task_examples(task: str, split: str, *, seed: int = 0) -> dict[str, list[Any]]:
-    """Columns of one split of one task, by GLUE's names; no example occurs twice. ValueError where there is no such
-    task or split."""
+    """Return the columns of one split of a task, named as in GLUE; no example occurs twice.
+
+    Raises:
+        ValueError: there is no such task or split.
+    """
     require_split(task, split)
     columns, maker, train_examples = _TASKS[task]
     if split == "validation_mismatched":
@@ -255,12 +258,12 @@ PAIR_SETS = tuple(_SETS)
 
 
 def pair_instruction(name: str) -> str:
-    """What stands before the queries of a set."""
+    """Return the instruction put before the queries of a set."""
     return _SETS[name][2]
 
 
 def pairs(name: str, *, seed: int = 0) -> Iterator[Pair]:
-    """The pairs of one set of `PAIR_SETS`; no query comes twice."""
+    """Yield the pairs of one set of `PAIR_SETS`; no query occurs twice."""
     maker, count, _ = _SETS[name]
     rng, words, seen = random.Random(f"synthetic pairs {name} seed {seed}"), lexicon().part("train"), set[str]()
     while len(seen) < count:
@@ -280,7 +283,7 @@ _DOCUMENTS, _SUMMARIES = 40, 3
 
 
 def _opinions(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
-    """Reviews of two polarities."""
+    """Make reviews, positive and negative."""
 
     def reviews(of: Lexicon, count: int) -> Table:
         labels = [number % 2 for number in range(count)]
@@ -290,7 +293,7 @@ def _opinions(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
 
 
 def _things(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
-    """Somebody does something to a thing: of which of four kinds is it?"""
+    """Make sentences about a thing, labelled with its kind, one of four."""
     kinds = sorted({noun.hypernym or "" for noun in words.nouns})
     objects = [draw_noun_phrase(rng, words.nouns, words.adjectives, adjective_rate=0.0) for _ in range(_TEST_TEXTS)]
     said = []
@@ -301,7 +304,7 @@ def _things(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
 
 
 def _paraphrases(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
-    """Two sentences that say the same, or differ in one or two things."""
+    """Make pairs of sentences with the same meaning, or with one or two slots altered."""
     labels = [number % 2 for number in range(_PAIRS)]
     pairs = []
     for label in labels:
@@ -317,11 +320,11 @@ _TOLD: Mapping[Asked, tuple[Slot, ...]] = {
     "what": ("subject", "verb"),
     "where": ("subject", "verb", "object"),
 }
-"""What a question tells, so that a sentence that differs in it is no answer."""
+"""Slots stated in each kind of question; a sentence that differs in one of them is not an answer."""
 
 
 def _answers(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
-    """A question, its answer, and sentences that differ from it in something that the question tells."""
+    """Make questions, their answers, and negatives that differ in a slot stated in the question."""
     table: dict[str, list[str | list[str]]] = {"query": [], "positive": [], "negative": []}
     for _ in range(_QUERIES):
         clause, wording = _full_clause(rng, words), Wording(rng)
@@ -337,13 +340,13 @@ def _answers(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
 
 
 def _meaning(clause: Clause) -> tuple[str, ...]:
-    """Which concepts a clause is about; two clauses that differ in none of them are never in one corpus."""
+    """Return the concepts of a clause; no two clauses of a corpus have the same ones."""
     assert clause.object is not None and clause.place is not None
     return clause.subject.noun.name, clause.verb.name, clause.object.noun.name, clause.place.name
 
 
 def _retrieval(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
-    """Sentences, and a corpus in which each is said in other words, beside near misses."""
+    """Make query sentences, and a corpus with a paraphrase of each and near misses."""
     meanings: dict[tuple[str, ...], Clause] = {}
     queries: list[Clause] = []
     while len(queries) < _QUERIES:
@@ -371,7 +374,7 @@ def _retrieval(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
 
 
 def _similar(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
-    """Two sentences that differ in none to all of their slots."""
+    """Make pairs of sentences that differ in none to all of their slots."""
     altered = [rng.randint(0, _MOST_ALTERED) for _ in range(_PAIRS)]
     clauses = [_full_clause(rng, words) for _ in altered]
     pairs = [
@@ -383,7 +386,7 @@ def _similar(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
 
 
 def _summaries(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
-    """Good summaries of an event, and others that get more and more of it wrong."""
+    """Make correct summaries of an event, and summaries with an increasing number of wrong slots."""
     human: list[list[str]] = []
     machine: list[list[str]] = []
     for _ in range(_DOCUMENTS):
@@ -422,7 +425,7 @@ EMBEDDING_TASKS: tuple[EmbeddingTask, ...] = tuple(
 
 
 def embedding_tables(name: str, *, seed: int = 0) -> TaskTables:
-    """The tables of one of `EMBEDDING_TASKS`; the same arguments give the same bytes everywhere."""
+    """Return the tables of one of `EMBEDDING_TASKS`; the same arguments give the same bytes everywhere."""
     rng = random.Random(f"synthetic embedding task {name} seed {seed}")
     (category,) = (task.category for task in EMBEDDING_TASKS if task.name == name)
     return checked_tables(category, _TABLE_MAKERS[name](rng, lexicon().part("validation")), name)

@@ -1,13 +1,13 @@
-"""The micro-world: concepts with synonyms, hypernyms, antonyms and facts; clauses, how they are said, what follows.
+"""The micro-world: concepts with synonyms, hypernyms, antonyms and facts; clauses, their wordings and entailments.
 
-A `Clause` is a meaning, which a `Wording` turns into words: it decides which synonym a concept is given, so that one
-clause said with a wording and with its varied twin is a paraphrase. Edits of a clause follow the world's own logic: a
-synonym keeps the truth; a hypernym, a dropped adjective or a dropped place follow from an affirmed clause; an antonym
-or a flipped negation contradicts it; altered slots leave it open.
+A `Clause` is a meaning. A `Wording` turns it into words by choosing a synonym for each concept, so one clause in a
+wording and in a varied wording gives a paraphrase. Edits of a clause follow the logic of the world. A synonym preserves
+truth. A hypernym, a dropped adjective or a dropped place follows from an affirmed clause. An antonym or a flipped
+negation contradicts it. With altered slots, the truth stays open.
 
-Every concept that fine-tuning may name has two synonyms with the same inflections. Even-numbered concepts of a kind
-belong to the fine-tuning train sets, odd-numbered ones to the validation sets (`Lexicon.part`), so that a validation
-score measures what pre-training taught about words that fine-tuning never showed.
+Every concept that can occur in fine-tuning data has two synonyms with the same inflections. Even-numbered concepts of a
+kind occur in the train sets, odd-numbered ones in the validation sets (`Lexicon.part`), so that validation scores
+measure what the model learned in pre-training about words that are absent from fine-tuning.
 """
 
 import random
@@ -19,7 +19,7 @@ from typing import Literal
 Part = Literal["train", "validation"]
 
 WORLD_SEED = 2026
-"""Seed of the facts. It is no argument: documents and tasks of every seed speak about the same world."""
+"""Seed of the facts. It is a constant, so that documents and tasks of every seed are about the same world."""
 
 _CATEGORIES: dict[str, tuple[str, ...]] = {
     "animal": ("dog hound", "cat kitten", "horse pony", "rabbit hare"),
@@ -67,7 +67,7 @@ class Concept:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the encyclopaedia says about a noun: its usual place, quality, deed and object of the deed."""
+    """Encyclopaedic facts about a noun: its usual place, quality, action and object of the action."""
 
     place: Concept
     adjective: Concept
@@ -77,7 +77,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """The concepts that a text may draw from; `part` restricts it to one side of the fine-tuning split."""
+    """Concepts that texts are drawn from; `part` restricts them to one side of the fine-tuning split."""
 
     nouns: tuple[Concept, ...]
     transitive_verbs: tuple[Concept, ...]
@@ -93,7 +93,7 @@ class Lexicon:
         return tuple(noun for noun in self.nouns if noun.animate)
 
     def part(self, part: Part) -> "Lexicon":
-        """Concepts of one side of the split. Names, hypernyms and function words are on both sides."""
+        """Return the concepts of one side of the split. Names, hypernyms and function words are on both sides."""
         offset = {"train": 0, "validation": 1}[part]
         return replace(
             self,
@@ -107,21 +107,21 @@ class Lexicon:
         )
 
     def content_words(self) -> frozenset[str]:
-        """Every form of every concept that the split divides."""
+        """Return every form of every concept that is subject to the split."""
         concepts = (*self.nouns, *self.transitive_verbs, *self.intransitive_verbs, *self.places, *self.adjectives)
         forms = {word for concept in concepts for synonym in concept.synonyms for word in synonym}
         return frozenset(forms | set(self.praise) | set(self.blame))
 
 
 def plural(word: str) -> str:
-    """Regular plural or third person: dog → dogs, pony → ponies, brush → brushes."""
+    """Return the regular plural or third person: dog → dogs, pony → ponies, brush → brushes."""
     if word.endswith("y") and word[-2] not in "aeiou":
         return word[:-1] + "ies"
     return word + ("es" if word.endswith(("s", "x", "ch", "sh")) else "s")
 
 
 def past(word: str) -> str:
-    """Regular past: walk → walked, chase → chased."""
+    """Return the regular past: walk → walked, chase → chased."""
     return word + ("d" if word.endswith("e") else "ed")
 
 
@@ -138,7 +138,7 @@ def _concept(
 
 @cache
 def lexicon(*, web: bool = False) -> Lexicon:
-    """The world's words; `web` adds the categories that only the diverse corpus speaks about."""
+    """Return the words of the world; `web` adds the categories that only occur in the web corpus."""
     categories = [name for name in _CATEGORIES if web or name not in _WEB_ONLY_CATEGORIES]
     opposites = [pair for left, right in _OPPOSITES for pair in ((left, right), (right, left))]
     return Lexicon(
@@ -159,20 +159,20 @@ def lexicon(*, web: bool = False) -> Lexicon:
 
 @cache
 def category(name: str) -> Concept:
-    """The hypernym as a noun of its own, with no synonym: animal, animals."""
+    """Return a hypernym as a noun without synonyms: animal, animals."""
     return _concept("noun", name, plural, hypernym=name)
 
 
 @cache
 def antonym(adjective: str) -> Concept:
-    """The antonym of the adjective of this name."""
+    """Return the antonym of the adjective with this name."""
     adjectives = {concept.name: concept for concept in lexicon(web=True).adjectives}
     return adjectives[adjectives[adjective].opposite or ""]
 
 
 @cache
 def facts() -> dict[str, Facts]:
-    """The facts of each noun, by the noun's name."""
+    """Return the facts of each noun, by the noun's name."""
     rng, words = random.Random(f"facts of world {WORLD_SEED}"), lexicon(web=True)
     return {
         noun.name: Facts(
@@ -195,7 +195,7 @@ PLURAL_DETERMINERS = ("the", "these", "two", "some")
 
 @dataclass(frozen=True)
 class NounPhrase:
-    """A determiner, perhaps an adjective, a noun or name, and words after the noun (a relative clause)."""
+    """A determiner, an optional adjective, a noun or name, and words after the noun (a relative clause)."""
 
     noun: Concept
     plural: bool = False
@@ -206,7 +206,7 @@ class NounPhrase:
 
 @dataclass(frozen=True)
 class Clause:
-    """Who does what to whom, where, and whether it is denied."""
+    """A meaning: subject, verb, object and place, and whether it is negated."""
 
     subject: NounPhrase
     verb: Concept
@@ -216,7 +216,7 @@ class Clause:
 
 
 class Wording:
-    """One speaker's choice of synonyms: drawn at a concept's first mention and kept afterwards."""
+    """One speaker's choice of synonyms, drawn at a concept's first mention and kept afterwards."""
 
     def __init__(self, rng: random.Random, chosen: dict[str, int] | None = None) -> None:
         self._rng = rng
@@ -230,14 +230,15 @@ class Wording:
         return concept.synonyms[self._chosen[concept.name]]
 
     def varied(self, rate: float) -> "Wording":
-        """Another speaker: of the concepts mentioned so far each is called differently at `rate`, at least one is."""
+        """Return another speaker's wording: each concept mentioned so far changes its synonym at `rate`, at least one
+        does."""
         names = list(self._chosen)
         changed = {name for name in names if self._rng.random() < rate} or {self._rng.choice(names)}
         return Wording(self._rng, {name: index ^ (name in changed) for name, index in self._chosen.items()})
 
 
 def sentence(words: Sequence[str], end: str = ".") -> str:
-    """Words and their end mark, separated by spaces, with `a` before a vowel written `an`."""
+    """Join words and the end mark with spaces, writing `a` before a vowel as `an`."""
     following = (*words[1:], end)
     spelled = ("an" if w == "a" and after[0] in "aeiou" else w for w, after in zip(words, following, strict=True))
     return " ".join((*spelled, end))
@@ -256,7 +257,7 @@ def place_words(place: Concept | None, wording: Wording) -> Words:
 
 
 def active(clause: Clause, wording: Wording, *, agreement: bool = True) -> Words:
-    """`the dog chases a cat in the forest`; with `agreement=False` the verb takes the wrong number."""
+    """Return `the dog chases a cat in the forest`; with `agreement=False` the verb has the wrong number."""
     as_plural = clause.subject.plural == agreement
     base, third, _ = wording.forms(clause.verb)
     verb = [_do(as_plural), "not", base] if clause.negated else [base if as_plural else third]
@@ -264,14 +265,14 @@ def active(clause: Clause, wording: Wording, *, agreement: bool = True) -> Words
 
 
 def past_tense(clause: Clause, wording: Wording) -> Words:
-    """`the dog chased a cat`, `the dog did not chase a cat`."""
+    """Return `the dog chased a cat`, `the dog did not chase a cat`."""
     base, _, past = wording.forms(clause.verb)
     verb = ["did", "not", base] if clause.negated else [past]
     return [*noun_phrase_words(clause.subject, wording), *verb, *_rest(clause, wording)]
 
 
 def passive(clause: Clause, wording: Wording, *, agreement: bool = True) -> Words:
-    """`a cat is chased by the dog`. Asserts an object."""
+    """Return `a cat is chased by the dog`. The clause must have an object."""
     assert clause.object is not None
     be = "are" if clause.object.plural == agreement else "is"
     denial = ["not"] if clause.negated else []
@@ -280,13 +281,13 @@ def passive(clause: Clause, wording: Wording, *, agreement: bool = True) -> Word
 
 
 def polar_question(clause: Clause, wording: Wording) -> Words:
-    """`does the dog chase a cat`."""
+    """Return `does the dog chase a cat`."""
     subject = noun_phrase_words(clause.subject, wording)
     return [_do(clause.subject.plural), *subject, wording.forms(clause.verb)[0], *_rest(clause, wording)]
 
 
 def open_question(clause: Clause, asked: Asked, wording: Wording) -> Words:
-    """`who chases a cat`, `what does the dog chase`, `where does the dog chase a cat`."""
+    """Return `who chases a cat`, `what does the dog chase` or `where does the dog chase a cat`."""
     base, third, _ = wording.forms(clause.verb)
     objects = noun_phrase_words(clause.object, wording) if clause.object else []
     if asked == "who":
@@ -296,7 +297,7 @@ def open_question(clause: Clause, asked: Asked, wording: Wording) -> Words:
 
 
 def askable(clause: Clause) -> list[Asked]:
-    """The open questions that a clause answers."""
+    """Return the open questions that a clause answers."""
     asked: list[Asked] = ["who", "what"] if clause.object else ["who"]
     return [*asked, "where"] if clause.place else asked
 
@@ -313,7 +314,7 @@ def _rest(clause: Clause, wording: Wording) -> Words:
 def draw_noun_phrase(
     rng: random.Random, nouns: Sequence[Concept], adjectives: Sequence[Concept], adjective_rate: float = 0.35
 ) -> NounPhrase:
-    """A phrase about one of `nouns`, with agreeing determiner and, at `adjective_rate`, one of `adjectives`."""
+    """Draw a phrase with one of `nouns`, an agreeing determiner and, at `adjective_rate`, one of `adjectives`."""
     noun, is_plural = rng.choice(nouns), rng.random() < 0.5
     determiner = rng.choice(PLURAL_DETERMINERS if is_plural else SINGULAR_DETERMINERS)
     adjective = rng.choice(adjectives) if rng.random() < adjective_rate else None
@@ -330,7 +331,7 @@ def draw_clause(
     adjective_rate: float = 0.35,
     name_rate: float = 0.15,
 ) -> Clause:
-    """A clause whose subject is animate and whose object, if any, is another concept than its subject."""
+    """Draw a clause with an animate subject and, if transitive, an object that is a different concept."""
     if subject is None and rng.random() < name_rate:
         subject = NounPhrase(rng.choice(words.names))
     if subject is None:
@@ -344,7 +345,7 @@ def draw_clause(
 
 
 def relative_clause(rng: random.Random, words: Lexicon, head: NounPhrase, wording: Wording) -> tuple[str, ...]:
-    """`that chases the cats` or `near the cats`: its own noun may differ from the head in number (an attractor)."""
+    """Draw `that chases the cats` or `near the cats`; its noun may differ from the head in number (an attractor)."""
     others = [noun for noun in words.nouns if noun is not head.noun]
     other = draw_noun_phrase(rng, others, words.adjectives, adjective_rate=0.0)
     if rng.random() < 0.4:
@@ -354,7 +355,7 @@ def relative_clause(rng: random.Random, words: Lexicon, head: NounPhrase, wordin
 
 
 def alter(rng: random.Random, words: Lexicon, clause: Clause, slot: Slot) -> Clause:
-    """The clause with another, unrelated concept in one slot, which it fills."""
+    """Replace the concept in one filled slot of the clause by an unrelated one."""
     if slot == "verb":
         verbs = words.transitive_verbs if clause.object else words.intransitive_verbs
         return replace(clause, verb=_other(rng, verbs, clause.verb))
@@ -367,7 +368,7 @@ def alter(rng: random.Random, words: Lexicon, clause: Clause, slot: Slot) -> Cla
 
 
 def alter_slots(rng: random.Random, words: Lexicon, clause: Clause, count: int) -> Clause:
-    """`count` of the filled slots altered (all of them where there are fewer); the place is altered last."""
+    """Alter `count` of the filled slots (all if there are fewer), the place last."""
     central: list[Slot] = ["subject", "verb", "object"] if clause.object else ["subject", "verb"]
     order = rng.sample(central, len(central))
     if clause.place:
@@ -378,7 +379,8 @@ def alter_slots(rng: random.Random, words: Lexicon, clause: Clause, count: int) 
 
 
 def weaken(rng: random.Random, clause: Clause) -> Clause:
-    """A clause that follows: a hypernym for a noun, or an adjective or the place left out. Unchanged if denied."""
+    """Return a clause that follows: a hypernym for a noun, or an adjective or the place left out. Negated clauses are
+    unchanged."""
     if clause.negated:
         return clause
     edits = [replace(clause, subject=phrase) for phrase in _weaker_phrases(clause.subject)]
@@ -390,7 +392,7 @@ def weaken(rng: random.Random, clause: Clause) -> Clause:
 
 
 def contradict(rng: random.Random, clause: Clause) -> Clause:
-    """A clause that cannot hold with this one: an antonym (of an affirmed clause) or the negation flipped."""
+    """Return a clause that contradicts this one: an antonym (if it is affirmed) or the negation flipped."""
     antonyms = []
     if clause.subject.adjective and not clause.negated:
         antonyms.append(replace(clause, subject=_opposite(clause.subject, clause.subject.adjective)))
@@ -402,7 +404,7 @@ def contradict(rng: random.Random, clause: Clause) -> Clause:
 
 
 def leave_open(rng: random.Random, words: Lexicon, clause: Clause) -> Clause:
-    """A clause that neither follows nor is excluded: two or three slots altered."""
+    """Return a clause that neither follows nor contradicts: two or three slots are altered."""
     return alter_slots(rng, words, clause, rng.choice((2, 3)))
 
 
