@@ -1,9 +1,9 @@
-"""Which variants answer a question: the ladder, leave-one-out, add-one, or a factorial over the same modifications.
+"""Designs of experiments: the ladder, leave-one-out, add-one, and factorials over the same modifications.
 
-A factor is one or more of the ladder's modifications under a short name. Variants of designs have readable names from
-which they can be made again: `M9-norm` (all of M9 but one factor), `M0+masking` (the baseline and one), and
-`F:positions+norm` (a cell of a factorial). Which variants these are taken from says the ladder: its `whole` and its
-`root`. Runs are named by recipes, so equal cells and the ladder share them.
+A factor is one or more of the ladder's modifications under a short name. Variants of designs are made from their
+names: `M9-norm` (M9 without one factor), `M0+masking` (the baseline with one), and `F:positions+norm` (a cell of a
+factorial). M9 and M0 stand for the ladder's `whole` and `root`. Runs are named by recipes, so equal cells and the
+ladder share them.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -20,15 +20,18 @@ from neobert.errors import did_you_mean
 
 DesignKind = Literal["ladder", "leave-one-out", "add-one", "factorial"]
 Fraction = Literal["full", "half"]
-MOST_FACTORS = 8  # 256 variants: more is a typing error
+MOST_FACTORS = 8  # 256 variants: more is probably a typing error
 CELL = "F:"
 Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class Design:
-    """Variants and what can be learnt from them. `factors` are those that it varies, in the order of the ladder;
-    `left_out` has a sentence for each variant that its scale cannot hold."""
+    """Variants and the claims that they support.
+
+    `factors` are the varied ones, in the order of the ladder. `left_out` has a sentence for each variant that is not
+    possible at the scale.
+    """
 
     kind: DesignKind
     factors: tuple[str, ...]
@@ -38,25 +41,25 @@ class Design:
 
     @property
     def title(self) -> str:
-        """What it is, in a few words."""
+        """A short title: the kind and its factors."""
         half = "half of the " if self.fraction == "half" else ""
         return self.kind if self.kind == "ladder" else f"{half}{self.kind} over {', '.join(self.factors)}"
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Which claims it supports, and what a reader must know about its factors."""
+        """The claims that it supports, and the cautions of its factors."""
         claim = claims()["half" if self.fraction == "half" else self.kind]
         return (claim, *cautions(self.factors))
 
 
 def cautions(names: Iterable[str]) -> list[str]:
-    """What a reader must know about some factors."""
+    """Return the cautions of the named factors."""
     factors = ladders.current().factors
     return [factors[name].caution for name in names if name in factors and factors[name].caution]
 
 
 def claims() -> Mapping[str, str]:
-    """Which claims each design supports."""
+    """Return the claims that each design supports."""
     ladder = ladders.current()
     root, whole, end = ladder.root.name, ladder.whole.name, ladder.end.name
     return {
@@ -80,10 +83,10 @@ def claims() -> Mapping[str, str]:
 
 
 def design_of(kind: DesignKind, factors: Sequence[str] = (), fraction: Fraction = "full") -> Design:
-    """A design over factors by name; none stands for all that it can vary (a factorial needs names).
+    """Return a design over the named factors; no name means all that it can vary (a factorial needs names).
 
     Raises:
-        ValueError: a name is unknown, a factor cannot be varied so, or there are too few or too many.
+        ValueError: a name is unknown, the design cannot vary a factor, or there are too few or too many.
     """
     ladder = ladders.current()
     known = ladder.factors
@@ -110,10 +113,10 @@ def design_of(kind: DesignKind, factors: Sequence[str] = (), fraction: Fraction 
 
 
 def design_at(design: Design, scale: Scale, vocabulary: Vocabulary, *, strict: bool) -> Design:
-    """A design without the variants that a scale cannot hold; where it is `strict`, it must hold all.
+    """Return the design without the variants that are impossible at a scale; if `strict`, none may be.
 
     Raises:
-        ValueError: a variant is not.
+        ValueError: `strict`, and a variant is impossible.
     """
     problems = {}
     for variant in design.variants:
@@ -129,7 +132,7 @@ def design_at(design: Design, scale: Scale, vocabulary: Vocabulary, *, strict: b
 
 
 def _varied(kind: DesignKind, wanted: Sequence[str]) -> tuple[str, ...]:
-    """The factors wanted in the order of the ladder, each once, checked."""
+    """Return the wanted factors in the order of the ladder, each once, after checking them."""
     known = ladders.current().factors
     parts = {name: factor.removed if kind == "leave-one-out" else factor.added for name, factor in known.items()}
     possible = tuple(name for name, modifications in parts.items() if modifications)
@@ -142,8 +145,11 @@ def _varied(kind: DesignKind, wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 def cells(factors: Sequence[str], fraction: Fraction = "full") -> list[tuple[str, ...]]:
-    """The combinations of a factorial, by the factors that are on. The half holds those with an even number of factors
-    off, the whole set among them (defining relation I = the product of all factors)."""
+    """Return the combinations of a factorial, as the factors that are on.
+
+    The half fraction has those with an even number of factors off, so also the one with all factors on (defining
+    relation I = the product of all factors).
+    """
     settings = product((False, True), repeat=len(factors))
     return [
         tuple(name for name, is_on in zip(factors, setting, strict=True) if is_on)
@@ -153,14 +159,14 @@ def cells(factors: Sequence[str], fraction: Fraction = "full") -> list[tuple[str
 
 
 def _of_ladder(make: Callable[[Ladder, Name], Variant]) -> Callable[[Name], Variant]:
-    """A function of the ladder in use, which makes each variant once."""
+    """Wrap a function to use the current ladder and to cache each variant."""
     once = cache(make)
     return wraps(make)(lambda name: once(ladders.current(), name))
 
 
 @_of_ladder
 def cell(ladder: Ladder, switched_on: tuple[str, ...]) -> Variant:
-    """The root with some factors on; the root itself with none."""
+    """Return the root with some factors on; without factors the root itself."""
     if not switched_on:
         return ladder.root
     modifications = [modification for name in switched_on for modification in ladder.factors[name].added]
@@ -169,13 +175,13 @@ def cell(ladder: Ladder, switched_on: tuple[str, ...]) -> Variant:
 
 @_of_ladder
 def with_one(ladder: Ladder, name: str) -> Variant:
-    """The root with one factor on."""
+    """Return the root with one factor on."""
     return ladder.root.derive(f"{ladder.root.name}+{name}", *ladder.factors[name].added)
 
 
 @_of_ladder
 def without(ladder: Ladder, name: str) -> Variant:
-    """The whole without one factor: derived anew from the root with all of the whole's modifications but the
+    """Return the whole without one factor, derived from the root with all modifications of the whole except the
     factor's."""
     whole, removed = ladder.whole, ladder.factors[name].removed
     left = [modification for modification in ladders.modifications_of(whole) if modification not in removed]
@@ -184,7 +190,7 @@ def without(ladder: Ladder, name: str) -> Variant:
 
 
 def single_variants() -> dict[str, Variant]:
-    """Every variant that leaves one factor out of the whole or adds one to the root, by name."""
+    """Return all variants that leave one factor out of the whole or add one to the root, by name."""
     factors = ladders.current().factors
     left_out = [without(name) for name, factor in factors.items() if factor.removed]
     added = [with_one(name) for name, factor in factors.items() if factor.added]
@@ -192,16 +198,19 @@ def single_variants() -> dict[str, Variant]:
 
 
 def variants_of_designs(labels: Iterable[str]) -> dict[str, Variant]:
-    """Every variant of a design that records may show, by name: those with one factor more or less, and all cells of
-    the factorials that the labels of records speak of."""
+    """Return all variants of designs that records may name: those with one factor more or less, and all cells of the
+    factorials in the labels of records."""
     factorials = possible_factorials(labels)
     over = [cell(each) for factors in factorials for each in cells(factors) if each]
     return single_variants() | {variant.name: variant for variant in over}
 
 
 def possible_factorials(names: Iterable[str]) -> list[tuple[str, ...]]:
-    """The factors of factorials that names of cells may come from: all of them together first, since the cell in which
-    all are on may bear the name of the ladder's variant; then the sets that no other one contains."""
+    """Return the factor sets of the factorials that named cells may belong to.
+
+    The union of all factors comes first, because the cell with all factors on may have the name of the ladder's
+    variant; then the sets that no other one contains.
+    """
     found = sorted({switched_on for name in names if (switched_on := factors_of_cell(name))})
     together = tuple(factor for factor in ladders.current().factors if any(factor in one for one in found))
     largest = [one for one in found if len(one) > 1 and not any(set(one) < set(other) for other in found)]
@@ -209,15 +218,14 @@ def possible_factorials(names: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 def factors_of_cell(name: str) -> tuple[str, ...] | None:
-    """The factors that are on in a cell of a factorial, from its name; None for any other name."""
+    """Return the factors that are on in a cell of a factorial, from its name; None for any other name."""
     words = tuple(name.removeprefix(CELL).split("+"))
     in_order = tuple(name for name, factor in ladders.current().factors.items() if name in words and factor.added)
     return words if name.startswith(CELL) and words == in_order else None
 
 
 def named(name: str) -> Variant | None:
-    """The variant of a design, at a rate or with a share of the steps, from its name alone; None where it is no such
-    name.
+    """Return the variant of a design, at a rate or with a share of the steps, from its name; None for other names.
 
     Raises:
         ValueError: as `rates.variant_named` and `budgets.variant_named`.
@@ -229,12 +237,13 @@ def named(name: str) -> Variant | None:
 
 
 def chosen_variants(names: Sequence[str]) -> list[Variant]:
-    """Variants by name, `all` (the ladder) or a range such as M0..M5, each once, in the order of the ladder; those of
-    designs (M9-norm, F:positions+norm), at other rates (M4@rate4e-3) and with fewer steps (M4@steps0.25) behind them,
-    also of several (M0..M5@steps0.25).
+    """Return variants by name, `all` (the ladder) or a range such as M0..M5, each once, in the order of the ladder.
+
+    Variants of designs (M9-norm, F:positions+norm), at other rates (M4@rate4e-3) and with fewer steps (M4@steps0.25,
+    also M0..M5@steps0.25) come after them.
 
     Raises:
-        ValueError: a name is unknown, or no variant can have the rate or the share of the steps that it says.
+        ValueError: a name is unknown, or its rate or share of the steps is impossible.
     """
     known = ladders.variants()
     on_ladder = [name for name in known if "@" not in name]

@@ -1,6 +1,6 @@
 """The plan: variants or an external model × seeds × stages → runs with ids, folders and states.
 
-Planning reads the folder of runs and the source's names; it writes nothing.
+Planning only reads the folder of runs and the names of the source; it writes nothing.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -43,20 +43,22 @@ EMBEDDING_FIELDS: Mapping[str, frozenset[str]] = {
     "mteb contrastive": frozenset(EmbeddingProtocol.model_fields),
     "mteb zero_shot": frozenset({"precision"}),
 }
-"""By the title of a run: the fields of the embedding protocol that decide it."""
+"""The fields of the embedding protocol that determine a run, by the title of the run."""
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run of a plan, where it lies and how far it is."""
+    """A run of a plan with its folder and state."""
 
     run: Run
     folder: Path
     state: State
 
     def decisive(self, embedding: EmbeddingProtocol) -> dict[str, Any]:
-        """What of an embedding protocol decides the run: variants with the same pre-training that agree in it share the
-        run."""
+        """Return the fields of an embedding protocol that determine the run.
+
+        Variants with the same pre-training and the same values of these fields share the run.
+        """
         return embedding.model_dump(include=set(EMBEDDING_FIELDS.get(self.run.title, ())))
 
 
@@ -64,8 +66,8 @@ class PlannedRun:
 class PlanRow:
     """The planned runs on one encoder at a scale.
 
-    `name` is what jobs and messages call it: the variant's, or the model's id. `heading` stands above tables. `data_of`
-    is the variant whose data it reads, for prefetch. `skipped` names tasks without data and why.
+    `name` is the name in jobs and messages: the variant's name or the model's id. `heading` is the heading of tables.
+    `data_of` is the variant whose data it reads, for prefetch. `skipped` maps tasks without data to the reason.
     """
 
     name: str
@@ -81,7 +83,7 @@ class PlanRow:
         return [planned.run for planned in self.planned]
 
     def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:
-        """What run.json says of a run beside its specification."""
+        """Return the entries of a run's run.json other than its specification."""
         common = {"scale": self.scale, "data": source.label, "unavailable_tasks": self.skipped}
         return common | current().labels
 
@@ -93,7 +95,7 @@ class PlanRow:
 
 @dataclass(frozen=True, kw_only=True)
 class VariantRow(PlanRow):
-    """One variant with one seed. Recipes are scaled; `stages` are its runs of pre-training, planned or not."""
+    """One variant with one seed. Recipes are scaled; `stages` are its pre-training runs, planned or not."""
 
     variant: Variant
     seed: int
@@ -104,18 +106,18 @@ class VariantRow(PlanRow):
 
     @property
     def title(self) -> str:
-        """What the variant changes at this scale and on these data."""
+        """The title of the variant at this scale and on these data."""
         origins = {"corpus": self.stages[0].corpus_origin, "tokenizer": self.stages[0].tokenizer_origin}
         return change_label(self.variant, self.recipe, self.parent_recipe, origins)
 
     @property
     def parameters(self) -> int:
-        """Parameters of the pre-training model."""
+        """The number of parameters of the pre-training model."""
         return parameter_count(self.recipe.pretraining.model, self.recipe.pretraining.longest_context).total
 
     @property
     def delta(self) -> dict[str, tuple[Any, Any]]:
-        """What differs from the parent at this scale: {dotted path: (before, after)}."""
+        """The differences from the parent at this scale: {dotted path: (before, after)}."""
         return {} if self.parent_recipe is None else difference(self.parent_recipe, self.recipe)
 
     @cached_property
@@ -125,7 +127,7 @@ class VariantRow(PlanRow):
         return {name: recipe for name, recipe in recipes.items() if recipe.pretraining == self.recipe.pretraining}
 
     def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:
-        """The variants that share the run, and of a stage of pre-training also the first one's parent and changes."""
+        """Return the variants that share the run; for pre-training also the parent and changes of the first one."""
         wanted = planned.decisive(self.recipe.embedding)
         names = [name for name, twin in self._twins.items() if planned.decisive(twin.embedding) == wanted]
         names += [self.name] if self.name not in names else []
@@ -143,16 +145,16 @@ class VariantRow(PlanRow):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRow(PlanRow):
-    """An external model with all seeds. `protocol` is the variant whose embedding protocol it gets, None the ladder's.
+    """An external model with all seeds, measured like the variants, for the baselines of Tables 3 and 4.
 
-    Measured like the variants, so that baselines of Tables 3 and 4 can be run again.
+    `protocol` is the variant whose embedding protocol it uses; None means the ladder's.
     """
 
     model: ExternalModel
     protocol: Variant | None = None
 
     def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:
-        """The name ends in the protocol where another than the ladder's decides the run."""
+        """Return the labels. The name ends in the protocol if one other than the ladder's determines the run."""
         model, name = self.model, self.model.name
         if self.protocol is not None:
             usual, own = (_recipe_for_models(self.scale, source, each).embedding for each in (None, self.protocol))
@@ -175,10 +177,10 @@ def plan(
     finetuning_seeds: Sequence[int] | None = None,
     choice: EmbeddingChoice = EVERYTHING,
 ) -> list[VariantRow]:
-    """One row a variant and seed. Data may be missing, except what `choice` names and what mteb reads.
+    """Return one row per variant and seed. Data may be missing, except what `choice` names and what mteb reads.
 
-    `finetuning_seeds` are those of fine-tuning; None stands for the seed of pre-training. A variant at a rate that it
-    has at the scale anyway is the variant itself.
+    `finetuning_seeds` are the seeds of fine-tuning; None means the seed of pre-training. A variant at the rate that it
+    has at the scale anyway is replaced by the variant itself.
 
     Raises:
         MissingData, ValueError: as `embedding_runs`; the scale replaces the rate of a variant's name.
@@ -229,9 +231,9 @@ def plan_model(
     choice: EmbeddingChoice = EVERYTHING,
     protocol: str | None = None,
 ) -> ModelRow:
-    """The row of an external model: GLUE studies on `grid`, contrastive fine-tuning and evaluations, once a seed.
+    """Return the row of an external model: GLUE studies on `grid`, contrastive fine-tuning and evaluations per seed.
 
-    `protocol` names the variant whose embedding protocol it gets; None stands for the ladder's, as that of the grid.
+    `protocol` names the variant whose embedding protocol it uses. None means the ladder's, also for `grid`.
 
     Raises:
         MissingData, ValueError: as `embedding_runs`; there is nothing to run, or no such variant.
@@ -262,7 +264,7 @@ def plan_model(
 
 
 def _recipe_for_models(scale: Scale, source: Source, protocol: Variant | None, grid: Grid | None = None) -> Recipe:
-    """The ladder's recipe at a scale, with the embedding protocol of a variant or another grid where one is given."""
+    """Return the ladder's recipe at a scale, with another embedding protocol or grid if given."""
     usual = current().root.recipe
     changes = {"grid": grid or usual.grid, "embedding": (protocol.recipe if protocol else usual).embedding}
     return scaled(usual.model_copy(update=changes), scale, vocabulary_of(source))
@@ -273,7 +275,7 @@ def _planned(index: Index, runs: Iterable[Run]) -> tuple[PlannedRun, ...]:
 
 
 def unfinished(rows: Sequence[PlanRow]) -> list[Run]:
-    """Every run once that was not done when it was planned; costly pre-training first, so that workers end together."""
+    """Return each run that was not done when planned, once; costly pre-training first, so that workers end together."""
     open_runs = {planned.run.id: planned.run for row in rows for planned in row.planned if planned.state != "done"}
     stages = sorted(
         only(open_runs.values(), PretrainingRun),
@@ -284,7 +286,7 @@ def unfinished(rows: Sequence[PlanRow]) -> list[Run]:
 
 
 def with_tasks(row: PlanRow, tasks: Collection[str]) -> PlanRow:
-    """A row with the GLUE studies of some tasks, the studies that they start from, and what else is not done."""
+    """Return the row with only these tasks' GLUE studies, the studies they start from, and other unfinished runs."""
     studies = only(row.runs, GlueStudy)
     wanted = {study.id for study in studies if study.task in tasks}
     started_from = {study.starts_from.study for study in studies if study.id in wanted} - wanted

@@ -1,5 +1,5 @@
-"""The runs of a recipe, or of an external model measured by one: pre-training, GLUE studies, readouts, contrastive
-fine-tuning and tasks of MTEB, as specifications."""
+"""Specifications of the runs of a recipe, or of an external model measured with one: pre-training, GLUE studies,
+readouts, contrastive fine-tuning and tasks of MTEB."""
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -36,8 +36,11 @@ from neobert.runs.specifications import (
 
 @dataclass(frozen=True)
 class EmbeddingChoice:
-    """What the stages contrastive and mteb read, by name; None stands for all that the source has, tasks of
-    MTEB(eng, v2) alone aside. `zero_shot` measures what pre-training ends with, without contrastive fine-tuning."""
+    """Names of the data that the stages contrastive and mteb read.
+
+    None means everything that the source has, except tasks that are only in MTEB(eng, v2). `zero_shot` measures the
+    pre-trained encoder without contrastive fine-tuning.
+    """
 
     pairs: Sequence[str] | None = None
     tasks: Sequence[str] | None = None
@@ -51,10 +54,10 @@ EVERYTHING = EmbeddingChoice()
 
 @dataclass(frozen=True)
 class EncoderWeights:
-    """Weights that later stages start from: those of a stage of pre-training, or of an external model.
+    """Weights that later stages start from: those of a pre-training stage or of an external model.
 
-    `context` is that of the stage, `most_tokens` what the encoder reads at most, both in tokens; None where nothing
-    bounds them.
+    `context` is the context of the stage, `most_tokens` the longest input of the encoder, both in tokens; None means
+    unbounded.
     """
 
     id: str
@@ -67,14 +70,14 @@ class EncoderWeights:
 
     @classmethod
     def of_stage(cls, run: PretrainingRun) -> Self:
-        """What a stage of pre-training ends with."""
+        """Return the final weights of a pre-training stage."""
         recipe = run.recipe
         context = recipe.stages[-1].context
         return cls(run.id, run.stage, context, recipe.longest_context, run.tokenizer_origin, recipe.seed)
 
     @classmethod
     def of_model(cls, model: ExternalModel) -> Self:
-        """An external model."""
+        """Return the weights of an external model."""
         return cls(model.id, 0, model.context, model.context, model.tokenizer_origin, 0, model)
 
 
@@ -82,12 +85,12 @@ class EncoderWeights:
 
 
 def missing_tasks(source: Source) -> dict[str, str]:
-    """The GLUE tasks that a source cannot fine-tune, and why."""
+    """Return the GLUE tasks that cannot be fine-tuned with a source, and why."""
     return {task: reason for task, reason in source.tasks().items() if reason}
 
 
 def pretraining_runs(recipe: Pretraining, seed: int, source: Source) -> list[PretrainingRun]:
-    """One run a stage; each knows its predecessor by id."""
+    """Return one run per stage; each names its predecessor by id."""
     runs: list[PretrainingRun] = []
     for count in range(1, len(recipe.stages) + 1):
         run = PretrainingRun(
@@ -102,7 +105,7 @@ def pretraining_runs(recipe: Pretraining, seed: int, source: Source) -> list[Pre
 
 
 def variant_studies(recipe: Recipe, trained: Sequence[PretrainingRun], seed: int, source: Source) -> list[GlueStudy]:
-    """The studies of every checkpoint that a recipe measures; `trained` are its stages."""
+    """Return the studies of every checkpoint that a recipe measures; `trained` are its stages."""
     measured = trained if recipe.checkpoints == "every_stage" else trained[-1:]
     points = recipe.grid.points()
     return [
@@ -115,7 +118,7 @@ def variant_studies(recipe: Recipe, trained: Sequence[PretrainingRun], seed: int
 def glue_studies(
     encoder: EncoderWeights, protocol: FineTuning, points: tuple[Point, ...], seed: int, source: Source
 ) -> list[GlueStudy]:
-    """One study a task that the source can fine-tune, MNLI before those that start from it."""
+    """Return one study per task that the source has data for, MNLI before the tasks that start from it."""
     context = encoder.context or protocol.max_tokens
     transfer_task, transferred = current().transfer_task, current().transferred_tasks
     protocol = protocol.model_copy(update={"max_tokens": min(protocol.max_tokens, context)})
@@ -147,15 +150,18 @@ def glue_studies(
 
 
 def protocol_on(task: str, protocol: FineTuning, *, transfers: bool) -> FineTuning:
-    """A protocol as far as it decides anything on a task, which starts from another one or not: what cannot matter
-    there is neutral, so that variants share the trials in which they agree."""
+    """Return the protocol with neutral values for the fields that have no effect on a task.
+
+    Variants therefore share trials that only differ in such fields. `transfers` is True if the task starts from
+    another one.
+    """
     scores_once = len(TASKS[task].metrics) == len(TASKS[task].validation_splits) == 1
     idle = [*(["transferred"] if not transfers else []), *(["decisive_metric"] if scores_once else [])]
     return protocol.model_copy(update={name: neutral_values(FineTuning)[name] for name in idle})
 
 
 def readout_evaluation(run: PretrainingRun, scale: Scale, source: Source) -> ReadoutEvaluation:
-    """All readouts of a stage of pre-training, on every corpus of the source, in the context that all variants have."""
+    """Return all readouts of a pre-training stage, on all corpora of the source, in the shortest context of a scale."""
     corpora = {}
     for corpus in CORPORA:
         with suppress(MissingData):
@@ -182,13 +188,13 @@ def embedding_runs(
     stages: Collection[str],
     choice: EmbeddingChoice,
 ) -> tuple[list[ContrastiveRun | EmbeddingEvaluation], dict[str, str]]:
-    """Contrastive fine-tuning of an encoder, once a seed, and the evaluations behind it; and why there is no
-    fine-tuning where its data are missing.
+    """Return the contrastive runs of an encoder, one per seed, and the evaluations after them.
 
-    `embedding` is the protocol at the wanted scale.
+    The second value says why there is no fine-tuning if its data are missing. `embedding` is the protocol at the
+    scale.
 
     Raises:
-        MissingData: pairs that are named are not there, or data that an evaluation needs.
+        MissingData: named pairs, or data that an evaluation needs, are not there.
         ValueError: a name is unknown.
     """
     is_measured = "mteb" in stages
@@ -225,11 +231,11 @@ def embedding_runs(
 
 
 def pair_sets(source: Source, names: Sequence[str] | None, mix: Mix = "paper") -> tuple[PairSet, ...]:
-    """The data sets that are asked for, or all that the source has; of published ones those of the mix.
+    """Return the named data sets, or all that the source has; of published ones only those of the mix.
 
     Raises:
         MissingData: one is not there, or there is none at all.
-        ValueError: the source knows no such name.
+        ValueError: the source has no data set of this name.
     """
     if names is None:
         others = DECLARED_SETS.keys() - set(sets_of(mix))
@@ -249,10 +255,10 @@ def pair_sets(source: Source, names: Sequence[str] | None, mix: Mix = "paper") -
 
 
 def wanted_tasks(source: Source, choice: EmbeddingChoice) -> tuple[EmbeddingTask, ...]:
-    """The source's tasks that are chosen.
+    """Return the chosen tasks of the source.
 
     Raises:
-        MissingData: the source has none, or not one that is named.
+        MissingData: the source has no tasks, or lacks one that is named.
         ValueError: a name is unknown.
     """
     available = source.embedding_tasks()
@@ -264,7 +270,7 @@ def wanted_tasks(source: Source, choice: EmbeddingChoice) -> tuple[EmbeddingTask
 def evaluation_after(
     run: ContrastiveRun, embedding: EmbeddingProtocol, tasks: Sequence[EmbeddingTask], source: Source
 ) -> EmbeddingEvaluation:
-    """Tasks after contrastive fine-tuning, with the instructions that were trained with.
+    """Return the evaluation after contrastive fine-tuning, with instructions as in training.
 
     Raises:
         MissingData: a task's data are not there.
@@ -285,10 +291,11 @@ def evaluation_after(
 def zero_shot_evaluation(
     encoder: EncoderWeights, embedding: EmbeddingProtocol, tasks: Sequence[EmbeddingTask], source: Source
 ) -> EmbeddingEvaluation:
-    """Tasks on an encoder as it was pre-trained.
+    """Return the evaluation of an encoder as it was pre-trained.
 
-    Texts are as long as after contrastive fine-tuning; an encoder that was never trained with instructions gets none. A
-    model of sentence-transformers is measured as its modules.json describes it, with its own prompts.
+    Texts have the same maximum length as after contrastive fine-tuning. An encoder that was never trained with
+    instructions gets none. A sentence-transformers model is measured according to its modules.json, with its own
+    prompts.
 
     Raises:
         MissingData: a task's data are not there.

@@ -1,8 +1,8 @@
-"""Scales: how a recipe shrinks while it keeps the modification it is about.
+"""Scales: rules that shrink a recipe and keep its modifications.
 
-A rule maps one number of the paper to a smaller one and looks at that number alone (layers and width together are one
-shape), so equal numbers stay equal and a scaled variant differs from its scaled parent by nothing that it does not
-declare. Numbers without a row in a table follow the scale's formula.
+A rule maps one number of the paper to a smaller one and depends on no other number (layers and width together are one
+shape). Equal numbers therefore stay equal, and a scaled variant only differs from its scaled parent by what it
+declares. Numbers without a row in a table follow the scale's formula.
 """
 
 from collections.abc import Mapping
@@ -21,12 +21,11 @@ Shape = tuple[int, int]
 
 @dataclass(frozen=True)
 class Rules:
-    """The tables of one scale; shapes are (layers, width). Lengths and steps that are in no table are in proportion to
-    the first row.
+    """The tables of one scale; shapes are (layers, width). Other lengths and steps shrink like the first row.
 
-    `contrastive` is what it changes of the protocol of contrastive fine-tuning, whose short courses have no time to
-    warm up all the way, so they also fall. `documents` are those of a corpus of the synthetic source. A `large` scale
-    uses all cores.
+    `contrastive` changes the protocol of contrastive fine-tuning. The paper's rate only rises; these short runs warm
+    up quickly and also decay. `documents` is the number of documents in a synthetic corpus. A `large` scale uses all
+    cores.
     """
 
     shapes: Mapping[Vocabulary, Mapping[Shape, Shape]]
@@ -49,8 +48,8 @@ class Rules:
 
 
 SMOKE = Rules(
-    # Trained vocabularies are small, so that blocks hold nearly all parameters; with a published one the two embedding
-    # tables weigh more and M8 must be deeper to have M7's size.
+    # With small trained vocabularies nearly all parameters are in the blocks. With a published vocabulary the two
+    # embedding tables are larger, and M8 must be deeper to have as many parameters as M7.
     shapes={
         "trained": {(12, 768): (3, 128), (16, 1056): (4, 144), (16, 1008): (4, 136), (28, 768): (6, 120)},
         "published": {(12, 768): (3, 128), (16, 1056): (4, 144), (16, 1008): (4, 136), (28, 768): (7, 136)},
@@ -67,8 +66,8 @@ SMOKE = Rules(
         "learning_rates": {2e-5: 1e-3, 3e-5: 1.5e-3},
         "weight_decays": {1e-2: 1e-2, 1e-5: 1e-5},
     },
-    # The released ±0.02 uniform start learns no relation between words in so few tokens; these scales do. Learned
-    # positions must stay small beside them.
+    # With the released initialization, uniform in ±0.02, so few tokens are not enough to learn relations between
+    # words; with these scales they are. Learned positions must stay small in comparison.
     model={
         "initialization": {
             "distribution": "normal",
@@ -97,25 +96,26 @@ LAPTOP1 = replace(
     contexts={512: 128, 1024: 192, 2048: 256, 4096: 384},
     tokens_per_step={131_072: 2048, 2_097_152: 3072},
     steps={1_000_000: 2000, 50_000: 100},
-    # One point of the grid, and at most 300 steps of 32 examples a task.
+    # One point of the grid, and at most 300 steps of 32 examples per task.
     grid={"batch_sizes": {32: 32}, "learning_rates": {2e-5: 1e-3}, "weight_decays": {1e-2: 1e-2, 1e-5: 1e-5}},
     finetuning={**SMOKE.finetuning, "train_examples": 2400},
     trained_vocabulary_size=8192,
     contrastive={"steps": 500, "texts_per_step": 128, "warmup_steps": 50, "decay_steps": 500, "max_tokens": 128},
     documents=100_000,
 )
-"""What `laptop` was until schema 3 of the records. M0 learns nothing but frequencies there."""
+"""The scale called `laptop` until schema 3 of the records. M0 only learns word frequencies at it."""
 
 LAPTOP = replace(
     LAPTOP1,
     contexts={512: 64, 1024: 96, 2048: 128, 4096: 192},
     tokens_per_step={131_072: 1024, 2_097_152: 1536},
     steps={1_000_000: 6000, 50_000: 300},
-    # Adam's steps are absolute: embeddings that start large drown learned positions for as long as a laptop trains.
+    # Adam's step size does not depend on a weight's scale: embeddings that start large dominate learned positions
+    # throughout a run of this length.
     model={"initialization": {**SMOKE.model["initialization"], "embedding_scale": 0.02}},
     data={"long_documents": "split"},
 )
-"""Real text in minutes of a core: every variant leaves the plateau of word frequencies, and all of a text is read."""
+"""Real text in minutes on one core: every variant learns more than word frequencies, and long texts are read whole."""
 
 
 PROXY_SHAPES = {(12, 768): (6, 384), (16, 1056): (8, 512), (16, 1008): (8, 480), (28, 768): (12, 448)}
@@ -146,25 +146,25 @@ PROXY = Rules(
 
 
 Scale = str
-"""The name of a scale; `paper` is the recipe as it is written."""
+"""The name of a scale; `paper` is the unchanged recipe."""
 SCALES: tuple[Scale, ...] = ("smoke", "laptop1", "laptop", "proxy", "paper")
 
 RULES: Mapping[Scale, Rules] = {"smoke": SMOKE, "laptop1": LAPTOP1, "laptop": LAPTOP, "proxy": PROXY}
-"""Of the scales that every ladder has."""
+"""The rules of the scales that every ladder has."""
 
 
 def known_scales() -> tuple[Scale, ...]:
-    """The scales that every ladder has, and behind them those of the ladder in use."""
+    """Return the scales that every ladder has, followed by those of the ladder in use."""
     return tuple(dict.fromkeys((*SCALES, *ladders.current().scales)))
 
 
 def rules_of(scale: Scale) -> Rules | None:
-    """The tables of a scale, those of the ladder in use first; None for recipes as they are written."""
+    """Return the rules of a scale, first looking in the ladder in use; None for the paper's scale."""
     return None if scale == "paper" else ladders.current().scales.get(scale) or RULES[scale]
 
 
 def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
-    """The recipe at a scale; `vocabulary` says whether tokenizers are trained on the data or published ones.
+    """Return the recipe at a scale; `vocabulary` says whether tokenizers are trained on the data or published.
 
     Raises:
         ValueError: the shrunk recipe is impossible.
@@ -182,7 +182,7 @@ def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
         _shrink_stage(stage, rules)
     finetuning = tree["finetuning"]
     finetuning.update(rules.finetuning, max_tokens=_context(rules, finetuning["max_tokens"]))
-    for axis, values in tree["grid"].items():  # what the scale keeps of each, or all where it keeps none
+    for axis, values in tree["grid"].items():  # the values that the scale keeps, or all if it keeps none
         kept = tuple(rules.grid[axis][value] for value in values if value in rules.grid[axis])
         tree["grid"][axis] = kept or values
     tree["embedding"]["precision"] = "fp32"  # for vectors of small models
@@ -191,18 +191,18 @@ def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
 
 
 def scaled_rate(rate: float, scale: Scale) -> float:
-    """A peak rate of pre-training at a scale; one that no rule is about stays as it is."""
+    """Return the peak rate of pre-training at a scale; a rate without a rule is unchanged."""
     rules = rules_of(scale)
     return rate if rules is None else rules.peak_learning_rates.get(rate, rate)
 
 
 def vocabulary_of(source: Source) -> Vocabulary:
-    """Whether a source trains its tokenizers or brings published ones."""
+    """Return whether a source trains its tokenizers or uses published ones."""
     return "trained" if source.trains_tokenizers else "published"
 
 
 def scaled_variant(variant: Variant, scale: Scale, vocabulary: Vocabulary) -> tuple[Recipe, Recipe | None]:
-    """The variant's recipe and its parent's at a scale, proven to differ as declared."""
+    """Return the recipes of a variant and its parent at a scale, after checking that they differ as declared."""
     recipe = scaled(variant.recipe, scale, vocabulary)
     if variant.parent is None:
         return recipe, None
@@ -212,7 +212,7 @@ def scaled_variant(variant: Variant, scale: Scale, vocabulary: Vocabulary) -> tu
 
 
 def trained_vocabulary_size(scale: Scale) -> int | None:
-    """The size of vocabularies that are trained at a scale; None where they have the size of the published ones."""
+    """Return the size of vocabularies trained at a scale; None if they have the size of the published ones."""
     rules = rules_of(scale)
     return None if rules is None else rules.trained_vocabulary_size
 
@@ -239,7 +239,7 @@ def _context(rules: Rules, tokens: int) -> int:
 
 
 def _in_proportion(table: Mapping[int, int], number: int) -> int:
-    """A number that a table does not have, as its first row shrinks."""
+    """Shrink a number that is not in the table in proportion to the first row."""
     first, shrunk = next(iter(table.items()))
     return shrunk * number // first
 
@@ -259,7 +259,7 @@ def _shrink_stage(stage: dict[str, Any], rules: Rules) -> None:
 
 
 def _shrink_contrastive(contrastive: dict[str, Any], rules: Rules) -> None:
-    """Another number of texts a step than the baseline's stays in proportion to it."""
+    """Shrink the contrastive protocol in place. Texts per step stay in proportion to the baseline's."""
     texts, baseline = contrastive["texts_per_step"], ladders.current().root.recipe.embedding.contrastive
     contrastive.update(rules.contrastive)
     contrastive["optimization"]["peak_learning_rate"] = rules.contrastive_peak_learning_rate
@@ -268,21 +268,24 @@ def _shrink_contrastive(contrastive: dict[str, Any], rules: Rules) -> None:
 
 
 def synthetic_documents(scale: Scale) -> int:
-    """Documents a corpus of the synthetic source holds at a scale."""
+    """Return the number of documents in a synthetic corpus at a scale."""
     rules = rules_of(scale)
     return 4_000_000 if rules is None else rules.documents
 
 
 def shortest_context(scale: Scale) -> int:
-    """That of the ladder's variants at a scale, in tokens: every one can be measured in it."""
+    """Return the shortest context of the ladder's variants at a scale, in tokens; all can be measured in it."""
     longest = (variant.recipe.pretraining.longest_context for variant in ladders.variants().values())
     shortest, rules = min(longest), rules_of(scale)
     return shortest if rules is None else _context(rules, shortest)
 
 
 def execution_at(scale: Scale) -> Execution:
-    """How a scale runs on one machine unless flags say otherwise. One thread a worker: for small models a second thread
-    mostly burns time, and equal threads make equal bits."""
+    """Return the default execution of a scale on one machine.
+
+    Small scales use one thread per worker: a second thread gains little for small models, and results are only
+    bit-exact with the same number of threads.
+    """
     rules = rules_of(scale)
     common = Execution(
         threads=1,

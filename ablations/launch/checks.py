@@ -1,4 +1,4 @@
-"""What must hold before a plan is run or submitted: data are here, stages fit into memory, earlier runs exist."""
+"""Checks before a plan is run or submitted: data are available, stages fit into memory, earlier runs exist."""
 
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -38,9 +38,9 @@ SPLITTING_ENGINES: tuple[EngineWord, ...] = ("zero1", "zero2")
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a run would fail in the queue; `missing` tells an absent run from a refused configuration.
+    """Why a run would fail in the queue: a `missing` run, or else an invalid configuration.
 
-    What is `wasteful` would run, with processes that do nothing.
+    A `wasteful` run would work, but with idle processes.
     """
 
     sentence: str
@@ -54,9 +54,9 @@ class Problem:
 def requirements(
     chosen: Sequence[Variant], scale: Scale, stages: Collection[StageName], benchmarks: Sequence[str] | None = None
 ) -> Needs:
-    """Corpora, tokenizers, tasks and pairs that variants read at a scale, each once; every stage needs tokenizers.
+    """Return the corpora, tokenizers, tasks and pairs that variants read at a scale; every stage needs tokenizers.
 
-    `benchmarks` are those of mteb; None stands for MTEB(eng, v1).
+    `benchmarks` are those of mteb; None means MTEB(eng, v1).
 
     Raises:
         ValueError: there is no such benchmark.
@@ -79,10 +79,10 @@ def requirements(
 
 
 def require_data(rows: Sequence[PlanRow], source: Source) -> None:
-    """Check that what the unfinished runs read is on this machine, and that mteb is installed where they need it.
+    """Check that the data of unfinished runs is on this machine, and that mteb is installed if they need it.
 
     Raises:
-        MissingData: runs do not read the hub; the items are named.
+        MissingData: the data are on the hub, which runs do not read, or mteb is missing; the message names the items.
     """
     runs = unfinished(rows)
     if only(runs, EmbeddingEvaluation) and find_spec("mteb") is None:
@@ -127,7 +127,7 @@ def _read_by(runs: Sequence[Run]) -> Needs:
 
 
 def misfits(rows: Sequence[PlanRow], machine: Machine) -> list[Problem]:
-    """The stages that are not done and do not fit into the GPU's memory, each with what would."""
+    """Return the unfinished stages that do not fit into the GPU's memory, each with a setting that would."""
     if machine.gpu_memory_gb is None:
         return []
     sentences = {
@@ -157,7 +157,7 @@ def _misfit(run: PretrainingRun, machine: Machine) -> str:
 
 
 def _remedy(run: PretrainingRun, machine: Machine) -> str:
-    """The least change after which one row fits: an engine that splits more, then more GPUs under it."""
+    """Return the smallest change with which one row fits: an engine that shards more, then more GPUs."""
     gpus = machine.gpus
     while gpus <= MOST_GPUS:
         for engine in SPLITTING_ENGINES:
@@ -169,10 +169,10 @@ def _remedy(run: PretrainingRun, machine: Machine) -> str:
 
 
 def require_heldout_context(context: int | None, rows: Sequence[PlanRow]) -> None:
-    """Check that every variant can be measured in the common context, where one is asked for.
+    """Check that every variant can be measured in the common context, if one is given.
 
     Raises:
-        ValueError: it has no room for text, or is beyond a variant's learned positions.
+        ValueError: the context has no room for text, or exceeds a variant's learned positions.
     """
     if context is None:
         return
@@ -192,7 +192,7 @@ def require_heldout_context(context: int | None, rows: Sequence[PlanRow]) -> Non
 
 
 def validate(rows: Sequence[PlanRow], layout: Layout, machine: Machine) -> list[Problem]:
-    """Everything that would keep an unfinished run from running, each once. Imports torch where models are built."""
+    """Return all problems that would make an unfinished run fail, each once. Imports torch to build models."""
     coming = {run.reference for run in unfinished(rows)}
     problems = misfits(rows, machine)
     models: dict[str, tuple[str, Pretraining]] = {}
@@ -215,10 +215,10 @@ def validate(rows: Sequence[PlanRow], layout: Layout, machine: Machine) -> list[
 
 
 def refuse(problems: Sequence[Problem]) -> list[str]:
-    """The sentences about waste, where there is nothing worse.
+    """Raise the first problem that is not just wasteful; otherwise return the sentences of the wasteful ones.
 
     Raises:
-        ValueError: a run is refused.
+        ValueError: the configuration of a run is invalid.
         MissingData: a run is not there.
     """
     refused = [problem for problem in problems if not problem.wasteful]
@@ -230,14 +230,14 @@ def refuse(problems: Sequence[Problem]) -> list[str]:
 
 
 def _has_weights(folder: Path) -> bool:
-    """Whether a study was closed, or training finished and its weights were kept."""
+    """Return whether a study was closed, or training finished and its weights were kept."""
     if (folder / "selection.json").exists():
         return True
     return (folder / "done.json").exists() and any(folder.glob("checkpoints/step-*/model.safetensors"))
 
 
 def _problems_of_rows(name: str, run: PretrainingRun, machine: Machine) -> Iterator[Problem]:
-    """How a step is divided into micro-batches and among processes."""
+    """Yield the problems of dividing a step into micro-batches and among processes."""
     stage = run.recipe.stages[-1]
     rows = stage.tokens_per_step // stage.context
     if machine.micro_batch_tokens < stage.context:
@@ -258,7 +258,7 @@ def _problems_of_rows(name: str, run: PretrainingRun, machine: Machine) -> Itera
 
 
 def _built_otherwise(pretraining: Pretraining) -> str | None:
-    """How the model, built on the meta device, differs from the plan's; None where it does not."""
+    """Return how the model, built on the meta device, differs from the plan's; None if it does not."""
     import torch
 
     from neobert.model.build import build_masked_language_model

@@ -1,4 +1,4 @@
-"""Carry a plan out as the flags say: show it, submit it, or run it with workers of this machine."""
+"""Execution of a plan according to the flags: show it, submit it, or run it with workers on this machine."""
 
 import argparse
 import os
@@ -41,13 +41,16 @@ from neobert.runs.tracking import VARIABLE as TRACKER_VARIABLE
 from neobert.runs.tracking import followed, require_tracker
 
 Observing = Callable[[Place], AbstractContextManager[Mapping[str, str]]]
-"""Opens what watches a plan being run, before anything is written; gives further variables for workers and jobs."""
+"""Context that observes the execution of a plan, entered before anything is written; yields environment variables for
+workers and jobs."""
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """A command's flags, its folder of runs, and the data that it opened, with what run files say of them. `execution`
-    is how the scale executes on this machine."""
+    """The flags of a command, its folder of runs, and the source that it opened.
+
+    `specification` describes the source in run files. `execution` is the execution of the scale on this machine.
+    """
 
     options: argparse.Namespace
     layout: Layout
@@ -62,17 +65,17 @@ class Workspace:
             row.write(self.layout, self.source, self.specification, execution)
 
     def external_model(self) -> ExternalModel:
-        """The model that --model names.
+        """Return the model that --model names.
 
         Raises:
-            MissingData, ValueError: it is not there or no encoder.
+            MissingData, ValueError: it is not there, or is not an encoder.
         """
         options = self.options
         return adopt(self.layout, folder_or_repository(options.model, options.data), trust_of(options))
 
 
 def open_workspace(options: argparse.Namespace) -> Workspace:
-    """The folder and the data that the flags name.
+    """Open the folder and the data that the flags name.
 
     Raises:
         MissingData, ValueError: as `open_source`.
@@ -86,7 +89,7 @@ def open_workspace(options: argparse.Namespace) -> Workspace:
 
 
 def _chosen_data(options: argparse.Namespace) -> str:
-    """The word or folder of `--data`; synthetic text where none was given, and never so at the paper's scale."""
+    """Return the value of `--data`; the default is synthetic text, but at the paper's scale there is none."""
     if options.data is not None:
         if not options.data.strip():
             raise ValueError("--data is empty: give synthetic, hub or a folder")
@@ -109,13 +112,13 @@ def carry_out(
     leave_failed: bool = False,
     observing: Observing = lambda place: nullcontext({}),
 ) -> int:
-    """Show, submit or run what the rows miss; returns the exit code.
+    """Show, submit or run the unfinished work of the rows; return the exit code.
 
-    `show` prints the rows: for a dry run and after a local run. With `leave_failed`, parts that failed before are not
-    tried again.
+    `show` prints the rows, for a dry run and after a local run. With `leave_failed`, parts that failed before are not
+    retried.
 
     Raises:
-        ValueError: flags, profile or plan are refused.
+        ValueError: flags, profile or plan are invalid.
         MissingData: data or an earlier run is not there.
     """
     if workspace.options.dry_run:
@@ -136,14 +139,14 @@ def carry_out(
 
 
 def _submit(workspace: Workspace, rows: Sequence[PlanRow], *, leave_failed: bool, observing: Observing) -> int:
-    """Send what is missing to SLURM and return at once."""
+    """Submit missing work to SLURM and return immediately."""
     options, layout, profile = workspace.options, workspace.layout, profile_of(workspace.options)
     execution = execution_on(profile, workspace.execution)
     submitter = submitter_of(options, layout, profile, execution, leave_failed=leave_failed)
     for remark in refuse(validate(rows, layout, machine_on(profile, execution))):
         logs().print(remark, markup=False)
     with observing("slurm") as environment:
-        os.environ.update(environment)  # jobs inherit it; an sbatch file would show its passwords
+        os.environ.update(environment)  # jobs inherit it; in an sbatch file its passwords would be readable
         os.environ.update({TRACKER_VARIABLE: options.track} if options.track else {})
         workspace.write(rows, execution)
         jobs = plan_jobs(layout, rows, profile)
@@ -158,10 +161,10 @@ def _run_locally(
     flags: Sequence[str],
     environment: Mapping[str, str],
 ) -> int:
-    """Run with workers of this machine until all is done or nothing more can be.
+    """Run with workers on this machine until everything is done or nothing more can run.
 
-    What trains in several processes comes first, so that thereafter each worker has a GPU of its own. No two workers
-    see the same GPU. `flags` and `environment` are further ones of their command.
+    Runs that train in several processes come first; after them each worker has its own GPU. No two workers see the
+    same GPU. `flags` and `environment` are added to the workers' command.
     """
     gpus = visible_gpus()
     execution = execution_on(profile_of(workspace.options), workspace.execution)
@@ -169,7 +172,9 @@ def _run_locally(
     workers = workspace.options.workers or len(gpus) or max(1, available_cores() // execution.threads)
     groups = max(1, min(workers, places))
     share = max(1, available_cores() // max(workers, groups * execution.processes))
-    execution = execution.model_copy(update={"threads": min(execution.threads, share)})  # more would crawl
+    execution = execution.model_copy(
+        update={"threads": min(execution.threads, share)}
+    )  # oversubscribed cores are very slow
     workspace.write(rows, execution)
     together: list[Run] = []
     alone: list[Run] = []
@@ -198,7 +203,7 @@ def _run_locally(
 
 
 def _report_failures(layout: Layout, runs: Sequence[Run]) -> int:
-    """One line for each failed part, with its cause; the exit code that all of them share, else 1."""
+    """Print one line with the cause for each failed part; return the exit code that all of them share, else 1."""
     index = Index(layout)
     failures = [failure for run in runs for failure in index.progress(run).failures]
     for failure in failures:
@@ -208,7 +213,7 @@ def _report_failures(layout: Layout, runs: Sequence[Run]) -> int:
 
 
 def _progress(layout: Layout, runs: Sequence[Run]) -> tuple[str, list[list[str]]]:
-    """How many runs are done, and a line for each that is at work."""
+    """Return a summary of the runs' states, and a row for each running one."""
     index = Index(layout)
     states = [index.progress(run).state for run in runs]
     running = [run for run, state in zip(runs, states, strict=True) if state == "running"]
@@ -230,7 +235,7 @@ def _progress_row(layout: Layout, run: Run, row: Row) -> list[str]:
 
 
 def _best_so_far(layout: Layout, run: Run) -> str:
-    """The best score of a grid so far, ×100 as everywhere that people read scores."""
+    """Return the best score of a grid so far, ×100 as in all tables."""
     if run.counted != "points":
         return ""
     scores = [_score_of(part.record) for part in run.parts(layout) if not part.after and part.is_done]
@@ -240,13 +245,13 @@ def _best_so_far(layout: Layout, run: Run) -> str:
 
 @cache
 def _owner(folder: Path) -> str:
-    """The first variant, or the model, for which the run of a folder was planned."""
+    """Return the first variant, or the model, that the run of a folder was planned for."""
     return (read_run_file(folder).owner if (folder / "run.json").exists() else "") or folder.name
 
 
 @cache
 def _score_of(record: Path) -> float | None:
-    """The score of a published record, which never changes; None where it is undefined or cannot be read."""
+    """Return the score of a published record, which never changes; None if it is undefined or unreadable."""
     try:
         score: float | None = read_record(record)["scores"].get("score")
     except DamagedFile:
@@ -255,7 +260,7 @@ def _score_of(record: Path) -> float | None:
 
 
 def treat_failures(layout: Layout, runs: Iterable[Run], *, retry: bool) -> None:
-    """Set the errors of failed points aside as <name>.<n>.json beside them, so that they run again, or say how to."""
+    """Rename the errors of failed points to <name>.<n>.json so that the points run again, or print how to retry."""
     parts = (part for run in runs for part in run.parts(layout))
     failed = [part for part in parts if part.error.exists() and not part.is_done]
     if retry:
@@ -270,9 +275,9 @@ def treat_failures(layout: Layout, runs: Iterable[Run], *, retry: bool) -> None:
 def measure_perplexity(
     layout: Layout, run_ids: Sequence[str], *, threads: int, as_json: bool, flags: Sequence[str] = ()
 ) -> int:
-    """Measure the pseudo-perplexity of finished stages one after the other; the worst exit code.
+    """Measure the pseudo-perplexity of finished stages one after the other; return the highest exit code.
 
-    `flags` are those of the command that measures. With `as_json` its tables go to stderr, so that stdout stays JSON.
+    `flags` are passed to the measuring command. With `as_json` its tables go to stderr, so that stdout stays JSON.
     """
     module = "neobert.evaluation.pseudo_perplexity"
     command = [sys.executable, "-m", module, "--runs", str(layout.root), *flags, "--run"]

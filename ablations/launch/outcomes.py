@@ -1,4 +1,4 @@
-"""What came out of a plan: held-out losses, best scores of grids, contrastive runs, tasks of embeddings, readouts."""
+"""Results of a plan: held-out losses, best scores of grids, contrastive runs, embedding tasks, readouts."""
 
 import json
 import statistics
@@ -29,7 +29,7 @@ Entry = Mapping[str, Any]
 
 
 def print_outcome(layout: Layout, rows: Sequence[VariantRow], *, as_json: bool) -> None:
-    """Held-out loss, best GLUE scores and those of embeddings of each variant and checkpoint, as far as they exist."""
+    """Print held-out loss, best GLUE scores and embedding scores of each variant and checkpoint, if they exist."""
     outcomes = [_outcome(layout, row, stage) for row in rows for stage in only(row.runs, PretrainingRun)]
     if as_json:
         print(json.dumps(outcomes, indent=1))
@@ -54,7 +54,7 @@ def print_outcome(layout: Layout, rows: Sequence[VariantRow], *, as_json: bool) 
 
 
 def _outcome(layout: Layout, row: VariantRow, stage: PretrainingRun) -> dict[str, Any]:
-    """What became of a checkpoint; contrastive, mteb and readouts only where the plan has them."""
+    """Return the results of a checkpoint; contrastive, mteb and readouts only if they are planned."""
     studies = [study for study in only(row.runs, GlueStudy) if study.weights == stage.id]
     tuned = [run for run in only(row.runs, ContrastiveRun) if run.weights == stage.id]
     measured = [each for each in only(row.runs, EmbeddingEvaluation) if each.encoder.pretraining == stage.id]
@@ -74,13 +74,13 @@ def _outcome(layout: Layout, row: VariantRow, stage: PretrainingRun) -> dict[str
 
 
 def _result(layout: Layout, run: Run) -> Mapping[str, Any]:
-    """What the closing record of a run says; nothing where there is none yet, or it is damaged."""
+    """Return the result in the closing record of a run; empty if there is none yet."""
     closing = run.closing(layout)
     return run.result(closing.read(closing.record)) if closing is not None and closing.is_done else {}
 
 
 def _heldout(layout: Layout, run: ContrastiveRun) -> tuple[dict[str, float] | None, dict[str, float] | None]:
-    """Loss and accuracy on held-out pairs by data set; None as long as there is no record."""
+    """Return loss and accuracy on held-out pairs by data set; None if there is no record yet."""
     part = run.closing(layout)
     scores = read_record(part.record)["scores"] if part.is_done else {}
     return scores.get("heldout_loss"), scores.get("heldout_accuracy")
@@ -136,7 +136,7 @@ def _print_means(entries: Sequence[Entry]) -> None:
 
 
 def _read_out(layout: Layout, evaluation: ReadoutEvaluation) -> dict[str, Any]:
-    """The value of each readout that has a record, by readout and corpus."""
+    """Return the value of each readout that has a record, by readout and corpus."""
     parts = zip(evaluation.readouts, evaluation.parts(layout), strict=True)
     records = {readout: read_record(part.record) for readout, part in parts if part.is_done}
     scores = {
@@ -163,7 +163,7 @@ def _print_readouts(entries: Sequence[Entry]) -> None:
 
 
 def print_model_outcome(layout: Layout, row: ModelRow, *, as_json: bool) -> None:
-    """Each contrastive run of an external model with its state and, when it is done, its scores on held-out pairs."""
+    """Print each contrastive run of an external model with its state and, if done, its scores on held-out pairs."""
     columns = ("model", "seed", "run", "state", "heldout_loss", "heldout_accuracy")
     entries: list[dict[str, Any]] = []
     for run in only(row.runs, ContrastiveRun):
@@ -195,12 +195,12 @@ def _number(value: float | None) -> str | None:
 
 
 def in_points(score: float | None) -> str | None:
-    """A score as tables print it, ×100."""
+    """Format a score for tables, ×100."""
     return None if score is None else f"{100 * score:.1f}"
 
 
 def part_entry(layout: Layout, part: Part) -> dict[str, Any]:
-    """State, score and error of a part: a trial or a task. Scores are None where there is no record yet."""
+    """Return state, score and error of a part (a trial or a task). The score is None if there is no record yet."""
     if part.is_done:
         record = read_record(part.record)
         return {"state": record["state"], "score": record["scores"].get("score"), "error": None}
@@ -209,11 +209,11 @@ def part_entry(layout: Layout, part: Part) -> dict[str, Any]:
     return {"state": state, "score": None, "error": error}
 
 
-# Tasks of embeddings
+# Embedding tasks
 
 
 def task_entries(layout: Layout, evaluation: EmbeddingEvaluation) -> list[dict[str, Any]]:
-    """One entry a task; scores are −1..1, None where there is no record yet."""
+    """Return one entry per task; scores are −1..1, None if there is no record yet."""
     encoder, entries = evaluation.encoder, []
     for task, part in zip(evaluation.tasks, evaluation.parts(layout), strict=True):
         texts = read_record(part.record)["texts"] if part.is_done else {}
@@ -237,11 +237,10 @@ def task_entries(layout: Layout, evaluation: EmbeddingEvaluation) -> list[dict[s
 def means_of(
     entries: Sequence[dict[str, Any]], available: Sequence[EmbeddingTask | TaskOnData]
 ) -> list[dict[str, Any]]:
-    """The flat mean of main scores, −1..1, of each category and of each suite of one evaluation; a task counts in all
-    of its suites.
+    """Return the flat mean of main scores, −1..1, of each category and each suite of one evaluation.
 
-    `tasks` of the `expected` tasks are in it; `available` are all tasks of the suites. `category` None stands for the
-    whole suite, whose mean is None where a task is missing.
+    A task counts in all of its suites. In each entry `tasks` is the number of scored tasks out of `expected`; the
+    category None is the whole suite, whose mean is None if a task is missing. `available` are all tasks of the suites.
     """
     means = []
     for suite in dict.fromkeys(suite for task in available for suite in suites_of(task.name, task.suite)):
@@ -263,5 +262,5 @@ def means_of(
 
 
 def expected_tasks(suite: str, available: Iterable[EmbeddingTask | TaskOnData]) -> dict[Category, int]:
-    """How many tasks each category of a suite has: mteb's benchmarks as published, any other as many as there are."""
+    """Return the number of tasks per category of a suite: as published for mteb's benchmarks, else those available."""
     return count_by_category(BENCHMARKS.get(suite) or (task for task in available if task.suite == suite))
