@@ -24,7 +24,7 @@ TARGETS = get_args(Target)
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command's flags."""
+    """Return the command's parser."""
     parser = parser_from("python -m neobert.export", __doc__)
     add = parser.add_argument
     which = parser.add_mutually_exclusive_group(required=True)
@@ -65,7 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code (0 done, 1 damaged or not pushed, 2 refused, 3 missing, 4 parity is off)."""
+    """Run the command; return its exit code (0 done, 1 damaged or not pushed, 2 refused, 3 missing, 4 parity off)."""
     options = build_parser().parse_args(arguments)
     return guarded("neobert.export", lambda: _run(options), options.out)
 
@@ -78,7 +78,7 @@ def _run(options: argparse.Namespace) -> int:
     for flag in ("checkpoints", "dry_run"):
         if vars(options)[flag]:
             raise ValueError(f"--{flag.replace('_', '-')} is for --all: name the folder of runs with it")
-    with redirect_stdout(sys.stderr):  # libraries talk, and the answer is one line of JSON
+    with redirect_stdout(sys.stderr):  # libraries print, but stdout must be one line of JSON
         if options.push is not None:
             check_repository(options.push)
             check_token(options.push)
@@ -92,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _run_all(options: argparse.Namespace) -> int:
-    """Export every finished run; the exit code of the first that failed."""
+    """Export every finished run; return the exit code of the first failure."""
     if options.step is not None:
         raise ValueError("--step is of one run: take --checkpoints for all those on the way")
     if options.instructions:

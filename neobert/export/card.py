@@ -1,6 +1,6 @@
-"""The model card of an export: what the model is, from what, how good, under which licence, and what it is not.
+"""Model cards of exports: the model, its data, scores, licence and limits.
 
-Every number stands with its record, its data and that data's revision.
+Each score is given with its record, its data and the revision of the data.
 """
 
 import json
@@ -26,7 +26,7 @@ from neobert.recipe import FineTuning, Point
 HUB = "hub:"
 EVALUATION_RESULTS = Path(".eval_results", "glue.yaml")
 READINGS: Mapping[str, Any] = neutral_values(FineTuning)
-"""What the paper says of the GLUE protocol where its code does otherwise, by field."""
+"""The paper's text on the GLUE protocol where its code differs, by field."""
 
 LIBRARIES = {"hf": "transformers", "sentence-transformers": "sentence-transformers", "onnx": "onnx"}
 REGISTER = "import neobert.hub  # registers the classes with transformers\n"
@@ -81,9 +81,9 @@ CITATION = """```bibtex
 
 @dataclass(frozen=True)
 class Score:
-    """One number. `origin` is the identity of its data, as records have it: synthetic:…, directory:… or hub:….
+    """One score. `origin` is the identity of its data, as in records: synthetic:…, directory:… or hub:….
 
-    task: the task's name in the hub's words; dataset: the data set's name here; configuration: its part of it.
+    task: the hub's name of the task; dataset: our name of the data set; configuration: the part of the data set.
     """
 
     task: str
@@ -97,12 +97,12 @@ class Score:
 
     @property
     def repository(self) -> tuple[str, str] | None:
-        """Repository and revision on the hub; None for data outside it, or of several repositories."""
+        """Repository and revision on the hub; None for data from elsewhere or from several repositories."""
         name, _, revision = self.origin.removeprefix(HUB).rpartition("@")
         return (name, revision) if self.origin.startswith(HUB) and name and "@" not in name else None
 
     def index_entry(self) -> dict[str, Any]:
-        """The number as an entry of a model card's model-index."""
+        """Return the score as an entry of a model card's model-index."""
         name, revision = self.repository or (self.origin, None)
         dataset = {"name": f"{self.dataset} {self.configuration} ({self.origin})".replace("  ", " "), "type": name}
         dataset |= {"config": self.configuration, "split": self.split} if self.configuration else {}
@@ -112,7 +112,7 @@ class Score:
 
 
 def scores_of(checkpoint: PretrainedCheckpoint) -> list[Score]:
-    """Everything recorded: the held-out loss, and the best of each GLUE task's grid. Empty for a step on the way."""
+    """Return the recorded held-out losses, and the best score of each GLUE task's grid; empty for earlier steps."""
     record = checkpoint.record
     if record is None:
         return []
@@ -133,10 +133,11 @@ def scores_of(checkpoint: PretrainedCheckpoint) -> list[Score]:
 
 
 def glue_scores(records: Sequence[Mapping[str, Any]]) -> list[Score]:
-    """The best of each task's grid, from finished trials on one checkpoint, all under one reading of the protocol.
+    """Return the best score of each task's grid, from finished trials on one checkpoint under one reading of the
+    protocol.
 
-    Several variants may measure one checkpoint, each with a protocol of its own. That of the paper counts, else the one
-    with most trials, which the notes name. In a task the settings with most trials count.
+    Several variants may share a checkpoint and differ in protocol. The paper's protocol is used, otherwise the one with
+    most trials, which the notes name. For each task, the settings with most trials are used.
     """
     by_reading: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for record in records:
@@ -154,7 +155,7 @@ def glue_scores(records: Sequence[Mapping[str, Any]]) -> list[Score]:
 
 
 def _best_of_grid(trials: Sequence[Mapping[str, Any]], reading: str) -> Score | None:
-    """The mean over seeds at the best point; None where no trial has a score: a constant prediction has none."""
+    """Return the mean over seeds at the best point, or None if no trial has a score, as with constant predictions."""
     config, origin = trials[0]["config"], trials[0]["inputs"]["task"]
     protocol = FineTuning.read({field: config[field] for field in FineTuning.model_fields if field in config})
     by_point: defaultdict[Point, list[Mapping[str, Any]]] = defaultdict(list)
@@ -184,9 +185,10 @@ def _best_of_grid(trials: Sequence[Mapping[str, Any]], reading: str) -> Score | 
 
 
 def write_evaluation_results(checkpoint: PretrainedCheckpoint, folder: Path) -> None:
-    """Write the hub's file of evaluation results, where there are any on data of the hub: others are no benchmark.
+    """Write the hub's file of evaluation results, if there are results on data from the hub.
 
-    The format is that of `huggingface_hub.EvalResultEntry`; JSON is YAML.
+    Results on other data are not benchmark results and are left out. The format is that of
+    `huggingface_hub.EvalResultEntry`; JSON is valid YAML.
     """
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
@@ -206,7 +208,10 @@ def write_evaluation_results(checkpoint: PretrainedCheckpoint, folder: Path) -> 
 
 
 def pretrained_card(checkpoint: PretrainedCheckpoint, target: str, parity: dict[str, float], with_code: bool) -> str:
-    """README.md of an export for `target`, `with_code` beside it, and the hub's metadata at its head."""
+    """Return the README.md of an export for `target`, with the hub's metadata at its head.
+
+    with_code: whether the export contains the model's code.
+    """
     run, labels, record = checkpoint.run, checkpoint.run_file.labels, checkpoint.record
     name = words(labels.get("variants", [])) or checkpoint.run_file.id
     scores = scores_of(checkpoint)
@@ -260,7 +265,7 @@ def pretrained_card(checkpoint: PretrainedCheckpoint, target: str, parity: dict[
 
 
 def contrastive_card(checkpoint: ContrastiveCheckpoint, target: str, parity: dict[str, float]) -> str:
-    """README.md of an export for `target`, and the hub's metadata at its head."""
+    """Return the README.md of an export for `target`, with the hub's metadata at its head."""
     run, labels, record = checkpoint.run, checkpoint.run_file.labels, checkpoint.record
     encoder = words([labels["model"]] if "model" in labels else labels.get("variants", [])) or checkpoint.run_file.id
     own = not run.is_external
@@ -334,10 +339,10 @@ def _score_table(scores: Sequence[Score]) -> str:
 
 
 def table_of(rows: Mapping[str, str]) -> str:
-    """A table of names and values."""
+    """Return a table of names and values as Markdown."""
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
 
 
 def words(values: Sequence[Any]) -> str:
-    """Labels as plain words: nothing in them is markup."""
+    """Join labels as plain text without markup."""
     return ", ".join(re.sub(r"[^\w ,.:=@/+-]", "", str(value)) for value in values)

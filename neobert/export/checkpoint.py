@@ -1,4 +1,4 @@
-"""What is exported: one checkpoint of a run, with everything known about it."""
+"""Checkpoints to export with their metadata, and checks of exports against them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from neobert.training import checkpoints
 
 @dataclass(frozen=True)
 class PretrainedCheckpoint:
-    """A step of a run. `record` is the finished run's, None for milestones on the way."""
+    """A step of a pre-training run. `record` is that of the finished run, None for earlier steps."""
 
     folder: Path
     run_file: RunFile
@@ -40,12 +40,12 @@ class PretrainedCheckpoint:
 
     @property
     def layout(self) -> Layout:
-        """The folder of runs that it lies in."""
+        """The layout of the folder of runs."""
         return Layout(self.folder.parent.parent)
 
     @cached_property
     def network(self) -> MaskedLanguageModel:
-        """The flat engine with these weights, without dropout."""
+        """The training engine's model with these weights, in evaluation mode."""
         network = build_masked_language_model(self.run.recipe.model, self.run.context)
         network.load_state_dict(self.weights)
         return network.eval()
@@ -56,7 +56,7 @@ class PretrainedCheckpoint:
         return text_tokenizer(self.layout, self.run, open_specified(self.run_file.source))
 
     def glue_records(self) -> list[dict[str, Any]]:
-        """The finished fine-tuning trials on this run's last weights."""
+        """Return the records of finished fine-tuning trials on the run's last weights."""
         if self.record is None:
             return []
         records, _ = read_records(self.layout.root)
@@ -70,11 +70,11 @@ class PretrainedCheckpoint:
 
 
 def open_checkpoint(folder: Path, step: int | None) -> PretrainedCheckpoint:
-    """The checkpoint of `step`, or the last one of a finished run.
+    """Open the checkpoint of `step`, or the last one of a finished run.
 
     Raises:
-        ValueError: the folder holds another kind of run.
-        MissingData: there is no such run or step, or the run is unfinished and no step is named.
+        ValueError: the folder is that of another kind of run.
+        MissingData: there is no such run or step, or the run is unfinished and no step is given.
         DamagedFile: a file does not match its checksum.
     """
     folder = folder.resolve()
@@ -87,10 +87,10 @@ def open_checkpoint(folder: Path, step: int | None) -> PretrainedCheckpoint:
 
 
 def chosen_step(folder: Path, steps: int, step: int | None) -> tuple[int, dict[str, Any] | None]:
-    """The step that is meant of a run of `steps`, and the record where that is a finished run's last.
+    """Return the step to export of a run of `steps`, and the record if it is the last step of a finished run.
 
     Raises:
-        MissingData: the run is unfinished and no step is named.
+        MissingData: the run is unfinished and no step is given.
     """
     is_done = (folder / "done.json").exists()
     if step is None and not is_done:
@@ -104,7 +104,7 @@ def require_packages(*names: str) -> None:
     """Check that packages are installed.
 
     Raises:
-        ValueError: one is not.
+        ValueError: a package is missing.
     """
     missing = [name for name in names if find_spec(name) is None]
     if missing:
@@ -116,8 +116,8 @@ TEXTS = ("A short text.", "Another, which is rather longer than the first one an
 
 
 def probes(run: PretrainingRun) -> tuple[list[Tensor], Tensor, Tensor]:
-    """Documents of random tokens, of several lengths up to the context and the same every time; and their token ids
-    and mask (documents, longest), padding on the right."""
+    """Return documents of random tokens, of several lengths up to the context and the same every time; and their token
+    ids and mask (documents, longest), padded on the right."""
     longest = min(run.context, MOST_TOKENS)
     generator = torch.Generator().manual_seed(0)
     lengths = (longest, max(1, longest // 2), max(1, longest // 7), 1)
@@ -129,7 +129,7 @@ def probes(run: PretrainingRun) -> tuple[list[Tensor], Tensor, Tensor]:
 
 @torch.no_grad()
 def flat_states(checkpoint: PretrainedCheckpoint, documents: Sequence[Tensor]) -> Tensor:
-    """Hidden states (all tokens, width) of documents packed into one row of the engine that trained them."""
+    """Return hidden states (all tokens, width) of documents packed into one row, computed by the training engine."""
     numbers = torch.cat([torch.full_like(document, number) for number, document in enumerate(documents)])
     positions = torch.cat([torch.arange(len(document)) for document in documents])
     plan = packed_plan(numbers[None], positions[None])
@@ -138,21 +138,21 @@ def flat_states(checkpoint: PretrainedCheckpoint, documents: Sequence[Tensor]) -
 
 @torch.no_grad()
 def flat_logits(checkpoint: PretrainedCheckpoint, documents: Sequence[Tensor]) -> Tensor:
-    """Logits (all tokens, vocabulary) of the same."""
+    """Return logits (all tokens, vocabulary) of documents packed into one row, computed by the training engine."""
     return checkpoint.network.decoder(flat_states(checkpoint, documents))
 
 
 def flat_means(checkpoint: PretrainedCheckpoint, documents: Sequence[Tensor]) -> Tensor:
-    """The mean hidden state (documents, width) of each document."""
+    """Return the mean hidden state of each document, (documents, width)."""
     states = flat_states(checkpoint, documents).split([len(document) for document in documents])
     return torch.stack([state.mean(dim=0) for state in states])
 
 
 def require_close(what: str, found: Tensor, expected: Tensor, tolerance: float) -> float:
-    """The largest difference, in units of the largest expected number where that exceeds 1.
+    """Return the largest difference, relative to the largest expected value if that exceeds 1.
 
     Raises:
-        ParityOff: it exceeds `tolerance`, or is no number.
+        ParityOff: the difference exceeds `tolerance` or is NaN.
     """
     scale = max(1.0, float(expected.abs().max()))
     deviation = float((found.float() - expected).abs().max()) / scale
@@ -162,10 +162,10 @@ def require_close(what: str, found: Tensor, expected: Tensor, tolerance: float) 
 
 
 def require_equal_weights(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Check that two state dicts are the same, bit by bit.
+    """Check that two state dicts are equal bit for bit.
 
     Raises:
-        ParityOff: they are not.
+        ParityOff: they are not equal.
     """
     if found.keys() != expected.keys():
         raise ParityOff(f"the exported weights lack or add {', '.join(sorted(found.keys() ^ expected.keys()))}")
@@ -175,10 +175,10 @@ def require_equal_weights(found: dict[str, Tensor], expected: dict[str, Tensor])
 
 
 def require_equal_tokens(exported: Callable[..., Mapping[str, Any]], checkpoint: PretrainedCheckpoint) -> None:
-    """Check that an exported tokenizer gives the ids, specials and truncation included, that the run was trained on.
+    """Check that an exported tokenizer returns the ids that the run was trained on, specials and truncation included.
 
     Raises:
-        ParityOff: it does not.
+        ParityOff: it returns other ids.
     """
     tokenizer = checkpoint.tokenizer
     for text in TEXTS:

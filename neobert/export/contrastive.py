@@ -1,4 +1,4 @@
-"""A contrastive run as files that other programs load, checked to give the vectors that the run gives."""
+"""Exports of contrastive runs, checked to produce the same vectors as the run."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -47,9 +47,9 @@ PROBES = (*TEXTS, "A text that is longer than any context. " * 60)
 
 @dataclass(frozen=True, eq=False)
 class ContrastiveCheckpoint:
-    """A step of a run: how the run itself makes vectors, and its encoder and tokenizer as transformers has them.
+    """A step of a run: the run's own text encoder, and its encoder and tokenizer as transformers classes.
 
-    `record` is the finished run's, None for steps on the way. `tasks` of embeddings get prompts in this `wording`.
+    `record` is that of the finished run, None for earlier steps. `tasks` get prompts in this `wording`.
     """
 
     folder: Path
@@ -68,15 +68,15 @@ class ContrastiveCheckpoint:
         return self.run_file.specification(ContrastiveRun)
 
     def expected(self, instruction: str | None = None) -> Tensor:
-        """The run's vectors of the probes."""
+        """Return the run's vectors of the probes."""
         return torch.from_numpy(self.embedder.encode(PROBES, instruction=instruction))
 
     @cached_property
     def instructions(self) -> dict[str, str]:
-        """The instruction for texts, by the names of data sets and tasks of embeddings; "" stands for none.
+        """The instruction by name of a data set of pairs or of an embedding task; "" stands for none.
 
-        mteb looks prompts up by a task's name, or by its kind where it does not know the task, with "-query" and
-        "-document" behind the name where the task has both.
+        mteb looks prompts up by the name of a task, or by its type if it does not know the task, with the suffix
+        "-query" or "-document" if the task has both.
         """
         if self.run.instructed == "nothing":
             return {}
@@ -95,8 +95,8 @@ class ContrastiveCheckpoint:
 
     @cached_property
     def prompts(self) -> dict[str, str]:
-        """Text that, put before a text, gives the tokens of its instruction in training, by names of `instructions`;
-        an instruction that no text can stand for is left out."""
+        """Prefixes of texts that give the tokens of an instruction in training, by names of `instructions`.
+        Instructions that no prefix reproduces are left out."""
         prompts = {instruction: self._prompt(instruction) for instruction in set(self.instructions.values())}
         found = {name: prompts[instruction] for name, instruction in self.instructions.items()}
         return {name: prompt for name, prompt in found.items() if prompt is not None}
@@ -125,10 +125,10 @@ def _reads_as(tokens: Any, token_ids: Any, token_types: Any) -> bool:
 
 
 def open_contrastive_checkpoint(folder: Path, step: int | None, wording: Wording = "paper") -> ContrastiveCheckpoint:
-    """The checkpoint of `step`, or the last one of a finished run; its tasks are mteb's and those of the run's source.
+    """Open the checkpoint of `step`, or the last one of a finished run, with the tasks of mteb and of its source.
 
     Raises:
-        MissingData: there is no such step, the run is unfinished and no step is named, or its source is gone.
+        MissingData: there is no such step, the run is unfinished and no step is given, or its source is gone.
         DamagedFile: a file does not match its checksum.
     """
     run_file = read_run_file(folder)
@@ -143,7 +143,7 @@ def open_contrastive_checkpoint(folder: Path, step: int | None, wording: Wording
 
 
 def _convert(layout: Layout, run: ContrastiveRun, embedder: TextEncoder) -> tuple[Any, Any]:
-    """Encoder and tokenizer; the tokenizer cuts texts as the run does."""
+    """Return encoder and tokenizer; the tokenizer cuts texts as the run does."""
     trained, tokenizer = embedder.model.model, embedder.tokenizer
     if isinstance(tokenizer, ExternalTokenizer):
         tokenizer.tokenizer.model_max_length = run.max_tokens
@@ -156,11 +156,11 @@ def _convert(layout: Layout, run: ContrastiveRun, embedder: TextEncoder) -> tupl
 
 
 def write_contrastive(checkpoint: ContrastiveCheckpoint, target: str, folder: Path) -> dict[str, float]:
-    """Write a folder for `target` and reload it; returns the deviations that were measured.
+    """Write a folder for `target` and reload it; return the measured deviations.
 
     Raises:
         ValueError: a package is not installed, or an external encoder is to be written as ONNX.
-        ParityOff: the reloaded folder does not give the run's vectors.
+        ParityOff: the reloaded folder does not produce the run's vectors.
     """
     writers = {"hf": _write_transformers, "sentence-transformers": _write_sentence_transformers, "onnx": _write_onnx}
     return writers[target](checkpoint, folder)

@@ -1,4 +1,4 @@
-"""A folder for transformers: model.safetensors, config.json, tokenizer files."""
+"""Exports for transformers (model.safetensors, config.json, tokenizer files) and for sentence-transformers."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -28,9 +28,9 @@ TOLERANCE = 1e-5
 
 
 def transformers_tokenizer(tokenizer: TextTokenizer, context: int) -> PreTrainedTokenizerFast:
-    """The same tokenizer for transformers; it frames texts itself, and reads "[MASK]" in a text as the mask.
+    """Convert a tokenizer for transformers. It adds special tokens itself and reads "[MASK]" in a text as the mask.
 
-    context: tokens, specials included, to which truncation cuts.
+    context: length after truncation in tokens, specials included.
     """
     from tokenizers import Tokenizer
     from tokenizers.processors import TemplateProcessing
@@ -53,14 +53,14 @@ def transformers_tokenizer(tokenizer: TextTokenizer, context: int) -> PreTrained
 
 
 def configuration_of(run: PretrainingRun, tokenizer: TextTokenizer) -> NeoBERTConfig:
-    """The configuration of a pre-training run's model."""
+    """Return the transformers configuration of a pre-training run's model."""
     ids = tokenizer.ids
     special_ids = {"pad_token_id": ids.pad, "cls_token_id": ids.cls, "sep_token_id": ids.sep}
     return NeoBERTConfig.from_recipe(run.recipe.model, run.context, dtype="float32", **special_ids)
 
 
 def masked_language_model(checkpoint: PretrainedCheckpoint) -> NeoBERTForMaskedLM:
-    """The run's weights in the transformers class."""
+    """Return the transformers model with the run's weights."""
     model = NeoBERTForMaskedLM(configuration_of(checkpoint.run, checkpoint.tokenizer))
     model.load_state_dict(checkpoint.weights)
     return model.eval()
@@ -68,10 +68,10 @@ def masked_language_model(checkpoint: PretrainedCheckpoint) -> NeoBERTForMaskedL
 
 @torch.no_grad()
 def write_transformers(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
-    """Write the folder, reload it and compare it with the run; returns the deviation of logits of padded rows.
+    """Write the folder, reload it and compare it with the run; return the deviation of logits of padded rows.
 
     Raises:
-        ParityOff: weights or token ids are not equal to the run's, or logits differ by more than 1e-5.
+        ParityOff: weights or token ids differ from the run's, or logits differ by more than 1e-5.
     """
     masked_language_model(checkpoint).save_pretrained(folder)
     transformers_tokenizer(checkpoint.tokenizer, checkpoint.run.context).save_pretrained(folder)
@@ -84,11 +84,11 @@ def write_transformers(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[s
 
 
 def write_sentence_transformers(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
-    """Write the folder, reload it and compare it with the run; returns the deviation of sentence vectors.
+    """Write the folder, reload it and compare it with the run; return the deviation of sentence vectors.
 
     Raises:
         ValueError: sentence-transformers is not installed.
-        ParityOff: token ids are not equal to the run's, or sentence vectors differ by more than 1e-5.
+        ParityOff: token ids differ from the run's, or sentence vectors differ by more than 1e-5.
     """
     tokenizer, context = checkpoint.tokenizer, checkpoint.run.context
     save_modules(masked_language_model(checkpoint).model, transformers_tokenizer(tokenizer, context), folder, {})
@@ -100,7 +100,7 @@ def write_sentence_transformers(checkpoint: PretrainedCheckpoint, folder: Path) 
 
 
 def save_modules(encoder: Any, tokenizer: Any, folder: Path, prompts: Mapping[str, str]) -> None:
-    """Write an encoder and a tokenizer of transformers with mean pooling; `prompts` stand before texts, by name.
+    """Write a transformers encoder and tokenizer with mean pooling and named `prompts`, which are prepended to texts.
 
     Raises:
         ValueError: sentence-transformers is not installed.
@@ -118,7 +118,8 @@ def save_modules(encoder: Any, tokenizer: Any, folder: Path, prompts: Mapping[st
 
 
 def load_sentence_encoder(folder: Path) -> Callable[..., Tensor]:
-    """A folder loaded by sentence-transformers: maps texts, and the name of a prompt, to vectors (texts, width)."""
+    """Load a folder with sentence-transformers; return a function of texts and a prompt's name that returns vectors
+    (texts, width)."""
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(folder), device="cpu")

@@ -1,4 +1,4 @@
-"""ONNX graphs with any number of rows and tokens: one with logits, one with hidden states and sentence vectors."""
+"""Exports as ONNX graphs for any number of rows and tokens: logits, and hidden states with sentence vectors."""
 
 import warnings
 from pathlib import Path
@@ -27,7 +27,7 @@ LANGUAGE_MODEL, EMBEDDING = "model.onnx", "embedding.onnx"
 
 
 class Logits(nn.Module):
-    """Masked language modelling: logits (rows, tokens, vocabulary)."""
+    """Module that returns the logits of masked language modelling, (rows, tokens, vocabulary)."""
 
     outputs = ("logits",)
 
@@ -36,12 +36,12 @@ class Logits(nn.Module):
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        """Both (rows, tokens) int64."""
+        """Return logits; both inputs are (rows, tokens) int64."""
         return (self.model(input_ids=input_ids, attention_mask=attention_mask).logits,)
 
 
 class Embedding(nn.Module):
-    """Hidden states (rows, tokens, width) and their mean over tokens (rows, width)."""
+    """Module that returns hidden states (rows, tokens, width) and their mean over tokens (rows, width)."""
 
     outputs = ("last_hidden_state", "sentence_embedding")
 
@@ -50,13 +50,13 @@ class Embedding(nn.Module):
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        """Both (rows, tokens) int64."""
+        """Return hidden states and means; both inputs are (rows, tokens) int64."""
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return hidden, mean_over_tokens(hidden, attention_mask - 1)
 
 
 def write_onnx(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
-    """Write both graphs, config.json and the tokenizer, and run them on padded rows; returns the deviations measured.
+    """Write both graphs, config.json and the tokenizer, and run them on padded rows; return the measured deviations.
 
     Raises:
         ValueError: onnx, onnxscript or onnxruntime is not installed.
@@ -80,7 +80,7 @@ def write_onnx(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, floa
 
 
 def write_graph(module: Logits | Embedding, path: Path) -> None:
-    """Trace `module` with free rows and tokens (up to the context, where positions are learned).
+    """Trace `module` with dynamic rows and tokens (up to the context, if positions are learned).
 
     Raises:
         ValueError: onnx, onnxscript or onnxruntime is not installed.
@@ -107,7 +107,7 @@ def write_graph(module: Logits | Embedding, path: Path) -> None:
 
 
 def run_graph(path: Path, token_ids: Tensor, mask: Tensor) -> list[Tensor]:
-    """The outputs of a graph on a CPU."""
+    """Run a graph on the CPU and return its outputs."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

@@ -1,4 +1,4 @@
-"""Exports as folders that are whole or absent: of one run, or of every run with an index; and their way to the hub."""
+"""Exports of one run, or of every run with an index, as folders that are written atomically; uploads to the hub."""
 
 import re
 import shutil
@@ -15,7 +15,7 @@ from neobert.files import json_bytes, publish_folder, replace_file, temporary_si
 Target = Literal["hf", "sentence-transformers", "onnx"]
 INDEX, INDEX_PAGE = "index.json", "README.md"
 UNFIT = re.compile(r"[^\w.-]+", re.ASCII)
-"""What names of repositories on the hub do not have."""
+"""Characters not allowed in names of repositories on the hub."""
 
 
 def export(
@@ -27,9 +27,9 @@ def export(
     *,
     instructions: Wording | None = None,
 ) -> dict[str, object]:
-    """Write `out`, whole or not at all; returns its name, the step and the deviations that were measured.
+    """Write `out` atomically; return its name, the run, the step and the measured deviations.
 
-    with_code: the model's code is put beside it. instructions: whose wording the prompts of a contrastive run's tasks
+    with_code: whether to add the model's code. instructions: whose wording the prompts of a contrastive run's tasks
         have; None stands for the paper's.
 
     Raises:
@@ -90,7 +90,7 @@ def check_repository(repository: str) -> None:
     """Check the name of a repository.
 
     Raises:
-        ValueError: it is no name that the hub takes.
+        ValueError: the hub does not accept the name.
     """
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
@@ -104,7 +104,7 @@ def check_repository(repository: str) -> None:
 
 
 def check_token(repository: str) -> None:
-    """Check that somebody is logged in, before anything is computed.
+    """Check that the user is logged in to the hub, before anything is computed.
 
     Raises:
         ValueError: there is no token.
@@ -116,15 +116,15 @@ def check_token(repository: str) -> None:
 
 
 def push(folder: Path, repository: str, message: str, branch: str | None = None) -> str:
-    """Upload a folder, into a new private repository where there is none; returns the commit's address.
+    """Upload a folder, to a new private repository if there is none; return the URL of the commit.
 
-    branch: of the repository; it begins where the main one is.
+    branch: branch of the repository; a new one starts from the main branch.
 
     Raises:
-        RunFailed: the hub refused, or was not reached; the folder stays.
+        RunFailed: the hub refused or could not be reached; the folder is kept.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HTTPError  # that of the http library which the installed client uses
+    from huggingface_hub.errors import HTTPError  # from the HTTP library of the installed client
 
     api = HfApi()
     try:
@@ -139,7 +139,7 @@ def push(folder: Path, repository: str, message: str, branch: str | None = None)
 
 @dataclass(frozen=True)
 class PlannedExport:
-    """A checkpoint of a finished run, its folder, and where that would be pushed. `step` is None for the last one."""
+    """A checkpoint of a finished run, its folder, and the repository to push to. `step` is None for the last one."""
 
     run: Path
     step: int | None
@@ -148,11 +148,11 @@ class PlannedExport:
 
     @property
     def branch(self) -> str | None:
-        """The branch of the repository that checkpoints on the way have."""
+        """The branch of the repository for an earlier checkpoint; None for the last one."""
         return None if self.step is None else f"step{self.step}"
 
     def facts(self) -> dict[str, Any]:
-        """What a person wants to know before it happens."""
+        """Return what `--dry-run` prints about the export."""
         state = "there" if self.folder.exists() else "to be written"
         facts = {"run": self.run.name, "step": self.step, "folder": str(self.folder), "state": state}
         return facts | ({"push": self.repository, "branch": self.branch} if self.repository else {})
@@ -161,13 +161,14 @@ class PlannedExport:
 def plan_exports(
     runs: Path, out: Path, *, checkpoints: bool = False, repositories: str | None = None
 ) -> list[PlannedExport]:
-    """Every finished pre-training and contrastive run of a folder, named by variant, scale, data, seed and id.
+    """Plan the export of every finished pre-training and contrastive run of a folder, named by variant, scale, data,
+    seed and id.
 
-    checkpoints: those on the way too. repositories: what the names of repositories begin with, user/prefix.
+    checkpoints: whether to include earlier checkpoints. repositories: common prefix of the repositories, user/prefix.
 
     Raises:
         MissingData: there is no finished run.
-        ValueError: a repository's name is none that the hub takes.
+        ValueError: the hub does not accept the name of a repository.
         DamagedFile: a run file cannot be read.
     """
     from neobert.runs.run_file import read_run_file
@@ -206,9 +207,9 @@ def _steps_on_the_way(run: Path) -> list[int]:
 
 
 def export_all(planned: Sequence[PlannedExport], target: str, out: Path, with_code: bool) -> list[Exception]:
-    """Export what is not there yet, push all of it, then write the index; returns what failed.
+    """Export what does not exist yet, push everything, then write the index; return the errors.
 
-    with_code: as of `export`, for pre-training runs. A run that fails is told and passed over.
+    with_code: as in `export`, for pre-training runs. A run that fails is reported and skipped.
     """
     failed: list[Exception] = []
     for each in planned:
@@ -227,7 +228,7 @@ def export_all(planned: Sequence[PlannedExport], target: str, out: Path, with_co
 
 
 def _entries(planned: Sequence[PlannedExport]) -> Iterator[dict[str, Any]]:
-    """The exports that are there, with the losses of finished runs."""
+    """Yield the index entries of existing exports, with the losses of finished runs."""
     from neobert.runs.records import read_record
 
     for each in planned:
@@ -239,7 +240,7 @@ def _entries(planned: Sequence[PlannedExport]) -> Iterator[dict[str, Any]]:
 
 
 def _index_page(entries: Sequence[dict[str, Any]]) -> str:
-    """A table of the exports, as Markdown."""
+    """Return a table of the exports as Markdown."""
     lines = ["# Exported runs", "", "| model | step | held-out loss |", "|---|---|---|"]
     for entry in entries:
         losses = ", ".join(f"{name} {loss:.4f}" for name, loss in entry["heldout_loss"].items())

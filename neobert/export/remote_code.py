@@ -1,8 +1,8 @@
-"""The modules of this package beside a model, for users of the hub who do not install it.
+"""Remote code: exports with this package's modules, for users of the hub who do not install it.
 
-transformers' loader of remote code knows flat folders only, and copies a file where another names it in the form
-`from .name import …`; so module neobert.a.b becomes the file neobert_a_b.py, with its imports of the package made
-relative. No model is written a second time: the files are the sources that the run was computed with.
+transformers' loader of remote code only supports flat folders, and only copies files that are imported in the form
+`from .name import …`. Therefore module neobert.a.b becomes the file neobert_a_b.py, with relative imports of the
+package. The model is not written a second time: the files are the sources that the run was computed with.
 """
 
 import ast
@@ -41,8 +41,8 @@ with torch.no_grad():
 
 
 def write_remote_code(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
-    """Add the modules to an exported folder and name them in its config.json; returns the deviation of hidden states
-    that a new interpreter without this package computes.
+    """Add the modules to an exported folder and name them in its config.json; return the deviation of hidden states in
+    a new interpreter without this package.
 
     Raises:
         ParityOff: the folder does not load there, or its hidden states differ from the run's by more than 1e-5.
@@ -68,7 +68,7 @@ def write_remote_code(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[st
 
 
 def remote_modules() -> dict[str, str]:
-    """Name (without .py) and content of a file for every module of the package that the classes need."""
+    """Return the file name (without .py) and content of every module of the package that the classes need."""
     waiting, files = sorted({named.__module__ for named in CLASSES.values()}), dict[str, str]()
     while waiting:
         module = waiting.pop()
@@ -82,15 +82,15 @@ def remote_modules() -> dict[str, str]:
 
 
 def file_name(module: str) -> str:
-    """The name of a module's file, without .py."""
+    """Return the name of a module's file, without .py."""
     return module.replace(".", "_")
 
 
 def relative(source: str) -> str:
-    """A module's source with its imports of the package made relative, in the form that transformers' loader follows.
+    """Make the package imports of a module's source relative, in the form that transformers' loader follows.
 
     Raises:
-        AssertionError: an import is of a form that has no such equivalent.
+        AssertionError: an import has no equivalent in this form.
     """
     lines = source.splitlines()
     for statement, modules in sorted(_package_imports(source), key=lambda found: -found[0].lineno):
@@ -108,7 +108,7 @@ def relative(source: str) -> str:
 
 
 def _package_imports(source: str) -> Iterator[tuple[ast.ImportFrom, list[str]]]:
-    """Each import of the package in a source, in no order, and the modules that it needs."""
+    """Yield each import of the package in a source, in no particular order, and the modules that it needs."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             assert not any(alias.name.split(".")[0] == PACKAGE for alias in node.names), ast.unparse(node)
