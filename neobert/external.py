@@ -1,7 +1,7 @@
-"""External models: which files are read, the id that these give a model, and where it is. Torch-free.
+"""External models: which of their files are read, their ids, and where they are found. Without torch.
 
-A model's id is a hash of its files or, on the hub, of repository and commit; its name and folder do not enter it.
-models/<id>/model.json below the folder of runs holds the folder for workers.
+A model's id is a hash of its files or, on the hub, of repository and commit; name and folder are not part of it.
+models/<id>/model.json below the folder of runs records the model's folder for workers.
 """
 
 import json
@@ -39,10 +39,10 @@ PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 
 @dataclass(frozen=True)
 class Trust:
-    """What a user allows of a model's folder beyond safetensors and transformers' own classes.
+    """What a user allows to be read from a model's folder beyond safetensors and transformers' own classes.
 
-    pickle: weights in pytorch_model.bin, read as torch.load does with weights_only, which refuses all but tensors.
-    code: modules of its own, which run with all rights of the process.
+    pickle: weights in pytorch_model.bin, read like torch.load with weights_only, which refuses all but tensors.
+    code: the model's own modules, which run with all rights of the process.
     """
 
     pickle: bool = False
@@ -53,19 +53,19 @@ NO_TRUST = Trust()
 
 
 def tokenizer_files(folder: Path) -> list[str]:
-    """The names of the files of a folder's tokenizer."""
+    """Return the names of a folder's tokenizer files."""
     return _present(folder, (*VOCABULARIES, *TOKENIZER_SETTINGS))
 
 
 def sentence_files(folder: Path) -> list[str]:
-    """The names of the files that say how sentence-transformers makes vectors; none where there is no modules.json."""
+    """Return the names of the files that configure sentence-transformers; empty without modules.json."""
     if not (folder / MODULES).is_file():
         return []
     return _present(folder, (MODULES, *SENTENCE_SETTINGS, MODULE_SETTINGS))
 
 
 def code_files(folder: Path) -> list[str]:
-    """The names of the Python files of a folder whose config.json or tokenizer_config.json names classes of its own."""
+    """Return the Python files of a folder; empty unless config.json or tokenizer_config.json has an auto_map."""
     settings = (folder / CONFIGURATION, folder / "tokenizer_config.json")
     if not any(path.is_file() and read_settings(path).get("auto_map") for path in settings):
         return []
@@ -73,10 +73,10 @@ def code_files(folder: Path) -> list[str]:
 
 
 def model_files(folder: Path, name: str, trust: Trust) -> list[str]:
-    """The names, relative to the folder, of the files that are read; `name` is for errors.
+    """Return the names, relative to the folder, of the files that are read. `name` is used in errors.
 
     Raises:
-        MissingData: config.json, weights or tokenizer are not there, or not all that an index names.
+        MissingData: config.json, weights, a tokenizer, or a file that an index names is missing.
         ValueError: weights are pickles that `trust` does not allow, or outside the folder, or a JSON file is torn.
     """
     if not (folder / CONFIGURATION).is_file():
@@ -95,7 +95,7 @@ def model_files(folder: Path, name: str, trust: Trust) -> list[str]:
 
 
 def _weight_files(folder: Path, name: str, trust: Trust) -> list[str]:
-    """Safetensors, else pickles; behind an index the files that it names."""
+    """Return the safetensors files, or else the pickles, including an index and the files that it names."""
     for patterns in (WEIGHTS, PICKLES):
         found = _present(folder, patterns)
         indices = [file for file in found if file.endswith(".json") and patterns[0] not in found]
@@ -116,11 +116,11 @@ def _weight_files(folder: Path, name: str, trust: Trust) -> list[str]:
 
 
 def _shards(folder: Path, index: str, name: str) -> Iterator[str]:
-    """The files that an index names.
+    """Yield the files that an index names.
 
     Raises:
-        ValueError: it is none, or one would lie outside the folder.
-        MissingData: one is not there.
+        ValueError: the file is no index, or names a file outside the folder.
+        MissingData: a named file is missing.
     """
     shards = read_settings(folder / index).get("weight_map")
     if not isinstance(shards, dict) or not all(isinstance(file, str) for file in shards.values()):
@@ -139,12 +139,12 @@ def _present(folder: Path, patterns: Iterable[str]) -> list[str]:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The JSON object of a file that others wrote; ValueError where it holds none."""
+    """Read the JSON object of a foreign file. Raises ValueError if it contains none."""
     return read_json_as(dict, path)
 
 
 def read_json_as(kind: type[Content], path: Path) -> Content:
-    """The JSON object or array of a file that others wrote; ValueError where it holds none."""
+    """Read the JSON object or array of a foreign file. Raises ValueError if it contains none."""
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -159,11 +159,11 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class ExternalModel(Value):
-    """A model trained outside this harness. `name` (the folder's, or the hub's) and `folder` say where it was found.
+    """Model trained outside this harness. `name` (of the folder or on the hub) and `folder` are where it was found.
 
-    origin: the SHA-256 of each file that decides it, or its hub `repository` and `revision` (a commit).
-    context: tokens, specials included, that it reads at most; None where nothing bounds them.
-    trust: what the flags allowed of its folder when it was named.
+    origin: the SHA-256 of each file that determines it, or its hub `repository` and `revision` (a commit).
+    context: maximum number of tokens that it reads, including special tokens; None if unlimited.
+    trust: what the flags allowed when the model was given.
     """
 
     name: str
@@ -177,15 +177,15 @@ class ExternalModel(Value):
 
     @property
     def id(self) -> str:
-        """The model's name in studies and records."""
+        """Id of the model in studies and records."""
         return external_id(self.origin)
 
     def require_unchanged(self) -> Path:
-        """The folder, checked to hold what the id names.
+        """Return the folder after checking that its files match the id.
 
         Raises:
-            MissingData: it is not there any more.
-            DamagedFile: a file is another one than when the model was named.
+            MissingData: the folder no longer exists.
+            DamagedFile: a file has changed.
         """
         folder = Path(self.folder)
         if not (folder / CONFIGURATION).is_file():
@@ -199,7 +199,7 @@ class ExternalModel(Value):
 
 @dataclass(frozen=True)
 class Located:
-    """A folder with a model's files, and what identifies them; models with equal tokenizers share encoded tasks."""
+    """Folder with a model's files, and their origins. Models with equal `tokenizer_origin` share encoded tasks."""
 
     name: str
     folder: Path
@@ -208,18 +208,18 @@ class Located:
 
 
 def external_id(origin: Mapping[str, str]) -> str:
-    """The name of an external model."""
+    """Return the id of an external model."""
     return f"{EXTERNAL_PREFIX}{identity({'kind': 'external_model', 'origin': origin})}"
 
 
 def origin_of(
     folder: Path, name: str, trust: Trust = NO_TRUST, repository: str | None = None, revision: str | None = None
 ) -> dict[str, str]:
-    """What decides what a model computes: {file name: SHA-256} of every file that is read.
+    """Return what identifies a model's computation: {file name: SHA-256} of every file that is read.
 
-    Of a model of the hub, whose commit stands for its files, `repository`, `revision`, and the digests of those files
-    that are read only by some: modules of sentence-transformers, which once had no effect, and code that is trusted.
-    Raises as `model_files`.
+    For a model of the hub, whose commit identifies its files: `repository`, `revision`, and the digests of files that
+    are not always read, namely modules of sentence-transformers, which once had no effect, and trusted code. Raises the
+    same errors as `model_files`.
     """
     files = model_files(folder, name, trust)
     if repository is None or revision is None:
@@ -233,12 +233,13 @@ def _digests(folder: Path, files: Iterable[str]) -> dict[str, str]:
 
 
 def locate(name_or_folder: str, trust: Trust = NO_TRUST) -> Located:
-    """The files of a folder, or of a model on the Hugging Face hub at NAME@REVISION or at its newest commit (offline:
-    the newest here).
+    """Locate the files of a folder, or of a model on the Hugging Face hub.
+
+    A hub model is NAME@REVISION, or NAME for its newest commit (offline: the newest in the local cache).
 
     Raises:
-        MissingData: there is no such folder or model, or config.json, weights or tokenizer are not in it.
-        ValueError: its weights are pickles, or its code is wanted at no commit.
+        MissingData: there is no such folder or model, or it lacks config.json, weights or a tokenizer.
+        ValueError: its weights are pickles, or its code is trusted without naming a commit.
     """
     folder = Path(name_or_folder)
     if folder.is_dir():
@@ -264,7 +265,7 @@ def _tokenizer_origin(folder: Path) -> str:
 
 
 def _hub_snapshot(repository: str, revision: str | None, trust: Trust) -> Path:
-    """The folder of a repository's files, which bears the commit's name."""
+    """Download a repository's files and return their folder, whose name is the commit."""
     from huggingface_hub import snapshot_download
 
     wanted = [CONFIGURATION, *WEIGHTS, *VOCABULARIES, *TOKENIZER_SETTINGS]
@@ -273,7 +274,7 @@ def _hub_snapshot(repository: str, revision: str | None, trust: Trust) -> Path:
     wanted += [CODE] if trust.code else []
     try:
         return Path(snapshot_download(repository, revision=revision, allow_patterns=wanted))
-    except Exception as error:  # no network, no such repository, no permission: each has a class of its own
+    except Exception as error:  # no network, no such repository, no permission: each has its own class
         cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise MissingData(
             f"{repository} is no folder, and the hub gave no such model ({cause}): check the name, or fetch it where "
@@ -282,8 +283,10 @@ def _hub_snapshot(repository: str, revision: str | None, trust: Trust) -> Path:
 
 
 def adopt(layout: Layout, name_or_folder: str, trust: Trust = NO_TRUST) -> ExternalModel:
-    """The model that `--model` names; one without a file of its own yet is loaded once and examined. Writes nothing.
-    MissingData or ValueError where it does not exist, or is no encoder that can be fine-tuned."""
+    """Return the model that `--model` names. A model without a model.json is loaded once and examined. Writes nothing.
+
+    Raises MissingData or ValueError if the model does not exist or is not an encoder that can be fine-tuned.
+    """
     located = locate(name_or_folder, trust)
     place: dict[str, Any] = {"name": located.name, "folder": str(located.folder), "trust": trust}
     model_id = external_id(located.origin)
@@ -297,7 +300,7 @@ def adopt(layout: Layout, name_or_folder: str, trust: Trust = NO_TRUST) -> Exter
 
 
 def write_model_file(layout: Layout, model: ExternalModel) -> None:
-    """Write models/<id>/model.json for workers; a model that moved gets its new folder."""
+    """Write models/<id>/model.json for workers, also to update the folder of a model that moved."""
     path = layout.model(model.id)
     content = json_bytes(model.model_dump(mode="json"))
     if not path.exists() or path.read_bytes() != content:
@@ -305,11 +308,11 @@ def write_model_file(layout: Layout, model: ExternalModel) -> None:
 
 
 def read_model_file(layout: Layout, model_id: str) -> ExternalModel:
-    """The model that `write_model_file` wrote.
+    """Read the model that `write_model_file` wrote.
 
     Raises:
-        MissingData: there is none.
-        DamagedFile: it is torn or of another version.
+        MissingData: the file does not exist.
+        DamagedFile: the file is torn or of another version.
     """
     path = layout.model(model_id)
     if not path.exists():

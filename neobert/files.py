@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: tmp, fsync, rename, fsync of the folder."""
+"""Atomic writes (temporary file, fsync, rename, fsync of the folder), checksummed JSON, and damaged files."""
 
 import errno
 import hashlib
@@ -23,7 +23,7 @@ CHECKSUM_TAIL = re.compile(rb'"crc32": "([0-9a-f]{8})"}$')
 
 
 def temporary_sibling(path: Path) -> Path:
-    """A name beside `path` that no other process uses and that `clear_temporaries` knows."""
+    """Return a path beside `path` that no other process uses and that `clear_temporaries` recognises."""
     return path.with_name(f"{path.name}{TEMPORARY_MARK}{uuid.uuid4().hex[:12]}")
 
 
@@ -37,7 +37,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Flush a file that a library wrote to the disk."""
+    """Flush to disk a file that a library wrote."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
@@ -57,14 +57,14 @@ def _write_temporary(path: Path, content: bytes) -> Path:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old or the new content, never a part."""
+    """Write a file so that readers see the old or the new content, never a part of it."""
     temporary = _write_temporary(path, content)
     temporary.replace(path)
     sync_folder(path.parent)
 
 
 def publish_once(path: Path, content: bytes) -> bool:
-    """Write a file that may never change again; False where somebody published it first."""
+    """Write a file that never changes again. Returns False if another process published it first."""
     temporary = _write_temporary(path, content)
     try:
         os.link(temporary, path)
@@ -87,16 +87,16 @@ def publish_folder(temporary: Path, final: Path) -> None:
 
 
 def line_bytes(value: Mapping[str, Any]) -> bytes:
-    """One JSON line that ends with a checksum of itself, which `read_lines` checks and takes off again."""
+    """Return a JSON line that ends with its own checksum, which `read_lines` checks and removes."""
     assert CHECKSUM not in value, f"{CHECKSUM} is the name of the line's checksum"
     head = json.dumps(value, sort_keys=True)[:-1] + (", " if value else "")
     return f'{head}"{CHECKSUM}": "{zlib.crc32(head.encode()):08x}"}}\n'.encode()
 
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:
-    """Append one JSON line with a single write, so that concurrent writers never mix within a line.
+    """Append one JSON line with a single write, so that lines of concurrent writers never mix.
 
-    Where a disk takes a part of it alone, the rest is tried again; behind a torn line a new one begins.
+    If only a part is written, the rest is written again. After a torn line, a new line is begun.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     line = line_bytes(value)
@@ -112,20 +112,20 @@ def append_line(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_lines(path: Path, *keys: str) -> Iterator[Any]:
-    """The JSON objects of a file's lines; damaged lines, and those without all of `keys`, are left out.
+    """Return the JSON objects of a file's lines, without damaged lines and lines that lack one of `keys`.
 
-    `damaged_lines` says which, except for a torn last one: its writer was killed.
+    `damaged_lines` returns their numbers, except for a torn last line, whose writer was killed.
     """
     return (value for _, value in _lines(path, keys) if value is not None)
 
 
 def damaged_lines(path: Path, *keys: str) -> list[int]:
-    """The numbers from 1 of the lines that `read_lines` leaves out, without a torn last one."""
+    """Return the numbers, from 1, of the lines that `read_lines` leaves out, except for a torn last line."""
     return [number for number, value in _lines(path, keys) if value is None]
 
 
 def whole_lines(path: Path) -> list[Any]:
-    """The JSON objects of a file's lines; ValueError where one is damaged."""
+    """Return the JSON objects of a file's lines. Raises ValueError if a line is damaged."""
     found = dict(_lines(path, ()))
     if None in found.values():
         raise ValueError(f"line {next(number for number, value in found.items() if value is None)} is damaged")
@@ -133,7 +133,7 @@ def whole_lines(path: Path) -> list[Any]:
 
 
 def mend_lines(path: Path, *keys: str) -> None:
-    """Set a file with damaged lines aside and keep what is whole of it; only for whoever alone writes to it."""
+    """Set a file with damaged lines aside and keep its intact lines. Only the file's sole writer may call this."""
     numbers = damaged_lines(path, *keys)
     if numbers:
         whole = b"".join(map(line_bytes, read_lines(path, *keys)))
@@ -145,7 +145,7 @@ def mend_lines(path: Path, *keys: str) -> None:
 
 
 def _lines(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Any | None]]:
-    """(number, value) of each line that its writer finished; None stands for the value of a damaged one."""
+    """Yield (number, value) of each finished line; the value of a damaged line is None."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -156,7 +156,7 @@ def _lines(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Any | None]]:
 
 
 def line_value(line: bytes, keys: Sequence[str] = ()) -> Any | None:
-    """The object of one JSON line; None where it is damaged or lacks one of `keys`."""
+    """Return the object of one JSON line, None if it is damaged or lacks one of `keys`."""
     found = CHECKSUM_TAIL.search(line)
     if found is not None and int(found[1], 16) != zlib.crc32(line[: found.start()]):
         return None
@@ -171,9 +171,9 @@ def line_value(line: bytes, keys: Sequence[str] = ()) -> Any | None:
 
 
 def set_aside(path: Path, reason: str) -> Path:
-    """Rename a damaged file or folder to <name>.damaged-<n>, so that it is made again; returns the new path.
+    """Rename a damaged file or folder to <name>.damaged-<n>, so that it is made again. Returns the new path.
 
-    Only for whoever owns the claim of what it belongs to.
+    The caller must hold the claim of whatever the file belongs to.
     """
     aside = _free_name(path)
     path.rename(aside)
@@ -192,44 +192,47 @@ def _tell(sentence: str) -> None:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Readable JSON with a stable order and no NaN."""
+    """Return readable JSON with a stable order and no NaN."""
     return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
 def read_json(path: Path, advice: str = "remove it to compute it again") -> Any:
-    """The value of a JSON file; `advice` is what helps where it is none.
+    """Read a JSON file. `advice` ends the message if the file is not JSON.
 
     Raises:
-        FileNotFoundError: there is none.
-        DamagedFile: the file is torn, no JSON, nested beyond reason, a folder, or a link in a circle.
+        FileNotFoundError: the file does not exist.
+        DamagedFile: the file is torn, not JSON, nested too deeply, a folder, or a circular link.
     """
     try:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise DamagedFile(f"{path} is not readable as JSON ({error}): {advice}") from error
     except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.EISDIR):  # others may pass: a file server that is away
+        if error.errno not in (
+            errno.ELOOP,
+            errno.EISDIR,
+        ):  # others may be temporary, such as a file server that is away
             raise
         raise DamagedFile(f"{path} is no file ({error.strerror}): {advice}") from error
 
 
 def checksum_of(content: Mapping[str, Any]) -> str:
-    """The SHA-256 of a JSON object without its own checksum."""
+    """Return the SHA-256 of a JSON object without its own checksum."""
     text = json.dumps({key: item for key, item in content.items() if key != "checksum"}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def checksummed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object with its checksum, for `read_checksummed`."""
+    """Return a JSON object with its checksum, for `read_checksummed`."""
     return {**content, "checksum": checksum_of(content)}
 
 
 def read_checksummed(path: Path) -> dict[str, Any]:
-    """The object of a JSON file, held against its checksum; files of early versions have none.
+    """Read the object of a JSON file and verify its checksum. Files of early versions have none.
 
     Raises:
-        FileNotFoundError: there is none.
-        DamagedFile: it is torn, no object, or was changed after it was written.
+        FileNotFoundError: the file does not exist.
+        DamagedFile: the file is torn, not an object, or was changed after it was written.
     """
     content = read_json(path)
     if not isinstance(content, dict):
@@ -240,8 +243,10 @@ def read_checksummed(path: Path) -> dict[str, Any]:
 
 
 def require_digest(path: Path, sha256: str | None) -> None:
-    """Hold a file against the SHA-256 that a record has of it (None: of a version without); DamagedFile where it is
-    not there, or differs."""
+    """Compare a file with the SHA-256 in its record, which is None in records of versions without it.
+
+    Raises DamagedFile if the file is missing or differs.
+    """
     if not path.is_file():
         raise DamagedFile(f"{path} is not there")
     if sha256 is not None and sha256_of(path) != sha256:
@@ -249,13 +254,13 @@ def require_digest(path: Path, sha256: str | None) -> None:
 
 
 def is_local(name: str) -> bool:
-    """Whether a path that some file names stays below the folder it is relative to, links aside."""
+    """Return whether a relative path stays below its folder. Links are not resolved."""
     path = PurePosixPath(name)
     return path.name != "" and not path.is_absolute() and ".." not in path.parts and not set(name) & {"\\", "\0"}
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Where a file of a folder is to be written; DamagedFile where its name, or a link on its way, leads out of it."""
+    """Return the path of a file in a folder. Raises DamagedFile if its name or a link leads out of the folder."""
     path = folder / name
     if not is_local(name) or not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise DamagedFile(f"{path} leads out of {folder} (to {os.path.realpath(path)}): nothing is written there")
@@ -263,13 +268,16 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal digits."""
+    """Return the SHA-256 of a file's bytes, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def clear_temporaries(folder: Path, of: str = "*") -> None:
-    """Remove what killed writers left in a folder, all or `of` one name; only for whoever owns the claim of that."""
+    """Remove temporaries of killed writers from a folder, all or those `of` one name.
+
+    The caller must hold the claim of what they belong to.
+    """
     for path in folder.glob(f"{of}{TEMPORARY_MARK}*"):
         if path.is_dir():
             shutil.rmtree(path)
@@ -282,11 +290,11 @@ TOKENISE_AGAIN = "remove its folder to tokenise again"
 
 
 def verify(folder: Path, checksums: Mapping[str, str], advice: str = TOKENISE_AGAIN) -> None:
-    """Compare the files of a folder with their SHA-256, {name: digits}; `advice` is what helps where one differs.
+    """Compare the files of a folder with their SHA-256, {name: digits}. `advice` ends the message if one differs.
 
-    Files are read in full once, and again when one is no longer the same file: size, times and inode are remembered in
-    verified.json beside them. The time of change cannot be set by hand, so a file that was written, copied or restored
-    since is read again even where its size and date were kept.
+    Each file is read in full once, and again if it was replaced: size, times and inode are stored in verified.json
+    beside the files. The change time cannot be set by hand, so a file that was written, copied or restored since is
+    read again even if it has the same size and date.
 
     Raises:
         DamagedFile: a file is missing or differs.
@@ -303,12 +311,12 @@ def verify(folder: Path, checksums: Mapping[str, str], advice: str = TOKENISE_AG
         if sha256_of(folder / name) != checksums[name]:
             raise DamagedFile(f"{folder / name} does not match its checksum: {advice}")
     if unknown:
-        with suppress(OSError):  # a folder that only others may write is read in full each time
+        with suppress(OSError):  # in a read-only folder, files are read in full each time
             replace_file(folder / VERIFIED, json_bytes({**known, **stamps}))
 
 
 def require_files(folder: Path, checksums: Mapping[str, str], advice: str = TOKENISE_AGAIN) -> None:
-    """Check that the files are there; DamagedFile where one is missing."""
+    """Check that the files exist. Raises DamagedFile if one is missing."""
     for name in checksums:
         if not (folder / name).is_file():
             raise DamagedFile(f"{folder / name} is missing: {advice}")

@@ -1,8 +1,8 @@
-"""What decides the result of a run, as frozen values: words and numbers, JSON both ways.
+"""Recipe values: the fields that determine the result of a run, as frozen pydantic models with a JSON form.
 
-No field has a default: a knob that is not written is an error. A field that is added later has a neutral value
-(`neobert.identity.Neutral`), so that what was recorded before keeps its name and stays readable. Torch is not imported
-here, so that listing, planning and reporting start at once. Labels, paths, devices and micro-batches are not in it.
+No field has a default: a missing field is an error. A field that is added later has a neutral value
+(`neobert.identity.Neutral`), so that older records keep their ids and stay readable. Torch is not imported here, so
+that listing, planning and reporting start fast. Labels, paths, devices and micro-batches are not part of a recipe.
 """
 
 from collections.abc import Mapping
@@ -24,23 +24,23 @@ from neobert.identity import Neutral, neutral_values
 Precision = Literal["fp32", "bf16"]
 
 PretrainingPrecision = Literal["fp32", "bf16", "bf16_residual"]
-"""What pre-training computes in, with weights in fp32: bf16 by autocast around a residual stream in fp32, or with
-`bf16_residual` around one in bf16, whose norms read and write bf16 (as the released code trains)."""
+"""Precision of pre-training, with weights in fp32: bf16 is autocast with the residual stream in fp32; `bf16_residual`
+has it in bf16, and norms read and write bf16 (as the released code trains)."""
 
 EngineWord = Literal["single", "ddp", "zero1", "zero2"]
-"""How processes share a model; the one word here that decides no result."""
+"""How processes share a model; the only word here that does not affect results."""
 
 LongDocuments = Literal["cut", "split"]
 
 EmbeddingPrecision = Literal["fp32", "bf16", "fp16"]
-"""What vectors are computed in: bf16 with weights in bf16, fp16 by autocast over weights in fp32. Nothing is trained in
-fp16, which needs loss scaling."""
+"""Precision of embeddings: bf16 has weights in bf16, fp16 is autocast with weights in fp32. Nothing is trained in fp16,
+which needs loss scaling."""
 
 Instructed = Literal["nothing", "queries", "queries_and_documents"]
-"""Which texts of a pair or a task stand behind an instruction."""
+"""Which texts of a pair or a task are preceded by an instruction."""
 
 _READING = {"written_by": "this or an older version"}
-"""The context of `Value.read`; constructing a value stays strict."""
+"""Validation context of `Value.read`; the constructor stays strict."""
 
 
 class Value(BaseModel):
@@ -50,12 +50,14 @@ class Value(BaseModel):
 
     @classmethod
     def read(cls, content: Any) -> Self:
-        """A value from JSON that this or an older version wrote: fields that were added since are neutral. ValueError
-        where a field is missing, unknown or impossible."""
+        """Parse JSON that this or an older version wrote. Fields that were added since get their neutral values.
+
+        Raises ValueError if a field is missing, unknown or invalid.
+        """
         return cls.model_validate(content, context=_READING)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy in which `update` replaces fields. Ids, which are computed from the fields, are not copied."""
+        """Return a copy with the fields in `update` replaced. Cached ids, computed from the fields, are not copied."""
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]
@@ -153,7 +155,7 @@ class Masking(Value):
     final_rate: Annotated[PositiveFloat | None, Neutral(None)]
 
     def at(self, progress: float) -> "Masking":
-        """What holds at a share of the first stage's steps, from 0 to 1."""
+        """Return the masking after a share of the first stage's steps, from 0 to 1."""
         if self.final_rate is None:
             return self
         return self.model_copy(
@@ -161,12 +163,12 @@ class Masking(Value):
         )
 
     def mean_rate(self, stage: int) -> float:
-        """The mean over the steps of a stage, which are counted from 0."""
+        """Return the mean rate over the steps of a stage; stages count from 0."""
         return self.at(0.5 if stage == 0 else 1.0).rate
 
     @property
     def highest_rate(self) -> float:
-        """The highest of any step."""
+        """Highest rate of any step."""
         return max(self.rate, self.final_rate or 0.0)
 
     @model_validator(mode="after")
@@ -229,7 +231,7 @@ class Stage(Value):
 
     @property
     def tokens(self) -> int:
-        """Token slots of the stage, the paper's count: tokens a step × steps."""
+        """Token slots of the stage, as the paper counts them: tokens per step × steps."""
         return self.tokens_per_step * self.steps
 
 
@@ -253,7 +255,7 @@ class Pretraining(Value):
 
     @property
     def longest_context(self) -> int:
-        """The longest context of all stages, in tokens: the size of a learned position table."""
+        """Longest context of all stages, in tokens: the size of a learned position table."""
         return max(stage.context for stage in self.stages)
 
     @property
@@ -349,7 +351,7 @@ class Grid(Value):
     weight_decays: tuple[NonNegativeFloat, ...]
 
     def points(self) -> tuple[Point, ...]:
-        """All cells, largest batch first, since small batches cost most."""
+        """Return all cells. The largest batches come first, and small ones, which cost most, last."""
         return tuple(
             Point(batch_size=batch, learning_rate=rate, weight_decay=decay)
             for batch in sorted(self.batch_sizes, reverse=True)

@@ -1,14 +1,14 @@
-"""What may go from a folder of runs, because no run uses it, and its removal.
+"""Cleanup of a folder of runs: find files that no run uses, and remove them.
 
-May go: checkpoints of finished training between the milestones (step 0, quarters and the end stay: they are results)
+Removable: checkpoints of finished training between the milestones (step 0, quarters and the end are results and stay)
 and those of folders without run.json that nothing starts from; tokenised corpora, encoded pairs and encoded tasks that
-no run.json refers to; weights of trials that are no closed study's best and belong to no open study; code snapshots
-that no submission of an unfinished run refers to and that no record needs to say which code made it; what killed
-writers left a day ago.
+no run.json refers to; weights of trials that are neither the best of a closed study nor part of an open one; code
+snapshots that neither a submission of an unfinished run nor the provenance of a record needs; temporaries that killed
+writers left more than a day ago.
 
-Never: run.json, records, selections, metrics, predictions, claims, tokenizers, checkpoints of unfinished runs, what was
-set aside as damaged (*.damaged-1), and whatever has a live claim. Where some run.json cannot be read, all that it
-might refer to stays.
+Never removed: run.json, records, selections, metrics, predictions, claims, tokenizers, checkpoints of unfinished runs,
+files set aside as damaged (*.damaged-1), and anything with a live claim. If a run.json cannot be read, everything that
+it might refer to stays.
 """
 
 import json
@@ -35,13 +35,13 @@ from neobert.training.schedule import milestones
 
 DAY_SECONDS = 86_400.0
 REMOVED_AT_ONCE = 100
-"""How many are removed per look at what runs refer to, which takes as long as listing every run."""
+"""How many files are removed per check of what runs refer to, which takes as long as listing every run."""
 IDENTIFIER = re.compile(r"[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
 class Garbage:
-    """A file or folder that may go. `claims` names those that guard it."""
+    """Removable file or folder. `claims` are the names of the claims that guard it."""
 
     path: Path
     bytes: int
@@ -50,7 +50,10 @@ class Garbage:
 
 
 def clean(layout: Layout, *, delete: bool, as_json: bool) -> None:
-    """Print what may go; `delete` removes it first and prints what went. MissingData where there is no such folder."""
+    """Print what can be removed or, with `delete`, remove it and print what was removed.
+
+    Raises MissingData if the folder does not exist.
+    """
     garbage, obstacles = collectable(layout)
     removed = set(collect(layout, garbage)) if delete else set()
     for obstacle in obstacles:
@@ -81,8 +84,10 @@ def _size(garbage: Iterable[Garbage]) -> str:
 
 
 def collectable(layout: Layout) -> tuple[list[Garbage], list[str]]:
-    """All that may go now, in the order of paths, and a sentence for each file that could not be read, so that what it
-    may refer to stays. Reads only."""
+    """Return what can be removed now, sorted by path, and a sentence for each file that could not be read.
+
+    Whatever an unreadable file may refer to stays. Writes nothing.
+    """
     garbage, obstacles = _candidates(layout)
     return [each for each in garbage if not any(is_claimed(layout.claims(name)) for name in each.claims)], obstacles
 
@@ -90,8 +95,8 @@ def collectable(layout: Layout) -> tuple[list[Garbage], list[str]]:
 def collect(layout: Layout, garbage: Sequence[Garbage]) -> list[Garbage]:
     """Remove garbage and return what was removed.
 
-    Each is removed while holding the claims that guard it, and only if it still is garbage: a run that was
-    declared, submitted or started in the meantime keeps what it needs.
+    Each file is removed while its claims are held, and only if it is still garbage: a run that was declared, submitted
+    or started in the meantime keeps what it needs.
     """
     removed: list[Garbage] = []
     seen, paths = _fingerprint(layout), {found.path for found in _candidates(layout)[0]}
@@ -110,7 +115,7 @@ def collect(layout: Layout, garbage: Sequence[Garbage]) -> list[Garbage]:
 
 
 def _take(layout: Layout, names: Sequence[str], held: ExitStack) -> bool:
-    """Hold all these claims until the stack is left; False where somebody holds one of them."""
+    """Take all these claims until the stack is closed. Returns False if one of them is held by another process."""
     for name in sorted(names):
         claim = acquire(layout.claims(name))
         if claim is None:
@@ -120,7 +125,7 @@ def _take(layout: Layout, names: Sequence[str], held: ExitStack) -> bool:
 
 
 def _unname(path: Path) -> Path | None:
-    """Remove a file; rename a folder before it is deleted, so that readers never see a partial one. Returns that."""
+    """Remove a file, or rename a folder so that readers never see a partial one. Returns the folder's new path."""
     if not path.is_dir():
         path.unlink(missing_ok=True)
         return None
@@ -129,12 +134,11 @@ def _unname(path: Path) -> Path | None:
 
 @dataclass
 class Uses:
-    """What the runs of a folder use; all else may go.
+    """Files that the runs of a folder use.
 
-    `paths` are files and folders that some run.json or record names: data, and the runs whose weights others start
-    from. `finished` are runs of training with a record, by their folders. `weights` are the files of trials that are
-    the best of a closed study or belong to an open one. `unreadable` has a sentence for each file that may name
-    anything.
+    `paths` are files and folders that a run.json or record refers to: data, and runs whose weights others start from.
+    `finished` are training runs with a record, by folder. `weights` are the ids of trials that are the best of a closed
+    study or belong to an open one. `unreadable` has a sentence for each file that may refer to anything.
     """
 
     paths: set[Path] = field(default_factory=set)
@@ -144,7 +148,7 @@ class Uses:
 
 
 def read_uses(layout: Layout) -> Uses:
-    """What all runs below a folder use, finished or not."""
+    """Return what all runs below a folder use, finished or not."""
     uses = Uses()
     for path in _run_files(layout):
         try:
@@ -169,14 +173,14 @@ def _add(uses: Uses, layout: Layout, folder: Path) -> None:
             uses.unreadable.append(f"{folder} was named by another numerics version: what it uses is not known")
     elif work.counted == "steps":
         uses.finished[folder] = work
-        inputs = read_record(record)["inputs"]  # a run of another numerics version: what its data were called then
+        inputs = read_record(record)["inputs"]  # a run of another numerics version: the id of its data then
         if inputs.get("data") is not None:
             uses.paths.add(layout.data(inputs["data"]))
         uses.paths.update(layout.pairs(name) for name in inputs.get("pairs", ()))
 
 
 def _fingerprint(layout: Layout) -> tuple[list[Path], int]:
-    """A value that changes when a run is declared or closed, or a job submitted."""
+    """Return a value that changes when a run is declared or closed, or a job is submitted."""
     closing = ("pretraining/*/done.json", "contrastive/*/done.json", "glue/*/studies/*/selection.json")
     files = [*_run_files(layout), *(path for pattern in closing for path in layout.root.glob(pattern))]
     submissions = layout.submissions
@@ -188,7 +192,7 @@ def _run_files(layout: Layout) -> list[Path]:
 
 
 def _candidates(layout: Layout) -> tuple[list[Garbage], list[str]]:
-    """All garbage, whoever works, without what lies inside other garbage; and what could not be read."""
+    """Return all garbage, claimed or not and none inside another, and a sentence for each unreadable file."""
     index = read_index(layout)
     uses = read_uses(layout)
     submissions, problems = index.submissions, tuple(index.problems)
@@ -203,7 +207,7 @@ def _candidates(layout: Layout) -> tuple[list[Garbage], list[str]]:
 
 
 def _garbage_at(path: Path, reason: str, *claims: str) -> Garbage:
-    """A path as garbage, with its size; what vanishes meanwhile does not count."""
+    """Return a path as garbage with its size, without files that vanish meanwhile."""
     total = 0
     for file in _files(path):
         try:
@@ -214,7 +218,7 @@ def _garbage_at(path: Path, reason: str, *claims: str) -> Garbage:
 
 
 def _age_seconds(path: Path) -> float:
-    """The age of the newest file in a folder, or of the file; none at all where it vanishes meanwhile."""
+    """Return the age of a file, or of the newest file in a folder; 0 if it vanishes meanwhile."""
     try:
         return time.time() - max(file.lstat().st_mtime for file in (path, *_files(path)))
     except FileNotFoundError:
@@ -229,7 +233,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _folders(parent: Path) -> list[Path]:
-    """The folders in a folder that are named by an id; links are left alone."""
+    """Return the folders in a folder whose names are ids, without links."""
     paths = sorted(parent.iterdir()) if parent.is_dir() else []
     named = (path for path in paths if IDENTIFIER.fullmatch(path.name.removesuffix(PARTIAL)))
     return [path for path in named if path.is_dir() and not path.is_symlink()]
@@ -241,13 +245,13 @@ def _superseded_checkpoints(uses: Uses) -> Iterator[Garbage]:
         folder = run_folder / "checkpoints"
         on_disk = {int(p.name[5:]): p for p in folder.glob("step-*") if p.name[5:].isdigit() and not p.is_symlink()}
         if work.total not in on_disk or not _is_whole(on_disk[work.total]):
-            continue  # the one before is what there is
+            continue  # the checkpoint before is the newest that can be read
         for step in on_disk.keys() - milestones(work.total):
             yield _garbage_at(on_disk[step], f"checkpoint between the milestones of {work.title}", run_folder.name)
 
 
 def _is_whole(checkpoint: Path) -> bool:
-    """Whether every file that the manifest names is there; their checksums are the reader's matter."""
+    """Return whether every file in the manifest exists. Checksums are verified by whoever reads the files."""
     try:
         return all((checkpoint / name).is_file() for name in read_json(checkpoint / MANIFEST)["sha256"])
     except (DamagedFile, OSError, KeyError, TypeError):
@@ -263,7 +267,7 @@ def _abandoned_checkpoints(layout: Layout, uses: Uses) -> Iterator[Garbage]:
 
 
 def _data(layout: Layout, uses: Uses) -> Iterator[Garbage]:
-    """Tokenised corpora, also growing ones; encoded pairs; encoded tasks."""
+    """Yield unused tokenised corpora (also unfinished ones), encoded pairs and encoded tasks."""
     for folder in _folders(layout.root / "data"):
         data_id = folder.name.removesuffix(PARTIAL)
         if layout.data(data_id) not in uses.paths:
@@ -284,14 +288,14 @@ def _trial_weights(layout: Layout, uses: Uses) -> Iterator[Garbage]:
 
 
 def _left_by_killed_writers(layout: Layout) -> Iterator[Garbage]:
-    """Temporaries in which nothing was written for a day."""
+    """Yield temporaries in which nothing was written for a day."""
     for path in sorted(layout.root.rglob(f"*{TEMPORARY_MARK}*")):
         if _age_seconds(path) > DAY_SECONDS:
             yield _garbage_at(path, "left by a killed writer", *_claims_near(layout, path))
 
 
 def _claims_near(layout: Layout, path: Path) -> tuple[str, ...]:
-    """The claims whose owners write where a file lies."""
+    """Return the claims whose owners write to the folder of a file."""
     claims: tuple[str, ...] = ()
     match path.relative_to(layout.root).parts:
         case ["pretraining" | "contrastive", run_id, _, *_]:
@@ -316,12 +320,12 @@ def _claims_near(layout: Layout, path: Path) -> tuple[str, ...]:
 
 
 def _corpus_claims(data_id: str) -> tuple[str, ...]:
-    """The claims whose owners write a tokenised corpus."""
+    """Return the claims whose owners write a tokenised corpus."""
     return f"corpus-{data_id}", f"data-{data_id}"
 
 
 def _snapshots(layout: Layout, index: Index, submissions: Sequence[Submitted]) -> Iterator[Garbage]:
-    """Code that no job of unfinished work needs, and no record to say which code made it."""
+    """Yield code snapshots that neither a job of unfinished work nor the provenance of a record needs."""
     old = [path for path in _folders(layout.root / "snapshots") if _age_seconds(path / SNAPSHOT_FILE) > DAY_SECONDS]
     if not old:
         return
@@ -352,7 +356,7 @@ def _snapshots(layout: Layout, index: Index, submissions: Sequence[Submitted]) -
 
 
 def _is_clean(snapshot: Path) -> bool:
-    """Whether the snapshot's commit is known and holds the same code."""
+    """Return whether the snapshot's commit is known and has the same code."""
     try:
         content = read_json(snapshot / SNAPSHOT_FILE)
         return bool(content["commit"]) and content["dirty"] is False
@@ -361,6 +365,6 @@ def _is_clean(snapshot: Path) -> bool:
 
 
 def _jobs_at_work(layout: Layout) -> set[str]:
-    """The jobs, arrays without their elements, of all that hold a claim now."""
+    """Return the jobs of all live claims; for arrays, the id without the element."""
     owners = (last_owner(folder) for folder in (layout.root / "claims").glob("*"))
     return {owner.job.partition("_")[0] for owner in owners if owner is not None and owner.is_live and owner.job}
