@@ -1,7 +1,7 @@
 """Attention masks and kernel dispatch.
 
-An `AttentionPlan` serves both callers of the encoder: training packs several documents into a row, the Hugging Face
-classes pass one padded document a row.
+An `AttentionPlan` serves both callers of the encoder: training packs several documents into a row, and the Hugging Face
+classes pass one padded document per row.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from neobert.model.size import KERNEL_HEAD_MULTIPLE
 FLASH_ATTN_INSTALLED = find_spec("flash_attn") is not None
 
 FA3_CAPABILITY = 9
-"""Major compute capability of the GPUs for which FlashAttention 3 is written (Hopper)."""
+"""Major compute capability of the GPUs that FlashAttention 3 supports (Hopper)."""
 
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 
@@ -27,18 +27,18 @@ EXPLICIT_TOKENS = 512
 """Longest row, in tokens, for which explicit attention beats torch's flash kernel on a CPU in bf16."""
 
 SHORT_TOKENS = 24
-"""Longest row, in tokens, whose softmax on a CPU is faster in fp32, casts included: three times in rows of 24."""
+"""Longest row, in tokens, whose CPU softmax is faster in fp32, casts included (three times faster at 24)."""
 
 TAKE_ANY_HEAD_SIZE = ("cpu",)
-"""Devices whose kernels need no heads padded to a multiple of `KERNEL_HEAD_MULTIPLE`."""
+"""Devices whose kernels take head sizes that are not multiples of `KERNEL_HEAD_MULTIPLE`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tensors:
-    """Base of dataclasses of tensors, which move together; a field may be such a dataclass too."""
+    """Base class of dataclasses of tensors that move together; fields may be such dataclasses too."""
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The same with `change` done to each tensor."""
+        """Return a copy with `change` applied to each tensor."""
 
         def changed(part: Any) -> Any:
             if isinstance(part, Tensors):
@@ -48,19 +48,19 @@ class Tensors:
         return replace(self, **{name: changed(part) for name, part in vars(self).items()})
 
     def to(self, device: torch.device | str) -> Self:
-        """The same on a device, as `send` copies."""
+        """Return a copy on a device, made by `send`."""
         return self.mapped(lambda tensor: send(tensor, device))
 
 
 def send(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """`tensor` on a device. The host does not wait for a copy to a GPU, which goes through pinned memory."""
+    """Copy `tensor` to a device. Copies to a GPU go through pinned memory, so that the host does not wait."""
     if tensor.is_cpu and torch.device(device).type == "cuda":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
 def take_places(values: Tensor, places: Tensor) -> Tensor:
-    """Entries of `values` (rows, tokens, …) at `places` of the flattened rows, in the shape of `places`."""
+    """Gather entries of `values` (rows, tokens, …) at `places` of the flattened rows: (*places.shape, …)."""
     return values.flatten(0, 1).index_select(0, places.flatten()).unflatten(0, places.shape)
 
 
@@ -68,9 +68,9 @@ def take_places(values: Tensor, places: Tensor) -> Tensor:
 class GatherIndex(Tensors):
     """The tokens for which the last block computes more than keys and values.
 
-    queries: int64 places in the flattened rows × tokens. For kernels that work row by row (rows, most), those of a row
-        in its own line, padded with any place of the row; for variable-length kernels (1, gathered), ascending.
-    used: (gathered,) int64, which of the flattened queries are wanted, in the order of the result; None for all.
+    queries: int64 places in the flattened rows × tokens. For kernels that work row by row (rows, most), each row
+        padded with any of its own places; for variable-length kernels (1, gathered), ascending.
+    used: (gathered,) int64 indices of the flattened queries that are kept, in the order of the result; None for all.
     boundaries: int32 cumulative counts of the documents' gathered tokens, for variable-length kernels.
     """
 
@@ -80,7 +80,7 @@ class GatherIndex(Tensors):
 
     @classmethod
     def at(cls, columns: Tensor, tokens: int, used: Tensor | None = None) -> Self:
-        """Those at `columns` (rows, most) of rows of `tokens`."""
+        """Make the index of `columns` (rows, most) in rows of `tokens`."""
         first = torch.arange(columns.shape[0], device=columns.device).unsqueeze(1) * tokens
         return cls(columns + first, used)
 
@@ -90,30 +90,30 @@ class GatherIndex(Tensors):
         return self.wanted(self.queries)
 
     def wanted(self, values: Tensor) -> Tensor:
-        """What is wanted of `values`, one entry for each query, (rows, most, …): (gathered, …)."""
+        """Select the entries of `values` (rows, most, …), one per query, that are kept: (gathered, …)."""
         flat = values.flatten(0, 1)
         return flat if self.used is None else flat.index_select(0, self.used)
 
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Query, key and value to what was attended to, each (rows, tokens, heads, head size)."""
+"""Function of query, key and value that returns the attended values; all (rows, tokens, heads, head size)."""
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionPlan(Tensors):
     """Which tokens attend to each other in a batch of rows.
 
-    positions: (rows, tokens) int64, place inside the document from 0, −1 at padding.
+    positions: (rows, tokens) int64, position in the document from 0, −1 at padding.
     bias: float32, added to the scores: (rows, 1, tokens, tokens) packed, (rows, 1, 1, tokens) padded, (rows, heads,
         tokens, tokens) with a score bias.
-    documents: (rows, tokens) number of the document in its row, −1 at filler, in place of a packed bias.
-    boundaries: beside `documents`, for variable-length kernels: int32 cumulative document lengths over the flattened
-        rows.
-    longest: a bound on the longest document, in tokens; 0 stands for a whole row.
+    documents: (rows, tokens) number of the document in its row, −1 at filler; replaces a packed bias.
+    boundaries: int32 cumulative document lengths over the flattened rows, in addition to `documents`, for
+        variable-length kernels.
+    longest: upper bound on the longest document, in tokens; 0 means a whole row.
     attention: the caller's own attention function, which masks by itself and replaces all of the above but the
         positions.
-    window: how far a token sees on each side, in tokens of its document; 0 stands for all of it.
-    With none of bias, boundaries and attention every token sees its whole row.
+    window: tokens of its document that a token sees on each side; 0 means the whole document.
+    Without bias, documents and attention every token sees its whole row.
     """
 
     positions: Tensor
@@ -126,17 +126,17 @@ class AttentionPlan(Tensors):
 
     @property
     def most_tokens(self) -> int:
-        """A bound on the tokens of a document that needs no look at the device."""
+        """Upper bound on the tokens of a document, known without a sync."""
         return self.longest or self.positions.shape[1]
 
     def with_bias(self, score_bias: Tensor | None = None) -> Self:
-        """The plan with its bias computed once for all blocks, where no variable-length kernel makes it needless.
+        """Return the plan with its bias computed once for all blocks, unless variable-length kernels need none.
 
-        score_bias: (rows, heads, tokens, tokens) from the positions. Variable-length kernels take none, so rows of
-            packed documents are computed by the kernels that take a bias.
+        score_bias: (rows, heads, tokens, tokens) from the positions. Variable-length kernels do not support it, so
+            packed rows then use the kernels that take a bias.
 
         Raises:
-            ValueError: no kernel that takes a score bias can compute this plan.
+            ValueError: no kernel for this plan supports a score bias.
         """
         if score_bias is None and (self.documents is None or self.boundaries is not None):
             return self
@@ -150,22 +150,22 @@ class AttentionPlan(Tensors):
         return replace(self, bias=bias, documents=None, boundaries=None)
 
     def within(self, window: int) -> Self:
-        """The plan for tokens that see `window` tokens of their document on each side, from the plan of `with_bias`."""
+        """Return the plan with tokens that see `window` tokens on each side. Call it on the plan of `with_bias`."""
         assert self.attention is None, "a caller's own attention function masks by itself"
-        if self.documents is not None:  # variable-length kernels take a window, others compute their bias anyway
+        if self.documents is not None:  # the kernel, or else `_bias`, applies the window
             return replace(self, window=window)
         near = _bias_where(_is_near(self.positions, self.positions, window))
         return replace(self, bias=near if self.bias is None else self.bias + near, window=window)
 
 
 def packed_plan(documents: Tensor, positions: Tensor, device: torch.device | None = None) -> AttentionPlan:
-    """The plan for rows of several documents, each of which sees itself alone.
+    """Make the plan for rows of several documents that do not attend to each other.
 
     documents: (rows, tokens) number of the document within its row, −1 at filler; the tokens of a document are
-        neighbours. Filler sees filler. Documents that share one number see each other.
-    positions: (rows, tokens) place inside the document, −1 at filler.
-    device: where the model runs; by default where `documents` lies. Documents that still lie on the CPU spare an
-        accelerator the wait for their boundaries.
+        contiguous. Filler sees filler. Documents with the same number see each other.
+    positions: (rows, tokens) position in the document, −1 at filler.
+    device: where the model runs, by default the device of `documents`. With `documents` still on the CPU, computing
+        the boundaries needs no sync with an accelerator.
     """
     device = documents.device if device is None else device
     if device.type == "cuda":
@@ -175,9 +175,9 @@ def packed_plan(documents: Tensor, positions: Tensor, device: torch.device | Non
 
 
 def padded_plan(mask: Tensor) -> AttentionPlan:
-    """The plan for one padded document a row; `mask` (rows, tokens) is 1 at tokens and 0 at padding, on any side.
+    """Make the plan for one padded document per row; `mask` (rows, tokens) is 1 at tokens, 0 at padding on any side.
 
-    A row of padding alone sees itself, so that it holds no NaN.
+    A row that is all padding sees itself, which avoids NaN.
     """
     token = mask.bool()
     visible = token | ~token.any(dim=1, keepdim=True)
@@ -186,7 +186,7 @@ def padded_plan(mask: Tensor) -> AttentionPlan:
 
 
 def whole_rows_plan(token_ids: Tensor) -> AttentionPlan:
-    """The plan for unpadded rows: every token of `token_ids` (rows, tokens) sees its whole row."""
+    """Make the plan for unpadded rows: every token of `token_ids` (rows, tokens) sees its whole row."""
     rows, tokens = token_ids.shape
     return AttentionPlan(torch.arange(tokens, device=token_ids.device).expand(rows, tokens))
 
@@ -194,14 +194,14 @@ def whole_rows_plan(token_ids: Tensor) -> AttentionPlan:
 def is_flash_attn_available() -> bool:
     """Whether the flash_attn package is installed.
 
-    By a name of this form transformers knows what follows as optional, where this file is a model's remote code.
+    In a model's remote code, transformers treats imports under a check with a name of this form as optional.
     """
     return FLASH_ATTN_INSTALLED
 
 
 def activate_fa3(device: torch.device) -> None:
-    """Let torch's variable-length attention use FlashAttention 3, where its package (`flash_attn_interface`) is
-    installed and the GPU has instructions for it."""
+    """Let torch's variable-length attention use FlashAttention 3, if its package (`flash_attn_interface`) is installed
+    and the GPU supports it."""
     if device.type != "cuda" or find_spec("flash_attn_interface") is None or current_flash_attention_impl() is not None:
         return
     if torch.cuda.get_device_capability(device)[0] == FA3_CAPABILITY:
@@ -209,16 +209,16 @@ def activate_fa3(device: torch.device) -> None:
 
 
 def variable_length_kernels() -> str:
-    """Which kernels compute variable-length attention: those of FlashAttention 3 where `activate_fa3` found them, else
-    flash_attn's where it is installed, else torch's own."""
+    """Return which kernels compute variable-length attention: FlashAttention 3 if `activate_fa3` activated it, else
+    flash_attn if installed, else torch's own."""
     return current_flash_attention_impl() or ("flash_attn" if is_flash_attn_available() else "torch")
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, gather: GatherIndex | None = None) -> Tensor:
-    """Softmax attention in both directions, scaled by 1/√(head size).
+    """Compute bidirectional softmax attention, scaled by 1/√(head size).
 
     query, key and value: (rows, tokens, heads, head size); with `gather` the query is (rows, most, heads, head size).
-    Returns the shape of the query; with `gather` (gathered, heads, head size).
+    Returns a tensor in the shape of the query; with `gather` (gathered, heads, head size).
     """
     if plan.attention is not None:
         assert gather is None, "a caller's own attention function computes all tokens"
@@ -241,11 +241,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, gathe
 def _variable_length_attention(
     query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, asking: Tensor, scale: float
 ) -> Tensor:
-    """By `variable_length_kernels`; `asking` are the queries' boundaries."""
+    """Compute attention with `variable_length_kernels`; `asking` are the queries' boundaries."""
     flat = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
     asked, longest = plan.boundaries, plan.longest
     assert asked is not None
-    # A kernel counts the window from the end of the queries, which are as many as the keys.
+    # The kernel aligns the window with the end of the keys; here there are as many queries as keys.
     window = (plan.window, plan.window) if plan.window else (-1, -1)
     if is_flash_attn_available() and current_flash_attention_impl() is None:
         from flash_attn import flash_attn_varlen_func
@@ -264,19 +264,19 @@ def _variable_length_attention(
 
 
 def _attention_by_row(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    """All (rows, heads, tokens, head size)."""
+    """Compute attention row by row; all tensors are (rows, heads, tokens, head size)."""
     if query.device.type == "cpu" and query.dtype in LOW_PRECISION and key.shape[2] <= EXPLICIT_TOKENS:
         return explicit_attention(query, key, value, bias)
-    # A float bias: on a CPU a boolean mask takes twice the time.
+    # A float bias, because a boolean mask takes twice the time on a CPU.
     mask = None if bias is None else bias.to(query.dtype)
     return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
 
 
 def explicit_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
-    """Attention as two products and a softmax; all (rows, heads, tokens, head size).
+    """Compute attention as two products and a softmax; all tensors are (rows, heads, tokens, head size).
 
     On a CPU in bf16, forward and backward take a quarter of the time of torch's flash kernel in rows of 128 tokens; in
-    fp32 that kernel is as fast or faster. The softmax sums in fp32 whatever its dtype.
+    fp32 that kernel is as fast or faster. The softmax always accumulates in fp32.
     """
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)
     if bias is not None:
@@ -286,7 +286,7 @@ def explicit_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor |
 
 
 def _bias(plan: AttentionPlan, gather: GatherIndex | None) -> Tensor | None:
-    """The bias for all queries or those of `gather`: (rows, 1 or heads, queries or 1, tokens)."""
+    """Return the bias for all queries or those of `gather`: (rows, 1 or heads, queries or 1, tokens)."""
     if plan.documents is not None:
         visible = _is_same_document(_asking(plan.documents, gather), plan.documents)
         if plan.window:
@@ -298,7 +298,7 @@ def _bias(plan: AttentionPlan, gather: GatherIndex | None) -> Tensor | None:
 
 
 def _asking(values: Tensor, gather: GatherIndex | None) -> Tensor:
-    """Those of all tokens, (rows, tokens), or of the queries that are gathered."""
+    """Return the values at the queries: all `values` (rows, tokens), or those of `gather`, (rows, most)."""
     return values if gather is None else take_places(values, gather.queries)
 
 
@@ -307,7 +307,7 @@ def _is_same_document(asking: Tensor, asked: Tensor) -> Tensor:
 
 
 def _is_near(asking: Tensor, asked: Tensor, window: int) -> Tensor:
-    """(rows, 1, queries, tokens): whether positions are no farther apart than a window."""
+    """Return whether positions are at most `window` apart: (rows, 1, queries, tokens)."""
     return (asking[:, None, :, None] - asked[:, None, None, :]).abs() <= window
 
 
@@ -316,9 +316,10 @@ def _bias_where(visible: Tensor) -> Tensor:
 
 
 def _boundaries(documents: Tensor) -> tuple[Tensor, int]:
-    """Where the documents of the flattened rows end, int32 from 0, and a bound on the longest of them.
+    """Return cumulative lengths of the documents in the flattened rows (int32, from 0), and a bound on the longest.
 
-    Both are rounded up to powers of two, with empty documents, so that a compiled graph sees few shapes.
+    The number of documents (padded with empty ones) and the bound are rounded up to powers of two, so that a compiled
+    graph sees few shapes.
     """
     starts = torch.ones_like(documents, dtype=torch.bool)
     starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
@@ -330,5 +331,5 @@ def _boundaries(documents: Tensor) -> tuple[Tensor, int]:
 
 
 def _power_of_two(number: int) -> int:
-    """The least power of two that is no smaller than `number`."""
+    """Return the smallest power of two ≥ `number`."""
     return 1 << (number - 1).bit_length()

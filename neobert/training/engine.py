@@ -29,12 +29,12 @@ from neobert.training.optimization import (
 
 
 def on_device(values: Sequence[float], device: torch.device) -> Tensor:
-    """Numbers as an fp32 tensor on a device, copied without a sync."""
+    """Copy numbers to an fp32 tensor on a device, without a sync."""
     return send(torch.tensor(values, dtype=torch.float32), device)
 
 
 class Phases:
-    """Where the time of a step goes, by events of its device."""
+    """Time of a step by phase, measured with events of its device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -43,7 +43,7 @@ class Phases:
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """Count this block, and the time since the last one, as `phase`; traces show its name."""
+        """Count the time of this block, and since the previous one, as `phase`; its name appears in traces."""
         with record_function(phase):
             yield
         self._mark(phase)
@@ -55,7 +55,7 @@ class Phases:
         self._marks.append((phase, time.perf_counter() if event is None else event))
 
     def seconds(self) -> dict[str, float]:
-        """Seconds of each phase; waits for the device to come to their end."""
+        """Return the seconds of each phase; waits for the device to finish them."""
         totals: dict[str, float] = defaultdict(float)
         for (_, before), (phase, after) in pairwise(self._marks):
             totals[phase] += _between(before, after)
@@ -77,14 +77,14 @@ def _between(before: torch.cuda.Event | float, after: torch.cuda.Event | float) 
 MicroBatch = TypeVar("MicroBatch")
 
 CLIP_EPSILON = 1e-6
-"""As torch's own clipping adds it to the norm."""
+"""Added to the norm, as in torch's own clipping."""
 
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """The mean loss over all predicted items of all processes, and the gradient's norm before clipping.
+    """Mean loss over all predicted items of all processes, and the gradient's norm before clipping.
 
-    `stop` is whether any process was asked to stop before the update; all processes get the same answer.
+    `stop` is whether any process was asked to stop before the update; it is the same in all processes.
     """
 
     loss: float
@@ -93,9 +93,9 @@ class StepMetrics:
 
 
 class Update:
-    """An update under way. `metrics` are its loss, gradient norm and stop: read one step late, they need no sync.
+    """A launched update. `metrics` are its loss, gradient norm and stop, read one step late to avoid a sync.
 
-    `explain` finds out where a number that is not finite was first seen. `phases` tells where the time went.
+    `explain` finds where a number that is not finite first appeared. `phases` has the time by phase.
     """
 
     def __init__(self, metrics: Tensor, explain: Callable[[], str], phases: Phases) -> None:
@@ -110,7 +110,7 @@ class Update:
             self._done.record()
 
     def measured(self) -> StepMetrics:
-        """The numbers; waits for the work that computes them alone.
+        """Return the metrics; waits only for the work that computes them.
 
         Raises:
             RunFailed: loss or gradient is not finite; neither this update nor a later one has changed the weights.
@@ -126,21 +126,21 @@ class Update:
 
 @contextmanager
 def autocast(device: torch.device, precision: PretrainingPrecision) -> Iterator[None]:
-    """bf16 autocast over fp32 weights where the recipe says so, around a residual stream in fp32 or in bf16."""
+    """Apply the recipe's precision: bf16 autocast over fp32 weights unless it is fp32, and the stream's dtype."""
     stream = residual_stream(torch.bfloat16) if precision == "bf16_residual" else nullcontext()
     with torch.autocast(device.type, torch.bfloat16, enabled=precision != "fp32"), stream:
         yield
 
 
 class Engine(Generic[MicroBatch]):
-    """Holds model and optimizer on one device of one process; with a process group, gradients are summed over it.
+    """Model and optimizer on one device of one process; with a process group, gradients are summed over it.
 
-    Each process holds the whole optimizer state: with Adam 8 bytes a parameter (two moments in fp32).
+    Each process keeps the whole optimizer state: with Adam 8 bytes per parameter (two moments in fp32).
 
-    `objective(network, batch)` returns the *sum* of the losses of a micro-batch's items and `count(batch)` how many
-    these are, so that the loss is normalised by the global count whatever the split into micro-batches and processes.
-    Where the loss of an item needs other micro-batches, `prepare(model, batches)` sees all of a step, of this process,
-    and gives those that are then computed one by one.
+    `objective(network, batch)` returns the *sum* of the losses of a micro-batch's items and `count(batch)` the number
+    of items, so that the loss is normalised by the global count, however micro-batches and processes split it.
+    If the loss of an item depends on other micro-batches, `prepare(model, batches)` receives this process's
+    micro-batches of a step and returns those that are then computed one by one.
     """
 
     def __init__(
@@ -169,10 +169,10 @@ class Engine(Generic[MicroBatch]):
         return DistributedDataParallel(self.model) if self.processes > 1 else self.model
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float, *, stop: bool = False) -> Update:
-        """Accumulate the gradient of all micro-batches, clip it, update the weights; nothing waits for the device.
+        """Accumulate the gradient of all micro-batches, clip it and update the weights, without a sync.
 
         All processes must call it together, with equally many micro-batches. `stop` tells the others that this process
-        was asked to stop; it travels with the count, so that agreeing costs nothing.
+        was asked to stop; it is reduced together with the count, at no extra cost.
         """
         phases = Phases(self.device)
         mine = on_device([float(sum(map(self.count, batches))), float(stop)], self.device)
@@ -190,20 +190,20 @@ class Engine(Generic[MicroBatch]):
         return Update(torch.stack([loss, norm, stopping]), lambda: self._first_non_finite(batches), phases)
 
     def _accumulate(self, batch: MicroBatch, total: Tensor, phases: Phases, *, last: bool) -> Tensor:
-        """Add a micro-batch's gradient; its share of the mean loss."""
+        """Add a micro-batch's gradient; return its share of the mean loss."""
         with self._synchronised(last=last), autocast(self.device, self.precision):
             with phases.during("forward"):
                 share = self.objective(self.network, batch) / total
             with phases.during("backward"):
-                (share * self.processes).backward()  # processes are averaged over; the sum is wanted
+                (share * self.processes).backward()  # DDP averages over processes, but we need the sum
         return share.detach()
 
     def _clip_and_update(self, loss: Tensor) -> Tensor:
-        """Update the weights by the accumulated gradient, and never again once something is not finite; its norm
-        before clipping.
+        """Update the weights by the clipped gradient, and never again once loss or gradient is not finite; return its
+        norm before clipping.
 
-        The fused kernels take both as a loss scaler gives them to it: a divisor, and a reason to change nothing. For
-        other optimizers gradients are divided here, and the device is asked whether to update.
+        Fused kernels take the divisor and the flag to skip the update as they do from a GradScaler. For other
+        optimizers gradients are divided here, and reading the flag needs a sync.
         """
         gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
         norm = nn.utils.get_total_norm(gradients, foreach=True)
@@ -219,23 +219,23 @@ class Engine(Generic[MicroBatch]):
         return norm
 
     def optimizer_tensors(self, *, wanted: bool = True) -> dict[str, Tensor]:
-        """The whole optimizer state by parameter name, the same from every engine; all processes must ask together.
+        """Return the whole optimizer state by parameter name, the same from every engine.
 
-        A process where it is not `wanted` gets none.
+        All processes must call it together; where it is not `wanted`, it returns an empty dictionary.
         """
         return optimizer_tensors(self.optimizer, self.model) if wanted else {}
 
     def restore_optimizer(self, optimizer: Mapping[str, Tensor]) -> None:
-        """Continue from the model's weights as they are now and from what `optimizer_tensors` gave."""
+        """Continue from the model's current weights and from the state that `optimizer_tensors` returned."""
         restore_optimizer(self.optimizer, self.model, optimizer)
 
     def optimizer_state_bytes(self) -> int:
-        """What this process holds of the optimizer's state."""
+        """Return the bytes of the optimizer state in this process."""
         states = self.optimizer.state.values()
         return sum(value.nbytes for state in states for value in state.values() if value.ndim)
 
     def close(self) -> None:
-        """Release what belongs to the process group; the engine cannot be used afterwards."""
+        """Release resources of the process group; the engine cannot be used afterwards."""
 
     def _over_processes(self, value: Tensor) -> Tensor:
         if self.processes > 1:
@@ -248,8 +248,9 @@ class Engine(Generic[MicroBatch]):
         return nullcontext()
 
     def _first_non_finite(self, batches: Sequence[MicroBatch]) -> str:
-        """Compute the gradients of `batches` again, without the other processes and one after the other, which takes no
-        more memory than the step did, and look."""
+        """Compute the gradients of `batches` again to find the first module or parameter that is not finite.
+
+        It runs without the other processes, one micro-batch at a time, so it needs no more memory than the step."""
         found: list[str] = []
         handles = [
             module.register_forward_hook(_note_non_finite(name, found))
