@@ -1,6 +1,6 @@
-"""NeoBERT as transformers knows models; `import neobert.hub` registers the classes with its Auto classes.
+"""NeoBERT's transformers models; `import neobert.hub` registers them with transformers' Auto classes.
 
-This package is the one door to transformers' model classes. All of them stand on the blocks of `neobert.model`.
+Only this package defines transformers models. All of them are built from the blocks of `neobert.model`.
 
     >>> from neobert import NeoBERTModel
     >>> model = NeoBERTModel.from_pretrained("chandar-lab/NeoBERT")

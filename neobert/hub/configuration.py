@@ -1,7 +1,7 @@
 """NeoBERTConfig, the config.json of every model of the ladder.
 
-Keys have the names of the published checkpoint (hidden_size, norm_eps, …); options that it lacks (learned positions,
-GELU, layer norm, initial weights) have the names of the recipe.
+Keys are named as in the published checkpoint (hidden_size, norm_eps, …); options that it does not have (learned
+positions, GELU, layer norm, initial weights) are named as in the recipe.
 """
 
 import difflib
@@ -32,7 +32,7 @@ RECIPE_NAMES = {
     "global_every": "global_every",
     "local_rotary_base": "local_rotary_base",
 }
-"""Keys of config.json, and their fields of `recipe.Model`."""
+"""Keys of config.json to fields of `recipe.Model`."""
 
 INITIALIZATION_NAMES = {
     "init_distribution": "distribution",
@@ -40,7 +40,7 @@ INITIALIZATION_NAMES = {
     "embedding_init_range": "embedding_scale",
     "position_init_range": "position_scale",
 }
-"""Keys of config.json, and their fields of `recipe.Initialization`."""
+"""Keys of config.json to fields of `recipe.Initialization`."""
 
 IGNORED_PUBLISHED = frozenset(
     {
@@ -70,25 +70,25 @@ TRANSFORMERS_KEYS = frozenset(
 
 class NeoBERTConfig(PreTrainedConfig):
     r"""
-    Configuration of a NeoBERT or of any step of its ablation ladder. The defaults are those of
-    [chandar-lab/NeoBERT](https://huggingface.co/chandar-lab/NeoBERT), whose config.json it reads.
+    Configuration of NeoBERT or of any step of its ablation ladder. The defaults are those of
+    [chandar-lab/NeoBERT](https://huggingface.co/chandar-lab/NeoBERT), whose config.json can be loaded too.
 
     Args:
         vocab_size (`int`): Rows of the token embedding.
         hidden_size (`int`): Width of a hidden state.
         num_hidden_layers (`int`): Number of blocks.
-        num_attention_heads (`int`): Heads of a block.
+        num_attention_heads (`int`): Attention heads per block.
         intermediate_size (`int`): Nominal width of the feed-forward; a gated one takes two thirds of it.
-        max_length (`int`): Context in tokens: the size of a learned position table; rotary models read further.
+        max_length (`int`): Context in tokens: the size of a learned position table; rotary models accept longer inputs.
         positions (`str`): `"rotary"` or `"learned"`.
         rotary_base (`float`): Base of the rotary angles.
         feedforward (`str`): `"swiglu"`, `"geglu"` or `"gelu"`.
         norm (`str`): `"rms_norm"` or `"layer_norm"`.
-        norm_eps (`float`): What a norm adds to the variance.
-        dropout (`float`): Dropout behind attention and feed-forward.
-        attention_window (`int`): Tokens that a token of a local block sees, half of them on each side; 0: no block is.
-        global_every (`int`): Of so many blocks the first is global, the others are local.
-        local_rotary_base (`float`): Base of the rotary angles of local blocks (default: that of all).
+        norm_eps (`float`): Epsilon that a norm adds to the variance.
+        dropout (`float`): Dropout after attention and feed-forward.
+        attention_window (`int`): Tokens that a token sees in local blocks, half of them on each side; 0: none is local.
+        global_every (`int`): The first of every `global_every` blocks is global, the others are local.
+        local_rotary_base (`float`): Base of the rotary angles of local blocks (default: `rotary_base`).
         init_distribution (`str`): `"uniform"` or `"normal"`.
         decoder_init_range, embedding_init_range, position_init_range (`float`):
             Half-width or standard deviation of new matrices, token embeddings and learned positions.
@@ -98,7 +98,7 @@ class NeoBERTConfig(PreTrainedConfig):
         pad_token_id (`int`): Id of the padding token.
 
     Raises:
-        ValueError: a misspelt option, or values that no model can have. Other unknown keys are kept.
+        ValueError: an option is misspelt or has an impossible value. Other unknown keys are kept.
 
     Example:
 
@@ -142,7 +142,7 @@ class NeoBERTConfig(PreTrainedConfig):
         """Translate published switches; refuse misspelt options and impossible values."""
         known = {key: value for key, value in self._without_published(kwargs).items() if key not in IGNORED_PUBLISHED}
         self._refuse_near_misses(known)
-        # auto_map is kept where it names this file, as in a folder that carries the model's code.
+        # auto_map is kept if it names this file, as in a folder with the model's code.
         own = f"{__name__.rpartition('.')[2]}.{type(self).__name__}"
         named = (kwargs.get("auto_map") or {}).get("AutoConfig", "")
         if named.rpartition("--")[2] == own:
@@ -152,16 +152,16 @@ class NeoBERTConfig(PreTrainedConfig):
 
     @classmethod
     def from_recipe(cls, model: recipe.Model, context: int, **heads: Any) -> Self:
-        """The configuration of `model` for `context` tokens; `heads` are keys that a recipe's model does not have."""
+        """Make the configuration of `model` for `context` tokens; `heads` are keys that `recipe.Model` lacks."""
         values = {key: getattr(model, field) for key, field in RECIPE_NAMES.items()}
         start = {key: getattr(model.initialization, field) for key, field in INITIALIZATION_NAMES.items()}
         return cls(**values, **start, max_length=context, **heads)
 
     def to_recipe(self) -> recipe.Model:
-        """The recipe's model.
+        """Convert to the recipe's model.
 
         Raises:
-            ValueError: a word is unknown, or a value impossible.
+            ValueError: an option's word is unknown, or a value impossible.
         """
         self._refuse_unknown_words()
         if self.tie_word_embeddings:
@@ -174,7 +174,7 @@ class NeoBERTConfig(PreTrainedConfig):
             raise ValueError(f"config.json describes no model: {_first_problem(error)}") from error
 
     def _without_published(self, keys: dict[str, Any]) -> dict[str, Any]:
-        """`keys` without the switches of the authors' repository, which set options here."""
+        """Set options from the switches of the authors' repository; return the remaining `keys`."""
         rest = dict(keys)
         if rest.pop("ngpt", False):
             raise ValueError("config.json says ngpt: true, and normalised GPT blocks are not supported")
@@ -189,7 +189,7 @@ class NeoBERTConfig(PreTrainedConfig):
         return rest
 
     def _refuse_near_misses(self, keys: dict[str, Any]) -> None:
-        """Refuse misspelt options; keys of other programs are kept with a warning."""
+        """Refuse misspelt options; other unknown keys are kept with a warning."""
         own = [*RECIPE_NAMES, *INITIALIZATION_NAMES, "max_length", "classifier_init_range", "classifier_dropout"]
         own += ["classifier_pooling", "pad_token_id"]
         transformers_own = TRANSFORMERS_KEYS | GenerationConfig().to_dict().keys() | set(dir(PreTrainedConfig))
@@ -212,7 +212,7 @@ class NeoBERTConfig(PreTrainedConfig):
 
 
 def _first_problem(error: ValidationError) -> str:
-    """One sentence, with the key's name in config.json."""
+    """Format the first problem in one sentence, with the key's name in config.json."""
     first = error.errors()[0]
     keys = {field: key for key, field in (RECIPE_NAMES | INITIALIZATION_NAMES).items()}
     key = keys.get(str(first["loc"][-1])) if first["loc"] else None

@@ -1,7 +1,7 @@
-"""The encoder: embedding, pre-norm blocks, last norm.
+"""The encoder: embedding, pre-norm blocks, final norm.
 
-Names of modules and layout of weights are those of the released checkpoint (chandar-lab/NeoBERT), so that its weights
-load as they are. Blocks receive their parts and ask for no configuration.
+Module names and weight layout are those of the released checkpoint (chandar-lab/NeoBERT), so that its weights load
+unchanged. Blocks receive their parts ready-made and read no configuration.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,19 +17,19 @@ from neobert.model.attention import AttentionPlan, GatherIndex, attend, take_pla
 from neobert.model.positions import Positions, Rotation
 
 TURN_PARTS_ALONE = ("cuda",)
-"""Devices where a compiled model turns query and key one by one: the gradient of each is then turned on its way to its
-place. Of both in one, torch's compiler makes copies in fp32 first; a CPU keeps to that, whose bits are on record."""
+"""Devices where a compiled model rotates query and key separately, so that the rotation of each gradient is fused into
+its write. For both at once torch's compiler first makes fp32 copies; CPUs keep that, since their bits are recorded."""
 
 
 class Stream:
-    """The dtype of the residual stream; None is that of the embedding's weights."""
+    """Dtype of the residual stream; None means the dtype of the embedding's weights."""
 
     dtype: ClassVar[torch.dtype | None] = None
 
 
 @contextmanager
 def residual_stream(dtype: torch.dtype) -> Iterator[None]:
-    """Within, the blocks of encoders read and add in `dtype`."""
+    """Set the dtype of the encoders' residual stream within the context."""
     before, Stream.dtype = Stream.dtype, dtype
     try:
         yield
@@ -40,12 +40,12 @@ def residual_stream(dtype: torch.dtype) -> Iterator[None]:
 def query_key_value(
     qkv: nn.Linear, heads: int, hidden: Tensor, rotation: Rotation, gather: GatherIndex | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value of `hidden` (rows, tokens, width), each (rows, tokens, heads, head size), rotated.
+    """Compute query, key and value of `hidden` (rows, tokens, width), each (rows, tokens, heads, head size), rotated.
 
-    qkv: the fused projection; its rows are grouped by head, and within a head by query, key, value. It is called as the
-        plain linear layer that it is, so that adapters and hooks can stand in its place, unless the rotation wants the
-        numbers of a head in another order.
-    gather: with these the query is computed there only: (rows, most, heads, head size).
+    qkv: the fused projection; its rows are grouped by head, and within a head by query, key, value. It is called as a
+        module, so that adapters and hooks work, unless the rotation needs another order of the numbers in a head or
+        `gather` is given.
+    gather: compute the query only at these places: (rows, most, heads, head size).
     """
     if gather is not None:
         return _with_queries_at(gather, _by_head(qkv.weight, heads, rotation), hidden, rotation)
@@ -53,7 +53,7 @@ def query_key_value(
         fused = functional.linear(hidden, _by_head(qkv.weight, heads, rotation).flatten(0, 2))
     else:
         fused = qkv(hidden)
-    # Parts of a split put their gradients together in one piece; slices would each fill a whole one with zeros.
+    # The backward of split joins the gradients of its parts; each slice would allocate a full tensor of zeros.
     parts = fused.unflatten(-1, (heads, 3, -1))
     if rotation.even_first and hidden.device.type in TURN_PARTS_ALONE:
         query, key, value = parts.split(1, dim=-2)
@@ -64,7 +64,7 @@ def query_key_value(
 
 
 def _by_head(weight: Tensor, heads: int, rotation: Rotation) -> Tensor:
-    """The weight of the fused projection as (heads, 3, head size, width), in the order that the rotation wants."""
+    """Return the fused projection's weight as (heads, 3, head size, width), in the order that the rotation needs."""
     of_head = weight.unflatten(0, (heads, 3, -1))
     if not rotation.even_first:
         return of_head
@@ -84,7 +84,7 @@ def _with_queries_at(
 
 
 class Block(nn.Module):
-    """Pre-norm attention and feed-forward, each added to its input; dropout behind both."""
+    """Pre-norm attention and feed-forward, each with dropout and a residual connection."""
 
     def __init__(
         self,
@@ -108,9 +108,9 @@ class Block(nn.Module):
     def forward(
         self, hidden: Tensor, plan: AttentionPlan, rotation: Rotation, gather: GatherIndex | None = None
     ) -> Tensor:
-        """(rows, tokens, width) to the same shape, or with `gather` to (gathered, width), exactly.
+        """Map (rows, tokens, width) to the same shape, or with `gather` to exactly the same values, (gathered, width).
 
-        Keys and values are computed everywhere, all else for the gathered tokens only.
+        Keys and values are computed for all tokens, everything else only for the gathered ones.
         """
         query, key, value = query_key_value(self.qkv, self.heads, self.attention_norm(hidden), rotation, gather)
         attended = attend(query, key, value, plan, gather).flatten(-2)
@@ -121,11 +121,11 @@ class Block(nn.Module):
 
 @dataclass(frozen=True)
 class LocalBlocks:
-    """Which blocks see a part of a document, and how: all but the first of every `global_every` (Beltagy et al. 2020;
-    ModernBERT, Warner et al. 2024).
+    """Blocks with local attention: all but the first of every `global_every` (Beltagy et al. 2020; ModernBERT, Warner
+    et al. 2024).
 
-    window: tokens that are seen on each side. positions: those of these blocks, without parameters; None where they
-        are those of all.
+    window: tokens seen on each side. positions: positions of the local blocks, without parameters; None if they are
+        those of all blocks.
     """
 
     window: int
@@ -134,7 +134,7 @@ class LocalBlocks:
 
 
 View = tuple[AttentionPlan, Rotation]
-"""What of a batch a block sees."""
+"""Attention plan and rotation of a block for one batch."""
 
 
 def block_views(
@@ -145,8 +145,8 @@ def block_views(
     near: AttentionPlan | None = None,
     real: bool = False,
 ) -> list[View]:
-    """What each of `blocks` sees of a batch: `plan` or, where it is `local`, `near`, by default the plan within its
-    window. `real` is as `Positions.rotation` has it."""
+    """Return the view of each of `blocks`: `plan` for global blocks, `near` for `local` ones (by default the plan
+    within their window). `real` is as in `Positions.rotation`."""
     whole = plan, positions.rotation(plan.positions, real)
     if local is None:
         return [whole] * blocks
@@ -156,7 +156,7 @@ def block_views(
 
 
 class Encoder(nn.Module):
-    """Token ids to hidden states. No norm, dropout or token types behind the embedding (released code)."""
+    """Token ids to hidden states, without norm, dropout or token types after the embedding (released code)."""
 
     def __init__(
         self,
@@ -179,10 +179,10 @@ class Encoder(nn.Module):
         return self.encoder.embedding_dim
 
     def forward(self, token_ids: Tensor, plan: AttentionPlan, gather: GatherIndex | None = None) -> Tensor:
-        """Hidden states (rows, tokens, width) of `token_ids` (rows, tokens) under the last norm.
+        """Return hidden states (rows, tokens, width) of `token_ids` (rows, tokens) after the final norm.
 
-        With `gather` only those of its tokens, (gathered, width), equal to the full ones: the last block then
-        computes nothing else but keys and values.
+        With `gather` only those of its tokens, (gathered, width), equal to the full ones; the last block then
+        computes only keys and values for all other tokens.
         """
         plan = plan.with_bias(self.positional_embedding.score_bias(plan.positions))
         hidden = self.positional_embedding.add(self.encoder(token_ids), plan.positions, plan.most_tokens)
@@ -193,7 +193,7 @@ class Encoder(nn.Module):
             hidden = block(hidden, *view)
         plan, _ = last_view
         if gather is not None and gather.boundaries is not None and (plan.boundaries is None or plan.window):
-            # Queries in one run are for variable-length kernels, which a score bias rules out; and their places in the
-            # run are not those that a window is about.
+            # Flattened queries need variable-length kernels, which a score bias rules out; and a window counts places
+            # in the document, not among the gathered queries.
             return self.layer_norm(take_places(last(hidden, *last_view), gather.places))
         return self.layer_norm(last(hidden, *last_view, gather))

@@ -1,7 +1,7 @@
-"""How a model knows where a token stands: learned vectors added to the embeddings, or rotated queries and keys.
+"""Position encodings: learned vectors added to the embeddings, or rotated queries and keys.
 
-Every kind has three hooks: `add` changes the embeddings, `rotation` gives what is done to queries and keys in each
-block, `score_bias` what is added to the attention scores. A kind that works by one leaves the others empty.
+Every kind has three hooks: `add` changes the embeddings, `rotation` returns the rotation of queries and keys in each
+block, and `score_bias` returns a bias for the attention scores. A kind overrides only those that it needs.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from neobert.model.attention import take_places
 
 
 class Rotation:
-    """What one forward pass does to queries and keys because of where they stand: nothing here.
+    """Rotation of queries and keys by their positions in one forward pass; this base class is the identity.
 
-    tables: (rows, tokens, …) what the tokens are turned by.
-    even_first: it wants the numbers of a head with the even ones first; scores of queries and keys do not change by it.
+    tables: (rows, tokens, …) rotations of the tokens.
+    even_first: whether it needs the even dimensions of a head first; this order does not change attention scores.
     """
 
     even_first = False
@@ -27,16 +27,16 @@ class Rotation:
         self.tables = tables
 
     def at(self, places: Tensor) -> Self:
-        """The same for the tokens at `places` (rows, slots) of the flattened rows alone."""
+        """Return the rotation of the tokens at `places` (rows, slots) of the flattened rows."""
         return type(self)(*(take_places(table, places) for table in self.tables))
 
     def turn(self, vectors: Tensor) -> Tensor:
-        """`vectors` (rows, tokens, heads, parts, head size) turned in fp32, in their own dtype."""
+        """Rotate `vectors` (rows, tokens, heads, parts, head size) in fp32; return them in their own dtype."""
         return vectors
 
 
 class ComplexRotation(Rotation):
-    """Adjacent pairs as complex numbers times phases (rows, tokens, head size / 2): three times as fast in eager."""
+    """Complex rotation of adjacent pairs by phases (rows, tokens, head size / 2): three times as fast in eager mode."""
 
     def turn(self, vectors: Tensor) -> Tensor:
         (phases,) = self.tables
@@ -46,7 +46,7 @@ class ComplexRotation(Rotation):
 
 
 class RealRotation(Rotation):
-    """The same in real numbers, which exporters understand: cosine and sine (rows, tokens, head size)."""
+    """The same rotation in real numbers, for exporters: cosine and sine (rows, tokens, head size)."""
 
     def turn(self, vectors: Tensor) -> Tensor:
         cosine, sine = (table[:, :, None, None] for table in self.tables)
@@ -56,9 +56,9 @@ class RealRotation(Rotation):
 
 
 class HalvesRotation(Rotation):
-    """The same on heads with their even numbers first: cosine and sine (rows, tokens, head size / 2).
+    """The same rotation of heads with even dimensions first: cosine and sine (rows, tokens, head size / 2).
 
-    Both halves are runs of neighbours, which a compiler turns into vector instructions; adjacent pairs it does not.
+    Both halves are contiguous, so that a compiler vectorizes them; it does not vectorize adjacent pairs.
     """
 
     even_first = True
@@ -70,38 +70,38 @@ class HalvesRotation(Rotation):
 
 
 class Positions(nn.Module):
-    """All hooks, empty. A new kind overrides those that it needs and is a row of `POSITIONS`."""
+    """Base class whose hooks change nothing. A new kind overrides those that it needs and is a row of `POSITIONS`."""
 
     def add(self, embeddings: Tensor, positions: Tensor, longest: int) -> Tensor:
-        """`embeddings` (rows, tokens, width), changed by `positions` (rows, tokens), −1 at padding; no document has
-        more than `longest` tokens."""
+        """Add `positions` (rows, tokens), −1 at padding, to `embeddings` (rows, tokens, width); no document has more
+        than `longest` tokens."""
         return embeddings
 
     def rotation(self, positions: Tensor, real: bool = False) -> Rotation:
-        """What the blocks do to queries and keys at `positions` (rows, tokens); `real` keeps to real numbers and to
-        the order of the numbers in a head."""
+        """Return the rotation of queries and keys at `positions` (rows, tokens); with `real` in real numbers, and in
+        the original order of a head's dimensions."""
         return Rotation()
 
     def score_bias(self, positions: Tensor) -> Tensor | None:
-        """What is added to the scores of all blocks, (rows, heads, tokens, tokens) of query and key, for `positions`
-        (rows, tokens), −1 at padding. Numbers between documents that do not see each other are without effect."""
+        """Return the bias of all blocks' scores, (rows, heads, tokens, tokens) of query and key, for `positions`
+        (rows, tokens), −1 at padding. Values between documents that do not see each other have no effect."""
         return None
 
 
 class LearnedPositions(nn.Embedding, Positions):
-    """A table of context + 1 vectors, as in RoBERTa: row 0 is padding's, row i + 1 that of place i."""
+    """Table of context + 1 vectors, as in RoBERTa: row 0 is for padding, row i + 1 for position i."""
 
     def __init__(self, model: recipe.Model, context: int) -> None:
         super().__init__(context + 1, model.width)
 
     def add(self, embeddings: Tensor, positions: Tensor, longest: int) -> Tensor:
-        """`embeddings` (rows, tokens, width) plus the vectors of `positions` (rows, tokens), −1 at padding.
+        """Add the vectors of `positions` (rows, tokens), −1 at padding, to `embeddings` (rows, tokens, width).
 
         Raises:
             ValueError: a document is longer than the table.
         """
         context = self.num_embeddings - 1
-        # The values are looked at only where the bound does not do, for a GPU would have to be waited for.
+        # The values are read only if the bound is too large, because reading them needs a sync with a GPU.
         if longest > context and int(positions.max()) >= context:
             raise ValueError(
                 f"a document has {int(positions.max()) + 1} tokens, but the learned position table holds {context}: "
@@ -111,12 +111,12 @@ class LearnedPositions(nn.Embedding, Positions):
 
 
 class RotaryPositions(Positions):
-    """Queries and keys turned by angles that grow with their place (Su et al. 2021), in adjacent pairs.
+    """Rotary position embedding (Su et al. 2021) of adjacent pairs.
 
-    Holds neither parameters nor buffers, so nothing is lost when a model is built without memory and loaded later, and
-    no length is too long. Eager and exported models compute the angles once in each forward pass. A compiler would fuse
-    that into every block, forward and backward, so a compiled model reads a table that was computed while it was
-    traced. Angles are fp32, as in the released code.
+    It has no parameters or buffers, so models can be built on the meta device and loaded later, and any length works.
+    Eager and exported models compute the angles once per forward pass. A compiler would fuse that into every block,
+    forward and backward, so a compiled model reads a table that is computed during tracing. Angles are fp32, as in the
+    released code.
     """
 
     def __init__(self, model: recipe.Model, context: int) -> None:
@@ -126,13 +126,13 @@ class RotaryPositions(Positions):
         self.context = context
 
     def table(self, tokens: int, device: torch.device) -> Tensor:
-        """(2, tokens, head size / 2): cosine and sine of every place, a constant of the graph that is being traced."""
+        """Return cosine and sine of every position, (2, tokens, head size / 2), as a constant of the traced graph."""
         return _rotary_table(self.head_size, self.base, tokens, device)
 
     def rotation(self, positions: Tensor, real: bool = False) -> Rotation:
-        """The turn of each token of `positions` (rows, tokens), in `real` numbers where asked or traced."""
+        """Return the rotation at `positions` (rows, tokens), in real numbers if `real` or while torch.jit traces."""
         if not real and torch.compiler.is_compiling():
-            # No place lies beyond its row, and −1 is padding, whose turn nobody sees.
+            # Positions are smaller than the row; padding (−1) may get any rotation, as it is masked.
             tokens = max(self.context, positions.shape[1])
             table = self.table(tokens, positions.device)
             return HalvesRotation(*table[:, positions.clamp(min=0)].unbind())
@@ -144,7 +144,7 @@ class RotaryPositions(Positions):
 
 
 class LocalRotaryPositions(RotaryPositions):
-    """The same with the base of local blocks."""
+    """Rotary position embedding with the base of local blocks."""
 
     def __init__(self, model: recipe.Model, context: int) -> None:
         super().__init__(model, context)
@@ -152,12 +152,12 @@ class LocalRotaryPositions(RotaryPositions):
         self.base = model.local_rotary_base
 
     def table(self, tokens: int, device: torch.device) -> Tensor:
-        # torch names a constant of a graph by its function, so that two tables need two.
+        # torch names a graph constant by its function, so two tables need two functions.
         return _local_rotary_table(self.head_size, self.base, tokens, device)
 
 
 def _angles(positions: Tensor, head_size: int, base: float) -> Tensor:
-    """(…, head size / 2) fp32 angles of `positions` (…)."""
+    """Return the fp32 angles (…, head size / 2) of `positions` (…)."""
     exponents = torch.arange(0, head_size, 2, device=positions.device, dtype=torch.float32) / head_size
     return positions.unsqueeze(-1) * (1.0 / base**exponents)
 
@@ -173,7 +173,7 @@ def _local_rotary_table(head_size: int, base: float, tokens: int, device: torch.
 
 
 def _cosine_and_sine(head_size: int, base: float, tokens: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # training may use a graph that an evaluation traced first
+    with torch.inference_mode(False):  # training may reuse a graph traced in an evaluation
         angles = _angles(torch.arange(tokens, device=device), head_size, base)
         return torch.stack((angles.cos(), angles.sin()))
 

@@ -1,4 +1,4 @@
-"""How many parameters a recipe has, how much work a token is, and how much memory training takes, without torch."""
+"""Parameter counts, FLOPs per token and training memory of a recipe, without torch."""
 
 import math
 import re
@@ -12,7 +12,7 @@ NORM_VECTORS = {"layer_norm": 2, "rms_norm": 1}
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameter counts of a masked language model; `body` holds the blocks and the last norm."""
+    """Parameter counts of a masked language model; `body` is the blocks and the final norm."""
 
     embeddings: int
     positions: int
@@ -21,7 +21,7 @@ class Parameters:
 
     @property
     def encoder(self) -> int:
-        """Everything that fine-tuning keeps: all but the decoder."""
+        """All parameters but the decoder's, as fine-tuning uses them."""
         return self.embeddings + self.positions + self.body
 
     @property
@@ -31,18 +31,18 @@ class Parameters:
 
 
 def is_gated(feedforward: str) -> bool:
-    """Whether a feed-forward is a gated linear unit: by Shazeer (2020), exactly those whose name ends in "glu"."""
+    """Whether a feed-forward is a gated linear unit (Shazeer 2020), which is if its name ends in "glu"."""
     return feedforward.endswith("glu")
 
 
 def gated_width(nominal_width: int) -> int:
-    """Hidden width of a gated feed-forward: two thirds of the nominal one, rounded up to a multiple of 8."""
+    """Return the hidden width of a gated feed-forward: two thirds of the nominal one, rounded up to a multiple of 8."""
     return -(-int(2 * nominal_width / 3) // 8) * 8
 
 
 def body_weights(model: recipe.Model) -> int:
-    """Entries of all matrices inside the blocks: query, key, value, output projection, and two of the feed-forward,
-    or three narrower ones where it is gated."""
+    """Count the weights of all matrices in the blocks: query, key, value and output projection, and the feed-forward's
+    two, or three narrower ones if it is gated."""
     feedforward = 2 * model.feedforward_width
     if is_gated(model.feedforward):
         feedforward = 3 * gated_width(model.feedforward_width)
@@ -50,7 +50,7 @@ def body_weights(model: recipe.Model) -> int:
 
 
 def parameter_count(model: recipe.Model, context: int) -> Parameters:
-    """Counts for a model whose longest context is `context` tokens (the size of a learned position table)."""
+    """Count the parameters of a model; `context` is the size of a learned position table."""
     norms = (2 * model.layers + 1) * NORM_VECTORS[model.norm] * model.width
     return Parameters(
         embeddings=model.vocabulary_size * model.width,
@@ -61,11 +61,11 @@ def parameter_count(model: recipe.Model, context: int) -> Parameters:
 
 
 def training_flops_per_token(model: recipe.Model, attended_tokens: float, predicted_share: float) -> float:
-    """Floating-point operations of forward and backward for one token.
+    """Return the floating-point operations of forward and backward pass per token.
 
-    Six for each matrix entry of the body, six for each of the decoder at the `predicted_share` of tokens that get
-    logits, and twelve × layers × width for each of the `attended_tokens`, the mean length that a token attends to
-    (Chowdhery et al. 2022, appendix B, for attention in both directions); in local blocks at most their window.
+    Six per matrix entry of the body, six per entry of the decoder for the `predicted_share` of tokens that get
+    logits, and twelve × layers × width for each of the `attended_tokens`, the mean number that a token attends to
+    (Chowdhery et al. 2022, appendix B, for bidirectional attention); in local blocks at most their window.
     """
     decoder = model.vocabulary_size * model.width * predicted_share
     whole = math.ceil(model.layers / model.global_every)
@@ -74,20 +74,20 @@ def training_flops_per_token(model: recipe.Model, attended_tokens: float, predic
     return 6 * body_weights(model) + 6 * decoder + 12 * attention
 
 
-# Memory of an accelerator: what the modules beside this one keep for the backward pass with CUDA's kernels, in eager
-# mode (variable-length attention, fused norms), so a compiled model takes less. Tests count what autograd saves.
+# Accelerator memory: tensors that `neobert.model` saves for the backward pass with CUDA's kernels in eager mode
+# (variable-length attention, fused norms). A compiled model takes less. Tests count what autograd saves.
 
 RESERVE_BYTES = 2_500_000_000
-"""The CUDA context, NCCL's and cuBLAS' buffers, and what the allocator cannot use: a round number, not measured."""
+"""CUDA context, buffers of NCCL and cuBLAS, and allocator fragmentation: a round number, not measured."""
 
 ZERO_BUCKET_ELEMENTS = 1 << 25
-"""Gradients that ZeRO reduces at once."""
+"""Number of gradient elements that ZeRO reduces at once."""
 
 INPUT_BYTES_PER_TOKEN = 24
-"""Token id, document and position of a token, int64 each; all micro-batches of a step lie on the device."""
+"""Token id, document and position, int64 each; all micro-batches of a step are on the device."""
 
 KERNEL_HEAD_MULTIPLE = 8
-"""Kernels on accelerators take head sizes that are multiples of this; others are padded with zeros."""
+"""Accelerator kernels take head sizes that are multiples of this; others are padded with zeros."""
 
 SLOT_MULTIPLE = 8
 STATISTICS_BYTES = {"layer_norm": 8, "rms_norm": 4}
@@ -96,7 +96,7 @@ FP32 = 4
 
 @dataclass(frozen=True)
 class MicroBatchShape:
-    """`rows` of `context` tokens, `slots` of which are predicted at most."""
+    """A micro-batch of `rows` of `context` tokens, at most `slots` of which are predicted."""
 
     rows: int
     context: int
@@ -104,16 +104,16 @@ class MicroBatchShape:
 
     @classmethod
     def of(cls, rows: int, context: int, rate: float) -> "MicroBatchShape":
-        """With as many slots as training gives it when shapes are fixed (`neobert.data.batches`)."""
+        """Make a shape with as many slots as training uses for fixed shapes (`neobert.data.batches`)."""
         mean = rate * rows * context
         return cls(rows, context, math.ceil((mean + math.sqrt(mean)) / SLOT_MULTIPLE) * SLOT_MULTIPLE)
 
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """Bytes on one accelerator when they are most: as the backward pass begins.
+    """Peak bytes on one accelerator, at the start of the backward pass.
 
-    `weight_copies` are the matrices in the precision of computing, `buckets` what gradients are exchanged through.
+    `weight_copies` are the matrices in the compute precision, `buckets` the buffers of the gradient exchange.
     """
 
     weights: int
@@ -128,7 +128,7 @@ class TrainingMemory:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Sum of all parts."""
         return sum(vars(self).values())
 
 
@@ -140,10 +140,10 @@ def training_memory(
     processes: int,
     step_tokens: int,
 ) -> TrainingMemory:
-    """What each of `processes` accelerators holds, with two fp32 moments of Adam.
+    """Return the memory on each of `processes` accelerators, with Adam's two fp32 moments.
 
     ZeRO splits the optimizer and adds a second fp32 copy of its part of the weights (Rajbhandari et al. 2020).
-    position_table: tokens that the model is built for. step_tokens: tokens of an optimizer step over all processes.
+    position_table: size of the position table in tokens. step_tokens: tokens of an optimizer step over all processes.
     """
     model, precision = pretraining.model, pretraining.precision
     parameters = parameter_count(model, position_table).total
@@ -168,23 +168,23 @@ def training_memory(
 
 
 def logits_bytes(model: recipe.Model, batch: MicroBatchShape) -> int:
-    """The log-probabilities of all predicted slots and two gradients of that size, in fp32."""
+    """Return the bytes of the log-probabilities of all predicted slots and of two gradients of that size, in fp32."""
     return 3 * FP32 * batch.slots * model.vocabulary_size
 
 
 def saved_bytes(model: recipe.Model, precision: recipe.PretrainingPrecision, batch: MicroBatchShape) -> int:
-    """What the forward pass of one micro-batch keeps for the backward pass, without logits, weights and inputs.
+    """Return the bytes that a micro-batch's forward pass saves for backward, without logits, weights and inputs.
 
-    The last block computes keys and values everywhere, all else at the slots. The stream between the blocks is fp32,
-    but for `bf16_residual`.
+    The last block computes keys and values for all tokens, everything else only at the slots. The residual stream is
+    fp32, except with `bf16_residual`.
     """
     width, rotary, tokens = model.width, model.positions == "rotary", batch.rows * batch.context
     element, stream = FP32 if precision == "fp32" else 2, 2 if precision == "bf16_residual" else FP32
     head_size = width // model.heads
     padded_width = model.heads * math.ceil(head_size / KERNEL_HEAD_MULTIPLE) * KERNEL_HEAD_MULTIPLE
-    # Of a token: the input of a norm, its statistics, and its output as the matrices behind it read it
+    # Per token: the input of a norm, its statistics, and its output in the dtype of the following matrices
     norm = (stream + element) * width + STATISTICS_BYTES[model.norm]
-    # Query, key and value in one tensor, query and key turned in another, or all copied to heads that kernels take
+    # Query, key and value in one tensor, rotated query and key in another, or all copied to padded heads
     queries_keys_values = 4 * padded_width if padded_width > width else (5 if rotary else 3) * width
     keys_values = 2 * padded_width if padded_width > width else (3 if rotary else 2) * width
     queries = (2 * padded_width if padded_width > width else width) + width
@@ -202,14 +202,14 @@ def saved_bytes(model: recipe.Model, precision: recipe.PretrainingPrecision, bat
 
 
 PEAK_FLOPS_PER_SECOND = {"A100": 312e12, "B200": 2250e12, "H100": 989e12, "H200": 989e12, "L40S": 362e12}
-"""Dense bf16 of NVIDIA's data sheets (SXM modules where there are several)."""
+"""Dense bf16 peak from NVIDIA's data sheets (the SXM module if there are several)."""
 
 OTHER_FORMS = {"PCIe", "NVL", "MIG"}
-"""Words in a device's name that say that it is slower than the module in the table."""
+"""Words in a device's name that mark it as slower than the module in the table."""
 
 
 def datasheet_peak(device_name: str) -> float | None:
-    """Dense bf16 operations a second of a GPU as the driver names it; None where the table does not have it."""
+    """Return the dense bf16 FLOPs per second of a GPU, by the driver's device name; None if it is not in the table."""
     words = set(re.split(r"[\s-]+", device_name))
     if words & OTHER_FORMS:
         return None

@@ -1,4 +1,4 @@
-"""What training cost, as records say it (rate, padding, FLOPs, utilization, time, memory), and traces of its steps."""
+"""Training costs for the records (rate, padding, FLOPs, utilization, time, memory), and traces of steps."""
 
 import resource
 import sys
@@ -23,11 +23,11 @@ from neobert.training.loop import Step
 
 @dataclass
 class Totals:
-    """Counts over all attempts; steps behind an attempt's last checkpoint are done again, and counted then.
+    """Counts over all attempts; steps after an attempt's last checkpoint are repeated, and counted only then.
 
-    `counted_tokens` are the real tokens of those steps whose `slots` and `attended_tokens` were counted, which
-    checkpoints of older versions did not do. `compile_seconds` is what compiling took, most of it before the
-    first step, some within the `seconds` of steps.
+    `counted_tokens` are the real tokens of steps whose `slots` and `attended_tokens` were counted; checkpoints of
+    older versions do not have these. `compile_seconds` is the time spent compiling, most of it before the first step,
+    some within the `seconds` of steps.
     """
 
     real_tokens: int = 0
@@ -39,7 +39,7 @@ class Totals:
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> Self:
-        """What a checkpoint says; of one without `counted_tokens` the slots are not told apart from those missing."""
+        """Restore the totals of a checkpoint; without `counted_tokens` its slot counts are dropped."""
         if "counted_tokens" in saved:
             return cls(**saved)
         return cls(real_tokens=saved["real_tokens"], seconds=saved["seconds"])
@@ -54,11 +54,11 @@ class Totals:
 
     @property
     def padding(self) -> float | None:
-        """Share of the slots without a real token; None where no slot was counted."""
+        """Share of slots without a real token; None if no slots were counted."""
         return 1 - self.counted_tokens / self.slots if self.slots else None
 
     def flops(self, recipe: Pretraining) -> float:
-        """Floating-point operations of the model on real tokens, each of which sees its own document alone."""
+        """Return the model's floating-point operations on real tokens, which attend only to their own document."""
         counted = self.counted_tokens
         attended = self.attended_tokens / counted if counted else recipe.stages[-1].context
         return (
@@ -70,7 +70,7 @@ class Totals:
 def accounts(
     totals: Totals, recipe: Pretraining, processes: int, device: torch.device, metrics: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The keys of a record that tell what a run cost; `metrics` are the lines of all its attempts."""
+    """Return the record's keys about the cost of a run; `metrics` are the lines of all its attempts."""
     flops = totals.flops(recipe)
     rate = flops / (totals.seconds * processes)
     measured, datasheet = matmul_ceiling(device, recipe.precision), datasheet_ceiling(device, recipe.precision)
@@ -91,7 +91,7 @@ def accounts(
 
 
 def mean_phase_seconds(metrics: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Mean seconds a step of each phase, over the lines that tell them."""
+    """Return the mean seconds per step of each phase, over the lines that have them."""
     lines = [line["phase_seconds"] for line in metrics if "phase_seconds" in line]
     sums: dict[str, float] = defaultdict(float)
     for line in lines:
@@ -101,14 +101,14 @@ def mean_phase_seconds(metrics: Iterable[Mapping[str, Any]]) -> dict[str, float]
 
 
 def forget_peak_memory(device: torch.device) -> None:
-    """Reset the peak of a GPU's memory; that of a process cannot be reset."""
+    """Reset a GPU's peak memory; the peak of a process cannot be reset."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_memory_bytes(device: torch.device) -> dict[str, int]:
-    """Most bytes of tensors on this process's GPU since `forget_peak_memory`, else of the whole process since its
-    start."""
+    """Return the peak bytes of tensors on this process's GPU since `forget_peak_memory`, or without a GPU of the whole
+    process since its start."""
     if device.type == "cuda":
         return {"gpu": torch.cuda.max_memory_allocated(device)}
     unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2)
@@ -122,9 +122,9 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "bf16_residual": torch.
 
 
 def matmul_ceiling(device: torch.device, precision: PretrainingPrecision) -> float:
-    """Floating-point operations a second of the fastest square product, with the threads that torch has now.
+    """Return the floating-point operations per second of the fastest square matmul, with torch's current threads.
 
-    Measured once a process, for some 0.3 seconds: of a few sizes the best, and of each size the best of several.
+    It is measured once per process, in about 0.3 seconds: the best of a few sizes, each of them repeated.
     """
     return _measure_ceiling(device, precision, torch.get_num_threads())
 
@@ -136,7 +136,7 @@ def _measure_ceiling(device: torch.device, precision: PretrainingPrecision, thre
         work = 2.0 * size**3
         if best and time.perf_counter() + (1 + REPEATS) * work / best > deadline:
             break
-        # Random numbers, since a GPU computes faster with zeros; from a generator of their own.
+        # Random numbers, since a GPU computes faster with zeros; a separate generator leaves torch's state alone.
         generator = torch.Generator(device).manual_seed(0)
         left, right = torch.randn(2, size, size, generator=generator, device=device).to(DTYPES[precision])
         out = torch.mm(left, right)
@@ -154,7 +154,7 @@ def _seconds(left: Tensor, right: Tensor, out: Tensor) -> float:
 
 
 def datasheet_ceiling(device: torch.device, precision: PretrainingPrecision) -> float | None:
-    """The data sheet's peak of a GPU in bf16; None on a CPU, for a GPU that no row names, and in fp32."""
+    """Return a GPU's bf16 peak from its data sheet; None on a CPU, for an unknown GPU, and in fp32."""
     if device.type != "cuda" or precision == "fp32":
         return None
     return datasheet_peak(torch.cuda.get_device_name(device))
@@ -165,10 +165,10 @@ WARM_UP_STEPS = 3
 
 
 def traced(steps: Iterator[Step], count: int, path: Path, device: torch.device) -> Iterator[Step]:
-    """The same steps; `count` of them, behind the first few, are traced into `path`.
+    """Yield the same steps, and trace `count` of them, after the first few, to `path`.
 
-    A trace holds the operations of host and GPU under the names of the phases (data, forward, backward, optimizer).
-    Where the steps end early it holds fewer of them; where they are broken off in it there is none.
+    The trace has the operations of host and GPU by phase (data, forward, backward, optimizer). If the steps end early
+    it has fewer of them; if iteration is aborted while tracing, no trace is written.
     """
     yield from islice(steps, WARM_UP_STEPS)
     numbers: list[int] = []

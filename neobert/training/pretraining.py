@@ -1,4 +1,4 @@
-"""Pre-training, one kind of work: a stage claimed, resumed from its newest checkpoint, trained and published."""
+"""Pre-training as a kind of work: resume a claimed stage from its newest checkpoint, train it, publish its record."""
 
 import math
 import sys
@@ -41,17 +41,17 @@ from neobert.training.trainer import (
 )
 
 SIZED_STEPS = 16
-"""Steps at the beginning of a stage whose sizes are compiled before training; later steps have others seldom."""
+"""First steps of a stage, whose batch sizes are compiled before training; later steps rarely have others."""
 
 
 def summed_loss(network: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    """Cross-entropy summed over the predicted tokens of a micro-batch."""
+    """Return the cross-entropy summed over the predicted tokens of a micro-batch."""
     loss: torch.Tensor = network(batch.token_ids, batch.plan, batch.gather, batch.targets)
     return loss
 
 
 class PretrainingTrainer(Trainer[Batch]):
-    """A stage of pre-training in one rank. Without a `corpus` rank 0 verifies it, and the others trust that."""
+    """A stage of pre-training in one rank. If no `corpus` is given, only rank 0 verifies it."""
 
     model: MaskedLanguageModel
 
@@ -91,7 +91,7 @@ class PretrainingTrainer(Trainer[Batch]):
 
     @cached_property
     def heldout(self) -> list[HeldoutText]:
-        """The held-out documents of each measured corpus, in the run's own context and in the common one."""
+        """The held-out documents of each measured corpus, at the run's own context and at the common one."""
         own, *others = measured_runs(self.run_file)
         corpora: dict[str, TokenizedCorpus] = {own.recipe.data.corpus: self.corpus}
         for run in others:
@@ -107,7 +107,7 @@ class PretrainingTrainer(Trainer[Batch]):
         return max(1, self.run_file.execution.micro_batch_tokens // context)
 
     def begin(self) -> None:
-        """Weights and optimizer state of the previous stage, or fresh weights."""
+        """Load weights and optimizer state of the previous stage, or initialize the weights."""
         if self.run.previous is None:
             initialize(self.model, self.run.recipe.model.initialization, self.run.recipe.seed)
             self.engine.restore_optimizer({})
@@ -127,7 +127,7 @@ class PretrainingTrainer(Trainer[Batch]):
         return self.batches_of(self.rows)
 
     def batches_of(self, rows: StepIterator) -> Iterator[StepBatches[Batch]]:
-        """This rank's micro-batches of every step of `rows`, laid out for variable-length kernels on a GPU in bf16.
+        """Yield this rank's micro-batches of every step of `rows`, for variable-length kernels on a GPU in bf16.
 
         A compiled model gets few different sizes. Ranks without rows get one padding row, so that collectives do not
         hang.
@@ -153,12 +153,12 @@ class PretrainingTrainer(Trainer[Batch]):
         return PaddingBuckets(self._most_rows, context, recipe.masking.highest_rate, document_tokens)
 
     def _shares(self, step: PackedRows) -> list[list[PackedRows]]:
-        """The rows of each rank's micro-batches."""
+        """Split the rows of a step into each rank's micro-batches."""
         ranks = self.process.count
         return [list(micro_batches(step, self._most_rows, rank=rank, ranks=ranks)) for rank in range(ranks)]
 
     def _masking(self, step: int) -> Masking:
-        """That of a step of this stage, which are counted from 1."""
+        """Return the masking of a step of this stage; steps count from 1."""
         is_first = self.run.stage == 0
         return self.run.recipe.masking.at((step - 1) / max(1, self.stage.steps - 1) if is_first else 1.0)
 
@@ -185,7 +185,7 @@ class PretrainingTrainer(Trainer[Batch]):
             self.count_compile_seconds()
 
     def _compiling_pays(self) -> bool:
-        """What rank 0 measures, for all ranks."""
+        """Let rank 0 measure whether compiling pays, and return its answer in all ranks."""
         decided = False
         if self.process.writes:
             micro_batches = math.ceil(self.stage.tokens_per_step / self.run_file.execution.micro_batch_tokens)
@@ -196,9 +196,9 @@ class PretrainingTrainer(Trainer[Batch]):
         return bool(said_by_first(int(decided), self.process, self.device))
 
     def _trials(self) -> Iterator[TrialStep]:
-        """A micro-batch of each size that the ranks meet in the first steps of the stage, in the same order on all.
+        """Yield a micro-batch of each size in the first steps of the stage, in the same order in all ranks.
 
-        Ranks that met sizes one by one in the course would compile in turns, and all others would wait each time.
+        Otherwise ranks would meet new sizes at different steps, and all would wait for each compilation.
         """
         seen: set[tuple[int, ...]] = set()
         sizes = self._sizes()
@@ -211,8 +211,8 @@ class PretrainingTrainer(Trainer[Batch]):
                     yield TrialStep(self.model, loss, self.run.recipe.precision, self.device)
 
     def heldout_scores(self) -> dict[str, Any]:
-        """Loss in nats on the held-out documents of each measured corpus, and of the run's own one, in the run's own
-        context; in `heldout` all that was measured."""
+        """Return the loss in nats on the held-out documents of the run's own corpus and of each measured corpus, at the
+        run's own context; `heldout` has all measurements."""
         precision = self.run.recipe.precision
         scores = [measure_heldout(self.model, text, precision, self.device) for text in self.heldout]
         losses = {score.corpus: score.loss for score in scores if score.context == self.stage.context}
@@ -224,7 +224,7 @@ make_trainer = PretrainingTrainer
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    """Train from wherever the stage stands to its end, then publish its record."""
+    """Train the stage from its current step to its end, then publish its record."""
     corpus, *_ = [tokenized_corpus(layout, each, run_file.source) for each in measured_runs(run_file)]
     result = train(layout, run_file, partial(PretrainingTrainer, layout, corpus=corpus), claim, stop)
     publish_record(part.record, _record(run_file, result, merge_metrics(part.record.parent)))
