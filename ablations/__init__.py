@@ -1,1 +1,1 @@
-"""The paper's choices: the ladder of variants, its designs and scales, and the commands that run it."""
+"""The study: the ladder of variants with its designs and scales, and the commands that run it."""

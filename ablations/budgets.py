@@ -1,7 +1,7 @@
 """Shorter runs of a variant: `M4@steps0.25` is M4 with a quarter of the steps and a schedule that ends there.
 
-A checkpoint on the way of a longer run is no such thing: its rate has not decayed, so that its loss is above that of a
-run which was planned to end there, and not by the same in every arm.
+An intermediate checkpoint of a longer run is not equivalent: its rate has not decayed, so its loss is above that of a
+run that was planned to end there, by a difference that varies between arms.
 """
 
 import re
@@ -13,11 +13,11 @@ from ablations.variant import Modification, Variant
 SOURCE = "a budget of a forecast (reports/forecast.py), not the paper"
 MARK = "@steps"
 TEXT = re.compile(r"0\.\d{0,2}[1-9]")
-"""A share of the steps in up to three digits, as in names: 0.5, 0.25, 0.125."""
+"""Pattern of a share of the steps in names, with up to three digits: 0.5, 0.25, 0.125."""
 
 
 def shorter(variant: Variant, share: float) -> Variant:
-    """A variant with a share of the steps of each stage, in thousandths; warm-up and decay take the same share."""
+    """Return a variant with a share of the steps of each stage, in thousandths; warm-up and decay shrink alike."""
     text = share_text(share)
     stages = tuple(
         {name: round(getattr(stage, name) * share) for name in ("steps", "warmup_steps", "stable_steps", "decay_steps")}
@@ -28,10 +28,10 @@ def shorter(variant: Variant, share: float) -> Variant:
 
 
 def share_text(share: float) -> str:
-    """A share as names have it.
+    """Format a share as in names.
 
     Raises:
-        ValueError: it is none between 0 and 1 in thousandths.
+        ValueError: it is not a number of thousandths between 0 and 1.
     """
     text = f"{share:g}"
     if TEXT.fullmatch(text) is None:
@@ -40,10 +40,10 @@ def share_text(share: float) -> str:
 
 
 def variant_named(name: str) -> Variant | None:
-    """The variant with a share of the steps, from its name alone; None where the name has no share.
+    """Return the variant with a share of the steps from its name; None if the name has no share.
 
     Raises:
-        ValueError: the share is not written as names have it.
+        ValueError: the share is not written as in names.
     """
     base, mark, text = name.rpartition(MARK)
     if not mark or base not in variants():
@@ -54,12 +54,12 @@ def variant_named(name: str) -> Variant | None:
 
 
 def shares(names: Iterable[str]) -> tuple[float, ...]:
-    """The shares of the steps in names of variants, upwards; other names have none."""
+    """Return the shares of the steps in names of variants, in ascending order; names without a share are skipped."""
     texts = {text for _, mark, text in (name.rpartition(MARK) for name in names) if mark}
     return tuple(sorted(float(text) for text in texts if TEXT.fullmatch(text)))
 
 
 def shorter_ladder(names: Iterable[str]) -> dict[str, Variant]:
-    """The ladder with every share of the steps that names of variants speak of, by name."""
+    """Return the ladder's variants with every share of the steps in the names, by name."""
     found = [shorter(variant, share) for share in shares(names) for variant in ladder().values()]
     return {variant.name: variant for variant in found}

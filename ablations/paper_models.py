@@ -1,4 +1,4 @@
-"""The models beside NeoBERT in the paper's tables: where they are published, and what `--model` needs to run them."""
+"""The other models in the paper's tables: where they are published, and what `--model` needs to run them."""
 
 import csv
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from neobert.errors import did_you_mean
 FILE = Path(__file__).with_suffix(".csv")
 ALL_MODELS = "all"
 LISTED = "list"
-"""The value of `--model` that prints them."""
+"""The value of `--model` that prints the models of the paper."""
 
 NOTES = (
     "prefetch: run ablations/prefetch.py --models NAME first, which brings what the repository lacks (tokenizer, code)",
@@ -26,13 +26,13 @@ NOTES = (
 
 @dataclass(frozen=True)
 class PaperModel:
-    """A model beside NeoBERT in the paper's Tables 3 and 4 (and, zero-shot, in Figure 4), so that `--model` runs it.
+    """Another model in the paper's Tables 3 and 4 (and, zero-shot, in Figure 4), which `--model` can run.
 
-    `model` and `size` are the words of the paper's `tables`. The paper names no repositories: these are where the
-    models' authors published them, and of BERT's the uncased ones, whose tokenizer the ladder has too. Nor does it name
-    commits: `prefetch.py --models` looks them up and writes them into the manifest of its folder. `needs` says what
-    `--model` takes besides the name; `parts` are what prefetch downloads: safetensors or, where there are none, the
-    pickle; the tokenizer; code only where it is named.
+    `model` and `size` are as printed in the paper's `tables`. The paper does not name repositories: these are the ones
+    in which the authors published the models; for BERT the uncased ones, whose tokenizer the ladder also uses. It does
+    not name commits either: `prefetch.py --models` looks them up and writes them into the manifest of its folder.
+    `needs` is what `--model` needs besides the name. `parts` are the files that prefetch downloads: safetensors, or
+    the pickle if there are none; the tokenizer; code only if it is named.
     """
 
     name: str
@@ -46,7 +46,7 @@ class PaperModel:
 
 @cache
 def paper_models() -> dict[str, PaperModel]:
-    """The rows of paper_models.csv by name, in the order of the paper's tables."""
+    """Return the rows of paper_models.csv by name, in the order of the paper's tables."""
     with FILE.open(newline="") as file:
         rows = list(csv.DictReader(file))
     models = {}
@@ -77,8 +77,11 @@ def paper_models() -> dict[str, PaperModel]:
 
 
 def folder_or_repository(name: str, data: str) -> str:
-    """What `--model` means: a folder as it is; a model of the paper by where prefetch put it below the folder `data`,
-    else by its repository; else the name itself."""
+    """Resolve the value of `--model`.
+
+    Folders and unknown names are returned unchanged. A model of the paper becomes its prefetched folder below `data`,
+    if there is one, else its repository.
+    """
     if Path(name).is_dir() or name not in paper_models():
         return name
     downloaded = Path(data) / MODELS / name
@@ -86,7 +89,7 @@ def folder_or_repository(name: str, data: str) -> str:
 
 
 def chosen_models(names: Sequence[str]) -> dict[str, tuple[Repository, ...]]:
-    """What to download of models by their names; `all` stands for every one.
+    """Return the parts to download for the named models; `all` means every model.
 
     Raises:
         ValueError: a name is unknown.
@@ -99,7 +102,7 @@ def chosen_models(names: Sequence[str]) -> dict[str, tuple[Repository, ...]]:
 
 
 def print_paper_models(data: str) -> None:
-    """The models of the paper and what each needs; commits are those in the manifest of the folder `data`."""
+    """Print the models of the paper and what each needs, with commits from the manifest of the folder `data`."""
     manifest = read_manifest(Path(data))
     cells = [
         (

@@ -36,7 +36,7 @@ DOWNLOADS = 4
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command's flags."""
+    """Return the command's parser."""
     parser = parser_from("python ablations/prefetch.py", __doc__)
     add = parser.add_argument
     add("--variant", nargs="+", action="extend", required=True, metavar="NAME", help="names, M0..M5, or all")
@@ -62,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code (0 done, 1 disk or damage, 2 refused, 3 something is missing)."""
+    """Run the command; return its exit code (0 done, 1 disk or damage, 2 refused, 3 something is missing)."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     if options.benchmark and "mteb" not in options.stages:
@@ -100,7 +100,7 @@ def _check(options: argparse.Namespace, needs: "Needs") -> int:
 
 
 def _command(options: argparse.Namespace) -> str:
-    """The command that brings what the same plan lacks."""
+    """Return the command that downloads what is missing for the same plan."""
     flags = ["--variant", *options.variant, "--data-dir", str(options.data_dir), "--scale", options.scale]
     models = ["--models", *options.models] if options.models else []
     benchmarks = ["--benchmark", *options.benchmark] if options.benchmark else []

@@ -1,7 +1,7 @@
-"""Peak learning rates: variants at a rate of their own, the grid that a sweep tries, and the best rate by its losses.
+"""Peak learning rates: variants at another rate, the grid of a sweep, and the best rate by its losses.
 
-`M4@rate4e-3` is M4 at the peak rate 4e-3. The rate in a name is the one that is used, at every scale that takes it. A
-sweep trains on pilot seeds, which no comparison of variants counts.
+`M4@rate4e-3` is M4 at the peak rate 4e-3. The rate in a name is the one that is used, at every scale that allows it.
+Sweeps train on pilot seeds, which are excluded from comparisons of variants.
 """
 
 import math
@@ -17,32 +17,32 @@ from ablations.scales import Scale, scaled_rate
 from ablations.variant import Modification, Variant
 
 PILOT_SEEDS = range(1000, 1100)
-"""Seeds of pre-training that choose rates. A rate chosen on a seed would look better on that seed than it is."""
+"""Seeds of pre-training for choosing rates. A rate chosen on a seed would look better on that seed than it is."""
 SOURCE = "a sweep over peak rates (sweeps/learning_rates.py), not the paper"
 MARK = "@rate"
 TEXT = re.compile(r"[1-9](\.[1-9])?e-?\d{1,2}")
 SAME_RATE = 1.1
 """Rates within this factor count as one: a tenth moves the loss by a fiftieth of what a factor of two does."""
 ROUNDING = 1e-12
-"""Of a loss: below it a parabola is made of rounding."""
+"""Relative to the loss: a parabola with a smaller leading coefficient is only rounding error."""
 
 
 # Variants at a rate
 
 
 def rate_text(rate: float) -> str:
-    """A rate with one or two digits, as in names: 4e-3, 2.8e-3."""
+    """Format a rate with one or two digits, as in names: 4e-3, 2.8e-3."""
     digits, exponent = f"{rate:.1e}".split("e")
     return f"{digits.removesuffix('.0')}e{int(exponent)}"
 
 
 def rounded(rate: float) -> float:
-    """A rate with the two digits that names hold."""
+    """Round a rate to two digits, as in names."""
     return float(rate_text(rate))
 
 
 def at_rate(variant: Variant, rate: float) -> Variant:
-    """A variant at another peak rate, in two digits.
+    """Return a variant at another peak rate, rounded to two digits.
 
     Raises:
         ValueError: it is the paper's rate for the variant, which small scales replace.
@@ -57,11 +57,12 @@ def at_rate(variant: Variant, rate: float) -> Variant:
 
 
 def variant_named(name: str) -> Variant | None:
-    """The variant at a rate, from its name alone, also one with a share of the steps (`M4@steps0.25@rate4e-3`); None
-    where the name has no rate.
+    """Return the variant at a rate from its name; None if the name has no rate.
+
+    The name can also have a share of the steps (`M4@steps0.25@rate4e-3`).
 
     Raises:
-        ValueError: the rate is not written as names have it, or is the paper's own; so is the share.
+        ValueError: the rate or the share is not written as in names, or the rate is the paper's own.
     """
     base, mark, text = name.rpartition(MARK)
     variant = variants().get(base) or budgets.variant_named(base)
@@ -73,15 +74,15 @@ def variant_named(name: str) -> Variant | None:
 
 
 def shared_rate(variant: Variant, scale: Scale) -> float:
-    """The peak rate that a variant has at a scale unless its name says another."""
+    """Return the peak rate of a variant at a scale without a rate in its name."""
     return scaled_rate(variant.recipe.pretraining.optimization.peak_learning_rate, scale)
 
 
 def at_scale(variant: Variant, scale: Scale) -> Variant:
-    """What a variant at a rate is at a scale: the variant itself where it has this rate there anyway.
+    """Return a variant at a rate, or its parent if that has the same rate at the scale anyway.
 
     Raises:
-        ValueError: the scale has another rate in place of the one that the name says.
+        ValueError: the scale replaces the rate in the name by another one.
     """
     if MARK not in variant.name:
         return variant
@@ -96,16 +97,16 @@ def at_scale(variant: Variant, scale: Scale) -> Variant:
 
 
 def variant_at(variant: Variant, rate: float, scale: Scale) -> Variant:
-    """A variant at a rate of a scale; the variant itself at its shared rate.
+    """Return a variant at a rate of a scale; at its shared rate the variant itself.
 
     Raises:
-        ValueError: the scale cannot hold the rate.
+        ValueError: the rate is impossible at the scale.
     """
     return variant if rate == shared_rate(variant, scale) else at_scale(at_rate(variant, rate), scale)
 
 
 def free_rate(rate: float, scale: Scale) -> float:
-    """A rate in two digits; four percent below it where the scale replaces this one."""
+    """Round a rate to two digits, four percent lower if the scale replaces the rounded rate."""
     free = rounded(rate)
     return free if scaled_rate(free, scale) == free else rounded(0.96 * min(rate, free))
 
@@ -114,18 +115,21 @@ def free_rate(rate: float, scale: Scale) -> float:
 
 
 def grid_rate(variant: Variant, scale: Scale, factor: float, step: int) -> float:
-    """The rate `step` steps of a factor above a variant's shared one, in two digits."""
+    """Return the rate `step` steps of a factor above a variant's shared rate, in two digits."""
     shared = shared_rate(variant, scale)
     return shared if step == 0 else free_rate(shared * factor**step, scale)
 
 
 def next_step(losses: Mapping[int, float | None], most: int) -> int | None:
-    """The step to try next, from the loss at each step that was tried (None where it failed): a neighbour of the best
-    one. None where both were tried, lie beyond ±`most`, or nothing trained."""
+    """Return the step to try next: a neighbour of the best one, or None.
+
+    `losses` has the loss at each step that was tried, None if it failed. The result is None if both neighbours were
+    tried or lie beyond ±`most`, or if no step has a loss.
+    """
     known = {step: loss for step, loss in losses.items() if loss is not None}
     if not known:
         return None
-    best = min(known, key=lambda step: (known[step], step))  # of equal losses as `RateCurve.optimum`
+    best = min(known, key=lambda step: (known[step], step))  # ties as in `RateCurve.optimum`
     untried = (step for step in (best - 1, best + 1) if step not in losses and abs(step) <= most)
     return next(untried, None)
 
@@ -135,11 +139,11 @@ def next_step(losses: Mapping[int, float | None], most: int) -> int | None:
 
 @dataclass(frozen=True)
 class Optimum:
-    """Where the loss of a variant is lowest.
+    """The peak rate with the lowest loss of a variant.
 
-    `exact` is the rate and `loss` what the parabola has there, in nats a token. `error_octaves` is the standard error
-    of the rate's logarithm to base 2; None where nothing tells it. `fitted` are the rates that the parabola goes
-    through; without any the best rate that was tried stands for the optimum, and `reason` says why.
+    `exact` is the rate and `loss` the value of the parabola there, in nats per token. `error_octaves` is the standard
+    error of the rate's logarithm to base 2, None if unknown. `fitted` are the rates that the parabola goes through. If
+    there are none, the optimum is the best rate that was tried, and `reason` says why.
     """
 
     exact: float
@@ -151,61 +155,63 @@ class Optimum:
 
     @property
     def rate(self) -> float:
-        """The rate in two digits, as a variant can have it."""
+        """The rate rounded to two digits, as in names of variants."""
         return rounded(self.exact)
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The rate less and plus one standard error."""
+        """The rate minus and plus one standard error."""
         if self.error_octaves is None:
             return None
         return self.exact / 2**self.error_octaves, self.exact * 2**self.error_octaves
 
     def fitted_loss(self, rate: float) -> float:
-        """The parabola at a rate, in nats a token; `curvature` is its leading coefficient, in nats an octave²."""
+        """Evaluate the parabola at a rate, in nats per token; `curvature` is its leading coefficient (nats/octave²)."""
         return self.loss + self.curvature * math.log2(rate / self.exact) ** 2
 
 
 @dataclass(frozen=True)
 class RateCurve:
-    """Held-out losses of one variant over peak rates: {rate: {pilot seed: nats a token}}. `failures` are the runs that
-    ended without a loss, with the reason, in the same form."""
+    """Held-out losses of one variant over peak rates: {rate: {pilot seed: nats per token}}.
+
+    `failures` has the reasons of runs that ended without a loss, in the same form.
+    """
 
     losses: Mapping[float, Mapping[int, float]]
     failures: Mapping[float, Mapping[int, str]]
 
     @cached_property
     def rates(self) -> tuple[float, ...]:
-        """The rates that were tried, upwards."""
+        """The rates that were tried, in ascending order."""
         return tuple(sorted({*self.losses, *self.failures}))
 
     @cached_property
     def seeds(self) -> tuple[int, ...]:
-        """The seeds that count: those that were tried at most rates, so that an unfinished one changes nothing."""
+        """The seeds tried at the largest number of rates, so that an unfinished seed changes nothing."""
         tried = [seed for rate in self.rates for seed in {*self.losses.get(rate, ()), *self.failures.get(rate, ())}]
         most = max(map(tried.count, tried), default=0)
         return tuple(sorted({seed for seed in tried if tried.count(seed) == most}))
 
     @cached_property
     def means(self) -> dict[float, float]:
-        """The mean over the seeds of each rate at which all of them have a finite loss."""
+        """The mean loss over the seeds, for each rate at which all of them have a finite loss."""
         own = {rate: [self.losses.get(rate, {}).get(seed, math.nan) for seed in self.seeds] for rate in self.rates}
         return {rate: statistics.fmean(values) for rate, values in own.items() if all(map(math.isfinite, values))}
 
     def has_failed(self, rate: float) -> bool:
-        """Whether a run at the rate ended without a finite loss: then the rate has none."""
+        """Return whether a run at the rate ended without a finite loss; the rate then has no mean."""
         found = self.losses.get(rate, {}).values()
         return bool(self.failures.get(rate)) or not all(map(math.isfinite, found))
 
     def optimum(self, noise: float | None = None) -> Optimum | None:
-        """The vertex of the parabola through the best three rates in the logarithm of the rate.
+        """Return the vertex of the parabola through the best rate and its neighbours, in the logarithm of the rate.
 
-        It lies within half a step of the best one. Where these three are all on one side of that, since the loss jumps
-        at the next rate or the run failed there, the best rate that was tried stands for the optimum. None where no
-        rate has a loss, or where the best one lies at the edge of what was tried.
+        The vertex lies within half a step of the best rate. If the three best rates are all on one side of it, because
+        the loss jumps at the next rate or the run failed there, the optimum is the best rate that was tried. Returns
+        None if no rate has a loss, or if the best one is at the edge of the tried rates.
 
         The error is that of the mean of the seeds' own vertices. With one seed it follows from the curvature and
-        `noise`, the standard deviation of a run's loss in nats; without that there is none.
+        `noise`, the standard deviation of a run's loss in nats; without `noise` there is no error.
         """
         if not self.means:
             return None
@@ -232,7 +238,7 @@ class RateCurve:
         best = fitted[1]
         octaves = np.log2(np.array(fitted) / best)
         losses = np.array([[self.losses[rate][seed] for seed in self.seeds] for rate in fitted])
-        weights = np.polyfit(octaves, np.eye(3), 2)  # of the three losses in each coefficient
+        weights = np.polyfit(octaves, np.eye(3), 2)  # weights of the three losses in each coefficient
         square, linear, level = (float(each) for each in weights @ losses.mean(axis=1))
         if square < ROUNDING * level:
             return Optimum(best, self.means[best], reason="its neighbours have the same loss")
@@ -249,12 +255,12 @@ class RateCurve:
 
 
 def best_variant(variant: Variant, optimum: Optimum, scale: Scale) -> Variant:
-    """A variant at its best rate: itself where its shared rate counts as that one."""
+    """Return a variant at its best rate; the variant itself if its shared rate counts as the same."""
     shared = shared_rate(variant, scale)
     rate = shared if are_same(shared, optimum.exact) else free_rate(optimum.exact, scale)
     return variant_at(variant, rate, scale)
 
 
 def are_same(rate: float, other: float) -> bool:
-    """Whether two rates count as one (`SAME_RATE`)."""
+    """Return whether two rates count as the same (`SAME_RATE`)."""
     return max(rate, other) <= SAME_RATE * min(rate, other)

@@ -28,8 +28,11 @@ SOURCES = Path(__file__).with_suffix(".csv")
 
 @dataclass(frozen=True)
 class TextSource:
-    """A parquet file: where it lies below the sources, and the folder that it goes `into`; texts become jsonl, tasks
-    are copied. Texts with one value in the column `join` are pieces of one document."""
+    """A parquet file: its path below the folder of sources, and the folder `into` which it is written.
+
+    Texts are converted to jsonl, tasks are copied. Texts with the same value in the column `join` are pieces of one
+    document.
+    """
 
     file: str
     sha256: str
@@ -40,7 +43,7 @@ class TextSource:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command's flags."""
+    """Return the command's parser."""
     parser = parser_from("python ablations/real_text.py", __doc__)
     add = parser.add_argument
     add("--sources", type=Path, metavar="DIR", help="where the public sources lie")
@@ -51,13 +54,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code (0 done, 2 refused, 3 a source is missing)."""
+    """Run the command; return its exit code (0 done, 2 refused, 3 a source is missing)."""
     options = build_parser().parse_args(arguments)
     return guarded("real_text.py", lambda: _run(options), options.out or Path())
 
 
 def read_sources(path: Path = SOURCES) -> list[TextSource]:
-    """The declared sources."""
+    """Read the declared sources."""
     with path.open(encoding="utf-8", newline="") as file:
         return [TextSource(**row) for row in csv.DictReader(file)]
 
@@ -80,11 +83,11 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def assemble(sources: Sequence[TextSource], folder: Path, out: Path) -> None:
-    """Check all sources in `folder`, then write `out`, which is whole or absent.
+    """Check all sources in `folder`, then write `out` atomically.
 
     Raises:
         MissingData: a source is not there.
-        ValueError: one has another content than recorded, or `out` exists.
+        ValueError: the content of a source differs from the recorded one, or `out` exists.
     """
     from neobert.files import publish_folder, sha256_of, temporary_sibling
 
@@ -108,7 +111,7 @@ def assemble(sources: Sequence[TextSource], folder: Path, out: Path) -> None:
 
 
 def _write_texts(path: Path, join: str, out: Path) -> None:
-    """Write one line a document, its pieces in the order of the file."""
+    """Write one line per document, its pieces in the order of the file."""
     import pandas as pd
 
     texts = pd.read_parquet(path, columns=["id", "text", *([join] if join else [])])

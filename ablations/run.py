@@ -45,11 +45,11 @@ FLAGS_OF_STAGES = {
     "pairs": ("contrastive", "mteb"),
     "without_texts_of": ("contrastive", "mteb"),
 }
-"""Flags that go with some stages alone."""
+"""Flags that are only allowed with some stages."""
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command's flags."""
+    """Return the command's parser."""
     parser = parser_from("python ablations/run.py", __doc__)
     add = parser.add_argument
     add("--variant", nargs="+", action="extend", metavar="NAME", help="names, M0..M5, or all")
@@ -86,7 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code (0 done, 1 a run failed, 2 refused, 3 missing data or run)."""
+    """Run the command; return its exit code (0 done, 1 a run failed, 2 refused, 3 missing data or run)."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     for flag, stages in FLAGS_OF_STAGES.items():
@@ -183,13 +183,13 @@ def _run_variants(options: argparse.Namespace) -> int:
 
 
 def _print_beside(options: argparse.Namespace, lines: Sequence[str]) -> None:
-    """Print lines that are no part of the JSON, where that is printed."""
+    """Print lines; to stderr if stdout has JSON."""
     for line in lines:
         print(line, file=sys.stderr if options.json else sys.stdout)
 
 
 def _design(options: argparse.Namespace, vocabulary: "Vocabulary") -> "Design | None":
-    """The design that the flags ask for at their scale; None where they ask for none."""
+    """Return the design that the flags name, at their scale; None if they name none."""
     from ablations.designs import design_at, design_of
 
     if options.design is None:
@@ -203,7 +203,7 @@ def _design(options: argparse.Namespace, vocabulary: "Vocabulary") -> "Design | 
 
 
 def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequence[str]) -> int:
-    """The plan, for SLURM the batch files, and the lines of a design; refused where a stage does not fit."""
+    """Print the plan, the batch files for SLURM and the lines of a design; refuse stages that do not fit."""
     from ablations.launch.checks import misfits, refuse
     from ablations.launch.costs import PlanCosts
     from ablations.launch.listing import print_plan
@@ -219,7 +219,7 @@ def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequ
 
 
 def _measure_perplexity(workspace: "Workspace", rows: "Sequence[VariantRow]") -> int:
-    """The stage perplexity, which runs on this machine once all is done; the exit code."""
+    """Run the stage perplexity, on this machine after all other stages; return the exit code."""
     from ablations.launch.execute import measure_perplexity
     from ablations.launch.submit import place_of
     from neobert.console import logs

@@ -50,11 +50,11 @@ COLUMNS = (
     "note",
 )
 TABLE_ROWS = 100
-"""A terminal's table ends here and says what it leaves out: nobody reads further, and drawing would take seconds."""
+"""Maximum rows of a table in a terminal, as longer ones take seconds to draw; the output says what is left out."""
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command's flags."""
+    """Return the command's parser."""
     parser = parser_from("python ablations/status.py", __doc__)
     add = parser.add_argument
     add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
@@ -77,7 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code (0 whatever the runs' states, 2 refused, 3 no such folder)."""
+    """Run the command; return its exit code (0 whatever the runs' states, 2 refused, 3 no such folder)."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     if options.json and options.watch is not None:
@@ -91,7 +91,7 @@ def _show(options: argparse.Namespace) -> int:
     if options.watch is not None:
         try:
             rows, problems = _watch(layout, options)
-        except KeyboardInterrupt:  # the way to end a watch
+        except KeyboardInterrupt:  # the usual way to end a watch
             return EXIT_DONE
     if options.json:
         _print_json(rows, tracebacks=options.errors)
@@ -103,7 +103,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _read(layout: Layout, options: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """The rows that the flags ask for, and a sentence for each file that could not be read and belongs to no row.
+    """Return the rows that the flags select, and a sentence for each unreadable file that belongs to no row.
 
     Raises:
         MissingData: there is no such folder.
@@ -130,7 +130,7 @@ def _variant_names(wanted: Sequence[str], rows: Sequence[Row]) -> set[str]:
 
 
 def _watch(layout: Layout, options: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Draw in place on a terminal, elsewhere print again and again, until all is done; what was read last."""
+    """Redraw in place on a terminal, elsewhere print repeatedly, until all is done; return what was read last."""
     console = output()
     with Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live:
         while True:
@@ -145,7 +145,7 @@ def _watch(layout: Layout, options: argparse.Namespace) -> tuple[list[Row], list
 
 
 def _print_json(rows: Sequence[Row], *, tracebacks: bool) -> None:
-    """The rows in the order of the folder, each on a line of its own."""
+    """Print the rows as JSON in the order of the folder, one per line."""
     entries = [row.as_json() for row in rows]
     for failure in (failure for entry in entries for failure in entry["errors"]):
         if not tracebacks:
@@ -154,7 +154,7 @@ def _print_json(rows: Sequence[Row], *, tracebacks: bool) -> None:
 
 
 def _print(rows: Sequence[Row], root: Path, *, tracebacks: bool) -> None:
-    """A table on a terminal, one line a run elsewhere; then causes of failures, with tracebacks where asked for."""
+    """Print a table on a terminal, elsewhere one line per run; then causes of failures, optionally with tracebacks."""
     console = output()
     if console.is_terminal:
         console.print(_drawn(rows, root))
@@ -202,7 +202,7 @@ def _plain_lines(unsorted: Sequence[Row], root: Path) -> list[str]:
 
 
 def _cells(row: Row, *, units: bool = False) -> list[str | None]:
-    """The row's columns as text; with units where no header names them."""
+    """Return the row's columns as text, optionally with units for lines without a header."""
 
     def labelled(text: str | None, before: str = "", after: str = "") -> str | None:
         return f"{before}{text}{after}" if units and text else text
@@ -243,7 +243,7 @@ def _result(row: Row) -> str | None:
 
 
 def _owners(workers: Sequence[Worker]) -> str:
-    """The places where a run is worked on, each once: a study has many workers."""
+    """Return the hosts and jobs that work on a run, each once with its number of workers."""
     places = [f"{worker.host} job {worker.job}" if worker.job else worker.host for worker in workers]
     return ", ".join(f"{place} ×{count}" if count > 1 else place for place, count in Counter(places).items())
 

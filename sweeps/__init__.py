@@ -1,1 +1,1 @@
-"""Thin commands that sweep a grid over finished models."""
+"""Commands that run grids: GLUE points, tasks of MTEB, and peak learning rates."""

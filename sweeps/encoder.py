@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_encoder_flags(parser: argparse.ArgumentParser, shown: str) -> None:
-    """What is measured, with which seeds, and the flags of every command; `shown` is what a dry run prints."""
+    """Add the flags for the encoder and the seeds, and the common flags; `shown` is what a dry run prints."""
     measured = parser.add_mutually_exclusive_group()
     measured.add_argument("--variant", metavar="NAME", help="a pre-trained variant (default: the newest finished run)")
     measured.add_argument("--model", metavar="DIR_OR_ID", help=MODEL_HELP)
@@ -29,8 +29,10 @@ def add_encoder_flags(parser: argparse.ArgumentParser, shown: str) -> None:
 
 
 def measure(options: argparse.Namespace, sweep: "Callable[[Workspace, bool], int]") -> int:
-    """Open the encoder that the flags name and hand its workspace to `sweep`, with whether it may be pre-trained on the
-    way; the exit code. `--model list` prints the models of the paper instead.
+    """Call `sweep` with the workspace of the encoder that the flags name; return the exit code.
+
+    The second argument of `sweep` is True if it may have to pre-train the encoder. `--model list` prints the models of
+    the paper instead.
 
     Raises:
         ValueError: flags contradict each other.
@@ -52,8 +54,10 @@ def measure(options: argparse.Namespace, sweep: "Callable[[Workspace, bool], int
 
 
 def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
-    """Take variant, scale, data and seed from the run that finished last. True where there is none, so that the sample
-    of the ladder has to be pre-trained at smoke scale."""
+    """Set variant, scale, data and seed to those of the run that finished last.
+
+    Returns True if there is none, so that the sample of the ladder has to be pre-trained at smoke scale.
+    """
     from ablations.ladders import current
     from neobert.console import logs
     from neobert.runs.run_file import read_run_file
@@ -92,8 +96,9 @@ def variant_row(
     grid: "Grid | None" = None,
     choice: "EmbeddingChoice | None" = None,
 ) -> "VariantRow":
-    """The plan of the variant that the flags name, on another grid where one is given. Unless the sweep pretrains it,
-    its pre-training must be done; a dry run shows it as it is.
+    """Plan the variant that the flags name, with another grid if given.
+
+    Its pre-training must be done, except in a dry run or if the sweep `pretrains` it.
 
     Raises:
         MissingData, ValueError: as `plan`; the variant is not pre-trained.

@@ -36,7 +36,7 @@ BEST_COLUMNS = ("task", "context", "batch_size", "learning_rate", "weight_decay"
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command's flags."""
+    """Return the command's parser."""
     parser = parser_from("python sweeps/glue_grid.py", __doc__)
     add = parser.add_argument
     add("--task", nargs="+", action="extend", required=True, metavar="NAME", help="GLUE tasks, or all")
@@ -52,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code (0 done, 1 a trial failed, 2 refused, 3 missing data or run)."""
+    """Run the command; return its exit code (0 done, 1 a trial failed, 2 refused, 3 missing data or run)."""
     options = build_parser().parse_args(arguments)
     return guarded("glue_grid.py", on_ladder(options, _run), options.runs)
 
@@ -81,7 +81,7 @@ def _sweep(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> 
 
 
 def _plan(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> "PlanRow":
-    """All studies of the encoder, and pre-training where it is to be done."""
+    """Plan all studies of the encoder, and its pre-training if it has to be done first."""
     from ablations.ladders import current
     from ablations.plan import plan_model
 
@@ -100,8 +100,10 @@ def _plan(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> "
 def _shown_by_optuna(
     workspace: "Workspace", studies: "Sequence[GlueStudy]", place: "Place"
 ) -> "Iterator[Mapping[str, str]]":
-    """Optuna's view of the points, opened before anything is written; workers and jobs keep it up to date. On SLURM it
-    is a journal unless another storage is named."""
+    """Open an Optuna view of the points before anything is written; workers and jobs keep it up to date.
+
+    On SLURM it is a journal unless another storage is named.
+    """
     from ablations.launch.execute import treat_failures
     from neobert.runs.optuna_view import STORAGE_VARIABLE, view_for_command
 
@@ -116,11 +118,13 @@ def _shown_by_optuna(
 
 
 def print_outcome(workspace: "Workspace", heading: str, studies: "Sequence[GlueStudy]") -> None:
-    """Every point with its state, then the best of each grid beside its nested score. In JSON the best point of each
-    grid carries `best`, the others null there."""
+    """Print every point with its state, then the best of each grid with its nested score.
+
+    In JSON `best` is set for the best point of each grid and null for the others.
+    """
     from neobert.console import output, table
 
-    grids: dict[tuple[str, str], list[GlueStudy]] = {}  # studies that differ in nothing but the seed, together
+    grids: dict[tuple[str, str], list[GlueStudy]] = {}  # groups studies that only differ in the seed
     for study in studies:
         grids.setdefault((study.task, study.weights), []).append(study)
     entries = [entry for seeds in grids.values() for entry in _entries(workspace, seeds)]
@@ -136,7 +140,7 @@ def print_outcome(workspace: "Workspace", heading: str, studies: "Sequence[GlueS
 
 
 def _in_points(entry: Mapping[str, Any], columns: Sequence[str]) -> list[object]:
-    """The cells of an entry with its scores ×100."""
+    """Return the cells of an entry, with scores ×100."""
     return [
         f"{100 * entry[column]:.1f}" if column in SCORE_COLUMNS and entry[column] is not None else entry[column]
         for column in columns
@@ -161,7 +165,7 @@ def _entries(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> list[dic
 
 
 def _best(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> dict[str, Any] | None:
-    """The best point of a grid and its scores; None where no point has a score yet."""
+    """Return the best point of a grid and its scores; None if no point has a score yet."""
     import numpy as np
 
     from neobert.console import logs

@@ -20,13 +20,13 @@ from ablations.launch.flags import add_common_flags, add_execution_flags
 from neobert.command_line import count, guarded, number_above_0, parser_from, seed
 
 LEAST_FACTOR, MOST_FACTOR = 1.2, 10
-"""Between neighbouring rates: of nearer ones noise decides the parabola, and farther ones lie on none."""
-PILOT_SEEDS_IF_NOT_NAMED = 2  # as few as tell an error
+"""Bounds of --factor: noise dominates the parabola of closer rates, and the losses of farther ones do not fit one."""
+PILOT_SEEDS_IF_NOT_NAMED = 2  # the fewest that give an error
 MOST_STEPS = 12
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command's flags."""
+    """Return the command's parser."""
     parser = parser_from("python sweeps/learning_rates.py", __doc__)
     add = parser.add_argument
     add("--variant", nargs="+", action="extend", required=True, metavar="NAME", help="names, M0..M5, or all")
@@ -46,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code (0 done or submitted, 1 a run failed, 2 refused, 3 missing data)."""
+    """Run the command; return its exit code (0 done or submitted, 1 a run failed, 2 refused, 3 missing data)."""
     options = build_parser().parse_args(arguments)
     return guarded("learning_rates.py", on_ladder(options, _run), options.runs)
 

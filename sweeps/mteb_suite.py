@@ -37,7 +37,7 @@ MEAN_COLUMNS = ("protocol", "seed", "suite", "category", "mean", "tasks")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command's flags."""
+    """Return the command's parser."""
     parser = parser_from("python sweeps/mteb_suite.py", __doc__)
     add = parser.add_argument
     add("--protocol", metavar="VARIANT", help="with --model: whose protocol, M9@mteb-prompts (default: the ladder's)")
@@ -51,7 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code (0 done, 1 a task failed, 2 refused, 3 missing data or run)."""
+    """Run the command; return its exit code (0 done, 1 a task failed, 2 refused, 3 missing data or run)."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     if options.zero_shot and options.pairs:
@@ -67,7 +67,7 @@ def _sweep(workspace: "Workspace", pretrains: bool) -> int:
 
 
 def _plan(workspace: "Workspace", *, pretrains: bool) -> "PlanRow":
-    """The evaluations of the encoder, and what comes before them."""
+    """Plan the evaluations of the encoder and the runs that they need."""
     from ablations.plan import plan_model
     from ablations.recipe_runs import EmbeddingChoice, wanted_tasks
     from neobert.console import logs
@@ -89,7 +89,7 @@ def _plan(workspace: "Workspace", *, pretrains: bool) -> "PlanRow":
 
 
 def pooling_remark(model: "ExternalModel", *, is_zero_shot: bool) -> str:
-    """How vectors are made of a model's hidden states."""
+    """Return a sentence that says how a model's hidden states are pooled."""
     from neobert.embeddings.sentence_modules import read_sentence_modules
     from neobert.external import MODULES
 
@@ -102,7 +102,7 @@ def pooling_remark(model: "ExternalModel", *, is_zero_shot: bool) -> str:
 
 
 def print_outcome(workspace: "Workspace", row: "PlanRow") -> None:
-    """Every task with its state, then means that say how many tasks they are of; in JSON {"tasks": …, "means": …} for
+    """Print every task with its state, then means with their numbers of tasks; as JSON {"tasks": …, "means": …} for
     each evaluation."""
     from ablations.launch.outcomes import in_points, means_of, task_entries
     from neobert.console import logs, output, table

@@ -1,4 +1,4 @@
-"""A sweep over peak rates: the grids of variants, which are extended until the best rate lies inside."""
+"""A sweep over peak rates. The grid of each variant is extended until the best rate lies inside it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,14 +25,14 @@ BEST_COLUMNS = ("variant", "shared rate", "loss at it", "optimum", "± 1 s.e.", 
 
 
 def _state(row: VariantRow) -> State:
-    """Whether all stages of a row are done, one of them failed, or neither."""
+    """Return whether a stage of a row failed, all are done, or neither."""
     states = {planned.state for planned in row.planned}
     return "failed" if "failed" in states else "done" if states == {"done"} else "open"
 
 
 @dataclass
 class RateGrid:
-    """The grid of one variant, as far as it is tried: the rows of its plan by step, one a pilot seed."""
+    """The grid of one variant so far: the rows of its plan by step, one row per pilot seed."""
 
     workspace: Workspace
     variant: Variant
@@ -45,16 +45,16 @@ class RateGrid:
 
     @property
     def all_rows(self) -> list[VariantRow]:
-        """The rows of all steps, upwards."""
+        """The rows of all steps, in ascending order."""
         return [row for _, rows in sorted(self.rows.items()) for row in rows]
 
     def rate(self, step: int) -> float:
-        """The rate of a step."""
+        """Return the rate of a step."""
         options = self.workspace.options
         return rates.grid_rate(self.variant, options.scale, options.factor, step)
 
     def plan(self) -> None:
-        """Plan all steps anew, with their states of now."""
+        """Plan all steps again, to read their current states."""
         self.rows = {step: self._plan_step(step) for step in self.rows}
 
     def _plan_step(self, step: int) -> list[VariantRow]:
@@ -63,7 +63,7 @@ class RateGrid:
         return plan([at_rate], self.seeds, options.scale, workspace.source, workspace.layout, ["pretrain"])
 
     def extend(self) -> None:
-        """Add what follows from finished steps, and what follows from these where they are finished, too."""
+        """Add the steps that follow from finished ones, until an added step is not finished."""
         while all(_state(row) != "open" for row in self.all_rows):
             means = self.curve().means
             tried = {step: means.get(self.rate(step)) for step in self.rows}
@@ -73,7 +73,7 @@ class RateGrid:
             self.rows[step] = self._plan_step(step)
 
     def curve(self) -> RateCurve:
-        """What finished and failed runs say."""
+        """Return the losses of finished runs and the errors of failed ones."""
         losses: dict[float, dict[int, float]] = {}
         failures: dict[float, dict[int, str]] = {}
         for step, rows in sorted(self.rows.items()):
@@ -87,7 +87,7 @@ class RateGrid:
         return RateCurve(losses, failures)
 
     def _loss(self, row: VariantRow) -> float | None:
-        """The held-out loss of a finished row on its own corpus, in nats a token."""
+        """Return the held-out loss of a finished row on its own corpus, in nats per token."""
         last = row.stages[-1]
         return last.heldout_loss(read_record(last.closing(self.workspace.layout).record)["scores"]["heldout_loss"])
 
@@ -96,7 +96,7 @@ class RateGrid:
         return "; ".join(failure.error for run in row.stages for failure in index.progress(run).failures)
 
     def entry(self) -> dict[str, Any]:
-        """What --json prints of the variant; losses are in nats a token."""
+        """Return the entry of the variant for --json; losses are in nats per token."""
         curve, shared = self.curve(), shared_rate(self.variant, self.workspace.options.scale)
         optimum = curve.optimum(self.workspace.options.noise)
         return {
@@ -141,8 +141,10 @@ class RateGrid:
 
 
 def sweep(workspace: Workspace, grids: Sequence[RateGrid]) -> int:
-    """Train what is missing, extend the grids by what came out, and so on; on SLURM submit what is known to be missing.
-    The exit code."""
+    """Train missing points and extend the grids by the results, repeatedly; return the exit code.
+
+    On SLURM only submit the points that are known to be missing.
+    """
     options, show = workspace.options, partial(_print_outcome, workspace, grids)
 
     def rows(state: State) -> list[VariantRow]:
@@ -150,7 +152,7 @@ def sweep(workspace: Workspace, grids: Sequence[RateGrid]) -> int:
 
     require_heldout_context(options.heldout_context, [row for grid in grids for row in grid.all_rows])
     for grid in grids:
-        grid.extend()  # to all points that were tried before
+        grid.extend()  # to all points of earlier sweeps
     if options.dry_run:
         show()
         return EXIT_DONE
@@ -175,7 +177,7 @@ def sweep(workspace: Workspace, grids: Sequence[RateGrid]) -> int:
 
 
 def _print_outcome(workspace: Workspace, grids: Sequence[RateGrid]) -> None:
-    """Every point with its state and loss, then the best rate of each variant."""
+    """Print every point with its state and loss, then the best rate of each variant."""
     entries = [grid.entry() for grid in grids]
     if workspace.options.json:
         print(json.dumps(entries, indent=1))

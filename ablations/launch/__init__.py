@@ -1,1 +1,1 @@
-"""From flags to running work: checks, costs, execution here, submission to SLURM, and what commands print of a plan."""
+"""Launching a plan: flags, checks, costs, local execution, submission to SLURM, and listings."""

@@ -1,4 +1,4 @@
-"""Flags that commands share, and what they say alone. Imports nothing heavy, so that --help is quick."""
+"""Flags that commands share, and values computed from them. Imports nothing heavy, so that --help is fast."""
 
 import argparse
 from pathlib import Path
@@ -17,8 +17,10 @@ MODEL_HELP = "an external encoder: a folder, a hub model, a name of list, or lis
 
 
 def add_common_flags(parser: argparse.ArgumentParser, shown: str, *, models: bool = True) -> None:
-    """Scale, data, folder and place of a command that runs something; `shown` is what a dry run prints, `models` says
-    that it takes external models, too."""
+    """Add the flags of a command that runs something: scale, data, folder, place.
+
+    `shown` is what a dry run prints; `models` is True if the command also takes external models.
+    """
     add = parser.add_argument
     add_ladder_flag(parser)
     add_scale_flag(parser, "how large (default: smoke)")
@@ -43,7 +45,7 @@ def _add_trust_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_benchmark_flag(parser: argparse.ArgumentParser) -> None:
-    """--benchmark, which `neobert.data.mteb_tasks` checks."""
+    """Add --benchmark, whose value `neobert.data.mteb_tasks` checks."""
     parser.add_argument(
         "--benchmark",
         nargs="+",
@@ -54,10 +56,10 @@ def add_benchmark_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def trust_of(options: argparse.Namespace) -> Trust:
-    """What the flags allow an external model to bring.
+    """Return what the flags allow an external model to load (pickles, code).
 
     Raises:
-        ValueError: one of them is given without a model.
+        ValueError: a flag is given without a model.
     """
     for flag in ("allow_pickle", "trust_remote_code"):
         if vars(options)[flag] and options.model is None:
@@ -66,7 +68,7 @@ def trust_of(options: argparse.Namespace) -> Trust:
 
 
 def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
-    """Resources have the names of the fields of `neobert.slurm.profile.Resources` that they set."""
+    """Add --cluster and the flags of resources, named like the fields of `neobert.slurm.profile.Resources`."""
     parser.add_argument(
         "--cluster",
         choices=("auto", "here", "slurm"),
@@ -93,7 +95,7 @@ def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_design_flags(parser: argparse.ArgumentParser) -> None:
-    """--design, --factors and --fraction."""
+    """Add --design, --factors and --fraction."""
     add = parser.add_argument
     kinds = ("ladder", "leave-one-out", "add-one", "factorial")
     add("--design", choices=kinds, help="variants that answer a question, instead of --variant")
@@ -102,7 +104,7 @@ def add_design_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_execution_flags(parser: argparse.ArgumentParser) -> None:
-    """`--compile`, `--trace-steps`, `--deterministic`, `--heldout` and `--heldout-context`, in a group of their own."""
+    """Add a group with `--compile`, `--trace-steps`, `--deterministic`, `--heldout` and `--heldout-context`."""
     group = parser.add_argument_group("training", "how it executes; none of it decides an id")
     add = group.add_argument
     add(
@@ -142,10 +144,10 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def execution_of(options: argparse.Namespace) -> "Execution":
-    """The execution of a scale on this machine, as the flags of run.py want it; sweeps have none of them.
+    """Return the execution of a scale on this machine, with the values of the execution flags if the command has them.
 
     Raises:
-        ValueError: contrastive fine-tuning is to be compiled.
+        ValueError: the flags request compilation of contrastive fine-tuning.
     """
     from ablations.scales import execution_at
 
@@ -164,7 +166,7 @@ def execution_of(options: argparse.Namespace) -> "Execution":
 
 
 def add_perplexity_flags(parser: argparse.ArgumentParser) -> None:
-    """`--perplexity-text` and `--perplexity-sample`; the command itself has more."""
+    """Add `--perplexity-text` and `--perplexity-sample`; the module itself has more flags."""
     group = parser.add_argument_group("pseudo-perplexity", "with --stages … perplexity (Figure 2)")
     group.add_argument("--perplexity-text", type=Path, metavar="PATH", help=TEXT_HELP)
     group.add_argument(
@@ -177,7 +179,7 @@ def add_perplexity_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def perplexity_flags(options: argparse.Namespace) -> list[str]:
-    """The same as flags of `neobert.evaluation.pseudo_perplexity`."""
+    """Return the corresponding flags of `neobert.evaluation.pseudo_perplexity`."""
     positions = "all" if options.perplexity_sample is None else str(options.perplexity_sample)
     text = options.perplexity_text
     return ["--sample", positions, *(["--text", str(text.resolve())] if text is not None else [])]

@@ -74,7 +74,7 @@ def _outcome(layout: Layout, row: VariantRow, stage: PretrainingRun) -> dict[str
 
 
 def _result(layout: Layout, run: Run) -> Mapping[str, Any]:
-    """Return the result in the closing record of a run; empty if there is none yet."""
+    """Return the result in the closing record of a run; empty if there is none yet or it is damaged."""
     closing = run.closing(layout)
     return run.result(closing.read(closing.record)) if closing is not None and closing.is_done else {}
 
