@@ -1,6 +1,6 @@
-"""Micro-batches: packed rows become tensors of masked token ids, document borders, positions and targets.
+"""Micro-batches: packed rows as tensors of masked token ids, document borders, positions and targets.
 
-Sizes are as small as they can be, or rounded to a few padding buckets, so that a compiled model meets them again.
+Sizes are as small as possible, or rounded up to a few padding buckets so that a compiled model rarely recompiles.
 """
 
 import math
@@ -19,52 +19,50 @@ from neobert.model.heads import IGNORED_TARGET
 from neobert.recipe import Masking
 
 MULTIPLE = 8
-"""Kernels like sizes that are multiples of this."""
+"""Sizes are rounded up to multiples of this, which kernels prefer."""
 
 ROW_STEPS = 4
-"""So many different numbers of rows a micro-batch may have in buckets."""
+"""Number of different row counts of a micro-batch in padding buckets."""
 
 FULLEST_ROW_DEVIATIONS = 4
-"""How many standard deviations more predicted tokens than the mean one the fullest row of a batch may have."""
+"""Margin for the predicted tokens of the fullest row of a batch: standard deviations above the mean row."""
 
 
 def multiple(number: float, of: int = MULTIPLE) -> int:
-    """`number` rounded up."""
+    """Round `number` up to a multiple of `of`."""
     return math.ceil(number / of) * of
 
 
 @dataclass(frozen=True)
 class ExactSizes:
-    """The sizes to which the parts of a micro-batch are padded: what is needed, rounded up to a multiple of 8.
-
-    There are at least `least_rows` rows.
-    """
+    """Padded sizes of a micro-batch: the sizes needed, rounded up to a multiple of 8, and at least `least_rows`
+    rows."""
 
     least_rows: int = 0
 
     def rows(self, needed: int) -> int:
-        """Rows of tokens."""
+        """Return the number of rows of tokens."""
         return max(self.least_rows, needed)
 
     def row_queries(self, needed: int) -> int:
-        """Queries of a row in the last block."""
+        """Return the number of queries per row in the last block."""
         return multiple(max(1, needed))
 
     def gathered(self, needed: int, rows: int) -> int:
-        """Predicted tokens."""
+        """Return the number of predicted tokens."""
         return multiple(max(1, needed))
 
     def documents(self, needed: int, rows: int) -> int:
-        """Documents; the padding at the end of a row counts as one."""
+        """Return the number of documents; the padding at the end of a row counts as one."""
         return needed
 
 
 @dataclass(frozen=True)
 class PaddingBuckets:
-    """What a batch of so many rows usually needs, or as many quarters more as it takes: few different sizes.
+    """Padded sizes with few different values: the usual size for the number of rows, plus quarters of it as needed.
 
-    Rows come in steps of a quarter of `most_rows`, and never more come. `rate` of the tokens are predicted, and a
-    document has `document_tokens` in the mean.
+    The number of rows is a multiple of a quarter of `most_rows`, and at most `most_rows`. `rate` is the share of
+    predicted tokens, `document_tokens` the mean length of a document.
     """
 
     most_rows: int
@@ -81,18 +79,18 @@ class PaddingBuckets:
         return min(_grown(usual, needed), multiple(self.context))
 
     def gathered(self, needed: int, rows: int) -> int:
-        """Specials are never predicted."""
+        """Return the number of predicted tokens, assuming that specials are never predicted."""
         mean = self.rate * rows * self.context * (1 - 2 / self.document_tokens)
         return _grown(multiple(mean + math.sqrt(mean)), needed)
 
     def documents(self, needed: int, rows: int) -> int:
-        """Each row may end with padding, and there may be a quarter more documents than in the mean."""
+        """Return the number of documents: a quarter more than the mean, plus one padding per row."""
         mean = rows * self.context / self.document_tokens
         return _grown(multiple(1.25 * mean + rows), needed)
 
 
 def _grown(usual: int, needed: int) -> int:
-    """`usual`, or as many quarters of it more as are needed."""
+    """Return `usual`, plus as many quarters of it as needed."""
     quarters = max(0, math.ceil(4 * (needed - usual) / usual))
     return multiple(usual * (1 + quarters / 4))
 
@@ -103,7 +101,8 @@ EXACT = ExactSizes()
 
 
 def gather_by_row(places: Integers, rows: int, context: int, sizes: PaddingSizes) -> GatherIndex:
-    """The gather index of the masked positions at ascending `places` of the flattened rows, for kernels by row.
+    """Build the gather index of masked positions, for kernels by row. `places` are ascending indices of the flattened
+    rows.
 
     Padding queries point at the first token of their row; the gather index is padded with the first query.
     """
@@ -119,9 +118,10 @@ def gather_by_row(places: Integers, rows: int, context: int, sizes: PaddingSizes
 
 
 def gather_in_a_run(places: Integers, boundaries: Integers, rows: int, sizes: PaddingSizes) -> GatherIndex:
-    """The gather index of the masked positions at ascending `places`, for variable-length kernels over `boundaries`.
+    """Build the gather index of masked positions at ascending `places`, for variable-length kernels.
 
-    Padding queries point at the last token, so that they belong to a document like all others.
+    Padding queries point at the last token, so that they belong to a document like all others. `boundaries` are those
+    of the documents.
     """
     last = int(boundaries[-1]) - 1
     queries = _filled(sizes.gathered(len(places), rows), last, slice(len(places)), places)
@@ -130,8 +130,8 @@ def gather_in_a_run(places: Integers, boundaries: Integers, rows: int, sizes: Pa
 
 
 def document_boundaries(documents: Integers, sizes: PaddingSizes) -> Integers:
-    """Cumulated lengths from 0 of the documents and paddings of the flattened `documents` (rows, context), with empty
-    documents at the end up to the number that `sizes` wants."""
+    """Return the cumulative lengths, from 0, of the documents and paddings of the flattened `documents` (rows,
+    context), with empty documents at the end up to the number given by `sizes`."""
     starts = np.ones_like(documents, dtype=bool)
     starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
     begins = np.flatnonzero(starts)
@@ -140,7 +140,7 @@ def document_boundaries(documents: Integers, sizes: PaddingSizes) -> Integers:
 
 
 def _filled(size: int, padding: int, places: Integers | slice, values: Integers) -> Integers:
-    """(size,) `values` at `places`, `padding` elsewhere."""
+    """Return an array (size,) with `values` at `places` and `padding` elsewhere."""
     filled = np.full(size, padding, dtype=np.int64)
     filled[places] = values
     return filled
@@ -148,18 +148,18 @@ def _filled(size: int, padding: int, places: Integers | slice, values: Integers)
 
 HELDOUT_MASKING = Masking(rate=0.15, mask_share=1.0, random_share=0.0, final_rate=None)
 HELDOUT_SEED = 20_250_226
-"""One masking for every variant, so that their losses can be compared."""
+"""Masking and seed of the held-out loss, the same for every variant, so that losses can be compared."""
 
 
 @dataclass(frozen=True, eq=False)
 class Batch(Tensors):
-    """One micro-batch of rows, tensors int64.
+    """One micro-batch of rows; tensors are int64.
 
-    token_ids: (rows, context) what the model reads.
-    plan: which tokens attend to each other, for every kernel; documents are numbered within their row.
+    token_ids: (rows, context) input of the model.
+    plan: the attention plan for every kernel; documents are numbered within their row.
     gather: the masked positions, padded at the end.
-    targets: (gathered,) their ids, -100 at padding.
-    real_tokens, predicted_tokens: how many are no padding, and how many targets there are.
+    targets: (gathered,) original ids of these positions, -100 at padding.
+    real_tokens, predicted_tokens: number of tokens without padding, and of targets.
     """
 
     token_ids: Tensor
@@ -171,16 +171,16 @@ class Batch(Tensors):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes of its tensors: for those with equal ones a compiled model has one graph."""
+        """Sizes of the tensors; a compiled model has one graph for equal sizes."""
         boundaries = 0 if self.plan.boundaries is None else len(self.plan.boundaries)
         return (*self.token_ids.shape, *self.gather.queries.shape, len(self.targets), boundaries)
 
 
 def micro_batches(rows: PackedRows, most_rows: int, *, rank: int = 0, ranks: int = 1) -> Iterator[PackedRows]:
-    """A rank's share of a step: every `ranks`-th run of at most `most_rows` rows, the same number of runs on all ranks.
+    """Yield a rank's share of a step: every `ranks`-th run of at most `most_rows` rows, equally many on all ranks.
 
-    Their sizes differ by one row at most, so that all ranks need the same time and compile the same sizes. Where there
-    are fewer rows than ranks some runs are empty, and `collate` fills them up.
+    Run sizes differ by at most one row, so that all ranks take the same time and compile the same sizes. With fewer
+    rows than ranks some runs are empty; `collate` pads them.
     """
     assert 0 <= rank < ranks and most_rows > 0
     runs = ranks * max(1, -(-rows.count // (most_rows * ranks)))
@@ -196,10 +196,10 @@ def collate(
     sizes: PaddingSizes = EXACT,
     flat: bool = False,
 ) -> Batch:
-    """Read the rows' tokens and mask them.
+    """Read the tokens of the rows and mask them.
 
-    `sizes` says to how many rows, positions and documents it is padded. `flat` is for variable-length kernels,
-    which take the rows as one run of tokens.
+    `sizes` gives the padded numbers of rows, positions and documents. `flat` is for variable-length kernels, which take
+    the rows as one sequence of tokens.
     """
     token_ids, spans, framed, places = _read(rows, corpus)
     count, context = sizes.rows(rows.count), rows.context
@@ -240,8 +240,8 @@ def collate(
 
 
 def _read(rows: PackedRows, corpus: TokenizedCorpus) -> tuple[Integers, Integers, Integers, Integers]:
-    """The real tokens of the rows in reading order, all (tokens,): ids, numbers of their spans, places in the framed
-    document, and places in the flattened rows."""
+    """Read the tokens of the rows in order, without padding. Return, all (tokens,): ids, indices of their spans,
+    positions in the framed document, and positions in the flattened rows."""
     spans = rows.spans
     ends = np.cumsum(spans.tokens)
     begins = ends - spans.tokens
@@ -259,9 +259,9 @@ def _read(rows: PackedRows, corpus: TokenizedCorpus) -> tuple[Integers, Integers
 
 
 def heldout_batches(documents: Documents, context: int, rows_per_batch: int) -> Iterator[Batch]:
-    """Documents fitted to the context, packed with borders, under one fixed masking: 15 %, all [MASK].
+    """Yield batches of documents fitted to the context, packed with borders, under a fixed masking: 15 %, all [MASK].
 
-    They are masked by the hash of their text, so that masks are the same for every recipe.
+    Documents are masked by the hash of their text, so that masks are the same for every recipe.
     """
     hashes = documents.corpus.text_hashes[documents.numbers]
     keys = counter_hash(HELDOUT_SEED, (hashes & np.uint64(0xFFFFFFFF)).astype(np.int64))

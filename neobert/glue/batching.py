@@ -1,7 +1,7 @@
-"""Which examples a step sees, and how they lie in a batch. The layout changes no result beyond rounding.
+"""Order of the examples, and their layout in batches. The layout changes results only by rounding.
 
-`PackedLayout` is for this package's own encoder: short examples share rows. `PaddedLayout` is for external encoders,
-which take one text a row and a mask; `neobert.embeddings` pads with it too.
+`PackedLayout` is for this package's encoder: short examples share rows. `PaddedLayout` is for external encoders, which
+take one text per row and a mask; `neobert.embeddings` uses it too.
 """
 
 import math
@@ -20,27 +20,27 @@ from neobert.model.heads import Classifier, mean_over_tokens
 
 Pooling = Literal["cls", "mean"]
 Rows = list[list[int]]
-"""By row of a batch: which of its examples lie there."""
+"""Indices of the examples in each row of a batch."""
 
 ROW_MULTIPLE = 8
-"""Row lengths are multiples of this, as kernels like them."""
+"""Row lengths are multiples of this, which kernels prefer."""
 
 LEAST_FIXED_TOKENS = 16
-"""Rows of fixed sizes have this many tokens or a power of two times as many."""
+"""Tokens of the shortest row of fixed size; the others are a power of two times as long."""
 
 PACKED_ROW_LENGTHS = (1.0, 1.5)
-"""Lengths of shared rows that are tried, in units of the longest example; the one with the fewest slots is taken."""
+"""Candidate lengths of shared rows, in units of the longest example; the one with the fewest slots is used."""
 
 PACKED_SHARE = 0.8
-"""Examples share rows where that leaves at most this share of the slots."""
+"""Examples share rows if that reduces the slots to at most this share."""
 
 EVALUATION_SLOTS = 4096
 """Slots (rows × tokens) of an evaluation batch."""
 
 
 def training_batches(split: EncodedSplit, batch_size: int, epochs: int, seed: int) -> Iterator[Array]:
-    """The example numbers of every step; the last batch of an epoch may be smaller. The order of an epoch is a pure
-    function of seed and epoch: the same on every machine and at every batch size."""
+    """Yield the example indices of every step; the last batch of an epoch may be smaller. The order of an epoch is a
+    pure function of seed and epoch, the same on every machine and at every batch size."""
     for epoch in range(epochs):
         order = permutation(len(split), (seed, epoch))
         for start in range(0, len(order), batch_size):
@@ -48,7 +48,7 @@ def training_batches(split: EncodedSplit, batch_size: int, epochs: int, seed: in
 
 
 def evaluation_batches(split: EncodedSplit) -> Iterator[Array]:
-    """The example numbers of a split, each once, sorted by length so that there is little padding."""
+    """Yield batches of example indices of a split, each once, sorted by length to reduce padding."""
     lengths = split.lengths
     order = np.argsort(-lengths, kind="stable")
     start = 0
@@ -63,26 +63,26 @@ def _row_tokens(tokens: float) -> int:
 
 
 class ExampleLayout(Protocol):
-    """How a kind of encoder takes its examples: its batches have `labels` and whatever else its `logits` reads.
+    """Batch layout for a kind of encoder. Batches have `labels` and whatever else `logits` reads.
 
-    has_fixed_sizes: whether batches can be laid out in few sizes, for a compiled encoder; without it none is compiled.
+    has_fixed_sizes: whether batches can have fixed sizes, which compilation requires.
     """
 
     has_fixed_sizes: bool
 
     def collate(self, split: EncodedSplit, examples: Array, device: torch.device, fixed_rows: int | None = None) -> Any:
-        """One batch of these examples on `device`; with `fixed_rows`, in so many rows of a fixed size."""
+        """Build one batch of the examples on `device`; `fixed_rows` gives the number of rows, of a fixed size."""
 
     def logits(self, classifier: Any, batch: Any, pooling: Pooling) -> Tensor:
-        """What `classifier` gives for each example alone, (examples, labels)."""
+        """Return the logits of `classifier` for each example, (examples, labels), as if it were alone."""
 
 
 @dataclass(frozen=True, eq=False)
 class PackedBatch(Tensors):
-    """Examples in rows of `token_ids` (rows, tokens), several in a row where that saves slots.
+    """Examples in rows of `token_ids` (rows, tokens), several per row if that saves slots.
 
-    starts: (rows, most examples of a row) column of each example's first token, 0 where a row has fewer.
-    members: (rows, most examples of a row, tokens) float32, 1 where a token belongs to the example.
+    starts: (rows, most examples of a row) column of each example's first token, 0 if a row has fewer.
+    members: (rows, most examples of a row, tokens) float32, 1 if a token belongs to the example.
     order: (examples) index of each example among the flattened `starts`.
     labels: (examples) int64 class ids or float32 values.
     """
@@ -96,14 +96,14 @@ class PackedBatch(Tensors):
 
 
 class PackedLayout:
-    """Examples share rows where that saves enough slots; in fixed sizes each has a row of its own."""
+    """Layout in which examples share rows if that saves enough slots; with fixed sizes, each has its own row."""
 
     has_fixed_sizes = True
 
     def collate(
         self, split: EncodedSplit, examples: Array, device: torch.device, fixed_rows: int | None = None
     ) -> PackedBatch:
-        """One batch. Rows of a fixed size have as many tokens as few other batches have; those to spare stay empty."""
+        """Build one batch. Rows of a fixed size have `fixed_row_tokens` tokens; surplus rows stay empty."""
         lengths = split.lengths[examples]
         if fixed_rows is None:
             rows, row_tokens = arrange(lengths.tolist())
@@ -139,12 +139,12 @@ class PackedLayout:
         return batch.to(device)
 
     def logits(self, classifier: Classifier, batch: PackedBatch, pooling: Pooling) -> Tensor:
-        """Logits (examples, labels): pooled example by example, then the head."""
+        """Pool each example and apply the head; return logits (examples, labels)."""
         return classifier.head(_first_tokens(classifier, batch) if pooling == "cls" else _means(classifier, batch))
 
 
 def arrange(lengths: Sequence[int]) -> tuple[Rows, int]:
-    """Which examples share a row, and the length of the rows: one example a row where sharing saves too little."""
+    """Return the rows of a batch and their length; one example per row if sharing saves too little."""
     longest = max(lengths)
     tried = [_row_tokens(factor * longest) for factor in PACKED_ROW_LENGTHS]
     shared = [(packed_rows(lengths, row_tokens), row_tokens) for row_tokens in tried]
@@ -155,7 +155,7 @@ def arrange(lengths: Sequence[int]) -> tuple[Rows, int]:
 
 
 def packed_rows(lengths: Sequence[int], row_tokens: int) -> Rows:
-    """Best fit, longest first: every example joins the fullest row that has room, else it opens a new one."""
+    """Pack by best fit, longest first: each example goes to the fullest row with room, else to a new one."""
     rows: Rows = []
     room: list[int] = []
     for example in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
@@ -171,7 +171,7 @@ def packed_rows(lengths: Sequence[int], row_tokens: int) -> Rows:
 
 
 def fixed_row_tokens(longest: int) -> int:
-    """Tokens of a row of fixed size that holds an example of `longest` tokens."""
+    """Return the fixed row length for a longest example of `longest` tokens."""
     return max(LEAST_FIXED_TOKENS, 1 << (longest - 1).bit_length())
 
 
@@ -179,12 +179,12 @@ def _first_tokens(classifier: Classifier, batch: PackedBatch) -> Tensor:
     shared = batch.starts.shape[1] > 1
     index = GatherIndex.at(batch.starts, batch.token_ids.shape[1], batch.order if shared else None)
     hidden: Tensor = classifier.model(batch.token_ids, batch.plan, index)
-    return hidden if shared else hidden[: len(batch.order)]  # rows without an example stand last
+    return hidden if shared else hidden[: len(batch.order)]  # rows without an example come last
 
 
 def _means(classifier: Classifier, batch: PackedBatch) -> Tensor:
     hidden: Tensor = classifier.model(batch.token_ids, batch.plan)
-    with torch.autocast(hidden.device.type, enabled=False):  # sums and lengths are not for bf16
+    with torch.autocast(hidden.device.type, enabled=False):  # sums and lengths need float32
         total = torch.bmm(batch.members, hidden.float())
         mean = (total / batch.members.sum(dim=2, keepdim=True).clamp(min=1)).to(hidden.dtype)
     return mean.flatten(0, 1).index_select(0, batch.order)
@@ -192,7 +192,7 @@ def _means(classifier: Classifier, batch: PackedBatch) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class PaddedTexts(Tensors):
-    """One text a row, padding on the right: `token_ids`, `mask` (1 at tokens) and `token_types` are (texts, tokens)
+    """One text per row, padded on the right: `token_ids`, `mask` (1 at tokens) and `token_types`, (texts, tokens)
     int64."""
 
     token_ids: Tensor
@@ -210,18 +210,18 @@ class PaddedBatch(Tensors):
 
 @dataclass(frozen=True)
 class PaddedLayout:
-    """One text a row, filled with `pad_id` to a multiple of 8 tokens, but never beyond `most_tokens`."""
+    """Layout with one text per row, padded with `pad_id` to a multiple of 8 tokens, but never beyond `most_tokens`."""
 
     pad_id: int
     most_tokens: int
     has_fixed_sizes = False
 
     def row_tokens(self, longest: int) -> int:
-        """Tokens of the rows of a batch whose longest text has `longest`."""
+        """Return the row length of a batch whose longest text has `longest` tokens."""
         return min(self.most_tokens, max(ROW_MULTIPLE, _row_tokens(longest)))
 
     def pad(self, texts: Sequence[Text], device: torch.device) -> PaddedTexts:
-        """A batch of texts."""
+        """Pad texts into one batch on `device`."""
         token_ids = np.full((len(texts), self.row_tokens(max(len(ids) for ids, _ in texts))), self.pad_id, np.int64)
         mask, token_types = np.zeros_like(token_ids), np.zeros_like(token_ids)
         for row, (ids, types) in enumerate(texts):
@@ -232,13 +232,13 @@ class PaddedLayout:
     def collate(
         self, split: EncodedSplit, examples: Array, device: torch.device, fixed_rows: int | None = None
     ) -> PaddedBatch:
-        """One batch of examples, as long as its longest."""
+        """Build one batch of examples, padded to the longest."""
         assert fixed_rows is None
         texts = self.pad([split[example] for example in examples], device)
         return PaddedBatch(texts, send(torch.from_numpy(split.labels[examples]), device))
 
     def logits(self, classifier: Classifier, batch: PaddedBatch, pooling: Pooling) -> Tensor:
-        """Logits (examples, labels); `classifier.model` maps ids, mask and types to hidden states (rows, tokens,
+        """Return logits (examples, labels); `classifier.model` maps ids, mask and types to hidden states (rows, tokens,
         width)."""
         hidden: Tensor = classifier.model(batch.texts.token_ids, batch.texts.mask, batch.texts.token_types)
         return classifier.head(hidden[:, 0] if pooling == "cls" else mean_over_tokens(hidden, batch.texts.mask - 1))

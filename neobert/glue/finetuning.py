@@ -1,4 +1,4 @@
-"""Fine-tuning on a GLUE task by the paper's protocol (App. C): one point of a grid, one seed, one curve of scores."""
+"""Fine-tuning on a GLUE task by the paper's protocol (App. C), for one point of a grid and one seed."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import nullcontext
@@ -37,9 +37,9 @@ Predictions = dict[str, Array]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The validation splits after update number `step`.
+    """Result on the validation splits after update number `step`.
 
-    value: what the protocol stops and chooses by, the score or one metric; None where it is undefined.
+    value: the score or metric used for early stopping and selection; None if undefined.
     loss: the mean training loss since the last evaluation.
     """
 
@@ -50,11 +50,11 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The best evaluation of a run and what was predicted then; `steps` counts all updates that were made.
+    """The best evaluation of a run and its predictions; `steps` counts all updates of the run.
 
-    `score` is None where no evaluation had a defined one. `curve` has step and value of each `Evaluation`.
-    `predictions` holds, by validation split, float32 logits (examples, classes) or values (examples); `weights` is the
-    classifier's state dict on the CPU.
+    `score` is None if no evaluation had a defined one. `curve` has the step and value of each `Evaluation`.
+    `predictions` contains, by validation split, float32 logits (examples, classes) or values (examples); `weights` is
+    the classifier's state dict on the CPU.
     """
 
     score: float | None
@@ -68,7 +68,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Compiling:
-    """Whether to compile. `auto` weighs the `points` that are left to run; `backend` is one of torch.compile's."""
+    """Compilation settings. `auto` compiles if it pays for the remaining `points`; `backend` is one of
+    torch.compile's."""
 
     word: CompileWord = "off"
     points: tuple[Point, ...] = ()
@@ -76,17 +77,17 @@ class Compiling:
 
 
 class FineTuner:
-    """One model and one encoded task, for any number of points and seeds.
+    """Fine-tune one model on one encoded task, for any number of points and seeds.
 
     Every run starts from `start`, the tensors of the encoder by their names in `classifier` ("model.…"), and from a
-    head drawn from its seed, of which `start` may hold the layer `dense`. `classifier` is moved to `device` and
-    changed in place: one run at a time. `layout` is how its kind of encoder takes examples.
+    head initialised from the run's seed; `start` may also contain the head's layer `dense`. `classifier` is moved to
+    `device` and changed in place, so only one run can proceed at a time. `layout` prepares batches for the encoder.
 
-    `compiled` tells whether updates run compiled: decided at the first run, for all. Evaluations never do: each of
-    their shapes would come too seldom to pay for itself.
+    `compiled` says whether updates run compiled; this is decided at the first run, for all. Evaluations never do: their
+    shapes occur too rarely for compilation to pay.
 
     Raises:
-        ValueError: `start` has other names than the encoder.
+        ValueError: the names of `start` differ from the encoder's.
     """
 
     def __init__(
@@ -116,11 +117,11 @@ class FineTuner:
         }
 
     def schedule(self, point: Point) -> FineTuningSchedule:
-        """Updates, evaluations and rates of a run at a point; patience may end it earlier."""
+        """Return the updates, evaluations and rates of a run at a point; patience may end it earlier."""
         return FineTuningSchedule.of(self.protocol, len(self._train), point.batch_size)
 
     def run(self, point: Point, seed: int, stop: StopRequest | None = None) -> Outcome:
-        """All `evaluations`."""
+        """Run all `evaluations` and return the outcome."""
         evaluations = self.evaluations(point, seed, stop)
         while True:
             try:
@@ -132,19 +133,19 @@ class FineTuner:
     def evaluations(
         self, point: Point, seed: int, stop: StopRequest | None = None
     ) -> Generator[Evaluation, None, Outcome]:
-        """Fine-tune at one point: yields every evaluation, returns the outcome. Closing it early ends the run.
+        """Fine-tune at one point: yield every evaluation, return the outcome. Closing the generator ends the run.
 
-        Equal arguments give equal bits on a CPU at equal threads, whatever ran before on this object. On CUDA sums of
-        gradients are added in any order.
+        On a CPU, equal arguments and thread counts give equal bits, regardless of earlier runs. On CUDA the summation
+        order of gradients varies.
 
         Raises:
-            RunFailed: a loss or prediction is not finite; names the step.
+            RunFailed: a loss or prediction is not finite; the message names the step.
             Stopped: `stop` was requested; nothing is kept.
         """
         if self.compiled is None:
             self.compiled = self._compile(point.batch_size)
         initialize_classifier(self.classifier, self.protocol.classifier_scale, seed)
-        self.classifier.load_state_dict(self._start, strict=False)  # tensors of the head that it lacks stay as drawn
+        self.classifier.load_state_dict(self._start, strict=False)  # absent head tensors stay as initialised
         schedule, optimizer = self.schedule(point), self._optimizer(point)
         metric = self.encoded.task.decisive_metric(self.protocol)
         best: Scores | None = None
@@ -174,7 +175,7 @@ class FineTuner:
         return Outcome(best.score, best.metrics, best_step, step, tuple(curve), best_predictions, best_weights)
 
     def _batches(self, batch_size: int, seed: int) -> Iterator[Any]:
-        """The batches of all steps. Each is laid out and on its way to the device before the update ahead of it."""
+        """Yield the batches of all steps. Each is collated and sent to the device before the previous update."""
         fixed_rows = batch_size if self.compiled else None
         ahead = None
         for examples in training_batches(self._train, batch_size, self.protocol.epochs, seed):
@@ -184,14 +185,14 @@ class FineTuner:
         yield ahead
 
     def _compile(self, batch_size: int) -> bool:
-        """Compile the encoder in place for batches of fixed sizes if that is asked for or pays; whether it is.
+        """Compile the encoder in place for batches of fixed sizes, if requested or worthwhile; return whether it is.
 
-        On CUDA its forward and backward pass become CUDA graphs: updates of small batches take as long as launching
-        their kernels does, which no count of slots tells. There they are compiled where they would pay if they took no
-        time, and kept where they pay as measured.
+        On CUDA the forward and backward passes become CUDA graphs. Updates of small batches are bound by kernel
+        launches, so their time cannot be estimated from slots. The encoder is compiled if that would pay at zero time
+        per pass, and stays compiled if it pays as measured.
 
         Raises:
-            RunFailed: compiling was asked for, and there is no compiler that works.
+            RunFailed: compilation was requested, but no compiler works.
         """
         word, backend = self.compiling.word, self.compiling.backend
         if word == "off" or not self.layout.has_fixed_sizes:
@@ -216,7 +217,7 @@ class FineTuner:
         return compiling_pays(left, layers, self.device, self.protocol.precision)
 
     def _remainders(self) -> Iterator[tuple[int, Remainder]]:
-        """Batch sizes and what is left to do at each, timed on its first batch."""
+        """Yield each batch size and its remaining work, timed on its first batch."""
         for batch_size in sorted({point.batch_size for point in self.compiling.points}):
             eager, fixed = self._first_batch(batch_size), self._first_batch(batch_size, batch_size)
             points = [point for point in self.compiling.points if point.batch_size == batch_size]
@@ -231,7 +232,7 @@ class FineTuner:
             )
 
     def _with_replays(self, left: Mapping[int, Remainder]) -> Iterator[Remainder]:
-        """The same with the time of a replayed CUDA graph of each batch size."""
+        """Yield the remaining work with the measured time of a replayed CUDA graph."""
         for batch_size, part in left.items():
             trial = self._trial(self._first_batch(batch_size, batch_size))
             yield replace(part, compiled_seconds=trial.seconds(GRAPH_WARM_UP_PASSES))
@@ -245,7 +246,8 @@ class FineTuner:
         return TrialStep(model, lambda: self._loss(self._logits(batch), batch.labels), precision, self.device)
 
     def _optimizer(self, point: Point) -> torch.optim.AdamW:
-        """Without clipping, as the released code. Weight decay is on norms too; on biases if the protocol says so."""
+        """Build AdamW, without clipping as in the released code. Weight decay applies to norms too, and to biases if
+        the protocol says so."""
         parameters = dict(self.classifier.named_parameters())
         spares_biases = self.protocol.weight_decay_on == "all_but_biases"
         spared = {name for name in parameters if spares_biases and name.endswith("bias")}
@@ -276,7 +278,7 @@ class FineTuner:
             return self.layout.logits(self.classifier, batch, self.protocol.pooling).float()
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Mean over the batch: squared error of the raw value, or cross-entropy."""
+        """Return the batch mean of the squared error (regression) or the cross-entropy."""
         if self.encoded.task.is_regression:
             return functional.mse_loss(logits.squeeze(1), labels)
         return functional.cross_entropy(logits, labels)
@@ -289,7 +291,7 @@ class FineTuner:
 
     @torch.no_grad()
     def predict(self) -> Predictions:
-        """What the classifier as it is now predicts on the validation splits, as `Outcome.predictions`."""
+        """Return the current predictions on the validation splits, as `Outcome.predictions`."""
         self.classifier.eval()
         predictions = {}
         for name, batches in self._validation.items():
@@ -314,10 +316,10 @@ def _check_names(classifier: Classifier, start: Mapping[str, Tensor]) -> None:
 
 
 def _mean_loss(losses: list[Tensor], last_step: int) -> float:
-    """The mean of the losses of the updates up to `last_step`.
+    """Return the mean loss of the updates up to `last_step`.
 
     Raises:
-        RunFailed: one is not finite; names its step.
+        RunFailed: a loss is not finite; the message names the step.
     """
     values: list[float] = torch.stack(losses).tolist()
     for step, value in enumerate(values, start=last_step - len(values) + 1):

@@ -1,7 +1,7 @@
-"""Which point of a grid is best, how good it is on examples it was not chosen on, and whose weights stay. Torch-free.
+"""Selection of the best point of a grid, its nested score, and clean-up of the other weights. Torch-free.
 
-The best of a grid is biased upward: it is the highest of many noisy scores on the examples it is reported on. So the
-nested score stands beside it: choose on one half of the validation examples, report the other, both ways round.
+The best score of a grid is biased upward, because it is the maximum of many noisy scores on the same examples. The
+nested score corrects for this: choose on one half of the validation examples, report on the other, both ways round.
 """
 
 import io
@@ -31,10 +31,10 @@ from neobert.runs.run_file import read_run_file
 from neobert.runs.specifications import GlueStudy, Trial
 
 Labels = Mapping[str, Array]
-"""By validation split: the true label of each example."""
+"""True labels of the examples, by validation split."""
 
 NO_ARCHIVE = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, MemoryError, OSError, RuntimeError, ValueError)
-"""What numpy and zipfile raise where an archive in memory is damaged."""
+"""Exceptions that numpy and zipfile raise for a damaged archive in memory."""
 
 HALVES_SEED = 0
 HALVES = (
@@ -47,10 +47,10 @@ NESTED_RULE = "chosen on one half of the validation examples, reported on the ot
 
 
 def best_point(points: Iterable[Point], values: Iterable[tuple[Point, float | None]]) -> Point | None:
-    """The point with most seeds, then the highest mean over them, then first in the grid; None where none has a value.
+    """Return the point with the most seeds, then the highest mean, then first in the grid; None if none has a value.
 
-    `values` has one entry a trial: its point, and what its protocol chooses by (`decisive_score`), None where that is
-    undefined. A point that lacks a seed never beats one that has them all, so that luck with few seeds does not win.
+    `values` has one entry per trial: its point and its `decisive_score`, None if undefined. A point that lacks a seed
+    never beats one with all seeds, so that luck with few seeds does not win.
     """
     by_point: dict[Point, list[float]] = {point: [] for point in points}
     for point, value in values:
@@ -61,7 +61,7 @@ def best_point(points: Iterable[Point], values: Iterable[tuple[Point, float | No
 
 
 def best_trial(layout: Layout, study: GlueStudy) -> tuple[Trial, float | None]:
-    """The best of a study's finished trials, and its score; the first one where no trial has a defined score."""
+    """Return the best finished trial of a study and its score; the first trial if none has a defined score."""
     finished = [(trial, _recorded_score(trial)) for trial in study.trials(layout) if trial.is_done]
     point = best_point(study.points, ((each.point, each.decisive) for _, each in finished))
     best, reached = next((pair for pair in finished if pair[0].point == point), finished[0])
@@ -70,7 +70,7 @@ def best_trial(layout: Layout, study: GlueStudy) -> tuple[Trial, float | None]:
 
 @dataclass(frozen=True)
 class Best:
-    """The best point of a grid: its scores by seed, and the nested score (None where a half has none)."""
+    """The best point of a grid, its scores by seed, and the nested score (None if a half has no score)."""
 
     point: Point
     by_seed: Mapping[int, float]
@@ -78,18 +78,18 @@ class Best:
 
     @property
     def mean(self) -> float:
-        """The mean over seeds: the number that the paper prints (with one seed)."""
+        """The mean over seeds, the number reported in the paper (with one seed)."""
         return statistics.fmean(self.by_seed.values())
 
     @property
     def spread(self) -> float | None:
-        """The standard deviation over seeds; None for a single one."""
+        """The standard deviation over seeds; None for a single seed."""
         return statistics.stdev(self.by_seed.values()) if len(self.by_seed) > 1 else None
 
 
 @dataclass(frozen=True)
 class TrialScore:
-    """What one trial reached: what its point is chosen by, and the score that is reported; None where undefined."""
+    """Result of one trial: the value used for selection and the reported score; None if undefined."""
 
     point: Point
     seed: int
@@ -98,7 +98,8 @@ class TrialScore:
 
 
 def best_of_grid(layout: Layout, studies: Sequence[GlueStudy], labels: Labels) -> Best | None:
-    """The best point of one grid on one model; `studies` are its seeds. None where no trial has a score yet."""
+    """Return the best point of one grid on one model, or None if no trial has a score yet. `studies` are the seeds of
+    the grid."""
     points = [point for study in studies for point in study.points]
     trials = [trial for study in studies for trial in study.trials(layout) if trial.is_done]
     reached = [_recorded_score(trial) for trial in trials]
@@ -118,13 +119,13 @@ def _recorded_score(trial: Trial) -> TrialScore:
 
 
 def halves(examples: int) -> tuple[Array, Array]:
-    """Two disjoint halves of the numbers of examples, always the same for the same count."""
+    """Return two disjoint halves of the example indices; they only depend on the number of examples."""
     order = permutation(examples, (HALVES_SEED, examples))
     return np.sort(order[: examples // 2]), np.sort(order[examples // 2 :])
 
 
 def nested_score(points: Iterable[Point], first: Sequence[TrialScore], second: Sequence[TrialScore]) -> float | None:
-    """The mean of two scores: on the second half at the point chosen on the first, and the other way round."""
+    """Return the mean of two scores: on the second half at the point chosen on the first, and vice versa."""
     grid, reported = list(points), []
     for chosen_on, reported_on in ((first, second), (second, first)):
         point = best_point(grid, ((each.point, each.decisive) for each in chosen_on))
@@ -136,7 +137,7 @@ def nested_score(points: Iterable[Point], first: Sequence[TrialScore], second: S
 
 
 def _scores_by_half(trials: Sequence[Trial], labels: Labels) -> tuple[list[TrialScore], list[TrialScore]]:
-    """What all trials reached on each half, recomputed from their stored predictions."""
+    """Recompute the scores of all trials on each half from their stored predictions."""
     by_half: tuple[list[TrialScore], list[TrialScore]] = [], []
     for trial in trials:
         predictions = read_predictions(trial)
@@ -152,7 +153,7 @@ def _scores_by_half(trials: Sequence[Trial], labels: Labels) -> tuple[list[Trial
 
 
 def _score_on(trial: Trial, predictions: Labels, labels: Labels, rows: Mapping[str, Array]) -> TrialScore:
-    from neobert.glue.metrics import evaluate  # scikit-learn, which reports do without
+    from neobert.glue.metrics import evaluate  # imports scikit-learn, which reports do not need
 
     task = task_named(trial.study.task)
     chosen = {split: predictions[split][rows[split]] for split in rows}
@@ -162,11 +163,11 @@ def _score_on(trial: Trial, predictions: Labels, labels: Labels, rows: Mapping[s
 
 
 def read_predictions(trial: Trial) -> dict[str, Array]:
-    """What a finished trial predicted on each validation split.
+    """Return the predictions of a finished trial on each validation split.
 
     Raises:
-        FileNotFoundError: that was not kept.
-        DamagedFile: the file or the record is damaged, or they do not belong together.
+        FileNotFoundError: they were not kept.
+        DamagedFile: the file or the record is damaged, or they do not match.
     """
     digests = read_record(trial.record).get("sha256", {})
     if trial.predictions.exists():
@@ -175,11 +176,11 @@ def read_predictions(trial: Trial) -> dict[str, Array]:
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> dict[str, Array]:
-    """The named arrays of an .npz file.
+    """Read the named arrays of an .npz file.
 
     Raises:
-        FileNotFoundError: there is none.
-        DamagedFile: it cannot be read, or has no such arrays.
+        FileNotFoundError: there is no such file.
+        DamagedFile: it cannot be read, or lacks an array.
     """
     content = io.BytesIO(path.read_bytes())
     try:
@@ -193,9 +194,9 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, Array]:
 
 
 def select(layout: Layout, study: GlueStudy, claim: Claim) -> None:
-    """Publish which trial the study's rule chooses, with everything that decided it.
+    """Publish the trial chosen by the study's rule, with everything that the choice depends on.
 
-    Where predictions are damaged, their trials are to run again first: nothing is chosen yet.
+    If predictions are damaged, nothing is published, because their trials have to run again first.
     """
     if redo_damaged(layout, study):
         return
@@ -216,7 +217,7 @@ def select(layout: Layout, study: GlueStudy, claim: Claim) -> None:
 
 
 def _nested_of_study(layout: Layout, study: GlueStudy) -> dict[str, Any]:
-    """The nested score and how the halves were made; None with a reason where examples or predictions are not kept."""
+    """Return the nested score and how the halves were made; None with a reason if data for it were not kept."""
     score, reason = None, None
     try:
         best = best_of_grid(layout, [study], load_encoded(study.encoded_task(layout)).labels)
@@ -227,11 +228,11 @@ def _nested_of_study(layout: Layout, study: GlueStudy) -> dict[str, Any]:
 
 
 def drop_beaten_weights(layout: Layout, study: GlueStudy) -> None:
-    """Keep weights only of trials that are the best so far in some study; grids share trials, so all studies count.
+    """Delete the weights of trials that are not the best so far in any study; grids share trials.
 
-    Where a study cannot be read, the weights of all stay.
+    If a study cannot be read, nothing is deleted.
     """
-    # Listed before the best is looked up: a record that another worker publishes in between must not count as beaten.
+    # Listed before looking up the best: a record that another worker publishes in between must not count as beaten.
     finished = [trial for trial in study.trials(layout) if trial.is_done]
     folders = [path.parent for path in (layout.root / "glue" / study.task / "studies").glob("*/run.json")]
     try:
@@ -246,10 +247,10 @@ def drop_beaten_weights(layout: Layout, study: GlueStudy) -> None:
 
 
 def best_weights(layout: Layout, task: str, study_id: str) -> Path:
-    """The weights of the trial that a closed study chose, held against its record.
+    """Return the path of the chosen trial's weights of a closed study, after checking their checksum.
 
     Raises:
-        DamagedFile: they are damaged or gone; the trial and the choice are set aside, to be made again.
+        DamagedFile: they are damaged or missing; the trial and the selection are set aside, to be redone.
     """
     study = read_run_file(layout.study(task, study_id)).specification(GlueStudy)
     selection = study.closing(layout).record
@@ -267,20 +268,20 @@ def best_weights(layout: Layout, task: str, study_id: str) -> Path:
 
 
 def redo_damaged(layout: Layout, study: GlueStudy) -> bool:
-    """Set finished trials with damaged predictions aside, so that they run again; whether there was any."""
+    """Set finished trials with damaged predictions aside, so that they run again; return whether there were any."""
     finished = [trial for trial in study.trials(layout) if trial.is_done]
     damaged = [_set_aside_if_damaged(each, each.predictions, partial(_require_predictions, each)) for each in finished]
     return any(damaged)
 
 
 def _require_predictions(trial: Trial) -> None:
-    with suppress(FileNotFoundError):  # where they were not kept, nothing is read of them
+    with suppress(FileNotFoundError):  # not kept, so not needed
         read_predictions(trial)
 
 
 def _set_aside_if_damaged(trial: Trial, path: Path, check: Callable[[], None]) -> bool:
-    """Whether `check` finds a file of a finished trial damaged. Then that file, the trial's record and its study's
-    choice are set aside, unless somebody works on these just now."""
+    """Return whether `check` finds a file of a finished trial damaged. If so, set aside that file, the trial's record
+    and its study's selection, unless another worker holds their claims."""
     if _damage(check) is None:
         return False
     layout, selection = trial.layout, trial.study.closing(trial.layout)
