@@ -1,6 +1,6 @@
-"""manifest.json of a prefetched folder: which file came from which repository, at which commit, with which bytes.
+"""manifest.json of a prefetched folder: the repository, commit and checksum of each file.
 
-It is written before anything is fetched, so it also says what is still to come: such a file has no sha256 yet, or is
+It is written before anything is downloaded, so it also lists the files still to come: these have no sha256 yet, or are
 not on the disk.
 """
 
@@ -23,11 +23,11 @@ ORIGIN_DIGITS = 12
 
 @dataclass(frozen=True)
 class Entry:
-    """One file: where it comes from and what it must hold.
+    """Source and expected content of one file.
 
-    `checksum` is the hub's own word, "sha256:…" or "git:…" (a blob's SHA-1); `sha256` is of the bytes that arrived and
-    None before; `modified_ns` is the time of the file that was hashed, so that it need not be hashed again; `column`
-    holds the text of a corpus.
+    `checksum` is stated by the hub, "sha256:…" or "git:…" (a blob's SHA-1); `sha256` is that of the downloaded bytes,
+    None before; `modified_ns` is the modification time when the file was hashed, so that it need not be hashed again;
+    `column` is the text column of a corpus.
     """
 
     repository: str
@@ -43,35 +43,36 @@ class Entry:
 
     @property
     def source(self) -> tuple[str, str, str, str | None]:
-        """The fields that decide the bytes."""
+        """The fields that determine the content."""
         return self.repository, self.revision, self.file, self.checksum
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """`files` by their path below the folder; `published` says how many files the hub has for a folder of them."""
+    """Content of manifest.json: `files` by path below the folder, and `published`, the number of files that the hub has
+    for each subfolder."""
 
     files: Mapping[str, Entry]
     published: Mapping[str, int] = field(default_factory=dict)
 
     def below(self, folder: str) -> dict[str, Entry]:
-        """The entries below one of the folders, in the order of their names."""
+        """Return the entries below a subfolder, sorted by name."""
         return {name: entry for name, entry in sorted(self.files.items()) if name.startswith(f"{folder}/")}
 
     def revision_of(self, repository: str, branch: str) -> str | None:
-        """The commit that earlier files of the repository came from."""
+        """Return the commit of the repository's earlier files, or None."""
         entries = (entry for entry in self.files.values() if (entry.repository, entry.branch) == (repository, branch))
         return next((entry.revision for entry in entries), None)
 
     def with_folder(self, folder: str, entries: Mapping[str, Entry], published: int) -> "Manifest":
-        """The same with other entries below `folder`; what is known of unchanged files is kept."""
+        """Return a copy with other entries below `folder`; the old entries of unchanged files are kept."""
         others = self.without(folder)
         known = {name: self.files[name] for name in entries.keys() & self.files.keys()}
         unchanged = {name: entry for name, entry in known.items() if entry.source == entries[name].source}
         return Manifest({**others.files, **entries, **unchanged}, {**others.published, folder: published})
 
     def without(self, folder: str) -> "Manifest":
-        """The same with nothing below `folder`."""
+        """Return a copy without the entries below `folder`."""
         files = {name: entry for name, entry in self.files.items() if not name.startswith(f"{folder}/")}
         return Manifest(files, {name: count for name, count in self.published.items() if name != folder})
 
@@ -80,17 +81,17 @@ _MANIFEST: TypeAdapter[Manifest] = TypeAdapter(Manifest)
 
 
 def has_size(path: Path, entry: Entry) -> bool:
-    """Whether the file is there and as long as it must be."""
+    """Return whether the file exists and has the expected size."""
     return path.is_file() and path.stat().st_size == entry.bytes
 
 
 def is_brought(path: Path, entry: Entry) -> bool:
-    """Whether prefetch brought a file; one that it was to bring may be somebody's own with the same name."""
+    """Return whether prefetch downloaded a file. One that is still to come may be a user's file of the same name."""
     return entry.sha256 is not None or has_size(path, entry)
 
 
 def has_content(path: Path, entry: Entry) -> bool:
-    """Whether a file has the bytes that arrived or, where none did, those that the hub states."""
+    """Return whether a file matches its `sha256` or, before the download, the hub's `checksum`."""
     checksum = entry.checksum if entry.sha256 is None else f"sha256:{entry.sha256}"
     if checksum is None:
         return True
@@ -105,7 +106,7 @@ def has_content(path: Path, entry: Entry) -> bool:
 
 
 def require_complete(what: str, folder: Path, entries: Mapping[str, Entry]) -> None:
-    """Check that prefetch has brought all files of `what`; else MissingData."""
+    """Raise MissingData if prefetch has not downloaded all files of `what`."""
     missing = [name for name in entries if not (folder / name).is_file()]
     if missing:
         raise MissingData(
@@ -115,11 +116,11 @@ def require_complete(what: str, folder: Path, entries: Mapping[str, Entry]) -> N
 
 
 def require_brought(folder: Path, entries: Mapping[str, Entry]) -> None:
-    """Check that files are still those that prefetch brought; those written since are hashed once, and remembered.
+    """Check that files are unchanged since the download; those written since are hashed once and remembered.
 
     Raises:
-        MissingData: one has other bytes.
-        DamagedFile: one is not there, or has another length.
+        MissingData: a file has other bytes.
+        DamagedFile: a file is missing, or has another length.
     """
     for name, entry in entries.items():
         if not has_size(folder / name, entry):
@@ -136,9 +137,9 @@ def require_brought(folder: Path, entries: Mapping[str, Entry]) -> None:
 
 
 def files_origin(folder: Path, manifest: Manifest, files: Sequence[Path]) -> str:
-    """The hub's identity where prefetch brought every file, else a hash of names and contents.
+    """Return the hub's origin if prefetch downloaded every file, else a hash of names and contents.
 
-    Part of what the hub publishes is not the whole: then the identity names the part. Raises as `require_brought`.
+    If only part of the published files are present, the origin identifies that part. Raises as `require_brought`.
     """
     names = sorted(path.relative_to(folder).as_posix() for path in files)
     entries = {
@@ -156,7 +157,7 @@ def files_origin(folder: Path, manifest: Manifest, files: Sequence[Path]) -> str
 
 
 def _remembered_sha256(path: Path) -> str:
-    """The SHA-256 of a file, read once in a process as long as size and time stay."""
+    """Return the SHA-256 of a file, cached in this process while its size and modification time stay the same."""
     status = path.resolve().stat()
     return _sha256(path.resolve(), status.st_size, status.st_mtime_ns)
 
@@ -172,8 +173,11 @@ def _digest(lines: Iterable[str]) -> str:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a folder; an empty one where there is none, DamagedFile where it cannot be read or names a file
-    that does not lie in the folder."""
+    """Read the manifest of a folder; return an empty one if there is none.
+
+    Raises:
+        DamagedFile: it is not readable, or names a file outside the folder.
+    """
     path = folder / MANIFEST
     if not path.is_file():
         return Manifest({})
@@ -191,5 +195,5 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Replace the manifest of a folder."""
+    """Write the manifest of a folder, replacing the previous one."""
     replace_file(folder / MANIFEST, json_bytes(checksummed({"schema": SCHEMA, **asdict(manifest)})))

@@ -1,7 +1,7 @@
-"""Masked language modelling: which tokens are predicted and what replaces them, as pure functions of hashes.
+"""Masked language modelling: predicted tokens and their replacements, as pure functions of hashes.
 
-A hash belongs to (pass over the corpus, document, token offset, stream) and to nothing else: masks do not depend on
-packing, micro-batch, process or device, and a rate of 15 % nests in one of 20 %.
+A hash only depends on (pass over the corpus, document, token offset, stream). So masks do not depend on packing,
+micro-batch, process or device, and the mask at a rate of 15 % is a subset of that at 20 %.
 """
 
 from typing import Any
@@ -14,18 +14,18 @@ from neobert.data.tokenizers import SpecialIds
 from neobert.recipe import Masking
 
 Words = Any
-"""Integers (n,) int64, or a single one."""
+"""An integer, or an array (n,) int64."""
 
 _BITS = 0xFFFFFFFF
 _GOLDEN = 0x9E3779B9
 _ROUNDS = ((16, 0x85EBCA6B), (13, 0xC2B2AE35))
 
 PREDICTED, REPLACEMENT, RANDOM_TOKEN = 0x1B873593, 0x2545F491, 0x52DCE729
-"""Streams of hashes: whether a token is predicted, how it is replaced, by which random token."""
+"""Hash streams: whether a token is predicted, how it is replaced, and by which random token."""
 
 
 def fold(state: Words, word: Words) -> Words:
-    """A 32-bit state with one more number (modulo 2^32) in it, mixed by the finaliser of MurmurHash3 (Appleby)."""
+    """Mix a number (modulo 2^32) into a 32-bit state with the finaliser of MurmurHash3 (Appleby)."""
     if isinstance(state, np.ndarray) or isinstance(word, np.ndarray):
         return _fold_arrays(state, word)
     mixed = (state + (word + 1) * _GOLDEN) & _BITS
@@ -35,7 +35,7 @@ def fold(state: Words, word: Words) -> Words:
 
 
 def _fold_arrays(state: Words, word: Words) -> Integers:
-    """`fold` in 32 bits, where products and sums of arrays wrap by themselves: a fifth of the time."""
+    """Compute `fold` in uint32, where array arithmetic wraps by itself; takes a fifth of the time."""
     mixed = _low_bits(word) * np.uint32(_GOLDEN) + _low_bits(state)
     mixed += np.uint32(_GOLDEN)
     for shift, factor in _ROUNDS:
@@ -46,14 +46,14 @@ def _fold_arrays(state: Words, word: Words) -> Integers:
 
 
 def _low_bits(values: Words) -> NDArray[np.uint32]:
-    """Integers modulo 2^32; a single one as an array, since numpy warns where a scalar wraps."""
+    """Return integers modulo 2^32; a scalar becomes an array, because numpy warns if a scalar wraps."""
     if isinstance(values, np.ndarray):
         return values.astype(np.uint32)
     return np.array([values & _BITS], dtype=np.uint32)
 
 
 def counter_hash(*words: Words) -> Words:
-    """32 bits that depend on every word and on their order."""
+    """Return a 32-bit hash of the words and their order."""
     state: Words = 0
     for word in words:
         state = fold(state, word)
@@ -61,16 +61,16 @@ def counter_hash(*words: Words) -> Words:
 
 
 def threshold(share: float) -> int:
-    """The number below which this share of all 32-bit hashes lies."""
+    """Return the number below which this share of all 32-bit hashes lies."""
     return int(share * 2**32)
 
 
 def predicted_tokens(
     token_ids: Integers, keys: Integers, offsets: Integers, rate: float, ids: SpecialIds
 ) -> NDArray[np.bool_]:
-    """Boolean (tokens,): chosen with probability `rate`; special and unknown tokens never are.
+    """Select tokens with probability `rate`, never special or unknown ones; return a boolean (tokens,).
 
-    `keys` (tokens,) are of each token's document, `offsets` (tokens,) its place inside it.
+    `keys` (tokens,) is the mask key of each token's document, `offsets` (tokens,) its index in the document.
     """
     predicted: NDArray[np.bool_] = fold(keys ^ PREDICTED, offsets) < threshold(rate)
     for special in ids.never_predicted:
@@ -81,13 +81,13 @@ def predicted_tokens(
 def mask_tokens(
     token_ids: Integers, keys: Integers, offsets: Integers, masking: Masking, ids: SpecialIds
 ) -> tuple[Integers, NDArray[np.bool_]]:
-    """(masked token ids, boolean of the predicted tokens).
+    """Mask tokens; return (masked token ids, boolean of the predicted tokens).
 
-    All arguments (tokens,) int64. Of the predicted tokens `mask_share` become [MASK], `random_share` a random token of
-    the text's ids, the rest stay (Devlin 2019 §3.1; the NeoBERT paper §3.3 masks all).
+    All arrays are (tokens,) int64. Of the predicted tokens, `mask_share` become [MASK], `random_share` become a random
+    text token, and the rest stay (Devlin 2019 §3.1; the NeoBERT paper §3.3 masks all).
     """
     predicted = predicted_tokens(token_ids, keys, offsets, masking.rate, ids)
-    places = np.flatnonzero(predicted)  # few: what replaces them is drawn for them alone
+    places = np.flatnonzero(predicted)  # few, so replacements are only drawn for these
     masked = token_ids.copy()
     if masking.mask_share == 1:
         masked[places] = ids.mask

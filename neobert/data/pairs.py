@@ -1,7 +1,7 @@
-"""Pairs of texts that belong together, with texts that only seem to: a person's own, and published ones.
+"""Pairs of texts that belong together, with hard negatives: user-provided and published data sets.
 
-A file of one's own has the columns `query`, `document` and, where there are any, `negative` or `negatives`, each a text
-or a list of texts. pairs.toml declares the published data sets.
+A user's file has the columns `query`, `document` and optionally `negative` or `negatives`, each a text or a list of
+texts. pairs.toml declares the published data sets.
 """
 
 import hashlib
@@ -26,12 +26,12 @@ NEGATIVE_COLUMNS = ("negative", "negatives")
 CONVERTED = "refs/convert/parquet"
 
 Mix = Literal["paper", "code"]
-"""Which data sets are trained on: those of App. D.2, or those that the released code reads."""
+"""Training data sets: those of App. D.2, or those that the released code reads."""
 
 
 class Pair(NamedTuple):
-    """A query, a document that belongs to it, and hard negatives: documents that seem to and do not. `similarity`
-    (0..5) is how alike people found query and document, where a data set says it."""
+    """A query, a matching document, and hard negatives: documents that seem to match and do not. `similarity` (0..5) is
+    the human rating of query and document, if the data set has one."""
 
     query: str
     document: str
@@ -40,16 +40,23 @@ class Pair(NamedTuple):
 
 
 def own_pairs(path: Path) -> Iterator[Pair]:
-    """The pairs of a person's own file, in its order; a missing text counts as an empty one. DamagedFile where it
-    cannot be read, ValueError where it lacks a column, or a text is none."""
+    """Yield the pairs of a user's file in order; missing texts are empty.
+
+    Raises:
+        DamagedFile: the file is not readable.
+        ValueError: a column is missing, or a value is not a text.
+    """
     for number, row in enumerate(read_rows(path, ("query", "document"))):
         negatives = tuple(text for column in NEGATIVE_COLUMNS for text in _listed(row.get(column)))
         yield _checked(Pair(row["query"] or "", row["document"] or "", negatives), f"{path}, row {number}")
 
 
 def read_words(path: Path, form: str) -> dict[str, str]:
-    """A JSON object of texts that a person wrote; an empty one where there is no file. `form` shows what to write where
-    it is something else, which is a DamagedFile."""
+    """Read a user's JSON object of texts; return an empty one if there is no file.
+
+    Raises:
+        DamagedFile: it is not a JSON object of texts; the message shows the expected `form`.
+    """
     content = read_json(path, f"write {form}") if path.is_file() else {}
     if not isinstance(content, dict) or not all(isinstance(text, str) for text in content.values()):
         raise DamagedFile(f"{path} is no JSON object of texts: write {form}")
@@ -69,7 +76,7 @@ def _listed(value: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class PairColumns:
-    """Where the rows of a file have the texts of a pair, as paths: see pairs.toml."""
+    """Paths of a pair's texts in the rows of a file; see pairs.toml."""
 
     query: str
     document: str
@@ -77,7 +84,7 @@ class PairColumns:
     similarity: str | None = None
 
     def pair_of(self, row: Mapping[str, Any]) -> Pair:
-        """The pair of one row. The first document of a list is taken, and every negative of one."""
+        """Return the pair of one row. Of a list of documents the first is used, of a list of negatives all."""
         documents = _at(row, self.document)
         if isinstance(documents, list):
             documents = documents[0] if documents else ""
@@ -87,13 +94,13 @@ class PairColumns:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The columns that a file must have."""
+        """Required columns of the file."""
         paths = (self.query, self.document, *self.negatives, *([self.similarity] if self.similarity else []))
         return tuple(dict.fromkeys(path.partition(".")[0] for path in paths))
 
 
 def _at(value: Any, path: str) -> Any:
-    """What lies at "a.b" (of each member, where a is a list) or "a.0"."""
+    """Return the value at a path like "a.b" (of each member, if a is a list) or "a.0"."""
     for key in path.split("."):
         if isinstance(value, list):
             value = value[int(key)] if key.isdigit() else [member[key] for member in value]
@@ -104,10 +111,10 @@ def _at(value: Any, path: str) -> Any:
 
 @dataclass(frozen=True)
 class DeclaredSet:
-    """A published data set of pairs, as pairs.toml declares it: either `files`, patterns of its repository's files with
-    their columns, or `retrieval`, the patterns of "judgements", "queries" and "documents", which are joined by id.
+    """A published data set of pairs, declared in pairs.toml by either `files`, patterns of the repository's files with
+    their columns, or `retrieval`, patterns of "judgements", "queries" and "documents", which are joined by id.
 
-    texts_per_pair: as how many texts of a step the released code counts a pair; None where it has no such set.
+    texts_per_pair: texts per pair in a step of the released code; None if the code does not use the set.
     in_paper: whether App. D.2 names it.
     """
 
@@ -120,18 +127,17 @@ class DeclaredSet:
     in_paper: bool = True
 
     def belongs_to(self, mix: Mix) -> bool:
-        """Whether the set is one of a mix."""
+        """Return whether the set belongs to a mix."""
         return self.in_paper if mix == "paper" else self.texts_per_pair is not None
 
     @property
     def repositories(self) -> tuple[Repository, ...]:
-        """The repository, once a pattern."""
+        """The repository, one entry per pattern."""
         patterns = (*self.files, *self.retrieval.values())
         return tuple(Repository(self.repository, pattern, branch=CONVERTED) for pattern in patterns)
 
     def read(self, files: Sequence[Path]) -> Iterator[Pair]:
-        """The pairs of files that lie as on the hub. Those of a similarity task come with their scores. Raises as
-        `own_pairs`."""
+        """Yield the pairs of files stored as on the hub, with scores for similarity tasks. Raises as `own_pairs`."""
         pairs = self._joined(files) if self.retrieval else self._rows(files)
         for number, pair in enumerate(pairs):
             yield _checked(pair, f"{self.title}, pair {number}")
@@ -143,7 +149,7 @@ class DeclaredSet:
             yield from map(columns.pair_of, read_rows(path, columns.needed))
 
     def _joined(self, files: Sequence[Path]) -> Iterator[Pair]:
-        """Queries and documents that were judged to belong together, as retrieval tasks of MTEB lie."""
+        """Join the queries and documents that were judged relevant, stored as retrieval tasks of MTEB."""
         parts = {part: [path for path in files if path.match(pattern)] for part, pattern in self.retrieval.items()}
         judged = [
             (str(row["query-id"]), str(row["corpus-id"]))
@@ -172,7 +178,7 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = TypeAdapter(dict[str, DeclaredSet]).v
 
 
 def sets_of(mix: Mix) -> tuple[str, ...]:
-    """The names of a mix's data sets."""
+    """Return the names of a mix's data sets."""
     return tuple(name for name, declared in DECLARED_SETS.items() if declared.belongs_to(mix))
 
 
@@ -181,22 +187,22 @@ _BETWEEN_WORDS = re.compile(r"[\W_]+")
 
 
 def normalize_text(text: str) -> str:
-    """The words of a text: neither case nor punctuation nor spaces make another text of it."""
+    """Reduce a text to its words, ignoring case, punctuation and spacing."""
     return _BETWEEN_WORDS.sub(" ", text.casefold()).strip()
 
 
 @dataclass(frozen=True)
 class Decontamination:
-    """Pairs must share no text with the files at `places`, folders or files: encoders are measured on them.
+    """Filter for pairs that share a text with the evaluation data at `places`, folders or files.
 
-    Nothing is read before it is asked for.
+    Files are read lazily.
     """
 
     places: tuple[Path, ...]
 
     @property
     def files(self) -> list[Path]:
-        """The files, each once; MissingData where a place is not there, or holds none that can be read."""
+        """The files, without duplicates; raises MissingData if a place is missing or has no supported file."""
         found: dict[Path, None] = {}
         for place in self.places:
             files = data_files(place, _TABLES) if place.is_dir() else [place]
@@ -207,18 +213,18 @@ class Decontamination:
 
     @cached_property
     def origin(self) -> str:
-        """What identifies the bytes, wherever they lie."""
+        """Identity of the file contents, independent of their paths."""
         digests = sorted({sha256_of(path) for path in self.files})
         return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:ORIGIN_DIGITS]
 
     @cached_property
     def texts(self) -> frozenset[str]:
-        """The texts, normalised; what holds no word is none."""
+        """The normalised texts, without those that contain no word."""
         values = (value for path in self.files for row in read_rows(path) for value in row.values())
         return frozenset(filter(None, map(normalize_text, _texts_in(values))))
 
     def removes(self, pair: Pair) -> bool:
-        """Whether one of a pair's texts is among them."""
+        """Return whether any text of the pair is among `texts`."""
         return any(normalize_text(text) in self.texts for text in (pair.query, pair.document, *pair.negatives))
 
 

@@ -1,4 +1,4 @@
-"""Prepare data once for all workers: one process tokenises or trains a tokenizer under a claim, the others wait."""
+"""Preparation of data, once for all workers: one tokenises or trains a tokenizer under a claim, the others wait."""
 
 import shutil
 import time
@@ -25,20 +25,20 @@ POLL_SECONDS = 0.2
 
 
 def specify(data: str, synthetic_documents: int, unseen: Iterable[str] = ()) -> SourceSpecification:
-    """The run.json form of `--data` and `--without-texts-of`, with absolute paths: jobs may start in another folder."""
+    """Convert `--data` and `--without-texts-of` for run.json, with absolute paths, as jobs may start elsewhere."""
     name = data if data in SOURCES else str(Path(data).resolve())
     places = tuple(str(Path(place).resolve()) for place in unseen)
     return SourceSpecification(name=name, synthetic_documents=synthetic_documents, unseen=places)
 
 
 def open_specified(specification: SourceSpecification) -> Source:
-    """The source that a run.json names."""
+    """Open the source named in a run.json."""
     documents, unseen = specification.synthetic_documents, specification.unseen
     return open_source(specification.name, synthetic_documents=documents, unseen=unseen)
 
 
 def require_origin(what: str, planned: str, found: str) -> None:
-    """Check that data are those that a run was planned on, before they are read and after; else ChangedData."""
+    """Raise ChangedData if the data differ from those that a run was planned on. Call it before and after reading."""
     if found != planned:
         raise ChangedData(
             f"{what} changed since this was planned (from {planned} to {found}): bring the earlier data back, or run "
@@ -49,12 +49,12 @@ def require_origin(what: str, planned: str, found: str) -> None:
 def text_tokenizer(
     layout: Layout, run: PretrainingRun, source: Source, stop: StopRequest | None = None
 ) -> TextTokenizer:
-    """The tokenizer of a run, trained (where the source trains) by one worker while the others wait.
+    """Return the tokenizer of a run. If the source trains it, one worker does so while the others wait.
 
     Raises:
-        ChangedData: the source has another one now than the run was planned on.
+        ChangedData: the source's tokenizer has changed since the run was planned.
         ValueError: it has more tokens than the recipe's embedding has rows.
-        Stopped: `stop` asked to before it was there.
+        Stopped: `stop` was requested before it was ready.
     """
     stop = stop or StopRequest()
     name, size = run.recipe.data.tokenizer, run.recipe.model.vocabulary_size
@@ -68,14 +68,14 @@ def text_tokenizer(
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    """Tokenise the corpora that a stage of pre-training reads or is measured on, its own last: the part of a job that
-    needs no GPU. What a killed job had finished is kept."""
+    """Tokenise the corpora that a stage of pre-training is trained or evaluated on, its own last. This part of a job
+    needs no GPU. Finished shards of a killed job are kept."""
     for run in reversed(measured_runs(run_file)):
         tokenized_corpus(layout, run, run_file.source, stop)
 
 
 def measured_runs(run_file: RunFile) -> list[PretrainingRun]:
-    """The run, and its copy on each other corpus of the source if the held-out loss is measured on all corpora."""
+    """Return the run and, if the held-out loss is measured on all corpora, its copies on the source's other corpora."""
     run = run_file.specification(PretrainingRun)
     if run_file.execution.heldout == "own":
         return [run]
@@ -85,7 +85,7 @@ def measured_runs(run_file: RunFile) -> list[PretrainingRun]:
 
 
 def _on_corpus(run: PretrainingRun, corpus: str, source: Source) -> PretrainingRun | None:
-    """The run on another corpus; None where the source has no such corpus."""
+    """Return the run on another corpus, or None if the source does not have it."""
     try:
         origin = source.corpus_origin(corpus)
     except MissingData:
@@ -98,11 +98,11 @@ def _on_corpus(run: PretrainingRun, corpus: str, source: Source) -> PretrainingR
 def tokenized_corpus(
     layout: Layout, run: PretrainingRun, specification: SourceSpecification, stop: StopRequest | None = None
 ) -> TokenizedCorpus:
-    """The tokenised corpus of a run, from disk or tokenised now; damaged shards are tokenised again.
+    """Open the tokenised corpus of a run, or tokenise it; damaged shards are tokenised again.
 
     Raises:
-        ChangedData: it was to be made of other data than those that are here now.
-        Stopped: `stop` asked to while it was made; finished shards stay.
+        ChangedData: the data have changed since the run was planned.
+        Stopped: `stop` was requested during tokenisation; finished shards are kept.
     """
     stop = stop or StopRequest()
     folder = layout.data(run.data_id)
@@ -123,12 +123,12 @@ def prepare_once(
     open_whole: Callable[[], Prepared],
     make: Callable[[DamagedFile | None], None],
 ) -> Prepared:
-    """Open what is on the disk, or make it: one process does, under a claim, and all others wait.
+    """Open prepared data, or make them: one process does so under a claim while all others wait.
 
     Args:
-        what: its name in the message of `Stopped`, if a stop is requested while waiting.
-        open_whole: opens it; raises MissingData where there is nothing, DamagedFile where it is not whole.
-        make: makes it, given the damage that was found.
+        what: name of the data in the message of `Stopped`, if a stop is requested while waiting.
+        open_whole: opens the data; raises MissingData if absent, DamagedFile if damaged or incomplete.
+        make: makes the data, given the damage found, if any.
     """
     while True:
         with suppress(MissingData, DamagedFile, FileNotFoundError):
@@ -151,7 +151,7 @@ def _tokenize(layout: Layout, run: PretrainingRun, specification: SourceSpecific
     data, folder = run.recipe.data, layout.data(run.data_id)
 
     def require_corpus() -> None:
-        # Opened anew: a source remembers what it found.
+        # Reopened, because a source caches its origins.
         found = open_specified(specification).corpus_origin(data.corpus)
         require_origin(f"corpus {data.corpus} of {specification.name}", run.corpus_origin, found)
 
@@ -170,6 +170,6 @@ def _tokenize(layout: Layout, run: PretrainingRun, specification: SourceSpecific
     origins = {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin}
     try:
         prepare(documents(), tokenizer, folder, origins=origins)
-    except ChangedData:  # nobody knows which of the finished shards hold the earlier data
+    except ChangedData:  # finished shards may contain earlier data
         shutil.rmtree(folder.with_name(folder.name + PARTIAL), ignore_errors=True)
         raise

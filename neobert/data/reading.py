@@ -1,7 +1,7 @@
-"""Files of texts and of tables in any common format, read row by row.
+"""Reading of text and table files in any common format, row by row.
 
-`datasets` reads them in streaming mode, one file after the other: nothing is copied or converted, memory holds one
-batch, and rows come in the order of the file. A .txt file holds one document a line.
+`datasets` reads them in streaming mode, one file at a time: nothing is copied or converted, only one batch is in
+memory, and rows keep the order of the file. A .txt file has one document per line.
 """
 
 import glob
@@ -30,10 +30,10 @@ FORMATS = {
     ".tsv": "csv",
     ".txt": "text",
 }
-"""The builder of `datasets` for each suffix."""
+"""Builder of `datasets` for each suffix."""
 
 COMPRESSIONS = {".gz": 3, ".zst": 3, ".bz2": 4, ".xz": 4}
-"""What may follow the suffix of a text format, and about how many bytes of text one compressed byte holds."""
+"""Suffixes of compressed text files, with the approximate number of text bytes per compressed byte."""
 
 _BINARY = (".parquet", ".arrow")
 _BATCH_ROWS = 1024
@@ -41,9 +41,9 @@ _UNREADABLE = (ValueError, EOFError, OSError, lzma.LZMAError, zlib.error)
 
 
 def split_name(path: Path) -> tuple[str, str]:
-    """The name of a file without suffixes, and its format: ("train", ".jsonl") of train.jsonl.gz.
+    """Split a file name into stem and format: ("train", ".jsonl") for train.jsonl.gz.
 
-    The format is "" where the file is in none that is read here.
+    The format is "" if it is not supported.
     """
     name = path.stem if path.suffix in COMPRESSIONS else path.name
     suffix = Path(name).suffix
@@ -52,14 +52,17 @@ def split_name(path: Path) -> tuple[str, str]:
 
 
 def data_files(folder: Path, formats: Collection[str] = FORMATS) -> list[Path]:
-    """The files below a folder that are in one of the formats, in the order of their paths; none that is hidden."""
+    """Return the files below a folder in one of the formats, sorted by path, without hidden ones."""
     found = (path for path in folder.rglob("*") if split_name(path)[1] in formats and path.is_file())
     return sorted(path for path in found if not any(part[0] == "." for part in path.relative_to(folder).parts))
 
 
 def table_file(folder: Path, name: str) -> Path:
-    """The file that holds the table `name` in a folder; <name>.parquet, whether it exists or not, if no other does.
-    ValueError where several do."""
+    """Return the file of the table `name` in a folder; if there is none, the path <name>.parquet.
+
+    Raises:
+        ValueError: there are several such files, none of them parquet.
+    """
     parquet = folder / f"{name}.parquet"
     found = [path for path in sorted(folder.glob(f"{glob.escape(name)}.*")) if split_name(path)[0] == name]
     found = [path for path in found if split_name(path)[1]]
@@ -71,7 +74,7 @@ def table_file(folder: Path, name: str) -> Path:
 
 
 def require_columns(path: Path, names: Sequence[str]) -> None:
-    """Check that a file can be opened, else DamagedFile, and has these columns, else ValueError."""
+    """Raise DamagedFile if a file cannot be opened, and ValueError if it lacks one of the columns."""
     if split_name(path)[1] == ".parquet":
         from pyarrow import ArrowInvalid, parquet
 
@@ -84,8 +87,8 @@ def require_columns(path: Path, names: Sequence[str]) -> None:
 
 
 def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator["Table"]:
-    """The rows of a file as Arrow tables of at most 1,024 rows. `columns` are those that are needed; None stands for
-    all, and formats that hold whole rows give all of them in any case.
+    """Yield the rows of a file as Arrow tables of at most 1,024 rows. `columns` are the required columns, None for all;
+    row-based formats always yield all columns.
 
     Raises:
         DamagedFile: the file is not readable in its format.
@@ -97,7 +100,7 @@ def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator["
         return
     if split_name(path)[1] == ".parquet":
         require_columns(path, columns or ())
-    logging.set_verbosity(logging.CRITICAL)  # what it would log is raised below
+    logging.set_verbosity(logging.CRITICAL)  # errors are raised below instead of logged
     try:
         with TemporaryDirectory() as scratch:
             with _torch_left_out():
@@ -121,8 +124,8 @@ def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator["
 
 @contextmanager
 def _torch_left_out() -> Iterator[None]:
-    """A stream imports torch, a second of the processor, to share its epoch with workers of a DataLoader, which there
-    are none of where nobody has imported torch."""
+    """Keep `datasets` from importing torch, which takes a second of CPU time. Streams only use torch to share their
+    epoch with DataLoader workers, and there are none unless torch is already imported."""
     from datasets import config
 
     is_available = config.TORCH_AVAILABLE
@@ -134,14 +137,14 @@ def _torch_left_out() -> Iterator[None]:
 
 
 def read_rows(path: Path, needed: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """The rows of a file that has the columns `needed`, with all their columns. Raises as `read_batches`."""
+    """Yield the rows of a file with all columns; the columns `needed` are required. Raises as `read_batches`."""
     for batch in read_batches(path):
         _require(path, needed, batch.column_names)
         yield from batch.to_pylist()
 
 
 def read_table(path: Path, needed: Sequence[str]) -> dict[str, list[Any]]:
-    """All columns of a file that fits into memory and has the columns `needed`. Raises as `read_batches`."""
+    """Read all columns of a file into memory; the columns `needed` are required. Raises as `read_batches`."""
     from pyarrow import concat_tables, parquet
 
     require_columns(path, needed)
@@ -157,7 +160,7 @@ def read_table(path: Path, needed: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def count_rows(path: Path) -> int:
-    """How many rows a file has; 0 where it is not there or cannot be read: what reads it says why."""
+    """Return the number of rows of a file; 0 if it is missing or unreadable, since reading it raises the error."""
     from pyarrow import ArrowInvalid, parquet
 
     try:
@@ -169,11 +172,11 @@ def count_rows(path: Path) -> int:
 
 
 def read_texts(path: Path, column: str) -> Iterator[str]:
-    """The texts of a file, one after the other; a missing one is empty. A .txt file has one column alone.
+    """Yield the texts of a file; missing ones are empty. `column` is ignored for .txt files, which have only one.
 
     Raises:
         DamagedFile: the file is not readable in its format.
-        ValueError: it has no such column, or one of something else than text.
+        ValueError: the column is missing, or does not contain text.
     """
     from pyarrow import types
 
@@ -188,9 +191,9 @@ def read_texts(path: Path, column: str) -> Iterator[str]:
 
 
 def text_size(path: Path, column: str) -> tuple[float, float]:
-    """About how many bytes of text before compression, and rows, a file has.
+    """Estimate the bytes of uncompressed text and the rows of a file.
 
-    Parquet says both in its footer; of another format the first rows stand for all.
+    Both are in the footer of parquet files; for other formats they are extrapolated from the first rows.
     """
     if split_name(path)[1] != ".parquet":
         first = next(read_batches(path), None)
@@ -209,7 +212,7 @@ def text_size(path: Path, column: str) -> tuple[float, float]:
 
 
 class _MissingColumn(ValueError):
-    """A column is not there, or not of text."""
+    """Raised if a column is missing or does not contain text."""
 
 
 def _require(path: Path, names: Sequence[str], present: Sequence[str]) -> None:
@@ -226,11 +229,11 @@ def _damaged(path: Path, error: Exception) -> DamagedFile:
 
 
 def _options(path: Path, columns: Sequence[str] | None) -> dict[str, Any]:
-    """What the builder of a file's format is told beside the file."""
+    """Return the options for the `datasets` builder of a file's format."""
     suffix = split_name(path)[1]
     if suffix == ".parquet":
         return {"batch_size": _BATCH_ROWS, "columns": None if columns is None else list(columns)}
-    if FORMATS[suffix] == "csv":  # pandas would make a number of the text "7" and nothing of "NA"
+    if FORMATS[suffix] == "csv":  # pandas would read "7" as a number and "NA" as missing
         texts = dict.fromkeys(columns or (), str)
         return {"sep": "\t" if suffix == ".tsv" else ",", "na_filter": False, "converters": texts}
     return {}

@@ -1,4 +1,4 @@
-"""What a plan needs from the hub, by name and place, and whether a folder holds it. Asks no network."""
+"""Data requirements of a plan, and whether a folder fulfils them. The network is not used."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,13 +15,13 @@ from neobert.data.tokenizers import TOKENIZER_FOLDERS
 from neobert.errors import DamagedFile, MissingData
 
 MODELS = "models"
-"""The folder of external models."""
+"""Folder of external models."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """The data requirements of a plan, by the recipes' words: a tokenizer with the rows that an embedding has for it,
-    an external model with what is read of its repositories."""
+    """Data requirements of a plan, by the recipes' names. Tokenizers map to the rows of the embedding, external models
+    to the repository files that are read."""
 
     corpora: tuple[str, ...] = ()
     tokenizers: Mapping[str, int] = field(default_factory=dict)
@@ -33,9 +33,9 @@ class Needs:
 
 @dataclass(frozen=True)
 class Item:
-    """A thing to bring: the recipes' word for it, its folder, and the files of repositories that it is made of.
+    """An item to download: its name in the recipes (`word`), its folder, and its repository files.
 
-    `embedding_rows` is what a tokenizer's vocabulary must fit into.
+    `embedding_rows` is the upper limit of a tokenizer's vocabulary.
     """
 
     kind: Literal["corpus", "tokenizer", "GLUE task", "MTEB task", "data set of pairs", "model"]
@@ -46,16 +46,16 @@ class Item:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The display name."""
         return f"{self.kind} {self.word}"
 
     @property
     def repositories(self) -> str:
-        """The repositories it comes from, for people."""
+        """The names of its repositories, for display."""
         return " and ".join(dict.fromkeys(part.name for part in self.parts))
 
     def place(self, entry: Entry) -> str:
-        """Where a file of a repository goes, below the data folder."""
+        """Return the path of a repository file below the data folder."""
         name = PurePosixPath(entry.file).name
         if self.kind == "corpus":
             return f"{self.folder}/{entry.repository.replace('/', '--')}--{name}"
@@ -65,7 +65,7 @@ class Item:
 
 
 def items_of(needs: Needs) -> Iterator[Item]:
-    """The items behind a plan's needs, small ones first, so that a missing token is told before the terabytes."""
+    """Yield the items of a plan, small ones first, so that a missing access token is found before large downloads."""
     for word, rows in needs.tokenizers.items():
         repository = TOKENIZERS[require_known(word, TOKENIZERS, "tokenizer")]
         yield Item("tokenizer", word, f"tokenizers/{TOKENIZER_FOLDERS[word]}", (repository,), rows)
@@ -86,17 +86,17 @@ def items_of(needs: Needs) -> Iterator[Item]:
 
 
 class Gap(NamedTuple):
-    """An item that a plan needs and that the folder does not hold as it should."""
+    """An item that a plan needs and that is missing or invalid in the folder."""
 
     item: Item
     reason: str
 
 
 def verify_prefetch(folder: Path, needs: Needs, *, contents: bool) -> list[Gap]:
-    """Everything that a plan needs and that the folder lacks, by name.
+    """Return every item that a plan needs and that is missing or invalid in the folder.
 
-    First what is absent, which is quick; only where all is there what cannot be read; and only where all can be read
-    and `contents` is asked for, which files have another SHA-256 than the manifest says.
+    Three checks run in order, each only if the previous one found nothing: absent files (quick), unreadable files and,
+    with `contents`, files whose SHA-256 differs from the manifest.
     """
     source = DirectorySource(folder)
     items = list(items_of(needs))

@@ -1,1 +1,1 @@
-"""The eight GLUE tasks: what they are, their metrics, their tokens, and the fine-tuning of an encoder on them."""
+"""The eight GLUE tasks: definitions, metrics, tokenisation, and the fine-tuning of encoders."""

@@ -1,4 +1,4 @@
-"""A GLUE task in token ids: encoded once a tokenizer and length, stored in one file that all grid points share."""
+"""GLUE tasks as token ids: encoded once per tokenizer and length, and stored in one file shared by all grid points."""
 
 import hashlib
 import json
@@ -19,28 +19,28 @@ from neobert.glue.tasks import TRAIN, Task, task_named
 Examples = Mapping[str, Sequence[Any]]
 
 CAP_KEY = (0, 2**64 - 1)
-"""Key of the permutation from which `train_examples` takes the first: the same in every study, and no epoch's."""
+"""Key of the permutation whose first `train_examples` are used: the same in every study, and not that of an epoch."""
 
 ENCODED_AT_ONCE = 8192
 
 
 def permutation(count: int, key: tuple[int, int]) -> Array:
-    """The numbers below `count` in an order that `key` alone decides.
+    """Return a permutation of the numbers below `count` that only depends on `key`.
 
-    The same on every machine and in every version of numpy: the raw bits of the counter-based Philox generator are
-    stable, `Generator.permutation` is not.
+    It is the same on every machine and in every version of numpy: the raw bits of the counter-based Philox generator
+    are stable, `Generator.permutation` is not.
     """
     return np.argsort(np.random.Philox(key=np.array(key, np.uint64)).random_raw(count), kind="stable")
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedSplit(FramedTexts):
-    """All examples of a split; labels: (examples) int64 class ids or float32 values."""
+    """The examples of a split; `labels`: (examples) int64 class ids or float32 values."""
 
     labels: Array
 
     def take(self, examples: Array) -> "EncodedSplit":
-        """The split made of these examples, in this order."""
+        """Return a split of the given examples, in this order."""
         slots = np.concatenate([np.arange(*self.offsets[example : example + 2]) for example in examples])
         offsets = np.concatenate([[0], np.cumsum(self.lengths[examples])])
         return EncodedSplit(self.token_ids[slots], offsets, self.token_types[slots], self.labels[examples])
@@ -48,7 +48,7 @@ class EncodedSplit(FramedTexts):
 
 @dataclass(frozen=True, eq=False)
 class EncodedTask:
-    """A task with all of its splits."""
+    """A task with all its splits."""
 
     task: Task
     splits: dict[str, EncodedSplit]
@@ -64,7 +64,7 @@ class EncodedTask:
         return {name: split.labels for name, split in self.validation.items()}
 
     def train(self, examples: int | None) -> EncodedSplit:
-        """The train split, or the first `examples` of its fixed permutation; a smaller cap is a subset of a larger."""
+        """Return the train split, or the first `examples` of its fixed permutation, so that smaller caps are nested."""
         split = self.splits[TRAIN]
         if examples is None or examples >= len(split):
             return split
@@ -75,8 +75,8 @@ def encode_task(task: Task, splits: Mapping[str, Examples], tokenizer: Framing, 
     """Tokenise the columns of every split of a task; examples longer than `max_tokens` are cut.
 
     Raises:
-        ValueError: a split or column is missing, empty or of another length, a text is no text, or a label is out of
-            range.
+        ValueError: a split or column is missing, empty or of another length, a value is not a text, or a label is out
+            of range.
     """
     missing = [split for split in task.splits if split not in splits]
     if missing:
@@ -123,7 +123,7 @@ def _labels(task: Task, where: str, labels: Sequence[Any]) -> Array:
 
 
 def save_encoded(path: Path, encoded: EncodedTask) -> bool:
-    """Publish an encoded task as one safetensors file; False where another process was faster."""
+    """Publish an encoded task as one safetensors file; return False if another process was faster."""
     arrays = {
         f"{split}/{part}": np.ascontiguousarray(array)
         for split, content in encoded.splits.items()
@@ -134,11 +134,11 @@ def save_encoded(path: Path, encoded: EncodedTask) -> bool:
 
 
 def load_encoded(path: Path) -> EncodedTask:
-    """Read what `save_encoded` wrote.
+    """Load a task written by `save_encoded`.
 
     Raises:
         MissingData: there is no such file.
-        DamagedFile: it is torn or does not match its checksum.
+        DamagedFile: it is incomplete or does not match its checksum.
     """
     if not path.exists():
         raise MissingData(f"{path} is not there: the task is not encoded yet")
@@ -154,7 +154,7 @@ def load_encoded(path: Path) -> EncodedTask:
     splits = {}
     for name in task.splits:
         parts = {part: arrays[f"{name}/{part}"] for part in ("token_ids", "offsets", "labels")}
-        no_types = np.zeros(len(parts["token_ids"]), np.int8)  # older files leave them out
+        no_types = np.zeros(len(parts["token_ids"]), np.int8)  # absent from older files
         splits[name] = EncodedSplit(**parts, token_types=arrays.get(f"{name}/token_types", no_types))
     return EncodedTask(task, splits)
 

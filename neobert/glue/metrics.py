@@ -13,19 +13,20 @@ from neobert.glue.tasks import Metric, Task
 
 @dataclass(frozen=True)
 class Scores:
-    """`score` is the task's number as the paper averages it, the mean of all `metrics`: 1 is perfect, a correlation may
-    be negative. A correlation with a constant is undefined: it and the score are None, never 0 and never NaN."""
+    """Scores of a task. `score` is the number that the paper averages, the mean of all `metrics`: 1 is perfect,
+    correlations may be negative. A correlation with a constant is undefined: it and the score are None, never 0 or
+    NaN."""
 
     score: float | None
     metrics: dict[str, float | None]
 
     def value(self, metric: str | None) -> float | None:
-        """A metric by name, or the score."""
+        """Return the named metric, or the score if `metric` is None."""
         return self.score if metric is None else self.metrics[metric]
 
     def is_better_than(self, other: "Scores | None", metric: str | None) -> bool:
-        """Strictly better in the score, or in one metric; undefined is worse than any number, and anything is better
-        than None."""
+        """Return whether the score, or one metric, is strictly better. Undefined is worse than any number, and
+        anything is better than no other scores (None)."""
         if other is None:
             return True
         own, others = self.value(metric), other.value(metric)
@@ -33,9 +34,9 @@ class Scores:
 
 
 def evaluate(task: Task, predictions: Mapping[str, Array], labels: Mapping[str, Array]) -> Scores:
-    """The scores of one set of predictions.
+    """Compute the scores of one set of predictions.
 
-    `predictions` and `labels` hold one array for each of the task's validation splits: logits (examples, classes) and
+    `predictions` and `labels` have one array for each validation split of the task: logits (examples, classes) and
     class ids (examples) or, for regression, two arrays of values (examples). Metrics are named by `Task.metric_on`.
     Matthews' correlation with a constant is 0 and F1 without a true positive is 0, as scikit-learn defines them; F1 is
     that of class 1.
@@ -54,7 +55,7 @@ def evaluate(task: Task, predictions: Mapping[str, Array], labels: Mapping[str, 
 def _checked(
     task: Task, split: str, predictions: Mapping[str, Array], labels: Mapping[str, Array]
 ) -> tuple[Array, Array]:
-    """Class ids or values of one split, predicted and true."""
+    """Return the predicted and true class ids or values of one split."""
     if split not in predictions or split not in labels:
         raise ValueError(f"{task.title} is scored on {', '.join(task.validation_splits)}, but {split} is missing")
     predicted, true = np.asarray(predictions[split]), np.asarray(labels[split])
@@ -75,7 +76,7 @@ def _measure(metric: Metric, true: Array, predicted: Array) -> float | None:
         return float(f1_score(true, predicted, pos_label=1, zero_division=0.0))
     is_constant = np.ptp(true) == 0 or np.ptp(predicted) == 0
     if metric == "matthews":
-        return 0.0 if is_constant else float(matthews_corrcoef(true, predicted))  # 0 there too, but with a warning
+        return 0.0 if is_constant else float(matthews_corrcoef(true, predicted))  # also 0 there, but warns
     if is_constant:
         return None
     correlation = pearsonr if metric == "pearson" else spearmanr

@@ -1,4 +1,4 @@
-"""GLUE trials: the model that is fine-tuned, its task in tokens, and one record of predictions and scores a trial."""
+"""GLUE trials: load the model and the tokenised task, fine-tune, and write one record per trial."""
 
 import hashlib
 import io
@@ -42,8 +42,8 @@ class StudyModel:
     """A classifier whose encoder is to be fine-tuned.
 
     weights: reads the pre-trained tensors of the encoder, named as in the classifier ("model.…").
-    tokenizer: the encoder's, from a source of text that it may have to be trained on.
-    layout: how the encoder takes examples.
+    tokenizer: returns the encoder's tokenizer, given a source of text in case it has to be trained.
+    layout: the batch layout for the encoder.
     """
 
     classifier: Classifier
@@ -53,10 +53,10 @@ class StudyModel:
 
 
 def load_model(layout: Layout, study: GlueStudy) -> StudyModel:
-    """The model of a study.
+    """Load the model of a study.
 
     Raises:
-        MissingData, DamagedFile: its files are not there, or not the ones that the study names.
+        MissingData, DamagedFile: its files are missing, or differ from those that the study names.
     """
     return _load_external(layout, study) if study.is_external else _load_own(layout, study)
 
@@ -87,7 +87,7 @@ def _load_external(layout: Layout, study: GlueStudy) -> StudyModel:
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    """Do one part of a study: a trial, or the selection of the best one."""
+    """Run one part of a study: a trial, or the selection of the best one."""
     study = run_file.specification(GlueStudy)
     if part.id == study.closing(layout).id:
         select(layout, study, claim)
@@ -154,7 +154,7 @@ def _record(run_file: RunFile, trial: Trial, outcome: Outcome) -> dict[str, Any]
 
 @lru_cache(maxsize=1)
 def _fine_tuner(layout: Layout, task_name: str, study_id: str) -> FineTuner:
-    """Model and encoded task of a study, built once a process and used for all of its points."""
+    """Build the fine-tuner of a study, once per process and for all of its points."""
     run_file = read_checked_run_file(layout.study(task_name, study_id))
     study = run_file.specification(GlueStudy)
     model = load_model(layout, study)
@@ -167,8 +167,8 @@ def _fine_tuner(layout: Layout, task_name: str, study_id: str) -> FineTuner:
 
 
 def _starting_weights(layout: Layout, study: GlueStudy, model: StudyModel) -> Weights:
-    """The tensors that a trial does not draw, named as in a classifier: the encoder's ("model.…") and, where the
-    protocol hands the layer on to the tasks that start from another one, those of "dense.…"."""
+    """Load the tensors that a trial does not initialise at random, named as in a classifier: the encoder's ("model.…")
+    and, if the study starts from another task and the protocol transfers the layer, "dense.…"."""
     start = study.starts_from
     if start.task is None or start.study is None:
         return model.weights()
@@ -177,7 +177,7 @@ def _starting_weights(layout: Layout, study: GlueStudy, model: StudyModel) -> We
 
 
 def _encoded_task(layout: Layout, run_file: RunFile, model: StudyModel) -> EncodedTask:
-    """The task in token ids, from disk or encoded now; what is damaged on disk is encoded again."""
+    """Load the encoded task from disk, or encode it; a damaged file is replaced."""
     study = run_file.specification(GlueStudy)
     path, task = study.encoded_task(layout), task_named(study.task)
 

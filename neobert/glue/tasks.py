@@ -1,4 +1,4 @@
-"""The eight GLUE tasks that the paper averages, in GLUE's own words (columns, splits and label ids of nyu-mll/glue).
+"""The eight GLUE tasks that the paper averages, with the columns, splits and label ids of nyu-mll/glue.
 
 WNLI is left out, as in the paper. Torch is not imported here.
 """
@@ -14,11 +14,11 @@ Metric = Literal["accuracy", "f1", "matthews", "pearson", "spearman"]
 
 TRAIN = "train"
 
-SELECTION_RULES = {  # App. C: the best; what is done about equal scores is not stated
+SELECTION_RULES = {  # App. C: the best; ties are not mentioned
     "mean": "highest validation score; of equal scores the first point of the grid",
     "first": "highest first metric on the first validation split; of equal values the first point of the grid",
 }
-"""Which trial of a study is best, in words for records, by the protocol's decisive metric."""
+"""Description of the selection rule for records, by the protocol's decisive metric."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Task:
 
     @property
     def text_columns(self) -> tuple[str, ...]:
-        """The columns that hold text."""
+        """The text columns."""
         return (self.first,) if self.second is None else (self.first, self.second)
 
     @property
@@ -50,12 +50,12 @@ class Task:
         return (TRAIN, *self.validation_splits)
 
     def metric_on(self, metric: Metric, split: str) -> str:
-        """The name of a metric on a validation split, with the split's suffix where a task has several splits
+        """Return the name of a metric on a validation split, with the split's suffix if the task has several splits
         (`accuracy_matched`)."""
         return metric + split.removeprefix("validation") if len(self.validation_splits) > 1 else metric
 
     def decisive_metric(self, protocol: FineTuning) -> str | None:
-        """The name of the metric that a protocol stops and chooses by; None stands for the score."""
+        """Return the metric that a protocol uses for early stopping and selection; None means the score."""
         return (
             None if protocol.decisive_metric == "mean" else self.metric_on(self.metrics[0], self.validation_splits[0])
         )
@@ -75,10 +75,10 @@ TASKS = {task.name: task for task in _ALL}
 
 
 def task_named(name: str) -> Task:
-    """The task of a name.
+    """Return the task with the given name.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such task.
     """
     if name not in TASKS:
         raise ValueError(f"{name!r} is no GLUE task of this study: {did_you_mean(name, TASKS)}")
@@ -86,7 +86,7 @@ def task_named(name: str) -> Task:
 
 
 def decisive_score(task: str, protocol: FineTuning, scores: Mapping[str, Any]) -> float | None:
-    """What a trial counts for where the best of several is chosen, from the scores of its record; None if undefined."""
+    """Return the value used to select the best trial, from the scores of a record; None if undefined."""
     metric = task_named(task).decisive_metric(protocol)
     value: float | None = scores["score"] if metric is None else scores["metrics"][metric]
     return value

@@ -1,7 +1,7 @@
-"""A seeded micro-world of English-like text: two corpora to pre-train on, tasks in GLUE's form, pairs, and tasks of
-embeddings.
+"""A seeded micro-world of English-like text: two corpora for pre-training, tasks in GLUE's format, pairs, and embedding
+tasks.
 
-Pure functions of their arguments, standard library only: the same seed gives the same bytes in every process.
+Its functions are pure: the same seed gives the same bytes in every process. Only the standard library is used.
 """
 
 from neobert.data.synthetic.corpora import CORPORA, corpus_documents
@@ -27,4 +27,4 @@ __all__ = [
 ]
 
 VERSION: int = 2
-"""Raised when generated text changes; part of the identity of synthetic data."""
+"""Incremented when generated text changes; part of the origin of synthetic data."""

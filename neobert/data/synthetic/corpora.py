@@ -1,7 +1,7 @@
-"""Two corpora of the micro-world: documents of genres drawn by weight, the web with noise and pages of many sections.
+"""Two corpora of the micro-world. Genres are drawn by weight; the web corpus adds noise and pages of many sections.
 
-A document returns to one event in other words, asks about it and answers: what is masked in one sentence can be found
-in another by whoever knows the synonyms, so that masked-language modelling rewards relating sentences.
+A document describes one event several times in different words, with questions and answers. A word masked in one
+sentence can be inferred from another one through synonyms, so that masked language modelling rewards relating them.
 """
 
 import random
@@ -35,7 +35,7 @@ from neobert.data.synthetic.world import (
 
 
 def review(rng: random.Random, words: Lexicon, favourable: bool, *, plain: bool) -> str:
-    """One opinion. Unless `plain`, it may hold a word that gives its polarity away (loves, hates, good, bad)."""
+    """Draw one opinion. Unless `plain`, it may contain a word of obvious polarity (loves, hates, good, bad)."""
     agreeing, opposed = (words.praise, words.blame) if favourable else (words.blame, words.praise)
     thing = rng.choice([noun for noun in words.nouns if not noun.animate])
     subject = [rng.choice(("the", "this")), rng.choice(thing.synonyms)[0]]
@@ -65,18 +65,18 @@ PASSIVE_RATE = 0.05
 
 
 def topic(rng: random.Random, words: Lexicon) -> Clause:
-    """What a document is about."""
+    """Draw the event that a document is about."""
     return replace(draw_clause(rng, words), negated=rng.random() < 0.15)
 
 
 def said(rng: random.Random, clause: Clause, habit: Wording) -> Words:
-    """The clause as the document's author says it by habit or in a fresh wording: mostly active, at times passive."""
+    """Express the clause in the author's habitual wording or a fresh one: mostly active, sometimes passive."""
     wording = habit if rng.random() < HABIT_RATE else Wording(rng)
     return passive(clause, wording) if clause.object and rng.random() < PASSIVE_RATE else active(clause, wording)
 
 
 def encyclopaedia(rng: random.Random, words: Lexicon) -> Sentences:
-    """What a thing is, is also called, where it is found and what it is like; each line in either synonym."""
+    """Describe a thing: its kind, other names, place and properties; each line uses either synonym."""
     noun = rng.choice(words.nouns)
     known = facts()[noun.name]
     kind, (first, second) = category(noun.hypernym or ""), noun.synonyms
@@ -99,7 +99,7 @@ def encyclopaedia(rng: random.Random, words: Lexicon) -> Sentences:
 
 
 def story(rng: random.Random, words: Lexicon) -> Sentences:
-    """One event told again and again, at times in the past or with an aside."""
+    """Tell one event several times, sometimes in the past tense or with an aside."""
     clause, habit, lines = topic(rng, words), Wording(rng), []
     for _ in range(rng.randint(3, 5)):
         told = clause
@@ -111,7 +111,7 @@ def story(rng: random.Random, words: Lexicon) -> Sentences:
 
 
 def interview(rng: random.Random, words: Lexicon) -> Sentences:
-    """An event, then polar questions with answers: yes (follows), no (contradicts), perhaps (open)."""
+    """State an event, then ask polar questions, answered yes (follows), no (contradicts) or perhaps (open)."""
     clause, habit = topic(rng, words), Wording(rng)
     lines = [sentence(said(rng, clause, habit))]
     for _ in range(rng.randint(2, 4)):
@@ -138,7 +138,7 @@ def _verdict(rng: random.Random, words: Lexicon, clause: Clause) -> tuple[Clause
 
 
 def restatement(rng: random.Random, words: Lexicon) -> Sentences:
-    """Facts said twice: `… . in other words , … .`"""
+    """State an event twice, each time with a restatement: `… . in other words , … .`"""
     clause, habit, lines = topic(rng, words), Wording(rng), []
     for _ in range(2):
         lines += [said(rng, clause, habit), ["in", "other", "words", ",", *said(rng, clause, habit)]]
@@ -146,7 +146,7 @@ def restatement(rng: random.Random, words: Lexicon) -> Sentences:
 
 
 def argument(rng: random.Random, words: Lexicon) -> Sentences:
-    """A fact, then what follows (`so`), what is excluded (`it is false that`) and what is open (`maybe`)."""
+    """State a fact, then consequences (`so`), contradictions (`it is false that`) and open statements (`maybe`)."""
     clause, habit = topic(rng, words), Wording(rng)
     openings = {"yes": ["so"], "no": ["it", "is", "false", "that"], "perhaps": ["maybe"]}
     lines = [sentence(said(rng, clause, habit))]
@@ -157,7 +157,7 @@ def argument(rng: random.Random, words: Lexicon) -> Sentences:
 
 
 def comparison(rng: random.Random, words: Lexicon) -> Sentences:
-    """Pairs of sentences with a judgement: same, or different."""
+    """Compare sentences with the first one, each with a judgement: same or different."""
     clause, habit = topic(rng, words), Wording(rng)
     lines = [sentence(said(rng, clause, habit))]
     for _ in range(rng.randint(2, 3)):
@@ -168,7 +168,7 @@ def comparison(rng: random.Random, words: Lexicon) -> Sentences:
 
 
 def forum(rng: random.Random, words: Lexicon) -> Sentences:
-    """Questions about one event, each with its answer."""
+    """Ask questions about one event, each followed by its answer."""
     clause, habit, lines = replace(topic(rng, words), negated=False), Wording(rng), []
     for _ in range(2):
         lines.append(sentence(open_question(clause, rng.choice(askable(clause)), Wording(rng)), "?"))
@@ -177,7 +177,7 @@ def forum(rng: random.Random, words: Lexicon) -> Sentences:
 
 
 def questions(rng: random.Random, words: Lexicon) -> Sentences:
-    """One question asked again and again in other words, and answered at last."""
+    """Ask one question several times in different words, then answer it."""
     clause, habit = replace(topic(rng, words), negated=False), Wording(rng)
     asked = rng.choice(askable(clause))
     lines = [sentence(open_question(clause, asked, Wording(rng)), "?") for _ in range(rng.randint(2, 3))]
@@ -185,7 +185,7 @@ def questions(rng: random.Random, words: Lexicon) -> Sentences:
 
 
 def opinions(rng: random.Random, words: Lexicon) -> Sentences:
-    """Reviews by several people who agree."""
+    """Write several reviews of the same polarity."""
     favourable = rng.random() < 0.5
     return [review(rng, words, favourable, plain=False) for _ in range(rng.randint(3, 5))]
 
@@ -197,7 +197,7 @@ _GENRES: dict[str, tuple[list[Genre], list[float]]] = {
         [0.3, 2.2, 2.2, 0.8, 0.4, 0.8, 0.6, 0.3, 1.8],
     ),
 }
-"""The genres of a corpus, and how often each is drawn beside the others."""
+"""Genres of each corpus, and their relative weights."""
 
 CORPORA = tuple(_GENRES)
 
@@ -209,15 +209,16 @@ _NOISE_SYLLABLES = ("ba", "do", "fi", "ka", "lu", "mo", "ne", "po", "ra", "su", 
 
 
 def corpus_documents(corpus: str, *, documents: int, seed: int = 0) -> Iterator[str]:
-    """`documents` texts of one corpus, one after the other; the same arguments give the same bytes everywhere.
+    """Yield `documents` texts of one corpus; the same arguments give the same bytes everywhere.
 
-    Raises ValueError for a corpus that is not in `CORPORA` or a negative number of documents.
+    Raises:
+        ValueError: the corpus is not in `CORPORA`, or the number of documents is negative.
     """
     if corpus not in CORPORA:
         raise ValueError(f"corpus {corpus!r} is not in the synthetic world; choose one of {', '.join(CORPORA)}")
     if documents < 0:
         raise ValueError(f"documents must not be negative, got {documents}; 0 gives an empty corpus")
-    # One generator a document: a longer corpus starts with the shorter one.
+    # One generator per document, so that a longer corpus starts with the shorter one.
     seeds = (f"synthetic corpus {corpus} seed {seed} document {number}" for number in range(documents))
     return (_document(random.Random(of_document), corpus) for of_document in seeds)
 
