@@ -281,9 +281,9 @@ def _external_drafts(trials: pd.DataFrame, evidence: Evidence) -> list[_Draft]:
 
 
 def _count_trials(drafts: Sequence[_Draft]) -> list[Row]:
-    """The rows with a cell for every task, and one sentence for each trial and seed that does not count.
+    """Return the rows with a cell per task, and a note for each trial or seed that does not count.
 
-    With several seeds the best point is the one with the highest mean over them. Only seeds that are equally far are
+    With several seeds, the best point is the one with the highest mean over seeds. Only seeds with equal progress are
     counted together, so that a half-finished repetition changes no score.
     """
     notes: dict[int, list[str]] = {number: [] for number in range(len(drafts))}
@@ -304,7 +304,7 @@ def _count_trials(drafts: Sequence[_Draft]) -> list[Row]:
     ]
 
 
-Notes = Mapping[int, list[str]]  # by the number of a row
+Notes = Mapping[int, list[str]]  # by row number
 
 
 def _without_fallbacks_beside_transfers(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
@@ -316,8 +316,8 @@ def _without_fallbacks_beside_transfers(trials: pd.DataFrame, notes: Notes) -> p
 
 
 def _of_one_basis(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
-    """The trials of each task on the data and numerics that most of them have; those without a record say nothing of
-    theirs."""
+    """Keep, per task, the trials on the data and numerics that most trials have. Trials without a record have no known
+    basis and are kept."""
     trials = trials.reset_index(drop=True)
     recorded = trials[trials.basis.notna()]
     are_counted, basis = split_by_basis(recorded, ("row", "task"), recorded.score.notna().astype(int))
@@ -328,7 +328,7 @@ def _of_one_basis(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
 
 
 def _without_repetitions(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
-    """One trial a point and seeds: done ones before others, then by id."""
+    """Keep one trial per point and seeds, preferring done trials, then the smallest id."""
     trials = trials.assign(is_open=trials.state != "done").sort_values(["is_open", "id"])
     kept, repeats = split_repeats(trials, ["row", "task", "seeds", "point"])
     for each in repeats.itertuples():
@@ -337,8 +337,8 @@ def _without_repetitions(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
 
 
 def _of_furthest_seeds(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
-    """The trials of the repetitions that got furthest: most tasks with a score and, among these, every point of the
-    grid."""
+    """Keep the trials of the repetitions with most progress: most tasks with a score and, among these, complete
+    grids."""
     of_task = trials.groupby(["row", "seeds", "task"])
     begun = pd.DataFrame({"scored": of_task.score.count() > 0, "whole": of_task.size() == of_task.points.first()})
     of_seeds = begun.groupby(["row", "seeds"])

@@ -1,7 +1,7 @@
-"""The paper's numbers beside ours: difference, tolerance and verdict, and whether the variants come out in its order.
+"""Compare our numbers with the paper's: difference, tolerance, verdict, and agreement of the order of variants.
 
-Reported, never tuned to. Only the paper's scale on the paper's data can reproduce a number or fail to; anything else is
-not comparable.
+Nothing is tuned to these numbers. A number can only be reproduced, or not, at the paper's scale on the paper's data;
+anything else is not comparable.
 """
 
 import json
@@ -27,7 +27,7 @@ from reports.tables import Table, capitalized, number, rules_between, signed
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ROUNDING = 0.05  # points: the paper prints one digit
-DEVIATIONS = 1.96  # of a normal distribution: 95 % of differences between two equally good models
+DEVIATIONS = 1.96  # normal quantile: covers 95 % of differences between two equally good models
 DEVELOPMENT_EXAMPLES = {
     "mnli": 9_815 + 9_832,  # matched and mismatched
     "qnli": 5_463,
@@ -56,7 +56,7 @@ COLUMNS = ["published_in", "number", "unit", "ours", "paper", "difference", "tol
 
 
 def task_error(task: str, score: float) -> float:
-    """The standard error of a score (in points) over the development examples of its task."""
+    """Return the standard error of a score (in points) over the development examples of its task."""
     share, examples = score / 100, DEVELOPMENT_EXAMPLES[task]
     if task in CORRELATIONS:
         return 100 * (1 - share**2) / math.sqrt(examples)
@@ -64,7 +64,7 @@ def task_error(task: str, score: float) -> float:
 
 
 def tolerance_of(error: float) -> float:
-    """How far two equally good models may differ, in points, where each has this standard error."""
+    """Return how far two equally good models with this standard error may differ, in points."""
     return DEVIATIONS * math.sqrt(2) * error + ROUNDING
 
 
@@ -77,18 +77,18 @@ def tolerance_reason() -> str:
 
 
 def average_tolerance(average: float) -> float:
-    """The tolerance of an average of the eight tasks, in points: with the scores of the last printed checkpoint where
-    there is one."""
+    """Return the tolerance of an average of the eight tasks, in points, computed from the scores of the last printed
+    checkpoint if there is one."""
     printed = [row.scores for _, row in published.printed_checkpoints()]
     scores = printed[-1] if printed else dict.fromkeys(TASKS, average)
     return tolerance_of(math.sqrt(sum(task_error(task, score) ** 2 for task, score in scores.items())) / len(scores))
 
 
 def compare_numbers(group: Group, stored: StoredPredictions) -> pd.DataFrame:
-    """Every number of Figure 1 and Table 3 that has a counterpart among the records, in the paper's order.
+    """Return every number of Figure 1 and Table 3 with a counterpart among the records, in the paper's order.
 
-    Columns: where it is `published_in`, its name (`number`), `ours` and that of the `paper` in `unit` (points, or
-    percent for a relative change), `difference`, `tolerance`, `verdict`, `why` if that needs an explanation, `records`.
+    Columns: `published_in`, the name (`number`), `ours` and the `paper`'s in `unit` (points, or percent for a relative
+    change), `difference`, `tolerance`, `verdict`, `why` if the verdict needs an explanation, `records`.
     """
     numbers = pd.DataFrame(
         [*_averages(group), *_printed_changes(group, stored), *_checkpoints(group)],
@@ -100,12 +100,12 @@ def compare_numbers(group: Group, stored: StoredPredictions) -> pd.DataFrame:
 
 
 Number = tuple[str, str, str, float, float, float, str, str, str]
-"""Where it is published, its name, unit, ours, the paper's, tolerance, why they cannot be compared, what the tolerance
-had to assume, and the records."""
+"""(place of publication, name, unit, ours, the paper's, tolerance, reason why they cannot be compared, assumption of
+the tolerance, records)."""
 
 
 def _tell(number: Any) -> tuple[str, str]:
-    """The verdict on a number, and why."""
+    """Return the verdict on a number, and its explanation."""
     if number.obstacle.startswith("scale"):
         return "not comparable at this scale", number.obstacle
     if number.obstacle:
@@ -116,15 +116,15 @@ def _tell(number: Any) -> tuple[str, str]:
 
 
 def judge(ours: float, paper: float, tolerance: float, unit: str) -> str:
-    """What the distance of two numbers that can be compared says. A change within its tolerance would agree with the
-    opposite sign as well: it is not resolvable."""
+    """Return the verdict on two comparable numbers. A printed change within its tolerance is not resolvable, as a
+    change of the opposite sign would agree with it as well."""
     if abs(ours - paper) > tolerance:
         return OFF
     return "reproduced" if unit != "percent" or abs(paper) > tolerance else "not resolvable"
 
 
 def count_published() -> int:
-    """How many numbers the paper prints where this study could have a counterpart."""
+    """Count the paper's numbers for which this study could have a counterpart."""
     changes = published.read("figure1").printed_delta_percent.count()
     rows = len(published.printed_checkpoints())
     return int(len(published.figure1()) + changes + rows * (len(TASKS) + 1))
@@ -139,8 +139,7 @@ def _averages(group: Group) -> Iterator[Number]:
 
 
 def _printed_changes(group: Group, stored: StoredPredictions) -> Iterator[Number]:
-    """The relative changes that the paper prints, in percent of the parent's average; ours over the seeds that both
-    have."""
+    """Yield the paper's relative changes, in percent of the parent's average; ours are over the common seeds."""
     for name, bar in published.figure1().items():
         if bar.printed_delta_percent is None:
             continue
@@ -156,7 +155,7 @@ def _printed_changes(group: Group, stored: StoredPredictions) -> Iterator[Number
 
 
 def _tolerance_of_change(row: Row, parent: Row, stored: StoredPredictions, seeds: Sequence[Seeds]) -> tuple[float, str]:
-    """How far two changes of equally good pairs may differ, in percent, and what had to be assumed for it."""
+    """Return how far two changes of equally good pairs may differ, in percent, and the assumption behind it."""
     try:
         ours = change_error(row, parent, stored, seeds)
         one_seed = [change_error(row, parent, stored, [each]) ** 2 for each in seeds]
@@ -167,19 +166,19 @@ def _tolerance_of_change(row: Row, parent: Row, stored: StoredPredictions, seeds
 
 
 def change_error(row: Row, parent: Row, stored: StoredPredictions, seeds: Sequence[Seeds]) -> float:
-    """The standard error of a relative change of averages over development examples, in percent: both models are scored
-    on the same resamples.
+    """Return the standard error of a relative change of averages over development examples, in percent. Both models
+    are scored on the same resamples.
 
     Raises:
-        MissingData: predictions or labels of some trial are not there.
+        MissingData: predictions or labels of some trial are missing.
     """
     ours, theirs = (np.mean([resample(each, task, stored, seeds) for task in TASKS], axis=0) for each in (row, parent))
     return float(np.nanstd(100 * (ours / theirs - 1), ddof=1))
 
 
 def _checkpoints(group: Group) -> Iterator[Number]:
-    """The rows of Table 3 that are checkpoints of a variant, whose stages are in the same order (NeoBERT's are of 1,024
-    and 4,096 tokens)."""
+    """Yield the numbers of Table 3's rows that are checkpoints of a variant, whose stages are in the same order
+    (NeoBERT's have 1,024 and 4,096 tokens)."""
     printed = published.printed_checkpoints()
     ours = [row for name in current().printed_as for row in group.rows if row.name == name]
     for (_, paper), row in zip(printed, ours, strict=False):
@@ -195,7 +194,7 @@ def _checkpoints(group: Group) -> Iterator[Number]:
 
 
 def _obstacle(row: Row, group: Group) -> str:
-    """Why a row says nothing about the paper's number; empty where it does."""
+    """Return why a row cannot be compared with the paper's number; empty if it can."""
     if group.scale != "paper":
         return f"scale {group.scale}"
     other = [origin for origin in row.origins if not is_from_hub(origin) or "#" in origin]
@@ -209,9 +208,9 @@ def _obstacle(row: Row, group: Group) -> str:
 
 @dataclass(frozen=True)
 class RankAgreement:
-    """Our order of variants in one `readout` beside the paper's order, without an interval: a bootstrap over few seeds
-    covers far less than it says (0 to 77 % at three), and the variants are no sample. `pairs` and `decisions` are
-    (alike, all): pairs ordered as in the paper, and steps that help or hurt as in the paper."""
+    """Agreement of our order of variants in one `readout` with the paper's. There is no interval: a bootstrap over few
+    seeds covers far less than its nominal level (0 to 77 % at three), and the variants are not a sample. `pairs` and
+    `decisions` are (alike, all): pairs ordered as in the paper, and steps that help or hurt as in the paper."""
 
     readout: str
     variants: tuple[str, ...]
@@ -222,13 +221,13 @@ class RankAgreement:
 
     @property
     def pairwise_accuracy(self) -> float:
-        """The share of pairs that are ordered as in the paper; a tie of ours counts half."""
+        """Share of pairs ordered as in the paper; a tie in our numbers counts half."""
         return self.pairs[0] / self.pairs[1]
 
 
 def rank_variants(group: Group, tasks: Sequence[str]) -> tuple[RankAgreement, ...]:
-    """In GLUE means over `tasks`, then in the held-out loss on each corpus; only where three variants or more have
-    numbers that can be compared with each other."""
+    """Return the rank agreement in GLUE means over `tasks`, then in the held-out loss on each corpus, wherever at least
+    three variants have comparable numbers."""
     means = {name: group.last_rows[name].mean_over(tasks) for name in published.figure1()}
     in_glue = _rank("GLUE", {name: mean.by_pretraining for name, mean in means.items() if mean is not None})
     corpora = sorted({corpus for row in group.last_rows.values() for corpus in row.losses})
@@ -237,8 +236,8 @@ def rank_variants(group: Group, tasks: Sequence[str]) -> tuple[RankAgreement, ..
 
 
 def _rank_by_loss(group: Group, corpus: str) -> RankAgreement | None:
-    """The same by held-out loss, a lower one for a better variant, over the most variants that read the corpus in the
-    same tokens and lengths; of variants with the same weights the first."""
+    """Return the rank agreement in held-out loss (lower is better), over the largest set of variants with the same
+    tokenizer, vocabulary size and context. Of variants with the same weights only the first counts."""
     distinct: dict[tuple[str, ...], Row] = {}
     for name in published.figure1():
         if corpus in group.last_rows[name].losses:
@@ -250,7 +249,7 @@ def _rank_by_loss(group: Group, corpus: str) -> RankAgreement | None:
 
 
 def _rank(readout: str, scores: Mapping[str, Mapping[int, float]]) -> RankAgreement | None:
-    """The agreement of numbers of which the higher is the better, by variant and seed of pre-training."""
+    """Return the agreement of scores by variant and pre-training seed, where higher is better."""
     if len(scores) < LEAST_VARIANTS:
         return None
     bars = published.figure1()
@@ -272,15 +271,15 @@ def _rank(readout: str, scores: Mapping[str, Mapping[int, float]]) -> RankAgreem
 
 
 def kendall_tau(ours: Array, paper: Array) -> Array:
-    """τ-a of our numbers, (variants, …), and the paper's: concordant less discordant pairs over all pairs, (…). A tie
-    counts as neither; scipy's τ-b divides by the pairs without one. The paper's bars have no ties."""
+    """Return Kendall's τ-a of our numbers, (variants, …), and the paper's: concordant minus discordant pairs over all
+    pairs, (…). Ties count as neither; scipy's τ-b divides by the pairs without ties. The paper's bars have no ties."""
     first, second = np.triu_indices(len(paper), 1)
     order = np.sign(paper[first] - paper[second])
     return np.asarray(np.tensordot(order, np.sign(ours[first] - ours[second]), axes=(0, 0)) / len(order))
 
 
 def comparison_table(numbers: pd.DataFrame, agreements: Sequence[RankAgreement], group: Group) -> Table:
-    """One line a published number that has a counterpart."""
+    """Return a table with one line per published number that has a counterpart."""
     counts = sorted(numbers.verdict.value_counts().items())
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts) or "none"
     return Table(
@@ -313,7 +312,7 @@ def comparison_table(numbers: pd.DataFrame, agreements: Sequence[RankAgreement],
 
 
 def agreement_sentences(agreements: Sequence[RankAgreement]) -> list[str]:
-    """The agreement of the orders in words, a sentence for each readout."""
+    """Return one sentence per readout that describes its rank agreement."""
     none = "Rank agreement: fewer than three variants have numbers that can be compared with each other."
     return [
         f"Rank agreement in {each.readout} over {', '.join(each.variants)}: Kendall's τ {number(each.tau, 2)}, a "
@@ -325,7 +324,7 @@ def agreement_sentences(agreements: Sequence[RankAgreement]) -> list[str]:
 
 
 def comparison_json(numbers: pd.DataFrame, agreements: Sequence[RankAgreement], group: Group) -> str:
-    """The same as JSON, with the rank agreements."""
+    """Return the comparison and the rank agreements as JSON."""
     measured = ["ours", "paper", "difference", "tolerance"]
     rounded = numbers[measured].map(lambda value: round(value, 6))
     entries = numbers.assign(**rounded, records=numbers.records.str.split())

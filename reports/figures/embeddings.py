@@ -1,7 +1,7 @@
-"""Embeddings: means over tasks, Table 4 beside the paper's, the same for MTEB(eng, v2), zero-shot bars (Figure 4) and
-bars by category.
+"""Embedding results: means over tasks, Table 4 next to the paper's, a table for MTEB(eng, v2), zero-shot bars (Figure
+4) and bars by category.
 
-An average stands only where not one task is missing; what is incomplete says so.
+Averages are shown only if no task is missing; incomplete results are marked.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ HATCHES = ("", "///", "...", "\\\\\\", "xx", "--")
 
 @dataclass(frozen=True)
 class CategoryMean:
-    """The mean over the tasks of a category, in points; `expected` is how many the suite has, None where unknown."""
+    """Mean over the tasks of a category, in points; `expected` is the number of tasks in the suite, None if unknown."""
 
     score: Estimate | None
     tasks: int
@@ -66,8 +66,8 @@ class CategoryMean:
 
 @dataclass(frozen=True)
 class EmbeddingRow:
-    """One encoder in one suite under one protocol, in points. All tasks have the same seeds; `notes` name what is not
-    counted and the tasks that failed at every seed."""
+    """One encoder in one suite under one protocol, in points. All tasks have the same seeds; `notes` list results that
+    are not counted and tasks that failed at every seed."""
 
     label: str
     suite: str
@@ -78,7 +78,7 @@ class EmbeddingRow:
     notes: tuple[str, ...]
 
     def category(self, category: Category) -> CategoryMean:
-        """The mean over a category's tasks, however many there are: who prints it says how many."""
+        """Return the mean over a category's tasks, even if some are missing; callers print the number of tasks."""
         own = [task for task in self.scores if self.categories[task] == category]
         expected = EXPECTED[self.suite][category] if self.suite in EXPECTED else None
         return CategoryMean(self.mean_over(own), len(own), expected)
@@ -89,62 +89,62 @@ class EmbeddingRow:
 
     @property
     def expected(self) -> int | None:
-        """How many tasks the suite has, None where unknown."""
+        """Number of tasks in the suite; None if unknown."""
         return sum(EXPECTED[self.suite].values()) if self.suite in EXPECTED else None
 
     @property
     def is_whole(self) -> bool:
-        """Whether all tasks of a benchmark of mteb's have a score."""
+        """Whether all tasks of an mteb benchmark have a score."""
         return all(self.category(category).is_whole for category in TITLES)
 
     @property
     def average(self) -> Estimate | None:
-        """The flat mean of all tasks; None where one is missing."""
+        """Flat mean of all tasks; None if one is missing."""
         return self.mean_over(list(self.scores)) if self.is_whole else None
 
     @property
     def average_of_types(self) -> Estimate | None:
-        """The mean of the means of the categories, in which each counts alike; None where a task is missing."""
+        """Mean of the category means, with equal weights; None if a task is missing."""
         return flat_mean([self.category(category).score for category in TITLES]) if self.is_whole else None
 
     def mean_over(self, tasks: Sequence[str]) -> Estimate | None:
-        """The flat mean of some tasks; None where one has no score, or where there are none."""
+        """Return the flat mean of some tasks; None if a task has no score or `tasks` is empty."""
         return flat_mean([self.scores.get(task) for task in tasks])
 
     def records(self, tasks: Iterable[str] | None = None) -> tuple[str, ...]:
-        """The records behind a mean over tasks, or over all."""
+        """Return the records behind a mean over some tasks, or over all."""
         return tuple(sorted(each for task in (self.scores if tasks is None else tasks) for each in self.ids[task]))
 
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The rows of one scale and source of data, and a sentence for every result that is in none."""
+    """The rows of one scale and data source, and a sentence for every result without a row."""
 
     rows: tuple[EmbeddingRow, ...]
     problems: tuple[str, ...]
 
     def of(self, protocol: Protocol, *, are_v2: bool = False) -> tuple[EmbeddingRow, ...]:
-        """The rows under one protocol: of MTEB(eng, v2), which has a table of its own, or of all other suites."""
+        """Return the rows under one protocol: of MTEB(eng, v2), which has a separate table, or of all other suites."""
         return tuple(row for row in self.rows if row.protocol == protocol and row.is_v2 == are_v2)
 
 
 def shared_tasks(rows: Sequence[EmbeddingRow]) -> tuple[str, ...]:
-    """The tasks that every row has, by name; empty where every row has its average or suites differ."""
+    """Return the tasks that all rows share, sorted; empty if every row has an average or suites differ."""
     if len({row.suite for row in rows}) != 1 or all(row.is_whole for row in rows):
         return ()
     return tuple(sorted(set.intersection(*(set(row.scores) for row in rows))))
 
 
 def find_embeddings(group: Group, evidence: Evidence) -> Embeddings:
-    """A row for every encoder, suite and protocol that has a score; one for MTEB(eng, v2) where a task of v2 alone has
-    a result, with the tasks that it shares with v1."""
+    """Return a row for every encoder, suite and protocol with a score. A row for MTEB(eng, v2) requires a result run
+    for v2; it includes the tasks shared with v1."""
     results = select_group(evidence.embeddings, group.scale, group.data)
     seeds, labels = evidence.seeds, label_runs(group, evidence.runs)
     is_known = results.run.isin(set(seeds)) | results.model.notna()
     strangers = results[~is_known].run.value_counts()
     results = results[is_known].sort_values("id")
     results = results.assign(
-        # variants that measure by another protocol than the ladder's are named themselves
+        # variants evaluated by another protocol than the ladder's keep their own names
         label=[
             each.model or ", ".join(each.variants) * all("@" in name for name in each.variants) or labels[each.run]
             for each in results.itertuples()
@@ -162,7 +162,7 @@ def find_embeddings(group: Group, evidence: Evidence) -> Embeddings:
 
 
 def _count_in_v2(results: pd.DataFrame) -> pd.DataFrame:
-    """Results once more as those of v2 where they are on tasks of both benchmarks and their encoder has one of v2."""
+    """Repeat results on tasks of both benchmarks as v2 results, if their encoder has any v2 result."""
     is_v2 = results.suite == ENGLISH_SUITE_V2
     if not is_v2.any():
         return results
@@ -174,7 +174,7 @@ def _count_in_v2(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def label_runs(group: Group, runs: pd.DataFrame) -> dict[str, str]:
-    """What to call a run: the checkpoints of variants that it is, or the variants that it was planned for."""
+    """Return a label per run: its row labels, or else the variants that it was planned for."""
     labels: dict[str, list[str]] = {}
     for row in group.rows:
         for run in row.run_ids:
@@ -185,7 +185,7 @@ def label_runs(group: Group, runs: pd.DataFrame) -> dict[str, str]:
 
 
 def _row(label: str, suite: str, protocol: Protocol, results: pd.DataFrame) -> EmbeddingRow:
-    """Seeds that are not as far as the others do not count yet; of equal tasks and seeds the first id counts."""
+    """Make a row from the seeds with most tasks; of results with equal task and seeds, the first id counts."""
     scored = results[results.score.notna()]
     first, repeats = split_repeats(scored, ["seeds", "task"])
     notes = [f"{each.task}: result {each.id} repeats {each.kept} and is left out" for each in repeats.itertuples()]
@@ -218,8 +218,8 @@ FACTS = (
 
 
 def embedding_table(rows: Sequence[EmbeddingRow], group: Group, title: str) -> Table:
-    """Rows under one protocol, of MTEB(eng, v2) or of other suites, behind those that the paper prints of the same:
-    means over categories, and averages where no task is missing; every task too in the CSV file."""
+    """Return the table of rows under one protocol, of MTEB(eng, v2) or of other suites, after the paper's rows: means
+    over categories, and averages if no task is missing. The CSV file also has every task."""
     shared, are_v2 = shared_tasks(rows), rows[0].is_v2
     paper = published.table4() if rows[0].protocol == "contrastive" and not are_v2 else ()
     averages = ["Mean (task)", "Mean (type)"] if are_v2 else ["Average"]
@@ -255,7 +255,7 @@ def _cells(row: EmbeddingRow, shared: Sequence[str]) -> list[str]:
 
 
 def _print_category(mean: CategoryMean) -> str:
-    """A mean, with how many tasks it is of unless these are all."""
+    """Format a mean, with the number of its tasks if some are missing."""
     if mean.score is None or mean.is_whole:
         return print_estimate(mean.score)
     return f"{print_estimate(mean.score)} ({mean.tasks}" + (")" if mean.expected is None else f" of {mean.expected})")
@@ -311,7 +311,7 @@ def _numbers(estimate: Estimate | None) -> tuple[float | None, float | None, int
 
 @rendered
 def figure4(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
-    """Zero-shot means of all 56 tasks, or of those that all rows share."""
+    """Draw zero-shot means of all 56 tasks, or of the tasks that all rows share."""
     shared = shared_tasks(rows)
     means = [row.mean_over(shared) if shared else row.average for row in rows]
     figure, axes = single_axes(max(4.4, 1.1 + 0.8 * len(rows)), 3.4)
@@ -329,7 +329,7 @@ def figure4(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
 
 @rendered
 def figure5(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
-    """Means by category after contrastive fine-tuning; an incomplete one says how many tasks it has."""
+    """Draw means by category after contrastive fine-tuning; incomplete means show the number of tasks."""
     figure, axes = single_axes(7.2, 3.6)
     for index, row in enumerate(rows):
         _draw_row(axes, row, index, 0.8 / len(rows))
@@ -345,7 +345,7 @@ def figure5(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
 
 
 def _draw_row(axes: "Axes", row: EmbeddingRow, index: int, width: float) -> None:
-    """A bar a category, beside those of other rows; the number of tasks stands on it where some are missing."""
+    """Draw one bar per category next to those of other rows, with the number of tasks if some are missing."""
     style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "hatch": HATCHES[index % len(HATCHES)]}
     means = [row.category(category) for category in TITLES]
     places = [place - 0.4 + (index + 0.5) * width for place in range(len(TITLES))]

@@ -1,4 +1,4 @@
-"""The page's pictures as the templates draw them: axes, the ladder as a tree, curves, and grids as heat maps.
+"""Charts of the page, as data for the templates: axes, the ladder as a tree, curves, and grids as heat maps.
 
 Coordinates are in user units, rounded so that equal numbers give equal bytes.
 """
@@ -34,7 +34,7 @@ STEPS = (1.0, 2.0, 5.0, 10.0)
 
 @dataclass(frozen=True)
 class Axis:
-    """A stretch of numbers, low to high, on a stretch of a picture, start to end; y axes have start below end."""
+    """Linear map of values from low to high to picture coordinates from start to end; y axes start at the bottom."""
 
     low: float
     high: float
@@ -42,16 +42,16 @@ class Axis:
     end: float
 
     def at(self, value: float) -> float:
-        """Where a number lies, to a tenth; what is outside lies on the edge."""
+        """Return the coordinate of a value, rounded to a tenth and clipped to the axis."""
         inside = min(max(value, self.low), self.high)
         return round(self.start + (self.end - self.start) * (inside - self.low) / (self.high - self.low), 1)
 
     def holds(self, value: float) -> bool:
-        """Whether a number is on the axis."""
+        """Whether a value is on the axis."""
         return self.low <= value <= self.high
 
     def ticks(self, most: int = 4, write: Callable[[float], str] | None = None) -> list[tuple[float, str]]:
-        """Places and labels of round numbers, at most `most`; `write` makes labels of them."""
+        """Return coordinates and labels of at most `most` round numbers; `write` formats the labels."""
         least = (self.high - self.low) / most
         power = 10.0 ** math.floor(math.log10(least))
         step = next(each * power for each in STEPS if each * power >= least * (1 - 1e-9))
@@ -62,7 +62,7 @@ class Axis:
 
 
 def axis_over(values: Iterable[float], start: float, end: float, padding: float = 0.06) -> Axis:
-    """An axis that holds all values with a little room; of one width where they are all equal or absent."""
+    """Return an axis that contains all values with some padding, also if they are all equal or absent."""
     known = list(values)
     low, high = min(known, default=0.0), max(known, default=1.0)
     room = padding * (high - low) if high > low else 0.03 * max(abs(high), 1.0)
@@ -70,8 +70,8 @@ def axis_over(values: Iterable[float], start: float, end: float, padding: float 
 
 
 def mark(axis: Axis, mean: float, seeds: Sequence[float], interval: Interval | None) -> dict[str, Any]:
-    """What a row of a strip chart shows: a mean with its seeds and its interval, from `low` to `high`; an end that lies
-    outside is cut and points outwards."""
+    """Return the marks of one row of a strip chart: the mean, the seeds, and the interval from `low` to `high`. Ends
+    outside the axis are cut and drawn as arrows."""
     low, high = interval or (None, None)
     return {
         "mean": axis.at(mean),
@@ -84,7 +84,7 @@ def mark(axis: Axis, mean: float, seeds: Sequence[float], interval: Interval | N
 
 
 def path(points: Iterable[tuple[float, float]], across: Axis, up: Axis) -> str:
-    """A line through points as an SVG path."""
+    """Return the line through some points as an SVG path."""
     return "M" + "L".join(f"{across.at(x):g} {up.at(y):g}" for x, y in points)
 
 
@@ -95,11 +95,11 @@ EDGE = 8.0
 
 
 def draw_ladder(findings: Findings, register: Register) -> dict[str, Any]:
-    """The tree of everything that Figure 1 shows: its `lines` from top to bottom, and the axes that these share.
+    """Return the tree of all variants of Figure 1: its `lines` from top to bottom, and their shared axes.
 
-    A line has a `depth` beside the trunk, which goes on above and below it or not. `strip` and `forest` are the marks
-    of the score and of the difference to the parent; `why` says why there is no score, `loss_why` why no losses are
-    compared.
+    The `depth` of a line is 0 on the trunk; `has_above` and `has_below` tell whether the trunk continues. `strip` and
+    `forest` are the marks of the score and of the difference to the parent; `why` is the reason for a missing score,
+    `loss_why` for a missing comparison of losses.
     """
     bars = {bar.row.name: bar for bar in findings.bars.bars}
     of_glue, of_loss = _deltas_to_parents(findings, bars)
@@ -139,8 +139,8 @@ def draw_ladder(findings: Findings, register: Register) -> dict[str, Any]:
 
 
 def _deltas_to_parents(findings: Findings, bars: Mapping[str, Bar]) -> tuple[dict[str, Delta], dict[str, Delta]]:
-    """The deltas of variants to their parents in GLUE, and in loss on the corpus that a variant's own loss is shown on,
-    else on another that both were measured on."""
+    """Return the deltas of variants to their parents in GLUE and in loss, the latter on the corpus of the variant's
+    own loss if possible, else on another common corpus."""
     of_glue: dict[str, Delta] = {}
     of_loss: dict[str, list[Delta]] = defaultdict(list)
     for delta in findings.deltas:
@@ -156,7 +156,8 @@ def _deltas_to_parents(findings: Findings, bars: Mapping[str, Bar]) -> tuple[dic
 
 
 def _in_tree_order(rows: Mapping[str, Row]) -> Iterator[tuple[str, int]]:
-    """(name, depth beside the trunk): below each variant first its arms with theirs, then the trunk."""
+    """Yield (name, depth), with 0 for the trunk: after each variant first its arms with their subtrees, then the
+    trunk."""
     children: dict[str, list[str]] = defaultdict(list)
     for name, row in rows.items():
         children[row.parent].append(name)
@@ -198,8 +199,8 @@ def _loss(row: Row, register: Register) -> Number:
 
 
 def _paper(bar: Bar, register: Register) -> Number:
-    """What the paper prints: the average and, where it has one, the relative change; beside a mean of other tasks the
-    change alone, which is of the average all the same."""
+    """Return the paper's average and its relative change, if printed. Next to a mean of other tasks only the change is
+    shown; it still refers to the average."""
     paper = published.figure1().get(bar.row.name)
     if paper is None:
         return Number("")
@@ -214,16 +215,16 @@ def _paper(bar: Bar, register: Register) -> Number:
 # Small multiples of pre-training: each variant, and its parent in grey behind
 
 WIDTH, LEFT, BOTTOM, TOP = 236.0, 34.0, 108.0, 8.0
-MOST_SEEDS = 20  # lines a panel: more nobody could tell apart
-SKIPPED_SHARE = 0.02  # of a curve's start, where the loss falls from that of guessing, left out of the axis
+MOST_SEEDS = 20  # lines per panel: more cannot be told apart
+SKIPPED_SHARE = 0.02  # share of a curve's start that does not set the axis: the initial fall of the loss
 
 
 def draw_curves(findings: Findings, curves: Curves, register: Register) -> list[dict[str, Any]]:
-    """The charts of loss and of tokens a second; none where no run keeps its metrics.
+    """Return the charts of loss and of tokens per second; an empty list if no run has metrics.
 
-    A chart has ticks `across` and `up`, which its `panels` share: one for all variants with the same runs. A panel has
-    `lines`, one a seed, the parent's first seed `behind` them, `dots` of held-out losses, and a `summary` for those who
-    cannot see it.
+    A chart has ticks `across` and `up`, shared by its `panels`; variants with the same runs share a panel. A panel has
+    `lines`, one per seed, the parent's first seed `behind` them, `dots` for held-out losses, and a text `summary` for
+    screen readers.
     """
     rows = findings.group.rated_rows
     first_of = {tuple(row.runs.id): name for name, row in reversed(rows.items())}
@@ -292,11 +293,11 @@ def _summary(lines: Mapping[str, Sequence[tuple[float, float]]], *, is_loss: boo
     return f"about {shorten(max(last))} tokens a second at the end"
 
 
-# Grid searches: learning rate × batch size a task, one map for each weight decay
+# Grid searches: learning rate × batch size per task, one map for each weight decay
 
 
 def draw_grids(findings: Findings, register: Register) -> list[dict[str, Any]]:
-    """The maps of every row that has trials; those of the last variant that is kept are open at first sight."""
+    """Return the maps of every row with trials; those of the last kept variant are initially open."""
     rows = [row for row in findings.group.recorded_rows if any(cell.trials for cell in row.cells.values())]
     kept = [row for row in rows if row.variant is not None and row.kept]
     return [_draw_grid(row, row in kept[-1:], register) for row in rows]
@@ -315,10 +316,10 @@ def _draw_grid(row: Row, is_open: bool, register: Register) -> dict[str, Any]:
 
 
 def _draw_map(row: Row, task: str, cell: Cell, register: Register) -> dict[str, Any]:
-    """One task: `panels` are (weight decay, [(learning rate, cells by batch size), …]). A cell has a `number` and its
-    `share` of the way from the map's lowest (0) to its highest (1), or a `remark` on why it has none.
+    """Return the map of one task: `panels` are (weight decay, [(learning rate, cells by batch size), …]). A cell has a
+    `number` and its `share`, from 0 for the map's lowest to 1 for its highest, or a `remark` on why there is no number.
 
-    A mean stands where every seed that counts has a score: unequal means are not compared.
+    A mean is shown only if every counted seed has a score, so that all means are over the same seeds.
     """
     seeds = cell.recorded.seeds.nunique()
     by_point = dict(list(cell.recorded.groupby("point", sort=False)))
@@ -348,6 +349,6 @@ def _draw_map(row: Row, task: str, cell: Cell, register: Register) -> dict[str, 
 
 
 def _why_no_mean(trials: pd.DataFrame, seeds: int) -> str:
-    """The state of the trials that have no score, or that some are not there."""
+    """Return the states of the trials without a score, or the number of seeds present."""
     without = sorted(set(trials.state) - {"done"})
     return ", ".join(without) or (f"{len(trials)} of {seeds} seeds" if len(trials) else "missing")
