@@ -1,4 +1,4 @@
-"""What a study says in three sentences, made from the verdicts of the ladder's deltas; nothing else is claimed."""
+"""The answer of a study in three sentences, derived from the verdicts of the ladder's deltas."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,8 @@ CHANGES = ("higher", "lower")
 
 
 def answer(deltas: Sequence[Delta]) -> tuple[str, str, str]:
-    """What is claimed of GLUE, what of the held-out loss with most claims and comparisons, and what cannot be told."""
+    """Return three sentences: the claims in the held-out loss with most claims and comparisons, the claims in GLUE, and
+    the undecided steps."""
     steps = [delta for delta in deltas if delta.design == LADDER]
     by_loss: dict[str, list[Delta]] = defaultdict(list)
     for delta in steps:
@@ -30,13 +31,13 @@ def answer(deltas: Sequence[Delta]) -> tuple[str, str, str]:
 
 
 def _claim(delta: Delta) -> str:
-    """The direction that the verdict claims; empty where it claims none."""
+    """Return the direction that the verdict claims; empty if it claims none."""
     direction = delta.verdict.partition(";")[0].partition(",")[0]
     return direction if direction in CHANGES else ""
 
 
 def _claims(readout: str, compared: Sequence[Delta]) -> str:
-    """Which steps are claimed to change a readout, and for better or worse."""
+    """Return a sentence on the steps claimed to make a readout better or worse."""
     if not compared:
         return f"In {readout} no step of the ladder can be compared."
     steps = count(len(compared), "step")
@@ -62,7 +63,7 @@ def _claims(readout: str, compared: Sequence[Delta]) -> str:
 
 
 def _untold(steps: Sequence[Delta], shown: Sequence[Delta]) -> str:
-    """Which steps are not told in any readout, and which are claimed to make no difference."""
+    """Return a sentence on the steps that no readout decides, and on those claimed to be equivalent."""
     pairs = dict.fromkeys((delta.variant, delta.base) for delta in steps)
     told = {(delta.variant, delta.base) for delta in shown if delta.verdict and delta.verdict != "too few seeds"}
     equal = [f"{d.variant} against {d.base} in {d.measured}" for d in shown if d.verdict.startswith("equivalent")]

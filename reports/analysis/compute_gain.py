@@ -1,7 +1,7 @@
 """Compute-equivalent gain: how much less compute a variant needs for its parent's held-out loss, from their curves.
 
-A gain of 2 means half the compute. Losses between two measurements are interpolated over the logarithm of compute. A
-curve that is crossed on its way has not decayed its rate yet: a run planned to end there would have needed still less.
+A gain of 2 means half the compute. Losses between two measurements are interpolated over the logarithm of compute. At a
+crossing before its end, a curve's learning rate has not decayed yet: a run planned to end there would need even less.
 """
 
 import math
@@ -25,8 +25,8 @@ LEAST_POINTS = 2
 
 @dataclass(frozen=True)
 class Crossing:
-    """What two curves say: the natural logarithm of the gain, and how that bounds the true one where a curve was
-    already at the other's final loss when it was first measured ("least", "most"; empty where it was not)."""
+    """Natural logarithm of the gain of one curve over another. `bound` is "least" or "most" if a curve was already past
+    the other's final loss at its first measurement, so that the gain is only a bound; else empty."""
 
     log_gain: float
     bound: str = ""
@@ -35,7 +35,7 @@ class Crossing:
 @dataclass(frozen=True)
 class ComputeGain:
     """The gain of a variant over its parent on one corpus, by seed; compute is counted in `unit`. `interval` is the
-    95 % t interval of the geometric mean over seeds; None for one seed and where some seed gives a bound only."""
+    95 % t interval of the geometric mean over seeds; None for one seed, or if some seed only gives a bound."""
 
     variant: str
     base: str
@@ -50,7 +50,7 @@ class ComputeGain:
 
     @property
     def bound(self) -> str:
-        """How bounds of seeds bound the mean: "least", "most", "none" where they go both ways, or empty."""
+        """Bound on the mean that follows from the seeds: "least", "most", "none" if they conflict, or empty."""
         bounds = {each.bound for each in self.by_seed.values()} - {""}
         return "none" if len(bounds) > 1 else "".join(bounds)
 
@@ -61,10 +61,10 @@ class ComputeGain:
 
 
 def cross(ours: Points, theirs: Points) -> Crossing:
-    """The gain of one curve over another, each (compute, loss) in the order of compute, which is above 0.
+    """Return the gain of one curve over another. Curves are (compute, loss) in the order of compute, which is above 0.
 
-    Where our loss comes down to their final one, it is their compute over ours there; otherwise theirs where it comes
-    down to our final loss, over all of ours. Exchanging the curves exchanges the sign.
+    If our loss reaches their final loss, the gain is their total compute over ours at that point; otherwise it is their
+    compute on reaching our final loss over our total compute. Exchanging the curves changes the sign of the logarithm.
     """
     curves = [np.array(points).T for points in (ours, theirs)]
     falling = [(np.log(compute).tolist(), np.minimum.accumulate(loss).tolist()) for compute, loss in curves]
@@ -79,7 +79,8 @@ def cross(ours: Points, theirs: Points) -> Crossing:
 
 
 def _reached(compute: Sequence[float], loss: Sequence[float], target: float) -> tuple[float, bool]:
-    """Where a falling loss is at a target that it reaches, and whether it was below when it was first measured."""
+    """Return the log compute at which a falling loss reaches a target, and whether its first measurement is already
+    below."""
     if loss[0] <= target:
         return compute[0], loss[0] < target
     for (start, before), (end, after) in pairwise(zip(compute, loss, strict=True)):
@@ -89,12 +90,12 @@ def _reached(compute: Sequence[float], loss: Sequence[float], target: float) -> 
 
 
 def find_gains(group: Group, curves: Curves) -> tuple[ComputeGain, ...]:
-    """Every step of the ladder whose losses can be compared, on each corpus of which both have curves."""
+    """Return the gains of every ladder step with comparable losses, on each corpus for which both have curves."""
     return tuple(gain for variant, base in _comparable_pairs(group) for gain in _gains(variant, base, curves))
 
 
 def _comparable_pairs(group: Group) -> Iterator[tuple[Row, Row]]:
-    """(variant, parent) of one stage that learned something and read the same tokens in the same lengths."""
+    """Yield (variant, parent) for single-stage, trained variants with comparable losses."""
     for variant in group.last_rows.values():
         base = group.last_rows.get(variant.parent)
         if base is None or variant.stage or base.stage or variant.untrained or base.untrained:
@@ -119,7 +120,7 @@ def _gains(variant: Row, base: Row, curves: Curves) -> Iterator[ComputeGain]:
 
 
 def _loss_over_compute(run: str, corpus: str, facts: Any, unit: str, curves: Curves) -> Points:
-    """Held-out losses over the compute spent so far, which grows evenly with steps."""
+    """Return held-out losses over the compute spent so far, which is proportional to steps."""
     total = facts.flops if unit == "FLOPs" else facts.real_tokens
     points = curves.heldout_by_corpus(run).get(corpus, ())
     steps = facts.weights.stages[0].steps
@@ -135,7 +136,7 @@ WORDS = {"": "{}", "least": "at least {}", "most": "at most {}", "none": DASH}
 
 
 def gains_table(gains: Sequence[ComputeGain], group: Group) -> Table:
-    """One line a step of the ladder and corpus."""
+    """Return a table with one line per ladder step and corpus."""
     return Table(
         title=f"Compute-equivalent gains (scale {group.scale}, data {group.data})",
         shown=frame_of([_shown(gain) for gain in gains], HEADER),

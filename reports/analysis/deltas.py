@@ -1,4 +1,4 @@
-"""Deltas over paired seeds: of the ladder and of leave-one-out and add-one designs, with their statistics and table."""
+"""Deltas over paired seeds: the ladder, leave-one-out and add-one designs, with their statistics and table."""
 
 import math
 from collections import defaultdict
@@ -31,11 +31,11 @@ from reports.scores import Group, Row
 from reports.tables import DASH, Table, frame_of, number, p_value, print_by_seed, printed_range, rules_between, signed
 
 NORMAL_QUANTILE = 1.959964
-"""Of the 95 % interval over hundreds of items."""
+"""For the 95 % interval over hundreds of items."""
 
 
 def find_deltas(group: Group, tasks: Sequence[str], stored: StoredPredictions) -> tuple[Delta, ...]:
-    """All deltas in the order of the ladder: GLUE means over `tasks`, then held-out losses, then the designs."""
+    """Return all deltas in the order of the ladder: GLUE means over `tasks`, then held-out losses, then the designs."""
     families: dict[tuple[str, str], list[Delta]] = defaultdict(list)
     for design, variant, base in _compared_pairs(group):
         for delta in pair_all(variant, base, tasks, group):
@@ -45,7 +45,7 @@ def find_deltas(group: Group, tasks: Sequence[str], stored: StoredPredictions) -
 
 
 def _compared_pairs(group: Group) -> Iterator[tuple[str, Row, Row]]:
-    """(design, variant, base) of everything that designs compare."""
+    """Yield (design, variant, base) for every pair that designs compare."""
     rows = group.compared_rows
     for row in group.last_rows.values():
         if row.parent:
@@ -65,7 +65,7 @@ def _compared_pairs(group: Group) -> Iterator[tuple[str, Row, Row]]:
 
 
 def _compare(delta: Delta, variant: Row, base: Row, tasks: Sequence[str], stored: StoredPredictions) -> Delta:
-    """A delta with its statistics, apart from what is corrected over its family."""
+    """Add the statistics of a delta, except those corrected over its family."""
     if not delta.differences:
         return delta
     delta = replace(delta, comparison=compare(delta.differences.values(), QUANTITIES[delta.quantity].margin))
@@ -85,7 +85,7 @@ def _compare(delta: Delta, variant: Row, base: Row, tasks: Sequence[str], stored
 
 
 def _corrected(family: Sequence[Delta]) -> list[Delta]:
-    """The deltas of a family with what is corrected over it, and the seeds that collapsed in its arms."""
+    """Add the family-corrected statistics and the collapsed seeds to the deltas of a family."""
     collapsed = collapsed_seeds({name: arm for delta in family for name, arm in delta.arms.items()})
     by_arm = [
         {name: [seed for seed in collapsed.get(name, ()) if seed in delta.differences] for name in delta.arms}
@@ -106,7 +106,7 @@ def _corrected(family: Sequence[Delta]) -> list[Delta]:
 
 
 def _with_noise_of_items(delta: Delta) -> Delta:
-    """A delta of a readout with the variance that texts or items give it, and their interval."""
+    """Add to a readout's delta the variance over texts or items, and the interval over them."""
     variance = paired_variance(delta.answers)
     if variance is None:
         return delta
@@ -127,7 +127,7 @@ FACTS = (
 
 
 def deltas_table(deltas: Sequence[Delta], group: Group, quantity: str) -> Table:
-    """One line a delta; `quantity` says over which tasks GLUE is averaged."""
+    """Return a table with one line per delta; `quantity` describes the tasks over which GLUE is averaged."""
     return Table(
         title=f"Deltas with paired seeds (scale {group.scale}, data {group.data})",
         shown=frame_of([_shown(delta) for delta in deltas], HEADER),
@@ -155,7 +155,7 @@ def _shown(delta: Delta) -> tuple[str, ...]:
 
 
 def _facts(delta: Delta, quantity: str) -> tuple[Any, ...]:
-    """Every number, seed by seed, with the ids of the records behind it."""
+    """Return every number, seed by seed, with the ids of its records."""
     found, measured = delta.comparison, quantity if delta.quantity == "GLUE" else f"held-out {delta.measured}"
     names = delta.design, delta.variant, delta.base, delta.quantity, measured, len(delta.differences)
     if found is None:
@@ -210,8 +210,8 @@ def _notes(deltas: Sequence[Delta], quantity: str) -> list[str]:
 
 
 def find_changed_verdicts(deltas: Sequence[Delta]) -> list[str]:
-    """A sentence for each step of the ladder that is told otherwise at the arms' own rates than at the shared one, or
-    one that there is none."""
+    """Return a sentence for each ladder step whose verdict at the arms' own rates differs from the one at the shared
+    rate, or one sentence that there is none."""
     told = [delta for delta in deltas if delta.comparison is not None]
     own = {
         (delta.variant.partition(MARK)[0], delta.base.partition(MARK)[0], delta.measured): delta
@@ -233,7 +233,7 @@ def find_changed_verdicts(deltas: Sequence[Delta]) -> list[str]:
 
 
 def _looks(deltas: Sequence[Delta]) -> list[str]:
-    """Which look each number of seeds is at."""
+    """Return sentences on the looks, and on which one each number of seeds has reached."""
     counts = sorted({delta.comparison.seeds for delta in deltas if delta.comparison})
     lines = ["One seed: no interval and no test; the difference may be noise."] if 1 in counts else []
     declared = ", ".join(f"{look} seeds with p ≤ {level:g}" for look, level in LOOKS.items())
@@ -253,7 +253,7 @@ def _looks(deltas: Sequence[Delta]) -> list[str]:
 
 
 def _collapses(deltas: Sequence[Delta]) -> list[str]:
-    """The seeds that lie far from their arm's others, with what they measured."""
+    """Return sentences on the seeds that lie far from their arm's other seeds, with all values of the arm."""
     lines: dict[str, None] = {}
     for delta in deltas:
         for name, arm in delta.arms.items():

@@ -1,7 +1,7 @@
-"""What a factorial says: main effects, interactions and Shapley values, each as a contrast of cells seed by seed.
+"""Effects of a factorial: main effects, interactions and Shapley values, each a contrast of cells seed by seed.
 
-In a full factorial the contrast of cells is the least-squares estimate in a model with all interactions and seeds as
-blocks; taken within each seed, its interval needs no model of the noise but the seeds' own spread.
+In a full factorial, the contrast of cells is the least-squares estimate in a model with all interactions and seeds as
+blocks. Since it is taken within each seed, its interval only needs the spread over seeds, and no other noise model.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,8 +48,9 @@ Values = Mapping[Cell, np.ndarray[tuple[int], np.dtype[np.float64]]]  # by the f
 
 @dataclass(frozen=True)
 class Effect:
-    """A contrast over seeds. `kind` is main, interaction, Shapley or whole (all factors on less none); `alias` is what
-    a half factorial cannot tell it from. Shapley values are parts of the whole (`share`, percent) and not tested."""
+    """A contrast over seeds. `kind` is main, interaction, Shapley or whole (all factors on minus none); `alias` is the
+    effect that it is confounded with in a half factorial. Shapley values are parts of the whole (`share`, percent) and
+    are not tested."""
 
     kind: str
     factors: Cell
@@ -61,21 +62,21 @@ class Effect:
 
     @property
     def name(self) -> str:
-        """The effect for people, with what a half factorial cannot tell it from."""
+        """Printed name of the effect, with its alias in a half factorial."""
         alias = f" (or {' × '.join(self.alias)})" if self.alias else ""
         return ("all" if self.kind == "whole" else " × ".join(self.factors)) + alias
 
     @property
     def verdict(self) -> str:
-        """What may be claimed; empty for what is not tested."""
+        """What may be claimed; empty for effects that are not tested."""
         tested = self.kind in ("main", "interaction")
         return verdict(self.comparison, self.p_family, self.p_equivalence_holm) if tested else ""
 
 
 @dataclass(frozen=True)
 class Factorial:
-    """The effects of one factorial in one quantity, a loss on one `corpus`; none where `reason` says why. `seeds` are
-    those of all cells, `ids` the records behind them."""
+    """The effects of one factorial in one quantity, for a loss on one `corpus`; none if there is a `reason` against it.
+    `seeds` are the seeds of all cells, `ids` the records behind them."""
 
     factors: Cell
     fraction: Fraction
@@ -98,27 +99,27 @@ class Factorial:
 
 
 def find_factorials(group: Group, tasks: Sequence[str]) -> tuple[Factorial, ...]:
-    """Every factorial that has records: in GLUE means over `tasks` and in held-out loss. Where one over all factors
-    is complete, the smaller ones in it are not told by themselves."""
+    """Return every factorial with records, in GLUE means over `tasks` and in held-out loss. If the factorial over all
+    factors is complete, the smaller ones that it contains are omitted."""
     possible = possible_factorials(group.design_rows)
     shown = possible[:1] if possible and _is_complete(group, possible[0]) else possible[1:] or possible
     return tuple(each for factors in shown for each in _of_factors(group, factors, tasks))
 
 
 def _rows_of(group: Group, wanted: Sequence[Cell]) -> dict[Cell, Row]:
-    """The cells that have records."""
+    """Return the rows of the cells that have records."""
     rows = {on: group.compared_rows.get(cell(on).name) for on in wanted}
     return {on: row for on, row in rows.items() if row is not None and row.has_records}
 
 
 def _is_complete(group: Group, factors: Cell) -> bool:
-    """Whether every cell of the full or of the half factorial has records."""
+    """Whether every cell of the full or the half factorial has records."""
     there = set(_rows_of(group, cells(factors)))
     return len(there) == 2 ** len(factors) or (len(factors) > 2 and there >= set(cells(factors, "half")))
 
 
 def _of_factors(group: Group, factors: Cell, tasks: Sequence[str]) -> Iterator[Factorial]:
-    """One factorial in GLUE, and in the loss on every corpus that all its cells were measured on."""
+    """Yield one factorial in GLUE, and in the loss on every corpus that all its cells were measured on."""
     there = _rows_of(group, cells(factors))
     fraction: Fraction = "half" if set(there) <= set(cells(factors, "half")) and len(factors) > 2 else "full"
     rows = {on: there[on] for on in cells(factors, fraction) if on in there}
@@ -141,8 +142,8 @@ def _of_factors(group: Group, factors: Cell, tasks: Sequence[str]) -> Iterator[F
 
 
 def _estimate(empty: Factorial, estimates: Mapping[Cell, Estimate | None], records: pd.DataFrame) -> Factorial:
-    """The effects, from the seeds that all cells have, with the ids of their `records`; without any where a cell has no
-    estimate."""
+    """Estimate the effects from the seeds that all cells have, with the ids of their `records`; no effects if a cell
+    has no estimate."""
     wanted = cells(empty.factors, empty.fraction)
     scores = {on: estimate.by_pretraining for on, estimate in estimates.items() if estimate}
     missing = [cell(on).name for on in wanted if on not in scores]
@@ -177,8 +178,8 @@ def _why_not_comparable(rows: Sequence[Row], corpora: Sequence[str]) -> str:
 
 
 def estimate_effects(values: Values, factors: Cell, quantity: str, collapsed: Sequence[int] = ()) -> tuple[Effect, ...]:
-    """Main effects and interactions of all orders, tested; in a full factorial Shapley values and the whole. Where
-    seeds at some places collapsed, a p is the larger of two, with and without them."""
+    """Estimate and test main effects and interactions of all orders; in a full factorial also Shapley values and the
+    whole. If seeds at the given positions collapsed, p is the larger of the values with and without them."""
     margin = QUANTITIES[quantity].margin
     found = []
     for subset, alias in _contrasts(values, factors):
@@ -197,7 +198,7 @@ def estimate_effects(values: Values, factors: Cell, quantity: str, collapsed: Se
 
 
 def _contrasts(values: Values, factors: Cell) -> Iterator[tuple[Cell, Cell]]:
-    """Every effect that the cells can estimate and, in a half, the one that it is mixed with; each pair once."""
+    """Yield every estimable effect with its alias in a half factorial; each pair once."""
     is_half = len(values) < 2 ** len(factors)
     told: set[Cell] = set()
     for order in range(1, len(factors) + 1):
@@ -209,8 +210,8 @@ def _contrasts(values: Values, factors: Cell) -> Iterator[tuple[Cell, Cell]]:
 
 
 def _parts(values: Values, factors: Cell, margin: float) -> Iterator[Effect]:
-    """Shapley values, seed by seed, and the whole that they add up to. Shares are given where the whole is not within
-    noise: parts of nothing have none."""
+    """Yield Shapley values, seed by seed, and the whole that they add up to. No shares are given if the interval of
+    the whole contains 0."""
     if len(values) < 2 ** len(factors):
         return
     whole = compare(values[factors] - values[()], margin)
@@ -223,7 +224,7 @@ def _parts(values: Values, factors: Cell, margin: float) -> Iterator[Effect]:
 
 
 def shapley(values: Values, factors: Cell, name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """A factor's Shapley value, seed by seed: what it adds, averaged over all orders of switching the factors on."""
+    """Return a factor's Shapley value by seed: its gain, averaged over all orders of switching the factors on."""
     count = len(factors)
     total = np.zeros_like(values[()])
     for before in cells([other for other in factors if other != name]):
@@ -245,7 +246,7 @@ FACTS = (
 
 
 def effects_table(factorials: Sequence[Factorial], group: Group, quantity: str) -> Table:
-    """One line an effect; one for each factorial without any, behind the others in the CSV file."""
+    """Return a table with one line per effect, and one per factorial without effects (at the end in the CSV file)."""
     lines = [(each, effect) for each in factorials for effect in each.effects or (None,)]
     facts = [_facts(each, effect) for each, effect in lines if effect is not None]
     return Table(
@@ -274,7 +275,7 @@ def _shown(each: Factorial, effect: Effect | None) -> tuple[str, ...]:
 
 
 def _facts(each: Factorial, effect: Effect | None) -> tuple[Any, ...]:
-    """Every number, seed by seed, with the ids of the records behind it."""
+    """Return every number, seed by seed, with the ids of its records."""
     names = " ".join(each.factors), each.fraction, each.measured
     if effect is None:
         return (*names, *[None] * (len(FACTS) - 5), each.reason, "")

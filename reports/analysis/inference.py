@@ -1,8 +1,8 @@
-"""Paired differences over seeds → interval, tests of whole families, equivalence, collapsed seeds, a verdict in words.
+"""Inference on paired differences over seeds: intervals, family-wise tests, equivalence, collapsed seeds, verdicts.
 
-The unit is the seed of pre-training: a variant and its parent share it, and with it the initialisation, the order of
-the data and the masks, wherever their recipes allow. Arrays have seeds as their last axis: simulations use what
-reports use. scipy is imported where it computes. docs/statistics.md says why these tests were chosen.
+The unit is the pre-training seed: a variant and its parent share it, and with it the initialisation, the data order and
+the masks, wherever their recipes allow. Seeds are the last axis of arrays, so that simulations can use the same
+functions as reports. scipy is imported inside the functions. docs/statistics.md explains the choice of tests.
 """
 
 import math
@@ -19,21 +19,21 @@ Interval = tuple[float, float]
 ALPHA = 0.05
 POWER = 0.8
 LOOKS: Mapping[int, float] = {6: 0.032, 8: 0.016, 10: 0.02}
-"""The seeds at which differences may be claimed, and the largest family-wise p that claims one there. Declared before
-the study: over all three looks together a ladder of ten nulls claims something in 3.3 to 5.8 % of 2,000 simulated
-studies, whatever the noise (tests/reports/analysis/test_family_oracle.py). Below six seeds no exact test reaches a
-level."""
+"""Numbers of seeds at which differences may be claimed, with the largest family-wise p that claims one. Declared before
+the study: over all three looks together, a ladder of ten nulls claims something in 3.3 to 5.8 % of 2,000 simulated
+studies, whatever the noise (tests/reports/analysis/test_family_oracle.py). No exact test reaches these levels below six
+seeds."""
 SEEDS_FOR_A_CLAIM = min(LOOKS)
-TINY = 1e-12  # points: below it a spread is rounding
-MOST_SEEDS_FLIPPED = 16  # 2^15 patterns; of more seeds as many are drawn
-POOLED_QUANTILE = 0.25  # of the mean squares of a family: true effects and wild arms are above it
+TINY = 1e-12  # points: smaller spreads are rounding errors
+MOST_SEEDS_FLIPPED = 16  # 2^15 patterns; with more seeds, as many patterns are drawn at random
+POOLED_QUANTILE = 0.25  # of the mean squares of a family: true effects and outlying arms are above it
 COLLAPSE_IN_DEVIATIONS = 6
-ARMS_FOR_A_SEED = 8  # of fewer the median follows single arms too much
-SEEDS_FOR_A_COLLAPSE = 4  # of three the middle one decides too much: every fifth sound study would have a collapse
+ARMS_FOR_A_SEED = 8  # with fewer arms, single arms influence the median too much
+SEEDS_FOR_A_COLLAPSE = 4  # with three seeds, every fifth sound study would have a collapse
 
 
 def t_interval(differences: Array) -> tuple[Array, Array]:
-    """The two ends of the 95 % t interval of the mean, (…), over seeds (…, seeds); df = seeds − 1."""
+    """Return both ends of the 95 % t interval of the mean, (…), over seeds (…, seeds); df = seeds − 1."""
     from scipy.special import stdtrit
 
     seeds = differences.shape[-1]
@@ -43,18 +43,18 @@ def t_interval(differences: Array) -> tuple[Array, Array]:
 
 
 def t_test(differences: Array) -> Array:
-    """Two-sided p of the paired t test, (…)."""
+    """Return the two-sided p of the paired t test, (…)."""
     return 2 * _share_above(np.abs(differences.mean(axis=-1)), differences)
 
 
 def equivalence_test(differences: Array, margin: float) -> Array:
-    """p of the two one-sided tests (TOST) that the mean lies within ±margin, (…): the larger of the two."""
+    """Return the p of the two one-sided tests (TOST) that the mean is within ±margin, (…): the larger of the two."""
     return _share_above(margin - np.abs(differences.mean(axis=-1)), differences)
 
 
 def _share_above(distance: Array, differences: Array) -> Array:
-    """The upper tail of Student's t at a distance in standard errors of the mean, (…). scipy.stats has the same test
-    and takes a second to import."""
+    """Return the upper tail of Student's t at `distance` over the standard error of the mean, (…). scipy.stats has the
+    same test, but takes a second to import."""
     from scipy.special import stdtr
 
     seeds = differences.shape[-1]
@@ -63,8 +63,9 @@ def _share_above(distance: Array, differences: Array) -> Array:
 
 @cache
 def sign_patterns(seeds: int) -> Array:
-    """Signs of seeds, (patterns, seeds): all 2^(seeds − 1) that keep the last seed's sign, or as many of 16 seeds drawn
-    of more. The first pattern flips nothing; the other halves are mirror images, which have equal statistics."""
+    """Return sign patterns, (patterns, seeds): all 2^(seeds − 1) that keep the last seed's sign, or 2^15 random ones
+    for more than 16 seeds. The first pattern flips nothing. Mirror images are omitted, as their statistics are
+    equal."""
     if seeds > MOST_SEEDS_FLIPPED:
         drawn = np.random.default_rng(seeds).choice((-1, 1), (2 ** (MOST_SEEDS_FLIPPED - 1), seeds))
         drawn[0] = 1
@@ -73,14 +74,14 @@ def sign_patterns(seeds: int) -> Array:
 
 
 def joint_sign_flips(differences: Array) -> Array:
-    """Two-sided p-values, (…, deltas), that keep the family-wise error; of differences (…, deltas, seeds), NaN where a
-    delta lacks a seed. A family of one gives the exact sign-flip test.
+    """Return two-sided p-values, (…, deltas), that control the family-wise error, for differences (…, deltas, seeds),
+    NaN if a delta lacks a seed. For a family of one this is the exact sign-flip test.
 
-    A pattern flips the signs of a seed in all deltas alike, since these share seeds and arms; p is the share of
-    patterns whose largest statistic among the deltas that are left is as large as the delta's own, stepping down from
-    the largest (Westfall and Young 1993). The statistic is |Σd| / √(Σd² + seeds · c), where c is the lower quartile of
-    the family's mean squares: variances are partly pooled. Flips leave c and Σd² as they are, so that the test is exact
-    for all symmetric noise and beside any true effects; it is the t test's order where c is 0.
+    A pattern flips the sign of a seed in all deltas at once, since they share seeds and arms. The p is the share of
+    patterns whose largest statistic among the remaining deltas is at least the delta's own, stepping down from the
+    largest (Westfall and Young 1993). The statistic is |Σd| / √(Σd² + seeds · c), where c is the lower quartile of the
+    family's mean squares, so that variances are partly pooled. Flips do not change c and Σd², so the test is exact for
+    all symmetric noise, also beside true effects. If c is 0, the order is that of the t test.
     """
     is_there = ~np.isnan(differences)
     values, counts = np.where(is_there, differences, 0.0), is_there.sum(axis=-1)
@@ -99,18 +100,18 @@ def joint_sign_flips(differences: Array) -> Array:
 
 
 def last_look(seeds: int) -> int | None:
-    """The last look that so many seeds have reached; None before the first."""
+    """Return the last look reached with this number of seeds; None before the first."""
     return max((look for look in LOOKS if look <= seeds), default=None)
 
 
 def family_p_values(
     family: Sequence[Mapping[int, float]], collapsed: Sequence[Collection[int]] = ()
 ) -> list[float | None]:
-    """The family-wise p of each delta, given by seed, at its last look: with its first seeds, as many as the look has,
-    or all before the first look. None for a delta with one seed or without any, which counts in no family.
+    """Return the family-wise p of each delta, given by seed, at its last look: over as many first seeds as the look
+    has, or over all seeds before the first look. None for deltas with fewer than two seeds, which belong to no family.
 
-    `collapsed` are the seeds of each delta of which one side lies far from its arm's others. Where there are such, p is
-    the larger of two, with and without them: what is claimed does not rest on them.
+    `collapsed` are the seeds of each delta at which one side lies far from its arm's other seeds. If there are any, p
+    is the larger of the values with and without them, so that no claim depends on them.
     """
     p_values = _p_at_last_look(family)
     if not any(collapsed):
@@ -133,9 +134,10 @@ def _p_at_last_look(family: Sequence[Mapping[int, float]]) -> list[float | None]
 
 
 def holm(p_values: Array) -> Array:
-    """Holm's adjusted p-values over the last axis: compared with a level they keep the family-wise error at it.
+    """Return Holm's adjusted p-values over the last axis, which control the family-wise error.
 
-    statsmodels' `multipletests` gives the same numbers for one family at a time, and collects garbage in each call.
+    statsmodels' `multipletests` gives the same numbers for one family at a time, and runs the garbage collector in each
+    call.
     """
     order = np.argsort(p_values, axis=-1, kind="stable")
     steps = np.take_along_axis(p_values, order, axis=-1) * np.arange(p_values.shape[-1], 0, -1)
@@ -144,15 +146,15 @@ def holm(p_values: Array) -> Array:
 
 
 def adjust(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's adjustment over the tests that there are."""
+    """Return Holm's adjusted p-values, ignoring missing ones."""
     known = iter(holm(np.array([p for p in p_values if p is not None])).tolist())
     return [None if p is None else next(known) for p in p_values]
 
 
 @cache
 def detectable_in_deviations(seeds: int) -> float:
-    """The smallest true mean, in standard deviations of the differences, that the t test finds with power 0.8. It is
-    solved exactly; statsmodels' `TTestPower` iterates to six digits."""
+    """Return the smallest true mean, in standard deviations of the differences, that the t test detects with power 0.8.
+    The solution is exact; statsmodels' `TTestPower` iterates to six digits."""
     from scipy.special import nctdtrinc, stdtrit
 
     degrees = seeds - 1
@@ -161,10 +163,10 @@ def detectable_in_deviations(seeds: int) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Paired differences of one quantity in the order of seeds, and what they say; None for what these cannot say.
+    """Paired differences of one quantity in the order of seeds, and their statistics; None if undefined.
 
-    `interval` is the 95 % t interval, `detectable` the smallest effect that as many seeds find with power 0.8 where the
-    spread is the observed one, `p_equivalence` that of TOST for ±`margin` at the last look.
+    `interval` is the 95 % t interval, `detectable` the smallest effect that as many seeds detect with power 0.8 at the
+    observed spread, `p_equivalence` the p of TOST for ±`margin` at the last look.
     """
 
     differences: tuple[float, ...]
@@ -178,14 +180,14 @@ class Comparison:
 
     @property
     def seeds(self) -> int:
-        """How many pairs there are."""
+        """Number of pairs."""
         return len(self.differences)
 
 
 def compare(differences: Iterable[float], margin: float) -> Comparison:
-    """What paired differences say; with one seed their mean alone.
+    """Compute the statistics of paired differences; for one seed, only the mean.
 
-    Equal differences tell nothing about other seeds: no t test can be made of them, unless all of them are 0.
+    If all differences are equal, there is no t test, except if all are 0.
     """
     values = np.asarray(tuple(differences), dtype=np.float64)
     assert values.ndim == 1 and len(values) and np.isfinite(values).all(), values
@@ -212,12 +214,13 @@ def compare(differences: Iterable[float], margin: float) -> Comparison:
 
 
 def with_examples(differences: Iterable[float], variance: float) -> tuple[Interval, float] | None:
-    """The 95 % interval of a mean difference over seeds *and* examples, and the two-sided p that it is 0; None for a
-    single seed.
+    """Return the 95 % interval of a mean difference over seeds *and* examples, and the two-sided p that it is 0; None
+    for a single seed.
 
-    `variance` is what examples, or texts, add to the mean, all seeds being measured on the same ones. The variance of
-    the mean is that over seeds plus this one; degrees of freedom follow Welch and Satterthwaite, with examples enough
-    to know theirs. What seed and example do together is in both, so that the sum is too large rather than too small.
+    `variance` is the part of the mean's variance due to examples or texts, which all seeds share. The variance of the
+    mean is the variance over seeds plus this one. Degrees of freedom follow Welch and Satterthwaite, with the variance
+    over examples taken as known. Both variances include the interaction of seed and example, so the sum is too large
+    rather than too small.
     """
     from scipy.special import stdtr, stdtrit
 
@@ -236,7 +239,7 @@ def with_examples(differences: Iterable[float], variance: float) -> tuple[Interv
 
 
 def seed_interval(by_seed: Iterable[float]) -> Interval | None:
-    """The 95 % t interval of a mean over seeds of pre-training; None for a single one."""
+    """Return the 95 % t interval of a mean over pre-training seeds; None for a single seed."""
     values = np.array(list(by_seed))
     if len(values) < 2:
         return None
@@ -245,8 +248,8 @@ def seed_interval(by_seed: Iterable[float]) -> Interval | None:
 
 
 def verdict(comparison: Comparison, p_difference: float | None, p_equivalence: float | None) -> str:
-    """What may be claimed at the last look, from p-values that are corrected for the family. Before the first look that
-    is no difference and no equivalence."""
+    """Return what may be claimed at the last look, from p-values corrected over the family. Before the first look,
+    neither a difference nor equivalence is claimed."""
     look = last_look(comparison.seeds)
     if look is None or p_difference is None:
         return "too few seeds"
@@ -258,13 +261,13 @@ def verdict(comparison: Comparison, p_difference: float | None, p_equivalence: f
 
 
 def collapsed_seeds(arms: Mapping[str, Mapping[int, float]]) -> dict[str, tuple[int, ...]]:
-    """The seeds of each arm, given as values by seed, that lie far from the arm's other seeds; arms without any are
-    left out, and so are those of fewer than four seeds.
+    """Return the seeds of each arm, given as values by seed, that lie far from the arm's other seeds. Arms without such
+    seeds, and arms with fewer than four seeds, are left out.
 
-    Far is more than six robust standard deviations from the arm's median, without what a seed does to all arms alike
-    (its median over arms, from eight on). A deviation is 1.4826 times the median distance, of the arm or, where that
-    is larger, in the middle of all arms. Of sound studies with normal noise at most 5 % have such a seed, of those with
-    four seeds 7 %.
+    "Far" means more than six robust standard deviations from the arm's median, after subtracting the effect that a seed
+    has on all arms (its median over arms, if there are at least eight). A robust deviation is 1.4826 times the median
+    distance, of the arm or the median of all arms, whichever is larger. At most 5 % of sound studies with normal noise
+    have such a seed, 7 % of those with four seeds.
     """
     names = [name for name, arm in arms.items() if len(arm) >= SEEDS_FOR_A_COLLAPSE]
     if not names:

@@ -1,7 +1,7 @@
-"""Two rows → their differences by seed of pre-training, in GLUE, held-out losses and readouts.
+"""Pair two rows: their differences by pre-training seed, in GLUE, held-out losses and readouts.
 
-GLUE means are always comparable, held-out losses only where both sides read the same text in the same tokens and
-lengths; nothing missing is filled in.
+GLUE means are always comparable, held-out losses only if both sides read the same text with the same tokens and
+lengths. Missing values are not imputed.
 """
 
 import statistics
@@ -25,20 +25,20 @@ LADDER, OWN_RATES = "ladder", "own rates"
 
 @dataclass(frozen=True)
 class Delta:
-    """A variant less its base in one `quantity` (a key of `QUANTITIES`), by seed of pre-training.
+    """A variant minus its base in one `quantity` (a key of `QUANTITIES`), by pre-training seed.
 
-    `corpus` is what a loss was measured on; empty for GLUE, and where no corpus was measured on both sides. `context`
-    is the common one, in tokens, of bits per byte. Where `reason` says why there is nothing to compare, `differences`
-    are empty and `comparison` is None. `notes` name seeds that only one side has, `seeds` are those that both have,
-    `ids` are the records.
+    `corpus` is the corpus of a loss; empty for GLUE, and if no corpus was measured on both sides. `context` is the
+    common context, in tokens, of bits per byte. If there is nothing to compare, `reason` says why, `differences` is
+    empty and `comparison` is None. `notes` name the seeds of only one side, `seeds` are the common seeds, `ids` are the
+    records.
 
     `p_family` (joint sign flips) and `p_equivalence_holm` are corrected over all deltas of the same design and
-    quantity, a loss on each corpus by itself, at the last look. `arms` are the values of both sides by seed, with those
-    that have no partner; `collapsed` says which of the paired ones lie far from their arm's others. With such seeds
-    `p_family` is the larger of two, with and without them: an effect is claimed only where it does not rest on them.
-    `examples` is the 95 % interval over development examples, texts or items at these seeds, `variance` theirs in the
-    mean difference; None where `no_examples` says why, or where records hold no number for each. `both` is the interval
-    over seeds and examples, `p_both` the p that goes with it. `answers` are those of both sides to a readout, by seed.
+    quantity, separately for each corpus of a loss, at the last look. `arms` are the values of both sides by seed,
+    including unpaired ones; `collapsed` names the paired seeds that lie far from their arm's other seeds. With such
+    seeds, `p_family` is the larger of the values with and without them, so that no claim depends on them. `examples` is
+    the 95 % interval over development examples, texts or items at these seeds, `variance` their variance in the mean
+    difference; None if `no_examples` says why, or if records have no numbers per example. `both` is the interval over
+    seeds and examples, `p_both` its p. `answers` are the readout scores of both sides, by seed.
     """
 
     variant: str
@@ -71,22 +71,22 @@ class Delta:
 
     @property
     def place(self) -> tuple[str, str, str, str]:
-        """What a forecast of it names."""
+        """(variant, base, quantity, corpus), by which forecasts refer to it."""
         return self.variant, self.base, self.quantity, self.corpus
 
     @property
     def family(self) -> tuple[str, str]:
-        """The tests that are corrected together."""
+        """Key of the family of tests that are corrected together."""
         return self.design, self.measured
 
     @property
     def facets(self) -> dict[str, str]:
-        """What the page filters by."""
+        """Values that the page filters by."""
         return facets(self.quantity, self.corpus, "own" if self.design == OWN_RATES else "shared")
 
     @property
     def verdict(self) -> str:
-        """What may be claimed, with the seeds that collapsed; empty where nothing is compared."""
+        """What may be claimed, with the collapsed seeds; empty if nothing is compared."""
         if self.comparison is None:
             return ""
         difference, equivalence = self.p_family, self.p_equivalence_holm
@@ -99,7 +99,8 @@ class Delta:
 
 
 def pair_all(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Iterator[Delta]:
-    """Two rows in GLUE means over `tasks`, held-out losses and readouts; not compared where a side did not train."""
+    """Yield the deltas of two rows in GLUE means over `tasks`, held-out losses and readouts; none are compared if a
+    side is untrained."""
     untrained = "; ".join(filter(None, (variant.untrained, base.untrained)))
     glue = pair_glue(variant, base, tasks, group)
     for delta in (glue, *pair_losses(variant, base), *pair_readouts(variant, base)):
@@ -107,7 +108,7 @@ def pair_all(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Ite
 
 
 def pair_glue(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Delta:
-    """Mean scores over the tasks, in points. A side that lacks a task has no mean."""
+    """Return the delta of mean scores over the tasks, in points. A side that lacks a task has no mean."""
     empty = Delta(variant.name, base.name, "GLUE")
     ours, theirs = variant.mean_over(tasks), base.mean_over(tasks)
     if ours is None or theirs is None:
@@ -121,7 +122,7 @@ def pair_glue(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> De
 
 
 def relative_change(variant: Row, base: Row, tasks: Sequence[str]) -> float | None:
-    """The relative change of the mean score over the seeds that both have, in percent."""
+    """Return the relative change of the mean score over the common seeds, in percent."""
     ours, theirs = variant.mean_over(tasks), base.mean_over(tasks)
     if ours is None or theirs is None or why_scores_not_paired(variant, base, tasks):
         return None
@@ -138,9 +139,9 @@ def _why_no_mean(row: Row, tasks: Sequence[str], group: Group) -> str:
 
 
 def pair_losses(variant: Row, base: Row) -> tuple[Delta, ...]:
-    """Held-out losses in nats a token on every corpus that both were measured on, the variant's own first; only of
-    models that read it in the same tokens and lengths. Where nothing can be compared, one pair that says why, and
-    behind it the losses in bits per byte where both were measured in a common context."""
+    """Return the deltas of held-out losses, in nats a token, on every common corpus, the variant's own first, for
+    models with the same tokens and lengths. If losses cannot be compared, return one delta with the reason, followed by
+    deltas in bits per byte if both were measured in a common context."""
     empty, shared = Delta(variant.name, base.name, "loss"), shared_corpora([variant, base])
     if reason := why_not_paired(variant, base):
         return (replace(empty, reason=reason),)
@@ -154,7 +155,7 @@ def pair_losses(variant: Row, base: Row) -> tuple[Delta, ...]:
 
 
 def shared_corpora(rows: Sequence[Row]) -> list[str]:
-    """The corpora that all rows were measured on: the one that the first was trained on, then the others by name."""
+    """Return the corpora that all rows were measured on: first the training corpus of the first row, then by name."""
     return _own_first(set.intersection(*(set(row.losses) for row in rows)), rows[0]) if rows else []
 
 
@@ -164,7 +165,7 @@ def _own_first(corpora: Iterable[str], row: Row) -> list[str]:
 
 
 def why_losses_differ(first: Row, second: Row) -> str:
-    """Why the losses of two rows on one text are of different things; empty where they are of the same."""
+    """Return why the losses of two rows on one text cannot be compared; empty if they can."""
     ours, theirs = first.recipe.pretraining, second.recipe.pretraining
     if ours == theirs:
         return "both have the same weights"
@@ -183,7 +184,7 @@ def _why_no_shared_loss(variant: Row, base: Row) -> str:
 
 
 def _pairs_in_bits(variant: Row, base: Row) -> Iterator[Delta]:
-    """Bits per byte on every corpus in the longest context that both were measured in, the variant's own first."""
+    """Yield deltas in bits per byte on every common corpus, the variant's own first, in the longest common context."""
     first, second = variant.bits_per_byte, base.bits_per_byte
     longest = dict(sorted(first.keys() & second.keys()))
     for corpus in _own_first(longest, variant):
@@ -193,8 +194,8 @@ def _pairs_in_bits(variant: Row, base: Row) -> Iterator[Delta]:
 
 
 def pair_readouts(variant: Row, base: Row) -> Iterator[Delta]:
-    """Every readout on every corpus that both answered, the variant's own first; only of models that were asked the
-    same, and losses a token only of models with the same tokens."""
+    """Yield the deltas of every readout on every common corpus, the variant's own first; only between answers to the
+    same items. Losses per token require the same tokens."""
     if variant.recipe.pretraining == base.recipe.pretraining or why_not_paired(variant, base):
         return
     corpora = _own_first(set(variant.answers.corpus) & set(base.answers.corpus), variant)
@@ -206,7 +207,7 @@ def pair_readouts(variant: Row, base: Row) -> Iterator[Delta]:
 
 
 def _subtract_answers(empty: Delta, ours: pd.DataFrame, theirs: pd.DataFrame) -> Delta:
-    """The differences at the seeds at which both were asked the same."""
+    """Subtract the answers at the seeds at which both models were asked the same items."""
     first, second = ({(each.items, each.seed): each for each in frame.itertuples()} for frame in (ours, theirs))
     asked = Counter(items for items, _ in first.keys() & second.keys())
     if not asked:
@@ -223,7 +224,7 @@ def _subtract_answers(empty: Delta, ours: pd.DataFrame, theirs: pd.DataFrame) ->
 
 
 def _subtract(empty: Delta, ours: Estimate, theirs: Estimate) -> Delta:
-    """The differences at the seeds that both sides have; what only one side has is named."""
+    """Subtract at the common seeds; notes name the seeds of only one side."""
     common = sorted(ours.by_seeds.keys() & theirs.by_seeds.keys())
     alone = {name: each.by_seeds.keys() - set(common) for name, each in ((empty.variant, ours), (empty.base, theirs))}
     notes = [
@@ -240,13 +241,13 @@ def _subtract(empty: Delta, ours: Estimate, theirs: Estimate) -> Delta:
 
 
 def _subtract_losses(empty: Delta, variant: Row, base: Row, ours: Estimate, theirs: Estimate) -> Delta:
-    """The same with the ids of the runs, and without seeds that were measured on other held-out documents."""
+    """Subtract losses and add the run ids; seeds measured on different held-out documents are left out."""
     delta = _subtract(empty, ours, theirs)
     runs = pd.concat([variant.runs, base.runs])
     heldout = pd.concat([variant.heldout, base.heldout])
     known = heldout[(heldout.corpus == delta.corpus) & heldout.texts.notna()]
     named = dict(zip(known.run, known.texts, strict=True))
-    # runs from before there were names of texts had all the same rule
+    # runs recorded before texts had names all used the same rule
     texts = runs.id.map(lambda run: named.get(run, "")).groupby(runs.seed).nunique()
     odd = [seed for seed in delta.differences if texts[seed] > 1]
     kept = {seed: difference for seed, difference in delta.differences.items() if seed not in odd}

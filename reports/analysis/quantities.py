@@ -1,4 +1,4 @@
-"""What is measured: GLUE, held-out losses and readouts, each with its unit and the margin of equivalence."""
+"""Measured quantities: GLUE, held-out losses and readouts, each with its unit and equivalence margin."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ POINTS, NATS = "points", "nats a token"
 
 @dataclass(frozen=True)
 class Quantity:
-    """How a quantity is told. Differences within ±`margin` are equivalent, for the `reason`. Points are better higher,
-    everything else lower; `shares_tokens` says that only models with one tokenizer can be compared."""
+    """A measured quantity. Differences within ±`margin` are equivalent; `reason` justifies the margin. Higher is better
+    for points, lower for all other units. `shares_tokens` restricts comparisons to models with the same tokenizer."""
 
     name: str
     unit: str
@@ -25,17 +25,17 @@ class Quantity:
 
     @property
     def better(self) -> str:
-        """Which values are better."""
+        """Better direction: "higher" or "lower"."""
         return "higher" if self.unit == POINTS else "lower"
 
     @property
     def digits(self) -> int:
-        """Printed digits behind the point."""
+        """Number of printed decimals."""
         return 2 if self.unit == POINTS else 4
 
     @property
     def factor(self) -> int:
-        """From what records hold to the unit."""
+        """Factor from the values of records to the unit."""
         return POINTS_OF_SCORE if self.unit == POINTS else 1
 
 
@@ -53,16 +53,16 @@ READOUTS: Mapping[ReadoutName, Quantity] = {
     "cloze": Quantity("cloze", POINTS, 3.0, "three times the noise of 1,000 items, 1.0"),
     "pairs": Quantity("minimal pairs", POINTS, 5.0, "three times the noise of 360 pairs, 1.6"),
 }
-"""In the order of tables."""
+"""Readouts in the order of tables."""
 OF_READOUTS = frozenset(each.name for each in READOUTS.values())
 QUANTITIES: Mapping[str, Quantity] = {each.name: each for each in (*_WITH_REASONS, *READOUTS.values())}
 
 
 def estimate_answers(answers: pd.DataFrame, quantity: str) -> Estimate:
-    """The values of records of one readout, in its unit."""
+    """Return the values of one readout by seed, in its unit."""
     return estimate_by_seed(answers.seed, (QUANTITIES[quantity].factor * each.value for each in answers.answer))
 
 
 def name_measurement(quantity: str, corpus: str, context: int | None = None) -> str:
-    """GLUE, or loss with the corpus that it was measured on, and with the context if that is none of their own."""
+    """Return the name of a measurement: the quantity, with the corpus and the context where given."""
     return quantity + (f" on {corpus}" if corpus else "") + (f", {context} tokens" if context else "")

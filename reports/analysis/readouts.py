@@ -1,6 +1,6 @@
-"""Readouts: how their units scatter in a difference of two models, and which tell arms apart.
+"""Readouts: variance over units in a difference of two models, and signal-to-noise ratio between arms.
 
-A readout's value is a sum of numerators over a sum of denominators, one of each a unit: a stretch of text or an item.
+A readout's value is a sum of numerators over a sum of denominators, one of each per unit: a stretch of text or an item.
 """
 
 import math
@@ -26,7 +26,7 @@ LEAST_SEEDS = 2
 
 
 def influence(answer: ReadoutScore) -> Array:
-    """(units,) float32: what each unit adds to the error of the value, which is their mean.
+    """Return the contribution of each unit to the error of the value, (units,) float32; the error is their mean.
 
     The value is a ratio of two sums; to first order its error is the mean of (numerator − value · denominator) over the
     mean denominator.
@@ -42,11 +42,11 @@ def _influence(numerators: str, denominators: str | None, units: int) -> Array:
 
 
 def paired_variance(pairs: Sequence[tuple[ReadoutScore, ReadoutScore]]) -> float | None:
-    """The variance that units give to the mean over seeds of a difference of two models, of which each pair has the
-    answers at one seed; None for a single unit.
+    """Return the variance due to units in the mean over seeds of a difference of two models; None for a single unit.
+    Each pair has the answers of both models at one seed.
 
-    Both models and all seeds are asked about the same units, so that it is the variance over units of their mean
-    difference over seeds, divided by their number.
+    All models and seeds have the same units. The result is therefore the variance over units of their mean difference
+    over seeds, divided by the number of units.
     """
     units = pairs[0][0].units
     if units < 2:
@@ -57,8 +57,8 @@ def paired_variance(pairs: Sequence[tuple[ReadoutScore, ReadoutScore]]) -> float
 
 @dataclass(frozen=True)
 class SignalToNoise:
-    """How well a readout tells arms apart: the standard deviation of the arms' means, and that of seeds within arms,
-    pooled. `seeds` is how many runs there are in all, `readout` the quantity of deltas."""
+    """How well a readout separates arms: the standard deviation of the arms' means, and the pooled one of seeds within
+    arms. `seeds` is the total number of runs, `readout` the quantity of deltas."""
 
     name: str
     readout: str
@@ -71,13 +71,13 @@ class SignalToNoise:
 
     @property
     def ratio(self) -> float | None:
-        """Signal to noise; None where seeds do not differ at all."""
+        """Signal-to-noise ratio; None if seeds do not differ at all."""
         return self.between_arms / self.between_seeds if self.between_seeds > 0 else None
 
 
 def find_signals(group: Group) -> tuple[SignalToNoise, ...]:
-    """Every readout, held-out loss and task of GLUE in which at least two arms of the ladder that trained have at least
-    two seeds each; the best one first."""
+    """Return the signals of every readout, held-out loss and GLUE task with at least two trained arms of at least two
+    seeds each, the best first."""
     rows = [row for row in group.last_rows.values() if row.has_records and not row.untrained]
     found = [signal for each in _measurements(rows) if (signal := _signal(*each)) is not None]
     return tuple(sorted(found, key=lambda signal: -(signal.ratio or math.inf)))
@@ -87,7 +87,7 @@ Arms = Mapping[str, tuple[Estimate, Iterable[str]]]
 
 
 def _measurements(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, str, str], Arms]]:
-    """((name, readout, corpus), arms) of all that is measured, each with arms that can be compared."""
+    """Yield ((name, readout, corpus), arms) for every measurement, each with comparable arms only."""
     for readout, quantity in READOUTS.items():
         comparable = of_most(rows, lambda row: row.tokens) if quantity.shares_tokens else rows
         items = Counter(name for row in comparable for name in row.answers["items"][row.answers.readout == readout])
@@ -130,7 +130,7 @@ FACTS = ("readout", "unit", "arms", "runs", "between_arms", "between_seeds", "si
 
 
 def signals_table(signals: Sequence[SignalToNoise], group: Group) -> Table:
-    """One line a readout."""
+    """Return a table with one line per readout."""
     shown, facts = [], []
     for each in signals:
         unit, digits = QUANTITIES[each.readout].unit, QUANTITIES[each.readout].digits

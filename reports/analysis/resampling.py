@@ -1,7 +1,7 @@
-"""The bootstrap over development examples: every metric of a task recomputed for each resample, exactly and at once.
+"""Bootstrap over development examples: every metric of a task is recomputed exactly for all resamples at once.
 
-A resample is a number of copies of each example. It depends on the task and its number of examples alone, so all models
-are scored on the same resamples, whoever computes them. Examples with equal label and prediction are one pattern.
+A resample is a number of copies of each example. It depends only on the task and its number of examples, so all models
+are scored on the same resamples. Examples with equal label and prediction form one pattern.
 """
 
 from collections import defaultdict
@@ -26,12 +26,12 @@ Predictions = Mapping[str, Array]  # by validation split: logits (examples, clas
 
 DRAWS = 1000
 RESAMPLED = "score"
-"""The array of a collected trial: its score on each resample."""
+"""Name of the array of a collected trial: its score on each resample."""
 
 
 class StoredPredictions:
-    """Scores of trials on resamples, as far as a folder of runs has them; reads each file once. What is not there is
-    `MissingData`, whose sentence says what."""
+    """Scores of trials on resamples, as far as a folder of runs has them; reads each file once. Raises `MissingData`
+    with the reason if something is missing."""
 
     def __init__(self, root: Path, studies: Mapping[str, GlueStudy]) -> None:
         self._layout = Layout(root)
@@ -44,11 +44,11 @@ class StoredPredictions:
         self._resampled: dict[str, Array] = {}
 
     def resampled(self, task: str, trial_id: str, weights: str) -> Array:
-        """The score of a trial on each resample of the development examples, 0..1: (DRAWS). From a collected folder,
-        else from its predictions.
+        """Return the score of a trial on each resample of the development examples, 0..1: (DRAWS). It is read from a
+        collected folder, else computed from predictions.
 
         Raises:
-            MissingData: these are not there or cannot be read.
+            MissingData: the files are missing or cannot be read.
         """
         if trial_id not in self._resampled:
             self._resampled[trial_id] = self._resample(task, trial_id, weights)
@@ -66,8 +66,8 @@ class StoredPredictions:
             raise MissingData(str(error)) from error
 
     def _labels_of(self, task: str, weights: str) -> Predictions:
-        """The true labels of a task's validation splits, from any encoding of the examples that the studies on these
-        weights have: tokenizer and length change no label."""
+        """Return the true labels of a task's validation splits, from any encoding used by the studies on these weights,
+        since tokenizer and length do not change labels."""
         origins = self._origins.get((task, weights), set())
         if len(origins) != 1:
             raise MissingData(f"the labels of {TASKS[task].title} are not known")
@@ -86,10 +86,10 @@ class StoredPredictions:
 
 
 def _stored_arrays(path: Path, names: Sequence[str]) -> Mapping[str, Array]:
-    """The named arrays of a file.
+    """Read the named arrays of a file.
 
     Raises:
-        MissingData: the file is not there or cannot be read.
+        MissingData: the file is missing or cannot be read.
     """
     try:
         return read_arrays(path, names)
@@ -102,23 +102,23 @@ def _stored_arrays(path: Path, names: Sequence[str]) -> Mapping[str, Array]:
 def resampled_differences(
     variant: Row, base: Row, tasks: Sequence[str], stored: StoredPredictions, seeds: Sequence[Seeds]
 ) -> Array:
-    """A GLUE delta on each resample of the development examples, in points, (DRAWS): the seeds stay as they are.
+    """Return a GLUE delta on each resample of the development examples, in points, (DRAWS). Seeds are not resampled.
 
     The same examples are drawn for both sides and all seeds.
 
     Raises:
-        MissingData: predictions or labels of some trial are not there.
+        MissingData: predictions or labels of some trial are missing.
     """
     differences = [resample(variant, task, stored, seeds) - resample(base, task, stored, seeds) for task in tasks]
     return np.asarray(POINTS_OF_SCORE * np.mean(differences, axis=0))
 
 
 def resample(row: Row, task: str, stored: StoredPredictions, seeds: Sequence[Seeds]) -> Array:
-    """A row's score on each resample of the development examples, 0..1: (DRAWS). It is the mean over pre-training seeds
-    of the means over their fine-tuning seeds.
+    """Return a row's score on each resample of the development examples, 0..1: (DRAWS). It is the mean over
+    pre-training seeds of the means over their fine-tuning seeds.
 
     Raises:
-        MissingData: predictions or labels of some trial are not there.
+        MissingData: predictions or labels of some trial are missing.
     """
     ids, weights = row.cells[task].ids, row.runs.id.iloc[0]
     scores = np.stack([stored.resampled(task, ids[each], weights) for each in seeds], axis=1)
@@ -129,8 +129,8 @@ def resample(row: Row, task: str, stored: StoredPredictions, seeds: Sequence[See
 
 
 def resampled_scores(task: Task, predictions: Predictions, labels: Predictions, draws: int = DRAWS) -> Array:
-    """The task's score, 0..1, on each resample: (draws). NaN where a metric has no value on a resample. Splits are
-    resampled each by itself.
+    """Return the task's score, 0..1, on each resample: (draws). NaN if a metric has no value on a resample. Splits are
+    resampled separately.
 
     Raises:
         ValueError: predictions and labels have different numbers of examples.
@@ -149,7 +149,7 @@ def resampled_scores(task: Task, predictions: Predictions, labels: Predictions, 
 
 @lru_cache(maxsize=8)
 def copies_of_examples(task: str, split: str, examples: int, draws: int) -> Array:
-    """How often each example is in each resample: (draws, examples)."""
+    """Return how often each example is in each resample: (draws, examples)."""
     random = np.random.default_rng(int(identity([task, split, examples]), 16))
     return np.stack(
         [
@@ -160,7 +160,7 @@ def copies_of_examples(task: str, split: str, examples: int, draws: int) -> Arra
 
 
 def _pattern_weights(copies: Array, place: Array) -> Array:
-    """How often each pattern is in each resample, (draws, patterns), from the pattern of each example."""
+    """Return how often each pattern is in each resample, (draws, patterns), from the pattern of each example."""
     patterns = int(place.max()) + 1
     if patterns == len(place):
         return copies[:, np.argsort(place)].astype(np.float64)
@@ -168,9 +168,9 @@ def _pattern_weights(copies: Array, place: Array) -> Array:
 
 
 def weighted_metric(metric: Metric, true: Array, predicted: Array, weights: Array) -> Array:
-    """A metric of patterns (patterns) that count as often as their weights (draws, patterns) say: (draws).
+    """Return a metric, (draws), of patterns (patterns) weighted by their counts (draws, patterns).
 
-    The conventions for constants are those of `neobert.glue.metrics`, with NaN for what is undefined there.
+    The conventions for constants are those of `neobert.glue.metrics`, with NaN for undefined values.
     """
     if metric == "accuracy":
         return weights @ (predicted == true) / weights.sum(axis=1)
@@ -184,7 +184,7 @@ def weighted_metric(metric: Metric, true: Array, predicted: Array, weights: Arra
 
 
 def _of_confusion(metric: Metric, true: Array, predicted: Array, weights: Array) -> Array:
-    """F1 of class 1 or Matthews' correlation of two classes; 0 where a denominator is 0."""
+    """Return F1 of class 1 or Matthews' correlation of two classes; 0 if the denominator is 0."""
     hits, only_predicted = weights @ (predicted & true), weights @ (predicted & ~true)
     only_true, neither = weights @ (~predicted & true), weights @ (~predicted & ~true)
     above, below = 2 * hits, 2 * hits + only_predicted + only_true
@@ -196,12 +196,12 @@ def _of_confusion(metric: Metric, true: Array, predicted: Array, weights: Array)
 
 
 def _centred(values: Array, weights: Array) -> Array:
-    """Values less their mean over the examples of each resample: (draws, patterns)."""
+    """Subtract from values their mean over the examples of each resample: (draws, patterns)."""
     return values - (weights @ values / weights.sum(axis=1))[:, None]
 
 
 def _centred_ranks(values: Array, weights: Array) -> Array:
-    """The rank of every value among the examples of each resample less the mean rank, (draws, patterns); ties share."""
+    """Return the rank of every value within each resample minus the mean rank, (draws, patterns); ties share a rank."""
     _, group = np.unique(values, return_inverse=True)
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))

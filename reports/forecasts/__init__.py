@@ -1,1 +1,1 @@
-"""What larger runs will measure, from smaller ones, and how it came out. Nothing is imported here."""
+"""Forecasts of larger runs from smaller ones, and their outcomes. Nothing is imported here."""

@@ -1,7 +1,7 @@
-"""What small budgets measured → a forecast of what a larger one will measure.
+"""Make forecasts for a larger budget from the records of smaller ones.
 
-A budget is a scale with a share of its steps, in runs of their own: on its way a longer run has not decayed its rate,
-so that its checkpoints stand for no shorter run.
+A budget is a scale with a share of its steps, in separate runs. Checkpoints of a longer run cannot replace a shorter
+run, because their learning rate has not decayed.
 """
 
 import math
@@ -41,11 +41,11 @@ class Budget:
 
     @property
     def name(self) -> str:
-        """As commands take it: laptop@steps0.25."""
+        """Name as used by commands, such as laptop@steps0.25."""
         return f"{self.scale}{self.suffix}"
 
     def compute(self, variant: Variant, vocabulary: Vocabulary) -> float:
-        """Floating-point operations of a run of a variant, if every slot held a token."""
+        """Return the floating-point operations of a variant's run, if all slots were tokens."""
         own = variant if self.share == 1 else shorter(variant, self.share)
         recipe = scaled(own.recipe, self.scale, vocabulary).pretraining
         return sum(
@@ -55,10 +55,10 @@ class Budget:
 
 
 def scale_named(name: str) -> Scale:
-    """A scale by its name.
+    """Return a scale by its name.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such scale.
     """
     if name not in known_scales():
         raise ValueError(f"{name!r} is no scale: {did_you_mean(name, known_scales())}")
@@ -66,10 +66,10 @@ def scale_named(name: str) -> Scale:
 
 
 def budget_named(name: str) -> Budget:
-    """A budget by its name.
+    """Return a budget by its name.
 
     Raises:
-        ValueError: it has no scale, or no share of the steps as names have it.
+        ValueError: the name has no known scale, or no valid share of the steps.
     """
     scale, mark, text = name.partition(MARK)
     if mark and TEXT.fullmatch(text) is None:
@@ -78,14 +78,14 @@ def budget_named(name: str) -> Budget:
 
 
 def budgets_on_record(evidence: Evidence, scale: Scale, data: str) -> list[Budget]:
-    """The shares of a scale's steps that have records."""
+    """Return the budgets with shares of a scale's steps that have records."""
     runs = select_group(evidence.runs, scale, data)
     return [Budget(scale, share) for share in shares(name for names in runs.variants for name in names)]
 
 
 def make_forecast(evidence: Evidence, scale: Scale, data: str, budgets: Sequence[Budget], seeds: int) -> Forecast:
-    """What the whole steps of a scale will measure in the mean of so many seeds, from the records of some budgets. Of
-    budgets of other scales, whose losses are of other tokens and lengths, signs alone.
+    """Forecast the means over this many seeds at the full steps of a scale, from the records of some budgets. Budgets
+    of other scales only give signs, as their losses have other tokens and lengths.
 
     Raises:
         ValueError: all that could be forecast is recorded already, or a budget is not smaller.
@@ -140,7 +140,7 @@ def make_forecast(evidence: Evidence, scale: Scale, data: str, budgets: Sequence
 
 
 def differences_at(budget: Budget, group: Group) -> Iterator[Delta]:
-    """Every step of the ladder in every quantity that is recorded at a budget; where none can be compared, why."""
+    """Yield the deltas of every ladder step and quantity recorded at a budget, or the reason why there are none."""
     tasks, rows = find_bars(group).tasks, group.compared_rows
     for variant in ladder().values():
         base = variant.parent.name if variant.parent else ""
@@ -157,7 +157,7 @@ Known = Mapping[Place, Mapping[Budget, Delta]]
 def _measured(
     budgets: Sequence[Budget], groups: Mapping[Scale, Group]
 ) -> tuple[dict[Place, dict[Budget, Delta]], dict[tuple[str, str], list[str]]]:
-    """The differences at each budget; and by pair why there are none."""
+    """Return the differences at each budget, and by pair the reasons for missing ones."""
     found: dict[Place, dict[Budget, Delta]] = defaultdict(dict)
     reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
     for budget in budgets:
@@ -172,7 +172,7 @@ def _measured(
 def _why_left_out(
     found: Known, reasons: Mapping[tuple[str, str], Sequence[str]], recorded: set[Place], budgets: Sequence[Budget]
 ) -> Iterator[str]:
-    """A sentence for each step that has records at some budget and no forecast."""
+    """Yield a sentence for each step that has records at some budget but no forecast."""
     enough = {place[:2] for place, own in found.items() if len(own) >= LEAST_BUDGETS or place in recorded}
     for place, own in found.items():
         if len(own) < LEAST_BUDGETS <= len(budgets) and place not in recorded:
@@ -183,7 +183,7 @@ def _why_left_out(
 
 
 def describe_place(place: Place) -> str:
-    """What a forecast is about, for people."""
+    """Describe the subject of a forecast."""
     variant, base, quantity, corpus = place
     return f"{variant} against {base} ({name_measurement(quantity, corpus)})"
 
@@ -191,7 +191,7 @@ def describe_place(place: Place) -> str:
 def _predict(
     family: Known, octaves: Mapping[tuple[str, Budget], float], seeds: int, *, is_of_signs: bool
 ) -> Iterator[Predicted]:
-    """Of the differences in one quantity, a loss on each corpus by itself."""
+    """Yield the predictions for the differences in one quantity (and corpus, for a loss)."""
     by_octaves = {
         place: {octaves[place[0], budget]: delta.differences for budget, delta in own.items()}
         for place, own in family.items()
@@ -223,7 +223,7 @@ def _predict(
 
 
 def _ids_at(evidence: Evidence, groups: Sequence[tuple[Scale, str]], target: Budget) -> set[str]:
-    """The records of a scale that are there and are of no smaller budget."""
+    """Return the existing records of a scale at its full steps."""
     found: set[str] = set()
     for scale, data in groups:
         runs = select_group(evidence.runs, scale, data)

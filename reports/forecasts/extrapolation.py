@@ -1,9 +1,9 @@
-"""Differences measured at small budgets → a distribution of what a larger budget will measure, from their trends.
+"""Extrapolate differences measured at small budgets to a distribution of the difference at a larger budget.
 
-A difference starts anywhere and moves with the logarithm of compute. How far the differences of one family move is
-learnt from all of them, and from three budgets on also how straight. So a family whose differences hardly moved
-between two small budgets is expected to go on so, and one that moved gets wide intervals. docs/statistics.md says how
-often they hold.
+A difference may start anywhere and moves with the logarithm of compute. The size of movements is estimated from all
+differences of a family and, with at least three budgets, also how straight they are. A family whose differences hardly
+moved between two small budgets is expected to stay so; one that moved gets wide intervals. docs/statistics.md reports
+their coverage.
 """
 
 import math
@@ -20,24 +20,25 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 COVERAGE = 0.8
 STRAIGHT_SHARES = {0.0: 0.5, 0.5: 0.25, 1.0: 0.25}
-"""Of a movement's variance, what goes on in a straight line, with prior probabilities. Two budgets cannot tell it, so
-that none is taken to: then intervals hold for straight lines too, since a movement is as large as the one before it."""
+"""Shares of a movement's variance that continue in a straight line, with prior probabilities. Two budgets cannot
+determine the share, so 0 is used. The intervals then hold for straight lines too, since a movement is as large as the
+one before it."""
 MOVEMENTS = 20
-"""Typical movements an octave that are weighed, from a thousandth of the family's scale to ten times it."""
+"""Number of grid values of the typical movement per octave, from 0.001 to 10 times the family's scale."""
 TAIL_DEGREES = 3
-"""Degrees of freedom of the movements in a family: one difference may move much further than the others."""
+"""Degrees of freedom of the movements in a family: a single difference may move much further than the others."""
 TAIL_FACTORS = (0.25, 256.0, 7)
-"""The smallest and the largest factor on the variance of a movement, and how many are weighed."""
+"""Smallest and largest factor on the variance of a movement, and the number of grid values."""
 PRIOR_DEGREES = 4
-"""Seeds' variances of one difference are drawn towards the family's as if it had so many more degrees of freedom."""
+"""Weight of the family's variance over seeds in that of one difference, as additional degrees of freedom."""
 NODES = 5
 Measured = Mapping[float, Mapping[int, float]]
-"""One difference: {octaves of compute to the budget that is forecast, below 0: {seed: difference}}."""
+"""One difference: {octaves of compute relative to the forecast budget, below 0: {seed: difference}}."""
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """What is expected of the mean of a difference over seeds: a mixture of normal distributions."""
+    """Predictive distribution of the mean of a difference over seeds: a mixture of normal distributions."""
 
     weights: Array
     means: Array
@@ -49,23 +50,23 @@ class Outlook:
 
     @property
     def probability_above_zero(self) -> float:
-        """The probability that the larger budget measures a difference above 0."""
+        """Probability that the difference at the larger budget is above 0."""
         return min(max(1 - self.share_below(0.0), 0.0), 1.0)
 
     @property
     def interval(self) -> Interval:
-        """The 80 % interval, which leaves out as much on each side."""
+        """The central 80 % interval."""
         tail = (1 - COVERAGE) / 2
         return self.quantile(tail), self.quantile(1 - tail)
 
     def share_below(self, value: float) -> float:
-        """The probability of a difference below a value."""
+        """Return the probability of a difference below a value."""
         from scipy.special import ndtr
 
         return float(self.weights @ ndtr((value - self.means) / self.deviations))
 
     def quantile(self, share: float) -> float:
-        """The difference that has this probability below it."""
+        """Return the quantile of the difference."""
         from scipy.optimize import brentq
         from scipy.special import ndtri
 
@@ -77,10 +78,10 @@ class Outlook:
 
 
 def extrapolate(family: Sequence[Measured], seeds: int) -> list[Outlook]:
-    """The outlook on each difference of a family, as the mean over so many new seeds will measure it.
+    """Return the outlook for each difference of a family, as a mean over this many new seeds.
 
     Raises:
-        ValueError: a difference has fewer than two budgets, or no budget has two seeds: then nothing tells the noise.
+        ValueError: a difference has fewer than two budgets, or no budget has two seeds, so the noise is unknown.
     """
     for each in family:
         if len(each) < 2 or not all(octaves < 0 and own for octaves, own in each.items()):
@@ -89,7 +90,7 @@ def extrapolate(family: Sequence[Measured], seeds: int) -> list[Outlook]:
     last = [np.mean(list(each[max(each)].values())) for each in family]
     typical = math.sqrt(max(float(np.mean(np.square(last))), float(np.median(variances))))
     deviations = np.geomspace(1e-3, 10, MOVEMENTS)
-    movements = (typical * deviations) ** 2  # variances an octave
+    movements = (typical * deviations) ** 2  # variances per octave
     prior = deviations / (1 + deviations**2)  # half a Cauchy density times the width of a step of the grid
     straight = STRAIGHT_SHARES if any(len(each) > 2 for each in family) else {0.0: 1.0}
     fits = [_Fit.of(each, own, movements, list(straight), seeds) for each, own in zip(family, variances, strict=True)]
@@ -99,7 +100,7 @@ def extrapolate(family: Sequence[Measured], seeds: int) -> list[Outlook]:
 
 
 def _seed_variances(family: Sequence[Measured]) -> Array:
-    """Variances of each difference over seeds that its own spread makes equally likely, (family, NODES)."""
+    """Return equally likely variances over seeds of each difference, given its spread: (family, NODES)."""
     from scipy.special import chdtri
 
     squares, degrees = np.array([_spread(each) for each in family]).T
@@ -111,14 +112,14 @@ def _seed_variances(family: Sequence[Measured]) -> Array:
 
 
 def _spread(difference: Measured) -> tuple[float, int]:
-    """The sum of squares of a difference around its mean at each budget, and the degrees of freedom."""
+    """Return the sum of squares of a difference around its mean at each budget, and the degrees of freedom."""
     own = [np.array(list(seeds.values())) for seeds in difference.values()]
     return sum(float(((each - each.mean()) ** 2).sum()) for each in own), sum(len(each) - 1 for each in own)
 
 
 @cache
 def _tails() -> tuple[Array, Array]:
-    """Factors on the variance of a movement and their probabilities, which give it Student's t distribution."""
+    """Return factors on the variance of a movement and their probabilities, which yield Student's t distribution."""
     factors = np.geomspace(*TAIL_FACTORS)
     inverse = TAIL_DEGREES / factors  # has a chi-square distribution; its density times the width of a step
     density = inverse ** (TAIL_DEGREES / 2) * np.exp(-inverse / 2)
@@ -127,7 +128,7 @@ def _tails() -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class _Fit:
-    """One difference under every (movement, share that is straight, tail, noise): arrays with these four axes."""
+    """Fit of one difference for every (movement, straight share, tail, noise): arrays with these four axes."""
 
     log_likelihood: Array
     means: Array
@@ -137,12 +138,12 @@ class _Fit:
     def of(
         cls, difference: Measured, noise: Array, movements: Array, straight_shares: Sequence[float], seeds: int
     ) -> "_Fit":
-        """Differences to the largest budget's value hold all that is known of movements, since where a difference
-        starts may be anywhere; the forecast is that value with what moves until then."""
+        """Fit one difference. As it may start anywhere, only the differences to the largest budget's value inform on
+        movements; the forecast is this value plus the movement up to the forecast budget."""
         octaves = np.array(sorted(difference))
         values = np.array([np.mean(list(difference[each].values())) for each in octaves])
         counts = np.array([len(difference[each]) for each in octaves])
-        places = np.append(octaves[:-1], 0.0) - octaves[-1]  # of the others, and of what is forecast
+        places = np.append(octaves[:-1], 0.0) - octaves[-1]  # of the other budgets, and of the forecast one
         moved = values[:-1] - values[-1]
         straight = np.array(straight_shares)[:, None, None]
         same_side = np.sign(places[:, None]) == np.sign(places)
@@ -165,13 +166,13 @@ class _Fit:
 
     @property
     def log_evidence(self) -> Array:
-        """Of each (movement, share that is straight)."""
+        """Log evidence of each (movement, straight share)."""
         from scipy.special import logsumexp
 
         return np.asarray(logsumexp(self.log_likelihood, axis=(2, 3)))
 
     def outlook(self, shared: Array) -> Outlook:
-        """The outlook, given the probability of each (movement, share that is straight) in the family."""
+        """Return the outlook, given the family's probability of each (movement, straight share)."""
         own = np.exp(self.log_likelihood - self.log_evidence[..., None, None])
         weights = (shared[..., None, None] * own).ravel()
         return Outlook(weights / weights.sum(), self.means.ravel(), self.deviations.ravel())

@@ -1,6 +1,6 @@
-"""Forecasts beside what was measured since: coverage of their intervals, and Brier scores of their signs.
+"""Compare forecasts with later measurements: coverage of their intervals, and Brier scores of their signs.
 
-A forecast is scored only on differences whose records it did not have and which were not there when it was made.
+A forecast is only scored on differences whose records did not exist when it was made.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +20,8 @@ from reports.tables import Table, count, facets, frame_of, number, printed_range
 
 @dataclass(frozen=True)
 class Outcome:
-    """One difference that was forecast. `measured` is the mean over the first seeds, as many as the forecast says;
-    None where `reason` says why there is nothing to score. `ids` are the records behind it."""
+    """One difference that was forecast. `measured` is the mean over the forecast's number of first seeds; None if there
+    is nothing to score, for the `reason`. `ids` are the records behind it."""
 
     forecast: Forecast
     predicted: Predicted
@@ -31,23 +31,23 @@ class Outcome:
 
     @property
     def is_covered(self) -> bool | None:
-        """Whether the 80 % interval holds what was measured; None where there is nothing to score."""
+        """Whether the 80 % interval contains the measurement; None if there is no measurement or no interval."""
         interval = self.predicted.interval
         return None if self.measured is None or interval is None else interval[0] <= self.measured <= interval[1]
 
     @property
     def brier(self) -> float | None:
-        """The squared error of the probability of a difference above 0."""
+        """Squared error of the probability of a difference above 0."""
         return None if self.measured is None else (self.predicted.probability_higher - (self.measured > 0)) ** 2
 
     @property
     def naive_brier(self) -> float | None:
-        """That of whoever is certain of the sign at the smallest budget."""
+        """Brier score of predicting the sign at the smallest budget with certainty."""
         return None if self.measured is None else float(self.predicted.is_higher_at_smallest != (self.measured > 0))
 
 
 def score_forecasts(forecasts: Sequence[Forecast], deltas: Sequence[Delta], group: Group) -> tuple[Outcome, ...]:
-    """Every difference that was forecast for a group, or from its records for another scale, with what was measured."""
+    """Return the outcome of every difference forecast for a group, or forecast from its records for another scale."""
     at = {delta.place: delta for delta in deltas if delta.design == LADDER}
     return tuple(
         _outcome(forecast, predicted, at if forecast.scale == group.scale else {})
@@ -58,7 +58,7 @@ def score_forecasts(forecasts: Sequence[Forecast], deltas: Sequence[Delta], grou
 
 
 def _belongs(forecast: Forecast, group: Group) -> bool:
-    """Whether a group is what a forecast is about, whatever its data if it is of signs; or what it was made from."""
+    """Whether a forecast is about a group (with any data, for a forecast of signs), or was made from its records."""
     if forecast.scale == group.scale:
         return forecast.data == group.data or forecast.is_of_signs
     scales = {name.partition("@")[0] for name in forecast.budgets}
@@ -91,7 +91,7 @@ FACTS = (
 
 
 def forecasts_table(outcomes: Sequence[Outcome], group: Group) -> Table:
-    """One line a difference that was forecast."""
+    """Return a table with one line per difference that was forecast."""
     return Table(
         title=f"Forecasts and outcomes (scale {group.scale}, data {group.data})",
         shown=frame_of([_shown(each) for each in outcomes], HEADER),
@@ -105,7 +105,7 @@ def forecasts_table(outcomes: Sequence[Outcome], group: Group) -> Table:
 
 
 def print_prediction(each: Predicted) -> tuple[str, ...]:
-    """Variant, base, quantity, differences at the budgets, the expected one, its interval, P(higher)."""
+    """Return (variant, base, quantity, differences at the budgets, expected difference, its interval, P(higher))."""
     digits = QUANTITIES[each.quantity].digits
     trend = " → ".join(signed(at.mean, digits) for at in each.budgets)
     names = each.variant, each.base, name_measurement(each.quantity, each.corpus)
@@ -154,7 +154,7 @@ def _notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 def describe_scores(outcomes: Sequence[Outcome]) -> str:
-    """Coverage and Brier scores in a sentence."""
+    """Return a sentence with coverage and Brier scores."""
     scored = [each for each in outcomes if each.measured is not None]
     if not scored:
         return "nothing is measured yet that it could be scored on."

@@ -1,7 +1,7 @@
-"""Forecasts as sealed files below `forecasts/` of a folder of runs: what was expected, and from which records.
+"""Forecasts as sealed files below `forecasts/` of a folder of runs: the expected differences, and the records used.
 
-A file is written once and carries its SHA-256. Which runs were finished then stands in it, so that whoever has the file
-and the records can tell which are younger; git tells when it was committed.
+A file is written once, with its SHA-256. It lists the runs that were finished at that time, so that newer records can
+be recognised; git records when it was committed.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from neobert.runs.records import code_state, publish_sealed, read_sealed
 
 KIND = "forecast"
 Place = tuple[str, str, str, str]
-"""What is forecast: (variant, base, quantity, corpus)."""
+"""Forecast difference: (variant, base, quantity, corpus)."""
 
 
 class AtBudget(Value):
@@ -63,12 +63,12 @@ class Predicted(Value):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 80 % interval; None where only the sign is forecast."""
+        """The 80 % interval; None if only the sign is forecast."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
     def is_higher_at_smallest(self) -> bool:
-        """The sign at the smallest budget: what somebody would say who trusts it."""
+        """Whether the difference at the smallest budget is above 0: the naive forecast of the sign."""
         return self.budgets[0].mean > 0
 
 
@@ -96,29 +96,29 @@ class Forecast(Value):
 
     @property
     def is_of_signs(self) -> bool:
-        """Whether it tells signs without sizes."""
+        """Whether it forecasts signs without sizes."""
         return all(each.mean is None for each in self.predictions)
 
     @property
     def code(self) -> str:
-        """The commit that made it."""
+        """The commit of the code that made it."""
         return f"{self.commit or 'no commit'}{' with uncommitted changes' if self.dirty else ''}"
 
 
 def name_forecast(facts: dict[str, Any]) -> Forecast:
-    """A forecast with its id, which names all that it says, and the code that made it."""
+    """Return a forecast with its id, a hash of its content, and the commit of the code."""
     code = {name: code_state()[name] for name in ("commit", "dirty")}
     return Forecast(id=identity(facts), **facts, **code)
 
 
 def write_forecast(root: Path, forecast: Forecast) -> tuple[Path, bool]:
-    """The path of the file, and whether it is new; one that is there is never replaced."""
+    """Write a forecast unless its file exists; return the path, and whether the file is new."""
     path = Layout(root).forecast(forecast.id)
     return path, publish_sealed(path, {"kind": KIND, **forecast.model_dump(mode="json")})
 
 
 def read_forecasts(root: Path, problems: list[str]) -> Iterator[Forecast]:
-    """The forecasts of a folder of runs by name; a file that cannot be used is a sentence in `problems`."""
+    """Yield the forecasts of a folder of runs, sorted by name; add a sentence to `problems` for each unusable file."""
     for path in sorted(root.glob("forecasts/*.json")):
         try:
             content = read_sealed(path)
