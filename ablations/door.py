@@ -315,9 +315,8 @@ def _with_steps(name: str, steps: int, workspace: Workspace) -> str:
     if steps == whole:
         return name
     thousandths = 1000 * steps // whole
-    shares = [
-        share / 1000 for share in (thousandths + 1, thousandths) if 0 < share < 1000
-    ]  # for equal step counts the smaller
+    # The smaller share comes last, so that it wins if both have the same number of steps.
+    shares = [share / 1000 for share in (thousandths + 1, thousandths) if 0 < share < 1000]
     near = {of(_one(each)): each for each in (f"{base}{budgets.MARK}{share:g}{at_rate}{rate}" for share in shares)}
     if steps not in near:
         raise ValueError(

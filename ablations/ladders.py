@@ -371,7 +371,7 @@ def _refuse_other_kinds(declared: "Mapping[str, Variant]", others: Mapping[str, 
 
 
 def _factors_of(own: Ladder) -> "dict[str, Factor]":
-    """Return one factor per modification: whether it can be added to the root and left out of the whole."""
+    """Return one factor per modification, which can be added to the root or left out of the whole where possible."""
     from ablations.variant import Factor
 
     way = modifications_of(own.whole)

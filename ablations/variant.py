@@ -258,7 +258,7 @@ def prove(name: str, parent: Recipe, child: Recipe, modifications: tuple[Modific
 
 
 def prove_scaled(name: str, parent: Recipe, child: Recipe, variant: Variant) -> None:
-    """Check the same at a scale: no undeclared leaf differs, and every modification still has an effect.
+    """Check a pair at a scale like `prove`: no undeclared leaf differs, and every modification still has an effect.
 
     Raises:
         ValueError: an undeclared leaf differs at the scale, or the scale erases a modification.

@@ -172,9 +172,8 @@ def _run_locally(
     workers = workspace.options.workers or len(gpus) or max(1, available_cores() // execution.threads)
     groups = max(1, min(workers, places))
     share = max(1, available_cores() // max(workers, groups * execution.processes))
-    execution = execution.model_copy(
-        update={"threads": min(execution.threads, share)}
-    )  # oversubscribed cores are very slow
+    # More threads than cores would be very slow.
+    execution = execution.model_copy(update={"threads": min(execution.threads, share)})
     workspace.write(rows, execution)
     together: list[Run] = []
     alone: list[Run] = []
