@@ -1,7 +1,7 @@
-"""Parents and children: signals to a command reach its workers, and no worker outlives its command.
+"""Signals, child processes and their environments: signals reach workers, and no worker outlives its command.
 
-A child holds the reading end of a pipe whose other end its parent alone has. Whatever ends the parent, kill −9 too,
-closes it; the child then asks itself to stop, and is killed where it does not within `GRACE_SECONDS`.
+A child has the reading end of a pipe, and only its parent has the other end. When the parent ends, even by kill −9, the
+pipe closes; the child then sends itself SIGTERM, and SIGKILL after `GRACE_SECONDS`.
 """
 
 import ctypes
@@ -27,18 +27,20 @@ POLL_SECONDS = 0.1
 VARIABLE = "NEOBERT_LIFELINE"
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Numbers of glibc's mallopt."""
+"""Parameter numbers of glibc's mallopt."""
 KEPT_BYTES = 1 << 30
 
 
 class Terminated(BaseException):
-    """SIGTERM or SIGHUP arrived; like KeyboardInterrupt no error that anything but the command itself may catch."""
+    """SIGTERM or SIGHUP arrived. Like KeyboardInterrupt, it may only be caught by the command itself."""
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Within, the first SIGTERM or SIGHUP raises Terminated, in whatever wait the main thread is; later ones do
-    nothing. Signals that are ignored, as SIGHUP under nohup, stay so."""
+    """Context in which the first SIGTERM or SIGHUP raises Terminated in the main thread; later ones have no effect.
+
+    Signals that are ignored, such as SIGHUP under nohup, stay ignored.
+    """
 
     def end(number: int, frame: FrameType | None) -> None:
         for each in before:
@@ -57,22 +59,22 @@ def ended_by_signals() -> Iterator[None]:
 
 @cache
 def _pipe() -> tuple[int, int]:
-    """The ends of this process's pipe; never closed, and only the reading one is ever handed on."""
+    """Return the ends of this process's pipe. It is never closed, and children only inherit the reading end."""
     return os.pipe()
 
 
 def start_child(
     command: Sequence[str], environment: Mapping[str, str], stdout: int | None = None
 ) -> "subprocess.Popen[bytes]":
-    """Start a process that ends with this one, provided that it calls `end_with_parent`."""
+    """Start a process that ends when this one ends, provided that it calls `end_with_parent`."""
     reading, _ = _pipe()
     variables = {**environment, VARIABLE: str(reading)}
     return subprocess.Popen(command, env=variables, pass_fds=[reading], stdout=stdout)
 
 
 def end_with_parent() -> None:
-    """From now on this process gets SIGTERM when the one that started it as a child has ended, SIGKILL thereafter."""
-    with suppress(KeyError, ValueError, OSError):  # nobody's child, or one of a process that closed what it inherited
+    """Send this process SIGTERM, and SIGKILL thereafter, once the parent that started it has ended."""
+    with suppress(KeyError, ValueError, OSError):  # not a child, or the inherited descriptor was closed
         descriptor = int(os.environ.pop(VARIABLE))
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             threading.Thread(target=_end_at_the_end_of, args=(descriptor,), daemon=True).start()
@@ -87,10 +89,10 @@ def _end_at_the_end_of(descriptor: int) -> None:
 
 
 def keep_freed_memory() -> None:
-    """From now on malloc keeps up to a GiB that this process frees, where it is glibc's.
+    """Make glibc's malloc keep up to 1 GiB of the memory that this process frees.
 
-    By default the tensors of a step go back to the kernel and are faulted in again in the next one: on a CPU 4,000
-    pages a step of 4 × 144, a seventh of its time.
+    By default the tensors of a step are returned to the kernel and faulted in again in the next step: on a CPU 4,000
+    pages for a step of 4 × 144, a seventh of its time.
     """
     with suppress(OSError, AttributeError):  # another C library
         for option in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
@@ -100,10 +102,10 @@ def keep_freed_memory() -> None:
 def wait_for(
     children: Sequence["subprocess.Popen[bytes]"], watch: Callable[[], None] = lambda: None, interval: float = 1.0
 ) -> list[int]:
-    """Wait until all children have ended, calling `watch` every `interval` seconds; their exit codes.
+    """Wait until all children have ended, calling `watch` every `interval` seconds. Returns their exit codes.
 
-    Ctrl-C, SIGTERM and SIGHUP are passed on at once, and the children waited for, which save what they have. A second
-    Ctrl-C kills them.
+    Ctrl-C, SIGTERM and SIGHUP are passed on at once, and the children save their state before they end. A second Ctrl-C
+    kills them.
     """
     try:
         try:
@@ -134,9 +136,9 @@ Result = TypeVar("Result")
 
 
 class Stopped(RunFailed):
-    """The work was asked to stop, saved what it had, and goes on when started again (exit code 75).
+    """The work was asked to stop and saved its state; the same command continues it (exit code 75).
 
-    `progressed` says whether this attempt got further than where it began, so that starting it again makes sense.
+    `progressed` is whether this attempt got further than where it began, so that starting it again makes sense.
     """
 
     def __init__(self, message: str, *, progressed: bool = False) -> None:
@@ -153,34 +155,36 @@ class StopRequest:
 
     @property
     def requested(self) -> bool:
-        """Whether any of them arrived, or another process asked."""
+        """Whether a signal arrived or `request` was called."""
         return self._asked or bool(self.signals)
 
     @property
     def was_warned(self) -> bool:
-        """Whether a scheduler announced the end: SIGUSR1 or SIGUSR2."""
+        """Whether a scheduler announced the end of the job by SIGUSR1 or SIGUSR2."""
         return not self.signals.isdisjoint(WARNINGS)
 
     def listen(self) -> None:
-        """Take the signals over; only the main thread of a process may call this."""
+        """Install the signal handlers. Only the main thread of a process may call this."""
         for number in (signal.SIGINT, signal.SIGTERM, *WARNINGS):
             signal.signal(number, self._note)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # ignored under nohup
             signal.signal(signal.SIGHUP, self._note)
 
     def request(self) -> None:
-        """Ask to stop, as a signal to another process of the same run does."""
+        """Request a stop, for example because another process of the same run got a signal."""
         self._asked = True
 
     def check(self, waiting_for: str) -> None:
-        """Call in every wait and between pieces of work that no checkpoint needs; Stopped where somebody asked."""
+        """Raise Stopped if a stop was requested. Called in waits and between work that needs no checkpoint."""
         if self.requested:
             raise Stopped(f"asked to stop while waiting for {waiting_for}")
 
     def outlive(self, action: Callable[[], Result], waiting_for: str) -> Result:
-        """The result of a long call into a library that looks at no signal. It is left behind, in a thread that ends
-        with the process, where somebody asks to stop: only for what may die at any moment. Stopped where somebody asked
-        before it was done."""
+        """Return the result of a long library call that does not react to signals.
+
+        If a stop is requested before it is done, raises Stopped and abandons the call in a thread that ends with the
+        process. Only for calls that may be killed at any moment.
+        """
         results: list[Result] = []
         errors: list[BaseException] = []
 
@@ -211,24 +215,26 @@ PLACE_VARIABLES = frozenset(
 
 
 def available_cores() -> int:
-    """Cores that this process may use: of the machine, or of its share where a scheduler limits it."""
+    """Return the number of cores that this process may use: all, or its share if a scheduler limits it."""
     share = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SLURM_CPUS_ON_NODE")
     own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(own, int(share)) if share else own
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """The variables that pin the threads of a process, so that equal runs are equal to the bit.
+    """Return the variables that pin the number of threads of a process, so that equal runs are bit-identical.
 
-    Threads that wait sleep: spinning, they would keep other runs on the machine off its cores.
+    Waiting threads sleep instead of spinning, which would take cores from other runs on the machine.
     """
     return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 @cache
 def visible_gpus() -> tuple[str, ...]:
-    """The GPUs that a worker would see, as CUDA_VISIBLE_DEVICES names them. Where the system has a device that may be
-    one, torch is asked, in a process of its own."""
+    """Return the GPUs that a worker would see, named as in CUDA_VISIBLE_DEVICES.
+
+    If the system has a device that may be a GPU, torch counts them in a separate process.
+    """
     if not any(path.exists() for pattern in GPU_DEVICES for path in Path("/dev").glob(pattern)):
         return ()
     command = [sys.executable, "-P", "-c", "import torch; print(torch.cuda.device_count())"]
@@ -239,12 +245,12 @@ def visible_gpus() -> tuple[str, ...]:
 
 
 def without_place(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment whose processes do not take the place of this one, in a step of SLURM or a group of processes."""
+    """Return an environment without this process's rank in a SLURM step or process group."""
     return {name: value for name, value in environment.items() if name not in PLACE_VARIABLES}
 
 
 def worker_environment(threads: int) -> dict[str, str]:
-    """The environment of a worker: pinned threads, this copy of the code first, no talk from tokenizers."""
+    """Return the environment of a worker: pinned threads, this copy of the code first, no tokenizer parallelism."""
     known = os.environ.get("PYTHONPATH")
     return without_place(os.environ) | {
         **thread_variables(threads),
@@ -261,10 +267,10 @@ def work_here(
     watch: Callable[[], None],
     interval_seconds: float,
 ) -> int:
-    """Run a worker in each environment until all end, calling `watch` now and then; the worst of their exit codes.
+    """Run a worker in each environment until all end, calling `watch` every `interval_seconds`.
 
-    `arguments` are flags and references of their command. Ctrl-C, SIGTERM and SIGHUP are passed on: workers save what
-    they have and the same command goes on later.
+    `arguments` are the flags and references of the worker command. Ctrl-C, SIGTERM and SIGHUP are passed on: workers
+    save their state, and the same command continues later. Returns 0 if any worker did, else their highest code.
     """
     command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(layout.root), *arguments]
     codes = wait_for([start_child(command, environment) for environment in environments], watch, interval_seconds)
@@ -272,5 +278,5 @@ def work_here(
 
 
 def offline_environment() -> dict[str, str]:
-    """The variables that keep huggingface_hub, datasets and transformers from asking the network."""
+    """Return the variables that keep huggingface_hub, datasets and transformers offline."""
     return dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")

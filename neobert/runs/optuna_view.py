@@ -1,8 +1,7 @@
-"""Optuna's view of GLUE studies, for optuna-dashboard and Optuna's own tools: finished and failed trials with curves.
+"""Optuna view of GLUE studies, for optuna-dashboard and Optuna's own tools: finished and failed trials with curves.
 
-Records on disk are the truth and claims decide who does what; the view is added to from them and can be made again. It
-is synchronised at the start of a grid, when a trial ends and at the end, and its troubles never stop the work. Optuna
-is imported here and nowhere else.
+The view is built from the records, is never read for the work, and can be rebuilt. It is synchronised at the start of a
+grid, when a trial ends and at the end, and its errors never stop the work. Optuna is only imported here.
 """
 
 import os
@@ -34,13 +33,13 @@ SQLITE_TIMEOUT_SECONDS = 30
 POSTGRESQL_TIMEOUT_SECONDS = 10
 JOURNAL_GRACE_SECONDS = 10
 SYNCHRONIZATION_SECONDS = 60.0
-"""How long the end of a worker waits for another process that synchronises the same study."""
+"""How long a worker waits at its end for another process that synchronises the same study."""
 TROUBLES_BEFORE_SILENCE = 3
 UNDEFINED = "the score is undefined"
 
 
 def storage_address(name: str, root: Path) -> str:
-    """The full address of a storage: a URL, or `journal:` and a file. ValueError where there is no such kind."""
+    """Return the full address of a storage: a URL, or `journal:` and a file. Raises ValueError for other kinds."""
     kind, separator, rest = name.partition(":")
     if kind == "sqlite":
         return f"sqlite:{rest}" if separator else f"sqlite:///{root / 'optuna.db'}"
@@ -57,13 +56,13 @@ def storage_address(name: str, root: Path) -> str:
 
 
 def without_password(text: str) -> str:
-    """An address, or a sentence with addresses in it, as it may be shown: `user:…@host`, `?password=…`."""
+    """Mask the passwords in an address, or in a text with addresses: `user:…@host`, `?password=…`."""
     text = re.sub(r"(://[^\s/:@]*):\S*@", r"\1:…@", text)
     return re.sub(r"(?i)\b(\w*(?:password|passwd|pwd|token|secret)=)('[^']*'|[^&#\s'\")]*)", r"\1…", text)
 
 
 def cause_of(error: BaseException) -> str:
-    """One line with the first cause of a storage's error, which drivers and Optuna wrap several times."""
+    """Return one line with the root cause of a storage's error, which drivers and Optuna wrap several times."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).strip().splitlines()
@@ -71,8 +70,10 @@ def cause_of(error: BaseException) -> str:
 
 
 def open_storage(address: str) -> "BaseStorage":
-    """The storage behind `storage_address`, made where it does not exist. ValueError where Optuna or the driver is not
-    installed, or the storage cannot be reached or read."""
+    """Open the storage at an address from `storage_address`, and create it if it does not exist.
+
+    Raises ValueError if Optuna or the driver is not installed, or if the storage cannot be reached or read.
+    """
     try:
         import optuna
     except ImportError as error:
@@ -84,7 +85,7 @@ def open_storage(address: str) -> "BaseStorage":
         storage.get_all_studies()
     except ImportError as error:
         raise ValueError(f"storage {shown} needs a driver: install it with `pip install 'psycopg[binary]'`") from error
-    except Exception as error:  # each backend has errors of its own, and all mean that it cannot be used
+    except Exception as error:  # each backend has its own errors, and all mean that it cannot be used
         raise ValueError(f"storage {shown} cannot be used ({cause_of(error)})") from error
     return storage
 
@@ -98,25 +99,25 @@ def _connect(address: str) -> "BaseStorage":
     if kind == "journal":
         Path(rest).parent.mkdir(parents=True, exist_ok=True)
         return JournalStorage(JournalFileBackend(rest, JournalFileSymlinkLock(rest, JOURNAL_GRACE_SECONDS)))
-    seconds = POSTGRESQL_TIMEOUT_SECONDS  # to connect, and until a server that vanished is given up
+    seconds = POSTGRESQL_TIMEOUT_SECONDS  # to connect, and to give up on a server that vanished
     timeout: dict[str, float] = {"connect_timeout": seconds, "tcp_user_timeout": 1000 * seconds}
     if kind == "sqlite":
         timeout = {"timeout": SQLITE_TIMEOUT_SECONDS}
         if rest.startswith("///"):
             Path(rest[3:]).parent.mkdir(parents=True, exist_ok=True)
-    # No pool: updates are rare, and a connection that is kept would be one more thing to lose and to close.
+    # No pool: updates are rare, and an open connection could be lost and would have to be closed.
     return RDBStorage(address, engine_kwargs={"connect_args": timeout, "poolclass": NullPool})
 
 
 def study_name(study: GlueStudy) -> str:
-    """How people find a study among many: task, weights, seed, and the name that decides."""
+    """Return the readable name of a study: task, weights, seed, and its id."""
     return f"{study.task} on {study.weights}, seed {study.seed} ({study.id})"
 
 
 def synchronize(storage: "BaseStorage", layout: Layout, study: GlueStudy) -> None:
-    """Add a trial for each record, and for the last failure of each trial without one, that the storage lacks.
+    """Add to the storage all missing trials: one per record, and one per last failure of a trial without a record.
 
-    Only one process may do so at a time. Trials are told apart by the user attributes `trial` and `claim`. Raises
+    Only one process may do so at a time. Trials are identified by the user attributes `trial` and `claim`. Raises
     whatever the storage raises.
     """
     import optuna
@@ -141,9 +142,9 @@ def synchronize(storage: "BaseStorage", layout: Layout, study: GlueStudy) -> Non
 
 
 def _frozen(study: GlueStudy, part: Trial) -> "FrozenTrial | None":
-    """The trial as Optuna keeps it, from its record or else its last failure; None where there is neither.
+    """Return the trial for Optuna, from its record or else its last failure; None if there is neither.
 
-    An undefined score is FAIL with its reason, never a number.
+    A trial with an undefined score is FAIL with its reason, never a number.
     """
     from optuna.distributions import CategoricalDistribution
     from optuna.trial import TrialState, create_trial
@@ -176,13 +177,13 @@ def _frozen(study: GlueStudy, part: Trial) -> "FrozenTrial | None":
 
 
 class OptunaView:
-    """The observer of a worker: synchronises its studies when a trial ends and at the end.
+    """Observer of a worker: synchronises its studies when a trial ends and at the end.
 
-    Troubles are counted, not raised. After three in a row it waits for `close` to make up for them.
+    Errors are counted, not raised. After three in a row, it waits until `close` to synchronise again.
     """
 
     def __init__(self, layout: Layout, address: str, studies: Sequence[GlueStudy]) -> None:
-        """Open the storage; ValueError where it cannot be reached."""
+        """Open the storage. Raises ValueError if it cannot be reached."""
         self.layout = layout
         self.address = address
         self.studies = tuple(studies)
@@ -191,11 +192,11 @@ class OptunaView:
         self._storage = open_storage(address)
 
     def update(self) -> None:
-        """Show what is new; studies that another process synchronises just now are left to it."""
+        """Synchronise all studies, except those that another process is synchronising."""
         self._synchronize(patience_seconds=0)
 
     def close(self) -> None:
-        """Show everything, and say how much did not reach the storage before."""
+        """Synchronise all studies, and report how many updates failed."""
         self._in_a_row = 0
         self._synchronize(patience_seconds=SYNCHRONIZATION_SECONDS)
         if self.troubles:
@@ -210,14 +211,14 @@ class OptunaView:
             try:
                 self._alone(study, patience_seconds)
                 self._in_a_row = 0
-            except Exception as error:  # whatever a database, a driver or a damaged file raises: the work goes on
+            except Exception as error:  # no error of a database, a driver or a damaged file may stop the work
                 if self.troubles == 0:
                     _say(f"{without_password(self.address)}: {cause_of(error)}; the work goes on without it")
                 self.troubles += 1
                 self._in_a_row += 1
 
     def _alone(self, study: GlueStudy, patience_seconds: float) -> None:
-        """Synchronise a study while no other process does, or leave it to that one."""
+        """Synchronise a study unless another process does; without patience, leave it to that process."""
         deadline = time.monotonic() + patience_seconds
         while (claim := acquire(self.layout.claims(f"{study_name(study)}-view"))) is None:
             if not patience_seconds:
@@ -230,8 +231,11 @@ class OptunaView:
 
 
 def view_for_command(name: str | None, layout: Layout, studies: Sequence[GlueStudy]) -> OptunaView | None:
-    """The view of a command that starts workers, synchronised. Without a name it is SQLite beside the runs, or, where
-    Optuna is not installed, none. ValueError where the storage cannot be reached."""
+    """Return the synchronised view of a command that starts workers.
+
+    Without a name it is SQLite beside the runs, or None if Optuna is not installed. Raises ValueError if the storage
+    cannot be reached.
+    """
     if name is None and find_spec("optuna") is None:
         _say("is not installed, so there is no study to look at; the grid needs none (`pip install optuna` adds it)")
         return None
@@ -241,7 +245,7 @@ def view_for_command(name: str | None, layout: Layout, studies: Sequence[GlueStu
 
 
 def view_of_environment(layout: Layout, studies: Sequence[GlueStudy]) -> OptunaView | None:
-    """The view that a launcher asked its workers for; None where it asked for none or the storage went away."""
+    """Return the view that the launcher set for its workers; None if it set none or the storage cannot be used."""
     address = os.environ.get(STORAGE_VARIABLE)
     if not address or not studies:
         return None

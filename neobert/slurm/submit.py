@@ -1,4 +1,4 @@
-"""Render, submit, look up and cancel SLURM jobs. submitit is imported here alone."""
+"""Render, submit, look up and cancel SLURM jobs. The only module that imports submitit."""
 
 import math
 import os
@@ -23,18 +23,18 @@ CLIENT_SECONDS = 60
 CONTROLLER_RETRIES = 3
 RETRY_SECONDS = 5.0
 REGISTRATION_SECONDS = 60.0
-"""How long nodes are waited for that a controller which has just started does not know yet."""
+"""How long to wait for nodes to register with a controller that has just started."""
 DEFAULT_LARGEST_ARRAY = 1001
 SETUP = "setup.sh"
 OWN_OPTIONS = ("array", "clusters", "dependency", "error", "job-name", "open-mode", "output", "parsable", "signal")
-"""Options of sbatch by which jobs are found, ordered and heard of, so that no profile may set them."""
+"""Options of sbatch that are set for every job, to find, order and signal it. Profiles may not set them."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job that may be submitted: an array of `elements` workers with the same references, or a single one (None).
+    """Job to submit: an array of `elements` workers with the same references, or a single worker (None).
 
-    The name is unique among all jobs of the cluster, so that a lost one can be found by it and no other is.
+    The name is unique among all jobs of the cluster, so that a lost job can be found by it.
     """
 
     name: str
@@ -48,12 +48,12 @@ class Job:
 
 
 def is_inside_job() -> bool:
-    """Whether this process is part of a job already."""
+    """Return whether this process runs inside a job."""
     return "SLURM_JOB_ID" in os.environ
 
 
 def answers() -> bool:
-    """Whether there is a SLURM whose controller answers."""
+    """Return whether SLURM is installed and its controller answers."""
     if shutil.which("sbatch") is None:
         return False
     try:
@@ -63,8 +63,10 @@ def answers() -> bool:
 
 
 def live_jobs() -> dict[str, str]:
-    """The names of this user's jobs that wait or run, by id (arrays: of the array), whoever submitted them; RunFailed
-    where the controller does not answer, so that nobody can know."""
+    """Return the names of all pending and running jobs of this user, by id (for arrays, the array's id).
+
+    Raises RunFailed if the controller does not answer.
+    """
     answer = _client(["squeue", "--noheader", "--me", "--format=%F %j"])
     if answer.returncode:
         raise RunFailed(f"squeue does not answer ({answer.stderr.strip()}): nothing was submitted, try again later")
@@ -72,7 +74,7 @@ def live_jobs() -> dict[str, str]:
 
 
 def release_stranded(jobs: Iterable[str]) -> list[str]:
-    """Release those of the jobs that SLURM requeued and then held, as it does when a start fails: nobody else would."""
+    """Release those jobs that SLURM requeued and then held, as it does when a start fails. Returns their ids."""
     ours = set(jobs)
     answer = _client(["squeue", "--noheader", "--me", "--states=PENDING", "--format=%F %i %r"])
     lines = [line.split(maxsplit=2) for line in answer.stdout.splitlines()]
@@ -84,22 +86,24 @@ def release_stranded(jobs: Iterable[str]) -> list[str]:
 
 
 def largest_array() -> int:
-    """How many elements the cluster allows in one array."""
+    """Return how many elements the cluster allows in one array."""
     answer = _client(["scontrol", "show", "config"])
     found = re.search(r"MaxArraySize\s*=\s*(\d+)", answer.stdout)
     return int(found.group(1)) if found else DEFAULT_LARGEST_ARRAY
 
 
 def cancel(jobs: Sequence[str]) -> None:
-    """Cancel jobs; they save what they have within the cluster's grace. RunFailed where SLURM refuses."""
+    """Cancel jobs, which save their state within the cluster's grace time. Raises RunFailed if SLURM refuses."""
     answer = _client(["scancel", *jobs])
     if answer.returncode:
         raise RunFailed(f"scancel {' '.join(jobs)}: {answer.stderr.strip()}")
 
 
 def refuse_folder(folder: Path) -> None:
-    """Check that SLURM can write logs into a folder, and Python import from it. ValueError where its path has a
-    character that means something else to one of them, however it is quoted."""
+    """Check that SLURM can write logs into a folder and that Python can import from it.
+
+    Raises ValueError if the path has a character that one of them interprets even when quoted.
+    """
     wrong = next((letter for letter in str(folder) if letter in "%\\:" or unicodedata.category(letter) == "Cc"), None)
     if wrong is not None:
         raise ValueError(
@@ -109,7 +113,7 @@ def refuse_folder(folder: Path) -> None:
 
 
 def sbatch_text(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> str:
-    """The sbatch file of a job, as it will be submitted."""
+    """Return the sbatch file of a job, as it will be submitted."""
     command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(logs))}"
     text: str = _submitit().slurm.slurm._make_sbatch_string(
         command=command, folder=logs, map_count=job.elements, **_parameters(job, snapshot, logs, after)
@@ -118,10 +122,10 @@ def sbatch_text(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> s
 
 
 def test(job: Job, snapshot: Path, logs: Path) -> None:
-    """Ask SLURM whether it would take a job, without submitting it; nodes that are about to register are waited for.
+    """Check that SLURM would accept a job, without submitting it. Waits for nodes that are about to register.
 
     Raises:
-        ValueError: it would not; its own words are in the sentence.
+        ValueError: SLURM would refuse; the message quotes it.
         RunFailed: the controller or its nodes do not answer.
     """
     text = sbatch_text(job, snapshot, logs, ())
@@ -145,7 +149,7 @@ def submit(job: Job, runs: Path, snapshot: Path, logs: Path, after: Sequence[str
     """Submit a job and return its id.
 
     Raises:
-        ValueError: SLURM refuses the request; its own words are in the sentence.
+        ValueError: SLURM refuses the request; the message quotes it.
         RunFailed: the controller does not answer.
     """
     submitit = _submitit()
@@ -159,7 +163,7 @@ def submit(job: Job, runs: Path, snapshot: Path, logs: Path, after: Sequence[str
         if attempt:
             time.sleep(RETRY_SECONDS)
             if lost := [number for number, name in live_jobs().items() if name == job.name]:
-                cancel(lost)  # the answer was lost before the job got its payload
+                cancel(lost)  # submitted, but the answer was lost and the job has no payload
         try:
             return _submit(executor, payload, job.elements)
         except submitit.core.utils.FailedJobError as error:
@@ -176,7 +180,7 @@ def _is_silence(reason: str) -> bool:
 
 
 def _waits_for_nodes(reason: str) -> bool:
-    """Whether a refusal may come from a controller that has just started and does not know what its nodes have."""
+    """Return whether a controller that has just started may refuse because it does not know its nodes yet."""
     if "node configuration is not available" not in reason:
         return False
     states = _client(["sinfo", "--noheader", "--Node", "--format=%T"]).stdout.split()
@@ -210,7 +214,7 @@ def _submit(executor: Any, payload: Payload, elements: int | None) -> str:
 
 
 def _parameters(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> dict[str, Any]:
-    """The parameters of submitit; its names are sbatch's."""
+    """Return the parameters of submitit, which are named as in sbatch."""
     resources = job.resources
     parameters: dict[str, Any] = {
         "job_name": job.name,
@@ -228,7 +232,7 @@ def _parameters(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> d
         "dependency": f"afterany:{':'.join(after)}" if after else None,
         "array_parallelism": job.most_running or job.elements,
         "setup": [*_exports(job, snapshot), *([f"source {shlex.quote(str(logs / SETUP))}"] if resources.setup else [])],
-        # A task that dies takes the others with it; srun does not take over --cpus-per-task from sbatch by itself.
+        # If a task dies, the others are killed. srun does not take over --cpus-per-task from sbatch by itself.
         "srun_args": [
             "--kill-on-bad-exit=1",
             *([f"--cpus-per-task={resources.cpus_per_task}"] if resources.cpus_per_task else []),
@@ -240,7 +244,7 @@ def _parameters(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> d
 
 
 def _exports(job: Job, snapshot: Path) -> list[str]:
-    """The snapshot's code first, and never that of whatever folder the job was submitted from (`python -m` adds it)."""
+    """Return export lines that put the snapshot's code first and keep out the folder that `python -m` would add."""
     return [
         f"export PYTHONPATH={shlex.quote(str(snapshot))}${{PYTHONPATH:+:$PYTHONPATH}}",
         "export PYTHONSAFEPATH=1",
@@ -249,7 +253,7 @@ def _exports(job: Job, snapshot: Path) -> list[str]:
 
 
 def _write_setup(job: Job, logs: Path) -> None:
-    """The profile's shell lines, which may hold secrets, in a file that nobody else can read."""
+    """Write the profile's shell lines, which may contain secrets, to a file that only the user can read."""
     if job.resources.setup:
         path = logs / SETUP
         path.touch(mode=0o600)
@@ -269,7 +273,7 @@ def _extra_lines(lines: Iterable[str]) -> dict[str, Any]:
 
 
 def _last_words(text: str) -> str:
-    """The last error of a client, else its last line; empty where it said nothing."""
+    """Return the last error line of a client's output, or else its last line; empty if there is none."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
     words = (errors or lines or [""])[-1]
@@ -279,7 +283,7 @@ def _last_words(text: str) -> str:
 def _client(
     command: Sequence[str], *, text: str | None = None, seconds: float | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of SLURM's commands; RunFailed where it does not end in time."""
+    """Run a SLURM command. Raises RunFailed if it does not end in time."""
     seconds = seconds or CLIENT_SECONDS
     try:
         return subprocess.run(command, check=False, capture_output=True, input=text, text=True, timeout=seconds)
