@@ -1,4 +1,4 @@
-"""What all commands share: errors as one sentence with the documented exit code, and flags that check themselves."""
+"""Common parts of all commands: one-sentence errors with documented exit codes, and types that validate flags."""
 
 import argparse
 import errno
@@ -29,13 +29,13 @@ EXIT_INTERRUPTED = 130
 MOST_OF_ANYTHING = 2**31 - 1
 SECONDS_A_DAY = 86_400
 MOST_SEED = 2**32 - 1
-"""Seeds of steps are multiples of a run's seed and must fit torch's generator (64 bits)."""
+"""Largest seed. Seeds of steps are multiples of a run's seed and must fit torch's generator (64 bits)."""
 
 NO_FOLDER = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG})
 
 
 _errors_as_json: ContextVar[bool] = ContextVar("errors_as_json", default=False)
-"""Whether the command that runs was given --json."""
+"""Whether the running command was given --json."""
 
 ERROR_KINDS = {
     EXIT_RUN_FAILED: "run_failed",
@@ -45,11 +45,11 @@ ERROR_KINDS = {
     EXIT_REQUEUE: "to_be_continued",
     EXIT_INTERRUPTED: "interrupted",
 }
-"""By exit code: the word for it in errors as JSON."""
+"""By exit code: its `kind` in JSON errors."""
 
 
 def tell_error(program: str, message: str, code: int) -> None:
-    """Say on stderr why a command ends: a sentence, or under --json one line `{"error": {…}}`."""
+    """Print on stderr why a command ends: a sentence, or with --json one line `{"error": {…}}`."""
     if _errors_as_json.get():
         error = {"code": code, "kind": ERROR_KINDS.get(code, "run_failed"), "program": program, "message": message}
         print(json.dumps({"error": error}), file=sys.stderr)
@@ -58,10 +58,10 @@ def tell_error(program: str, message: str, code: int) -> None:
 
 
 def guarded(program: str, action: Callable[[], int], place: Path) -> int:
-    """The exit code of an action; what a person can fix becomes a sentence on stderr, and no traceback. SIGTERM and
-    SIGHUP end it like Ctrl-C, but with the code of what is to be continued.
+    """Run an action and return its exit code. Errors that a user can fix are printed on stderr without a traceback.
 
-    `place` is named where the system says that a file cannot be written but not which.
+    SIGTERM and SIGHUP end it like Ctrl-C, but with exit code 75 (to be continued). `place` is named if the system
+    reports an error without the name of the file.
     """
     try:
         with ended_by_signals():
@@ -69,7 +69,7 @@ def guarded(program: str, action: Callable[[], int], place: Path) -> int:
     except (ValueError, MissingData, RunFailed, ParityOff) as error:
         tell_error(program, str(error), exit_code(error))
         return exit_code(error)
-    except BrokenPipeError:  # whoever read our output has seen enough: `… | head`
+    except BrokenPipeError:  # the reader of the output has closed it: `… | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
     except (OSError, RuntimeError) as error:
@@ -83,7 +83,7 @@ def guarded(program: str, action: Callable[[], int], place: Path) -> int:
 
 
 def _tell_system_error(program: str, error: OSError | RuntimeError, place: Path) -> int:
-    """Say what the system refused; the exit code. RuntimeErrors other than of links in a circle are raised."""
+    """Print a system error and return the exit code. RuntimeErrors other than circular links are raised again."""
     if isinstance(error, RuntimeError):
         if "Symlink loop" not in str(error):  # what pathlib says before Python 3.13
             raise error
@@ -99,18 +99,18 @@ def _tell_system_error(program: str, error: OSError | RuntimeError, place: Path)
 
 
 def refuse_no_folder(flag: str, folder: Path) -> None:
-    """Check that a flag's value is a folder, or that one can be made there; ValueError where either is a file."""
+    """Check that a flag's value is a folder or can become one. Raises ValueError if it or a parent is a file."""
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not nearest.is_dir():
         raise ValueError(f"{flag} {folder}: {nearest} is a file; name a folder")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that names the nearest flags beside one that it does not know. Errors end with exit code 2. It completes
-    words for a shell that asks through argcomplete."""
+    """Argument parser that suggests the nearest flags for an unknown one, and supports argcomplete. Errors end with
+    exit code 2."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does; from now on errors are JSON where --json is given."""
+        """Parse like argparse. From then on errors are JSON if --json is given."""
         if "_ARGCOMPLETE" in os.environ:
             import argcomplete
 
@@ -136,7 +136,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser_from(program: str, documentation: str | None) -> Parser:
-    """A parser whose help is a module's docstring: the first line, and behind the flags its examples."""
+    """Return a parser whose help is a module's docstring: its first line, then the flags, then the rest."""
     lines = (documentation or "").splitlines()
     return Parser(
         prog=program,
@@ -147,7 +147,7 @@ def parser_from(program: str, documentation: str | None) -> Parser:
 
 
 def whole_number(text: str, most: int = MOST_OF_ANYTHING) -> int:
-    """A flag's value from 0 to `most`."""
+    """Parse a flag's value: a whole number from 0 to `most`."""
     if not (text.isascii() and text.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
     if len(text) > 20 or int(text) > most:
@@ -156,19 +156,19 @@ def whole_number(text: str, most: int = MOST_OF_ANYTHING) -> int:
 
 
 def count(text: str) -> int:
-    """A flag's value from 1."""
+    """Parse a flag's value: a whole number from 1."""
     if whole_number(text) == 0:
         raise argparse.ArgumentTypeError("0 is no whole number from 1")
     return int(text)
 
 
 def seed(text: str) -> int:
-    """A flag's value as a seed."""
+    """Parse a flag's value: a seed."""
     return whole_number(text, MOST_SEED)
 
 
 def byte_count(text: str) -> int:
-    """A flag's value in bytes: 2000000, 500MB, 1.5TB."""
+    """Parse a flag's value to bytes: 2000000, 500MB, 1.5TB."""
     letters = text.upper().lstrip("0123456789.")
     number = text[: len(text) - len(letters)]
     factors = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -184,7 +184,7 @@ def byte_count(text: str) -> int:
 
 
 def number_above_0(text: str) -> float:
-    """A flag's value above 0."""
+    """Parse a flag's value: a number above 0."""
     try:
         value = float(text)
     except ValueError:
@@ -195,7 +195,7 @@ def number_above_0(text: str) -> float:
 
 
 def seconds_of_a_day(text: str) -> float:
-    """A flag's value in seconds, above 0 and a day at most."""
+    """Parse a flag's value: seconds, above 0 and at most a day."""
     value = number_above_0(text)
     if value > SECONDS_A_DAY:
         raise argparse.ArgumentTypeError(f"{text[:24]!r} is more than the {SECONDS_A_DAY:,} seconds of a day")

@@ -1,12 +1,12 @@
-"""Claims: who works on a part, as numbered files with a heartbeat.
+"""Claims: locks on parts of runs, as numbered files with a heartbeat.
 
-A part of a run, or anything else that one process at a time makes (a tokenizer, a submission), has a folder of claims
-1, 2, 3, …; creating the next number (exclusively) takes the part, and the highest number owns it. Numbers only grow,
-so they fence: whoever was paused past its lease finds a higher number than its own and publishes nothing. No file is
-ever renamed or stolen, so two takers can never both win.
+A part of a run, or anything else that only one process at a time may make (a tokenizer, a submission), has a folder of
+claims 1, 2, 3, …; a process takes the part by exclusively creating the next number, and the highest number owns it. The
+numbers only grow and serve as fencing tokens: a process that was paused past its lease finds a higher number than its
+own and publishes nothing. No file is ever renamed or stolen, so two processes can never both take a part.
 
 The age of a heartbeat is measured by the clock of the file system that stamps it, so that machines whose clocks differ
-agree on who is alive.
+agree on which owners are alive.
 """
 
 import json
@@ -25,21 +25,21 @@ LEASE_SECONDS = 60.0
 RELEASED = "released"
 CLOCK_FILE = ".clock"
 CLOCK_SECONDS = 30.0
-"""How long a measured difference between the clocks of the file system and of this process is used."""
+"""How long a measured offset between the clocks of the file system and of this process is used."""
 
 _offsets: dict[Path, tuple[float, float]] = {}
-"""By folder: the file system's clock minus `time.monotonic()`, and the latter when that was measured."""
+"""By folder: the file system's clock minus `time.monotonic()`, and the `time.monotonic()` of the measurement."""
 
 _first_seen: dict[Path, tuple[int, float]] = {}
-"""By claim whose heartbeat lies in the future: its stamp, and the `time.monotonic()` at which it was first seen."""
+"""By claim with a heartbeat in the future: its stamp, and the `time.monotonic()` at which it was first seen."""
 
 
 class ClaimLost(Exception):
-    """Another process took the part over; nothing may be published any more."""
+    """Another process took over the part; nothing may be published any more."""
 
 
 def _process_birth(pid: int) -> str | None:
-    """The start time of a living process of this machine in clock ticks, to tell a reused pid apart."""
+    """Return the start time of a live local process in clock ticks, to recognise reused pids; None if there is none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):
@@ -49,7 +49,7 @@ def _process_birth(pid: int) -> str | None:
 
 @cache
 def _process_space() -> str | None:
-    """The boot of the machine and the namespace of pids: pids of two processes are comparable where both agree."""
+    """Return the machine's boot id and pid namespace. Pids are only comparable between processes with equal values."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 (what it names is no path)
@@ -58,16 +58,16 @@ def _process_space() -> str | None:
 
 
 def measure_file_time(folder: Path) -> float:
-    """Now, in Unix seconds, by the clock of the file system on which a folder lies, as it stamps files.
+    """Return the current time, in Unix seconds, by the clock with which the folder's file system stamps files.
 
-    A file is touched for that every `CLOCK_SECONDS`; where it cannot be, this machine's clock serves.
+    A file is touched for this every `CLOCK_SECONDS`. If that fails, this machine's clock is used.
     """
     offset, measured_at = _offsets.get(folder, (0.0, -CLOCK_SECONDS))
     if time.monotonic() - measured_at >= CLOCK_SECONDS:
         clock = folder / CLOCK_FILE
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            clock.touch()  # without a time of ours: the file server takes its own
+            clock.touch()  # without an explicit time, so that the file server uses its own
             now = clock.stat().st_mtime
         except OSError:
             return time.time()
@@ -78,13 +78,13 @@ def measure_file_time(folder: Path) -> float:
 
 
 def file_time(folder: Path) -> float:
-    """As `measure_file_time`, from its last measurement of any age; touches nothing."""
+    """Return the same as `measure_file_time`, but from its last measurement, however old. Writes nothing."""
     known = _offsets.get(folder)
     return time.time() if known is None else time.monotonic() + known[0]
 
 
 def _silent_seconds(path: Path) -> float:
-    """The age of a claim's last heartbeat. One that lies in the future ages from when this process first saw it."""
+    """Return the age of a claim's last heartbeat. One in the future ages from when this process first saw it."""
     stamp = path.stat()
     age = file_time(path.parent.parent) - stamp.st_mtime
     if age >= 0:
@@ -102,16 +102,16 @@ def _highest(folder: Path) -> int:
 
 
 def _job() -> str | None:
-    """The SLURM job that this process is part of, as SLURM's log files name it; None outside SLURM."""
+    """Return the SLURM job of this process, as in the names of SLURM's log files; None outside SLURM."""
     array, element = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{element}" if array and element else os.environ.get("SLURM_JOB_ID") or None
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Who took a part last. `silent_seconds` is the age of the last heartbeat.
+    """Last owner of a part. `silent_seconds` is the age of the last heartbeat.
 
-    `is_live` says that the owner may still be at work; one that neither is live nor released the part was lost.
+    `is_live`: the owner may still be working. An owner that is neither live nor released the part was lost.
     """
 
     number: int
@@ -124,7 +124,7 @@ class Owner:
 
 
 def _read_owner(path: Path, lease_seconds: float) -> Owner | None:
-    """The owner that a claim file names; None where it is gone or torn."""
+    """Return the owner in a claim file, None if the file is gone or torn."""
     try:
         content = json.loads(path.read_bytes())
         silent_seconds = _silent_seconds(path)
@@ -140,7 +140,7 @@ def _read_owner(path: Path, lease_seconds: float) -> Owner | None:
 
 @dataclass
 class Claim:
-    """A taken part. Use it as a context manager: leaving it releases the part."""
+    """Claim on a part. Use it as a context manager, which releases the part at its end."""
 
     folder: Path
     number: int
@@ -149,11 +149,11 @@ class Claim:
 
     @property
     def token(self) -> str:
-        """The owner's token, unique in time for this part."""
+        """Token of the owner. A part never has the same token twice."""
         return f"{self.number:06d}"
 
     def check(self) -> None:
-        """Call before each publish; ClaimLost where a later claim exists: another process owns the part now."""
+        """Raise ClaimLost if another process has taken over the part. Call it before each publish."""
         if _highest(self.folder) != self.number:
             raise ClaimLost(f"claim {self.number} of {self.folder.name} was taken over; nothing is published")
 
@@ -163,7 +163,7 @@ class Claim:
             try:
                 os.utime(self.folder / str(self.number))
                 wait = self.lease_seconds / 4
-            except OSError:  # a file server that is away for a moment: try again soon, `check` decides
+            except OSError:  # the file server may be away for a moment: try again soon; `check` decides
                 wait = self.lease_seconds / 20
 
     def __enter__(self) -> Self:
@@ -176,7 +176,7 @@ class Claim:
 
 
 def acquire(folder: Path, lease_seconds: float = LEASE_SECONDS) -> Claim | None:
-    """Take a part, or None while another owner is alive."""
+    """Take a part. Returns None while another owner is alive."""
     folder.mkdir(parents=True, exist_ok=True)
     measure_file_time(folder.parent)
     number = _highest(folder)
@@ -190,12 +190,12 @@ def acquire(folder: Path, lease_seconds: float = LEASE_SECONDS) -> Claim | None:
 
 
 def last_owner(folder: Path, lease_seconds: float = LEASE_SECONDS) -> Owner | None:
-    """The last owner of a part; None where it was never claimed or the claim is torn. Reads only."""
+    """Return the last owner of a part, None if it was never claimed or the claim is torn. Writes nothing."""
     number = _highest(folder)
     return _read_owner(folder / str(number), lease_seconds) if number else None
 
 
 def is_claimed(folder: Path, lease_seconds: float = LEASE_SECONDS) -> bool:
-    """Whether a part has a live claim. Reads only."""
+    """Return whether a part has a live claim. Writes nothing."""
     last = last_owner(folder, lease_seconds)
     return last is not None and last.is_live

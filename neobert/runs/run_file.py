@@ -1,6 +1,6 @@
-"""run.json: all that a run, study or evaluation needs to run alone, and reading and writing it.
+"""run.json: reading and writing the file with everything that a run, study or evaluation needs.
 
-A folder's run.json has the specification, the source of the data, how the run is executed, and its labels.
+It contains the specification, the source of the data, how the run is executed, and its labels.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ RUN_FILE_WORDS: Mapping[Kind, tuple[RunKind, str]] = {
     "mteb": ("mteb", "mteb"),
     "readouts": ("readouts", "readouts"),
 }
-"""By kind: its word in run.json, and the key of the specification there."""
+"""By kind: its name in run.json, and the key of the specification there."""
 
 
 class SourceSpecification(Value):
@@ -81,7 +81,7 @@ class Execution(Value):
         return self
 
     def with_processes(self, processes: int) -> "Execution":
-        """The same with another number of processes; ValueError where the engine cannot serve so many."""
+        """Return a copy with another number of processes. Raises ValueError if the engine cannot use so many."""
         return Execution.model_validate(plain(self) | {"processes": processes})
 
 
@@ -102,36 +102,36 @@ class RunFile(Value):
 
     @classmethod
     def of(cls, run: "Run", source: SourceSpecification, execution: Execution, labels: dict[str, Any]) -> Self:
-        """The run file of a specification."""
+        """Build the run file of a specification."""
         word, key = RUN_FILE_WORDS[run.kind]
         common = {"source": source, "execution": execution, "labels": labels, "pretraining": None, "study": None}
         return cls.model_validate({**common, "kind": word, "id": run.id, "numerics": NUMERICS, key: run})
 
     @property
     def run(self) -> "Run":
-        """The specification of whichever kind it is."""
+        """Specification of the run, of any kind."""
         run = self.pretraining or self.study or self.contrastive or self.mteb or self.readouts
         assert run is not None, self.id
         return run
 
     def specification(self, kind: type[Specified]) -> Specified:
-        """The same where it has to be of one kind."""
+        """Return the specification, which must be of the given kind."""
         run = self.run
         assert isinstance(run, kind), f"{self.id} is a {self.kind}"
         return run
 
     @property
     def owner(self) -> str:
-        """The external model, or the first variant, for which the run was planned; empty where labels name none."""
+        """External model, or first variant, for which the run was planned; empty if the labels have none."""
         return str(self.labels.get("model") or next(iter(self.labels.get("variants", ())), ""))
 
 
 def write_run_file(
     layout: Layout, run: Run, source: SourceSpecification, execution: Execution, labels: dict[str, Any]
 ) -> Path:
-    """Write run.json before anything runs; one that is there already stays. Returns its folder.
+    """Write run.json before the run starts, unless it exists. Returns its folder.
 
-    Execution is not part of a result: where it differs from what the folder says, the new one stands in execution.json.
+    Execution does not affect the result: if it differs from the recorded one, it is written to execution.json.
     """
     content = RunFile.of(run, source, execution, labels)
     folder = layout.root / run.folder
@@ -144,11 +144,11 @@ def write_run_file(
 
 
 def read_checked_run_file(folder: Path) -> RunFile:
-    """What run.json says of work that is about to be done, held against the name under which it will be published.
+    """Read the run.json of work that is about to be done, and check that its id matches the folder.
 
     Raises:
         MissingData: there is no run.json.
-        DamagedFile: it is torn, was changed, or this version computes something else under that name.
+        DamagedFile: it is torn, was changed, or this version computes something else under that id.
     """
     run_file = read_run_file(folder)
     run = run_file.run
@@ -167,7 +167,7 @@ def read_checked_run_file(folder: Path) -> RunFile:
 
 
 def read_run_file(folder: Path) -> RunFile:
-    """What `write_run_file` wrote, with the newest execution.
+    """Read what `write_run_file` wrote, with the newest execution.
 
     Raises:
         MissingData: there is no run.json.

@@ -40,7 +40,7 @@ REFERENCES = " or ".join(("corpus/<data id>/<pretraining id>", *FOLDERS))
 
 
 class Claimable(Protocol):
-    """What a worker claims and carries out."""
+    """Protocol of what a worker claims and executes."""
 
     @property
     def part(self) -> Part: ...
@@ -50,7 +50,7 @@ class Claimable(Protocol):
 
 @dataclass(frozen=True)
 class PartOfRun:
-    """A part of a run, of whichever kind, with all that it takes to carry it out."""
+    """Part of a run of any kind, with everything that is needed to execute it."""
 
     layout: Layout
     run_file: RunFile
@@ -58,7 +58,7 @@ class PartOfRun:
     part: Part
 
     def is_ready(self) -> bool:
-        """Whether all that comes before it is done."""
+        """Return whether everything that must be done before it is done."""
         before = all(is_done(self.layout, reference) for reference in self.work.after)
         return before and all(part.is_done for part in self.part.after)
 
@@ -70,9 +70,9 @@ class PartOfRun:
 class Worker:
     """Works through parts.
 
-    A part that failed after `failures_since` (the worker's start, by the file system's clock), in whatever process, is
-    left alone. `observer` hears of each part that ended. Where others hold all that is left, the worker waits for
-    `patience_seconds` and leaves. `progressed` is whether anything was finished or saved.
+    A part that failed after `failures_since` (default: the worker's start, by the file system's clock), in any process,
+    is skipped. `observer` is updated after each part. If other workers hold all remaining parts, the worker waits for
+    `patience_seconds` and ends. `progressed` is whether anything was finished or saved.
     """
 
     layout: Layout
@@ -89,7 +89,7 @@ class Worker:
             self.failures_since = measure_file_time(self.layout.claims(""))
 
     def run(self) -> int:
-        """Work until every part is finished or cannot be; returns the exit code."""
+        """Work until every part is finished or cannot be. Returns the exit code."""
         try:
             return self._work()
         finally:
@@ -112,7 +112,7 @@ class Worker:
                 time.sleep(POLL_SECONDS)
             elif idle_polls == IDLE_POLLS:
                 return EXIT_RUN_FAILED
-            else:  # what was claimed a moment ago may just have been released
+            else:  # a part that was claimed a moment ago may just have been released
                 idle_polls += 1
                 time.sleep(POLL_SECONDS)
         return EXIT_REQUEUE
@@ -125,7 +125,7 @@ class Worker:
             return False
 
     def _attempt_one(self, candidates: Sequence[Claimable]) -> bool:
-        """Carry out the first part that is ready and nobody holds; False where there is none."""
+        """Execute the first part that is ready and not claimed. Returns False if there is none."""
         for each in candidates:
             if each.is_ready() and (claim := acquire(self.layout.claims(each.part.id), self.lease_seconds)):
                 self._attempt(each, claim)
@@ -154,11 +154,11 @@ class Worker:
 
 
 def open_parts(layout: Layout, reference: str) -> list[PartOfRun]:
-    """The parts of the work behind a reference.
+    """Return the parts of the work that a reference names.
 
     Raises:
         ValueError: the reference has no known form.
-        MissingData, DamagedFile: as `read_checked_run_file`.
+        MissingData, DamagedFile: see `read_checked_run_file`.
     """
     is_corpus = re.fullmatch("corpus/[^/]*/[^/]*", reference) is not None
     folder = f"pretraining/{reference.rsplit('/', maxsplit=1)[-1]}" if is_corpus else reference
@@ -178,12 +178,12 @@ class Ended:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns the exit code (0 done, 1 a run failed, 2 refused, 3 no such run, 75 to be continued)."""
+    """Run the command. Returns the exit code (0 done, 1 a run failed, 2 refused, 3 no such run, 75 to be continued)."""
     return guarded("neobert.runs.worker", lambda: run(arguments, StopRequest()).code, Path())
 
 
 def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
-    """The command, ended early by `stop` or by a signal."""
+    """Run the command until it is done, or until `stop` or a signal ends it."""
     parser = Parser(prog="python -m neobert.runs.worker", description="Work on the runs of a folder, part by part.")
     parser.add_argument("--runs", type=Path, required=True, help="folder of runs")
     parser.add_argument("--leave-failed", action="store_true", help="leave parts alone that failed at any time before")
