@@ -1,4 +1,4 @@
-"""From a recipe to modules, and the values that their parameters start from."""
+"""Building modules from a recipe, and initializing their parameters."""
 
 import hashlib
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def _build_block(model: recipe.Model) -> Block:
 
 
 def build_encoder(model: recipe.Model, context: int) -> Encoder:
-    """The encoder of a recipe for documents of up to `context` tokens; its values are not the recipe's yet."""
+    """Build a recipe's encoder for documents of up to `context` tokens; `initialize` sets its parameters."""
     return Encoder(
         embedding=nn.Embedding(model.vocabulary_size, model.width),
         positions=POSITIONS[model.positions](model, context),
@@ -45,12 +45,12 @@ def _local_blocks(model: recipe.Model, context: int) -> LocalBlocks | None:
 
 
 def build_masked_language_model(model: recipe.Model, context: int) -> MaskedLanguageModel:
-    """The encoder with its decoder, for pre-training."""
+    """Build the encoder with its decoder, for pre-training."""
     return MaskedLanguageModel(build_encoder(model, context), nn.Linear(model.width, model.vocabulary_size))
 
 
 def build_classifier(model: recipe.Model, context: int, labels: int, dropout: float) -> Classifier:
-    """The encoder with a classifier of `labels` classes, or one for a regression."""
+    """Build the encoder with a classifier of `labels` classes, or 1 for regression."""
     return Classifier(build_encoder(model, context), model.width, labels, dropout)
 
 
@@ -59,7 +59,7 @@ def initialize(module: nn.Module, initialization: recipe.Initialization, seed: i
 
     Token embeddings are drawn with `embedding_scale`, learned positions with `position_scale` (padding rows included),
     all other matrices with `weight_scale`; norms become 1 and biases 0. Each parameter has a generator of its own,
-    seeded by `seed` and its name, so that parameters which two variants share start equal.
+    seeded by `seed` and its name, so that two variants start with equal values in the parameters that they share.
     """
     for name, owner, parameter in _parameters(module):
         scale = initialization.weight_scale
@@ -70,14 +70,14 @@ def initialize(module: nn.Module, initialization: recipe.Initialization, seed: i
 
 
 def initialize_classifier(classifier: Classifier, scale: float, seed: int) -> None:
-    """Set the head of `classifier` in place: matrices from N(0, scale²), biases 0. The encoder stays as it is."""
+    """Set the head of `classifier` in place: matrices from N(0, scale²), biases 0. The encoder is not changed."""
     for name, _, parameter in _parameters(classifier):
         if not name.startswith("model."):
             _fill(parameter, name, "normal", scale, seed)
 
 
 def _parameters(module: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Parameter]]:
-    """Each parameter with its full name and the module that owns it."""
+    """Yield each parameter's full name, the module that owns it, and the parameter."""
     for path, owner in module.named_modules():
         for name, parameter in owner.named_parameters(prefix=path, recurse=False):
             yield name, owner, parameter
@@ -94,7 +94,7 @@ def _fill(parameter: nn.Parameter, name: str, distribution: str, scale: float, s
 
 
 def _draw(shape: torch.Size, distribution: str, scale: float, stream: str) -> Tensor:
-    """An fp32 tensor drawn on the CPU, so that every device starts from the same values."""
+    """Draw an fp32 tensor on the CPU, so that every device starts from the same values."""
     seed = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:8]) >> 1
     generator = torch.Generator().manual_seed(seed)
     values = torch.empty(shape, dtype=torch.float32)

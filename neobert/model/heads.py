@@ -1,4 +1,4 @@
-"""What stands on an encoder: masked language modelling, and classification or regression of whole texts."""
+"""Heads on an encoder: masked language modelling, and classification or regression of whole texts."""
 
 import torch
 from torch import Tensor, nn
@@ -8,10 +8,10 @@ from neobert.model.attention import AttentionPlan, GatherIndex
 from neobert.model.encoder import Encoder
 
 IGNORED_TARGET = -100
-"""The target of padding: torch's cross-entropy leaves it out."""
+"""Target of padding, which torch's cross-entropy ignores."""
 
 COLUMN_MULTIPLE = 64
-"""CUDA's fast products of matrices want rows that begin at multiples of 16 bytes, and tile columns by this."""
+"""CUDA's fast matmuls need rows aligned to 16 bytes, and tile columns by this number."""
 
 WANT_ALIGNED_ROWS = ("cuda",)
 
@@ -27,11 +27,11 @@ class MaskedLanguageModel(nn.Module):
         self.decoder = decoder
 
     def logits(self, token_ids: Tensor, plan: AttentionPlan, gather: GatherIndex | None = None) -> Tensor:
-        """Scores over the vocabulary, (rows, tokens, vocabulary) or, with `gather`, (gathered, vocabulary)."""
+        """Return scores over the vocabulary, (rows, tokens, vocabulary) or, with `gather`, (gathered, vocabulary)."""
         return self.decoder(self.model(token_ids, plan, gather))
 
     def _padded_logits(self, hidden: Tensor) -> Tensor:
-        """Logits whose rows are aligned in memory where kernels want that: columns of minus infinity change no loss."""
+        """Return logits, padded to aligned rows where kernels need them; columns of −∞ do not change the loss."""
         missing = -self.decoder.out_features % COLUMN_MULTIPLE
         if not missing or hidden.device.type not in WANT_ALIGNED_ROWS:
             logits: Tensor = self.decoder(hidden)
@@ -40,7 +40,7 @@ class MaskedLanguageModel(nn.Module):
         return functional.linear(hidden, weight, functional.pad(self.decoder.bias, (0, missing), value=-torch.inf))
 
     def forward(self, token_ids: Tensor, plan: AttentionPlan, gather: GatherIndex | None, targets: Tensor) -> Tensor:
-        """Cross-entropy in nats summed over the `targets` that are not −100: an fp32 scalar.
+        """Return the cross-entropy in nats, summed over the `targets` that are not −100: an fp32 scalar.
 
         targets: (rows, tokens) or, with `gather`, (gathered,).
         """
@@ -51,16 +51,16 @@ class MaskedLanguageModel(nn.Module):
 
 
 def mean_over_tokens(hidden: Tensor, positions: Tensor) -> Tensor:
-    """The mean of `hidden` (rows, tokens, width) over the tokens of each row, padding left out: (rows, width)."""
+    """Return the mean of `hidden` (rows, tokens, width) over each row's tokens, without padding: (rows, width)."""
     token = (positions >= 0).unsqueeze(-1)
     total = hidden.masked_fill(~token, 0).sum(dim=1, dtype=torch.float32)
     return (total / token.sum(dim=1).clamp(min=1)).to(hidden.dtype)
 
 
 class Classifier(nn.Module):
-    """Any encoder, and behind it dropout, dense, tanh, dropout, classifier (released code). One label is a regression.
+    """Any encoder followed by dropout, dense, tanh, dropout, classifier (released code). One label means regression.
 
-    How tokens are pooled for the head depends on how texts lie in a batch (`neobert.glue.batching`).
+    Pooling depends on the layout of texts in a batch, and is done in `neobert.glue.batching`.
     """
 
     def __init__(self, model: nn.Module, width: int, labels: int, dropout: float) -> None:
@@ -71,15 +71,15 @@ class Classifier(nn.Module):
         self.classifier = nn.Linear(width, labels)
 
     def head(self, pooled: Tensor) -> Tensor:
-        """Logits (texts, labels) of `pooled` (texts, width)."""
+        """Return logits (texts, labels) of `pooled` (texts, width)."""
         return self.classifier(self.dropout(torch.tanh(self.dense(self.dropout(pooled)))))
 
 
 def encoder_part(weights: Weights) -> Weights:
-    """The tensors of a classifier that are not its head's."""
+    """Return a classifier's tensors without its head's."""
     return {name: tensor for name, tensor in weights.items() if name.startswith("model.")}
 
 
 def all_but_classifier(weights: Weights) -> Weights:
-    """The tensors of a classifier below its last layer, whose shape is the task's."""
+    """Return a classifier's tensors without the last layer's, whose shape depends on the task."""
     return {name: tensor for name, tensor in weights.items() if not name.startswith("classifier.")}

@@ -1,8 +1,8 @@
 """Feed-forward networks, all without biases, and norms over the last dimension.
 
 A new one is a class and a row of `FEEDFORWARDS` or `NORMS`. A feed-forward whose name ends in "glu" is a gated linear
-unit and takes two thirds of the nominal width, so that all have equal parameters; `neobert.model.size` counts by the
-same rule. What a norm gives has the dtype of what comes in, under autocast too.
+unit and has two thirds of the nominal width, so that all have equally many parameters; `neobert.model.size` counts by
+the same rule. A norm's output has the dtype of its input, also under autocast.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from torch.nn import functional
 from neobert.model.size import gated_width
 
 FEW_KERNELS_NUMBERS = 1 << 15
-"""Numbers of an input from which fewer kernels on a CPU outweigh that they are called from Python."""
+"""Elements of an input from which fewer CPU kernels outweigh the overhead of calling them from Python."""
 
 
 class GELUFeedForward(nn.Sequential):
@@ -40,19 +40,19 @@ class GatedFeedForward(nn.Module):
         self.w3 = nn.Linear(hidden, width, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(…, width) to (…, width)."""
+        """Map (…, width) to (…, width)."""
         gate, value = self.w12(hidden).chunk(2, dim=-1)
         return self.w3(self.activation(gate) * value)
 
 
 class SwiGLU(GatedFeedForward):
-    """Gated by SiLU, NeoBERT's feed-forward."""
+    """Gated feed-forward with SiLU, as in NeoBERT."""
 
     activation = staticmethod(functional.silu)
 
 
 class GeGLU(GatedFeedForward):
-    """Gated by GELU, ModernBERT's feed-forward (Shazeer 2020)."""
+    """Gated feed-forward with GELU, as in ModernBERT (Shazeer 2020)."""
 
     activation = staticmethod(functional.gelu)
 
@@ -68,7 +68,7 @@ class LayerNorm(nn.LayerNorm):
     """Layer norm with weight and bias (Ba et al. 2016)."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """`input` (…, width) normalized, in its own dtype."""
+        """Normalize `input` (…, width) in its own dtype."""
         weight, bias = self.weight.to(input.dtype), self.bias.to(input.dtype)
         with _without_upcast(input):
             return functional.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
@@ -78,8 +78,8 @@ class RMSNorm(nn.RMSNorm):
     """Root-mean-square norm with a weight (Zhang and Sennrich 2019)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` (…, width) normalized, in its own dtype."""
-        # A weight of another dtype than the activations' misses the fused kernel.
+        """Normalize `x` (…, width) in its own dtype."""
+        # The fused kernel needs weight and activations of the same dtype.
         weight = cast(Tensor, self.weight).to(x.dtype)
         if x.is_cpu and x.numel() >= FEW_KERNELS_NUMBERS and not _is_traced():
             return cast(Tensor, FewKernelsRMSNorm.apply(x, weight, self.eps))
@@ -88,27 +88,27 @@ class RMSNorm(nn.RMSNorm):
 
 
 def _without_upcast(x: Tensor) -> AbstractContextManager[object]:
-    """Autocast copies what norms read into fp32, which kernels for bf16 need not: they sum in fp32."""
+    """Disable autocast for low-precision inputs: it casts norms to fp32, but bf16 kernels already sum in fp32."""
     if x.dtype == torch.float32:
         return nullcontext()
     return torch.autocast(x.device.type, enabled=False)
 
 
 def _is_traced() -> bool:
-    """Whether a compiler, an exporter or a transform such as vmap looks at the operations."""
+    """Whether a compiler, an exporter or a transform such as vmap traces the operations."""
     transformed: bool = torch._C._are_functorch_transforms_active()
     return torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed
 
 
 class FewKernelsRMSNorm(torch.autograd.Function):
-    """The RMS norm for eager CPUs, where torch has no kernel of its own: it takes a dozen there, a third of the speed.
+    """RMS norm for eager mode on CPUs, where torch has no fused kernel but runs a dozen, at a third of the speed.
 
-    Backward is that of the layer norm with a mean of 0, less what comes from subtracting a mean.
+    The backward pass is layer norm's with a mean of 0, without the term that comes from subtracting the mean.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        """`x` (…, width) normalized; sums are in fp32 or better."""
+        """Normalize `x` (…, width); sums are in fp32 or better."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=dtype)
         inverse = norm.square_().mul_(1 / x.shape[-1]).add_(epsilon).rsqrt_()
@@ -117,7 +117,7 @@ class FewKernelsRMSNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        """The gradients of input and weight."""
+        """Return the gradients of input and weight."""
         x, weight, inverse = ctx.saved_tensors
         wide_x, wide_weight, gradient = (tensor.to(inverse.dtype) for tensor in (x, weight, gradient))
         of_x, of_weight, _ = torch.ops.aten.native_layer_norm_backward(

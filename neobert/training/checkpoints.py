@@ -1,4 +1,4 @@
-"""Checkpoints: whole folders with a manifest of checksums, renamed into place; the newest valid one wins."""
+"""Checkpoints: folders with a manifest of checksums, renamed into place; runs resume from the newest valid one."""
 
 import shutil
 from collections.abc import Mapping
@@ -28,21 +28,21 @@ class Checkpoint:
     step: int
 
     def weights(self) -> dict[str, Tensor]:
-        """The model's tensors by state-dict key."""
+        """Load the model's tensors by state-dict key."""
         return load_file(self.folder / WEIGHTS)
 
     def optimizer(self) -> dict[str, Tensor]:
-        """The optimizer's tensors, as `optimizer_tensors` names them."""
+        """Load the optimizer's tensors, named as in `optimizer_tensors`."""
         return load_file(self.folder / OPTIMIZER)
 
     def state(self) -> dict[str, Any]:
-        """Everything else that a resumed run needs, as plain values."""
+        """Read everything else that a resumed run needs, as plain values."""
         state: dict[str, Any] = read_json(self.folder / STATE)
         return state
 
 
 def folder_of(checkpoints: Path, step: int) -> Path:
-    """Where the checkpoint of a step lies."""
+    """Return the folder of a step's checkpoint."""
     return checkpoints / f"step-{step:08d}"
 
 
@@ -54,7 +54,7 @@ def save(
     state: Mapping[str, Any],
     claim: Claim,
 ) -> None:
-    """Write a checkpoint of `step`; a valid one that is there already stays.
+    """Write a checkpoint of `step`; an existing valid one is kept.
 
     Raises:
         ClaimLost: another process owns the run now.
@@ -74,13 +74,13 @@ def save(
         (temporary / MANIFEST).write_bytes(json_bytes({"step": step, "sha256": digests}))
         claim.check()
         publish_folder(temporary, final)
-    except BaseException:  # whatever ends the save, an unfinished folder does not stay behind
+    except BaseException:  # interrupts included, so that no unfinished folder remains
         shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 
 def is_valid(folder: Path) -> bool:
-    """Whether every file that the manifest names is there with its checksum."""
+    """Whether every file in the manifest exists and matches its checksum."""
     try:
         digests = read_json(folder / MANIFEST)["sha256"]
         is_complete = {WEIGHTS, STATE} <= digests.keys() <= {WEIGHTS, OPTIMIZER, STATE}
@@ -90,12 +90,12 @@ def is_valid(folder: Path) -> bool:
 
 
 def steps_on_disk(checkpoints: Path) -> list[int]:
-    """The steps of all checkpoint folders, valid or not, ascending."""
+    """Return the steps of all checkpoint folders, valid or not, in ascending order."""
     return sorted(int(path.name[5:]) for path in checkpoints.glob("step-*") if path.name[5:].isdigit())
 
 
 def newest(checkpoints: Path) -> Checkpoint | None:
-    """The newest checkpoint that is valid and complete enough to resume from; damaged ones are passed over."""
+    """Return the newest valid checkpoint that has its optimizer state; damaged ones are skipped."""
     for step in reversed(steps_on_disk(checkpoints)):
         folder = folder_of(checkpoints, step)
         if (folder / OPTIMIZER).exists() and is_valid(folder):
@@ -104,7 +104,7 @@ def newest(checkpoints: Path) -> Checkpoint | None:
 
 
 def load(checkpoints: Path, step: int) -> Checkpoint:
-    """The checkpoint of one step.
+    """Return the checkpoint of one step, verified.
 
     Raises:
         MissingData: there is none.
@@ -120,7 +120,7 @@ def load(checkpoints: Path, step: int) -> Checkpoint:
 
 
 def prune(checkpoints: Path, milestones: frozenset[int]) -> None:
-    """Keep the milestones and the newest checkpoints; milestones behind these lose their optimizer state."""
+    """Delete all checkpoints but milestones and the newest; older milestones lose their optimizer state."""
     steps = steps_on_disk(checkpoints)
     for step in steps[:-NEWEST_KEPT]:
         folder = folder_of(checkpoints, step)

@@ -1,4 +1,4 @@
-"""torch.compile for training: whether it pays, and the first step of the compiled model."""
+"""torch.compile for training: whether compiling pays, and the first pass of the compiled model."""
 
 import sys
 import time
@@ -15,31 +15,31 @@ from neobert.runs.run_file import CompileWord
 from neobert.training.engine import autocast
 
 SAVED_SHARE = {("cpu", "fp32"): 0.2, ("cpu", "bf16"): 0.35, ("cuda", "fp32"): 0.15, ("cuda", "bf16"): 0.25}
-"""Share of an eager step's time that a compiled one spares: CPU measured (benchmarks/), GPU a cautious guess."""
+"""Share of an eager step's time that compiling saves: measured on CPU (benchmarks/), a cautious guess for GPU."""
 
 COMPILE_SECONDS = {"cpu": (60.0, 20.0), "cuda": (30.0, 3.0)}
-"""Of a size, and for each layer. On a CPU twice what forward and backward pass took on two cores (28 to 80 s with 4
-layers): the gain must be clear, and other processes may compile beside this one. On a GPU a guess from lowering for
-one: about two minutes with 28 layers."""
+"""Seconds per size, and per size and layer. CPU: twice the measured time of forward and backward pass on two cores (28
+to 80 s with 4 layers), so that the gain is clear even if other processes compile too. GPU: a guess from lowering for
+one, about two minutes with 28 layers."""
 
 GRAPH_WARM_UP_PASSES = 3
-"""CUDA graphs run once, record once, and are replayed from then on."""
+"""Passes before CUDA graphs are only replayed: they first run once, then record once."""
 
 LEAST_SECONDS_LEFT = {"cpu": 3600.0, "cuda": 0.0}
-"""With less pre-training to do, `auto` does not compile: processors that others keep busy compile more slowly than any
-estimate says, and in less than an hour there is little to win."""
+"""`auto` does not compile if less pre-training than this remains: on busy processors compiling takes longer than
+estimated, and less than an hour leaves little to gain."""
 
 MOST_SIZES = 128
-"""Different sizes of micro-batches that are compiled. Behind torch's own limit of 8 a step would run without, and which
-sizes come first depends on where an attempt began: resuming would change bits. A GLUE grid has more than 8 too."""
+"""Limit on compiled micro-batch sizes. Beyond torch's own limit of 8 a step would run eagerly, and which sizes come
+first depends on where an attempt began, so resuming would change bits. A GLUE grid also has more than 8 sizes."""
 
 INDUCTOR_ON_GPU = {"loop_ordering_after_fusion": False}
-"""Settings of torch's compiler on a GPU. Where it may reorder loops (its default in torch 2.13), the gradient of a norm
-is written by a kernel that sums in two directions, and read again by another that rounds it to bf16."""
+"""Inductor settings on a GPU. If it may reorder loops (the default in torch 2.13), the gradient of a norm is written
+by a kernel that sums in two directions, and read again by another that rounds it to bf16."""
 
 
 def configure_inductor(device: torch.device) -> None:
-    """Give torch's compiler the settings for a device."""
+    """Set Inductor's settings for a device."""
     from torch._inductor import config
 
     if device.type == "cuda":
@@ -49,7 +49,7 @@ def configure_inductor(device: torch.device) -> None:
 
 @dataclass(frozen=True)
 class TrialStep:
-    """A step to time or compile a model on: `loss` is the objective on one micro-batch. Changes no weight."""
+    """A step to time or compile a model with; `loss` is the objective on one micro-batch. No weights change."""
 
     model: nn.Module
     loss: Callable[[], Tensor]
@@ -57,14 +57,14 @@ class TrialStep:
     device: torch.device
 
     def run(self) -> None:
-        """A forward and backward pass."""
+        """Run a forward and backward pass."""
         with autocast(self.device, self.precision):
             # Not `backward`: engines may send gradients away as soon as they are accumulated.
             torch.autograd.grad(self.loss(), list(self.model.parameters()))
 
     def seconds(self, warm_up: int = 1) -> float:
-        """Seconds of a pass behind those that warm up; on a CPU of processor time, which other processes do not
-        lengthen."""
+        """Return the seconds of a pass after the warm-up; on a CPU in processor time, so that other processes do not
+        count."""
         for _ in range(warm_up):
             self.run()
         started = self._now()
@@ -79,7 +79,7 @@ class TrialStep:
 
 
 def compile_seconds() -> float:
-    """What this process has spent on compiling so far."""
+    """Return the seconds that this process has spent compiling so far."""
     if "torch._dynamo" not in sys.modules:  # importing the compiler takes a second
         return 0.0
     from torch._dynamo.utils import calculate_time_spent
@@ -89,11 +89,11 @@ def compile_seconds() -> float:
 
 @dataclass(frozen=True)
 class Remainder:
-    """What is left to do at one batch size.
+    """Remaining work at one batch size.
 
-    passes: how often, forward and backward. seconds: of an eager pass. slots_ratio: slots of a batch in fixed sizes to
-    those of an eager one, which has less padding. shapes: sizes that would be compiled. compiled_seconds: of a compiled
-    pass in fixed sizes, None where that was not measured.
+    passes: number of forward and backward passes. seconds: of an eager pass. slots_ratio: ratio of a batch's slots in
+    fixed sizes to its slots in eager mode, where it has less padding. shapes: sizes that would be compiled.
+    compiled_seconds: of a compiled pass in fixed sizes, None if not measured.
     """
 
     passes: int
@@ -110,7 +110,7 @@ def compiling_pays(
     precision: PretrainingPrecision,
     least_seconds: float = 0.0,
 ) -> bool:
-    """Whether more than `least_seconds` are left to do, and compiling earns itself back in them."""
+    """Whether more than `least_seconds` of work remain, and compiling saves more time in them than it takes."""
     kept = 1 - SAVED_SHARE[device.type, "fp32" if precision == "fp32" else "bf16"]
     of_size, of_layer = COMPILE_SECONDS[device.type]
     eager_seconds = gain_seconds = cost_seconds = 0.0
@@ -127,17 +127,17 @@ def compiling_pays(
 def compile_model(
     trial: TrialStep, word: CompileWord, *, backend: str | Callable[..., Any] = "inductor", mode: str | None = None
 ) -> bool:
-    """Compile the model in place, each shape for itself, and try it; False where that fails and is not insisted on.
+    """Compile the model in place, with static shapes, and try it; return False if that fails and `word` is not on.
 
-    backend, mode: as torch.compile has them.
+    backend, mode: as in torch.compile.
 
     Raises:
-        RunFailed: `word` is on, and there is no compiler that works.
+        RunFailed: `word` is on and compiling fails.
     """
     from torch._dynamo.exc import TorchDynamoException
 
     torch._dynamo.config.recompile_limit = MOST_SIZES
-    # Compiled inside DDP, a model would be split at the borders of DDP's buckets into many graphs.
+    # Compiling inside DDP would split the model into many graphs, at the borders of DDP's buckets.
     torch._dynamo.config.optimize_ddp = False
     configure_inductor(trial.device)
     trial.model.compile(dynamic=False, backend=backend, mode=mode)

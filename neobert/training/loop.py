@@ -1,4 +1,4 @@
-"""The training loop: a generator of steps, the same for every objective; logging and saving are the caller's."""
+"""The training loop: a generator of steps for every objective; the caller logs and saves."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,8 +19,8 @@ MicroBatch = TypeVar("MicroBatch")
 class StepBatches(Generic[MicroBatch]):
     """A process's share of one optimizer step.
 
-    `real_tokens`, `slots` (those without a token included) and `attended_tokens` (how many tokens the real ones see,
-    all together) count the step over all processes; `state` is where the data stand behind it.
+    `real_tokens`, `slots` (including those without a token) and `attended_tokens` (tokens that the real ones attend
+    to, summed) count the step over all processes; `state` is the data's state after it.
     """
 
     micro_batches: Sequence[MicroBatch]
@@ -32,8 +32,8 @@ class StepBatches(Generic[MicroBatch]):
 
 @dataclass(frozen=True)
 class Step:
-    """One update. `number` counts from 1; `seconds` go by between it and the step before, `data_seconds` of them
-    waiting for its batches.
+    """One update. `number` counts from 1; `seconds` is the time of its loop iteration, `data_seconds` of which were
+    spent waiting for its batches.
 
     `stop` is whether all processes have agreed to end after this step.
     """
@@ -50,7 +50,7 @@ class Step:
     update: Update
 
     def measured(self) -> StepMetrics:
-        """Loss and gradient norm; waits for the device to have them.
+        """Return loss and gradient norm; waits for the device to compute them.
 
         Raises:
             RunFailed: one of them is not finite; the weights are those of the step before.
@@ -61,12 +61,12 @@ class Step:
             raise RunFailed(f"step {self.number}: {error}") from error
 
     def phase_seconds(self) -> dict[str, float]:
-        """Where the time of the step went."""
+        """Return the seconds of each phase of the step."""
         return {"data": self.data_seconds, **self.update.phases.seconds()}
 
 
 def seed_step(seed: int, step: int, process: int) -> None:
-    """Dropout's randomness is a pure function of seed, step and process, so no generator state needs saving."""
+    """Seed dropout as a pure function of seed, step and process, so that no generator state needs saving."""
     torch.manual_seed((seed * 1_000_003 + step) * 1_009 + process)
 
 
@@ -81,10 +81,10 @@ def training_steps(
     process: int = 0,
     stop: StopRequest | None = None,
 ) -> Iterator[Step]:
-    """Updates number `first` to `last` (inclusive).
+    """Yield updates number `first` to `last` (inclusive).
 
-    A step is looked at when the next one is under way, so that the device always has work. A `stop` requested in any
-    process is agreed on within two steps; ending there, after saving, is the caller's.
+    A step's metrics are read once the next one has been launched, so that the device always has work. A `stop`
+    requested in any process is agreed on within two steps; the caller then saves and ends.
 
     Raises:
         RunFailed: a loss or gradient is not finite; names step and module, the weights are those of the step before.

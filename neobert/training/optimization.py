@@ -1,7 +1,7 @@
 """Optimizers of the recipe, and their state by parameter name.
 
-A new one is a row of `OPTIMIZERS` and its word in `neobert.recipe.Optimization`. The engine clips gradients and guards
-against what is not finite, and checkpoints hold the state, whatever the optimizer.
+A new one is a row of `OPTIMIZERS` and its word in `neobert.recipe.Optimization`. Clipping, the guard against values
+that are not finite, and checkpoints work with any optimizer.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from neobert.recipe import Optimization
 
 BLOCKS = "transformer_encoder"
-"""The module whose matrices are the hidden ones of an encoder; embeddings and heads lie outside."""
+"""Name of the module with the encoder's hidden matrices; embeddings and heads are outside of it."""
 
 
 class JoinedOptimizers(torch.optim.Optimizer):
-    """Several optimizers, each with parameters of its own, as one: their groups, their state, one step."""
+    """Several optimizers with disjoint parameters as one, with joint groups and state."""
 
     def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
         super().__init__([group for part in parts for group in part.param_groups], {})
@@ -25,7 +25,7 @@ class JoinedOptimizers(torch.optim.Optimizer):
             part.state = self.state
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update by each."""
+        """Update with each optimizer."""
         for part in self.parts:
             part.step()
 
@@ -42,8 +42,9 @@ def _adam(kind: type[torch.optim.Adam], weights: Iterable[nn.Parameter], recipe:
 
 
 def _muon(model: nn.Module, recipe: Optimization) -> torch.optim.Optimizer:
-    """Muon (Jordan et al. 2024) with momentum `beta1` on the matrices of the blocks, AdamW on all else. The update of a
-    matrix has the root mean square of AdamW's (Liu et al. 2025, arXiv 2502.16982), so that its rate and decay serve.
+    """Build Muon (Jordan et al. 2024) with momentum `beta1` for the matrices of the blocks, AdamW for all else. Updates
+    of matrices are scaled to AdamW's root mean square (Liu et al. 2025, arXiv 2502.16982), so that both share learning
+    rate and decay.
     """
     matrices: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
@@ -69,25 +70,25 @@ OPTIMIZERS: Mapping[str, Callable[[nn.Module, Optimization], torch.optim.Optimiz
 
 
 def build_optimizer(model: nn.Module, recipe: Optimization) -> torch.optim.Optimizer:
-    """The recipe's optimizer over all parameters: the released code decays norms, embeddings and biases too
-    (optimizer.py)."""
+    """Build the recipe's optimizer of all parameters. Weight decay includes norms, embeddings and biases, as in the
+    released code (optimizer.py)."""
     return OPTIMIZERS[recipe.optimizer](model, recipe)
 
 
 def takes_scale(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step divides gradients by `grad_scale` and does nothing where `found_inf` is 1, as torch's fused
-    optimizers do for its GradScaler, so that clipping and guarding wait for no device."""
+    """Whether a step divides gradients by `grad_scale` and does nothing if `found_inf` is 1, as torch's fused
+    optimizers do for GradScaler; clipping and guarding then need no sync."""
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """The rate of the next update, in every group."""
+    """Set the learning rate of the next update in every group."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """The optimizer's state as {"<moment>/<parameter name>": tensor}; empty before the first update."""
+    """Return the optimizer's state as {"<moment>/<parameter name>": tensor}; empty before the first update."""
     return {
         f"{moment}/{name}": value
         for name, parameter in model.named_parameters()
@@ -96,12 +97,12 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what `optimizer_tensors` gave, bit for bit."""
+    """Restore the state that `optimizer_tensors` returned, bit for bit."""
     parameters = dict(model.named_parameters())
     fused = {weight for group in optimizer.param_groups if group.get("fused") for weight in group["params"]}
     for key, value in tensors.items():
         moment, name = key.split("/", 1)
         parameter = parameters[name]
-        # Only fused optimizers count their steps on the device.
+        # Only fused optimizers keep their step count on the device.
         device = parameter.device if moment != "step" or parameter in fused else torch.device("cpu")
         optimizer.state[parameter][moment] = value.to(device).clone()

@@ -1,4 +1,4 @@
-"""What happens at which step: learning rate, milestones, evaluations. Pure functions, without torch."""
+"""Learning rates, milestones and evaluations by step: pure functions, without torch."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -9,11 +9,11 @@ from neobert.recipe import FineTuning
 
 MILESTONES = 4
 NEWEST_KEPT = 2
-"""The newest checkpoints of a run, which keep their optimizer state whether they are milestones or not."""
+"""Number of a run's newest checkpoints that keep their optimizer state, whether they are milestones or not."""
 
 
 def milestones(steps: int) -> frozenset[int]:
-    """The steps whose checkpoints stay: the start, the end and equal parts between."""
+    """Return the steps whose checkpoints are kept: the start, the end and equal parts between."""
     return frozenset(steps * part // MILESTONES for part in range(MILESTONES + 1))
 
 
@@ -27,14 +27,14 @@ def learning_rate(
     shape: Literal["linear", "cosine", "sqrt"],
     stable_steps: int = 0,
 ) -> float:
-    """The rate of update number `step`, counted from 1; the same rule for all training (paper §3.3).
+    """Return the learning rate of update number `step`, counted from 1; the same rule for all training (paper §3.3).
 
-    It rises linearly from 0 to `peak` at `warmup_steps`, stays there for `stable_steps`, falls to `floor_fraction` ×
-    `peak` at `decay_steps`, and stays there. With `decay_steps` 0 there is no fall: the rate rises to the floor and
-    stays (the paper's second stage). `sqrt` falls as 1 − √ of the way (Hägele et al. 2024).
+    It rises linearly from 0 to `peak` at `warmup_steps`, stays there for `stable_steps`, decays to `floor_fraction` ×
+    `peak` at `decay_steps`, and stays there. With `decay_steps` 0 there is no decay: the rate rises to the floor and
+    stays (the paper's second stage). `sqrt` decays as 1 − √progress (Hägele et al. 2024).
 
     Raises:
-        ValueError: `decay_steps` is neither 0 nor behind the rise and the stable steps.
+        ValueError: `decay_steps` is neither 0 nor after warm-up and stable steps.
     """
     if 0 < decay_steps <= warmup_steps + stable_steps:
         raise ValueError(f"decay_steps {decay_steps} must lie behind warmup_steps {warmup_steps} or be 0")
@@ -54,12 +54,12 @@ SHARES_LEFT: Mapping[str, Callable[[float], float]] = {
     "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
     "sqrt": lambda progress: 1 - math.sqrt(progress),
 }
-"""Of the way from the peak to the floor, by the share of the steps between."""
+"""Remaining share of the decay from peak to floor, as a function of the share of decay steps done."""
 
 
 @dataclass(frozen=True)
 class FineTuningSchedule:
-    """The numbers of a run that follow from protocol, examples and batch size."""
+    """Schedule of a fine-tuning run, derived from protocol, number of examples and batch size."""
 
     steps: int
     evaluation_interval: int
@@ -69,7 +69,7 @@ class FineTuningSchedule:
 
     @classmethod
     def of(cls, protocol: FineTuning, examples: int, batch_size: int) -> "FineTuningSchedule":
-        """Fractions of a protocol count all updates."""
+        """Derive the schedule; the protocol's fractions are of all updates."""
         steps_per_epoch = -(-examples // batch_size)
         steps = steps_per_epoch * protocol.epochs
         interval = min(protocol.evaluation_interval_steps, _share_of_epoch(protocol, examples, batch_size))
@@ -78,11 +78,11 @@ class FineTuningSchedule:
         return cls(steps, max(1, interval), warmup_steps, decay_steps, protocol.floor_fraction)
 
     def evaluates_after(self, step: int) -> bool:
-        """At every interval and at the end."""
+        """Whether to evaluate after `step`: at every interval and at the end."""
         return step % self.evaluation_interval == 0 or step == self.steps
 
     def learning_rate(self, step: int, peak: float) -> float:
-        """The rate of update number `step`: up to `peak`, down a straight line, then the floor."""
+        """Return the rate of update number `step`: warm-up to `peak`, linear decay, then the floor."""
         return learning_rate(
             step,
             peak=peak,
@@ -94,10 +94,10 @@ class FineTuningSchedule:
 
 
 def _share_of_epoch(protocol: FineTuning, examples: int, batch_size: int) -> int:
-    """Updates between evaluations by the epoch's length.
+    """Return the updates between evaluations that follow from the epoch's length.
 
     App. C divides an epoch's updates by ten. The released code divides its examples, counted in whole batches, and
-    evaluates after each epoch where that is sooner: with ten or more examples in a batch it always is.
+    evaluates after each epoch if that is sooner, which it always is with ten or more examples per batch.
     """
     batches = -(-examples // batch_size)
     if protocol.epoch_counted_in == "steps":

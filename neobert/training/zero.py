@@ -1,14 +1,14 @@
-"""DeepSpeed's ZeRO: optimizer state (stage 1) and gradients too (stage 2) are split over the ranks.
+"""DeepSpeed's ZeRO: the optimizer state (stage 1) and also the gradients (stage 2) are split over the ranks.
 
-With P parameters and N processes each process holds, in bytes, beside 4·P of fp32 weights:
+With P parameters and N processes, each process needs in addition to 4·P bytes of fp32 weights, in bytes:
 
             moments     second copy of the weights     gradients
     ddp     8·P         0                              4·P (and DDP's buckets, 4·P)
     zero1   8·P / N     4·P / N                        4·P
     zero2   8·P / N     4·P / N                        4·P / N (and a bucket)
 
-The only door to deepspeed (Rajbhandari et al. 2020, ZeRO: Memory Optimizations Toward Training Trillion Parameter
-Models).
+Only this module imports deepspeed (Rajbhandari et al. 2020, ZeRO: Memory Optimizations Toward Training Trillion
+Parameter Models).
 """
 
 import math
@@ -33,16 +33,16 @@ STEP, MOMENTS = "step", ("exp_avg", "exp_avg_sq")
 
 
 def _deepspeed(device: torch.device) -> ModuleType:
-    """The package, told where to compute, to compile nothing and to log to stderr.
+    """Import deepspeed, set to use `device`, compile nothing and log to stderr.
 
     Raises:
-        MissingData: it is not installed.
+        MissingData: deepspeed is not installed.
     """
     if device.type == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     os.environ["LOCAL_RANK"] = str(device.index or 0)
     try:
-        with redirect_stdout(sys.stderr):  # its logger keeps the stream it finds
+        with redirect_stdout(sys.stderr):  # its logger keeps the stdout of the import
             import deepspeed
     except ModuleNotFoundError as error:
         raise MissingData(
@@ -56,7 +56,7 @@ def _deepspeed(device: torch.device) -> ModuleType:
 
 
 class _Autocast(nn.Module):
-    """The model under the recipe's precision, which DeepSpeed would switch off around its forward pass."""
+    """Wrapper that applies the recipe's precision, which DeepSpeed would disable around the forward pass."""
 
     def __init__(self, model: nn.Module, device: torch.device, precision: PretrainingPrecision) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class _Autocast(nn.Module):
 
 
 class ZeroEngine(Engine[MicroBatch]):
-    """An engine over DeepSpeed. It wraps the optimizer, whose state is then that of one flat part of all parameters."""
+    """Engine on DeepSpeed, which wraps the optimizer; its state then belongs to one flat part of all parameters."""
 
     stage: ClassVar[int]
 
@@ -110,7 +110,7 @@ class ZeroEngine(Engine[MicroBatch]):
         return share.detach()
 
     def _clip_and_update(self, loss: Tensor) -> Tensor:
-        """DeepSpeed clips and updates; it tells the norm to the host, so that this waits for the device."""
+        """Let DeepSpeed clip and update; it returns the norm to the host, which needs a sync."""
         if not loss.isfinite():
             raise RunFailed(f"the loss is {loss.item()}; engine ddp names the module where it is first seen")
         self._deepspeed.step()
@@ -121,7 +121,7 @@ class ZeroEngine(Engine[MicroBatch]):
 
     @property
     def _flat(self) -> Tensor:
-        """This process's part of all parameters, which the wrapped optimizer updates."""
+        """This process's flat part of all parameters, which the wrapped optimizer updates."""
         flat: Tensor = self._sharded.single_partition_of_fp32_groups[0]
         return flat
 
@@ -129,7 +129,7 @@ class ZeroEngine(Engine[MicroBatch]):
         state = self.optimizer.state.get(self._flat, {})
         tensors: dict[str, Tensor] = {}
         for name, parameter in self.model.named_parameters() if state else ():
-            for moment in MOMENTS:  # one tensor at a time: only who wants the whole state needs room for it
+            for moment in MOMENTS:  # one at a time: only a process that wants the state needs room for it
                 full = self._package.utils.safe_get_full_optimizer_state(parameter, moment)
                 if wanted:
                     tensors[f"{moment}/{name}"] = full.cpu()
@@ -149,7 +149,7 @@ class ZeroEngine(Engine[MicroBatch]):
         state[STEP] = torch.tensor(steps.pop(), dtype=torch.float32, device=device)
         for moment in MOMENTS:
             state[moment] = torch.zeros_like(self._flat)
-        self._sharded._lazy_init_hp_params_optimizer_state()  # lets the full tensors find their parts
+        self._sharded._lazy_init_hp_params_optimizer_state()  # links the full tensors to their parts
         for name, parameter in names.items():
             for moment in MOMENTS:
                 full = optimizer[f"{moment}/{name}"].to(self.device)
@@ -157,17 +157,17 @@ class ZeroEngine(Engine[MicroBatch]):
 
     def close(self) -> None:
         self._deepspeed.destroy()
-        self._package.utils.groups._release_process_group_references(group=None)  # the next group is another one
+        self._package.utils.groups._release_process_group_references(group=None)  # the next run has a new group
 
 
 class ZeroOne(ZeroEngine[MicroBatch]):
-    """The optimizer's state is split."""
+    """ZeRO stage 1, which splits the optimizer state."""
 
     stage = 1
 
 
 class ZeroTwo(ZeroEngine[MicroBatch]):
-    """The optimizer's state and the gradients are split."""
+    """ZeRO stage 2, which splits the optimizer state and the gradients."""
 
     stage = 2
 
