@@ -118,10 +118,10 @@ def gather_by_row(places: Integers, rows: int, context: int, sizes: PaddingSizes
 
 
 def gather_in_a_run(places: Integers, boundaries: Integers, rows: int, sizes: PaddingSizes) -> GatherIndex:
-    """Build the gather index of masked positions at ascending `places`, for variable-length kernels.
+    """Build the gather index of masked positions at ascending `places`, for variable-length kernels over documents
+    with `boundaries`.
 
-    Padding queries point at the last token, so that they belong to a document like all others. `boundaries` are those
-    of the documents.
+    Padding queries point at the last token, so that they belong to a document like all others.
     """
     last = int(boundaries[-1]) - 1
     queries = _filled(sizes.gathered(len(places), rows), last, slice(len(places)), places)

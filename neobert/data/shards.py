@@ -251,7 +251,7 @@ def _hash_bytes(raw: bytes) -> int:
 
 SCHEMA = 2
 SHARD_TOKENS = 2**27
-"""A shard ends with the batch of texts that reaches this many tokens: 256 MiB."""
+"""A shard ends with the batch of texts that reaches this many tokens (256 MiB)."""
 
 LARGEST_VOCABULARY = 2**16
 

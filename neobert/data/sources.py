@@ -81,7 +81,7 @@ class Source(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """A short name for tables."""
+        """Short name for tables."""
 
     @property
     @abstractmethod
@@ -188,7 +188,8 @@ def open_source(name_or_folder: str, *, synthetic_documents: int, unseen: Sequen
 class SyntheticSource(Source):
     """The seeded micro-world of `neobert.data.synthetic`.
 
-    Tokenizers are trained on a fixed part of both corpora, so they do not depend on the number of documents."""
+    Tokenizers are trained on a fixed part of both corpora, so they do not depend on the number of documents.
+    """
 
     documents_per_corpus: int
 
@@ -276,7 +277,7 @@ class HubSource(Source):
     trains_tokenizers = False
 
     def _refuse(self, *named: object, **_: object) -> NoReturn:
-        """Stand in for every reading method: raise MissingData with the command that downloads the data."""
+        """Raise MissingData with the command that downloads the data; replaces every reading method."""
         raise MissingData(
             f"{named[0]} is not here: runs do not read the hub, so bring it with `python ablations/prefetch.py "
             "--variant all --data-dir DIR` (tasks of MTEB: --stages mteb) where there is a network and pass --data DIR"

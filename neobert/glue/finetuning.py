@@ -188,8 +188,8 @@ class FineTuner:
         """Compile the encoder in place for batches of fixed sizes, if requested or worthwhile; return whether it is.
 
         On CUDA the forward and backward passes become CUDA graphs. Updates of small batches are bound by kernel
-        launches, so their time cannot be estimated from slots. The encoder is compiled if that would pay at zero time
-        per pass, and stays compiled if it pays as measured.
+        launches, so their time cannot be estimated from slots. The encoder is therefore compiled if compilation would
+        pay with compiled passes of zero duration, and stays compiled if it pays with their measured duration.
 
         Raises:
             RunFailed: compilation was requested, but no compiler works.

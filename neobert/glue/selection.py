@@ -43,7 +43,7 @@ HALVES = (
 NESTED_RULE = "chosen on one half of the validation examples, reported on the other; mean of both ways round"
 
 
-# Which point is best
+# Selection of the best point
 
 
 def best_point(points: Iterable[Point], values: Iterable[tuple[Point, float | None]]) -> Point | None:
@@ -115,7 +115,7 @@ def _recorded_score(trial: Trial) -> TrialScore:
     return TrialScore(trial.point, study.seed, decisive_score(study.task, study.protocol, scores), scores["score"])
 
 
-# The score of the best on examples it was not chosen on
+# Nested score
 
 
 def halves(examples: int) -> tuple[Array, Array]:
@@ -190,7 +190,7 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, Array]:
         raise DamagedFile(f"{path} cannot be read ({error})") from error
 
 
-# The selection of a study, written once, and the weights that it names
+# Record of a study's selection, and its weights
 
 
 def select(layout: Layout, study: GlueStudy, claim: Claim) -> None:
