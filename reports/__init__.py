@@ -1,1 +1,1 @@
-"""Figures and tables as pure functions of records; torch is never imported here."""
+"""Figures and tables as pure functions of records. Torch is never imported here."""

@@ -1,6 +1,6 @@
-"""What records rest on: records of other data or numerics are never averaged or paired, other code and torch are told.
+"""Basis of records: records of different data or numerics are never averaged or paired; different code is reported.
 
-A record's `basis` (`reports.evidence`) holds the origins of its data and the numerics versions of what computed it.
+A record's `basis` (`reports.evidence`) has the origins of its data and the numerics versions of its mechanisms.
 """
 
 import json
@@ -21,7 +21,7 @@ FULL_COMMIT = re.compile(r"^(\S{7})\S{33}(?!\S)")
 
 
 def describe_difference(first: str, second: str) -> str:
-    """What two bases do not share, for people; empty where they are the same."""
+    """Describe the difference of two bases; empty if they are equal."""
     ours, theirs = json.loads(first), json.loads(second)
     return _difference(ours, theirs, sorted({*ours, *theirs}))
 
@@ -32,8 +32,8 @@ def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any], names: Seque
 
 
 def split_by_basis(records: pd.DataFrame, keys: Sequence[str], weights: pd.Series) -> tuple[pd.Series, pd.Series]:
-    """Which records rest on what most records with the same `keys` do (by sum of weights, then by number), and the
-    basis that counts for each."""
+    """Return which records have the most common basis among those with the same `keys` (by sum of weights, then by
+    number), and this basis for each record."""
     sizes = records.assign(weight=weights, size=1).groupby([*keys, "basis"], as_index=False)[["weight", "size"]].sum()
     order = sizes.sort_values(["weight", "size", "basis"], ascending=[False, False, True])
     counted = order.drop_duplicates(list(keys)).set_index(list(keys)).basis
@@ -43,8 +43,8 @@ def split_by_basis(records: pd.DataFrame, keys: Sequence[str], weights: pd.Serie
 
 
 def why_not_paired(first: Row, second: Row) -> str:
-    """Why nothing of two variants may be compared: their corpora, tokenizers or mechanisms have the same name and are
-    others. Empty where it may; that a recipe asks for another corpus or tokenizer is an effect and no reason."""
+    """Return why two variants cannot be compared: corpora, tokenizers or mechanisms with the same name differ. Empty if
+    they can; a different corpus or tokenizer in the recipe is an effect, not a reason."""
     if first.runs.empty or second.runs.empty:
         return ""
     ours, theirs = (json.loads(row.runs.basis.iloc[0]) for row in (first, second))
@@ -57,7 +57,7 @@ def why_not_paired(first: Row, second: Row) -> str:
 
 
 def why_scores_not_paired(first: Row, second: Row, tasks: Sequence[str]) -> str:
-    """The same for GLUE, where the data of tasks must be the same too."""
+    """Return why two variants cannot be compared in GLUE, where the data of tasks must be the same too."""
     if reason := why_not_paired(first, second):
         return reason
     for task in tasks:
@@ -71,8 +71,8 @@ def why_scores_not_paired(first: Row, second: Row, tasks: Sequence[str]) -> str:
 
 
 def describe_code(group: Group) -> list[str]:
-    """A sentence where the group's records come from several commits or versions of torch, or from code that was not
-    committed."""
+    """Return sentences if the group's records come from several commits or versions of torch, or from uncommitted
+    code."""
     lines = []
     codes, versions = dict(_rows_by(group, "code")), dict(_rows_by(group, "torch"))
     if len(codes) > 1 or any(" " in code for code in codes):

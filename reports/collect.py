@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from reports.evidence import Evidence
 
 File = tuple[Path, bytes]
-LEFT_OUT = frozenset({"traceback"})  # of failures: the sentence says it, the lines name folders of the machine
+LEFT_OUT = frozenset({"traceback"})  # of failures: the message is enough, and tracebacks contain local paths
 SUMMED = ("real_tokens", "seconds")
 
 
@@ -47,20 +47,20 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
 
 
 class Collection:
-    """What of a folder of runs is copied; `problems` has a sentence for each file that cannot be."""
+    """The files of a folder of runs to copy; `problems` has a sentence for each file that cannot be copied."""
 
     def __init__(self, root: Path, evidence: "Evidence") -> None:
         self._layout, self._evidence = Layout(root), evidence
         self.problems: list[str] = []
 
     def files(self) -> Iterator[File]:
-        """Where each file lies below the copy, and its content."""
+        """Yield the path of each file relative to the copy, and its content."""
         ladders = ((path, path.read_bytes()) for path in sorted(self._layout.root.glob("ladders/*.py")))
         for path, content in (*self._documents(), *self._curves(), *self._resamples(), *ladders):
             yield path.relative_to(self._layout.root), content
 
     def _documents(self) -> Iterator[File]:
-        """Records and what says how they were planned, chosen or lost."""
+        """Yield records, run files, forecasts, selections, errors and model descriptions."""
         from neobert.runs.records import record_paths, sealed
 
         root = self._layout.root
@@ -104,7 +104,7 @@ class Collection:
             yield path, "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines).encode()
 
     def _resamples(self) -> Iterator[File]:
-        """Scores on resamples in place of predictions, which are worth little without the labels of the examples."""
+        """Yield scores on resamples in place of predictions, which are of little use without labels."""
         import numpy as np
 
         from reports.analysis.resampling import RESAMPLED, StoredPredictions
@@ -121,7 +121,7 @@ class Collection:
 
 
 def _data_folders(run_files: Iterable[Any]) -> Iterator[tuple[str, str]]:
-    """The folders that runs read, as run files write them, and their names."""
+    """Yield the data folders in run files, and their names."""
     for content in run_files:
         source = content.get("source") if isinstance(content, dict) else None
         if isinstance(source, dict):
@@ -132,7 +132,7 @@ def _data_folders(run_files: Iterable[Any]) -> Iterator[tuple[str, str]]:
 
 
 def without_paths(value: Any, names: Mapping[str, str]) -> Any:
-    """A JSON value with the name of each folder in place of its path, the longest paths first."""
+    """Replace each folder's path in a JSON value by its name, the longest paths first."""
     if isinstance(value, dict):
         return {key: without_paths(each, names) for key, each in value.items() if key not in LEFT_OUT}
     if isinstance(value, list):
@@ -144,8 +144,8 @@ def without_paths(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def thin(lines: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The lines of a metrics.jsonl with steps joined to as many stretches as a picture shows: of each the middle step,
-    the mean loss, and the sums of tokens and seconds. Held-out losses stay as they are."""
+    """Yield the lines of a metrics.jsonl with training steps joined into as many stretches as a chart shows: the mean
+    step, the mean loss, and the sums of tokens and seconds of each. Held-out losses stay as they are."""
     from reports.curves import stretches
 
     for piece in stretches([line for line in lines if "loss" in line]):
@@ -155,10 +155,10 @@ def thin(lines: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _collect(arguments: argparse.Namespace) -> int:
-    """Copy, name on stderr what cannot be, and say how much was written.
+    """Copy the files, list on stderr those that cannot be copied, and print how much was written.
 
     Raises:
-        ValueError: the copy would lie in the original or the other way round, or `--out` is a file.
+        ValueError: the copy would be inside the original or vice versa, or `--out` is a file.
         MissingData: there is no record.
     """
     from reports.evidence import read_evidence
@@ -183,7 +183,7 @@ def _collect(arguments: argparse.Namespace) -> int:
 
 
 def main(given: list[str] | None = None) -> int:
-    """Run the command; the exit code is the answer."""
+    """Run the command; return its exit code."""
     arguments = _arguments(given)
     return guarded("collect.py", on_ladder(arguments, _collect), arguments.out)
 

@@ -1,4 +1,4 @@
-"""Curves of pre-training from metrics.jsonl, thinned to what a small picture can show."""
+"""Curves of pre-training from metrics.jsonl, thinned for small charts."""
 
 import math
 import statistics
@@ -15,7 +15,7 @@ from neobert.runs.layout import Layout
 
 PIECES = 80
 READ = ("step", "loss", "real_tokens", "seconds", "heldout_loss")
-"""What is read of a line; others may stand in it."""
+"""Fields that are read from a line; other fields are ignored."""
 BY_CORPUS = "heldout_losses"
 
 Line = dict[str, Any]
@@ -23,7 +23,7 @@ Points = tuple[tuple[float, float], ...]
 
 
 class Stage(NamedTuple):
-    """A finished stage of pre-training: its place among the stages, the run before it, and its steps."""
+    """A finished stage of pre-training: its index, the run that it continues, and its steps."""
 
     id: str
     number: int
@@ -33,10 +33,10 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """A run from its first stage on: (step, value), with steps counted over all stages.
+    """Curves of a run from its first stage on: (step, value), with steps counted over all stages.
 
-    `loss` and `tokens_per_second` are means and medians over pieces of the run; `heldout` is as measured on the run's
-    own corpus.
+    `loss` and `tokens_per_second` are means and medians over pieces of the run; `heldout` are the losses measured on
+    the run's own corpus.
     """
 
     loss: Points
@@ -45,8 +45,8 @@ class Curve:
 
 
 class Curves:
-    """Reads each metrics.jsonl, once more if it is drawn: thousands of curves are large, and few are. `problems` has a
-    sentence for each that cannot be used."""
+    """Reader of metrics.jsonl files. Files are read again when drawn, to save memory: there may be thousands of curves,
+    of which few are drawn. `problems` has a sentence for each unusable file."""
 
     def __init__(self, root: Path, runs: pd.DataFrame) -> None:
         self._layout, self._stages = Layout(root), stages_of(runs)
@@ -54,7 +54,7 @@ class Curves:
         self.problems: list[str] = []
 
     def of(self, run: str) -> Curve | None:
-        """The curve of a run and the stages before it; None where some stage has no metrics."""
+        """Return the curve of a run including its earlier stages; None if a stage has no metrics."""
         lines = self._lines_of(run)
         if not lines:
             return None
@@ -64,7 +64,7 @@ class Curves:
         return Curve(_thinned(steps, "loss"), _thinned(rates, "rate"), heldout)
 
     def heldout_by_corpus(self, run: str) -> Mapping[str, Points]:
-        """The held-out losses of a run on each corpus that was measured; empty where some stage has no metrics."""
+        """Return the held-out losses of a run on each measured corpus; empty if a stage has no metrics."""
         if run not in self._heldout:
             found: dict[str, list[tuple[float, float]]] = defaultdict(list)
             for line in self._lines_of(run):
@@ -95,13 +95,13 @@ class Curves:
 
 
 def stages_of(runs: pd.DataFrame) -> dict[str, Stage]:
-    """Finished stages by id."""
+    """Return the finished stages by id."""
     steps = [weights.stages[-1].steps for weights in runs.weights]
     return {stage[0]: Stage(*stage) for stage in zip(runs.id, runs.stage, runs.previous, steps, strict=True)}
 
 
 def stages_up_to(run: str, stages: Mapping[str, Stage]) -> list[Stage]:
-    """A run behind the stages that it continues, as far as they have records; never in a circle."""
+    """Return the stages that a run continues, as far as they have records, and the run itself. Cycles are ignored."""
     found = [stages[run]]
     while (previous := stages.get(found[0].previous or "")) is not None and previous.number < found[0].number:
         found.insert(0, previous)
@@ -119,7 +119,7 @@ def _checked(line: Line) -> Line:
 
 
 def _thinned(lines: Sequence[Mapping[str, float]], name: str) -> Points:
-    """At most PIECES points: of equal stretches of lines the middle step and the mean, of rates the median."""
+    """Return at most PIECES points: the mean step and mean value of equal stretches of lines (medians for rates)."""
     middle = statistics.median if name == "rate" else statistics.fmean
     return tuple(
         (statistics.fmean(line["step"] for line in piece), middle(line[name] for line in piece))
@@ -128,6 +128,6 @@ def _thinned(lines: Sequence[Mapping[str, float]], name: str) -> Points:
 
 
 def stretches(lines: Sequence[Mapping[str, Any]]) -> list[Sequence[Mapping[str, Any]]]:
-    """Lines in at most PIECES stretches of one length."""
+    """Split lines into at most PIECES stretches of equal length."""
     size = max(1, math.ceil(len(lines) / PIECES))
     return [lines[start : start + size] for start in range(0, len(lines), size)]

@@ -1,7 +1,7 @@
-"""All that the reports say about one scale and source of data, and the figures and tables that are written of it.
+"""All results of one scale and data source, and the figures and tables written from them.
 
-A new figure or table is one entry of `OUTPUTS`: it is written in every format and listed on the page, in the part that
-the entry names.
+To add a figure or table, add an entry to `OUTPUTS`: it is written in every format and listed in the named part of the
+page.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ CSV = ("csv",)
 
 @dataclass(frozen=True)
 class Findings:
-    """A group and, on demand, what follows from it. `folder` is the name of the folder that its files go to."""
+    """A group and its results, computed on demand. `folder` is the name of the output folder."""
 
     group: Group
     folder: str
@@ -89,7 +89,7 @@ class Findings:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """One sentence for everything that is not counted in here."""
+        """One sentence for everything that is not counted."""
         return (*self.group.problems, *self.embeddings.problems)
 
     @cached_property
@@ -98,7 +98,7 @@ class Findings:
         return {name: table for name, table in made.items() if table is not None}
 
     def files(self) -> dict[str, bytes]:
-        """Every figure and table of the study by file name."""
+        """Return every figure and table of the study by file name."""
         contents: dict[str, bytes] = {}
         for name, table in self.tables.items():
             output = OUTPUTS[name]
@@ -110,8 +110,8 @@ class Findings:
 
 @dataclass(frozen=True)
 class Output:
-    """A figure or table: `table` is None where no record is, `formats` are those that it is written in (of a figure's
-    numbers CSV alone), `draw` makes its images by suffix, `part` is where the page shows the table."""
+    """A figure or table. `table` returns None without records, `formats` are the file formats (only CSV for a figure's
+    numbers), `draw` returns the images by suffix, `part` is the part of the page with the table."""
 
     title: str
     table: Callable[[Findings], Table | None]
@@ -121,7 +121,8 @@ class Output:
 
 
 def make_forest(findings: Findings, *, are_readouts: bool) -> Forest:
-    """The differences of readouts, or all others; readouts are a figure by themselves, of up to ten columns."""
+    """Return the forest of readouts, or of all other differences; readouts have a separate figure of up to ten
+    columns."""
     deltas = [delta for delta in findings.deltas if (delta.quantity in OF_READOUTS) == are_readouts]
     return forest_of_deltas(deltas, findings.group, findings.bars.quantity, findings.signals)
 
@@ -216,4 +217,4 @@ OUTPUTS: Mapping[str, Output] = {
         part="embeddings",
     ),
 }
-"""In the order in which the page lists them."""
+"""Outputs in the order of the page."""

@@ -105,7 +105,7 @@ def _print(forecast: "Forecast") -> None:
 
 
 def main(given: list[str] | None = None) -> int:
-    """Run the command; the exit code is the answer."""
+    """Run the command; return its exit code."""
     arguments = _arguments(given)
     return guarded("forecast.py", on_ladder(arguments, _forecast), arguments.runs)
 

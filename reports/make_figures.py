@@ -50,7 +50,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
 
 
 def name_folders(groups: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """One folder a group: scale and the last part of the data's name, with a hash where two would be one."""
+    """Name a folder for each group: scale and the last part of the data's name, with a hash if names collide."""
     from neobert.identity import identity
 
     plain = {
@@ -83,7 +83,7 @@ def _write(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
 
 
 def _write_comparison(findings: "Findings", folder: Path) -> dict[str, Any]:
-    """Write our numbers beside the paper's; what of them belongs into the summary."""
+    """Write our numbers next to the paper's; return their part of the summary."""
     from reports.analysis.comparison import (
         OFF,
         agreement_sentences,
@@ -107,7 +107,7 @@ def _write_comparison(findings: "Findings", folder: Path) -> dict[str, Any]:
 
 
 def _write_study(findings: "Findings", out: Path, compare: bool) -> dict[str, Any]:
-    """Write all files of one scale and source of data; what is printed about them."""
+    """Write all files of one scale and data source; return the summary to print."""
     from reports.notes import notes_page
 
     group, bars, folder = findings.group, findings.bars, out / findings.folder
@@ -155,10 +155,10 @@ def _find_studies(arguments: argparse.Namespace, evidence: "Evidence", curves: "
 
 
 def _require_packages() -> None:
-    """Check that what the wheel does not ask for is installed.
+    """Check that the optional packages are installed.
 
     Raises:
-        MissingData: it is not.
+        MissingData: one is not.
     """
     for package in ("jinja2", "matplotlib"):
         if find_spec(package) is None:
@@ -204,9 +204,9 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def main(given: list[str] | None = None) -> int:
-    """Run the command; the exit code is the answer."""
+    """Run the command; return its exit code."""
     arguments = _arguments(given)
-    gc.disable()  # records are many objects and no circles: looking for some takes a fifth of the time
+    gc.disable()  # records are many objects without cycles: collection would take a fifth of the time
     try:
         return guarded("make_figures.py", on_ladder(arguments, _report), arguments.out)
     finally:

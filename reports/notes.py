@@ -1,4 +1,4 @@
-"""What a reader must know beside the numbers, in sentences: what is missing, incomplete or started elsewhere."""
+"""Notes on the numbers: what is missing, incomplete, or started from other weights."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,18 +18,18 @@ WARNINGS: Mapping[Scale, str] = {
     "laptop": f"Laptop scale: {_SMALL}",
     "proxy": f"Proxy scale: {_SMALL}",
 }
-"""What must stand beside numbers of a scale; the paper's own needs no warning."""
+"""Warnings for the numbers of each scale; the paper's scale needs none."""
 INCOMPLETE = "† best of an incomplete grid: some points failed or are not recorded yet."
 SHORT_LIST = 12
 
 
 def warnings(group: Group) -> list[str]:
-    """The warning of the group's scale, if it has one, and whether its records are of other code or torch."""
+    """Return the warning of the group's scale, if any, and notes on differing code or versions of torch."""
     return [*([WARNINGS[group.scale]] if group.scale in WARNINGS else []), *describe_code(group)]
 
 
 def describe_change(row: Row, group: Group) -> str:
-    """What a row's variant changes at the scale of the group and on its data."""
+    """Describe the change of a row's variant at the group's scale and data."""
     assert row.variant is not None
     parent = scaled(row.variant.parent.recipe, group.scale, group.vocabulary) if row.variant.parent else None
     origins = (run for each in (row, *group.rows, *group.design_rows.values()) for run in each.runs.origins)
@@ -37,7 +37,8 @@ def describe_change(row: Row, group: Group) -> str:
 
 
 def notes(group: Group, short: bool) -> tuple[str, ...]:
-    """All notes on a group. `short` cuts long lists of missing points; failed ones are always named in full."""
+    """Return all notes on a group. `short` cuts long lists of missing or pruned points; failed ones are always listed
+    in full."""
     lines = [*warnings(group), *_spread(group)]
     without: dict[str, list[str]] = defaultdict(list)
     for row in group.all_rows:
@@ -52,7 +53,7 @@ def notes(group: Group, short: bool) -> tuple[str, ...]:
 
 
 def notes_page(group: Group) -> str:
-    """All notes in full as a Markdown page."""
+    """Return all notes in full as a Markdown page."""
     title = f"# Remarks (scale {group.scale}, data {escape_markdown(group.data)})"
     return "\n".join([title, "", *(f"- {escape_markdown(line)}" for line in notes(group, short=False))]) + "\n"
 
@@ -72,7 +73,7 @@ def _spread(group: Group) -> list[str]:
 
 
 def why_no_average(row: Row, group: Group) -> str:
-    """Why a row has no average; empty where it has one."""
+    """Return why a row has no average; empty if it has one."""
     if not any(cell.trials for cell in row.cells.values()):
         return "pre-trained, but no GLUE record of its own grid" if row.losses else "no record"
     absent: dict[str, list[str]] = defaultdict(list)

@@ -1,6 +1,6 @@
-"""The numbers that a ladder names as published, from its folder of CSV files; they are never mixed with this study's.
+"""Published numbers of a ladder, read from its folder of CSV files. They are never mixed with this study's numbers.
 
-For the paper's ladder the folder is `published/`. One of one's own may have any of these files, or none.
+For the paper's ladder the folder is `published/`. Other ladders may have any of these files, or none.
 """
 
 from collections.abc import Mapping
@@ -27,8 +27,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 
 
 def read(name: str) -> pd.DataFrame:
-    """One published figure or table: the columns of its file, None where nothing is printed. Every row has a `source`;
-    scores are in points, changes in percent, throughputs in thousands of tokens a second on one A100.
+    """Read one published figure or table; values that are not printed are None. Every row has a `source`; scores are in
+    points, changes in percent, throughputs in thousands of tokens a second on one A100.
 
     Raises:
         ValueError: the file lacks a column.
@@ -48,10 +48,10 @@ def _read(folder: Path | None, name: str) -> pd.DataFrame:
 
 
 def figure1() -> Mapping[str, Any]:
-    """The bars of Figure 1 by variant: `average`, `parent`, and `printed_delta_percent` where the paper prints one.
+    """Return the bars of Figure 1 by variant: `average`, `parent`, and `printed_delta_percent` if printed.
 
     Raises:
-        ValueError: a bar is of no variant of the ladder.
+        ValueError: a bar does not belong to a variant of the ladder.
     """
     bars: dict[str, Any] = {row.variant: row for row in read("figure1").itertuples()}
     for name in {*bars, *(bar.parent for bar in bars.values() if bar.printed_delta_percent is not None)}:
@@ -61,15 +61,14 @@ def figure1() -> Mapping[str, Any]:
 
 
 def printed_checkpoints() -> "list[tuple[str, PublishedScores]]":
-    """The rows of Table 3 that are checkpoints of a variant, with the variant's name, in the paper's order."""
+    """Return (variant, row) for the rows of Table 3 that are checkpoints of a variant, in the paper's order."""
     names = current().printed_as.items()
     return [(variant, row) for variant, name in names for row in table3() if f"{row.model}-".startswith(f"{name}-")]
 
 
 @dataclass(frozen=True)
 class PublishedScores:
-    """One model of Table 3 or 4: scores by GLUE task or by category of embedding tasks, and the printed average, in
-    points."""
+    """One model of Table 3 or 4: scores by GLUE task or embedding category, and the printed average, in points."""
 
     size: str
     model: str
@@ -83,12 +82,12 @@ class PublishedScores:
 
 
 def table3() -> tuple[PublishedScores, ...]:
-    """GLUE by task, in the paper's order."""
+    """Return GLUE scores by task, in the paper's order."""
     return _scores("table3", tuple(TASKS))
 
 
 def table4() -> tuple[PublishedScores, ...]:
-    """Embedding tasks by category, in the paper's order."""
+    """Return embedding scores by category, in the paper's order."""
     return _scores("table4", tuple(TASKS_IN_SUITE))
 
 
@@ -100,7 +99,7 @@ def _scores(name: str, columns: tuple[str, ...]) -> tuple[PublishedScores, ...]:
 
 
 def table5() -> dict[str, dict[str, Point]]:
-    """The best point of the grid by model and task, in the paper's order."""
+    """Return the best grid point by model and task, in the paper's order."""
     table = read("table5").set_index("task")
     axes = list(Point.model_fields)
     return {
@@ -110,5 +109,5 @@ def table5() -> dict[str, dict[str, Point]]:
 
 
 def table9() -> dict[str, pd.DataFrame]:
-    """The rows of Table 9 by model, in the paper's order."""
+    """Return the rows of Table 9 by model, in the paper's order."""
     return dict(list(read("table9").groupby("model", sort=False)))

@@ -1,7 +1,7 @@
 """Sweeps over peak learning rates, from the records of pilot seeds: the curve of each variant and its best rate.
 
-A variant's sweep takes every pilot run whose recipe is the variant's own but for the rate, whatever it is labelled, so
-that variants with equal weights share one.
+A variant's sweep takes every pilot run with the variant's recipe except for the rate, whatever its labels are, so
+variants with equal weights share a sweep.
 """
 
 from collections import defaultdict
@@ -22,8 +22,8 @@ from reports.evidence import Evidence, select_group, weights_up_to
 class Sweep:
     """The losses of a variant over peak rates on pilot seeds, at its last stage and on its own corpus.
 
-    `shared_rate` is the one that the ladder's comparisons have, `best` the name of the variant at its best rate; empty
-    where there is no optimum. `ids` are the records by rate and seed, `notes` name those that are left out.
+    `shared_rate` is the rate of the ladder's comparisons, `best` the name of the variant at its best rate; empty if
+    there is no optimum. `ids` are the records by rate and seed, `notes` name those that are left out.
     """
 
     variant: str
@@ -36,7 +36,7 @@ class Sweep:
 
 
 def find_sweeps(evidence: Evidence, scale: Scale, data: str, vocabulary: Vocabulary) -> dict[str, Sweep]:
-    """The sweep of every variant of the ladder that has one, by name."""
+    """Return the sweep of every ladder variant that has one, by name."""
     done, lost = (select_group(frame, scale, data) for frame in (evidence.pilots, evidence.failed_pilots))
     if done.empty and lost.empty:
         return {}
@@ -69,8 +69,8 @@ def find_sweeps(evidence: Evidence, scale: Scale, data: str, vocabulary: Vocabul
 
 
 def _on_one_basis(runs: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """The runs on the data and numerics that most of them rest on, one a rate and seed, and a sentence for each that is
-    left out."""
+    """Return the runs on the most common data and numerics, one per rate and seed, and a sentence for each run left
+    out."""
     most = runs.basis.mode().iloc[0] if len(runs) else ""
     kept = runs[runs.basis == most].sort_values("id").drop_duplicates(["rate", "seed"])
     others = sorted(set(runs.id) - set(kept.id))
@@ -78,7 +78,7 @@ def _on_one_basis(runs: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
 
 
 def variants_at_rates(runs: pd.DataFrame, scale: Scale, vocabulary: Vocabulary) -> dict[str, Variant]:
-    """The variants of the ladder at other rates than their own that some of the runs are of, by name."""
+    """Return the ladder's variants at other rates than their own, if any of the runs have them, by name."""
     found, frame = {}, _by_recipe(runs)
     for variant in ladder().values():
         recipe = scaled(variant.recipe, scale, vocabulary).pretraining
@@ -91,7 +91,7 @@ def variants_at_rates(runs: pd.DataFrame, scale: Scale, vocabulary: Vocabulary) 
 
 
 def _by_recipe(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs with the peak `rate` of each, and its recipe `but_for_rate`."""
+    """Add the peak `rate` of each run, and its recipe `but_for_rate`."""
     known = dict(zip(runs.recipe, runs.weights, strict=True))
     keys = {recipe: _but_for_rate(weights) for recipe, weights in known.items()}
     rates = {recipe: weights.optimization.peak_learning_rate for recipe, weights in known.items()}
@@ -99,6 +99,6 @@ def _by_recipe(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _but_for_rate(recipe: Pretraining) -> str:
-    """What decides a run's weights but for seed and peak rate, as JSON."""
+    """Return, as JSON, all that determines a run's weights except seed and peak rate."""
     optimization = recipe.optimization.model_copy(update={"peak_learning_rate": 1.0})
     return recipe.model_copy(update={"seed": 0, "optimization": optimization}).model_dump_json()

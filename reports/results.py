@@ -1,4 +1,4 @@
-"""The results of a study for its page in Markdown, all from records: `make_figures.py --results PAGE` writes them."""
+"""Results of a study for its Markdown page, all from records; written by `make_figures.py --results PAGE`."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ TITLES = {LADDER: "At the rate of the scale", OWN_RATES: "Each arm at its own be
 
 
 def with_results(page: str, studies: Sequence[Findings]) -> str:
-    """The page with the results of each study between the markers that name its folder.
+    """Return the page with the results of each study inserted between the markers that name its folder.
 
     Raises:
         ValueError: the page has no markers.
@@ -33,7 +33,7 @@ def with_results(page: str, studies: Sequence[Findings]) -> str:
 
 
 def describe(findings: Findings) -> str:
-    """Answer, cost, differences, readouts by signal to noise, and how forecasts did."""
+    """Describe answer, costs, differences, readouts by signal to noise, and outcomes of forecasts."""
     return "\n\n".join([" ".join(answer(findings.deltas)), _describe_costs(findings), *_parts(findings)]) + "\n"
 
 
@@ -69,7 +69,7 @@ def _parts(findings: Findings) -> Iterator[str]:
 
 
 def _pivot(deltas: Sequence[Delta]) -> str:
-    """A line a step, a column a quantity: the mean difference, its 95 % interval, the verdict."""
+    """Return a line per step and a column per quantity: the mean difference, its 95 % interval, the verdict."""
     units = {delta.measured: QUANTITIES[delta.quantity].unit for delta in deltas if delta.comparison}
     cells = {(delta.variant, delta.base, delta.measured): _cell(delta) for delta in deltas}
     pairs = dict.fromkeys((delta.variant, delta.base) for delta in deltas)
@@ -90,5 +90,5 @@ def _cell(delta: Delta) -> str:
 
 
 def _without_title(table: Table) -> str:
-    """The lines of a table without its notes, as a part of a page."""
+    """Return the lines of a table without title and notes, as a part of a page."""
     return "\n".join(line for line in table.markdown.splitlines() if line.startswith("|"))

@@ -1,6 +1,6 @@
-"""Tables as frames, written as Markdown, LaTeX and CSV: equal facts give equal bytes. The page writes them as HTML.
+"""Tables as frames, written as Markdown, LaTeX and CSV; equal facts give equal bytes. The page writes them as HTML.
 
-A table has two frames: what people see, and what its CSV file holds.
+A table has two frames: the displayed cells, and the lines of its CSV file.
 """
 
 import csv
@@ -20,11 +20,11 @@ Records = Sequence[str] | str | Mapping[str, Sequence[str]]
 THIS_STUDY = "this study"
 DASH = "—"
 BINARY_ERROR = 1e-9
-"""More than what a mean of decimal numbers loses in binary, less than what anybody prints."""
+"""More than the binary rounding error of a mean of decimal numbers, less than any printed digit."""
 MARKUP = re.compile(r"[\\|]|<(?=[A-Za-z/!?])|&(?=#|\w+;)|\](?=\()")
-"""What Markdown would read as a column, a tag, an entity or a link; all else is text there as well."""
+"""Characters that Markdown would read as a column, a tag, an entity or a link."""
 FORMULA = "=+-@\t\r"
-"""What a cell starts with that spreadsheets compute."""
+"""First characters of cells that spreadsheets would compute."""
 LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -53,11 +53,11 @@ LATEX = {
 
 @dataclass(frozen=True)
 class Table:
-    """`shown` is what people see, by header (on the page as numbers); `facts` are the lines of the CSV file, unrounded.
+    """A table: `shown` are the displayed cells (`Number`s on the page), `facts` the unrounded lines of the CSV file.
 
-    `alignment` has one letter a column (l, c or r); a rule is drawn before the lines in `rules`. `records` are, for
-    each line that is shown, the ids behind its numbers, or these by header, or a text: where the paper prints them.
-    `facets` are what the page filters each line by.
+    `alignment` has one letter per column (l, c or r); a rule is drawn before the lines in `rules`. `records` are, for
+    each displayed line, the ids behind its numbers, or these by header, or the place of publication as text. `facets`
+    are the values by which the page filters each line.
     """
 
     title: str
@@ -83,7 +83,7 @@ class Table:
 
     @property
     def markdown(self) -> str:
-        """A Markdown page: title, cells, notes."""
+        """The table as a Markdown page: title, cells, notes."""
         marks = {"l": ":---", "c": ":---:", "r": "---:"}
         lines = [f"# {escape_markdown(self.title)}", "", _markdown_line(self.header)]
         lines.append(f"| {' | '.join(marks[letter] for letter in self.alignment)} |")
@@ -94,7 +94,7 @@ class Table:
 
     @property
     def latex(self) -> str:
-        """A LaTeX float; the document needs `\\usepackage{booktabs}` and `\\usepackage{graphicx}`."""
+        """The table as a LaTeX float; the document needs `\\usepackage{booktabs}` and `\\usepackage{graphicx}`."""
         lines = [r"\begin{table}", r"\centering", rf"\caption{{{escape_latex(self.title)}}}"]
         lines += [r"\resizebox{\linewidth}{!}{%", rf"\begin{{tabular}}{{{self.alignment}}}", r"\toprule"]
         lines += [_latex_line(self.header), r"\midrule"]
@@ -118,17 +118,17 @@ class Table:
 
 
 def facets(quantity: str, corpus: str, rate: str = "shared") -> dict[str, str]:
-    """What the page filters a line by: the quantity, its corpus, and whether arms share a peak learning rate."""
+    """Return the facets of a line: the quantity, its corpus, and whether arms share a peak learning rate."""
     return {"readout": quantity, "corpus": corpus, "rate": rate}
 
 
 def rules_between(keys: Iterable[Any]) -> frozenset[int]:
-    """The lines before which a rule is drawn, since their key is another than that of the line above."""
+    """Return the lines before which a rule is drawn because their key differs from that of the line above."""
     return frozenset(index for index, (above, below) in enumerate(pairwise(keys), 1) if above != below)
 
 
 def frame_of(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> "pd.DataFrame":
-    """Rows of values as a frame that keeps them as they are."""
+    """Return rows of values as a frame, without conversion."""
     import pandas as pd
 
     assert all(len(row) == len(header) for row in rows), header
@@ -136,7 +136,7 @@ def frame_of(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> "pd.DataFr
 
 
 def escape_markdown(text: str) -> str:
-    """One line of text in which Markdown sees no table column, HTML or link, whatever a record's labels hold."""
+    """Return the text as one line, with table columns, HTML and links escaped for Markdown."""
     return MARKUP.sub(r"\\\g<0>", " ".join(text.splitlines()))
 
 
@@ -145,7 +145,7 @@ def _markdown_line(cells: Iterable[str]) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Text in which LaTeX sees no command."""
+    """Escape text for LaTeX."""
     return "".join(LATEX.get(character, character) for character in text)
 
 
@@ -154,8 +154,8 @@ def _latex_line(cells: Iterable[str]) -> str:
 
 
 def csv_text(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Values as CSV: floats with six digits behind the point, nothing for what is missing, and an apostrophe in front
-    of text that a spreadsheet would compute."""
+    """Return values as CSV: floats with six decimals, empty cells for missing values, and an apostrophe before text
+    that a spreadsheet would compute."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(header)
@@ -178,9 +178,9 @@ def _csv_cell(value: Any) -> str:
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    """A number for people with a true minus sign; a dash where there is none (None or NaN).
+    """Format a number with a true minus sign; a dash for None or NaN.
 
-    A half is rounded away from zero, as in the paper's tables, whether binary has it a little below or above.
+    Halves are rounded away from zero, as in the paper's tables, whatever their binary representation.
     """
     if value is None or math.isnan(value):
         return DASH
@@ -189,30 +189,30 @@ def number(value: float | None, digits: int = 1) -> str:
 
 
 def capitalized(text: str) -> str:
-    """The text with a capital first letter, the rest as it is."""
+    """Capitalize the first letter and leave the rest as it is."""
     return text[:1].upper() + text[1:]
 
 
 def signed(value: float | None, digits: int) -> str:
-    """A difference for people; a dash where there is none."""
+    """Format a difference with its sign; a dash for None or NaN."""
     text = number(value, digits)
     return text if text.startswith((DASH, "−")) or float(text) == 0 else f"+{text}"
 
 
 def printed_range(interval: tuple[float, float] | None, digits: int) -> str:
-    """An interval of differences for people."""
+    """Format an interval of differences; a dash for None."""
     return DASH if interval is None else f"{signed(interval[0], digits)} to {signed(interval[1], digits)}"
 
 
 def with_deviation(mean: float | None, deviation: float | None, digits: int = 1) -> str:
-    """A mean for people, ± one standard deviation where there is one: the only thing that ± means in these reports."""
+    """Format a mean, ± one standard deviation if known. In these reports, ± always means the standard deviation."""
     if mean is None or deviation is None:
         return number(mean, digits)
     return f"{number(mean, digits)} ± {number(deviation, digits)}"
 
 
 def signed_percent(value: float | None) -> str:
-    """A relative change in percent with its sign; a dash where there is none."""
+    """Format a relative change in percent with its sign; a dash for None."""
     if value is None:
         return DASH
     text = f"{value:+.1f}"
@@ -220,16 +220,16 @@ def signed_percent(value: float | None) -> str:
 
 
 def print_by_seed(values: Mapping[Any, float]) -> str:
-    """Numbers by seed for a CSV file."""
+    """Format numbers by seed for a CSV file."""
     return " ".join(f"{seed}:{value:.6f}" for seed, value in values.items())
 
 
 def p_value(value: float | None) -> str:
-    """A p-value for people: three digits, and never 0; a dash where there is none."""
+    """Format a p-value with three decimals, and never as 0; a dash for None."""
     return "<0.001" if value is not None and value < 0.0005 else number(value, 3)
 
 
 def count(number_of: int, name: str) -> str:
-    """A count with its noun."""
+    """Format a count with its noun."""
     plural = "es" if name.endswith("s") else "s"
     return f"{number_of:,} {name}" + ("" if number_of == 1 else plural)

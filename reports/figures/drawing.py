@@ -1,6 +1,6 @@
-"""What all figures share: a style of their own, and files whose bytes are equal where the numbers are.
+"""Shared code of all figures: a common style, and files whose bytes are equal if the numbers are.
 
-Matplotlib is imported inside the functions; its own defaults are used, whatever the user's style file says.
+Matplotlib is imported inside the functions. Its own defaults are used, independently of the user's style file.
 """
 
 import io
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-KEPT, DISCARDED = "#2F6690", "#C9C9C9"  # dark blue and light grey: apart for every colour vision and on grey paper
+KEPT, DISCARDED = "#2F6690", "#C9C9C9"  # dark blue, light grey: distinct for every colour vision and in greyscale
 INK, PAPER_INK = "#222222", "#8A4F00"
 PAPER_DIAMOND: Any = {"marker": "D", "mfc": "#F2A541", "mec": INK, "mew": 0.7, "markersize": 4.6}
 COLOURS = ("#006BA4", "#FF800E", "#595959", "#5F9ED1", "#C85200", "#898989", "#A2C8EC", "#FFBC79")
-"""Of matplotlib's tableau-colorblind10 those that differ most."""
+"""The most distinct colours of matplotlib's tableau-colorblind10."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 STYLE: Any = {
     "font.family": "DejaVu Sans",  # comes with matplotlib
@@ -30,7 +30,7 @@ STYLE: Any = {
     "hatch.linewidth": 0.6,
     "axes.linewidth": 0.6,
     "path.simplify": False,
-    "text.parse_math": False,  # a $ in a name is only ever a dollar
+    "text.parse_math": False,  # a $ in a name is not mathematics
 }
 NO_DATES: dict[str, dict[str, str | None]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
@@ -65,7 +65,7 @@ def rendered(draw: "Callable[Arguments, Figure]") -> Callable[Arguments, dict[st
 
 
 def single_axes(width_inches: float, height_inches: float) -> "tuple[Figure, Axes]":
-    """A figure of one plot."""
+    """Create a figure with one plot."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
@@ -73,18 +73,18 @@ def single_axes(width_inches: float, height_inches: float) -> "tuple[Figure, Axe
 
 
 def describe_data(group: Group) -> str:
-    """Which scale and data a figure is of; at smoke scale also what it is not."""
+    """Name the scale and data of a figure; at smoke scale with a warning."""
     warning = "Pipeline check, not evidence — " if group.scale == "smoke" else ""
     return f"{warning}scale {group.scale}, data {group.data}"
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """Colour and marker of the line with an index: apart for every colour vision, and by the marker on grey paper."""
+    """Return colour and marker of the line with an index, distinct for every colour vision, and by marker in grey."""
     return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)], "ms": 4, "lw": 1.2}
 
 
 def format_axes(axes: "Axes", titles: tuple[str, str], across: str, up: str) -> None:
-    """Title and what stands below it, labels, and a quiet grid."""
+    """Set title and subtitle, axis labels, and a light grid."""
     axes.set_title(f"{titles[0]}\n", fontsize=9.5, weight="bold", color=INK, loc="left")
     axes.annotate(
         textwrap.shorten(titles[1], 90, placeholder=" …"),
@@ -103,7 +103,7 @@ def format_axes(axes: "Axes", titles: tuple[str, str], across: str, up: str) -> 
 
 
 def use_logarithmic_axis(axes: "Axes") -> None:
-    """A logarithmic axis upwards with plain numbers at 1, 2 and 5."""
+    """Make the y axis logarithmic, with plain numbers at 1, 2 and 5."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axes.set_yscale("log")
@@ -113,6 +113,6 @@ def use_logarithmic_axis(axes: "Axes") -> None:
 
 
 def draw_legend_below(figure: "Figure") -> None:
-    """The legend of the only axes, below them, where it covers nothing."""
+    """Draw the legend of the figure's only axes below them, where it covers nothing."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=6.4)

@@ -1,4 +1,4 @@
-"""Figure 1: the ladder as bars: one a variant, its relative change to the parent, the paper's value apart."""
+"""Figure 1: one bar per variant of the ladder, with its relative change to the parent and the paper's value."""
 
 import textwrap
 from collections import defaultdict
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 INCHES_PER_BAR, HEIGHT_INCHES = 0.66, 4.05
 LEFT_INCHES, RIGHT_INCHES = 0.66, 0.12
-LEAST_WIDTH_INCHES = 5.6  # what the lines of text need, however few bars there are
+LEAST_WIDTH_INCHES = 5.6  # needed by the lines of text, even with few bars
 BAR_WIDTH = 0.74
 ALTERNATIVES_GAP = 0.35  # in bars, before the first variant with an @
-NAME_SIZES = ((4, 7.5), (10, 6.2), (99, 5.2))  # letters of a name at most, and their size in points
-FOOT_SHARE = 0.30  # of the axis, kept free below the lowest value for the numbers printed on the bars
+NAME_SIZES = ((4, 7.5), (10, 6.2), (99, 5.2))  # maximum letters of a name, and their size in points
+FOOT_SHARE = 0.30  # share of the axis below the lowest value, for the numbers printed on the bars
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One variant at its last checkpoint, in points. `label` says what it changes at the scale of the group,
-    `delta_percent` is the relative change to the parent over the seeds that both have, `loss` the held-out loss in the
-    figure's readout, `paper` the published bar, for the average only."""
+    """One variant at its last checkpoint, in points. `label` describes its change at the group's scale, `delta_percent`
+    is the relative change to the parent over the common seeds, `loss` the held-out loss on the figure's corpus, `paper`
+    the published bar, for the average only."""
 
     row: Row
     label: str
@@ -44,8 +44,8 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """All bars of a figure over the same tasks: the eight, or the shared ones where no variant has eight. Their losses
-    are on one `corpus`, in the same tokens and lengths."""
+    """All bars of a figure, over the same tasks: all eight, or the shared ones if no variant has eight. Their losses
+    are on one `corpus`, with the same tokens and lengths."""
 
     group: Group
     tasks: tuple[str, ...]
@@ -59,7 +59,7 @@ class Bars:
 
     @property
     def quantity(self) -> str:
-        """What the score is the mean of."""
+        """Description of the mean that is the score."""
         return "average of 8 tasks" if self.is_average else f"mean of shared tasks: {' '.join(self.tasks)}"
 
     @property
@@ -73,7 +73,7 @@ class Bars:
 
 
 def find_bars(group: Group) -> Bars:
-    """The bars in the order of the ladder, alternatives behind it."""
+    """Return the bars in the order of the ladder, followed by alternatives."""
     rows, eight = group.last_rows, tuple(TASKS)
     tasks = eight if not group.shared_tasks or any(row.average for row in rows.values()) else group.shared_tasks
     scores = {name: row.mean_over(tasks) for name, row in rows.items()}
@@ -87,8 +87,8 @@ def find_bars(group: Group) -> Bars:
 
 
 def _most_common_loss(rows: Mapping[str, Row]) -> tuple[str, Mapping[str, Estimate]]:
-    """The corpus on which most rows have a held-out loss in the same tokens and lengths, and these losses; the first by
-    name where there are several."""
+    """Return the corpus on which most rows have a held-out loss with the same tokens and lengths (the first by name if
+    there are several), and these losses."""
     found: dict[tuple[Any, ...], dict[str, Estimate]] = defaultdict(dict)
     for name, row in rows.items():
         for corpus, loss in row.losses.items():
@@ -100,7 +100,7 @@ def _most_common_loss(rows: Mapping[str, Row]) -> tuple[str, Mapping[str, Estima
 
 
 def figure1_facts(bars: Bars) -> Table:
-    """What the figure shows, with the ids of the records behind it; a variant without a bar says why."""
+    """Return the figure's numbers with the ids of their records, and a remark for each variant without a bar."""
     corpora = sorted({corpus for bar in bars.bars for corpus in bar.row.losses})
     places = sorted({place for bar in bars.bars for place in bar.row.bits_per_byte})
     header = [
@@ -153,12 +153,12 @@ def figure1(bars: Bars) -> "Figure":
 
 
 def _shown(bars: Bars) -> list[Bar]:
-    """The variants that were run; of a study without any record all, so that there is something to see."""
+    """Return the bars of the variants with records, or all bars if there are no records."""
     return [bar for bar in bars.bars if bar.row.has_records] or list(bars.bars)
 
 
 def _limits(bars: Sequence[Bar]) -> tuple[float, float]:
-    """The axis: multiples of five with room below the lowest value, from 0 where the values start low."""
+    """Return the ends of the axis: a multiple of five well below the lowest value, at least 0, and the top."""
     values = [bar.paper.average for bar in bars if bar.paper]
     values += [score for bar in bars if bar.score for score in bar.score.by_seeds.values()]
     lowest, highest = min(values, default=0.0), max(values, default=100.0)
@@ -178,10 +178,10 @@ def _draw_bar(axes: "Axes", place: float, bar: Bar, low: float) -> None:
     mean = bar.score.mean
     axes.bar(place, mean - low, BAR_WIDTH, bottom=low, color=fill, hatch=hatch, edgecolor="white", lw=0, zorder=2)
     if bar.score.spread is not None:
-        for colour, width in (("white", 2.6), (INK, 1.0)):  # a white border keeps it visible on dark bars
+        for colour, width in (("white", 2.6), (INK, 1.0)):  # a white border, visible on dark bars
             style: dict[str, Any] = {"color": colour, "capsize": 2.2, "lw": width, "capthick": width, "zorder": 4}
             axes.errorbar(place - 0.2, mean, bar.score.spread, **style)
-        # each seed as a dot in the right half of the bar, clear of the error bar and of the paper's mark
+        # each seed as a dot in the right half of the bar, away from the error bar and the paper's mark
         values = list(bar.score.by_seeds.values())
         places = [place + 0.12 + index * (0.2 / max(1, len(values) - 1)) for index in range(len(values))]
         axes.plot(places, values, ls="", marker="o", markersize=2.8, mfc="white", mec=INK, mew=0.6, zorder=5)
@@ -207,8 +207,8 @@ def _label_axis(axes: "Axes", bars: Bars, low: float) -> None:
 
 
 def _label_bars(axes: "Axes", bars: Sequence[Bar], places: list[float], room: float) -> None:
-    """Below the axis, which is `room` bars long, names, what the paper prints, losses and what each changes; few bars
-    stand in its middle."""
+    """Write names, the paper's values, losses and changes below the axis, which is `room` bars long. Few bars are
+    centred."""
     middle, half = (places[0] + places[-1]) / 2, max(room, places[-1] + 1.1) / 2
     axes.set_xlim(middle - half, middle + half)
     axes.set_xticks(places, [bar.row.name for bar in bars], weight="bold")
@@ -232,8 +232,8 @@ def _label_bars(axes: "Axes", bars: Sequence[Bar], places: list[float], room: fl
 
 
 def _title_below(bar: Bar, follows: str) -> str:
-    """What the variant changes, and its parent where that is not the bar to the left."""
-    label = bar.label.replace("Depth-to-", "Depth-to- ").replace(" × ", "\u00a0×\u00a0")  # a shape is one word
+    """Return the variant's change, and its parent if that is not the bar to the left."""
+    label = bar.label.replace("Depth-to-", "Depth-to- ").replace(" × ", "\u00a0×\u00a0")  # do not break shapes
     lines = textwrap.wrap(label, 11, break_on_hyphens=False)
     return "\n".join([*lines, *([f"(vs {bar.row.parent})"] if bar.row.parent not in ("", follows) else [])])
 

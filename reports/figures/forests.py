@@ -1,4 +1,4 @@
-"""Forests of deltas and of factorial effects: differences as lines and quantities as columns, each with its seeds and
+"""Forest plots of deltas and of factorial effects: a line per difference, a column per quantity, with seeds and
 intervals around zero."""
 
 import math
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAGE_INCHES, COLUMN_INCHES = 6.75, 3.25
-"""The width of a text and of one of two columns: at these no letter is below six points."""
+"""Widths of a page and of one of two columns. At these widths, no letter is smaller than six points."""
 SEEDS = "line: 95 % t interval over paired seeds; rings: seeds"
 CUT = (
     "An interval much wider than all seeds is cut at the edge, a difference much larger than all others is an arrow "
@@ -35,19 +35,19 @@ LEFT_INCHES, NAME_INCHES, LABEL_INCHES = 0.08, 0.84, 2.15
 GAP_INCHES, NUMBER_INCHES, LINE_INCHES = 0.04, 0.42, 0.27
 HEAD_INCHES, TICKS_INCHES, LINE_OF_TEXT_INCHES = 0.3, 0.28, 0.115
 LETTERS_AN_INCH, MOST_LETTERS = 21, 27
-LETTER_INCHES = 0.063  # of a name
-REASON_INCHES = 0.05  # of a letter of a reason
-NOT_COMPARED = "not compared"  # where the reason is longer than its cell
-LEAST_FIELD_INCHES = 1.15  # of a column with its numbers; where they are narrower what changes is left out
+LETTER_INCHES = 0.063  # per letter of a name
+REASON_INCHES = 0.05  # per letter of a reason
+NOT_COMPARED = "not compared"  # if the reason is longer than its cell
+LEAST_FIELD_INCHES = 1.15  # of a column with its numbers; if columns would be narrower, the changes are left out
 MOST_BEYOND = 0.8
-"""How far an axis goes beyond seeds and zero to hold intervals, as a share of their range; wider ones are cut."""
+"""Maximum extension of an axis beyond seeds and zero for intervals, as a share of their range; wider ones are cut."""
 MOST_REACH = 2
-"""A difference that reaches so many times further than any other does not set the axis."""
+"""A difference that is this many times larger than any other does not set the axis."""
 
 
 @dataclass(frozen=True)
 class Strip:
-    """One difference. `examples` is its interval over development examples; `quiet` draws it in grey."""
+    """One difference. `examples` is its interval over development examples; if `quiet`, it is drawn in grey."""
 
     comparison: Comparison
     digits: int
@@ -57,8 +57,8 @@ class Strip:
 
 @dataclass(frozen=True)
 class Forest:
-    """Lines of (name, what changes) from top to bottom, columns of (title, unit), and in the cells where they meet a
-    strip, or why there is none."""
+    """Lines of (name, change) from top to bottom, columns of (title, unit), and cells by (line, column): a strip, or
+    the reason why there is none."""
 
     lines: tuple[tuple[str, str], ...]
     columns: tuple[tuple[str, str], ...]
@@ -69,8 +69,8 @@ class Forest:
 
 @rendered
 def draw_forest(forest: Forest, width_inches: float = PAGE_INCHES) -> "Figure":
-    """The forest as a figure of a width, as high as its lines ask. Where its columns would be too narrow it leaves out
-    what changes, and then stands in blocks below each other."""
+    """Draw the forest at a width; the height follows from its lines. If columns would be too narrow, the changes are
+    left out, and columns are split into blocks below each other."""
     from matplotlib.figure import Figure
 
     longest = max(len(name) for name, _ in forest.lines)
@@ -130,13 +130,13 @@ def _draw_column(axes: "Axes", forest: Forest, place: int, most_letters: int) ->
         axes.axhspan(line - 0.5, line + 0.5, color=shade, lw=0, zorder=0)
         if isinstance(cell, Strip) and low <= cell.comparison.mean <= high:
             _draw_strip(axes, cell, line)
-        elif isinstance(cell, Strip):  # beyond the edge: an arrow there
+        elif isinstance(cell, Strip):  # an arrow at the edge
             is_left = cell.comparison.mean < low
             style: dict[str, Any] = {"marker": "<" if is_left else ">", "ms": 4.5, "color": _colour(cell)}
             axes.plot(0.04 if is_left else 0.96, line, ls="", zorder=5, transform=axes.get_yaxis_transform(), **style)
         elif cell:
             reason = cell if len(cell) <= most_letters else NOT_COMPARED
-            box = {"fc": shade, "ec": "none", "pad": 0.5}  # the zero line stays clear of words
+            box = {"fc": shade, "ec": "none", "pad": 0.5}  # hides the zero line behind the words
             words: dict[str, Any] = {"fontsize": 6, "color": GREY, "va": "center", "bbox": box}
             axes.text(0.02, line, reason, transform=axes.get_yaxis_transform(), **words)
         if isinstance(cell, Strip):
@@ -166,7 +166,7 @@ def _draw_strip(axes: "Axes", strip: Strip, line: int) -> None:
 
 
 def near_strips(strips: Sequence[Strip]) -> list[Strip]:
-    """The differences without one that reaches much further than all others, of which there are two at least."""
+    """Return the differences without one that is much larger than all others, if there are at least two others."""
     reaches = [max(map(abs, strip.comparison.differences)) for strip in strips]
     most, second = sorted(reaches)[-1:], sorted(reaches)[-2:-1]
     if len(strips) < 3 or not 0 < MOST_REACH * second[0] < most[0]:
@@ -175,7 +175,7 @@ def near_strips(strips: Sequence[Strip]) -> list[Strip]:
 
 
 def limits(strips: Sequence[Strip]) -> Interval:
-    """The ends of an axis that holds zero, all seeds, and of intervals what does not dwarf them."""
+    """Return the ends of an axis that contains zero, all seeds, and intervals as far as they are not much wider."""
     seeds = [0.0, *(value for strip in strips for value in strip.comparison.differences)]
     low, high = min(seeds), max(seeds)
     beyond = MOST_BEYOND * (high - low)
@@ -189,10 +189,10 @@ def limits(strips: Sequence[Strip]) -> Interval:
 def forest_of_deltas(
     deltas: Sequence[Delta], group: Group, quantity: str, signals: Sequence[SignalToNoise] = ()
 ) -> Forest:
-    """A line for every pair of variants that is compared in some quantity, a column for each such quantity, with its
-    signal to noise where that is known."""
+    """Return a forest with a line for every pair of variants compared in some quantity, and a column for each such
+    quantity, with its signal-to-noise ratio if known."""
     all_pairs = dict.fromkeys((delta.variant, delta.base) for delta in deltas)
-    rows = group.last_rows  # in the order of the ladder; the names of designs say themselves what changes
+    rows = group.last_rows  # in the order of the ladder; designs need no change, as their names describe it
     pairs = list(dict.fromkeys((delta.variant, delta.base) for delta in deltas if delta.comparison is not None))
     pairs.sort(key=lambda pair: list(rows).index(pair[0]) if pair[0] in rows else len(rows))
     left_out = [f"{variant} − {base}" for variant, base in all_pairs if (variant, base) not in pairs]
@@ -225,7 +225,7 @@ def forest_of_deltas(
 
 
 def one_quantity(forest: Forest) -> Forest:
-    """The forest with one of its columns, that with most strips: what a narrow figure holds."""
+    """Return the forest reduced to the column with most strips, for a narrow figure."""
     counts = [
         sum(isinstance(cell, Strip) for (_, at), cell in forest.cells.items() if at == place)
         for place in range(len(forest.columns))
@@ -242,7 +242,8 @@ def one_quantity(forest: Forest) -> Forest:
 
 
 def forest_of_effects(factorials: Sequence[Factorial], group: Group) -> Forest:
-    """A line for every tested effect, a column for each quantity of each factorial that has any."""
+    """Return a forest with a line for every tested effect, and a column for each factorial and quantity with
+    effects."""
     told = [each for each in factorials if each.effects]
     several = len({each.factors for each in told}) > 1
     tested = [[effect for effect in each.effects if effect.verdict] for each in told]

@@ -1,4 +1,4 @@
-"""Tables 2, 3 and 5: the modifications, GLUE development scores, and the best points of grids, beside the paper's."""
+"""Tables 2, 3 and 5: modifications, GLUE development scores and best grid points, next to the paper's."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ LISTS = ("mixture", "batch_sizes", "learning_rates", "weight_decays")
 
 
 def _changes(variant: Variant, group: Group) -> Iterator[dict[str, str]]:
-    """Every changed field of a variant, by row of the paper's Table 2; lists are one field."""
+    """Yield every changed field of a variant, by row of the paper's Table 2; a list is one field."""
     if variant.parent is None:
         return
     recipes = variant.parent.recipe, variant.recipe
@@ -45,7 +45,7 @@ def _changes(variant: Variant, group: Group) -> Iterator[dict[str, str]]:
 
 
 def _field(path: str) -> str:
-    """The field that a leaf belongs to: a list and what is in it are one."""
+    """Return the field that a leaf belongs to; a list with its items is one field."""
     parts = path.split(".")
     for index, part in enumerate(parts):
         if part in LISTS:
@@ -75,7 +75,7 @@ def _text(value: Any) -> str:
 
 
 def table2(group: Group) -> Table:
-    """The modifications: one line a changed field, from the parent's value to the variant's."""
+    """Return the table of modifications: one line per changed field, from the parent's value to the variant's."""
     variants = {row.name: row.variant for row in group.rows if row.variant is not None}
     facts = pd.DataFrame([change for variant in variants.values() for change in _changes(variant, group)])
     is_first = facts.variant != facts.variant.shift()
@@ -109,7 +109,7 @@ def _arrow(before: str, after: str) -> str:
 
 
 def table3(group: Group) -> Table:
-    """The paper's rows, the ladder, and external models: scores in points, ± standard deviation over several seeds."""
+    """Return the paper's rows, the ladder and external models: scores in points, ± standard deviation over seeds."""
     paper = published.table3()
     rules = {len(paper), len(paper) + len(group.rows)} if group.external else {len(paper)}
     title = f"Table 3: GLUE development scores (scale {group.scale}, data {group.data})"
@@ -117,7 +117,7 @@ def table3(group: Group) -> Table:
 
 
 def score_table(group: Group) -> Table:
-    """Everything that has records: the ladder, variants of designs and external models."""
+    """Return all rows with records: the ladder, variants of designs and external models."""
     rows = group.recorded_rows
     lines = ["± is one standard deviation (sd) over seeds."]
     if any("‡" in cell.marks for row in rows for cell in row.cells.values() if cell.score is not None):
@@ -189,12 +189,12 @@ def _cells(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[st
 
 
 def print_estimate(estimate: Estimate | None, digits: int = 1) -> str:
-    """A mean, ± the standard deviation over seeds."""
+    """Format a mean, ± the standard deviation over seeds."""
     return with_deviation(estimate.mean, estimate.spread, digits) if estimate else DASH
 
 
 def _records(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, Sequence[str]]:
-    """The ids behind each column."""
+    """Return the record ids behind each column."""
     losses = {f"Loss ({corpus})": sorted(set(row.heldout[row.heldout.corpus == corpus].run)) for corpus in corpora}
     return {
         **{TASKS[task].title: tuple(cell.ids.values()) for task, cell in row.cells.items()},
@@ -225,7 +225,7 @@ def _legend(group: Group, ours: Sequence[Row], shared: tuple[str, ...], corpora:
 
 
 def _facts(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, Any]:
-    """Every number, with the chosen points, the spread and the ids of the records behind it."""
+    """Return every number, with the chosen points, the spread and the ids of its records."""
     average, shared_mean = row.average, row.mean_over(shared)
     facts = {
         "source": THIS_STUDY,
@@ -258,7 +258,7 @@ FACTS_OF_TABLE_5 = (
 
 
 def table5(group: Group) -> Table:
-    """The best point of the grid for each task, as batch/rate/decay."""
+    """Return the best grid point for each task, as batch/rate/decay."""
     ours = [row for row in group.recorded_rows if row.scored_tasks]
     printed = [
         [current().published_source, model, *map(point_name, points.values())]

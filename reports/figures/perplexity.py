@@ -1,4 +1,4 @@
-"""Pseudo-perplexity over lengths, a line for each checkpoint that was measured: Figure 2."""
+"""Figure 2: pseudo-perplexity over lengths, a line per measured checkpoint."""
 
 import textwrap
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OF_THE_PAPER = "The paper's Figure 2: 2,467 long Wikipedia articles, every position."
-LINEAR_UP_TO = 20.0  # times the smallest value: beyond it the axis is logarithmic
+LINEAR_UP_TO = 20.0  # times the smallest value; for a wider range, the axis is logarithmic
 
 
 @dataclass(frozen=True)
 class PerplexityLine:
-    """One checkpoint on one text; `points` are in the order of lengths, `sampled_positions` at most were masked of each
-    document (None: all), and `same_documents` says that every length has the same ones."""
+    """One checkpoint on one text. `points` are in the order of lengths, at most `sampled_positions` were masked per
+    document (None: all), and `same_documents` is true if every length has the same documents."""
 
     label: str
     text: str
@@ -41,7 +41,7 @@ class PerplexityLine:
 
 
 def perplexity_lines(group: Group, evidence: Evidence) -> tuple[PerplexityLine, ...]:
-    """The lines of a group, by label and seed."""
+    """Return the lines of a group, sorted by label and seed."""
     seeds, labels = evidence.seeds, label_runs(group, evidence.runs)
     lines = []
     for result in select_group(evidence.perplexities, group.scale, group.data).itertuples():
@@ -81,7 +81,7 @@ def figure2(lines: Sequence[PerplexityLine], group: Group) -> "Figure":
 
 
 def describe_documents(lines: Sequence[PerplexityLine]) -> str:
-    """Which documents and positions the lines are of, in a sentence."""
+    """Describe the documents and positions of the lines in a sentence."""
     counts = sorted({point.documents for line in lines for point in line.points})
     documents = f"{counts[0]:,}" + (f" to {counts[-1]:,}" if len(counts) > 1 else "")
     are_same = all(line.same_documents for line in lines)
@@ -95,7 +95,7 @@ FACTS = ("model", "text", "tokens", "pseudo_perplexity", "low", "high", "positio
 
 
 def perplexity_table(lines: Sequence[PerplexityLine], group: Group) -> Table:
-    """The numbers of the figure: one line a checkpoint and length."""
+    """Return the numbers of the figure: one line per checkpoint and length."""
     shown, facts, records = [], [], []
     for line in lines:
         for point in line.points:

@@ -1,4 +1,4 @@
-"""Held-out loss over peak learning rates on pilot seeds, a panel for each variant, with the optimum and its error."""
+"""Held-out loss over peak learning rates on pilot seeds: a panel per variant, with the optimum and its error."""
 
 import math
 import textwrap
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 COLUMNS = 4
 WIDTH_INCHES, PANEL_INCHES = 6.75, 1.45
 HEAD_INCHES, FOOT_INCHES, LABEL_INCHES = 0.65, 0.5, 0.2
-"""The width is that of two columns of a paper."""
+"""The width spans two columns of a paper."""
 TALLEST = 3.0
-"""Of the range of the best three rates: what lies farther above the best one is cut."""
+"""Maximum height of the axis above the best mean, in ranges of the best three rates; higher losses are cut."""
 FOOT = (
     "Rings: pilot seeds; line: their mean; crosses: rates at which a run failed; curve: parabola through the best "
     "three rates; vertical line and band: the optimum ± one standard error over pilot seeds; dotted: the shared rate. "
@@ -32,7 +32,7 @@ FOOT = (
 
 @rendered
 def draw_sweeps(group: Group) -> "Figure":
-    """The figure of all sweeps of a group."""
+    """Draw all sweeps of a group."""
     from matplotlib.figure import Figure
 
     sweeps = list(group.sweeps.values())
@@ -88,7 +88,7 @@ def _draw_panel(axes: "Axes", sweep: Sweep) -> None:
 
 
 def _limits(sweep: Sweep) -> tuple[float, float]:
-    """The ends of the axis of losses: from below the lowest to where single bad rates leave the others their room."""
+    """Return the ends of the axis of losses, from below the lowest; single bad rates do not stretch it."""
     losses = sorted(loss for own in sweep.curve.losses.values() for loss in own.values() if math.isfinite(loss))
     if not losses:
         return 0.0, 1.0
@@ -118,7 +118,7 @@ NOTES = (
 
 
 def sweeps_table(group: Group) -> Table:
-    """One line a variant; the CSV file has one for each rate and pilot seed."""
+    """Return a table with one line per variant; the CSV file has one for each rate and pilot seed."""
     sweeps = list(group.sweeps.values())
     return Table(
         title=f"Held-out loss by peak learning rate (scale {group.scale}, data {group.data})",
@@ -157,7 +157,7 @@ def _remark(sweep: Sweep, reason: str) -> str:
 
 
 def _facts(sweep: Sweep, group: Group) -> list[tuple[Any, ...]]:
-    """Every pilot run with a loss or a failure, with what follows from all of them."""
+    """Return one line per pilot run with a loss or a failure, each with the optimum of the sweep."""
     curve, optimum = sweep.curve, sweep.optimum
     row = group.row_at_best_rate(sweep.variant)
     found: tuple[Any, ...] = (None,) * 5
@@ -176,5 +176,5 @@ def _facts(sweep: Sweep, group: Group) -> list[tuple[Any, ...]]:
 
 
 def _rate_fact(rate: float | None) -> str | None:
-    """A rate for the CSV file, whose numbers have six digits behind the point."""
+    """Format a rate for the CSV file, in which floats would have six decimals."""
     return None if rate is None else f"{rate:.6g}"

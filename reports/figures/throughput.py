@@ -1,4 +1,4 @@
-"""Speed over sequence lengths: Figure 3 and Table 9, ours beside the paper's. It is a machine's, not a study's."""
+"""Speed over sequence lengths: Figure 3 and Table 9, next to the paper's. It is measured per machine, not per study."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,13 +29,13 @@ THOUSAND = 1000.0
 
 
 Lines = Mapping[tuple[str, str, str], pd.DataFrame]
-"""Results by (model, device, precision): a row a length, of several of one length the newest."""
+"""Results by (model, device, precision): the newest row of each length."""
 Speeds = Mapping[int, tuple[float, float]]
-"""Thousands of tokens a second and their spread, by length."""
+"""Thousands of tokens per second and their spread, by length."""
 
 
 def throughput_lines(results: pd.DataFrame) -> tuple[Lines, list[str]]:
-    """The lines by model, and a sentence for every result that a newer one replaces."""
+    """Return the lines by model, and a sentence for every result replaced by a newer one."""
     compiled = [f"{each.precision}{', compiled' if each.compiled else ''}" for each in results.itertuples()]
     newest = results.assign(precision=compiled).sort_values(["date", "id"], ascending=False)
     kept, old = split_repeats(newest, ["model", "device", "precision", "sequence_tokens"])
@@ -50,7 +50,7 @@ FACTS = (
 
 
 def table9(lines: Lines) -> Table:
-    """Thousands of tokens a second by length, and tokens a second in the CSV file."""
+    """Return a table of thousands of tokens per second by length; the CSV file has tokens per second."""
     lengths, paper = _lengths(lines), published.table9()
     source = current().published_source
     rows = [
@@ -74,7 +74,7 @@ def table9(lines: Lines) -> Table:
 
 
 def throughput_files(lines: Lines) -> dict[str, bytes]:
-    """Figure 3 and Table 9 by file name; nothing where there is no record."""
+    """Return Figure 3 and Table 9 by file name; nothing if there are no records."""
     if not lines:
         return {}
     table = table9(lines)

@@ -1,1 +1,1 @@
-"""The page: a study at a glance as one file that needs no network. Nothing is imported here."""
+"""The page: a study as one HTML file that needs no network. Nothing is imported here."""

@@ -1,4 +1,4 @@
-"""What the study cost: tokens, operations and hours, a line for each variant and everything once at the end."""
+"""Costs of a study: tokens, operations and hours, a line per variant and a total at the end."""
 
 import math
 
@@ -17,8 +17,8 @@ HEADER = ("Variant", *OF_RUNS, *OF_TRIALS, "Share of all hours")
 
 
 def costs_table(findings: Findings) -> Table:
-    """Costs as the records say them. A run that several variants share is in each of their lines and once in the last;
-    hours are by the clock times processes."""
+    """Return the costs from the records. A run shared by several variants is in each of their lines, and once in the
+    last line; hours are wall-clock hours times processes."""
     group, evidence = findings.group, findings.evidence
     all_trials = select_group(evidence.trials, group.scale, group.data)
     all_runs = evidence.runs_of(group.scale, group.data)
@@ -68,7 +68,7 @@ def _ids(runs: pd.DataFrame, trials: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def shorten(value: float) -> str:
-    """A count for people: 2.6 M; a dash for NaN."""
+    """Format a count, such as 2.6 M; a dash for NaN."""
     if math.isnan(value):
         return DASH
     factor, letter = next(((power, letter) for power, letter in POWERS if value >= power), (1.0, ""))
@@ -76,7 +76,7 @@ def shorten(value: float) -> str:
 
 
 def print_powers(value: float) -> str:
-    """A large count for people: 6.0 × 10¹²; a dash for NaN."""
+    """Format a large count, such as 6.0 × 10¹²; a dash for NaN."""
     if math.isnan(value):
         return DASH
     digits, _, exponent = f"{value:.1e}".partition("e")
@@ -84,5 +84,5 @@ def print_powers(value: float) -> str:
 
 
 def print_hours(value: float) -> str:
-    """Hours for people; a dash for NaN."""
+    """Format hours; a dash for NaN."""
     return number(value, 2 if value < 10 else 0)

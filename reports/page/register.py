@@ -1,4 +1,4 @@
-"""Numbers of the page as printed, each with the records that it comes from, and what the page says of a record."""
+"""Printed numbers of the page with their records, and the page's descriptions of records."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ TEXT = "lc"
 
 @dataclass(frozen=True)
 class Number:
-    """A printed text; `key` names its entry in the register, None where there is nothing behind it."""
+    """A printed text; `key` is its entry in the register, None if there are no records behind it."""
 
     text: str
     key: int | None = None
@@ -33,7 +33,7 @@ NO_NUMBER = Number(DASH)
 
 
 class Register:
-    """Gives every number its key and, at the end, the whole as JSON: words, ids and lists of them are written once."""
+    """Assigns a key to every number and exports all of them as JSON; words, ids and lists of ids are stored once."""
 
     def __init__(self) -> None:
         self._words: dict[str, int] = {}
@@ -42,8 +42,8 @@ class Register:
         self._entries: dict[tuple[int, int, int], int] = {}
 
     def number(self, text: str, title: str, how: str, records: Sequence[str] | str) -> Number:
-        """A number with its title, how it was computed, and the ids of its records, or where it is published.
-        Without either, or as a dash, it has no key."""
+        """Register a number with its title, how it was computed, and the ids of its records or its place of
+        publication. Without either, or as a dash, it has no key."""
         if not records or text in ("", DASH):
             return Number(text)
         if isinstance(records, str):
@@ -60,11 +60,11 @@ class Register:
         return self._words.setdefault(text, len(self._words))
 
     def mention(self, record_id: str) -> None:
-        """Describe a record, which a number or another record names."""
+        """Include a record that a number or another record refers to."""
         self._ids.setdefault(record_id, len(self._ids))
 
     def table(self, table: Table) -> Table:
-        """The table with a number in place of each cell; those that are aligned right know their records."""
+        """Return the table with a `Number` for each cell; right-aligned cells are linked to their records."""
         rows = []
         for cells, records in zip(table.rows, table.records, strict=True):
             columns = list(zip(table.header, table.alignment, cells, strict=True))
@@ -79,9 +79,9 @@ class Register:
         return replace(table, shown=frame_of(rows, table.header))
 
     def plain(self, evidence: Evidence, folder: str) -> dict[str, Any]:
-        """The register as JSON. `records` has for each id its fields and values, alternating, as places of words; it is
-        empty for unknown ids. `files` has the words for the paths of their files below the `folder` of runs, in which
-        an asterisk stands for the id; None for what has no file."""
+        """Return the register as JSON. `records` has the alternating fields and values of each id, as indices of words;
+        it is empty for unknown ids. `files` has the indices of their paths below the `folder` of runs, with an asterisk
+        in place of the id; None for records without a file."""
         described = _describe(evidence, set(self._ids))
         paths = ((each, evidence.files.get(each)) for each in self._ids)
         files = [None if path is None else self._word(path.replace(each, "*")) for each, path in paths]
@@ -101,7 +101,7 @@ class Register:
 
 
 def _describe(evidence: Evidence, wanted: set[str]) -> dict[str, Described]:
-    """What is said of the records that are asked for, by id."""
+    """Return the descriptions of the wanted records, by id."""
     seeds = evidence.seeds
     losses: dict[str, list[str]] = {}
     own_context = evidence.heldout[evidence.heldout.context.isna()]
@@ -224,7 +224,7 @@ def _points(score: float) -> str:
 
 
 def _costs(record: Any) -> Described:
-    """Time, tokens and code of a record; NaN stands for what it does not say."""
+    """Describe time, tokens and code of a record; NaN means unknown."""
     seconds, tokens = record.seconds, record.real_tokens
     return {
         "Time": "" if math.isnan(seconds) else f"{number(seconds, 0)} s × {count(record.processes, 'process')}",
@@ -234,7 +234,7 @@ def _costs(record: Any) -> Described:
 
 
 def _changes(part: type[Value], scale: Scale, vocabulary: Vocabulary, recipe: str) -> str:
-    """What a part of a recipe, as JSON, has unlike the baseline's."""
+    """List the fields of a part of a recipe (as JSON) that differ from the baseline's."""
     base = scaled(current().root.recipe, scale, vocabulary)
     theirs = base.pretraining if part is Pretraining else base.finetuning
     found = difference(theirs, part.model_validate_json(recipe)).items()

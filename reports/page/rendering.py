@@ -1,4 +1,4 @@
-"""Everything together as one HTML file: templates with their own style and script inside, names always escaped."""
+"""Render the page as one HTML file: templates with inline style and script; names are always escaped."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -43,10 +43,10 @@ FACTS = {
     "process-hours": "Hours",
     "GPU-hours": "GPU-hours",
 }
-"""What the head of a section takes from the last line of the costs, by column."""
+"""Facts in the head of a section: titles, and the columns of the last line of the costs."""
 
 FACETS = ("readout", "corpus", "rate")
-Links = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]  # titles with (suffix, link) of each file
+Links = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]  # title, and (suffix, link) of each file
 
 
 def render_page(
@@ -58,8 +58,8 @@ def render_page(
     problems: Sequence[str],
     records: str,
 ) -> str:
-    """The page over all studies. `files` are the paths of what was written, by folder; `problems` has a sentence for
-    everything that is not counted; `records` is where the page finds the folder of runs."""
+    """Return the page for all studies. `files` are the paths of the written files, by folder; `problems` has a sentence
+    for everything that is not counted; `records` is the path of the folder of runs relative to the page."""
     register = Register()
     ladder_name = current().name
     content: dict[str, Any] = {
@@ -84,9 +84,9 @@ def render_page(
 
 
 def _section(study: Findings, curves: Curves, files: Sequence[str], register: Register) -> dict[str, Any]:
-    """One scale and source of data, as the template takes it. `id` is also the name of its folder; `answer` are three
-    sentences made from verdicts, `order` says how far the ladder's order is the paper's; `facets` are what lines can be
-    filtered by, with all values; `tables` are by part, `parts` the ends of the ids of its parts, with their names."""
+    """Return the section of one scale and data source, for the template. `id` is also the name of its folder; `answer`
+    has three sentences derived from verdicts, `order` describes the agreement with the paper's order; `facets` are the
+    filters of lines, with all values; `tables` are by part, `parts` are (suffix of its id, name) of each part."""
     group = study.group
     tables: dict[str, list[Table]] = defaultdict(list)
     for name, table in study.tables.items():
@@ -114,10 +114,10 @@ def _section(study: Findings, curves: Curves, files: Sequence[str], register: Re
 
 
 def _pair_variants(findings: Findings, register: Register) -> dict[str, Any]:
-    """Any two variants seed by seed, in everything that both were measured in, as data that the page draws.
+    """Return the comparisons of any two variants seed by seed, in every common measurement, as data for the page.
 
     `arms` are [name, the paper's GLUE average]; `measured` are [words, readout, corpus, digits]. `pairs` are, in the
-    order of the ladder, [variant and base as places of arms, place of what is measured, reason why nothing is compared,
+    order of the ladder, [indices of variant and base in `arms`, index in `measured`, reason why nothing is compared,
     verdict, key and text of the mean difference, 95 % t interval or null, [[seed, variant's value, base's], …]].
     """
     rows = list(findings.group.rated_rows.values())
@@ -150,13 +150,13 @@ def _pair_variants(findings: Findings, register: Register) -> dict[str, Any]:
 
 
 def _facets(tables: Sequence[Table]) -> dict[str, list[str]]:
-    """The values by which lines of some table differ, in the order of the tables."""
+    """Return all values of each facet, in the order of the tables."""
     lines = [facets for table in tables for facets in table.facets]
     return {name: list(dict.fromkeys(filter(None, (line[name] for line in lines)))) for name in FACETS}
 
 
 def _facts(study: Findings, costs: Table) -> tuple[tuple[str, Number], ...]:
-    """What a reader asks first."""
+    """Return the facts in the head of a section."""
     scored = sum(bar.score is not None and bar.row.name in ladder() for bar in study.bars.bars)
     rows = study.group.compared_rows.values()
     seeds = sorted(each for each in {row.runs.seed.nunique() for row in rows} if each)
@@ -172,7 +172,7 @@ def _facts(study: Findings, costs: Table) -> tuple[tuple[str, Number], ...]:
 
 
 def _list_files(folder: str, paths: Sequence[str]) -> Links:
-    """Links to the other files, grouped by what they hold."""
+    """Return links to the files, grouped by figure or table."""
     by_stem: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for path in map(Path, paths):
         by_stem[path.stem].append((path.suffix.removeprefix("."), f"{folder}/{path.name}"))
