@@ -1,4 +1,4 @@
-"""Contenders of the benchmarks of pre-training: our engine's step and that of Hugging Face's models, on the same masked
+"""Contenders in the benchmarks of pre-training: steps of our engine and of Hugging Face's models on the same masked
 documents, and the race between them."""
 
 import os
@@ -34,13 +34,13 @@ from neobert.training.pretraining import summed_loss
 
 SEED = 0
 WIDTH_MULTIPLE = 8
-"""Bucketed batches are as wide as their longest document, rounded up to this."""
+"""The width of bucketed batches is that of the longest document, rounded up to a multiple of this."""
 
 GOLDEN_RATIO = (1 + 5**0.5) / 2
 PARAMETER_TOLERANCE = 0.02
 COMPILED_FORMS = 64
-"""Forms of one function that torch's compiler keeps: contenders of one class share its functions, and beyond the
-default of 8 it would go back to eager without an error."""
+"""Number of compiled variants of a function that torch's compiler keeps. Contenders of one class share its functions,
+and beyond the default of 8 the compiler would silently fall back to eager."""
 
 WARM_UP_STEPS = 2
 OURS = "ours, packed"
@@ -49,12 +49,12 @@ Batching = Literal["padded", "bucketed", "concatenated"]
 Mode = Literal["eager", "compiled"]
 MODES: tuple[Mode, ...] = ("eager", "compiled")
 Step = Callable[[], int]
-"""One update; returns the real tokens it learned from."""
+"""Makes one update and returns its number of real tokens."""
 
 
 @dataclass(frozen=True, eq=False)
 class MaskedDocuments:
-    """Documents of a corpus in memory, cut to `context` tokens; `keys` (documents,) decide their masks."""
+    """Documents of a corpus in memory, cut to `context` tokens; `keys` (documents,) determine their masks."""
 
     view: Documents
     keys: Integers
@@ -65,47 +65,46 @@ class MaskedDocuments:
 
     @property
     def real_tokens(self) -> int:
-        """Tokens of all documents, specials included."""
+        """Number of tokens of all documents, specials included."""
         return int(self.view.framed_lengths.sum())
 
     @property
     def padded_fill(self) -> float:
-        """Share of real tokens where every document has a row of its own."""
+        """Share of real tokens if every document has a row of its own."""
         return self.real_tokens / (len(self) * self.context)
 
     @property
     def attended_tokens(self) -> float:
-        """Mean over the tokens of how many tokens each sees: its own document."""
+        """Mean number of tokens to which a token attends, those of its own document."""
         lengths = self.view.framed_lengths
         return float((lengths**2).sum() / lengths.sum())
 
     @cached_property
     def grid(self) -> tuple[Tensor, Tensor, Tensor]:
-        """All (documents, context): what a model reads of each document, its labels, -100 where nothing is predicted,
-        and which tokens are real."""
+        """Token ids, labels (-100 where nothing is predicted) and a mask of real tokens, all (documents, context)."""
         numbers, lengths = np.arange(len(self)), self.view.framed_lengths
         zeros = np.zeros_like(numbers)
         spans = Spans(numbers, zeros, lengths, self.view.numbers, zeros, lengths, self.keys, zeros)
         batch = collate(PackedRows(self.context, len(self), spans, isolated=True), self.view.corpus, NEOBERT_MASKING)
         labels = torch.full_like(batch.token_ids, IGNORED_TARGET)
-        labels[batch.token_ids == IDS.mask] = batch.targets[: batch.predicted_tokens]  # all of them are masked
+        labels[batch.token_ids == IDS.mask] = batch.targets[: batch.predicted_tokens]  # all targets are masked
         return batch.token_ids, labels, batch.token_ids != IDS.pad
 
 
 def masked_documents(framed_lengths: Integers, vocabulary_size: int, context: int) -> MaskedDocuments:
-    """Documents of random tokens with these lengths, specials included, cut to `context`."""
+    """Return documents of random tokens with `framed_lengths`, specials included, cut to `context`."""
     view = all_documents(random_corpus(framed_lengths - FRAME_TOKENS, vocabulary_size)).truncated(context)
     return MaskedDocuments(view, counter_hash(SEED, view.numbers), context)
 
 
 def beta_lengths(count: int, context: int) -> Integers:
-    """(count,) lengths of which some fill a row and most do not, 0.6 of the context in the mean."""
+    """Return lengths (count,) with a mean of 0.6 of the context; some fill a row and most do not."""
     drawn = context * np.random.default_rng(SEED).beta(1.2, 0.8, size=count)
     return np.clip(drawn.round(), SHORTEST, context).astype(np.int64)
 
 
 def rows_per_step(rows: int, about: int) -> int:
-    """How many of `rows` rows a step takes, within a tenth of `about`, so that the last step lacks fewest rows."""
+    """Return the rows per step, within a tenth of `about`, with which the last step of `rows` rows lacks fewest."""
     slack = about // 10
     return min(range(about - slack, about + slack + 1), key=lambda size: (-rows % size, abs(size - about)))
 
@@ -113,10 +112,9 @@ def rows_per_step(rows: int, about: int) -> int:
 def own_batches(
     documents: MaskedDocuments, documents_per_step: int, device: torch.device, *, fixed: bool = False
 ) -> list[Batch]:
-    """All documents once, packed with borders and masked by this project, in steps of about equally many tokens, for
-    the kernels of `device`; they lie on the CPU.
+    """Return all documents once, packed with borders and masked by this project, in steps of about equally many tokens.
 
-    With `fixed` sizes, as a compiled model gets them.
+    The batches are for the kernels of `device`, but on the CPU. They have `fixed` sizes for a compiled model.
     """
     numbers = np.arange(len(documents), dtype=np.int64)
     packed = pack_documents(documents.view, numbers, documents.keys, documents.context)
@@ -132,22 +130,22 @@ def own_batches(
 
 @dataclass(frozen=True, eq=False)
 class PeerBatch:
-    """Arguments of a Hugging Face model, all (rows, tokens) int64; no attention mask where no row is padded."""
+    """Arguments of a Hugging Face model, all (rows, tokens) int64; no attention mask if no row is padded."""
 
     arguments: dict[str, Tensor]
     real_tokens: int
 
     def to(self, device: torch.device) -> "PeerBatch":
-        """The batch on a device."""
+        """Copy the batch to a device."""
         return PeerBatch({name: tensor.to(device) for name, tensor in self.arguments.items()}, self.real_tokens)
 
 
 def peer_batches(documents: MaskedDocuments, batching: Batching, documents_per_step: int) -> list[PeerBatch]:
-    """All documents once, in steps of about equally many tokens.
+    """Return all documents once, in steps of about equally many tokens.
 
-    "padded": a document a row, all rows as wide as the context. "bucketed": documents of like lengths together, so that
-    little is padded; neighbouring steps differ in width, so that any few of them in turn are a fair sample of all.
-    "concatenated": cut into full rows as run_mlm.py does, so that documents see each other.
+    "padded": one document per row, all rows as wide as the context. "bucketed": documents of similar length together,
+    with little padding; consecutive steps differ in width, so that any few of them are a fair sample of all.
+    "concatenated": documents cut into full rows as in run_mlm.py, so that they attend to each other.
     """
     if batching == "concatenated":
         return _concatenated(documents, round(documents_per_step * documents.padded_fill))
@@ -168,7 +166,8 @@ def peer_batches(documents: MaskedDocuments, batching: Batching, documents_per_s
 
 
 def _concatenated(documents: MaskedDocuments, rows_about: int) -> list[PeerBatch]:
-    """The end of the last step is filler, as few rows of it as steps of about `rows_about` rows allow."""
+    """Return documents in full rows. The last step is padded, with the number of rows per step near `rows_about` that
+    needs the least padding."""
     context, real_tokens = documents.context, documents.real_tokens
     size = rows_per_step(-(-real_tokens // context), rows_about) * context
     steps = -(-real_tokens // size)
@@ -183,7 +182,7 @@ def _concatenated(documents: MaskedDocuments, rows_about: int) -> list[PeerBatch
 
 @dataclass(frozen=True)
 class Peer:
-    """A class and how it is fed. ModernBERT computes logits at predicted tokens alone, which BERT does not know."""
+    """A Hugging Face class and its batching. ModernBERT computes logits only at predicted tokens; BERT cannot."""
 
     family: Literal["bert", "modernbert"]
     batching: Batching
@@ -194,9 +193,9 @@ class Peer:
         return f"HF {self.family}, {'sparse head, ' if self.family == 'modernbert' else ''}{self.batching}"
 
     def build(self, model: Model, context: int, attention: str = "sdpa") -> nn.Module:
-        """The class for masked language models in the shape of `model`, with an untied decoder and no dropout.
+        """Build the masked language model in the shape of `model`, with an untied decoder and no dropout.
 
-        ModernBERT keeps its own local attention: two layers of three see 128 tokens.
+        ModernBERT keeps its own local attention: two out of three layers see 128 tokens.
         """
         from transformers import AutoModelForMaskedLM
 
@@ -214,7 +213,8 @@ class Peer:
 
 
 def huggingface_config(family: str, model: Model, **settings: Any) -> Any:
-    """transformers' configuration of a family with layers, width, heads and vocabulary of `model`, and our ids."""
+    """Return transformers' configuration of a family with layers, width, heads and vocabulary of `model`, and our
+    ids."""
     from transformers import AutoConfig
 
     return AutoConfig.for_model(
@@ -233,24 +233,24 @@ def huggingface_config(family: str, model: Model, **settings: Any) -> Any:
 
 
 def contender_name(name: str, precision: Precision, mode: Mode) -> str:
-    """A contender among all."""
+    """Return the name of a contender."""
     return f"{name}, {precision}, {mode}"
 
 
 def in_all_modes(name: str, precision: Precision) -> list[str]:
-    """The contenders of one name and precision."""
+    """Return the names of the contenders with one name and precision."""
     return [contender_name(name, precision, mode) for mode in MODES]
 
 
 def neobert_recipe(precision: PretrainingPrecision, **shape: Any) -> Pretraining:
-    """NeoBERT's pre-training, at another shape where one is given."""
+    """Return NeoBERT's pre-training recipe, optionally with another shape."""
     recipe = variants()["M10"].recipe.pretraining
     model = recipe.model.model_copy(update=shape)
     return recipe.model_copy(update={"model": model, "precision": precision})
 
 
 def pretraining_engine(model: nn.Module, recipe: Pretraining, device: torch.device) -> Engine[Batch]:
-    """The engine of a run of the recipe."""
+    """Return the engine of a run of the recipe."""
     return Engine(
         model, summed_loss, lambda batch: batch.predicted_tokens, recipe.optimization, recipe.precision, device
     )
@@ -258,7 +258,7 @@ def pretraining_engine(model: nn.Module, recipe: Pretraining, device: torch.devi
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What all contenders of a benchmark share; `backend` is what ours is compiled by."""
+    """Settings that all contenders of a benchmark share; `backend` is the compiler backend of ours."""
 
     recipe: Pretraining
     documents: MaskedDocuments
@@ -268,11 +268,11 @@ class Setting:
     backend: str = "inductor"
 
     def own_batches(self, mode: Mode) -> list[Batch]:
-        """Our batches of all documents, on the CPU."""
+        """Return our batches of all documents, on the CPU."""
         return own_batches(self.documents, self.documents_per_step, self.device, fixed=mode == "compiled")
 
     def own_engine(self, mode: Mode) -> Engine[Batch]:
-        """Our engine, as a run of the recipe has it, on fresh weights."""
+        """Return the engine of a run of the recipe, with initial weights."""
         recipe = self.recipe
         model = build_masked_language_model(recipe.model, self.documents.context)
         initialize(model, recipe.model.initialization, recipe.seed)
@@ -285,7 +285,7 @@ class Setting:
     def contenders(
         self, precisions: Sequence[Precision], peers: Mapping[Peer, Sequence[Mode]]
     ) -> dict[str, Callable[[], Step]]:
-        """By name what makes the step of ours in all modes, and of every peer in its own."""
+        """Return makers of the contenders' steps, by name: ours in all modes, each peer in its own."""
         makers: dict[str, Callable[[], Step]] = {}
         for precision in precisions:
             recipe = self.recipe.model_copy(update={"precision": precision})
@@ -297,7 +297,7 @@ class Setting:
         return makers
 
     def own_step(self, mode: Mode) -> Step:
-        """One update of our engine on the next batch."""
+        """Return a step that makes one update of our engine on the next batch."""
         engine = self.own_engine(mode)
         upcoming = cycle([batch.to(self.device) for batch in self.own_batches(mode)])
 
@@ -309,8 +309,8 @@ class Setting:
         return step
 
     def _peer_step(self, peer: Peer, recipe: Pretraining, mode: Mode) -> Step:
-        """One update on the next batch: mean loss of the class, autocast, gradients clipped as Trainer does by default,
-        fused AdamW. Compiled for the one width that batches have, else for any."""
+        """Return a step that makes one update on the next batch: the class's mean loss, autocast, gradient clipping as
+        in Trainer's defaults, and fused AdamW. It is compiled for one width if all batches have it, else for any."""
         module = peer.build(recipe.model, self.documents.context, self.attention).to(self.device).train()
         batches = peer_batches(self.documents, peer.batching, self.documents_per_step)
         several_widths = len({batch.arguments["input_ids"].shape[1] for batch in batches}) > 1
@@ -334,10 +334,10 @@ class Setting:
         return step
 
     def parameter_counts(self, peers: Sequence[Peer]) -> dict[str, int]:
-        """Parameters of our model and of the peers.
+        """Return the numbers of parameters of our model and of the peers.
 
         Raises:
-            AssertionError: a peer is not of our size.
+            AssertionError: a peer differs from our model by more than 2 %.
         """
         model, context = self.recipe.model, self.documents.context
         with torch.device("meta"):
@@ -349,7 +349,7 @@ class Setting:
         return {"ours": own, **found}
 
     def figures(self, peers: Sequence[Peer]) -> dict[str, Any]:
-        """The setting, for a result file."""
+        """Return figures on the setting for a result file."""
         batches = self.own_batches("eager")
         return {
             "documents": len(self.documents),
@@ -364,13 +364,13 @@ class Setting:
 
 
 def count_parameters(module: nn.Module) -> int:
-    """How many numbers a model learns; a tied one counts once."""
+    """Return the number of parameters of a model; tied ones count once."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 @contextmanager
 def compiling_anew() -> Iterator[None]:
-    """Room for all forms of a function, and no compiled code of an earlier run, so that warm-up tells what it costs."""
+    """Keep all compiled variants of a function, but none of an earlier run, so that warm-up includes compilation."""
     with (
         tempfile.TemporaryDirectory() as folder,
         mock.patch.dict(os.environ, {"TORCHINDUCTOR_CACHE_DIR": folder}),
@@ -389,28 +389,31 @@ def burst(step: Step, steps: int) -> int:
 
 @dataclass(frozen=True)
 class Race:
-    """What was measured, by contender. `per_token`: time of a real token in each round; `warm_up_seconds`: of model,
-    optimizer and first steps, compilation included; `left_out`: why a contender did not take part."""
+    """Measurements by contender.
+
+    per_token: time per real token in each round. warm_up_seconds: time to make the model and optimizer and run the
+        first steps, compilation included. left_out: why a contender did not take part.
+    """
 
     per_token: Mapping[str, Sequence[Timing[Any]]]
     warm_up_seconds: Mapping[str, float]
     left_out: Mapping[str, str]
 
     def tokens_per_second(self, name: str) -> float:
-        """Median speed of a contender."""
+        """Return the median speed of a contender."""
         return statistics.median(1 / timing.wall for timing in self.per_token[name])
 
     def fastest(self, names: Sequence[str]) -> str | None:
-        """Which of `names` has the highest median speed; None where none of them took part."""
+        """Return which of `names` has the highest median speed, or None if none of them took part."""
         present = [name for name in names if name in self.per_token]
         return max(present, key=self.tokens_per_second) if present else None
 
     def speed_ratio(self, own: str, other: str) -> dict[str, float]:
-        """Medians over the rounds of how many times as fast `own` is, by clock and by processor."""
+        """Return the median over rounds of the speed of `own` / `other`, by clock and by processor time."""
         return median_ratio(self.per_token[other], self.per_token[own])
 
     def figures(self) -> dict[str, Any]:
-        """Speed of every contender, and who was left out."""
+        """Return the speed of every contender, and those left out."""
         speeds = {
             name: {
                 "median": round(self.tokens_per_second(name)),
@@ -426,7 +429,7 @@ class Race:
 def race(contenders: Mapping[str, Callable[[], Step]], *, rounds: int, steps: int) -> Race:
     """Make and warm up every contender, then time a burst of `steps` updates of each in every round.
 
-    One that cannot run here is left out with the reason that its library gave.
+    Contenders that cannot run here are left out, with the error of their library as the reason.
     """
     bursts: dict[str, Callable[[], int]] = {}
     warm_up_seconds: dict[str, float] = {}

@@ -33,7 +33,7 @@ from neobert.recipe import Masking, Stage, Subset
 
 T = TypeVar("T")
 Outcome = dict[str, Any]
-"""What a child process found."""
+"""Figures from a child process."""
 
 FILES = 4
 MOST_TOKENS = 2**16  # of a vocabulary
@@ -43,20 +43,20 @@ NEOBERT_MASKING = Masking(rate=0.2, mask_share=1.0, random_share=0.0, final_rate
 IDS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, first_text_id=5, end_text_id=30_000)
 DATA = {"default": "synthetic", "help": "data folder with corpora and tokenizers"}
 SHORTEST = 8
-"""Tokens of the shortest document, specials included."""
+"""Number of tokens of the shortest document, specials included."""
 
 WEB_MEAN, WEB_SIGMA = 620.0, 1.0
 """Log-normal lengths of web pages: 600 billion tokens in 968 million documents (RefinedWeb, Penedo et al. 2023)."""
 
 
 def texts_of(source: Source) -> Iterator[str]:
-    """Documents of both corpora in turns, without line ends."""
+    """Yield documents of both corpora in turn, without line breaks."""
     for texts in zip(*map(source.documents, CORPORA), strict=False):
         yield from (" ".join(text.split()) for text in texts)
 
 
 def web_lengths(count: int, at_least: int = SHORTEST) -> Integers:
-    """(count,) uncut lengths as those of web pages, of which only documents of `at_least` tokens are kept."""
+    """Return lengths (count,) distributed as those of web pages, uncut, with at least `at_least` tokens."""
     generator = np.random.default_rng(0)
     kept = np.empty(0, dtype=np.int64)
     while len(kept) < count:
@@ -66,7 +66,7 @@ def web_lengths(count: int, at_least: int = SHORTEST) -> Integers:
 
 
 def random_corpus(lengths: Integers, vocabulary_size: int) -> TokenizedCorpus:
-    """Documents of random tokens with these lengths, in memory."""
+    """Return documents of random tokens with `lengths`, in memory."""
     ids = replace(IDS, end_text_id=vocabulary_size)
     generator = np.random.default_rng(0)
     tokens = generator.integers(ids.first_text_id, ids.end_text_id, size=int(lengths.sum())).astype(np.uint16)
@@ -75,7 +75,7 @@ def random_corpus(lengths: Integers, vocabulary_size: int) -> TokenizedCorpus:
 
 
 def endless_stage(context: int, rows: int) -> Stage:
-    """A stage of `rows` rows a step, without end."""
+    """Return an endless stage of `rows` rows per step."""
     return Stage(
         context=context,
         tokens_per_step=context * rows,
@@ -88,13 +88,13 @@ def endless_stage(context: int, rows: int) -> Stage:
 
 
 def call_in_child(run: Callable[..., T], *arguments: Any) -> T:
-    """What a function of this module returns in a fresh process; every library may use all cores."""
+    """Call a function of this module in a fresh process, in which every library may use all cores."""
     os.environ.pop("OMP_NUM_THREADS", None)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as child:
         return child.submit(run, *arguments).result()
 
 
-# From text files to rows of tokens on the disk: ours, datasets.map with run_mlm's grouping, and the bare limit.
+# From text files to rows of tokens on disk: ours, datasets.map with run_mlm's grouping, and the tokenizer alone.
 
 OURS, BARE, PEER = "ours", "encode_batch_fast alone", "datasets.map"
 PEER_FORMS = {
@@ -132,7 +132,7 @@ TOKENIZE = Benchmark(
 
 
 def write_texts(texts: Iterable[str], folder: Path, megabytes: float) -> dict[str, Any]:
-    """Write the first documents to `FILES` files; how many they are, and their size."""
+    """Write the first documents to `FILES` files; return their number and size."""
     paths = [folder / f"texts-{number}.txt" for number in range(FILES)]
     written = documents = 0
     with ExitStack() as opened:
@@ -146,7 +146,7 @@ def write_texts(texts: Iterable[str], folder: Path, megabytes: float) -> dict[st
 
 
 def _compare(folder: Path, best: tuple[int, int], repetitions: int, megabytes: float) -> dict[str, Any]:
-    """All ways in turns, each time in a fresh process."""
+    """Time all ways in turn, each time in a fresh process."""
     timings: dict[str, list[Timing[Outcome]]] = {OURS: [], BARE: [], PEER: []}
     for way in turns(list(timings), repetitions):
         timings[way].append(_tokenize(folder, way, *(best if way == PEER else ())))
@@ -168,13 +168,13 @@ def _compare(folder: Path, best: tuple[int, int], repetitions: int, megabytes: f
 
 
 def _tokenize(folder: Path, way: str, *form: int) -> Timing[Outcome]:
-    """One run of one way, its output thrown away."""
+    """Time one way once and discard its output."""
     with tempfile.TemporaryDirectory() as out:
         return call_in_child(tokenize, way, folder, Path(out), *form)
 
 
 def tokenize(way: str, folder: Path, out: Path, *form: int) -> Timing[Outcome]:
-    """In a child: one way, timed after all imports."""
+    """Time one way after all imports; runs in a child process."""
     paths = sorted(folder.glob("*.txt"))
     if way == OURS:
         return time_call(with_shards(paths, folder, out))
@@ -182,14 +182,14 @@ def tokenize(way: str, folder: Path, out: Path, *form: int) -> Timing[Outcome]:
 
 
 def read_texts(paths: Iterable[Path]) -> Iterator[str]:
-    """The documents of text files."""
+    """Yield the documents of text files."""
     for path in paths:
         with path.open(encoding="utf-8") as file:
             yield from (line.rstrip("\n") for line in file)
 
 
 def with_shards(paths: list[Path], folder: Path, out: Path) -> Callable[[], Outcome]:
-    """Shards, then one epoch of packed rows written out as training would read them, masks included."""
+    """Make shards, then write one epoch of packed rows as training would read them, masks included."""
 
     def run() -> Outcome:
         begun = time.perf_counter()
@@ -210,7 +210,7 @@ def with_shards(paths: list[Path], folder: Path, out: Path) -> Callable[[], Outc
 
 
 def with_tokenizer_alone(paths: list[Path], folder: Path) -> Callable[[], Outcome]:
-    """encode_batch_fast over texts in memory and nothing else: the limit."""
+    """Run only encode_batch_fast on texts in memory, as an upper limit."""
     texts = list(read_texts(paths))
     tokenizer = load_tokenizer(folder).tokenizer
 
@@ -223,7 +223,7 @@ def with_tokenizer_alone(paths: list[Path], folder: Path) -> Callable[[], Outcom
 
 
 def with_datasets(paths: list[Path], folder: Path, out: Path, processes: int, batch: int) -> Callable[[], Outcome]:
-    """load_dataset, map of a fast tokenizer, map of a grouping as transformers' run_mlm has it."""
+    """Run load_dataset, a map with a fast tokenizer, and a map with the grouping of transformers' run_mlm."""
     from datasets import __version__, disable_progress_bars, load_dataset
     from tokenizers import Tokenizer, processors
     from transformers import PreTrainedTokenizerFast
@@ -250,20 +250,20 @@ def with_datasets(paths: list[Path], folder: Path, out: Path, processes: int, ba
 
 
 def group(examples: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
-    """All documents of a batch one after the other, cut into rows; what is left over at the end is dropped."""
+    """Concatenate the documents of a batch and cut them into rows; the remainder is dropped."""
     joined = {name: list(chain.from_iterable(lists)) for name, lists in examples.items()}
     end = len(joined["input_ids"]) // CONTEXT * CONTEXT
     return {name: [ids[i : i + CONTEXT] for i in range(0, end, CONTEXT)] for name, ids in joined.items()}
 
 
-# How fast documents are packed and rows become batches, how full rows are, and what share of a step that is.
+# Speed of packing and of collating batches, fill of the rows, and the loader's share of the time of a step.
 
 STEP_TOKENS_PER_SECOND = 310_000
-"""What one GPU is to train in pre-training at a context of 1024: the step that the loader must keep up with."""
+"""Target speed of pre-training on one GPU at a context of 1024, with which the loader must keep up."""
 
 MASKINGS = {"mask 20 %": NEOBERT_MASKING, "mask 15 %, of it 80/10/10": BERT_MASKING}
 LOADED_CONTEXT, LOADED_TOKENS = 1024, 65_536
-"""Of a micro-batch."""
+"""Context and tokens of a micro-batch."""
 
 CONTEXTS = (128, 512, 1024, 4096)
 DOCUMENTS = 40_000
@@ -271,8 +271,8 @@ DOCUMENTS = 40_000
 
 def measure_loader(options: argparse.Namespace) -> Iterator[Result]:
     """How fast documents are packed and rows become batches, how full rows are, and what share of a step that is."""
-    # Once a large array is freed, glibc keeps freed memory, as in a process that has built a model. Before that each
-    # array of half a megabyte is new memory of the system, and clearing its pages takes as long as the rest.
+    # Free a large array, after which glibc keeps freed memory, as in a process that has built a model. Otherwise each
+    # array of half a megabyte is new memory from the system, and clearing its pages takes as long as the rest.
     np.ones(3_900_000)
     with tempfile.TemporaryDirectory() as folder:
         if options.data:
@@ -307,7 +307,7 @@ LOADER = Benchmark(
 
 
 def packing_rate(view: Documents, context: int) -> dict[str, float]:
-    """Rate and fill of windows of documents, each best-fit packed by itself."""
+    """Return speed and fill of best-fit packing of windows of documents."""
     lengths = view.truncated(context).framed_lengths
     order = np.random.default_rng(1).permutation(len(lengths))
     starts = range(0, len(order) - WINDOW_DOCUMENTS, WINDOW_DOCUMENTS)
@@ -321,8 +321,8 @@ def packing_rate(view: Documents, context: int) -> dict[str, float]:
 
 
 def loading_rate(view: Documents, steps: int, masking: Masking) -> float:
-    """Million real tokens a processor second, one thread, from the position in the stream to a batch of packed rows:
-    the median of five runs of a fifth of `steps`."""
+    """Return million real tokens per processor second, with one thread, from the position in the stream to a batch of
+    packed rows: the median of five runs of a fifth of `steps`."""
     stage = endless_stage(LOADED_CONTEXT, LOADED_TOKENS // LOADED_CONTEXT)
     iterator = StepIterator(view, stage, "packed", seed=0)
     next(iterator)
@@ -338,7 +338,7 @@ def loading_rate(view: Documents, steps: int, masking: Masking) -> float:
 
 FACTORS = (1, 10, 100)
 MEMORY_BOUND_MEGABYTES = 16
-"""How much higher memory may stand after tokenising 100 times than after 10 times."""
+"""Allowed growth of peak memory between tokenising 10 and 100 times the corpus."""
 
 FIRST, SECOND = "tokenise", "open and first batches"
 BLOCK_TEXTS = 500
@@ -379,7 +379,7 @@ SCALING = Benchmark(
 
 
 def prepare_corpus(folder: Path, documents: int) -> Outcome:
-    """In a child: everything from texts to the first batches; memory is the process's highest."""
+    """Tokenise texts and make the first batches, with the process's peak memory; runs in a child process."""
     out = folder / f"corpus-{documents}"
     block = list(islice(texts_of(open_source("synthetic", synthetic_documents=ENDLESS)), BLOCK_TEXTS))
     texts = (f"{number} {block[number % BLOCK_TEXTS]}" for number in range(documents))
@@ -409,6 +409,6 @@ def prepare_corpus(folder: Path, documents: int) -> Outcome:
 
 
 def peak_megabytes() -> float:
-    """The most memory that this process has had at a time."""
+    """Return the peak memory of this process."""
     unit = 1 if sys.platform == "darwin" else 1024
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1)

@@ -1,19 +1,20 @@
-"""A GPU pretended on a CPU build of torch: what a step would launch, move, keep in memory and wait for on CUDA.
+"""A pretended GPU on a CPU build of torch: counts the kernel launches, bytes, memory and waits of a step on CUDA.
 
-Tensors on "cuda" are fake there: they have shapes, dtypes and a device, but no numbers; those on the CPU are real. What
-is read back from the device is ones. Autograd wants a device guard, which a few lines of C++ register:
+Tensors on "cuda" are fake: they have shapes, dtypes and a device, but no numbers. Tensors on the CPU are real. Reads
+from the device return ones. Autograd needs a device guard, which a few lines of C++ register. This runs a function of a
+module in a process with the guard:
 
     with pretending_process() as process:
         report = process.submit(function, *arguments).result()
 
-runs a module's function in a process that has the guard, and in it
+In that process, this counts what the step would do on a GPU:
 
     with pretended_cuda() as gpu:
         model = build().to("cuda")
         with gpu.counted() as counts:
             step(model)
 
-counts what the step would have done on a GPU. No kernel runs, so that times and numbers stay unknown.
+No kernel runs, so times and numbers stay unknown.
 """
 
 import hashlib
@@ -51,7 +52,7 @@ GUARD_SOURCE = Path(__file__).with_suffix(".cpp")
 PACKAGES = tuple(f"/{name}/" for name in ("neobert", "ablations", "benchmarks", "tests"))
 FRAMES_SHOWN = 3
 ALLOCATION_BYTES = 512
-"""torch's allocator rounds up to multiples of this."""
+"""Size to which torch's allocator rounds up."""
 
 H100 = SimpleNamespace(
     name="NVIDIA H100 80GB HBM3",
@@ -65,7 +66,7 @@ H100 = SimpleNamespace(
     regs_per_multiprocessor=65_536,
     warp_size=32,
 )
-"""The properties of the GPU that is pretended."""
+"""Properties of the pretended GPU."""
 
 HOST_WAITS = {
     "_local_scalar_dense",
@@ -78,7 +79,7 @@ HOST_WAITS = {
     "unique_dim",
     "_unique2",
 }
-"""Operators whose result on the host, or whose shape, depends on numbers on the device."""
+"""Operators that wait for the device: their result on the host, or their shape, depends on numbers on the device."""
 
 WITHOUT_KERNEL = {
     "_unsafe_view",
@@ -94,10 +95,10 @@ WITHOUT_KERNEL = {
     "set_",
     *HOST_WAITS,
 }
-"""Operators beside views that launch nothing, or were counted as waits."""
+"""Operators other than views that launch no kernel, or are counted as waits."""
 
 SINGLE_KERNELS = ("_fused_rms_norm", "_fused_rms_norm_backward", "silu_backward")
-"""Operators that are a kernel on CUDA, but several operators on a device that does not register it."""
+"""Operators that are one kernel on CUDA, but decompose on devices that do not register them."""
 
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
 INDEXING = {"index", "index_put", "index_put_", "_unsafe_index"}
@@ -105,7 +106,7 @@ COPIES = {"_to_copy", "copy_"}
 
 
 def build_guard() -> Path:
-    """The library with the device guard, compiled once for this torch below the folder of temporary files.
+    """Return the library with the device guard, compiled once per version of torch in the folder of temporary files.
 
     Raises:
         MissingData: there is no C++ compiler, or this torch has CUDA's own guard.
@@ -155,10 +156,10 @@ def _compile(compiler: str, library: Path) -> None:
 
 @contextmanager
 def pretending_process() -> Iterator[Executor]:
-    """A process in which `pretended_cuda` can differentiate; it runs functions of modules, one after the other.
+    """Start a process in which `pretended_cuda` supports autograd; it runs functions of modules one after the other.
 
     Raises:
-        MissingData: as `build_guard`.
+        MissingData: as for `build_guard`.
     """
     guard = str(build_guard())
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
@@ -168,7 +169,7 @@ def pretending_process() -> Iterator[Executor]:
 
 
 class Product(NamedTuple):
-    """A product of matrices: (rows, inner) by (inner, columns), `batch` times, in `dtype`."""
+    """A matrix product: (rows, inner) by (inner, columns), `batch` times, in `dtype`."""
 
     dtype: str
     batch: int
@@ -178,20 +179,20 @@ class Product(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """Its floating-point operations."""
+        """Number of floating-point operations."""
         return 2 * self.batch * self.rows * self.inner * self.columns
 
 
 @dataclass
 class Counts:
-    """What was asked of the pretended GPU.
+    """Counts of the pretended GPU.
 
-    launches: operators that start a kernel, by name; those on lists of tensors count once. bytes_moved: what they read
-        and write, by name.
-    products: products of matrices.
-    waits: what made the host wait for the device, each with the place in the code.
+    launches: operators that launch a kernel, by name; those on lists of tensors count once. bytes_moved: the bytes that
+        they read and write, by name.
+    products: matrix products.
+    waits: operations that made the host wait for the device, each with the place in the code.
     pageable: asynchronous copies to the device from memory that is not pinned, which are staged on the host.
-    peak_bytes: the most memory that was alive at once, what was there before included.
+    peak_bytes: peak of allocated memory, earlier allocations included.
     """
 
     launches: Counter[str] = field(default_factory=Counter)
@@ -203,7 +204,8 @@ class Counts:
 
 
 class PretendedGPU(TorchDispatchMode):
-    """Runs operators on "cuda" without numbers, those on the CPU as ever, and counts the former in `counts`."""
+    """Dispatch mode that runs operators on "cuda" without numbers and counts them in `counts`. Operators on the CPU run
+    as usual."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,14 +213,14 @@ class PretendedGPU(TorchDispatchMode):
         self.counts = Counts()
         self.current = 0
         self.recorded: list[int] = []
-        """The current device at each event that was recorded."""
+        """The current device at each recorded event."""
         self.alive_bytes = 0
         self._storages: dict[int, int] = {}
         self._pinned: set[int] = set()
 
     @contextmanager
     def counted(self) -> Iterator[Counts]:
-        """Count what happens in the block from zero."""
+        """Count the operations in the block, from zero."""
         before, self.counts = self.counts, Counts(peak_bytes=self.alive_bytes)
         try:
             yield self.counts
@@ -226,14 +228,14 @@ class PretendedGPU(TorchDispatchMode):
             self.counts = before
 
     def wait(self, reason: str) -> None:
-        """Note that the host waits for the device."""
+        """Record that the host waits for the device."""
         self.counts.waits.append(f"{reason} at {_caller()}")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.prim.device.default:
             return func(*args, **kwargs)
-        if torch.is_inference_mode_enabled() and _is_composite(func):  # elsewhere autograd takes it apart
+        if torch.is_inference_mode_enabled() and _is_composite(func):  # otherwise autograd decomposes it
             with self:
                 return func.decompose(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
@@ -267,7 +269,7 @@ class PretendedGPU(TorchDispatchMode):
         return tensor if isinstance(tensor, FakeTensor) else self.fake.from_tensor(tensor.detach())
 
     def _on_host(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """An operator on real numbers; memory is as good as pinned where it was asked to be."""
+        """Run an operator on the CPU; memory counts as pinned if that was requested."""
         if name == "is_pinned":
             return args[0].untyped_storage()._cdata in self._pinned
         if name == "_pin_memory":
@@ -283,7 +285,7 @@ class PretendedGPU(TorchDispatchMode):
         return tensor
 
     def _read(self, name: str, args: Any, kwargs: Any) -> Tensor:
-        """Ones in place of the numbers of a device."""
+        """Return ones in place of numbers on the device."""
         if name == "copy_":
             target: Tensor = args[0]
             return target.fill_(1)
@@ -313,7 +315,7 @@ class PretendedGPU(TorchDispatchMode):
         non_blocking = non_blocking or bool(kwargs.get("non_blocking"))
         if source.device.type == target.type or (source.device.type == "cpu" and source.ndim == 0 and name == "copy_"):
             return
-        # A new tensor on the CPU gets pinned memory where the copy is not to block.
+        # Non-blocking copies to a new tensor on the CPU use pinned memory.
         pinned = on_host is None or on_host.untyped_storage()._cdata in self._pinned
         what = f"copy of {tuple(source.shape)} from {'pinned' if pinned else 'pageable'} memory to cuda"
         if source.device.type == "cuda":
@@ -324,7 +326,7 @@ class PretendedGPU(TorchDispatchMode):
             self.counts.pageable.append(f"{what} at {_caller()}")
 
     def _keep(self, tensor: Tensor) -> None:
-        """Count the memory of a tensor for as long as it lives."""
+        """Count the memory of a tensor during its lifetime."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._storages:
@@ -343,26 +345,26 @@ def _is_cuda(device: Any) -> bool:
 
 
 def _mutated(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    """The arguments on the device that an operator changes in place."""
-    values = zip(func._schema.arguments, args, strict=False)  # what is left out has a default
+    """Return the arguments on the device that an operator modifies in place."""
+    values = zip(func._schema.arguments, args, strict=False)  # omitted arguments have defaults
     named = ((argument, kwargs.get(argument.name)) for argument in func._schema.arguments[len(args) :])
     changed = [value for argument, value in (*values, *named) if argument.alias_info and argument.alias_info.is_write]
     return [leaf for leaf in tree_leaves(changed) if isinstance(leaf, Tensor) and leaf.device.type == "cuda"]
 
 
 def _is_composite(func: Any) -> bool:
-    """Whether an operator consists of others on CUDA."""
+    """Return whether an operator decomposes into others on CUDA."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return has_kernel(func.name(), "CompositeImplicitAutograd") and not has_kernel(func.name(), "CUDA")
 
 
 def _is_view(func: Any) -> bool:
-    """Whether an operator's result shares the memory of its input, which it does not write."""
+    """Return whether an operator returns a view of its input and does not write it."""
     return any(result.alias_info is not None and not result.alias_info.is_write for result in func._schema.returns)
 
 
 def _product(name: str, on_gpu: list[Tensor]) -> Product:
-    left, right = on_gpu[-2:]  # in front of them stands what is added
+    left, right = on_gpu[-2:]  # an added tensor comes first
     if left.dtype != right.dtype:
         raise RuntimeError(f"{name} of {left.dtype} and {right.dtype}")
     batch, (rows, inner) = left.shape[0] if left.ndim == 3 else 1, left.shape[-2:]
@@ -370,7 +372,7 @@ def _product(name: str, on_gpu: list[Tensor]) -> Product:
 
 
 def _caller() -> str:
-    """Where in this project the running operator was called."""
+    """Return where in this project the running operator was called."""
     frames = [frame for frame in traceback.extract_stack() if any(package in frame.filename for package in PACKAGES)]
     shown = [frame for frame in frames if frame.filename != __file__][-FRAMES_SHOWN:]
     return " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(shown)) or "autograd"
@@ -378,9 +380,9 @@ def _caller() -> str:
 
 @contextmanager
 def pretended_cuda(gpus: int = 1) -> Iterator[PretendedGPU]:
-    """torch.cuda as if there were so many H100; in a `pretending_process` gradients can be computed too.
+    """Make torch.cuda behave as if there were `gpus` H100; gradients need a `pretending_process`.
 
-    Attention is what CUDA takes: flash kernels without a mask, memory-efficient ones with it.
+    Attention uses the same kernels as on CUDA: flash without a mask, memory-efficient with a mask.
     """
     gpu = PretendedGPU()
     with ExitStack() as stack:
@@ -396,7 +398,7 @@ def pretended_cuda(gpus: int = 1) -> Iterator[PretendedGPU]:
         for owner, name, value in patches:
             stack.enter_context(mock.patch.object(owner, name, value))
         only_lifts_cpu = torch._C._only_lift_cpu_tensors()
-        torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device="cuda") is a copy like all others
+        torch._C._set_only_lift_cpu_tensors(True)  # makes torch.tensor(…, device="cuda") an ordinary copy
         stack.callback(torch._C._set_only_lift_cpu_tensors, only_lifts_cpu)
         kernels = torch.library.Library("aten", "IMPL")
         stack.callback(kernels._destroy)
@@ -411,7 +413,7 @@ def _compute(*args: object, **kwargs: object) -> None:
 
 
 def _cuda(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
-    """What stands in for members of torch.cuda."""
+    """Return replacements for members of torch.cuda."""
 
     class Event:
         def __init__(self, enable_timing: bool = False) -> None:
@@ -463,7 +465,7 @@ def _cuda(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
 
 
 def _move_module(module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
-    """nn.Module.to with new parameters, since a real one cannot become fake in place."""
+    """Replacement for nn.Module.to that creates new parameters, since real ones cannot become fake in place."""
     device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
     for owner in module.modules():
         tensors = {**owner._parameters, **owner._buffers}
@@ -484,7 +486,7 @@ _attention_of_host = functional.scaled_dot_product_attention
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, scale: float | None = None
 ) -> Tensor:
-    """The kernel that CUDA takes for these arguments."""
+    """Call the attention kernel that CUDA would use for these arguments."""
     if query.device.type != "cuda":
         return _attention_of_host(query, key, value, attn_mask=attn_mask, scale=scale)
     if query.shape[-1] % 8:

@@ -34,7 +34,7 @@ from neobert.training.accounting import DTYPES
 
 Family = Literal["neobert", "bert", "roberta", "modernbert"]
 Forward = Callable[[Tensor], Tensor]
-"""Token ids (rows, tokens) to hidden states (rows, tokens, width)."""
+"""Maps token ids (rows, tokens) to hidden states (rows, tokens, width)."""
 
 HEAD_SIZE = 64
 FIRST_TEXT_ID = 1000
@@ -42,13 +42,13 @@ SEARCH_STEPS = 3
 WARM_UP_STEPS = 2
 CPU_DIVISOR = 4
 MARGIN = 0.1
-"""How much slower than the best one a batch size must be to end the search: single timings scatter."""
+"""The search ends at a batch size that is slower than the best one by this share, because single timings vary."""
 
 
 @dataclass(frozen=True)
 class EncoderShape:
-    """An encoder by name. `feedforward_width` is that of the family's own configuration; `positions` is how many tokens
-    its table of positions or its published configuration holds, None where nothing bounds them."""
+    """A named encoder. `feedforward_width` is that of the family's own configuration; `positions` is the number of
+    positions in its table or published configuration, None if unbounded."""
 
     name: str
     family: Family
@@ -60,7 +60,7 @@ class EncoderShape:
 
     @property
     def model(self) -> Model:
-        """Our own model of this shape; all families have heads of 64."""
+        """Our own model of this shape; all families have a head size of 64."""
         return neobert_recipe(
             "bf16",
             layers=self.layers,
@@ -71,7 +71,7 @@ class EncoderShape:
         ).model
 
     def scaled_down(self, divisor: int) -> "EncoderShape":
-        """Depth and width divided alike, so that their ratio stays; the name tells both."""
+        """Divide depth and width by `divisor`; the new name states both."""
         layers, width = max(1, round(self.layers / divisor)), self.width // divisor
         assert width % HEAD_SIZE == 0, f"{self.name} has no {divisor}th"
         return replace(
@@ -83,11 +83,11 @@ class EncoderShape:
         )
 
     def reads(self, tokens: int) -> bool:
-        """Whether sequences of this length fit into its positions."""
+        """Return whether the encoder has positions for `tokens` tokens."""
         return self.positions is None or tokens <= self.positions
 
     def build(self, attention: str) -> tuple[nn.Module, Forward]:
-        """The encoder with random weights and without a head, in evaluation mode, and its forward pass."""
+        """Return the encoder with random weights and no head, in evaluation mode, and its forward pass."""
         torch.manual_seed(0)
         if self.family == "neobert":
             encoder = build_encoder(self.model, context=0).eval()
@@ -98,17 +98,17 @@ class EncoderShape:
 
 
 def build_peer(shape: EncoderShape, attention: str) -> nn.Module:
-    """Hugging Face's class of the family. ModernBERT keeps its own local attention: two layers of three see 128 tokens.
+    """Build the family's Hugging Face class. ModernBERT keeps its local attention: two of three layers see 128 tokens.
 
     Raises:
-        ImportError: the attention wants a package that is not installed.
+        ImportError: the attention needs a package that is not installed.
     """
     from transformers import AutoModel
 
     assert shape.positions is not None
     settings: dict[str, Any] = {"intermediate_size": shape.feedforward_width}
     settings["max_position_embeddings"] = shape.positions
-    if shape.family == "roberta":  # its positions begin behind the padding id
+    if shape.family == "roberta":  # its positions begin after the padding id
         settings |= {"max_position_embeddings": shape.positions + IDS.pad + 1, "type_vocab_size": 1}
     config = huggingface_config(shape.family, shape.model, **settings)
     no_head = {} if shape.family == "modernbert" else {"add_pooling_layer": False}
@@ -128,14 +128,14 @@ LARGES = (
     EncoderShape("ModernBERT-large", "modernbert", 28, 1024, 2624, 50_368, 8192),
 )
 PAPER_ENCODERS = (NEOBERT, *BASES, *LARGES)
-"""Those of the paper's throughput table, with the sizes of their published configurations."""
+"""Encoders of the paper's throughput table, with the sizes of their published configurations."""
 
 
 @dataclass(frozen=True)
 class ThroughputSetting:
-    """What is measured where; the ratio is that of the first encoder's speed / `other`'s at `compared` tokens.
+    """The settings of the benchmark. The ratio is the speed of the first encoder / `other` at `compared` tokens.
 
-    A batch has `most_rows` rows and `most_tokens` tokens at most; `steps` are timed, in `turns` of all models.
+    A batch has at most `most_rows` rows and `most_tokens` tokens. `steps` are timed, in `turns` of all models.
     """
 
     device: torch.device
@@ -156,7 +156,7 @@ CPU_NAME, GPU_NAME = "throughput_over_modernbert", "throughput_over_modernbert_g
 
 
 def cpu_setting() -> ThroughputSetting:
-    """Small enough for a laptop in a minute or so."""
+    """Return a setting that takes about a minute on a laptop."""
     neobert, *bases = (encoder.scaled_down(CPU_DIVISOR) for encoder in (NEOBERT, *BASES))
     return ThroughputSetting(
         device=torch.device("cpu"),
@@ -175,7 +175,7 @@ def cpu_setting() -> ThroughputSetting:
 
 
 def gpu_setting() -> ThroughputSetting:
-    """The protocol of the paper: lengths 512 to 8,192, batches up to 512 or out of memory, 100 steps."""
+    """Return the protocol of the paper: lengths 512 to 8,192, batches up to 512 or out of memory, 100 steps."""
     return ThroughputSetting(
         device=torch.device("cuda"),
         precision="bf16",
@@ -194,19 +194,19 @@ def gpu_setting() -> ThroughputSetting:
 
 @dataclass(frozen=True)
 class BatchSearch:
-    """What a search tried, {batch size: tokens a second}, and why it ended."""
+    """The result of a search: the tried {batch size: tokens per second}, and why it ended."""
 
     tried: dict[int, float]
     ended: str
 
     @property
     def best(self) -> int | None:
-        """The fastest batch size; None where not even one row fitted."""
+        """The fastest batch size; None if not even one row fitted."""
         return max(self.tried, key=lambda size: self.tried[size]) if self.tried else None
 
 
 def search_batch(speed: Callable[[int], float], most_rows: int) -> BatchSearch:
-    """Try 1, 2, 4, … up to `most_rows` rows; `speed` gives tokens a second and may run out of memory."""
+    """Try 1, 2, 4, … up to `most_rows` rows; `speed` returns tokens per second and may run out of memory."""
     tried: dict[int, float] = {}
     rows = 1
     while rows <= most_rows:
@@ -222,7 +222,7 @@ def search_batch(speed: Callable[[int], float], most_rows: int) -> BatchSearch:
 
 @dataclass(frozen=True, eq=False)
 class LoadedEncoder:
-    """An encoder that is ready, its forward pass, and how many parameters it has without a head."""
+    """A loaded encoder, its forward pass, and its number of parameters without a head."""
 
     encoder: EncoderShape
     forward: Forward
@@ -231,10 +231,10 @@ class LoadedEncoder:
 
     @classmethod
     def load(cls, encoder: EncoderShape, attention: str, device: torch.device, precision: Precision) -> "LoadedEncoder":
-        """Built, with all weights in the precision of computing.
+        """Build an encoder with all weights in `precision`.
 
         Raises:
-            ImportError: the attention wants a package that is not installed.
+            ImportError: the attention needs a package that is not installed.
         """
         module, forward = encoder.build(attention)
         module.to(device, DTYPES[precision])
@@ -242,10 +242,10 @@ class LoadedEncoder:
 
     @torch.inference_mode()
     def time_steps(self, rows: int, tokens: int, steps: int) -> list[Timing[None]]:
-        """Time of a real token in each of `steps` forward passes of (rows, tokens), after some that do not count.
+        """Return the time per real token of `steps` forward passes of (rows, tokens), after some warm-up passes.
 
         Raises:
-            torch.OutOfMemoryError: they do not fit; what was taken is given back.
+            torch.OutOfMemoryError: the batch does not fit; allocated memory is freed.
         """
         try:
             token_ids = sequences(rows, tokens, self.encoder.vocabulary_size).to(self.device)
@@ -262,7 +262,7 @@ class LoadedEncoder:
 
 
 def sequences(rows: int, tokens: int, vocabulary_size: int) -> Tensor:
-    """(rows, tokens) int64: random text between [CLS] and [SEP], as long as the row, so that no token is padding."""
+    """Return random text between [CLS] and [SEP], (rows, tokens) int64, without padding."""
     generator = torch.Generator().manual_seed(0)
     token_ids = torch.randint(FIRST_TEXT_ID, vocabulary_size, (rows, tokens), generator=generator)
     token_ids[:, 0], token_ids[:, -1] = IDS.cls, IDS.sep
@@ -271,7 +271,7 @@ def sequences(rows: int, tokens: int, vocabulary_size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Speed:
-    """Time of a real token in each timed step of one model at one length, at the best batch size found."""
+    """Time per real token in each timed step of one model at one length, at the best batch size found."""
 
     encoder: EncoderShape
     parameters: int
@@ -281,17 +281,18 @@ class Speed:
 
     @property
     def tokens_per_second(self) -> list[float]:
-        """The speed of each step by the clock."""
+        """Tokens per second of each step, by the clock."""
         return [1 / timing.wall for timing in self.per_token]
 
     @property
     def median(self) -> float:
-        """The speed that counts."""
+        """Median tokens per second, the reported speed."""
         return statistics.median(self.tokens_per_second)
 
 
 def measure_speeds(setting: ThroughputSetting, left_out: dict[str, str]) -> Iterator[Speed]:
-    """All models at all lengths, a length after the other; `left_out` is told what has no speed and why."""
+    """Yield the speed of all models at all lengths, one length after the other. Models without a speed are added to
+    `left_out`, with the reason."""
     loaded: dict[str, LoadedEncoder] = {}
     for encoder in setting.encoders:
         try:
@@ -319,7 +320,8 @@ def measure_speeds(setting: ThroughputSetting, left_out: dict[str, str]) -> Iter
 
 
 def _search(setting: ThroughputSetting, model: LoadedEncoder, tokens: int) -> BatchSearch:
-    """By the clock on a GPU, else by processor time, which others on the machine disturb less."""
+    """Find the best batch size, by the clock on a GPU and else by processor time, which is less affected by other
+    processes."""
     most = max(1, min(setting.most_rows, setting.most_tokens // tokens))
 
     def speed(rows: int) -> float:
@@ -330,7 +332,7 @@ def _search(setting: ThroughputSetting, model: LoadedEncoder, tokens: int) -> Ba
 
 
 def write_throughput(folder: Path, speed: Speed, setting: ThroughputSetting) -> Path:
-    """Write a measurement below `folder`, in place of an older one of the same model, length and device."""
+    """Write a measurement below `folder`, replacing an older one of the same model, length and device."""
     content = throughput_record(speed, setting)
     path = Layout(folder).throughput(str(content["id"]))
     replace_file(path, sealed(content))
@@ -338,7 +340,7 @@ def write_throughput(folder: Path, speed: Speed, setting: ThroughputSetting) -> 
 
 
 def throughput_record(speed: Speed, setting: ThroughputSetting) -> dict[str, Any]:
-    """The median speed of the steps, their standard deviation and quartiles, and all that tells where it comes from."""
+    """Return a record with the median speed of the steps, their standard deviation and quartiles, and provenance."""
     machine = describe_machine()
     device = str(machine["gpu"] if setting.device.type == "cuda" else machine["processor"])
     assert speed.found.best is not None
@@ -372,15 +374,15 @@ def throughput_record(speed: Speed, setting: ThroughputSetting) -> dict[str, Any
 
 
 def ratio_of(speeds: Sequence[Speed], setting: ThroughputSetting) -> dict[str, float] | None:
-    """How many times as fast the one is as the other that is compared, by clock and by processor: medians of paired
-    ratios; None where one is missing."""
+    """Return the median of paired speed ratios of the two compared encoders, by clock and by processor time; None if
+    one is missing."""
     times = {speed.encoder.name: speed.per_token for speed in speeds if speed.tokens == setting.compared}
     own = setting.encoders[0].name
     return median_ratio(times[setting.other], times[own]) if {own, setting.other} <= set(times) else None
 
 
 def figures_of(setting: ThroughputSetting, speeds: Sequence[Speed], left_out: dict[str, str]) -> dict[str, Any]:
-    """All medians and the setting, for the result file."""
+    """Return all medians and the setting, for the result file."""
     medians: dict[str, dict[str, int]] = {}
     for speed in speeds:
         medians.setdefault(speed.encoder.name, {})[str(speed.tokens)] = round(speed.median)

@@ -1,6 +1,6 @@
-"""What one GPU can falsify in one process: kernels, a step's numbers, memory, waits and speed, fine-tuning, vectors.
+"""Checks on one GPU in one process: kernels; numbers, memory, waits and speed of a step; fine-tuning; vectors.
 
-`benchmarks.acceptance` runs each check in a process of its own.
+`benchmarks.acceptance` runs each check in a separate process.
 """
 
 import gc
@@ -47,7 +47,7 @@ from neobert.training.pretraining import summed_loss
 CPU = torch.device("cpu")
 
 RATE = 1e-4
-"""Peak learning rate of the steps that are measured; none is trained for long."""
+"""Learning rate of the measured steps; no model is trained for long."""
 
 TINY = {"layers": 3, "width": 64, "heads": 4, "feedforward_width": 96, "vocabulary_size": 512}
 
@@ -55,7 +55,7 @@ TINY_CONTEXT = 64
 
 
 def setting_here(rehearse: bool) -> Setting:
-    """NeoBERT's shape on the GPU; in a rehearsal three layers on the CPU, traced but not compiled.
+    """Return the setting: NeoBERT's shape on the GPU; in a rehearsal three layers on the CPU, traced but not compiled.
 
     Raises:
         MissingData: there is no GPU.
@@ -68,20 +68,20 @@ def setting_here(rehearse: bool) -> Setting:
 
 
 def on_gpu(setting: Setting, value: float | None) -> float | None:
-    """A value that says something about a GPU; None in a rehearsal, whose claim then stays open."""
+    """Return a value measured on a GPU; None in a rehearsal, which leaves the claim open."""
     return value if setting.device.type == "cuda" else None
 
 
 @dataclass(frozen=True)
 class Check:
-    """`measure` gives the value of each of the `goals`, None where it cannot be judged here."""
+    """A check: `measure` yields a value for each of the `goals`, None if it cannot be judged here."""
 
     measure: Callable[[Setting], Iterator[Result]]
     goals: Mapping[str, Goal]
 
 
 def measure_environment(setting: Setting) -> Iterator[Result]:
-    """What this machine is, and whether its matrix products are as fast as they should be."""
+    """Describe the machine, and compare the speed of its matrix products with the data sheet."""
     peak, reached = datasheet_ceiling(setting.device, "bf16"), matmul_ceiling(setting.device, "bf16")
     figures = {
         "TFLOP/s of the fastest product in bf16": round(reached / 1e12, 1),
@@ -106,14 +106,14 @@ ENVIRONMENT = Check(
 
 
 def run_gpu_tests(setting: Setting) -> Iterator[Result]:
-    """The project's own tests that need a GPU; in a rehearsal all of them are skipped."""
+    """Run the project's tests that need a GPU; in a rehearsal all of them are skipped."""
     import pytest
 
     tests = REPOSITORY / "tests"
     files = [path for path in sorted(tests.rglob("test_*.py")) if "pytest.mark.gpu" in path.read_text()]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        # CUDA warns about itself, so that warnings are no errors here.
+        # CUDA has warnings of its own, so warnings are not errors here.
         flags = ["-m", "gpu", "-W", "default", "-p", "no:cacheprovider", f"--junitxml={report}"]
         code = pytest.main([*flags, f"--rootdir={REPOSITORY}", *map(str, files)])
         suite = next(ElementTree.parse(report).iter("testsuite"))
@@ -134,12 +134,12 @@ KERNELS = Check(
 
 
 def two_rows(setting: Setting) -> Setting:
-    """Steps of two rows, which a CPU computes in seconds."""
+    """Return the setting with steps of two rows, which a CPU computes in seconds."""
     return replace(setting, documents_per_step=round(2 / setting.documents.padded_fill))
 
 
 def gradient_of(setting: Setting, mode: Mode) -> tuple[float, Tensor]:
-    """The loss of the first batch on fresh weights, and its gradient as one vector on the CPU."""
+    """Return the loss of the first batch with initial weights, and its gradient as one vector on the CPU."""
     model = setting.own_engine(mode).model
     batch = setting.own_batches(mode)[0].to(setting.device)
     with autocast(setting.device, setting.recipe.precision):
@@ -149,7 +149,7 @@ def gradient_of(setting: Setting, mode: Mode) -> tuple[float, Tensor]:
 
 
 def compare_steps(setting: Setting) -> Iterator[Result]:
-    """Loss and gradient of two rows in bf16, eager and compiled, against fp32 on the CPU."""
+    """Compare loss and gradient of two rows in bf16, eager and compiled, with fp32 on the CPU."""
     small = two_rows(setting)
     exact = small.recipe.model_copy(update={"precision": "fp32"})
     true_loss, true_gradient = gradient_of(replace(small, recipe=exact, device=CPU), "eager")
@@ -171,9 +171,9 @@ STEP = Check(
 
 
 def compare_memory(setting: Setting) -> Iterator[Result]:
-    """Peak of a step, and what the allocator takes beyond it, against what `--dry-run` computes."""
+    """Compare the peak memory of a step, and the allocator's memory beyond it, with the estimate of `--dry-run`."""
     engine, batch = setting.own_engine("eager"), setting.own_batches("eager")[0].to(setting.device)
-    engine.step([batch], RATE).measured()  # makes the optimizer's state
+    engine.step([batch], RATE).measured()  # creates the optimizer's state
     forget_peak_memory(setting.device)
     engine.step([batch], RATE).measured()
     rows, context = batch.token_ids.shape
@@ -201,7 +201,7 @@ MEMORY = Check(
 
 
 def waits(call: Callable[[], Any], device: torch.device) -> bool:
-    """Whether a call waits for the GPU."""
+    """Return whether a call waits for the GPU."""
     if device.type == "cpu":
         call()
         return False
@@ -219,7 +219,7 @@ def waits(call: Callable[[], Any], device: torch.device) -> bool:
 
 
 def count_waits(setting: Setting) -> Iterator[Result]:
-    """Three steps of pre-training, and three batches of texts, none of which may wait for the GPU."""
+    """Count how many of three pre-training steps and three batches of texts wait for the GPU; none may."""
     engine, batch = setting.own_engine("eager"), setting.own_batches("eager")[0].to(setting.device)
     for _ in range(3):
         engine.step([batch], RATE).measured()
@@ -246,9 +246,9 @@ SYNCS = Check(
 
 
 def measure_speed(setting: Setting) -> Iterator[Result]:
-    """Real tokens a second of a step, eager and compiled, over what was computed for this GPU."""
+    """Compare the real tokens per second of a step, eager and compiled, with the speed computed for this GPU."""
     for mode in MODES:
-        gc.collect()  # what the last one left on the GPU
+        gc.collect()  # frees the last mode's memory on the GPU
         name = contender_name(OURS, "bf16", mode)
         found = race({name: partial(setting.own_step, mode)}, rounds=2, steps=10)
         if found.left_out:
@@ -259,7 +259,7 @@ def measure_speed(setting: Setting) -> Iterator[Result]:
 
 
 def over_expected(speed: float, mode: Mode) -> float | None:
-    """A speed over what the roofline says of this GPU; None where it says nothing."""
+    """Return a speed / the speed of the roofline for this GPU, or None if the roofline has no such GPU."""
     from benchmarks.roofline import expected_speed
 
     expected = expected_speed(torch.cuda.get_device_name(), mode) if torch.cuda.is_available() else None
@@ -283,7 +283,7 @@ SHOWN_KERNELS = 12
 
 
 def profile_step(setting: Setting) -> Iterator[Result]:
-    """Where the GPU's time of a compiled step goes: none of it into sines, attention through flash kernels."""
+    """Profile the GPU time of a compiled step: it should compute no sines, and attention should use flash kernels."""
     engine, batch = setting.own_engine("compiled"), setting.own_batches("compiled")[0].to(setting.device)
     for _ in range(3):
         engine.step([batch], RATE).measured()
@@ -322,7 +322,7 @@ BATCH_SIZE = 8
 
 
 def random_task(setting: Setting) -> EncodedTask:
-    """SST-2's form with random texts of 33 to 64 tokens, so that rows of fixed sizes have one length."""
+    """Return a task like SST-2 with random texts of 33 to 64 tokens, so that all rows are padded to one length."""
     generator = np.random.default_rng(0)
 
     def split(examples: int) -> EncodedSplit:
@@ -335,7 +335,7 @@ def random_task(setting: Setting) -> EncodedTask:
 
 
 def compare_graphs(setting: Setting) -> Iterator[Result]:
-    """Updates of fine-tuning as CUDA graphs against eager ones: time, and the loss they come to."""
+    """Compare fine-tuning with CUDA graphs and eager fine-tuning: time per update and training loss."""
     model = setting.recipe.model
     protocol = variants()["M10"].recipe.finetuning.model_copy(update={"dropout": 0.0, "evaluations_per_epoch": 1})
     point = Point(batch_size=BATCH_SIZE, learning_rate=1e-5, weight_decay=0.01)
@@ -373,7 +373,7 @@ TEXTS = 64
 
 
 def random_texts(setting: Setting) -> list[tuple[Any, Any]]:
-    """Texts of random tokens, the longest first."""
+    """Return texts of random tokens, the longest first."""
     generator = np.random.default_rng(0)
     lengths = np.clip(generator.lognormal(3.5, 0.6, TEXTS), 5, setting.documents.context).astype(np.int64)
     vocabulary = IDS.first_text_id, setting.recipe.model.vocabulary_size
@@ -381,7 +381,7 @@ def random_texts(setting: Setting) -> list[tuple[Any, Any]]:
 
 
 def text_encoder(setting: Setting, device: torch.device, precision: Precision) -> PackedEncoder:
-    """An encoder with fresh weights, in `precision`."""
+    """Return an encoder with initial weights, in `precision`."""
     recipe = setting.recipe
     encoder = PackedEncoder(build_encoder(recipe.model, setting.documents.context))
     initialize(encoder, recipe.model.initialization, recipe.seed)
@@ -390,14 +390,14 @@ def text_encoder(setting: Setting, device: torch.device, precision: Precision) -
 
 @torch.no_grad()
 def vectors_of(setting: Setting, device: torch.device, precision: Precision) -> Tensor:
-    """(texts, width) on the CPU."""
+    """Return vectors (texts, width) of random texts, on the CPU."""
     encoder = text_encoder(setting, device, precision)
     vectors: Tensor = encoder(encoder.collate(random_texts(setting), device, precision))
     return vectors.float().cpu()
 
 
 def contrastive_loss(setting: Setting, device: torch.device, precision: Precision) -> float:
-    """The loss of a step of contrastive fine-tuning on pairs of random texts, through GradCache and its gradient."""
+    """Return the loss of a contrastive step on pairs of random texts, computed with GradCache and its backward pass."""
     encoder = text_encoder(setting, device, "fp32")
     numbers = np.arange(TEXTS)
     matching = match_texts(numbers[::2], numbers[1::2], numbers[:0], keep_false_negatives=False)
@@ -413,7 +413,7 @@ def contrastive_loss(setting: Setting, device: torch.device, precision: Precisio
 
 
 def compare_vectors(setting: Setting) -> Iterator[Result]:
-    """Vectors of texts and the loss of a contrastive step in bf16, against fp32 on the CPU."""
+    """Compare vectors of texts and the loss of a contrastive step in bf16 with fp32 on the CPU."""
     exact, found = vectors_of(setting, CPU, "fp32"), vectors_of(setting, setting.device, "bf16")
     yield Result("vectors", float((found - exact).norm() / exact.norm()), {})
     exact_loss, loss = contrastive_loss(setting, CPU, "fp32"), contrastive_loss(setting, setting.device, "bf16")
