@@ -1,1 +1,1 @@
-"""Measurements side by side; each benchmark writes result files, and README.md shows them all."""
+"""Benchmarks against other libraries; each writes result files, and README.md shows all of them."""

@@ -27,10 +27,10 @@ BENCHMARKS = {
     "scaling_processes": "benchmarks.pretraining:PROCESSES",
     "throughput": "benchmarks.throughput:THROUGHPUT",
 }
-"""Where each `Benchmark` stands."""
+"""The location of each `Benchmark`."""
 
 TAKE_DATA = ("encoding", "glue")
-"""Those that read --data of the whole run; the others keep to synthetic data, on which the table stands."""
+"""Benchmarks that use --data of the whole run; the others keep to synthetic data, as in the table."""
 
 BEGIN = "<!-- table: python -m benchmarks table -->"
 END = "<!-- end of table -->"
@@ -38,7 +38,7 @@ COLUMNS = ("benchmark", "ratio", "goal", "met", "what is compared", "machine", "
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command; 1 where a benchmark did not run to its end. A missed goal is a result, not a failure."""
+    """Run the command; return 1 if a benchmark did not finish. A missed goal is a result, not a failure."""
     if arguments and arguments[0] in BENCHMARKS:
         benchmark: Benchmark = resolve_name(BENCHMARKS[arguments[0]])
         return benchmark.run(arguments[0], arguments[1:])
@@ -68,7 +68,7 @@ def write_table() -> int:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """One row a result, as Markdown."""
+    """Return a Markdown table with one row per result."""
     rows = [COLUMNS, ("---",) * len(COLUMNS), *map(_row, results)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -88,7 +88,7 @@ def _row(result: dict[str, Any]) -> tuple[str, ...]:
 
 
 def with_table(text: str, results: list[dict[str, Any]]) -> str:
-    """`text` with the table between its two marker lines.
+    """Return `text` with the table between its two marker lines.
 
     Raises:
         ValueError: a marker line is missing.

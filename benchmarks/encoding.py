@@ -1,4 +1,4 @@
-"""Encoding of MTEB's texts or synthetic ones, by this project's encoder and by sentence-transformers.
+"""Speed of encoding MTEB's or synthetic texts with this project's encoder and with sentence-transformers.
 
 python -m benchmarks encoding [--data DIR]      DIR holds mteb and tokenizers; without it texts are synthetic
 """
@@ -54,7 +54,7 @@ MTEB = {
     "WikiQA": ("WikiQA-retrieval/corpus", "text", 2),
     "IMDB": ("ImdbClassification/test*", "text", 1),
 }
-"""Data sets: file below mteb/, wherever it lies, its text column, and how many blocks of texts stand for it."""
+"""For each data set: its file anywhere below mteb/, the text column, and the number of blocks to sample."""
 
 BLOCK_TEXTS = 64
 SYNTHETIC_DOCUMENTS = 4000
@@ -91,10 +91,10 @@ ENCODING = Benchmark(
 
 
 def text_sets(data: Path | None) -> TextSets:
-    """All different texts of each data set, of MTEB or synthetic.
+    """Return the distinct texts of each data set, of MTEB or synthetic.
 
     Raises:
-        MissingData: one of the files is not there.
+        MissingData: a file is missing.
     """
     if data is not None:
         return {name: _read(data, file, column) for name, (file, column, _) in MTEB.items()}
@@ -114,9 +114,9 @@ def _read(data: Path, file: str, column: str) -> list[str]:
 
 
 def samples(sets: TextSets) -> TextSets:
-    """Some blocks of each data set; a block is what stands together when all are sorted by their number of characters.
+    """Sample some blocks of each data set; a block has consecutive texts of the data set sorted by characters.
 
-    So batches of up to a block have as much padding as with the whole data set; a random sample has more.
+    Batches of up to a block therefore have as much padding as with the whole data set. A random sample would have more.
     """
     return {name: _blocks(texts, MTEB[name][2] if name in MTEB else 2) for name, texts in sets.items()}
 
@@ -130,9 +130,9 @@ def _blocks(texts: list[str], count: int) -> list[str]:
 
 
 def write_initial_run(root: Path, shape: Mapping[str, int], source: SourceSpecification) -> Path:
-    """A run of pre-training that stands at its start: run.json and the checkpoint of step 0 below `root`.
+    """Write run.json and the checkpoint of step 0 of a pre-training run below `root`; return the folder of the run.
 
-    The model is the study's last one in another shape. Returns the folder of the run.
+    The model is the study's last one in another shape.
     """
     recipe, _ = scaled_variant(variants()[VARIANT], "smoke", "trained")
     model = recipe.pretraining.model.model_copy(update={**shape, "vocabulary_size": VOCABULARY_SIZE})
@@ -158,24 +158,24 @@ def write_initial_run(root: Path, shape: Mapping[str, int], source: SourceSpecif
 
 @dataclass(frozen=True)
 class EncoderPair:
-    """The same weights in both programs, on one device and in one precision, and the texts; each list is a call."""
+    """The same weights in both libraries, on one device and in one precision, and the texts; each list is one call."""
 
     ours: TextEncoder
     theirs: Any
     texts: TextSets
 
     def our_vectors(self) -> Array:
-        """(texts, width)."""
+        """Return our vectors, (texts, width)."""
         return np.concatenate([self.ours.encode(texts) for texts in self.texts.values()])
 
     def their_vectors(self, batch_size: int) -> Array:
-        """(texts, width)."""
+        """Return sentence-transformers' vectors, (texts, width)."""
         options = {"batch_size": batch_size, "show_progress_bar": False, "convert_to_tensor": True}
         vectors = [self.theirs.encode(texts, **options).float().cpu() for texts in self.texts.values()]
         return np.asarray(torch.cat(vectors).numpy())
 
     def tokens_computed(self, batch_size: int) -> dict[str, int]:
-        """Tokens that each computes for the texts, padding included."""
+        """Return the number of tokens that each library computes for the texts, padding included."""
         theirs: list[int] = []
         hook = self.theirs[0].register_forward_pre_hook(lambda _, given: theirs.append(given[0]["input_ids"].numel()))
         self.their_vectors(batch_size)
@@ -190,7 +190,7 @@ def _theirs(batch_size: int) -> str:
 
 
 def measure_on(device: str, data: Path | None, texts: TextSets, repetitions: int) -> dict[str, Any]:
-    """Both precisions on a device."""
+    """Measure both precisions on a device."""
     from sentence_transformers import SentenceTransformer
 
     figures: dict[str, Any] = {"texts": {name: len(own) for name, own in texts.items()}}
@@ -210,10 +210,10 @@ def measure_on(device: str, data: Path | None, texts: TextSets, repetitions: int
 
 
 def compare(pair: EncoderPair, repetitions: int) -> dict[str, Any]:
-    """Find sentence-transformers' best batch size, then time both in turns.
+    """Find sentence-transformers' best batch size, then time both libraries in turn.
 
     Raises:
-        AssertionError: in fp32 the vectors of both differ.
+        AssertionError: the vectors differ in fp32.
     """
     sizes = BATCH_SIZES[pair.ours.device.type]
     encode: dict[str, Callable[[], Array]] = {OURS: pair.our_vectors}
@@ -234,6 +234,6 @@ def compare(pair: EncoderPair, repetitions: int) -> dict[str, Any]:
 
 
 def least_cosine(ours: Array, theirs: Array) -> float:
-    """The least cosine between two vectors (texts, width) of one text."""
+    """Return the smallest cosine between the two vectors of a text; both arrays are (texts, width)."""
     lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
     return float(((ours * theirs).sum(axis=1) / lengths).min())

@@ -1,4 +1,4 @@
-"""A small grid of fine-tuning, by this project's worker and by transformers' Trainer.
+"""Speed of a small fine-tuning grid with this project's worker and with transformers' Trainer.
 
 python -m benchmarks glue [--data DIR]      DIR/glue holds the tasks; else synthetic ones
 """
@@ -74,7 +74,7 @@ GLUE = Benchmark(
 
 @dataclass(frozen=True)
 class Contest:
-    """A pre-trained model in a folder of runs and as exported files, and a GLUE study of it by task."""
+    """A pre-trained model in a folder of runs and as an export, with a GLUE study for each task."""
 
     runs: Path
     exported: Path
@@ -84,8 +84,8 @@ class Contest:
 
     @classmethod
     def prepare(cls, root: Path, data: str, train_examples: int) -> "Contest":
-        """Pre-train a few steps at smoke scale and export them. The weights are those of no paper, shapes and tasks
-        those of the scale; both tasks start from pre-training (in the study, MRPC starts from MNLI)."""
+        """Pre-train a few steps at smoke scale and export the model. Shapes and tasks are those of the scale. Both
+        tasks start from pre-training (in the study, MRPC starts from MNLI)."""
         specification = specify(data, SYNTHETIC_DOCUMENTS)
         source = open_specified(specification)
         recipe, _ = scaled_variant(variants()[VARIANT], "smoke", vocabulary_of(source))
@@ -107,13 +107,13 @@ class Contest:
         write_run_file(Layout(runs), specification, self.source, execution_at("smoke"), {"variants": [VARIANT]})
 
     def _work(self, *references: str, variables: Mapping[str, str]) -> None:
-        """Run the real worker in a process of its own; `variables` join its environment."""
+        """Run the real worker in a separate process; `variables` are added to its environment."""
         command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(self.runs), *references]
         environment = worker_environment(execution_at("smoke").threads) | dict(variables)
         subprocess.run(command, check=True, env=environment)
 
     def measure(self, repetitions: int, variables: Mapping[str, str]) -> dict[str, Any]:
-        """Both sides in turns; `variables` join the environment of every process."""
+        """Time both sides in turn; `variables` are added to the environment of every process."""
         sides = {OURS: partial(self.train_by_worker, variables), THEIRS: partial(self.train_by_trainer, variables)}
         timings = time_in_turns(sides, repetitions)
         ours, theirs = (timings[side][0].returned for side in (OURS, THEIRS))
@@ -130,7 +130,7 @@ class Contest:
         }
 
     def train_by_worker(self, variables: Mapping[str, str]) -> dict[str, Any]:
-        """The real worker in one process for the studies of all tasks."""
+        """Train the studies of all tasks with the real worker in one process."""
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
             copy = replace(self, runs=Path(folder) / "runs")
             shutil.copytree(self.runs, copy.runs, ignore=shutil.ignore_patterns("glue", "claims"))
@@ -154,7 +154,7 @@ class Contest:
         }
 
     def train_by_trainer(self, variables: Mapping[str, str]) -> dict[str, Any]:
-        """A process a point, one after the other."""
+        """Train each point with Trainer in a separate process, one after the other."""
         path, outcomes = self.scratch / "job.json", {}
         environment = worker_environment(1) | {"TRANSFORMERS_VERBOSITY": "error"} | dict(variables)
         for task, study in self.studies.items():

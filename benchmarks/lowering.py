@@ -1,7 +1,7 @@
-"""What torch's compiler makes of a step's forward and backward pass on a GPU that is not there: its kernels and bytes.
+"""Kernels and bytes of a compiled forward and backward pass on a GPU, computed without a GPU.
 
 The model is traced on the CPU and its graph moved to a fake "cuda". Inductor then differentiates, lowers and fuses it
-for an H100 as ever. It stops before it would write Triton code, so that neither Triton nor a GPU is needed.
+for an H100 as usual. It stops before it writes Triton code, so neither Triton nor a GPU is needed.
 """
 
 import re
@@ -33,8 +33,8 @@ GPU = torch.device("cuda", 0)
 
 @dataclass(frozen=True)
 class Kernels:
-    """Kernels of a forward and backward pass: those of matrix products and of attention, and the others with what they
-    read and write, each tensor once a kernel."""
+    """Numbers of kernels of a forward and backward pass: matrix products, attention, and all others (`streaming`).
+    `streamed_bytes` are read and written by the others, counting each tensor once per kernel."""
 
     products: int
     attention: int
@@ -43,14 +43,14 @@ class Kernels:
 
     @property
     def launches(self) -> int:
-        """All of them."""
+        """Number of all kernels."""
         return self.products + self.attention + self.streaming
 
     def at_depth(self, layers: int, shallower: "Kernels", shallower_layers: int, own_layers: int) -> "Kernels":
-        """Those of a deeper model, in which every further layer adds as much as between these two depths.
+        """Extrapolate to a deeper model, in which every further layer adds as much as between these two depths.
 
         Raises:
-            ValueError: they do not grow by whole layers.
+            ValueError: the growth is not the same whole number for each layer.
         """
         grown = {}
         for name, own in vars(self).items():
@@ -62,11 +62,11 @@ class Kernels:
 
 
 class _Traced(Exception):
-    """Ends the trace once the graph is there."""
+    """Raised to stop tracing once the graph is captured."""
 
 
 def lower(recipe: Pretraining, batch: Batch) -> Kernels:
-    """The kernels of a model's forward and backward pass on a batch that lies on the CPU; runs in a
+    """Return the kernels of a model's forward and backward pass on a batch on the CPU; runs in a
     `benchmarks.pretended_cuda.pretending_process`."""
     nodes: list[Any] = []
 
@@ -80,7 +80,7 @@ def lower(recipe: Pretraining, batch: Batch) -> Kernels:
 
 
 def write_kernels(recipe: Pretraining, batch: Batch) -> dict[str, str]:
-    """The Python source of every Triton kernel of these passes, by name; runs as `lower` does, and needs Triton."""
+    """Return the Python source of every Triton kernel of these passes, by name; runs like `lower`, and needs Triton."""
     sources: dict[str, str] = {}
 
     def take_sources(lowering: Any) -> None:
@@ -92,7 +92,7 @@ def write_kernels(recipe: Pretraining, batch: Batch) -> dict[str, str]:
 
 
 def _lower(recipe: Pretraining, batch: Batch, take: Callable[[Any], None]) -> None:
-    """Hand the lowered graphs of the forward and backward pass over, before they would be compiled."""
+    """Call `take` with the lowered graphs of the forward and backward pass, in place of compiling them."""
     from torch._guards import TracingContext, tracing
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.graph import GraphLowering
@@ -115,7 +115,7 @@ def _lower(recipe: Pretraining, batch: Batch, take: Callable[[Any], None]) -> No
 
 
 def _trace(recipe: Pretraining, batch: Batch) -> tuple[fx.GraphModule, list[Any]]:
-    """The model's graph as a compiler gets it on "cuda", and what goes into it."""
+    """Return the model's graph as a compiler gets it on "cuda", and its inputs."""
     traced: list[tuple[fx.GraphModule, list[Any]]] = []
 
     def take(graph: fx.GraphModule, inputs: list[Any]) -> None:
@@ -148,7 +148,7 @@ def _trace(recipe: Pretraining, batch: Batch) -> tuple[fx.GraphModule, list[Any]
 
 
 def _moved(tensor: Tensor, fake: "FakeTensorMode") -> Tensor:
-    """A fake of a tensor on "cuda"."""
+    """Return a fake tensor on "cuda" in place of `tensor`."""
     with fake:
         there = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=GPU)
     return torch.nn.Parameter(there) if isinstance(tensor, torch.nn.Parameter) else there
@@ -156,7 +156,7 @@ def _moved(tensor: Tensor, fake: "FakeTensorMode") -> Tensor:
 
 @contextmanager
 def _inductor_for_h100() -> Iterator[None]:
-    """Inductor as if there were an H100 and Triton, with nothing cached."""
+    """Make inductor behave as if there were an H100 and Triton, with caches disabled."""
     from torch._dynamo import device_interface
     from torch._functorch import config as differentiation
     from torch._inductor import config as inductor
@@ -178,7 +178,7 @@ def _inductor_for_h100() -> Iterator[None]:
     with ExitStack() as stack:
         for name, value in members.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
-        cuda = device_interface.CudaInterface  # has a copy of its own
+        cuda = device_interface.CudaInterface  # has its own reference to the function
         stack.enter_context(mock.patch.object(cuda, "get_device_properties", lambda *device: H100))
         stack.enter_context(mock.patch.object(scheduler, "has_triton", lambda: True))
         stack.enter_context(mock.patch.object(joint_graph, "lazy_init", lambda *device: None))  # traces on real tensors
@@ -198,7 +198,7 @@ def _inductor_for_h100() -> Iterator[None]:
 
 
 def _count(nodes: list[tuple[Any, int]]) -> Kernels:
-    """The nodes of the schedule that start a kernel, by kind. Outputs of a kernel that are nodes too move nothing."""
+    """Count the scheduled nodes that launch a kernel, by kind. Nodes that are outputs of another node move nothing."""
     products = attention = streaming = streamed = 0
     for node, size in nodes:
         name = str(getattr(node.node, "python_kernel_name", None) or "")

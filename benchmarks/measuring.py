@@ -29,19 +29,19 @@ README = Path(__file__).parent / "README.md"
 
 @dataclass(frozen=True)
 class Timing(Generic[Returned]):
-    """Seconds of one run, on the clock and on processors (its child processes included), and what the run returned."""
+    """Wall-clock and processor seconds of one run (child processes included), and its returned value."""
 
     wall: float
     processor: float
     returned: Returned
 
     def per(self, tokens: float) -> "Timing[Returned]":
-        """The time of one of `tokens`."""
+        """Return the time divided by `tokens`."""
         return Timing(self.wall / tokens, self.processor / tokens, self.returned)
 
 
 def time_call(run: Callable[[], Returned]) -> Timing[Returned]:
-    """How long a call takes."""
+    """Time a call."""
     wall, processor = time.perf_counter(), _processor_seconds()
     returned = run()
     return Timing(time.perf_counter() - wall, _processor_seconds() - processor, returned)
@@ -55,7 +55,7 @@ def _processor_seconds() -> float:
 def time_in_turns(
     contenders: Mapping[str, Callable[[], Returned]], repetitions: int
 ) -> dict[str, list[Timing[Returned]]]:
-    """Time every contender once a repetition; the order turns round each time, so that none always goes first."""
+    """Time every contender once per repetition; the order reverses each time, so that none always goes first."""
     timings: dict[str, list[Timing[Returned]]] = {name: [] for name in contenders}
     for name in turns(list(contenders), repetitions):
         timings[name].append(time_call(contenders[name]))
@@ -64,13 +64,13 @@ def time_in_turns(
 
 
 def turns(names: Sequence[str], repetitions: int) -> Iterator[str]:
-    """Every name once a repetition, forwards and backwards in turn."""
+    """Yield every name once per repetition, in alternating order."""
     for repetition in range(repetitions):
         yield from names if repetition % 2 == 0 else names[::-1]
 
 
 def median_ratio(own: Sequence[Timing[Any]], other: Sequence[Timing[Any]]) -> dict[str, float]:
-    """The medians of the paired ratios own / other, by clock and by processor."""
+    """Return the medians of the paired ratios own / other, by clock and by processor time."""
     pairs = list(zip(own, other, strict=True))
     return {
         "wall": round(statistics.median(a.wall / b.wall for a, b in pairs), 3),
@@ -79,7 +79,7 @@ def median_ratio(own: Sequence[Timing[Any]], other: Sequence[Timing[Any]]) -> di
 
 
 def seconds_of(timings: Sequence[Timing[Any]]) -> dict[str, list[float]]:
-    """All of the timings, for a result file."""
+    """Return all timings, for a result file."""
     return {
         "wall_seconds": [round(timing.wall, 2) for timing in timings],
         "processor_seconds": [round(timing.processor, 2) for timing in timings],
@@ -87,9 +87,9 @@ def seconds_of(timings: Sequence[Timing[Any]]) -> dict[str, list[float]]:
 
 
 def wait_passively() -> None:
-    """Start this command anew, so that its threads sleep where they wait for each other, unless they do.
+    """Restart this command with OMP_WAIT_POLICY=PASSIVE, unless it is set, so that waiting threads sleep.
 
-    On shared cores threads that spin instead keep out the one that they wait for, and both clocks tell of that alone.
+    On shared cores, spinning threads block the thread that they wait for, and this would dominate both clocks.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -98,21 +98,21 @@ def wait_passively() -> None:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a ratio should be, and in words what the ratio is."""
+    """The bound of a ratio, and a description `of` the ratio."""
 
     bound: float
     side: Literal["at least", "at most"]
     of: str
 
     def is_met(self, ratio: float | None) -> bool | None:
-        """Whether a ratio reaches the goal; None where it was not measured."""
+        """Return whether a ratio reaches the goal, or None if it was not measured."""
         if ratio is None:
             return None
         return ratio >= self.bound if self.side == "at least" else ratio <= self.bound
 
 
 class Result(NamedTuple):
-    """What was measured under the name of a goal; a `ratio` of None says that a side did not run."""
+    """A measurement under the name of a goal; `ratio` is None if a side did not run."""
 
     name: str
     ratio: float | None
@@ -121,14 +121,15 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """`measure` gives a result for each of the `goals` that can be measured here; `flags` are arguments of argparse."""
+    """A benchmark: `measure` yields a result for each of the `goals` that can be measured here; `flags` are arguments
+    of argparse."""
 
     measure: Callable[[argparse.Namespace], Iterator[Result]]
     goals: Mapping[str, Goal]
     flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def run(self, name: str, arguments: Sequence[str]) -> int:
-        """The command: measure and write the result files; return an exit code."""
+        """Run the command: measure and write the result files; return an exit code."""
         parser = Parser(prog=f"python -m benchmarks {name}", description=self.measure.__doc__)
         for flag, settings in self.flags.items():
             more = f" (default: {settings['default']})" if "default" in settings else ""
@@ -140,8 +141,8 @@ class Benchmark:
         return guarded(f"benchmarks {name}", lambda: self._write_results(options), options.folder)
 
     def _write_results(self, options: argparse.Namespace) -> int:
-        """Write what is measured, with the load before and after; a goal without a result is noted as not measured,
-        where no earlier measurement stands."""
+        """Write the results, with the load before and after. A goal without a result is recorded as not measured,
+        unless there is an earlier result."""
         before = _load_averages()
         for name, ratio, figures in self.measure(options):
             figures |= {"load_before": before, "load_after": _load_averages()}
@@ -153,12 +154,12 @@ class Benchmark:
 
 
 def _load_averages() -> list[float]:
-    """The load averages of the machine over 1, 5 and 15 minutes."""
+    """Return the load averages of the machine over 1, 5 and 15 minutes."""
     return [round(value, 2) for value in os.getloadavg()]
 
 
 def devices_with(package: str) -> list[str]:
-    """The devices that this machine has, of "cpu" and "cuda"; none without the package of the other side."""
+    """Return the devices of this machine, "cpu" and possibly "cuda"; none if the peer's package is not installed."""
     import torch
 
     if find_spec(package) is None:
@@ -168,7 +169,7 @@ def devices_with(package: str) -> list[str]:
 
 
 def write_result(name: str, ratio: float | None, goal: Goal, figures: dict[str, Any], folder: Path) -> None:
-    """Write <name>.json whole and print it; a `ratio` of None says that it was not measured here."""
+    """Write <name>.json atomically and print it; a `ratio` of None means not measured."""
     content = {
         "name": name,
         "ratio": None if ratio is None else round(ratio, 3),
@@ -184,19 +185,20 @@ def write_result(name: str, ratio: float | None, goal: Goal, figures: dict[str, 
 
 
 def describe_versions() -> dict[str, str | None]:
-    """Python, the commit (with "+" where files differ from it) and the packages that decide results."""
+    """Return the versions of Python, of the code (the commit, with "+" if files differ) and of packages that affect
+    results."""
     made = provenance()
     commit = made["commit"] and made["commit"][:12] + ("+" if made["dirty"] else "")
     return {"python": made["machine"]["python"], "commit": commit, **made["packages"]}
 
 
 def read_results(folder: Path = FOLDER) -> list[dict[str, Any]]:
-    """All result files, by name."""
+    """Read all result files, sorted by name."""
     return [read_json(path) for path in sorted(folder.glob("*.json"))]
 
 
 def between_markers(text: str, begin: str, end: str, content: str) -> str:
-    """`text` with `content` between two marker lines.
+    """Return `text` with `content` between two marker lines.
 
     Raises:
         ValueError: a marker line is missing.
@@ -209,7 +211,7 @@ def between_markers(text: str, begin: str, end: str, content: str) -> str:
 
 
 def describe_machine() -> dict[str, Any]:
-    """What decides speed, and nothing that tells one machine from an equal one."""
+    """Describe the hardware that determines speed, without anything that identifies this machine."""
     import torch
 
     known = Path("/proc/cpuinfo")

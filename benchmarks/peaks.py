@@ -37,14 +37,14 @@ from neobert.training.pretraining import summed_loss
 
 GPU = torch.device("cuda", 0)
 MICRO_BATCH_TOKENS = (1 << 15, 1 << 16)
-"""Of the profile for H100s, and of the paper scale where nothing else is said."""
+"""Values of the profile for H100s, and the default of the paper scale."""
 
 COLUMNS = ("step", "stages", "rows", "context", "peak_bytes")
 
 
 def stages_of_the_ladder() -> dict[str, tuple[list[str], Pretraining, int, int]]:
-    """{id of a step: (stages of the ladder that have it, or one of another variant, recipe, size of the position table,
-    rows)}."""
+    """Return {id of a step: (names of stages, recipe, size of the position table, rows)}. The names are the stages of
+    the ladder that have this step, or one stage of another variant."""
     steps: dict[str, tuple[list[str], Pretraining, int, int]] = {}
     for variant in variants().values():
         whole = variant.recipe.pretraining
@@ -60,8 +60,8 @@ def stages_of_the_ladder() -> dict[str, tuple[list[str], Pretraining, int, int]]
 
 
 def peak_of_step(recipe: Pretraining, position_table: int, rows: int) -> int:
-    """Bytes alive at once in the second step of the engine, which has its optimizer's state, with two micro-batches of
-    full rows, the second beside the first's gradients; runs in a `pretending_process`."""
+    """Return the peak memory in bytes of the engine's second step, which has the optimizer's state. The step has two
+    micro-batches of full rows, so that the second runs beside the first's gradients; runs in a `pretending_process`."""
     context = recipe.stages[-1].context
     documents = all_documents(random_corpus(np.full(rows, context - FRAME_TOKENS), recipe.model.vocabulary_size))
     packed = pack_documents(documents, documents.numbers, counter_hash(SEED, documents.numbers), context)
@@ -80,7 +80,7 @@ def peak_of_step(recipe: Pretraining, position_table: int, rows: int) -> int:
 
 
 def modelled_bytes(recipe: Pretraining, position_table: int, rows: int) -> int:
-    """What the model of memory gives the same step, without its reserve."""
+    """Return the bytes that the model of memory predicts for the same step, without its reserve."""
     context = recipe.stages[-1].context
     shape = MicroBatchShape.of(rows, context, recipe.masking.highest_rate)
     memory = training_memory(recipe, position_table, shape, "single", 1, rows * context)
@@ -88,7 +88,7 @@ def modelled_bytes(recipe: Pretraining, position_table: int, rows: int) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command; returns an exit code."""
+    """Run the command; return its exit code."""
     parser = parser_from("python -m benchmarks.peaks", __doc__)
     parser.add_argument("--write", action="store_true", help="keep the peaks for --dry-run")
     options = parser.parse_args(arguments)
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def count_all(options: argparse.Namespace) -> int:
-    """Count every step, and tell it.
+    """Count every step and print it.
 
     Raises:
         MissingData: no GPU can be pretended here.

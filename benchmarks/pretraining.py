@@ -1,4 +1,4 @@
-"""Pre-training in real tokens a second: a step against Hugging Face's models on a CPU and on a GPU, and two processes.
+"""Speed of pre-training: a step against Hugging Face's models on a CPU and on a GPU, and one process against two.
 
 python -m benchmarks pretraining | pretraining_gpu | scaling_processes [--help]
 """
@@ -45,29 +45,29 @@ from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
 from neobert.runs.specifications import PretrainingRun
 
 Measured = tuple[float | None, dict[str, Any]]
-"""A ratio, None where it was not measured, and its figures."""
+"""A ratio (None if not measured) and its figures."""
 
-# A step of 4 × 256 models on a CPU, against BERT and ModernBERT.
+# A step of models of 4 × 256 on a CPU, compared with BERT and ModernBERT.
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 CONTEXT = 128
 DOCUMENTS_PER_STEP = 32
 BURST_STEPS = 3
 ROUNDS = 5
-"""So many bursts are one pass over the documents."""
+"""Number of bursts in one pass over the documents."""
 
 BERT_PADDED, BERT_CONCATENATED = Peer("bert", "padded"), Peer("bert", "concatenated")
 MODERN_PADDED, MODERN_BUCKETED = Peer("modernbert", "padded"), Peer("modernbert", "bucketed")
 PEERS: Mapping[Peer, Sequence[Mode]] = {BERT_PADDED: MODES, BERT_CONCATENATED: MODES, MODERN_BUCKETED: ("eager",)}
-"""How each peer runs."""
+"""The modes in which each peer runs."""
 
 Pairs = Sequence[tuple[Sequence[str], Sequence[str]]]
-"""Names of our contenders, and of those that their fastest one is compared with."""
+"""Names of our contenders and of theirs; the fastest of both are compared."""
 
 
 def lowest_ratio(found: Race, pairs: Pairs) -> Measured:
-    """The lowest, over the pairs, of our fastest one's speed / their fastest one's by the clock, None where a side did
-    not run; and the ratio of every pair."""
+    """Return the lowest ratio over all pairs (None if a side did not run), and the ratio of every pair. A ratio is the
+    speed of our fastest contender / their fastest one, by the clock."""
     ratios = {}
     for own, other in pairs:
         ours, theirs = found.fastest(own), found.fastest(other)
@@ -78,7 +78,7 @@ def lowest_ratio(found: Race, pairs: Pairs) -> Measured:
 
 
 def at_equal_precision(peer: Peer) -> Pairs:
-    """Ours and a peer, each compiled or not, in both precisions."""
+    """Return the pairs of ours and a peer in each precision, compiled or not."""
     return [(in_all_modes(OURS, precision), in_all_modes(peer.name, precision)) for precision in PRECISIONS]
 
 
@@ -108,7 +108,7 @@ COMPARISONS: Mapping[str, tuple[Pairs, Goal]] = {
 
 
 def small_setting(count: int) -> Setting:
-    """`count` documents for models of 4 × 256."""
+    """Return a setting with `count` documents for models of 4 × 256."""
     recipe = neobert_recipe("fp32", layers=4, width=256, heads=4, feedforward_width=1024, vocabulary_size=8192)
     documents = masked_documents(beta_lengths(count, CONTEXT), recipe.model.vocabulary_size, CONTEXT)
     return Setting(recipe, documents, DOCUMENTS_PER_STEP, torch.device("cpu"))
@@ -134,24 +134,25 @@ PRETRAINING = Benchmark(
 )
 
 
-# NeoBERT's own shape on one GPU, and ModernBERT beside it.
+# NeoBERT's own shape on one GPU, compared with ModernBERT.
 
 PEAK_FLOPS = PEAK_FLOPS_PER_SECOND["H200"]
 TOKENS_PER_STEP = 1 << 16
 PEER_TOKENS_PER_STEP = 1 << 15
-"""So many that the peers' padded rows, about twice as many slots, also have room on the GPU."""
+"""Small enough that the peers' padded rows, with about twice as many slots, also fit on the GPU."""
 
 STEPS_PER_PASS = 64
-"""So many that no step has a row of filler, and documents pack as in a window of training."""
+"""Enough that no step has a padding row, and that documents pack as in a window of training."""
 
 GPU_PEERS: Mapping[Peer, Sequence[Mode]] = {MODERN_PADDED: MODES, MODERN_BUCKETED: MODES}
 OWN_SPEED_GOALS = {1024: 310_000, 4096: 200_000}
 SHORTEST_DOCUMENTS = {1024: SHORTEST, 4096: 1024}
-"""By context. The second stage of the paper mostly draws documents of at least 1,024 tokens (§3.2)."""
+"""Tokens of the shortest document, by context. The paper's second stage mostly draws documents of at least 1,024
+tokens (§3.2)."""
 
 
 def gpu_setting(recipe: Pretraining, context: int, tokens_per_step: int, device: torch.device) -> Setting:
-    """Documents as long as web pages, in steps of about `tokens_per_step` slots."""
+    """Return a setting with documents as long as web pages, in steps of about `tokens_per_step` slots."""
     rows = tokens_per_step // context
     lengths = web_lengths(STEPS_PER_PASS * rows, SHORTEST_DOCUMENTS.get(context, SHORTEST))
     documents = masked_documents(lengths, recipe.model.vocabulary_size, context)
@@ -160,9 +161,9 @@ def gpu_setting(recipe: Pretraining, context: int, tokens_per_step: int, device:
 
 
 def measure_own_speed(setting: Setting, rounds: int, steps: int, goal: int) -> Measured:
-    """Our fastest contender's speed / `goal`, None where none runs, and the figures.
+    """Return the speed of our fastest contender / `goal` (None if none runs), and the figures.
 
-    They say how much of the GPU's peak it uses (Chowdhery et al. 2022, appendix B).
+    The figures include the model FLOPs utilisation (Chowdhery et al. 2022, appendix B).
     """
     found = race(setting.contenders(("bf16",), {}), rounds=rounds, steps=steps)
     fastest = found.fastest(in_all_modes(OURS, "bf16"))
@@ -180,7 +181,7 @@ def measure_own_speed(setting: Setting, rounds: int, steps: int, goal: int) -> M
 
 
 def measure_against_peer(setting: Setting, rounds: int, steps: int) -> Measured:
-    """Our fastest contender's speed / ModernBERT's fastest one's, None where a side does not run, and the figures."""
+    """Return our fastest contender's speed / ModernBERT's fastest (None if a side does not run), and the figures."""
     found = race(setting.contenders(("bf16",), GPU_PEERS), rounds=rounds, steps=steps)
     theirs = [name for peer in GPU_PEERS for name in in_all_modes(peer.name, "bf16")]
     ratio, ratios = lowest_ratio(found, [(in_all_modes(OURS, "bf16"), theirs)])
@@ -225,20 +226,20 @@ PRETRAINING_GPU = Benchmark(
     },
 )
 
-# One process and two, one thread each, through the worker's own command; and what they exchange.
+# One process and two, one thread each, through the worker's own command; and the bytes that they exchange.
 
 SOURCE = SourceSpecification(name="synthetic", synthetic_documents=2000)
 LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")
 ROW_TOKENS = 96
 ROWS_PER_STEP = (8, 64)
-"""Rows of a step at smoke scale, and enough of them to compute for longer than to exchange gradients."""
+"""Rows of a step at smoke scale, and enough rows that computing takes longer than exchanging gradients."""
 
 STEPS = 24
 UNCOUNTED_STEPS = 4
 
 
 def recipe_with(rows: int) -> Pretraining:
-    """NeoBERT at the smoke scale's shape on full rows, `rows` of them a step."""
+    """Return NeoBERT's recipe in the shape of the smoke scale, with `rows` full rows per step."""
     recipe = neobert_recipe("bf16", layers=6, width=120, heads=4, feedforward_width=480, vocabulary_size=1024)
     stage = recipe.stages[0].model_copy(
         update={
@@ -254,16 +255,16 @@ def recipe_with(rows: int) -> Pretraining:
 
 
 def plan_worker(root: Path, run: PretrainingRun, execution: Execution, corpora: Path) -> tuple[Path, list[str]]:
-    """Plan a run in an empty folder of runs that shares tokenised corpora with another one; its folder, and the command
-    that trains it."""
+    """Plan a run in an empty folder of runs that shares tokenised corpora with another one; return its folder and the
+    command that trains it."""
     (root / "data").symlink_to(corpora / "data")
     folder = write_run_file(Layout(root), run, SOURCE, execution, {"variants": ["M10"]})
     return folder, [sys.executable, "-m", "neobert.runs.worker", "--runs", str(root), f"pretraining/{run.id}"]
 
 
 def train_with(processes: int, run: PretrainingRun, corpora: Path) -> tuple[float, float | None]:
-    """Train with the real worker in a new folder; return the median of real tokens a second, and the bytes a step that
-    anyone on this machine sent to it, where the system counts them."""
+    """Train with the real worker in a new folder. Return the median real tokens per second, and the bytes per step on
+    the loopback device (None if the system does not count them), those of other programs included."""
     rows_each = run.recipe.stages[0].tokens_per_step // ROW_TOKENS // 2
     execution = Execution(
         threads=1, processes=processes, micro_batch_tokens=rows_each * ROW_TOKENS, checkpoint_interval_steps=STEPS
@@ -278,7 +279,7 @@ def train_with(processes: int, run: PretrainingRun, corpora: Path) -> tuple[floa
 
 
 def compare_processes(corpora: Path, rows: int, repetitions: int) -> dict[str, Any]:
-    """One process and two in turns on the tokenised corpora of one folder."""
+    """Compare one process and two, in turn, on the tokenised corpora of one folder."""
     (run,) = pretraining_runs(recipe_with(rows), 0, open_specified(SOURCE))
     print(f"{rows} rows a step", flush=True)
     sides = {f"{processes} processes": partial(train_with, processes, run, corpora) for processes in (1, 2)}

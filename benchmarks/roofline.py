@@ -44,7 +44,7 @@ COUNTED: tuple[tuple[PretrainingPrecision, Mode], ...] = (
 )
 LAYERS = 28
 LOWERED_LAYERS = (2, 3)
-"""Depths that are lowered. Every further layer adds what the third adds to two."""
+"""Depths that are lowered. Every further layer adds as much as the third layer adds to two."""
 
 RATE = 1e-4
 COUNTS = FOLDER / "roofline" / "counts.json"
@@ -54,8 +54,11 @@ END = "<!-- end of the roofline -->"
 
 @dataclass(frozen=True)
 class Rates:
-    """What a GPU is assumed to reach: operations a second in matrix products, bytes a second, and operations a second
-    of attention among documents of at least so many tokens; shorter ones count as the first of these."""
+    """The rates that a GPU is assumed to reach.
+
+    products: operations per second of matrix products. attention: operations per second of attention by the least
+        number of tokens of a document; shorter documents have the first rate. memory: bytes per second.
+    """
 
     products: float
     attention: Mapping[int, float]
@@ -63,29 +66,29 @@ class Rates:
 
 
 PRODUCT_SHARE = 2 / 3
-"""Of the data sheet's peak in bf16, what products of these sizes are assumed to reach."""
+"""Share of the data sheet's bf16 peak that products of these sizes are assumed to reach."""
 
 MEMORY_SHARE = 5 / 6
-"""Of the data sheet's bandwidth, what kernels that stream are assumed to reach."""
+"""Share of the data sheet's bandwidth that streaming kernels are assumed to reach."""
 
 UNALIGNED_SHARE = 0.5
-"""Of that, what products with a side that is no multiple of 8 are assumed to reach."""
+"""Share of the products' rate that products with a side that is not a multiple of 8 are assumed to reach."""
 
 BANDWIDTH = {"A100": 2.04e12, "H100": 3.35e12, "H200": 4.8e12, "B200": 8.0e12}
-"""Bytes a second of NVIDIA's data sheets (SXM modules of 80 GB and more)."""
+"""Bytes per second from NVIDIA's data sheets (SXM modules of 80 GB and more)."""
 
 FLASH_ATTENTION_3 = {512: (333e12, 272e12), 1024: (392e12, 363e12), 2048: (460e12, 422e12), 4096: (476e12, 453e12)}
-"""Operations a second, forward and backward, by tokens of a sequence: a head size of 64, no mask, on an H100 (Shah et
-al. 2024, figures 5 and 6)."""
+"""Operations per second, forward and backward, by tokens of a sequence: a head size of 64, no mask, on an H100 (Shah
+et al. 2024, figures 5 and 6)."""
 
 HOPPER = {tokens: 12 / (4 / forward + 10 / backward) for tokens, (forward, backward) in FLASH_ATTENTION_3.items()}
-"""Of 12 operations, as `attention_flops` counts: 4 are forward, and kernels make 10 backward, 2 of them again."""
+"""Combined rates. Of the 12 operations of `attention_flops`, 4 are forward; kernels do 10 backward, 2 of them again."""
 
 ATTENTION: Mapping[str, Mapping[int, float]] = {"A100": {512: 170e12}, "H100": HOPPER, "H200": HOPPER, "B200": HOPPER}
-"""FlashAttention-2 on the A100 (Dao 2023), 3 on Hopper; for the B200 no more than Hopper's."""
+"""FlashAttention-2 on the A100 (Dao 2023), FlashAttention-3 on Hopper; the B200 is assumed to be as fast as Hopper."""
 
 HOST_SECONDS_PER_LAUNCH = 6e-6
-"""What Python and the driver take to launch a kernel, while the GPU computes."""
+"""Time that Python and the driver take to launch a kernel while the GPU computes."""
 
 RATES = {
     gpu: Rates(PRODUCT_SHARE * PEAK_FLOPS_PER_SECOND[gpu], ATTENTION[gpu], MEMORY_SHARE * BANDWIDTH[gpu])
@@ -95,11 +98,12 @@ RATES = {
 
 @dataclass(frozen=True)
 class StepCounts:
-    """A step of the engine with one micro-batch.
+    """Counts of a step of the engine with one micro-batch.
 
-    launches: kernels. streamed_bytes: what all of them but products and attention read and write. attention_flops: of
-        documents that see themselves, forward and backward, by the number of `FLASH_ATTENTION_3` below their tokens.
-    products: how often each product of matrices is computed.
+    launches: number of kernels. streamed_bytes: bytes read and written by all kernels but products and attention.
+    attention_flops: operations of attention within documents, forward and backward, by the largest length of
+        `FLASH_ATTENTION_3` that does not exceed the document's.
+    products: number of times that each matrix product is computed.
     """
 
     precision: PretrainingPrecision
@@ -113,12 +117,12 @@ class StepCounts:
 
     @property
     def product_flops(self) -> float:
-        """Floating-point operations of all products of matrices."""
+        """Number of floating-point operations of all matrix products."""
         return float(sum(product.flops * count for product, count in self.products.items()))
 
     def seconds(self, rates: Rates) -> float:
-        """What the step takes where every kernel is as fast as its operations or its bytes let it be, one after the
-        other, or what its launches take on the host where that is more."""
+        """Return the predicted time of the step: the sum over kernels, each limited by its operations or its bytes, or
+        the time of the launches on the host if that is longer."""
         products = sum(count * product_seconds(product, rates) for product, count in self.products.items())
         attention = sum(
             flops / rates.attention[max(length for length in rates.attention if length <= tokens)]
@@ -128,24 +132,24 @@ class StepCounts:
         return max(device, self.launches * HOST_SECONDS_PER_LAUNCH)
 
     def tokens_per_second(self, gpu: str) -> float:
-        """Real tokens a second that are predicted for a GPU."""
+        """Return the predicted real tokens per second on a GPU."""
         return self.real_tokens / self.seconds(RATES[gpu])
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the counts as plain values for JSON."""
         products = [[*product, count] for product, count in sorted(self.products.items())]
         return {**asdict(self), "products": products}
 
     @classmethod
     def of_json(cls, content: Mapping[str, Any]) -> Self:
-        """What `as_json` gave."""
+        """Return the counts from the output of `as_json`."""
         products = {Product(*fields): count for *fields, count in content["products"]}
         attention = {int(tokens): flops for tokens, flops in content["attention_flops"].items()}
         return cls(**{**content, "products": products, "attention_flops": attention})
 
 
 def product_seconds(product: Product, rates: Rates) -> float:
-    """The time of a product of matrices: of its operations or of its bytes, whichever is longer."""
+    """Return the time of a matrix product, limited by its operations or its bytes."""
     element = torch.empty((), dtype=getattr(torch, product.dtype)).element_size()
     sides = (product.rows, product.inner, product.columns)
     numbers = product.rows * product.inner + product.inner * product.columns + product.rows * product.columns
@@ -154,8 +158,8 @@ def product_seconds(product: Product, rates: Rates) -> float:
 
 
 def attention_flops(batch: Batch, recipe: Pretraining) -> dict[int, float]:
-    """Operations of scores and sums, forward and backward, twelve × width for each token and token that it sees
-    (Chowdhery et al. 2022, appendix B), as `StepCounts` has them; the last layer asks at predicted tokens alone."""
+    """Return the operations of attention, forward and backward, as in `StepCounts`: 12 × width per layer for each pair
+    of query and key (Chowdhery et al. 2022, appendix B). The last layer only has queries at predicted tokens."""
     assert batch.plan.boundaries is not None and batch.gather.boundaries is not None
     lengths = batch.plan.boundaries.diff().double()
     asked = batch.gather.boundaries.diff().double()
@@ -166,14 +170,14 @@ def attention_flops(batch: Batch, recipe: Pretraining) -> dict[int, float]:
 
 
 def first_batch(recipe: Pretraining, context: int, slots: int, mode: Mode) -> Batch:
-    """A micro-batch of packed web pages for variable-length kernels."""
+    """Return a micro-batch of packed web pages for variable-length kernels."""
     setting = gpu_setting(recipe, context, slots, GPU)
     return own_batches(setting.documents, setting.documents_per_step, GPU, fixed=mode == "compiled")[0]
 
 
 @dataclass(frozen=True)
 class EagerCounts:
-    """What a pretended GPU is asked: in forward and backward pass, and in the whole step of the engine."""
+    """Counts of a pretended GPU: of the forward and backward pass, and of the whole step of the engine."""
 
     passes: Counts
     step: Counts
@@ -182,7 +186,7 @@ class EagerCounts:
 
 
 def count_eager(recipe: Pretraining, context: int, slots: int, mode: Mode) -> EagerCounts:
-    """The second step of the engine, on a batch as `mode` has it; runs in a `pretending_process`."""
+    """Count the second step of the engine, on a batch for `mode`; runs in a `pretending_process`."""
     with pretended_cuda() as gpu:
         with GPU:
             model = build_masked_language_model(recipe.model, context)
@@ -190,7 +194,7 @@ def count_eager(recipe: Pretraining, context: int, slots: int, mode: Mode) -> Ea
         engine = pretraining_engine(model, recipe, GPU)
         batch = first_batch(recipe, context, slots, mode)
         there = batch.to(GPU)
-        engine.step([there], RATE)  # makes the optimizer's state
+        engine.step([there], RATE)  # creates the optimizer's state
         with gpu.counted() as passes, autocast(GPU, recipe.precision):
             summed_loss(model, there).backward()
         engine.optimizer.zero_grad(set_to_none=True)
@@ -200,8 +204,8 @@ def count_eager(recipe: Pretraining, context: int, slots: int, mode: Mode) -> Ea
 
 
 def lower_at_depth(recipe: Pretraining, context: int, slots: int, layers: int) -> Kernels:
-    """The kernels of forward and backward pass of a compiled model of so many layers, from those of `LOWERED_LAYERS`;
-    runs in a `pretending_process`."""
+    """Return the kernels of the forward and backward pass of a compiled model of `layers` layers, extrapolated from
+    `LOWERED_LAYERS`; runs in a `pretending_process`."""
     shallower, own = (
         lower(at_depth, first_batch(at_depth, context, slots, "compiled"))
         for at_depth in (with_layers(recipe, depth) for depth in LOWERED_LAYERS)
@@ -210,18 +214,18 @@ def lower_at_depth(recipe: Pretraining, context: int, slots: int, layers: int) -
 
 
 def with_layers(recipe: Pretraining, layers: int) -> Pretraining:
-    """The recipe at another depth."""
+    """Return the recipe with another depth."""
     return recipe.model_copy(update={"model": recipe.model.model_copy(update={"layers": layers})})
 
 
 def streamed(counts: Counts) -> int:
-    """Bytes of all operators but products and attention."""
+    """Return the bytes moved by all operators but products and attention."""
     return sum(size for name, size in counts.bytes_moved.items() if name not in PRODUCTS and "attn" not in name)
 
 
 def count_step(process: Executor, recipe: Pretraining, mode: Mode, context: int, slots: int) -> StepCounts:
-    """The counts of a step, made in a `pretending_process`. A compiled one launches and moves outside of its model what
-    an eager one does."""
+    """Count a step in a `pretending_process`. Outside of the model, a compiled step launches and moves the same as an
+    eager one."""
     print(f"context {context}, {recipe.precision}, {mode} …", file=sys.stderr, flush=True)
     eager = process.submit(count_eager, recipe, context, slots, mode).result()
     launches, moved = eager.step.launches.total(), streamed(eager.step)
@@ -242,7 +246,7 @@ def count_step(process: Executor, recipe: Pretraining, mode: Mode, context: int,
 
 
 def table(steps: Sequence[StepCounts]) -> str:
-    """One row a step, with the speeds that are predicted for each GPU, as Markdown."""
+    """Return a Markdown table with one row per step and the predicted speed on each GPU."""
     head = ("context", "step", "launches", "GB moved", "TFLOP", *(f"{gpu}, tokens/s" for gpu in RATES))
     rows = [head, ("---",) * len(head)]
     for step in steps:
@@ -254,13 +258,13 @@ def table(steps: Sequence[StepCounts]) -> str:
 
 
 def read_counts() -> list[StepCounts]:
-    """The counts of the table in the README."""
+    """Read the stored counts, those of the table in the README."""
     return [StepCounts.of_json(content) for content in read_json(COUNTS)["steps"]]
 
 
 def expected_speed(gpu_name: str, mode: Mode) -> float | None:
-    """Real tokens a second in bf16 at a context of 1,024, computed for a GPU by the name that its driver has; None
-    where nothing was."""
+    """Return the predicted real tokens per second in bf16 at a context of 1,024 for the GPU with the driver's name
+    `gpu_name`, or None for an unknown GPU."""
     words = set(re.split(r"[\s-]+", gpu_name))
     steps = {(step.precision, step.mode, step.context): step for step in read_counts()}
     step = steps["bf16", mode, CONTEXTS[0]]
@@ -268,7 +272,7 @@ def expected_speed(gpu_name: str, mode: Mode) -> float | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command; returns an exit code."""
+    """Run the command; return its exit code."""
     parser = parser_from("python -m benchmarks.roofline", __doc__)
     parser.add_argument("--layers", type=count, default=LAYERS, help=f"of the model (default: {LAYERS})")
     parser.add_argument("--slots", type=count, default=TOKENS_PER_STEP, help=f"of a step (default: {TOKENS_PER_STEP})")
@@ -282,10 +286,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def compute(options: argparse.Namespace) -> int:
-    """Count what is wanted, and tell it.
+    """Count the steps or read the stored counts, and print them.
 
     Raises:
-        ValueError: a step holds no row of the longest context, or what would be kept is not NeoBERT's step.
+        ValueError: a step has no room for a row of the longest context, or `--write` is not for NeoBERT's own step.
         MissingData: no GPU can be pretended here.
     """
     if options.slots < max(CONTEXTS):

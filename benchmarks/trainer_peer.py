@@ -1,4 +1,4 @@
-"""One point of a grid as a user of transformers fine-tunes it: a script around `Trainer`, in a process of its own.
+"""Fine-tuning of one grid point with transformers: a script around `Trainer`, run in a separate process.
 
 python -m benchmarks.trainer_peer JOB.json      prints {"scores", "losses", "steps", "seconds"} as JSON
 """
@@ -24,7 +24,7 @@ Rows = list[dict[str, Any]]
 
 
 class TrainerJob(Value):
-    """What to train: the exported `model`, and the same protocol and point as a worker gets."""
+    """A training job: the exported `model`, and the same protocol and point as for a worker."""
 
     model: str
     task: str
@@ -35,7 +35,7 @@ class TrainerJob(Value):
 
 
 def main() -> int:
-    """The command."""
+    """Run the command; return its exit code."""
     started = time.perf_counter()
     job = TrainerJob.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as folder:
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def trainer_of(job: TrainerJob, folder: str) -> Any:
-    """Model, rows and arguments in a `Trainer`."""
+    """Return a `Trainer` with model, rows and arguments."""
     import torch
     from transformers import AutoTokenizer, DataCollatorWithPadding, Trainer, set_seed
 
@@ -74,7 +74,7 @@ def trainer_of(job: TrainerJob, folder: str) -> Any:
 
 
 def classifier(job: TrainerJob, task: Task) -> Any:
-    """The exported encoder under a new head, as the protocol has it."""
+    """Load the exported encoder with a new head, as in the protocol."""
     import torch
     from transformers import AutoModelForSequenceClassification
 
@@ -91,7 +91,7 @@ def classifier(job: TrainerJob, task: Task) -> Any:
 
 
 def task_rows(job: TrainerJob, task: Task, tokenizer: Any) -> tuple[Rows, Rows]:
-    """The same examples that a worker trains and evaluates on, tokenised by the exported tokenizer."""
+    """Return the examples that a worker trains and evaluates on, tokenised with the exported tokenizer."""
     from neobert.data.preparation import open_specified
     from neobert.glue.encoding import CAP_KEY, permutation
 
@@ -103,14 +103,15 @@ def task_rows(job: TrainerJob, task: Task, tokenizer: Any) -> tuple[Rows, Rows]:
 
 
 def rows(task: Task, examples: Mapping[str, Sequence[Any]], tokenizer: Any, max_tokens: int) -> Rows:
-    """Token ids and label of each example."""
+    """Return the token ids and label of each example."""
     columns = [list(examples[column]) for column in task.text_columns]
     token_ids = tokenizer(*columns, truncation=True, max_length=max_tokens)["input_ids"]
     return [{"input_ids": ids, "labels": int(label)} for ids, label in zip(token_ids, examples["label"], strict=True)]
 
 
 def arguments(job: TrainerJob, folder: str, examples: int, *, has_gpu: bool) -> Any:
-    """As many steps and evaluations as a worker makes; batches of neighbours in length, padded to their longest."""
+    """Return arguments with as many steps and evaluations as a worker's; batches have texts of similar length, padded
+    to the longest."""
     from transformers import TrainingArguments
 
     protocol, point = job.protocol, job.point
@@ -144,7 +145,7 @@ def arguments(job: TrainerJob, folder: str, examples: int, *, has_gpu: bool) -> 
 
 
 def metrics(task: Task, logits: Any, labels: Any) -> dict[str, float]:
-    """The task's score."""
+    """Return the task's score."""
     from neobert.glue.metrics import evaluate
 
     (split,) = task.validation_splits

@@ -1,1 +1,1 @@
-"""Does what is said of GPUs hold on this one? Nothing is imported here."""
+"""Checks of the project's claims about GPUs. This module imports nothing."""

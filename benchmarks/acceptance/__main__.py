@@ -43,22 +43,22 @@ CHECKS = {
     )
     for name in names.split()
 }
-"""Where each `Check` stands, in the order in which they run."""
+"""The location of each `Check`, in the order in which they run."""
 
 RANK_CHECKS = {name: f"benchmarks.acceptance.worker_checks:{name.upper()}" for name in ("ranks", "zero", "scaling")}
-"""Those that need two GPUs."""
+"""Checks that need two GPUs."""
 
 LIMIT_SECONDS = 180
 STDERR = 2
-"""The descriptor. What checks print goes there, so that `--json` has stdout alone."""
+"""File descriptor for the output of checks, so that stdout is reserved for `--json`."""
 
 JUDGED = ("held", "falsified")
 Outcome = dict[str, Any]
-"""Of a check: `state` (held, falsified, died, too long), `seconds`, `claims`, `figures` and `why`."""
+"""The outcome of a check: `state` (held, falsified, died, too long), `seconds`, `claims`, `figures` and `why`."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command; returns an exit code."""
+    """Run the command; return its exit code."""
     parser = parser_from("python -m benchmarks.acceptance", __doc__)
     parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"of {', '.join([*CHECKS, *RANK_CHECKS])} (all)")
     parser.add_argument("--rehearse", action="store_true", help="a tiny model on the CPU; judges no speed")
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def accept(options: argparse.Namespace) -> int:
-    """Run the checks that are not judged yet, write the result file after each, and tell.
+    """Run the checks that are not judged yet, write the result file after each, and print the outcomes.
 
     Raises:
         ValueError: a check is not known, or needs more GPUs than there are.
@@ -114,10 +114,10 @@ def accept(options: argparse.Namespace) -> int:
 
 
 def open_result(folder: Path, rehearse: bool) -> tuple[Path, dict[str, Any]]:
-    """The path of this machine's result file, and what it holds of checks under these versions; else a new one.
+    """Return the path of this machine's result file, and its content if it has the same versions; else a new one.
 
     Raises:
-        MissingData: there is no GPU, and this is no rehearsal.
+        MissingData: there is no GPU, and this is not a rehearsal.
     """
     import torch
 
@@ -135,7 +135,7 @@ def open_result(folder: Path, rehearse: bool) -> tuple[Path, dict[str, Any]]:
 
 
 def run_check(name: str, rehearse: bool, limit_seconds: int) -> Outcome:
-    """A check in a process of its own, which is killed where it takes longer than `limit_seconds`."""
+    """Run a check in a separate process, which is killed after `limit_seconds`."""
     print(f"{name} …", file=sys.stderr, flush=True)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -159,13 +159,13 @@ def run_check(name: str, rehearse: bool, limit_seconds: int) -> Outcome:
 
 
 def command_of(name: str, rehearse: bool, into: Path) -> list[str]:
-    """What runs one check in this process's place and leaves what it found in a file."""
+    """Return the command that runs one check in a separate process and writes its results to the file `into`."""
     flags = ["--rehearse"] if rehearse else []
     return [sys.executable, "-m", "benchmarks.acceptance", name, *flags, "--into", str(into)]
 
 
 def environment_of(rehearse: bool) -> Mapping[str, str]:
-    """The environment of a check: this copy of the code; in a rehearsal one thread and no GPU."""
+    """Return the environment of a check: this copy of the code, and in a rehearsal one thread and no GPU."""
     known = os.environ.get("PYTHONPATH")
     path = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), *([known] if known else [])])}
     on_cpu = {"CUDA_VISIBLE_DEVICES": "", **thread_variables(1)} if rehearse else {}
@@ -173,12 +173,12 @@ def environment_of(rehearse: bool) -> Mapping[str, str]:
 
 
 def describe_end(code: int) -> str:
-    """An exit code in words."""
+    """Describe an exit code in words."""
     return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def measure(name: str, rehearse: bool, into: Path) -> int:
-    """Run one check here and write what it found, also where it ends with an error; an exit code."""
+    """Run one check in this process, write its results even after an error, and return an exit code."""
     from benchmarks.acceptance.checks import setting_here
 
     end_with_parent()
@@ -195,7 +195,7 @@ def measure(name: str, rehearse: bool, into: Path) -> int:
 
 
 def judge(check: "Check", results: Sequence[Result]) -> Outcome:
-    """What was found, held against the goals: falsified where one is missed. A goal without a value stays open."""
+    """Compare results with the goals: a missed goal falsifies the check, and a goal without a value stays open."""
     values = {result.name: result.ratio for result in results}
     claims = {
         name: {"value": values.get(name), "met": goal.is_met(values.get(name)), "goal": asdict(goal)}
@@ -207,7 +207,7 @@ def judge(check: "Check", results: Sequence[Result]) -> Outcome:
 
 
 def describe(name: str, outcome: Outcome) -> list[str]:
-    """A line for the check, and one for each of its claims."""
+    """Return a line for the check and one for each of its claims."""
     why = f": {outcome['why']}" if outcome["why"] else ""
     lines = [f"{name}: {outcome['state']}{why} ({outcome['seconds']} s)"]
     for claim in outcome["claims"].values():
@@ -220,7 +220,7 @@ def describe(name: str, outcome: Outcome) -> list[str]:
 
 
 def summary(states: Mapping[str, str]) -> str:
-    """How many checks held, and which did not."""
+    """Return how many checks held, and which did not."""
     others = ", ".join(f"{name} {state}" for name, state in states.items() if state != "held")
     held = sum(state == "held" for state in states.values())
     return f"{held} of {len(states)} checks held" + (f"; {others}" if others else "")

@@ -1,4 +1,4 @@
-"""What a GPU can falsify of training as a whole: the real worker killed, resumed, and on several ranks."""
+"""Checks of whole training runs on GPUs: the real worker killed, resumed, and on several ranks."""
 
 import sys
 import tempfile
@@ -29,18 +29,18 @@ from neobert.runs.specifications import PretrainingRun
 from neobert.training.distributed import JobRank, Process, host_ranks
 
 KILLED_BEHIND = 8
-"""Steps that a run has logged when it is killed."""
+"""Number of logged steps at which a run is killed."""
 
 
 @dataclass(frozen=True)
 class SmallRun:
-    """A run of the real worker on the embedded corpus, in folders below `root` that share what is tokenised."""
+    """A run of the real worker on the embedded corpus, in folders below `root` that share the tokenised corpus."""
 
     root: Path
     run: PretrainingRun
 
     def plan(self, name: str, processes: int = 1, engine: EngineWord = "ddp") -> tuple[Path, Callable[[], Any]]:
-        """A new folder for the run, and what starts its worker."""
+        """Create a new folder for the run; return it and a function that starts the worker."""
         stage = self.run.recipe.stages[-1]
         execution = Execution(
             threads=1,
@@ -55,10 +55,10 @@ class SmallRun:
         return folder, partial(start_child, command, worker_environment(1), sys.stderr.fileno())
 
     def train(self, name: str, processes: int = 1, engine: EngineWord = "ddp") -> list[dict[str, Any]]:
-        """The metrics of all steps, trained without a break.
+        """Train without interruption and return the metrics of all steps.
 
         Raises:
-            RunFailed: the worker did not come to an end.
+            RunFailed: the worker did not finish.
         """
         folder, start = self.plan(name, processes, engine)
         if code := start().wait():
@@ -67,25 +67,25 @@ class SmallRun:
 
 
 def logged_steps(folder: Path) -> list[dict[str, Any]]:
-    """The lines of all steps of a finished run."""
+    """Return the lines of metrics of all steps of a finished run."""
     return [line for line in read_lines(folder / "metrics.jsonl") if "loss" in line]
 
 
 def small_run(root: Path, recipe: Pretraining) -> SmallRun:
-    """The run of a recipe whose corpus is tokenised already."""
+    """Tokenise the corpus of a recipe and return its run."""
     (run,) = pretraining_runs(recipe, 0, open_specified(SOURCE))
     tokenized_corpus(Layout(root), run, SOURCE)
     return SmallRun(root, run)
 
 
 def largest_difference(one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]) -> float:
-    """The largest relative difference between the losses of equal steps."""
+    """Return the largest relative difference between the losses of the same step."""
     pairs = zip(one, other, strict=True)
     return max(abs(line["loss"] / its["loss"] - 1) for line, its in pairs)
 
 
 def kill_and_resume(setting: Setting) -> Iterator[Result]:
-    """Losses of a run that was killed by SIGKILL and taken up again, against those of one that was not."""
+    """Compare the losses of a run that was killed by SIGKILL and resumed with those of an uninterrupted run."""
     with tempfile.TemporaryDirectory() as name:
         small = small_run(Path(name), recipe_with(8))
         undisturbed = small.train("undisturbed")
@@ -104,7 +104,7 @@ def kill_and_resume(setting: Setting) -> Iterator[Result]:
 
 
 def logged_so_far(folder: Path) -> int:
-    """Lines of metrics that the attempts at a run have written."""
+    """Return the number of lines of metrics that all attempts at a run have written."""
     return sum(path.read_bytes().count(b"\n") for path in folder.glob("attempts/*/metrics.jsonl"))
 
 
@@ -115,7 +115,7 @@ RESUME = Check(
 
 
 def form_group(setting: Setting) -> Iterator[Result]:
-    """A process group of one, on the back end that ranks use here: a sum, a barrier, and its end."""
+    """Form a process group of one on the back end that ranks use here; run a sum and a barrier, and end the group."""
     execution = Execution(threads=1, processes=1, micro_batch_tokens=1, checkpoint_interval_steps=1)
     with (
         tempfile.TemporaryDirectory() as name,
@@ -140,12 +140,12 @@ GROUP = Check(
 
 
 def rank_count(setting: Setting) -> int:
-    """Ranks that train together: all GPUs, in a rehearsal two."""
+    """Return the number of ranks: all GPUs, or two in a rehearsal."""
     return torch.cuda.device_count() if setting.device.type == "cuda" else 2
 
 
 def compare_ranks(setting: Setting) -> Iterator[Result]:
-    """Losses of a run on all GPUs against those on one."""
+    """Compare the losses of a run on all GPUs with those on one."""
     with tempfile.TemporaryDirectory() as name:
         small = small_run(Path(name), recipe_with(8 * rank_count(setting)).model_copy(update={"precision": "fp32"}))
         one, all_of_them = small.train("one"), small.train("all", rank_count(setting))
@@ -161,7 +161,7 @@ ENGINES: tuple[EngineWord, ...] = ("zero1", "zero2")
 
 
 def compare_zero(setting: Setting) -> Iterator[Result]:
-    """Losses of a run under ZeRO's stages 1 and 2 against those under DDP."""
+    """Compare the losses of a run under ZeRO stages 1 and 2 with those under DDP."""
     with tempfile.TemporaryDirectory() as name:
         small = small_run(Path(name), recipe_with(8 * rank_count(setting)).model_copy(update={"precision": "fp32"}))
         ddp = small.train("ddp", rank_count(setting))
@@ -183,7 +183,7 @@ UNCOUNTED_STEPS = 4
 
 
 def measure_scaling(setting: Setting) -> Iterator[Result]:
-    """Real tokens a second of a rank on all GPUs over those of one GPU alone, with equally many rows a rank."""
+    """Compare the real tokens per second of a rank on all GPUs with one GPU alone, with equally many rows per rank."""
     ranks, speeds = rank_count(setting), []
     rows = TOKENS_PER_STEP // ROW_TOKENS if setting.device.type == "cuda" else 16
     shape = setting.recipe.model.model_copy(update={"vocabulary_size": 1024})
