@@ -94,7 +94,7 @@ class Evidence:
     problems: tuple[str, ...]
 
     def groups(self) -> list[tuple[Scale, str]]:
-        """Every (scale, data) with records; throughput records have neither."""
+        """Return every (scale, data) with records; throughput records have neither."""
         frames = (self.runs, self.pilots, self.trials, self.embeddings, self.perplexities)
         return sorted({group for frame in frames for group in zip(frame.scale, frame.data, strict=True)})
 
@@ -103,12 +103,12 @@ class Evidence:
         return dict(zip(self.runs.id, self.runs.seed, strict=True))
 
     def runs_of(self, scale: Scale, data: str) -> pd.DataFrame:
-        """The runs of one scale and data source, and the runs that its trials fine-tune."""
+        """Return the runs of one scale and data source, and the runs that its trials fine-tune."""
         own, trials = select_group(self.runs, scale, data), select_group(self.trials, scale, data)
         return self.runs[self.runs.id.isin({*own.id, *trials.run})]
 
     def vocabulary(self, scale: Scale, data: str) -> Vocabulary:
-        """ "trained" if the tokenizers of most runs were trained on their data, else "published"."""
+        """Return "trained" if the tokenizers of most runs were trained on their data, else "published"."""
         own = pd.concat([select_group(frame, scale, data).vocabulary for frame in (self.runs, self.pilots)])
         return "trained" if 2 * (own == "trained").sum() > len(own) else "published"
 

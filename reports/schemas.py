@@ -83,11 +83,11 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "readout": (records.ReadoutConfig, dict[str, records.ReadoutScore]),
     "throughput": (records.ThroughputConfig, records.ThroughputScores),
 }
-"""By kind of record: what its config and its scores hold."""
+"""(config, scores) of each kind of record."""
 
 
 def record_of(kind: str) -> type[Value]:
-    """The record of a kind."""
+    """Return the model of a kind of record."""
     config, scores = KINDS[kind]
     common: dict[str, Any] = {
         "kind": (Literal[kind], ...),
@@ -201,12 +201,12 @@ SCHEMAS: dict[str, Any] = {
     "forecast": Forecast,
     "error": Error,
 }
-"""By file name: what it describes."""
+"""Described types by file name."""
 
 
 def schema_of(described: Any) -> dict[str, Any]:
-    """The JSON schema of a type. Fields that were added later are optional: older files have none, which means the
-    neutral value."""
+    """Return the JSON schema of a type. Fields that were added later are optional: in older files they are missing,
+    which means the neutral value."""
     schema = TypeAdapter(described).json_schema()
     classes = {each.__name__: each for each in _subclasses(Value)}
     for name, definition in [(schema.get("title"), schema), *schema.get("$defs", {}).items()]:
@@ -225,7 +225,7 @@ def schema_files() -> dict[str, bytes]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code (0 done, 4 a file is not current)."""
+    """Run the command; return its exit code (0 done, 4 a file is not current)."""
     parser = parser_from("python -m reports.schemas", __doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, and say whether the files are current")
     options = parser.parse_args(arguments)

@@ -136,8 +136,8 @@ def shared_tasks(rows: Sequence[EmbeddingRow]) -> tuple[str, ...]:
 
 
 def find_embeddings(group: Group, evidence: Evidence) -> Embeddings:
-    """Return a row for every encoder, suite and protocol with a score. A row for MTEB(eng, v2) requires a result run
-    for v2; it includes the tasks shared with v1."""
+    """Return a row for every encoder, suite and protocol with a score. There is a row for MTEB(eng, v2) if a task that
+    only v2 has is scored; it includes the tasks shared with v1."""
     results = select_group(evidence.embeddings, group.scale, group.data)
     seeds, labels = evidence.seeds, label_runs(group, evidence.runs)
     is_known = results.run.isin(set(seeds)) | results.model.notna()

@@ -88,7 +88,7 @@ def path(points: Iterable[tuple[float, float]], across: Axis, up: Axis) -> str:
     return "M" + "L".join(f"{across.at(x):g} {up.at(y):g}" for x, y in points)
 
 
-# The ladder: a trunk of kept variants, arms beside it; score, delta and held-out loss on every line
+# The ladder: a trunk of kept variants with arms; score, delta and held-out loss on every line
 
 STRIP_WIDTH = 136.0
 EDGE = 8.0
