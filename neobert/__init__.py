@@ -1,8 +1,7 @@
 """Mechanisms of a BERT-to-NeoBERT ablation study: model, data, pre-training, fine-tuning, records.
 
-Nothing heavy is imported here, so that commands answer `--help` at once. The transformers classes come from
-`neobert.hub` when they are first asked for, and the functions of the Python door from `ablations.door`, which knows the
-ladder.
+Nothing heavy is imported here, so that `--help` is fast. On first access, the transformers classes are imported from
+`neobert.hub`, and the functions of the Python interface from `ablations.door`, because they need the ladder.
 """
 
 TYPE_CHECKING = False  # typing's own would import typing

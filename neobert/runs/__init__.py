@@ -1,1 +1,1 @@
-"""Runs on disk: what they are, who works on them, what came out, and what may go. Nothing in here imports torch."""
+"""Runs on disk: specifications, claims, workers, records, index and cleanup. Nothing here imports torch."""

@@ -1,4 +1,4 @@
-"""The kinds of work. A new kind is a class in `specifications`, a module that carries it out, and a row here."""
+"""Registry of the kinds of work. A new kind is a class in `specifications`, a module that executes it, and a row."""
 
 import re
 from collections.abc import Mapping
@@ -27,37 +27,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KindOfWork:
-    """A kind: its class, and the module that carries it out, which is imported when work is taken, since it imports
-    torch. It has a function `execute` and, for kinds whose runs several ranks may train together, `make_trainer`."""
+    """Kind of work: its class, and the module that executes it.
+
+    The module imports torch and is therefore imported only when needed. It has a function `execute` and, if several
+    ranks may train a run together, `make_trainer`.
+    """
 
     specification: type[Work]
     module: str
 
     def execute(self, layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-        """Carry out one part of a run. `run_file.run` is the specification.
+        """Execute one part of a run. `run_file.run` is the specification.
 
-        The module's `execute` holds `claim.check()` against every publish and writes `part.record` last.
+        The module's `execute` calls `claim.check()` before every publish and writes `part.record` last.
 
         Raises:
-            MissingData, DamagedFile, ChangedData: what the run starts from or reads is not there, or not what it names.
+            MissingData, DamagedFile, ChangedData: inputs of the run are missing, damaged or changed.
             RunFailed: a loss, gradient, prediction or score is not finite.
-            Stopped: `stop` was requested; what training did is saved, any other part is done anew.
-            ClaimLost: another process took the part over or recorded it.
+            Stopped: `stop` was requested; training is saved, any other part starts over.
+            ClaimLost: another process took over the part or recorded it.
         """
         import_module(self.module).execute(layout, run_file, part, claim, stop)
 
     def make_trainer(self, layout: Layout, run_file: RunFile, process: "Process") -> "Trainer[Any]":
-        """A run in one of the ranks that train it."""
+        """Return the trainer of a run in one of the ranks that train it."""
         trainer: Trainer[Any] = import_module(self.module).make_trainer(layout, run_file, process)
         return trainer
 
     @property
     def folders(self) -> str:
-        """The folders of all runs of the kind, as a glob."""
+        """Glob pattern of the folders of all runs of the kind."""
         return re.sub("<.*?>", "*", self.specification.form)
 
     def names_in(self, folder: str) -> dict[str, str] | None:
-        """What stands for each `<name>` in the folder of a run; None where the folder is no such."""
+        """Return the value of each `<name>` in the folder of a run; None if the folder is not of this kind."""
         found = re.fullmatch(re.sub("<(.*?)>", r"(?P<\1>[^/]*)", self.specification.form), folder)
         return found and found.groupdict()
 
@@ -73,5 +76,5 @@ KINDS: Mapping[Kind, KindOfWork] = {
 
 
 def kind_of(folder: str) -> Kind | None:
-    """The kind of the work whose result lies in a folder, relative to the folder of runs."""
+    """Return the kind of work whose result is in a folder, relative to the folder of runs; None if there is none."""
     return next((kind for kind, row in KINDS.items() if row.names_in(folder) is not None), None)

@@ -1,6 +1,6 @@
-"""Work: the one interface behind which the kinds of work stand, and the parts that workers do one at a time.
+"""Work: the common interface of all kinds of work, and the parts that workers do one at a time.
 
-State, readiness, listing, clean-up and jobs are generic over it; `neobert.runs.kinds` lists the kinds.
+State, readiness, listing, cleanup and jobs are generic over it. `neobert.runs.kinds` lists the kinds.
 """
 
 import re
@@ -22,16 +22,16 @@ from neobert.runs.records import is_published, read_sealed
 
 Kind = Literal["corpus", "pretraining", "glue", "contrastive", "mteb", "readouts"]
 JobKind = Literal["prepare", "pretrain", "glue", "mteb"]
-"""Kinds of work whose jobs ask a cluster for the same resources share a word."""
+"""Kinds of jobs. Kinds of work whose jobs request the same resources share one."""
 Counted = Literal["steps", "points", "shards", "tasks", "readouts"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What one worker does at a time: a whole run, a trial or the selection of a study, or one task.
+    """Unit of work of one worker: a whole run, a trial or the selection of a study, or one task.
 
-    Its claim is named `id`. `record` is published last, so that the part is done once `read` finds it whole; `error`
-    holds the last failure. `after` are the parts of the same work that come first.
+    Its claim is named `id`. `record` is published last: the part is done once `read` finds it intact. `error` is the
+    file of the last failure. `after` are the parts of the same work that must be done first.
     """
 
     id: str
@@ -43,22 +43,22 @@ class Part:
 
     @property
     def is_done(self) -> bool:
-        """Whether the record is there and whole."""
+        """Whether the record exists and is intact."""
         return is_published(self.record, self.read)
 
 
 def error_beside(record: Path) -> Path:
-    """The error file of a part whose record lies in a folder with others."""
+    """Return the error file of a part whose record shares a folder with others."""
     return record.parent / "errors" / record.name
 
 
 def name_attempt(part: Part, claim: Claim) -> dict[str, Any]:
-    """The keys by which files name an attempt at a part."""
+    """Return the keys that identify an attempt at a part in files."""
     return {"unit": part.id, "name": part.title, "claim": claim.number}
 
 
 def write_failure(part: Part, claim: Claim, error: Exception) -> None:
-    """Leave the error of an attempt for whoever lists the part."""
+    """Write the error of an attempt to the part's error file, for listings."""
     failure = {
         "error": f"{type(error).__name__}: {error}",
         "exit_code": exit_code(error),
@@ -68,82 +68,82 @@ def write_failure(part: Part, claim: Claim, error: Exception) -> None:
 
 
 class Work(Value):
-    """All that decides a result, and where it lies below a folder of runs. Frozen; equal work has an equal id."""
+    """Everything that determines a result, and its place in a folder of runs. Frozen; equal work has an equal id."""
 
     kind: ClassVar[Kind]
     job: ClassVar[JobKind]
     counted: ClassVar[Counted]
     form: ClassVar[str]
-    """Of the folder where the result lies, relative to the folder of runs: "glue/<task>/studies/<id>"."""
+    """Pattern of the result's folder, relative to the folder of runs: "glue/<task>/studies/<id>"."""
     hashed_as: ClassVar[tuple[str, str]]
-    """The words in the hash for the kind and for the specification."""
+    """Keys of the kind and of the specification in the hash."""
     mechanisms: ClassVar[tuple[str, ...]]
-    """Those whose numerics versions decide the result."""
+    """Mechanisms whose numerics versions determine the result."""
 
     @cached_property
     def id(self) -> str:
-        """The hash of what decides the result."""
+        """Hash of what determines the result."""
         return self.id_under(NUMERICS)
 
     def id_under(self, numerics: Mapping[str, int]) -> str:
-        """The id under the numerics versions of another time."""
+        """Return the id under other numerics versions."""
         kind, key = self.hashed_as
         return identity({"kind": kind, key: self, "numerics": chosen(numerics, self.mechanisms)})
 
     @property
     def folder(self) -> str:
-        """Where the result lies, relative to the folder of runs."""
+        """Folder of the result, relative to the folder of runs."""
         return re.sub("<(.*?)>", lambda name: str(getattr(self, name[1])), self.form)
 
     @property
     def reference(self) -> str:
-        """What a worker is given: the folder, where run.json lies, but for a corpus."""
+        """Reference for workers: the folder with run.json, except for a corpus."""
         return self.folder
 
     @property
     @abstractmethod
     def title(self) -> str:
-        """The words for it in listings: "pretraining stage 1", "glue cola"."""
+        """Name in listings: "pretraining stage 1", "glue cola"."""
 
     @property
     def total(self) -> int | None:
-        """How many of `counted` there are; None where that is not known before."""
+        """Total number of `counted`; None if it is not known in advance."""
         return None
 
     @property
     def columns(self) -> Mapping[str, Any]:
-        """Further columns of its row in a listing, by their names."""
+        """Further columns of its row in a listing, by name."""
         return {}
 
     @property
     def after(self) -> tuple[str, ...]:
-        """The references of the work that must be done before any part of this begins."""
+        """References of the work that must be done before any part of this starts."""
         return ()
 
     @property
     def preparation(self) -> "tuple[Work, ...]":
-        """Work that a job without a GPU may do before; whoever does this does it on the way otherwise."""
+        """Work that a job without a GPU may do in advance; otherwise it is done as a part of this work."""
         return ()
 
     def uses(self, layout: Layout) -> tuple[Path, ...]:
-        """Files and folders that clean-up keeps for it beside those of `after`."""
+        """Return the files and folders that cleanup keeps for it, besides those of `after`."""
         return ()
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
-        """Everything that is to be done: the closing part alone, unless the kind says otherwise."""
+        """Return all parts; by default the closing part alone."""
         return tuple(filter(None, (self.closing(layout),)))
 
     @abstractmethod
     def closing(self, layout: Layout) -> Part | None:
-        """The part whose record says that all parts are done; None where each stands alone."""
+        """Return the part whose record marks the work as done; None if its parts are independent."""
 
     def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The columns that the record of the closing part adds to the row."""
+        """Return the columns that the record of the closing part adds to the row."""
         return {}
 
 
 class Training(Work):
-    """A run of training, which its processes do together; what is counted are its steps."""
+    """Training run, executed jointly by all its processes and counted in steps."""
 
     job = "pretrain"
     counted = "steps"
@@ -154,7 +154,7 @@ class Training(Work):
 
     @abstractmethod
     def heldout_loss(self, losses: Mapping[str, float]) -> float | None:
-        """The one number for the losses on held-out texts, which the record has by corpus or data set."""
+        """Return one number for the held-out losses, which the record has by corpus or data set."""
 
     def closing(self, layout: Layout) -> Part:
         folder = layout.root / self.folder

@@ -1,1 +1,1 @@
-"""SLURM: what a cluster is asked for, submission, and what runs inside a job."""
+"""SLURM: cluster profiles, submission, and the payload of jobs."""

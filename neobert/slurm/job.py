@@ -1,6 +1,6 @@
-"""What runs inside a SLURM job, and the copy of the code that it runs: edits while jobs queue change nothing.
+"""Payload of a SLURM job, and the snapshot of the code that it runs: edits while jobs queue have no effect.
 
-The payload that is pickled for a job holds references and flags alone; run.json on disk says the rest.
+The pickled payload only contains references and flags; everything else is in run.json.
 """
 
 import hashlib
@@ -24,9 +24,9 @@ PACKAGES = ("neobert", "ablations", "sweeps")
 
 
 def take_snapshot(folder: Path) -> Path:
-    """Copy the packages that jobs import into `folder`/<id>, once for equal code; returns that folder.
+    """Copy the packages that jobs import into `folder`/<id>, once for equal code. Returns that folder.
 
-    snapshot.json beside the packages names the commit and whether the tree differed from it, dirty.patch how.
+    Beside the packages, snapshot.json has the commit and whether the tree differs from it; dirty.patch has the diff.
     """
     files = sorted(_source_files())
     digest = hashlib.sha256()
@@ -65,7 +65,7 @@ def _copy(files: list[Path], final: Path, identifier: str) -> None:
 
 
 def _patch() -> bytes:
-    """What the tree changes in the tracked files of its commit; empty without a repository."""
+    """Return the diff of the tracked files against the commit; empty without a repository."""
     command = ["git", "diff", "HEAD", "--binary"]
     try:
         return subprocess.run(command, check=True, cwd=REPOSITORY, capture_output=True, timeout=60).stdout
@@ -74,7 +74,7 @@ def _patch() -> bytes:
 
 
 def refuse_another_copy(snapshot: Path) -> None:
-    """Make sure that this process runs the code of a snapshot; ValueError where neobert was imported from elsewhere."""
+    """Raise ValueError unless this process imported neobert from the snapshot."""
     imported = Path(neobert.__file__).resolve().parent.parent
     if imported != snapshot.resolve():
         raise ValueError(
@@ -88,13 +88,13 @@ SCONTROL_SECONDS = 120
 
 @dataclass(frozen=True)
 class Payload:
-    """The flags and references of `python -m neobert.runs.worker`, and the folder whose code is to run."""
+    """Flags and references for `python -m neobert.runs.worker`, and the snapshot whose code is to run."""
 
     snapshot: str
     arguments: tuple[str, ...]
 
     def __call__(self) -> int:
-        """Work until nothing is left or the job is asked to stop; ends the task with the worker's exit code."""
+        """Work until nothing is left or the job is asked to stop. Ends the task with the worker's exit code."""
         code = guarded("job", self._work, Path(self.snapshot))
         if code != EXIT_DONE:
             sys.exit(code)
@@ -113,10 +113,10 @@ class Payload:
 
 
 def _come_back(*, progressed: bool) -> int:
-    """Requeue this job, unless it was cancelled or got nowhere: then the next time limit would be wasted as well.
+    """Requeue this job unless it was cancelled or made no progress, since it would make none the next time either.
 
-    Only a warning (SIGUSR1 or SIGUSR2: time limit, preemption) leads here. A bare SIGTERM is a cancelled job, or a
-    preempted one that SLURM itself puts back.
+    Only called after a warning (SIGUSR1 or SIGUSR2: time limit, preemption). A bare SIGTERM means that the job was
+    cancelled, or preempted and requeued by SLURM itself.
     """
     job = os.environ["SLURM_JOB_ID"]
     if not progressed:

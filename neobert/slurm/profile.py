@@ -1,7 +1,7 @@
-"""What a cluster is asked for: a TOML file per cluster, and flags on top. Never part of a run's identity.
+"""Cluster profiles: the resources of jobs, from a TOML file per cluster and flags. Never part of a run's identity.
 
-A file holds keys of `Resources`; tables named after a kind of job (`[pretrain]`, `[glue]`, `[mteb]`, `[prepare]`)
-override them for that kind. Without a file nothing is asked for but time, and SLURM's own defaults decide.
+A file has keys of `Resources`; tables named after a kind of job (`[pretrain]`, `[glue]`, `[mteb]`, `[prepare]`)
+override them for that kind. Without a file only time is requested, and SLURM's defaults apply.
 """
 
 import sys
@@ -25,11 +25,11 @@ JOB_KINDS: tuple[JobKind, ...] = get_args(JobKind)
 
 
 class Resources(Value):
-    """What one job asks SLURM for; None leaves the choice to the cluster.
+    """Resources that one job requests from SLURM; None leaves the choice to the cluster.
 
-    A job runs one task a GPU, `tasks_per_node` where it has none. `grace_seconds` is how long before the time limit
-    a job is warned to save. `gpu_memory_gb`, `gpu` and `tokens_per_second_per_gpu` are what a plan reckons with.
-    `sbatch` holds further lines such as "--mail-type=FAIL", `setup` shell lines that run before the job's tasks.
+    A job runs one task per GPU, or `tasks_per_node` without GPUs. `grace_seconds` is how long before the time limit a
+    job is warned to save. `gpu_memory_gb`, `gpu` and `tokens_per_second_per_gpu` are used to estimate costs. `sbatch`
+    has further lines such as "--mail-type=FAIL"; `setup` has shell lines that run before the job's tasks.
     """
 
     partition: str | None = None
@@ -54,30 +54,30 @@ class Resources(Value):
 
     @property
     def tasks_on_a_node(self) -> int:
-        """One task a GPU, or as many as were asked for where there are none."""
+        """One task per GPU, or `tasks_per_node` without GPUs."""
         return self.gpus_per_node or self.tasks_per_node
 
     @property
     def tasks(self) -> int:
-        """Processes of the job."""
+        """Number of processes of the job."""
         return self.nodes * self.tasks_on_a_node
 
     def for_one_task(self, *, gpus: bool) -> "Resources":
-        """The same for a job of one task, with at most one GPU."""
+        """Return a copy for a job of one task, with at most one GPU."""
         used = min(1, self.gpus_per_node) if gpus else 0
         return self.model_copy(update={"nodes": 1, "tasks_per_node": 1, "gpus_per_node": used})
 
 
 Profile = Mapping[JobKind, Resources]
-"""The resources of each kind of job on one cluster."""
+"""Resources of each kind of job on one cluster."""
 
 
 def read_profile(path: Path | None, flags: Mapping[str, Any]) -> Profile:
-    """The profile of a file (None: an empty one) with the keys of `flags` that are not None on top.
+    """Read a profile from a file (None: an empty one), overridden by the values of `flags` that are not None.
 
     Raises:
         MissingData: there is no such file.
-        ValueError: it is no TOML, or a key or value in it is refused; names file, key and what was meant.
+        ValueError: it is not TOML, or a key or value is invalid; the message names file and key.
     """
     tree = {} if path is None else _read(path)
     place = "flags" if path is None else str(path)
@@ -129,7 +129,10 @@ def _resources(tree: Mapping[str, Any], place: str, kind: JobKind) -> Resources:
 
 
 def _refuse_letters(where: str, text: str, refused: str) -> None:
-    """A line break would begin another line of the batch script, and sbatch takes a backslash away, quoted or not."""
+    """Refuse control characters and those in `refused`.
+
+    A line break would begin another line of the batch script, and sbatch removes backslashes, even quoted ones.
+    """
     wrong = [letter for letter in text if letter in refused or unicodedata.category(letter) in ("Cc", "Zl", "Zp")]
     if wrong:
         raise ValueError(
@@ -139,10 +142,10 @@ def _refuse_letters(where: str, text: str, refused: str) -> None:
 
 
 class Submission(Value):
-    """A job (or an array of `elements`) that SLURM accepted. Folders are relative to the folder of `runs`.
+    """Job (or array of `elements`) that SLURM accepted. Folders are relative to the folder of `runs`.
 
-    A copy of the folder has the lines as well, but not the jobs. Lines from before it was noted are taken for its own.
-    What other versions add is read past: a job that is not known is taken for one that its launcher lost.
+    `runs` distinguishes a copied folder, which has the lines but not the jobs; lines without it count as the folder's
+    own. Fields of other versions are ignored, since an unreadable job would count as one that its launcher lost.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -161,13 +164,13 @@ class Submission(Value):
 
 
 def note_submission(layout: Layout, submission: Submission) -> None:
-    """Append a submission; call it right after SLURM accepted the job, while holding the submission's claim."""
+    """Append a submission. Call it right after SLURM accepted the job, while holding the submission claim."""
     mend_lines(layout.submissions, "job")
     append_line(layout.submissions, plain(submission))
 
 
 def read_submissions(layout: Layout) -> list[Submission]:
-    """All submissions, oldest first; damaged lines are reported and left out, those that lack something left out."""
+    """Return all submissions, oldest first. Damaged lines are reported and skipped; incomplete ones are skipped."""
     path, found = layout.submissions, []
     for number in damaged_lines(path):
         print(f"{path} line {number} is damaged: the job that it told of is not known", file=sys.stderr)
