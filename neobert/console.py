@@ -1,4 +1,4 @@
-"""What a person sees: tables and live progress on a terminal, plain lines elsewhere. stdout is data, stderr logs."""
+"""Console output: tables and live progress on a terminal, plain lines elsewhere. stdout has data, stderr logs."""
 
 import sys
 import time
@@ -13,21 +13,21 @@ from rich.text import Text
 
 PLAIN_INTERVAL_SECONDS = 30.0
 UNBROKEN_CELLS = 16
-"""A column of cells that are no wider is never wrapped: ids, states and numbers."""
+"""Columns up to this width are never wrapped: ids, states and numbers."""
 
 
 def output() -> Console:
-    """The console for data on stdout; wide where nobody looks, so that nothing is wrapped in a pipe."""
+    """Return the console for data on stdout. In a pipe it is wide, so that nothing is wrapped."""
     return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
 def logs() -> Console:
-    """The console for logs on stderr."""
+    """Return the console for logs on stderr."""
     return Console(file=sys.stderr, highlight=False, width=None if sys.stderr.isatty() else 200)
 
 
 class Listing:
-    """Rows under columns: a table where the terminal is wide enough for whole words, else a line for each value."""
+    """Rows under columns: a table if the terminal is wide enough for whole words, else one line per value."""
 
     def __init__(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         self.title, self.columns, self.rows = title, columns, rows
@@ -53,7 +53,7 @@ class Listing:
                     yield Text(f"{'':>{width}}  {line}", overflow="fold")
 
     def _fit(self, available: int) -> list[int] | None:
-        """The width of each column, the widest cut first, none below its longest word; None where that is too much."""
+        """Return the column widths, cutting the widest first but no longest word; None if they do not fit."""
         minima, widths = [], []
         for number, column in enumerate(self.columns):
             text = "\n".join([column, *(Text.from_markup(row[number]).plain for row in self.rows)])
@@ -70,12 +70,12 @@ class Listing:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Listing:
-    """A table of plain values; None prints as a dash."""
+    """Return a listing of plain values; None is shown as a dash."""
     return Listing(title, columns, [["—" if cell is None else str(cell) for cell in row] for row in rows])
 
 
 def quantity(value: float) -> str:
-    """A large number with a unit letter: 245.1M, 1.2e+21."""
+    """Format a large number with a unit letter: 245.1M, 1.2e+21."""
     for limit, letter in ((1e15, None), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= limit:
             return f"{value:.2g}" if letter is None else f"{value / limit:.4g}{letter}"
@@ -83,14 +83,14 @@ def quantity(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as h:mm:ss."""
+    """Format seconds as h:mm:ss."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}"
 
 
 class Watch:
-    """Shows progress while workers work; `describe` gives a row of cells for each run in progress, and a summary."""
+    """Shows progress while workers work. `describe` returns a summary and a row of cells for each run in progress."""
 
     def __init__(self, describe: Callable[[], tuple[str, list[list[Any]]]], columns: Sequence[str]) -> None:
         self.describe = describe

@@ -1,4 +1,4 @@
-"""What can go wrong for a person, and the exit code each kind ends with.
+"""Errors that a user may meet, and their exit codes.
 
 A refused configuration is a plain `ValueError`; `exit_code` maps it to 2.
 """
@@ -15,15 +15,15 @@ EXIT_REQUEUE = 75
 
 
 class MissingData(Exception):
-    """Data or a run that the command needs is not there."""
+    """Data or a run that the command needs is missing."""
 
 
 class ChangedData(MissingData):
-    """The data are not those that the work was planned on."""
+    """The data differ from those that the work was planned with."""
 
 
 class RunFailed(Exception):
-    """Work started and could not be finished."""
+    """Work started but could not be finished."""
 
 
 class DamagedFile(RunFailed):
@@ -31,21 +31,21 @@ class DamagedFile(RunFailed):
 
 
 class NewerFile(DamagedFile):
-    """A file of a later version of this project: whole, but not for this one."""
+    """An intact file of a newer version of this project, which this version cannot read."""
 
 
 class ParityOff(Exception):
-    """Something that must compute the same does not."""
+    """Results that must be equal are not."""
 
 
 def exit_code(error: BaseException) -> int:
-    """The documented exit code of an error."""
+    """Return the documented exit code of an error."""
     codes = {ValueError: EXIT_REFUSED, MissingData: EXIT_MISSING, ParityOff: EXIT_OFF}
     return next((code for kind, code in codes.items() if isinstance(error, kind)), EXIT_RUN_FAILED)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A half-sentence with the nearest known words, or the whole list where none is near."""
+    """Return a phrase with the nearest known words, or with all of them if none is near."""
     names = list(dict.fromkeys(known))
     near = difflib.get_close_matches(word, names, n=2, cutoff=0.5)
     if near:
@@ -54,6 +54,6 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def name_first(names: Sequence[str], most: int = 3) -> str:
-    """The first names of a list, and how many more there are."""
+    """Return the first names of a list, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

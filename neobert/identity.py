@@ -1,7 +1,7 @@
-"""Names for results: a run is named by the hash of what decides its result.
+"""Ids of results: the id of a run is the hash of everything that determines its result.
 
-What a run is called, where it runs, how fast, and who cites it are not in the hash. A hand-bumped numerics version of
-each mechanism is: whoever changes what a mechanism computes raises its number, and golden losses force that.
+Labels, places, speed and references to a run are not hashed. The numerics versions of its mechanisms are: a change of
+what a mechanism computes must raise its version, which tests with golden losses enforce.
 """
 
 import hashlib
@@ -33,8 +33,8 @@ IDENTITY_DIGITS = 12
 class Neutral:
     """Marks a field that later versions added: `field: Annotated[bool, Neutral(False)]`.
 
-    `value` means "as if the mechanism were not there". A field that equals it is left out of the hash, so that a new
-    field changes no id, and takes it where an older version wrote no such field (`Value.read`).
+    `value` means "as if the mechanism did not exist". A field with this value is left out of the hash, so that a new
+    field changes no id. The field gets this value if an older version wrote no such field (`Value.read`).
     """
 
     value: Any
@@ -42,7 +42,7 @@ class Neutral:
 
 @cache
 def neutral_values(model: type[BaseModel]) -> Mapping[str, Any]:
-    """The neutral value of each field of a class that has one."""
+    """Return the neutral values of a class, by field."""
     return {
         name: mark.value
         for name, field in model.model_fields.items()
@@ -52,8 +52,8 @@ def neutral_values(model: type[BaseModel]) -> Mapping[str, Any]:
 
 
 def plain(value: Any, *, is_decisive: bool = False) -> Any:
-    """Recipe values, tuples and mappings as JSON's own types."""
-    if value is None or isinstance(value, (str, int, float)):  # most values; abstract classes are slow to ask for
+    """Convert recipe values, tuples and mappings to JSON types."""
+    if value is None or isinstance(value, (str, int, float)):  # most values; isinstance of an abstract class is slow
         return value
     if isinstance(value, BaseModel):
         dumped = value.model_dump(mode="json")
@@ -66,12 +66,12 @@ def plain(value: Any, *, is_decisive: bool = False) -> Any:
 
 
 def decisive(value: Any) -> Any:
-    """As `plain`, without the fields that have their neutral value: what is hashed."""
+    """Convert like `plain`, without fields that have their neutral value. The result is what is hashed."""
     return plain(value, is_decisive=True)
 
 
 def _without_neutral(model: type[BaseModel], dumped: dict[str, Any]) -> dict[str, Any]:
-    """The dump of a value without its neutral fields, at any depth."""
+    """Remove the neutral fields from the dump of a value, at any depth."""
     for name, neutral in neutral_values(model).items():
         if dumped[name] == neutral:
             del dumped[name]
@@ -85,7 +85,7 @@ def _without_neutral(model: type[BaseModel], dumped: dict[str, Any]) -> dict[str
 
 @cache
 def _fields_with_neutral(model: type[BaseModel]) -> Mapping[str, type[BaseModel]]:
-    """The fields of a class whose values, or items, have neutral fields at some depth, and their class."""
+    """Return the fields whose values, or items, have neutral fields at some depth, with the class of these values."""
     found = {}
     for name, field in model.model_fields.items():
         for inner in _classes_in(field.annotation):
@@ -95,7 +95,7 @@ def _fields_with_neutral(model: type[BaseModel]) -> Mapping[str, type[BaseModel]
 
 
 def _classes_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The classes of values in a type such as `tuple[Subset, ...]` or `Stage | None`."""
+    """Yield the value classes in a type such as `tuple[Subset, ...]` or `Stage | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):
@@ -103,22 +103,22 @@ def _classes_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def canonical(value: Any) -> str:
-    """The one JSON text of what decides: sorted keys, no spaces, no NaN."""
+    """Return the canonical JSON of `decisive(value)`: sorted keys, no spaces, no NaN."""
     return json.dumps(decisive(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def identity(value: Any) -> str:
-    """Twelve hexadecimal digits that name a value."""
+    """Return the id of a value: the first twelve hexadecimal digits of the SHA-256 of its canonical JSON."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:IDENTITY_DIGITS]
 
 
 def chosen(numerics: Mapping[str, int], mechanisms: Sequence[str]) -> dict[str, int]:
-    """The versions of the mechanisms that a result depends on."""
+    """Return the numerics versions of the given mechanisms."""
     return {mechanism: numerics[mechanism] for mechanism in mechanisms}
 
 
 def leaves(value: Any, prefix: str = "") -> dict[str, Any]:
-    """A nested value as {dotted path: leaf}; list items are numbered."""
+    """Flatten a nested value to {dotted path: leaf}; list items are numbered."""
     tree = plain(value)
     if isinstance(tree, dict):
         items = [(f"{prefix}.{key}" if prefix else key, item) for key, item in tree.items()]
@@ -133,8 +133,11 @@ def leaves(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def difference(before: Any, after: Any) -> dict[str, tuple[Any, Any]]:
-    """Every leaf in which two values differ, as {path: (before, after)}; None where a leaf exists on one side only, as
-    those of an added stage, whose neutral fields are no difference."""
+    """Return every leaf in which two values differ, as {path: (before, after)}.
+
+    A leaf that exists on one side only, such as in an added stage, is None on the other; neutral fields of such a stage
+    are no difference.
+    """
     old, new = leaves(before), leaves(after)
     deciding = leaves(decisive(before)).keys() | leaves(decisive(after)).keys()
     paths = sorted(old.keys() & new.keys() | deciding)

@@ -1,17 +1,17 @@
-"""Where everything lies under the folder of runs."""
+"""Paths of all files in a folder of runs."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 MANIFEST = "manifest.json"
-"""The file of a tokenised corpus that is written last."""
+"""File of a tokenised corpus that is written last."""
 
 PARTIAL = ".partial"
-"""What the name of a tokenised corpus ends with while it grows."""
+"""Suffix of the name of an unfinished tokenised corpus."""
 
 
 SUBMISSION_CLAIM = "submission"
-"""The claim of whoever submits jobs for a folder of runs."""
+"""Claim for submitting jobs for a folder of runs."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Layout:
         return self.root / "pretraining" / run_id
 
     def trained(self, run_id: str) -> Path:
-        """The folder of a run that processes train together, of whichever kind it is."""
+        """The folder of a training run of either kind."""
         contrastive = self.root / "contrastive" / run_id
         return contrastive if contrastive.exists() else self.pretraining(run_id)
 
@@ -38,7 +38,7 @@ class Layout:
         return self.root / "data" / "pairs" / pairs_id
 
     def model(self, model_id: str) -> Path:
-        """The description of an external model: where it lies, and which one it is."""
+        """The description of an external model: its folder and what identifies it."""
         return self.root / "models" / model_id / "model.json"
 
     def study(self, task: str, study_id: str) -> Path:
@@ -50,7 +50,7 @@ class Layout:
         return self.root / "glue" / task / f"{trial_id}.json"
 
     def resampled(self, task: str, trial_id: str) -> Path:
-        """A trial's score on resamples of its examples, as a collected folder has it in place of predictions."""
+        """A trial's score on resamples of its examples, which a collected folder has instead of predictions."""
         return self.root / "glue" / task / f"{trial_id}.resampled.npz"
 
     def embedding_task(self, task: str, result_id: str) -> Path:
@@ -58,12 +58,12 @@ class Layout:
         return self.root / "mteb" / task / f"{result_id}.json"
 
     def embedding_evaluation(self, evaluation_id: str) -> Path:
-        """Tasks of embeddings on one encoder: run.json, which names the records that are to come."""
+        """An evaluation of one encoder on embedding tasks: run.json, which lists the tasks."""
         return self.root / "mteb" / "evaluations" / evaluation_id
 
     @property
     def embedding_results(self) -> Path:
-        """What mteb itself writes, as its ResultCache lays it out."""
+        """Files that mteb itself writes, in the layout of its ResultCache."""
         return self.root / "mteb" / "result_cache"
 
     def pseudo_perplexity(self, result_id: str) -> Path:
@@ -75,11 +75,11 @@ class Layout:
         return self.root / "readouts" / name / f"{result_id}.json"
 
     def readout_items(self, items_id: str) -> Path:
-        """The texts and items that readouts ask about."""
+        """The texts and items of readouts."""
         return self.root / "data" / "readouts" / f"{items_id}.json"
 
     def throughput(self, result_id: str) -> Path:
-        """The record of one model's speed at one length."""
+        """The record of one model's throughput at one length."""
         return self.root / "throughput" / f"{result_id}.json"
 
     def forecast(self, forecast_id: str) -> Path:
@@ -87,32 +87,32 @@ class Layout:
         return self.root / "forecasts" / f"{forecast_id}.json"
 
     def ladder(self, name: str, digest: str) -> Path:
-        """The file of a ladder of one's own from which runs were planned; `digest` begins the hash of its content."""
+        """The user's ladder file from which runs were planned. `digest` is the start of its content's hash."""
         return self.root / "ladders" / f"{name.removesuffix('.py')}-{digest}.py"
 
     def claims(self, name: str) -> Path:
-        """The claims of one part of a run, or of what else one process at a time makes."""
+        """The claims of one part of a run, or of anything else that one process at a time makes."""
         return self.root / "claims" / name
 
     def meetings(self, key: str) -> Path:
-        """Where the processes of one copy of a job find each other."""
+        """The rendezvous folder of the ranks of one job."""
         return self.root / "meetings" / key
 
     def record_of(self, reference: str) -> Path:
-        """The file that says that a training run or a study is done, by its reference."""
+        """The file that marks a training run or a study as done, by reference."""
         return self.root / reference / ("selection.json" if reference.startswith("glue/") else "done.json")
 
     @property
     def tracking(self) -> Path:
-        """What was sent to trackers, and their own local files."""
+        """The state of tracking, and the trackers' own local files."""
         return self.root / "tracking"
 
     @property
     def submissions(self) -> Path:
-        """One line for every job that was submitted."""
+        """The file with one line per submitted job."""
         return self.root / "submissions.jsonl"
 
     @property
     def starts(self) -> Path:
-        """One line for every start of every part of a run."""
+        """The file with one line per start of a part of a run."""
         return self.root / "starts.jsonl"
