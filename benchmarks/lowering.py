@@ -124,7 +124,7 @@ def _trace(recipe: Pretraining, batch: Batch) -> tuple[fx.GraphModule, list[Any]
 
     with torch.device("meta"):
         model = build_masked_language_model(recipe.model, batch.token_ids.shape[1])
-    model = model.to_empty(device="cpu").train()  # memory without values
+    model = model.to_empty(device="cpu").train()  # uninitialised memory
     model.compile(backend=take, dynamic=False)
     try:
         with (
@@ -188,7 +188,7 @@ def _inductor_for_h100() -> Iterator[None]:
                     "compile_threads": 1,
                     "fx_graph_cache": False,
                     "joint_graph_constant_folding": False,  # computes on real tensors
-                    "shape_padding": False,  # measures
+                    "shape_padding": False,  # runs timings on the device
                     **INDUCTOR_ON_GPU,
                 }
             )

@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         "--folder", type=Path, default=FOLDER / "acceptance", help="of the result file (benchmarks/results/acceptance)"
     )
     parser.add_argument("--json", action="store_true", help="print the result file instead of a line a claim")
-    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)  # one check, in the process of its own
+    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)  # runs one check, in its separate process
     options = parser.parse_args(arguments)
     if options.into:
         return measure(options.checks[0], options.rehearse, options.into)

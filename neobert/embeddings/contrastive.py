@@ -146,7 +146,7 @@ class GradCache:
             parts = [_seeded_vectors(model, batch, seed) for batch, seed in zip(batches, seeds, strict=True)]
             vectors = gather(parts, batches)
         if processes > 1:
-            dist.all_reduce(vectors)  # a text's row is zero in all processes but its own
+            dist.all_reduce(vectors)  # each text's row is nonzero in one process only
         matching = batches[0].matching
         with torch.enable_grad():
             leaf = vectors.requires_grad_()

@@ -267,7 +267,7 @@ def masked_words(stretch: Stretch) -> list[tuple[int, int]]:
 
 def draw_cloze(stretches: Sequence[Stretch], counts: Mapping[str, int], context: int, most: int) -> list[ClozeItem]:
     """Return up to `most` items, at most one per window, those with the smallest hashes."""
-    ranked: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)  # by letters: counts and words, ascending
+    ranked: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)  # by word length: (count, word), ascending
     for word, count in counts.items():
         if count >= LEAST_COUNT and len(word) >= CLOZE_LETTERS:
             ranked[len(word)].append((count, word))

@@ -170,7 +170,7 @@ class PerplexityRun:
         return self.part.record.with_suffix(".jsonl")
 
     def is_ready(self) -> bool:
-        """Whether the run has its last checkpoint."""
+        """Return whether the run has its last checkpoint."""
         return (self.layout.pretraining(self.measurement.run) / "done.json").exists()
 
     @cached_property

@@ -97,7 +97,7 @@ def relative(source: str) -> str:
         indent = " " * statement.col_offset
         names = ", ".join(ast.unparse(alias) for alias in statement.names)
         new = [f"from .{file_name(modules[0])} import {names}"]
-        if statement.module == PACKAGE:  # whole modules: the loader does not follow the first line, so add a second
+        if statement.module == PACKAGE:  # whole modules: the loader ignores the first line, so add a second
             new = []
             for alias, module in zip(statement.names, modules, strict=True):
                 name = file_name(module)
