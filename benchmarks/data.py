@@ -36,7 +36,7 @@ Outcome = dict[str, Any]
 """Figures from a child process."""
 
 FILES = 4
-MOST_TOKENS = 2**16  # size of the vocabulary
+MOST_TOKENS = 2**16  # largest size of the vocabulary
 ENDLESS = 10**9
 BERT_MASKING = Masking(rate=0.15, mask_share=0.8, random_share=0.1, final_rate=None)
 NEOBERT_MASKING = Masking(rate=0.2, mask_share=1.0, random_share=0.0, final_rate=None)
