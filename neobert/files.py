@@ -208,10 +208,7 @@ def read_json(path: Path, advice: str = "remove it to compute it again") -> Any:
     except (ValueError, RecursionError) as error:
         raise DamagedFile(f"{path} is not readable as JSON ({error}): {advice}") from error
     except OSError as error:
-        if error.errno not in (
-            errno.ELOOP,
-            errno.EISDIR,
-        ):  # others may be temporary, such as a file server that is away
+        if error.errno not in (errno.ELOOP, errno.EISDIR):  # others may be temporary: a server is away
             raise
         raise DamagedFile(f"{path} is no file ({error.strerror}): {advice}") from error
 

@@ -95,7 +95,7 @@ class Layout:
         return self.root / "claims" / name
 
     def meetings(self, key: str) -> Path:
-        """The rendezvous folder of the ranks of one job."""
+        """The rendezvous folder of the ranks of one attempt of a job."""
         return self.root / "meetings" / key
 
     def record_of(self, reference: str) -> Path:

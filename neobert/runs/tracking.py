@@ -254,9 +254,7 @@ class Trackio(Tracker):
         import trackio
 
         try:
-            return [
-                run for run in trackio.Api().runs(PROJECT) if run.name == self.run.name
-            ]  # trackio identifies runs by name
+            return [run for run in trackio.Api().runs(PROJECT) if run.name == self.run.name]  # found by name
         except ValueError:  # there is no such project yet
             return []
 
