@@ -34,9 +34,9 @@ TAIL_BYTES = 4096
 
 @dataclass(frozen=True)
 class Worker:
-    """Who holds a part of a run, or held it last and never released it.
+    """Process that holds a part of a run, or that held it last and never released it.
 
-    `unit` is the part's id, `heartbeat_seconds` the heartbeat's age.
+    `unit` is the part's id, `heartbeat_seconds` the age of the last heartbeat.
     """
 
     unit: str
@@ -49,7 +49,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Failure:
-    """The last failure of a part of a run; `unit` is the part's id."""
+    """Last failure of a part of a run; `unit` is the part's id."""
 
     unit: str
     name: str
@@ -71,17 +71,17 @@ class Progress:
 
 @dataclass(frozen=True)
 class Row:
-    """A run, or a corpus that a job was submitted for, as listings show it.
+    """Row of a listing: a run, or a corpus that a job was submitted for.
 
-    None: no file says. `stage` counts from 1; that of a study is the stage of its weights. `task` of an evaluation is
-    its protocol. `state` is the records' word: "submitted" is a waiting run that a SLURM job was submitted for and
-    nobody has begun since, "unreadable" one whose files are torn or of another version. `done` of `total` count
+    A field is None if no file contains it. `stage` counts from 1; for a study it is the stage of its weights. `task` of
+    an evaluation is its protocol. `state` follows the records: "submitted" is a waiting run with a SLURM job that has
+    not begun it yet, "unreadable" is one whose files are torn or of another version. `done` and `total` count
     `counted`. `loss` is the newest training loss of unfinished training, `heldout_loss` that of the record, both in
-    nats; `score` is that of a study's selected point. `seconds` is computing time so far. `gpu_hours` of unfinished
-    runs is known where their job says how many GPUs it has; of studies never, since their records do not tell.
-    `workers` are those at work and those that went silent; `heartbeat_at` (Unix seconds) is the last sign of anybody.
-    `job` and `submitted_at` (Unix seconds) are those of the newest submission. `logs` are relative to the folder of
-    runs, as is `folder`. `ladder` is the name of the file of one's own from which the run was planned.
+    nats; `score` is that of a study's selected point. `seconds` is computing time so far. `gpu_hours` of an unfinished
+    run is known if its job gives the number of GPUs; for studies it never is, since their records lack it. `workers`
+    are the active ones and those that went silent; `heartbeat_at` (Unix seconds) is the newest heartbeat. `job` and
+    `submitted_at` (Unix seconds) are those of the newest submission. `logs` and `folder` are relative to the folder of
+    runs. `ladder` is the name of the user's ladder file from which the run was planned.
     """
 
     kind: Kind

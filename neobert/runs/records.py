@@ -225,8 +225,8 @@ TASKS_IN_SUITE: Mapping[Category, int] = {  # paper, Table 4; CQADupstack's foru
 class EmbeddingConfig(Value):
     """One task on one encoder: after contrastive fine-tuning (Table 4) or as pre-trained (zero-shot, Figure 4).
 
-    `suite` is MTEB(eng, v1), also where the task is a part of v2, MTEB(eng, v2) for the tasks of v2 alone, or an honest
-    name for tasks of neither; `metric` is the task's main score.
+    `suite` is MTEB(eng, v1) for its tasks, also if they are in v2; MTEB(eng, v2) for tasks that are only in v2; or a
+    descriptive name for tasks of neither. `metric` is the task's main score.
     """
 
     task: str
@@ -239,19 +239,19 @@ class EmbeddingConfig(Value):
 
 
 class EmbeddingScores(Value):
-    """The main score, −1..1 as mteb gives it, and all metrics."""
+    """Main score, −1..1 as mteb returns it, and all metrics."""
 
     score: float = Field(ge=-1, le=1)
     metrics: dict[str, float]
 
 
 class HeldoutScore(Value):
-    """Loss on the held-out documents of a corpus under fixed masks, in one context (tokens); of pre-training's record.
+    """Loss on the held-out documents of a corpus under fixed masks, in one context (tokens).
 
-    `texts` names the set of documents, so that only losses on the same ones are compared. `tokens` and `text_bytes`
-    are what is shown of them, `loss` is in nats a predicted token; `neobert.evaluation.heldout` says how
-    `bits_per_byte` follows and what it can compare. `frequency_loss` is what frequencies of tokens alone give on the
-    same ones; None in records from before it was measured.
+    Part of the record of pre-training. `texts` identifies the set of documents; only losses on the same set are
+    compared. `tokens` and `text_bytes` measure what is shown of them. `loss` is in nats per predicted token;
+    `neobert.evaluation.heldout` explains `bits_per_byte` and what it can compare. `frequency_loss` is the loss of token
+    frequencies alone on the same documents; None in records from before it was measured.
     """
 
     corpus: str
@@ -267,9 +267,9 @@ class HeldoutScore(Value):
 
 
 class PerplexityConfig(Value):
-    """Where pseudo-perplexity was measured: a checkpoint behind a stage (from 0), on a text with a name.
+    """Setting of a pseudo-perplexity measurement: the checkpoint after a stage (from 0), on a named text.
 
-    `sampled_positions` is how many positions a document were masked; None for all. `same_documents` says that every
+    `sampled_positions` is the number of masked positions per document; None for all. `same_documents`: whether every
     length was measured on the same ones.
     """
 
@@ -280,7 +280,10 @@ class PerplexityConfig(Value):
 
 
 class PerplexityAtLength(Value):
-    """exp of the mean loss of tokens masked alone, at one length in tokens; `low` to `high` is the 95 % interval."""
+    """Pseudo-perplexity at one length in tokens: exp of the mean loss of tokens that are masked one at a time.
+
+    `low` to `high` is the 95 % interval.
+    """
 
     tokens: PositiveInt
     pseudo_perplexity: float = Field(ge=1)
@@ -306,8 +309,10 @@ ReadoutName = Literal["loss", "loss_80_10_10", "words", "cloze", "pairs"]
 
 
 class ReadoutConfig(Value):
-    """What was read out of a checkpoint behind a stage (from 0), in a context of so many tokens. `items` names the
-    texts and items: only records with equal ones are compared."""
+    """Setting of a readout: the checkpoint after a stage (from 0), and the context in tokens.
+
+    `items` identifies the texts and items: only records with the same ones are compared.
+    """
 
     readout: ReadoutName
     stage: NonNegativeInt
@@ -316,12 +321,12 @@ class ReadoutConfig(Value):
 
 
 class ReadoutScore(Value):
-    """A readout on the held-out text of one corpus: `value` is the sum of all numerators over that of all denominators.
+    """Readout on the held-out text of one corpus: `value` is the sum of numerators over the sum of denominators.
 
-    `numerators` and `denominators` have a number a unit (a stretch of text, or an item), in the order of the items:
-    float32, and int32 or None where all are 1, little-endian, compressed by zlib, in base64. Of losses these are nats
-    and predicted tokens, of words bits and bytes of the masked words, of cloze items and pairs 1 for a right answer.
-    `groups` are values of some of the units: accuracy by grammatical rule.
+    `numerators` (float32) and `denominators` (int32, or None if all are 1) have one number per unit (a stretch of text,
+    or an item), in the order of the items: little-endian, compressed by zlib, in base64. For losses these are nats and
+    predicted tokens; for words, bits and bytes of the masked words; for cloze items and pairs, 1 for a right answer.
+    `groups` are values on some of the units: accuracy by grammatical rule.
     """
 
     value: float

@@ -41,8 +41,8 @@ RUN_FILE_WORDS: Mapping[Kind, tuple[RunKind, str]] = {
 
 
 class SourceSpecification(Value):
-    """Where the bytes come from: a name or folder that `open_source` understands, how much synthetic text, and which
-    files or folders hold texts that no pair may share."""
+    """Source of the data: a name or folder for `open_source`, the number of synthetic documents, and the files or
+    folders with texts that no pair may share (`unseen`)."""
 
     name: str
     synthetic_documents: PositiveInt
@@ -50,14 +50,14 @@ class SourceSpecification(Value):
 
 
 class Execution(Value):
-    """Where and how fast a run is executed; nothing in here decides a result.
+    """How a run is executed; nothing in it affects a result.
 
-    `engine` says how processes share a model: not at all (single), each with a whole copy (ddp), or with the state of
-    the optimizer (zero1) and the gradients too (zero2) split between them. With one process all of them are the same.
-    `compile` says whether models are compiled; auto does where that earns itself back. Of `trace_steps` steps behind
-    the first few a trace is written. `deterministic` lets a GPU sum in one order, at some cost. `heldout` says on
-    which corpora of the source the held-out loss is measured, and `heldout_context` in which context (tokens) beside
-    each run's own, so that runs of other contexts can be compared.
+    `engine` is how processes share a model: not at all (single), each with a full copy (ddp), with the optimizer state
+    sharded (zero1), or with the gradients sharded too (zero2). With one process all are the same. `compile` is whether
+    models are compiled; auto compiles if that saves time. A trace is written of `trace_steps` steps after the first
+    few. `deterministic` makes a GPU sum in a fixed order, at some cost. `heldout` is on which corpora of the source the
+    held-out loss is measured, and `heldout_context` a second context (tokens) for it, so that runs with different
+    contexts can be compared.
     """
 
     threads: PositiveInt
@@ -86,7 +86,7 @@ class Execution(Value):
 
 
 class RunFile(Value):
-    """What run.json holds: enough to run the work alone. `numerics` are the versions that named it."""
+    """Content of run.json: everything needed to do the work. `numerics` are the versions hashed in its id."""
 
     kind: RunKind
     id: str

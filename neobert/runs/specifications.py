@@ -38,10 +38,10 @@ def pretraining_of(weights: str) -> tuple[str, ...]:
 
 
 class PretrainingRun(Training):
-    """One stage of pre-training. `recipe.stages` ends with this stage; earlier ones are in `previous`.
+    """One stage of pre-training. `recipe.stages` ends with this stage; `previous` is the id of the run before it.
 
-    `position_table` is the size of a learned position table in tokens (the longest context of *all* stages of the
-    variant), None with rotary positions, where later stages decide nothing about earlier ones.
+    `position_table` is the size of a learned position table in tokens: the longest context of *all* stages of the
+    variant. It is None with rotary positions, where later stages do not affect earlier ones.
     """
 
     recipe: Pretraining
@@ -160,8 +160,8 @@ class Start(Value):
 class GlueStudy(Work):
     """A grid of fine-tuning trials of one task on one pre-trained model with one seed.
 
-    `weights` is the id of a pre-training run, or of an external model (`neobert.external`). `pruning` is None;
-    earlier versions could prune a grid, whose trials then depend on each other: such a study is refused.
+    `weights` is the id of a pre-training run, or of an external model (`neobert.external`). `pruning` is always None:
+    studies that earlier versions pruned are refused, since their trials depend on each other.
     """
 
     task: str
@@ -300,9 +300,9 @@ class Trial(Part):
 
 
 class PairSet(Value):
-    """A data set of pairs as a run reads it.
+    """Data set of pairs, as read by a run.
 
-    origin: identifies its bytes. texts_per_pair: how many texts of a step one pair counts for; None counts its own.
+    origin: identifies its bytes. texts_per_pair: number of texts that a pair counts as in a step; None: those it has.
     """
 
     name: str
@@ -314,7 +314,7 @@ class PairSet(Value):
 class ContrastiveRun(Training):
     """Contrastive fine-tuning of one encoder.
 
-    `weights` is the id of a pre-training run, or of an external model (`neobert.external`), which reads at most
+    `weights` is the id of a pre-training run, or of an external model (`neobert.external`). The encoder reads at most
     `context` tokens.
     """
 
@@ -395,10 +395,10 @@ class ContrastiveRun(Training):
 
 
 class TaskOnData(Value):
-    """A task of embeddings as it is measured: `neobert.data.mteb_tasks.EmbeddingTask` with its data.
+    """Embedding task with its data (see `neobert.data.mteb_tasks.EmbeddingTask`).
 
-    `origin` identifies the data; `prompts` are the texts put before an encoder's inputs ("query", "document"), none
-    where there are none.
+    `origin` identifies the data. `prompts` are the texts put before an encoder's inputs ("query", "document"); it may
+    be empty.
     """
 
     name: str
@@ -412,11 +412,12 @@ class TaskOnData(Value):
 
 
 class MeasuredEncoder(Value):
-    """The encoder behind scores.
+    """Encoder whose embeddings are evaluated.
 
-    `weights` is the id of a contrastive run, or where there was none (zero-shot) that of `pretraining`: a run, or an
-    external model (`neobert.external`). Texts are cut to `context` tokens, specials included. `seed` tells equal
-    encoders of other seeds apart. Vectors are computed in `precision` on every device.
+    `pretraining` is the id of a pre-training run, or of an external model (`neobert.external`). `weights` is the id of
+    a contrastive run, or equals `pretraining` without one (zero-shot). Texts are cut to `context` tokens, including
+    special tokens. `seed` distinguishes encoders that are otherwise equal. Vectors are computed in `precision` on every
+    device.
     """
 
     weights: str
@@ -470,7 +471,7 @@ class EmbeddingRun(Value):
 
 
 class EmbeddingEvaluation(Evaluation):
-    """The tasks that one encoder is to be measured on."""
+    """Evaluation of one encoder on a set of embedding tasks."""
 
     encoder: MeasuredEncoder
     tasks: tuple[TaskOnData, ...]
@@ -561,7 +562,7 @@ class ReadoutRun(Value):
 
 
 class ReadoutEvaluation(Evaluation):
-    """The readouts that one finished stage of pre-training is to be measured by."""
+    """Readouts of one finished stage of pre-training."""
 
     readouts: tuple[ReadoutName, ...]
     weights: str
