@@ -19,7 +19,7 @@ import torch
 
 from ablations.ladders import variants
 from ablations.launch.costs import PRETENDED_PEAKS, step_id
-from benchmarks.contenders import SEED
+from benchmarks.contenders import SEED, pretraining_engine
 from benchmarks.data import random_corpus
 from benchmarks.pretended_cuda import pretended_cuda, pretending_process
 from neobert.command_line import guarded, parser_from
@@ -32,8 +32,6 @@ from neobert.files import replace_file
 from neobert.model.build import build_masked_language_model
 from neobert.model.size import MicroBatchShape, training_memory
 from neobert.recipe import Pretraining
-from neobert.training.engine import Engine
-from neobert.training.pretraining import summed_loss
 
 GPU = torch.device("cuda", 0)
 MICRO_BATCH_TOKENS = (1 << 15, 1 << 16)
@@ -69,9 +67,7 @@ def peak_of_step(recipe: Pretraining, position_table: int, rows: int) -> int:
         with GPU:
             model = build_masked_language_model(recipe.model, position_table)
         model.train()
-        engine = Engine(
-            model, summed_loss, lambda batch: batch.predicted_tokens, recipe.optimization, recipe.precision, GPU
-        )
+        engine = pretraining_engine(model, recipe, GPU)
         batch = collate(packed, documents.corpus, recipe.masking, flat=True).to(GPU)
         engine.step([batch, batch], recipe.optimization.peak_learning_rate)
         with gpu.counted() as counts:

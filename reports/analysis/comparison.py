@@ -94,8 +94,8 @@ def compare_numbers(group: Group, stored: StoredPredictions) -> pd.DataFrame:
         [*_averages(group), *_printed_changes(group, stored), *_checkpoints(group)],
         columns=["published_in", "number", "unit", "ours", "paper", "tolerance", "obstacle", "caveat", "records"],
     )
-    told = [_tell(each) for each in numbers.itertuples()]
-    numbers["verdict"], numbers["why"] = [verdict for verdict, _ in told], [why for _, why in told]
+    judged = [_judge_row(each) for each in numbers.itertuples()]
+    numbers["verdict"], numbers["why"] = [verdict for verdict, _ in judged], [why for _, why in judged]
     return numbers.assign(difference=numbers.ours - numbers.paper)[COLUMNS]
 
 
@@ -104,7 +104,7 @@ Number = tuple[str, str, str, float, float, float, str, str, str]
 the tolerance, records)."""
 
 
-def _tell(number: Any) -> tuple[str, str]:
+def _judge_row(number: Any) -> tuple[str, str]:
     """Return the verdict on a number, and its explanation."""
     if number.obstacle.startswith("scale"):
         return "not comparable at this scale", number.obstacle

@@ -205,9 +205,9 @@ def forest_of_deltas(
         columns.append((measured, _unit(delta.quantity) + told_ratio))
     cells: dict[tuple[int, int], Strip | str] = {}
     for delta in deltas:
+        if (delta.variant, delta.base) not in pairs:
+            continue
         for place, other in enumerate(told.values()):
-            if (delta.variant, delta.base) not in pairs:
-                continue
             if delta.measured == other.measured or (delta.comparison is None and delta.quantity == other.quantity):
                 cells[pairs.index((delta.variant, delta.base)), place] = _strip(delta, group)
     lines = [
