@@ -46,7 +46,6 @@ from tests.support.small_models import FORMS, language_model
 from tests.support.tiny_runs import (
     Trainable,
     claimed,
-    reference,
     tiny_model,
     tiny_run,
     tiny_stage,
@@ -212,7 +211,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Trainable:
     """A folder with a run of seconds that is done."""
     root, run = tmp_path_factory.mktemp("runs"), tiny_run()
     write_tiny_run(root, run)
-    assert work(root, reference(run)) == EXIT_DONE
+    assert work(root, run.reference) == EXIT_DONE
     return root, run
 
 

@@ -25,7 +25,7 @@ from neobert.identity import plain
 from neobert.model.build import build_masked_language_model
 from neobert.runs.records import publish_record, sealed
 from tests.support.exported_runs import m0_folder, write_checkpoints
-from tests.support.tiny_runs import STEPS, finish, reference, tiny_run, tiny_stage, write_tiny_run
+from tests.support.tiny_runs import STEPS, finish, tiny_run, tiny_stage, write_tiny_run
 from tests.support.tree_copy import REPOSITORY
 
 
@@ -35,7 +35,7 @@ def trained(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     run = tiny_run()
     folder = write_tiny_run(root, run)
-    finish(root, reference(run))
+    finish(root, run.reference)
     return folder
 
 

@@ -18,7 +18,6 @@ from tests.support.tiny_runs import (
     beside,
     curve,
     finish,
-    reference,
     tiny_model,
     tiny_run,
     tiny_stage,
@@ -102,7 +101,7 @@ def training(tmp_path: Path, corpus: Path) -> "Iterator[Callable[[], tuple[subpr
         root = beside(tmp_path / "runs", corpus)
         run = tiny_run(stages=(tiny_stage(steps=100_000, decay_steps=50_000),))
         folder = write_tiny_run(root, run, processes=2, checkpoint_interval_steps=100_000)
-        command = [sys.executable, "-c", PARENT, str(root), "1", reference(run)]
+        command = [sys.executable, "-c", PARENT, str(root), "1", run.reference]
         started.append(subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True))
         wait_for_steps(root, run, 3)
         return started[0], folder
@@ -295,13 +294,13 @@ def test_a_command_under_fire_ends_with_the_bits_of_an_undisturbed_one(
     calm, root = beside(tmp_path / "calm", corpus), beside(tmp_path / "runs", corpus)
     for folder in (calm, root):
         write_tiny_run(folder, run, processes=processes, checkpoint_interval_steps=20)
-    finish(calm, reference(run))
-    command = [sys.executable, "-c", PARENT, str(root), "1", reference(run)]
+    finish(calm, run.reference)
+    command = [sys.executable, "-c", PARENT, str(root), "1", run.reference]
     starts, chance = root / "starts.jsonl", random.Random(processes)
     for number in range(FIRES):
         disturb(command, starts, chance, at_work=number % 4 > 0)
     assert len(list(read_lines(starts))) >= FIRES // 2, "the run ended before it could be disturbed: give it more steps"
     assert subprocess.run(command, cwd=REPOSITORY, check=False).returncode == 0
     name = f"checkpoints/step-{1000:08d}/model.safetensors"
-    assert (root / reference(run) / name).read_bytes() == (calm / reference(run) / name).read_bytes()
+    assert (root / run.reference / name).read_bytes() == (calm / run.reference / name).read_bytes()
     assert curve(root, run) == curve(calm, run)

@@ -205,8 +205,3 @@ def work(root: Path, *references: str) -> int:
     layout = Layout(root)
     parts = [part for each in references for part in open_parts(layout, each)]
     return Worker(layout, parts, StopRequest()).run()
-
-
-def reference(run: PretrainingRun) -> str:
-    """How a worker is told about a run."""
-    return f"pretraining/{run.id}"

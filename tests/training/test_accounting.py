@@ -25,7 +25,6 @@ from tests.support.tiny_runs import (
     beside,
     finish,
     record,
-    reference,
     tiny_model,
     tiny_run,
     trainer_of,
@@ -50,7 +49,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, runs: Runs) -> Path:
     root = tmp_path_factory.mktemp("finished")
     for run in runs.values():
         write_tiny_run(root, run)
-    finish(root, *map(reference, runs.values()))
+    finish(root, *(run.reference for run in runs.values()))
     return root
 
 
@@ -170,7 +169,7 @@ def test_a_trace_holds_the_phases_of_its_steps_and_neither_it_nor_deterministic_
 ) -> None:
     root, run = beside(tmp_path / "traced", finished), runs["padded"]
     folder = write_tiny_run(root, run, trace_steps=TRACED_STEPS, deterministic=True)
-    said = finish(root, reference(run))
+    said = finish(root, run.reference)
     path = folder / "attempts" / "000001" / "trace.json"
     assert f"the trace of steps 4 to {3 + TRACED_STEPS} lies in {path}" in said
     events = json.loads(path.read_text())["traceEvents"]

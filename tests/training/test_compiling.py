@@ -36,7 +36,6 @@ from tests.support.tiny_runs import (
     finish,
     kill_after,
     record,
-    reference,
     tiny_model,
     tiny_run,
     tiny_stage,
@@ -180,7 +179,7 @@ def test_drill_kill_9_of_a_compiled_run_changes_nothing(corpus: Path, tmp_path: 
         write_tiny_run(root, run, compile="on")
     kill_after(roots[1], run, 7, seconds=600)
     for root in roots:
-        finish(root, reference(run))
+        finish(root, run.reference)
         assert record(root, run)["compiled"]
     assert curve(roots[0], run) == curve(roots[1], run)
     assert_equal_weights(*roots, run)
@@ -253,7 +252,7 @@ def test_on_fails_without_a_compiler_in_one_sentence(corpus: Path, tmp_path: Pat
     root, run = beside(tmp_path / "on", corpus), compiled_run()
     write_tiny_run(root, run, compile="on")
     absent = {"CXX": str(tmp_path / "no-such-compiler"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(root), reference(run)]
+    command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(root), run.reference]
     ended = subprocess.run(command, env=os.environ | absent, capture_output=True, text=True, check=False, timeout=300)
     said = ended.stderr
     assert ended.returncode == 1 and said.count("\n") == 1

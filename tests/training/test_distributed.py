@@ -30,7 +30,6 @@ from tests.support.tiny_runs import (
     ends,
     finish,
     record,
-    reference,
     slurm_tasks,
     tiny_model,
     tiny_run,
@@ -99,7 +98,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Trainable:
     """A run without dropout, finished by two processes of this machine."""
     root, run = tmp_path_factory.mktemp("local"), tiny_run(model=tiny_model(dropout=0.0))
     write_tiny_run(root, run, processes=2)
-    finish(root, reference(run))
+    finish(root, run.reference)
     return root, run
 
 
@@ -169,7 +168,7 @@ def test_two_tasks_of_slurm_train_stage_after_stage_as_local_processes_do(local:
         previous=run, model=run.recipe.model, stages=(tiny_stage(steps=2, warmup_steps=0, decay_steps=0),)
     )
     write_tiny_run(root, second)
-    codes, said = ends(slurm_tasks(root, reference(run), reference(second), count=2))
+    codes, said = ends(slurm_tasks(root, run.reference, second.reference, count=2))
     assert codes == [0, 0], said
     assert curve(root, run) == curve(local[0], run)
     assert_equal_weights(root, local[0], run)
@@ -180,14 +179,14 @@ def test_two_tasks_of_slurm_train_stage_after_stage_as_local_processes_do(local:
 def test_four_tasks_of_which_two_get_no_rows_train_the_same(local: Trainable, apart: Trainable) -> None:
     """8 rows a step in micro-batches of 4: losses agree with two processes to 1e-5 relative."""
     root, run = apart
-    codes, said = ends(slurm_tasks(root, reference(run), count=4))
+    codes, said = ends(slurm_tasks(root, run.reference, count=4))
     assert codes == [0, 0, 0, 0], said
     assert curve(root, run) == pytest.approx(curve(local[0], run), rel=1e-5)
 
 
 def test_of_two_copies_of_a_job_one_trains_and_its_tasks_do_not_mix(local: Trainable, apart: Trainable) -> None:
     root, run = apart
-    copies = [slurm_tasks(root, reference(run), count=2, nodes=nodes) for nodes in ("node[1-2]", "node[2-3]")]
+    copies = [slurm_tasks(root, run.reference, count=2, nodes=nodes) for nodes in ("node[1-2]", "node[2-3]")]
     codes, said = ends([process for copy in copies for process in copy])
     assert codes == [0, 0, 0, 0], said
     assert said == "", "a rank joined another attempt"
@@ -199,15 +198,15 @@ def test_two_processes_give_the_losses_of_one_and_take_over_in_the_middle(local:
     """Gloo on CPU: losses agree to 1e-5 relative without dropout; a run begun alone goes on with two, same order."""
     run, alone = local[1], beside(tmp_path / "alone", local[0])
     write_tiny_run(alone, run)
-    assert work(alone, reference(run)) == 0
+    assert work(alone, run.reference) == 0
     assert curve(local[0], run) == pytest.approx(curve(alone, run), rel=1e-5)
-    lines = [read_lines(root / reference(run) / "metrics.jsonl") for root in (alone, local[0])]
+    lines = [read_lines(root / run.reference / "metrics.jsonl") for root in (alone, local[0])]
     assert all(one.get("real_tokens") == two.get("real_tokens") for one, two in zip(*lines, strict=True))
     mixed = beside(tmp_path / "mixed", local[0])
     folder = write_tiny_run(mixed, run) / "checkpoints"
     folder.mkdir()
-    (folder / "step-00000020").symlink_to(alone / reference(run) / "checkpoints" / "step-00000020")
-    codes, said = ends(slurm_tasks(mixed, reference(run), count=2))
+    (folder / "step-00000020").symlink_to(alone / run.reference / "checkpoints" / "step-00000020")
+    codes, said = ends(slurm_tasks(mixed, run.reference, count=2))
     assert codes == [0, 0], said
     assert curve(mixed, run) == pytest.approx(curve(alone, run)[20:], rel=1e-5)
 
@@ -215,27 +214,27 @@ def test_two_processes_give_the_losses_of_one_and_take_over_in_the_middle(local:
 def test_a_stop_that_reaches_one_rank_alone_ends_all_after_the_same_step(local: Trainable, apart: Trainable) -> None:
     root, run = apart
     write_tiny_run(root, run, checkpoint_interval_steps=1000)
-    tasks = slurm_tasks(root, reference(run), count=2)
+    tasks = slurm_tasks(root, run.reference, count=2)
     wait_for_steps(root, run, 2)
     for number in (signal.SIGSTOP, signal.SIGUSR2, signal.SIGCONT):  # the pause keeps the run from ending meanwhile
         tasks[1].send_signal(number)
     codes, said = ends(tasks)
     assert codes == [75, 0] and "saved after step" in said, said
-    last = [line["step"] for line in read_lines(root / reference(run) / "attempts" / "000001" / "metrics.jsonl")][-1]
-    assert last < STEPS and (root / reference(run) / "checkpoints" / f"step-{last:08d}").exists()
-    codes, said = ends(slurm_tasks(root, reference(run), count=2, job="8"))
+    last = [line["step"] for line in read_lines(root / run.reference / "attempts" / "000001" / "metrics.jsonl")][-1]
+    assert last < STEPS and (root / run.reference / "checkpoints" / f"step-{last:08d}").exists()
+    codes, said = ends(slurm_tasks(root, run.reference, count=2, job="8"))
     assert codes == [0, 0], said
     assert_equal_weights(root, local[0], run)
 
 
 def test_a_killed_rank_fails_the_attempt_and_the_next_start_goes_on(local: Trainable, apart: Trainable) -> None:
     root, run = apart
-    tasks = slurm_tasks(root, reference(run), count=2)
+    tasks = slurm_tasks(root, run.reference, count=2)
     wait_for_steps(root, run, 7)
     tasks[1].kill()
     codes, said = ends(tasks)
-    assert codes == [1, -signal.SIGKILL] and (root / reference(run) / "error.json").exists(), said
-    codes, said = ends(slurm_tasks(root, reference(run), count=2, job="8"))
+    assert codes == [1, -signal.SIGKILL] and (root / run.reference / "error.json").exists(), said
+    codes, said = ends(slurm_tasks(root, run.reference, count=2, job="8"))
     assert codes == [0, 0], said
     assert_equal_weights(root, local[0], run)
 
@@ -247,7 +246,7 @@ def test_ranks_in_a_collective_that_hangs_end_when_another_has_failed(
 ) -> None:
     """As NCCL's does, which waits for a rank that is gone. The error of the rank that failed is left for status."""
     root, run = apart
-    command = [sys.executable, "-c", HANGING, str(root), reference(run), str(rank), str(can_be_aborted)]
+    command = [sys.executable, "-c", HANGING, str(root), run.reference, str(rank), str(can_be_aborted)]
     step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "OMP_NUM_THREADS": "1"}
     tasks = [
         subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, **step, "SLURM_PROCID": str(number)})
@@ -255,7 +254,7 @@ def test_ranks_in_a_collective_that_hangs_end_when_another_has_failed(
     ]
     said = [task.communicate(timeout=200)[1].decode() for task in tasks]
     assert [task.returncode for task in tasks] == [1, 1], said
-    error = read_json(root / reference(run) / "error.json")
+    error = read_json(root / run.reference / "error.json")
     assert "the gradient is lost" in error["error"] and error["exit_code"] == 1
 
 

@@ -38,7 +38,6 @@ from tests.support.tiny_runs import (
     finish,
     kill_after,
     record,
-    reference,
     tiny_model,
     tiny_recipe,
     tiny_run,
@@ -78,7 +77,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Trainable:
     """A finished run and its folder; its corpus serves the others."""
     root, run = tmp_path_factory.mktemp("undisturbed"), tiny_run()
     write_tiny_run(root, run)
-    finish(root, reference(run))
+    finish(root, run.reference)
     return root, run
 
 
@@ -119,7 +118,7 @@ def test_the_loss_is_measured_on_all_corpora_where_that_is_wanted(undisturbed: T
     """Own training and own loss stay what they are; the other corpus is measured as a run on it measures its own."""
     root, run = undisturbed
     folder = write_tiny_run(tmp_path, run, heldout="all", heldout_context=16)
-    assert work(tmp_path, reference(run)) == 0
+    assert work(tmp_path, run.reference) == 0
     assert_equal_weights(root, tmp_path, run)
     losses = record(tmp_path, run)["scores"]["heldout_loss"]
     assert losses.keys() == {"web", "wikibook"}
@@ -142,7 +141,7 @@ def test_the_loss_is_measured_on_all_corpora_where_that_is_wanted(undisturbed: T
 def test_a_finished_run_is_not_started_again(undisturbed: Trainable) -> None:
     root, run = undisturbed
     starts = (root / "starts.jsonl").read_text()
-    assert work(root, reference(run)) == 0
+    assert work(root, run.reference) == 0
     assert (root / "starts.jsonl").read_text() == starts
 
 
@@ -173,7 +172,7 @@ def test_a_damaged_line_is_set_aside_and_the_run_closes_without_it(
     )
     damaged = content.replace(line, line.replace(b'"loss": ', b'"loss": 1', 1))
     path.write_bytes(damaged)
-    assert work(root, reference(run)) == 0
+    assert work(root, run.reference) == 0
     assert f"{path} has damaged lines" in capsys.readouterr().err
     assert path.with_name("metrics.jsonl.damaged-1").read_bytes() == damaged
     whole = [line for line in metrics(undisturbed[0], run) if not (line["step"] == step and "loss" in line)]
@@ -203,7 +202,7 @@ def test_a_damaged_last_checkpoint_is_trained_again_and_no_earlier_one_stands_fo
             start(*(layout, run.id) if start is last_checkpoint else ())
         assert state_of(layout, run) == "waiting" and (folder / "done.json.damaged-1").exists()
     assert path.parent.with_name(f"{path.parent.name}.damaged-1").is_dir()
-    assert work(root, reference(run)) == 0
+    assert work(root, run.reference) == 0
     assert_equal_runs(undisturbed[0], root, run)
     newest = max(folder.glob("attempts/*/metrics.jsonl"))
     assert [line["step"] for line in read_lines(newest) if "loss" in line] == [21, 22, 23, 24]
@@ -217,7 +216,7 @@ def test_a_changed_record_is_no_record_and_its_run_is_closed_again(
     whole = (undisturbed[0] / "pretraining" / run.id / "done.json").read_text()
     path.write_text(whole.replace('"training_loss": ', '"training_loss": 1'))
     assert state_of(layout, run) == "waiting"
-    assert work(root, reference(run)) == 0
+    assert work(root, run.reference) == 0
     assert_equal_runs(undisturbed[0], root, run)
     assert path.with_name("done.json.damaged-1").exists() and state_of(layout, run) == "done"
 
@@ -226,9 +225,9 @@ def test_a_changed_record_is_no_record_and_its_run_is_closed_again(
 def test_kill_9_at_any_step_changes_nothing(undisturbed: Trainable, prepared: Trainable, steps: int) -> None:
     root, run = prepared
     kill_after(root, run, steps)
-    assert work(root, reference(run)) == 0
+    assert work(root, run.reference) == 0
     assert_equal_runs(undisturbed[0], root, run)
-    resumed = list(read_lines(root / reference(run) / "attempts" / "000002" / "metrics.jsonl"))
+    resumed = list(read_lines(root / run.reference / "attempts" / "000002" / "metrics.jsonl"))
     assert resumed[0]["step"] > (0 if steps < 5 else 5), "it started from the beginning"
 
 
@@ -238,14 +237,14 @@ def test_kill_9_during_a_save_changes_nothing(undisturbed: Trainable, prepared: 
     folder = root / "pretraining" / run.id / "checkpoints"
     seen = 0
     for _ in range(4):
-        process = worker(root, reference(run))
+        process = worker(root, run.reference)
         while process.poll() is None and not list(folder.glob("*.tmp-*")):
             time.sleep(0.0005)
         seen += process.poll() is None
         process.send_signal(signal.SIGKILL)
         process.communicate()
     assert seen >= 1
-    assert work(root, reference(run)) == 0
+    assert work(root, run.reference) == 0
     assert_equal_runs(undisturbed[0], root, run)
 
 
@@ -256,9 +255,9 @@ def test_a_killed_run_under_another_optimizer_changes_nothing(undisturbed: Train
     roots = [beside(tmp_path / name, undisturbed[0]) for name in ("whole", "killed")]
     for root in roots:
         write_tiny_run(root, run)
-    assert work(roots[0], reference(run)) == 0
+    assert work(roots[0], run.reference) == 0
     kill_after(roots[1], run, 12)
-    assert work(roots[1], reference(run)) == 0
+    assert work(roots[1], run.reference) == 0
     assert_equal_runs(roots[0], roots[1], run)
     losses = curve(roots[0], run)
     assert losses[-1] < losses[0] and losses != curve(undisturbed[0], undisturbed[1])
@@ -270,22 +269,22 @@ def test_drill_kill_9_at_random_moments(undisturbed: Trainable, prepared: Traina
     root, run = prepared
     draw = random.Random(0)
     for _ in range(20):
-        process = worker(root, reference(run))
+        process = worker(root, run.reference)
         time.sleep(draw.uniform(0.5, 4.0))
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    finish(root, reference(run))
+    finish(root, run.reference)
     assert_equal_runs(undisturbed[0], root, run)
 
 
 def test_a_stop_signal_saves_and_the_next_start_goes_on(undisturbed: Trainable, prepared: Trainable) -> None:
     root, run = prepared
-    process = worker(root, reference(run))
+    process = worker(root, run.reference)
     wait_for_steps(root, run, 2)
     process.terminate()
     said = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 75 and "saved after step" in said
-    assert work(root, reference(run)) == 0
+    assert work(root, run.reference) == 0
     assert_equal_runs(undisturbed[0], root, run)
 
 
@@ -302,7 +301,7 @@ def test_a_worker_that_is_asked_to_stop_just_before_training_trains_no_step(
 
 def test_two_workers_train_a_run_once(prepared: Trainable) -> None:
     root, run = prepared
-    processes = [worker(root, reference(run)) for _ in range(2)]
+    processes = [worker(root, run.reference) for _ in range(2)]
     for process in processes:
         process.communicate(timeout=120)
     assert [process.returncode for process in processes] == [0, 0]
@@ -352,8 +351,8 @@ def test_a_stage_waits_for_the_one_before_it(prepared: Trainable) -> None:
     root, first = prepared
     second = tiny_run(previous=first, stages=(tiny_stage(steps=2, warmup_steps=0, decay_steps=0),))
     write_tiny_run(root, second)
-    assert work(root, reference(second)) == 1
-    assert work(root, reference(second), reference(first)) == 0
+    assert work(root, second.reference) == 1
+    assert work(root, second.reference, first.reference) == 0
     assert record(root, second)["inputs"]["previous"] == first.id
 
 
@@ -382,12 +381,12 @@ def test_a_failed_unit_leaves_its_traceback_and_is_tried_again(
     folder = root / "pretraining" / run.id
     broken = folder / "checkpoints"
     broken.write_text("a file where a folder belongs")
-    code = work(root, reference(run))
+    code = work(root, run.reference)
     error = json.loads((folder / "error.json").read_text())
     assert code == 1 and "FileExistsError" in error["error"] and "Traceback" in error["traceback"]
     assert run.id in capsys.readouterr().err
     broken.unlink()
-    assert work(root, reference(run)) == 0
+    assert work(root, run.reference) == 0
     assert not (folder / "error.json").exists()
 
 
@@ -415,7 +414,7 @@ def test_a_damaged_shard_is_made_again(
 def test_a_run_that_lost_its_claim_publishes_nothing(prepared: Trainable) -> None:
     """A zombie: another worker takes the unit over while this one is paused; nothing of the first is published."""
     root, run = prepared
-    process = worker(root, reference(run))
+    process = worker(root, run.reference)
     wait_for_steps(root, run, 2)
     process.send_signal(signal.SIGSTOP)
     claims = Layout(root).claims(run.id)

@@ -21,7 +21,6 @@ from tests.support.tiny_runs import (
     ends,
     final_weights,
     record,
-    reference,
     slurm_tasks,
     tiny_model,
     tiny_run,
@@ -60,7 +59,7 @@ def finished(imported: None, tmp_path_factory: pytest.TempPathFactory) -> Finish
 
 def train(root: Path, run: PretrainingRun, processes: int = 2) -> None:
     """As tasks of SLURM, whose processes start sooner than those of a worker."""
-    codes, said = ends(slurm_tasks(root, reference(run), count=processes))
+    codes, said = ends(slurm_tasks(root, run.reference, count=processes))
     assert codes == [0] * processes, said
 
 
@@ -88,7 +87,7 @@ def test_checkpoints_hold_the_same_tensors_whatever_the_engine(finished: Finishe
     """By name, shape, type and, to 1e-4 of the largest, value."""
     roots, run = finished
     for file in ("model.safetensors", "optimizer.safetensors"):
-        ours, *others = (load_file(roots[engine] / reference(run) / "checkpoints" / LATE / file) for engine in ENGINES)
+        ours, *others = (load_file(roots[engine] / run.reference / "checkpoints" / LATE / file) for engine in ENGINES)
         for theirs in others:
             assert theirs.keys() == ours.keys()
             for name, tensor in ours.items():
@@ -109,7 +108,7 @@ def test_a_run_goes_on_under_another_engine(
     root = beside(tmp_path / "mixed", roots["ddp"])
     folder = write_tiny_run(root, run, engine=continued, micro_batch_tokens=64)
     (folder / "checkpoints").mkdir()
-    (folder / "checkpoints" / LATE).symlink_to(roots[begun] / reference(run) / "checkpoints" / LATE)
+    (folder / "checkpoints" / LATE).symlink_to(roots[begun] / run.reference / "checkpoints" / LATE)
     train(root, run, processes)
     assert curve(root, run) == pytest.approx(curve(roots[begun], run)[20:], rel=1e-5)
 
@@ -119,7 +118,7 @@ def test_a_killed_run_goes_on_bit_for_bit(finished: Finished, tmp_path: Path) ->
     roots, run = finished
     root = beside(tmp_path / "killed", roots["ddp"])
     write_tiny_run(root, run, engine="zero2", micro_batch_tokens=64)
-    tasks = slurm_tasks(root, reference(run), count=2)
+    tasks = slurm_tasks(root, run.reference, count=2)
     wait_for_steps(root, run, 12)
     for task in tasks:
         task.kill()
