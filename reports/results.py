@@ -69,10 +69,10 @@ def _parts(findings: Findings) -> Iterator[str]:
 
 
 def _pivot(deltas: Sequence[Delta]) -> str:
-    """Return a line per step and a column per quantity: the mean difference, its 95 % interval, the verdict."""
+    """Return a line per compared step and a column per quantity: mean difference, 95 % interval, verdict."""
     units = {delta.measured: QUANTITIES[delta.quantity].unit for delta in deltas if delta.comparison}
     cells = {(delta.variant, delta.base, delta.measured): _cell(delta) for delta in deltas}
-    pairs = dict.fromkeys((delta.variant, delta.base) for delta in deltas)
+    pairs = dict.fromkeys((delta.variant, delta.base) for delta in deltas if delta.comparison)
     lines = [
         (f"{variant} − {base}", *(cells.get((variant, base, measured), DASH) for measured in units))
         for variant, base in pairs

@@ -1,7 +1,8 @@
-"""The answer of a study in three sentences, derived from the verdicts of the ladder's deltas."""
+"""The answer of a study in a few sentences, derived from the verdicts of the ladder's deltas."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from neobert.errors import name_first
 from reports.analysis.inference import SEEDS_FOR_A_CLAIM
@@ -14,19 +15,20 @@ CHANGES = ("higher", "lower")
 
 
 def answer(deltas: Sequence[Delta]) -> tuple[str, str, str]:
-    """Return three sentences: the claims in the held-out loss with most claims and comparisons, the claims in GLUE, and
-    the undecided steps."""
+    """Return three answers: the claims in held-out loss, a sentence for each corpus with claims, or one for the corpus
+    with most comparisons; the claims in GLUE; the undecided steps."""
     steps = [delta for delta in deltas if delta.design == LADDER]
     by_loss: dict[str, list[Delta]] = defaultdict(list)
     for delta in steps:
         if delta.quantity == "loss" and delta.comparison is not None:
             by_loss[delta.measured].append(delta)
-    of_loss = max(by_loss.values(), key=lambda each: (len(list(filter(_claim, each))), len(each)), default=[])
+    losses = [each for each in by_loss.values() if any(map(_claim, each))]
+    losses = losses or [max(by_loss.values(), key=len, default=[])]
     of_glue = [delta for delta in steps if delta.quantity == "GLUE" and delta.comparison is not None]
     return (
-        _claims(f"held-out {of_loss[0].measured}" if of_loss else "held-out loss", of_loss),
+        " ".join(_claims(f"held-out {each[0].measured}" if each else "held-out loss", each) for each in losses),
         _claims("GLUE", of_glue),
-        _untold(steps, [*of_loss, *of_glue]),
+        _untold(steps, [*chain.from_iterable(losses), *of_glue]),
     )
 
 

@@ -47,7 +47,8 @@ def records_by_kind(root: Path) -> dict[str, list[dict[str, Any]]]:
 def test_the_stage_perplexity_measures_both_stages_of_pretraining_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["--variant", "M9", "--stages", "pretrain", "perplexity", "--runs", str(tmp_path), "--json"]
+    arguments = ["--variant", "M9", "--stages", "pretrain", "perplexity", "--perplexity-sample", "2"]
+    arguments += ["--runs", str(tmp_path), "--json"]
     assert run.main(arguments) == 0
     said = capfd.readouterr()
     trained = [outcome["pretraining"] for outcome in json.loads(said.out)]

@@ -22,9 +22,14 @@ pytestmark = pytest.mark.usefixtures("papers_ladder")
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECORDS, MADE = REPOSITORY / "reports" / "study", REPOSITORY / "docs" / "study"
 RESULTS = REPOSITORY / "docs" / "study.md"
+README, STUDY = (path.read_text(encoding="utf-8") for path in (REPOSITORY / "README.md", RESULTS))
 FACTORS = ("positions", "feedforward", "norm", "masking")
-SEEDS = (0, 1, 2)
-TASKS_OF_THE_STUDY = ("rte", "sst2", "mrpc", "cola", "stsb")
+FIRST_SEEDS = (0, 1, 2)
+FIRST_TASKS = ("rte", "sst2", "mrpc", "cola", "stsb")
+ARMS = tuple(f"M{number}" for number in range(8))
+SEEDS = tuple(range(6))
+TASKS = ("sst2", "stsb")
+READOUTS = {"loss", "loss_80_10_10", "words", "cloze", "pairs"}
 COMPRESSED = {".png", ".pdf"}  # their bytes also depend on the machine's compression library
 
 
@@ -73,16 +78,31 @@ def changed(made: dict[str, bytes], committed: dict[str, bytes]) -> set[str]:
     }
 
 
-def test_every_variant_has_every_seed_and_every_task(evidence: Evidence, group: Group) -> None:
+def test_every_arm_has_every_seed_readout_and_task(evidence: Evidence) -> None:
+    study = group_of(evidence, "laptop", "real_text")
+    assert study.problems == ()
+    for row in map(study.last_rows.__getitem__, ARMS):
+        assert set(row.runs.seed) == set(SEEDS) and row.scored_tasks == TASKS and not row.untrained
+        readouts = evidence.readouts[evidence.readouts.run.isin(row.runs.id)]
+        assert readouts.groupby("seed").readout.unique().map(set).to_dict() == dict.fromkeys(SEEDS, READOUTS)
+
+
+def test_the_forecast_is_made_from_smaller_budgets_alone(evidence: Evidence) -> None:
+    (forecast,) = evidence.forecasts
+    run_of = evidence.runs.set_index("id").variants.str[0]
+    assert forecast.present == () and run_of[list(forecast.records)].str.contains("@steps").all()
+
+
+def test_every_variant_of_the_first_study_has_every_seed_and_every_task(evidence: Evidence, group: Group) -> None:
     assert evidence.problems == () and group.problems == ()
     rows = group.last_rows
     assert set(rows) == set(ladder())
     for row in rows.values():
-        assert set(row.runs.seed) >= set(SEEDS) and set(row.losses) == {"web", "wikibook"}
-        assert row.scored_tasks == TASKS_OF_THE_STUDY and row.is_best_of_whole_grid
-        for task in TASKS_OF_THE_STUDY:
+        assert set(row.runs.seed) >= set(FIRST_SEEDS) and set(row.losses) == {"web", "wikibook"}
+        assert row.scored_tasks == FIRST_TASKS and row.is_best_of_whole_grid
+        for task in FIRST_TASKS:
             score = row.cells[task].score
-            assert score is not None and {seeds.pretraining for seeds in score.by_seeds} == set(SEEDS)
+            assert score is not None and {seeds.pretraining for seeds in score.by_seeds} == set(FIRST_SEEDS)
 
 
 def test_every_cell_of_the_factorial_is_there(evidence: Evidence) -> None:
@@ -94,8 +114,11 @@ def test_every_cell_of_the_factorial_is_there(evidence: Evidence) -> None:
 
 
 def test_records_come_from_committed_code_and_name_no_folder_of_a_machine(evidence: Evidence) -> None:
+    """Runs of one seed and budget, which are compared with each other, are of one commit."""
     code = pd.concat([evidence.runs, evidence.trials])
-    assert set(code.dirty) == {False} and code.commit.nunique() == 1
+    budget = code.variants.str[0].str.partition("@")[2]
+    assert set(code.dirty) == {False}
+    assert (code.groupby([code.scale, budget, code.seed]).commit.nunique() == 1).all()
     texts = [path.read_text(encoding="utf-8") for path in RECORDS.rglob("*") if path.suffix in (".json", ".jsonl")]
     assert not [text for text in texts if re.search(r"(^|[\"' ])/[a-z]+/", text)]
 
@@ -120,19 +143,44 @@ def test_numbers_of_the_page_are_those_of_the_records() -> None:
             assert text.strip() == expected, (variant, base, measured)
 
 
+def test_numbers_of_the_readme_are_those_of_the_study() -> None:
+    folder = MADE / "laptop-real_text"
+    lines = csv.DictReader((folder / "deltas.csv").read_text(encoding="utf-8").splitlines())
+    told = {(line["variant"], line["measured"]): line["difference"] for line in lines if line["design"] == "ladder"}
+
+    def change(variant: str, measured: str, digits: int = 2) -> str:
+        return signed(float(told[variant, measured]), digits)
+
+    loss, bits, glue = "held-out loss on", "held-out bits per byte on", "mean of shared tasks: sst2 stsb"
+    numbers = [f"{change(name, f'{loss} {corpus}')}" for name in ("M1", "M2") for corpus in ("wikibook", "web")]
+    costs = [change(*of).lstrip("+") for of in (("M4", f"{loss} wikibook"), ("M4", f"{loss} web"))]
+    costs += [change("M3", f"{bits} {corpus}, 64 tokens").lstrip("+") for corpus in ("wikibook", "web")]
+    scored = re.search(r"(\d+) of (\d+) intervals .* sign ([\d.]+), of the smallest budget's sign ([\d.]+)", STUDY)
+    assert scored is not None
+    for phrase in (
+        f"M1 − M0: {numbers[0]} and {numbers[1]} nats",
+        f"({change('M1', glue, 1)} points of SST-2 and STS-B)",
+        f"M2 − M1: {numbers[3]} nats on web, {numbers[2]} on Wikipedia and books",
+        f"costs {costs[0]} and {costs[1]} nats",
+        f"{costs[2]} and {costs[3]} bits per byte",
+        f"{scored[3]} against {scored[4]}); {scored[1]} of its {scored[2]} intervals",
+    ):
+        assert phrase in " ".join(README.split()), phrase
+
+
 def in_words(line: dict[str, str], digits: int) -> str:
     interval = printed_range((float(line["t_low"]), float(line["t_high"])), digits)
     return f"{signed(float(line['difference']), digits)} ({interval})"
 
 
-def test_costs_of_the_page_are_the_sums_of_the_records(evidence: Evidence) -> None:
-    hours = evidence.runs.hours.sum() + evidence.trials.hours.sum()
-    flops = evidence.runs.flops.sum()
+def test_costs_of_the_first_page_are_the_sums_of_its_records(evidence: Evidence) -> None:
+    runs, trials = (frame[frame.scale.isin(["laptop1", "smoke"])] for frame in (evidence.runs, evidence.trials))
+    hours, flops = runs.hours.sum() + trials.hours.sum(), runs.flops.sum()
     found = re.search(
         r"(\d+) runs of pre-training and (\d+) of fine-tuning, ([\d.]+) core-hours, ([\d.]+) × 10¹⁵", study_page()
     )
     assert found is not None
-    assert (int(found[1]), int(found[2])) == (len(evidence.runs), len(evidence.trials))
+    assert (int(found[1]), int(found[2])) == (len(runs), len(trials))
     assert (found[3], found[4]) == (f"{hours:.1f}", f"{flops / 1e15:.2f}")
 
 
@@ -147,7 +195,7 @@ def test_plus_minus_is_one_standard_deviation_over_seeds_wherever_it_stands(grou
         assert bool(numbers) <= bool(said), path
     table, page = ((MADE / name).read_text(encoding="utf-8") for name in ("laptop1-real_text/table3.md", "index.html"))
     for row in group.last_rows.values():
-        for task in TASKS_OF_THE_STUDY:
+        for task in FIRST_TASKS:
             score = row.cells[task].score
             assert score is not None and score.spread is not None
             assert f" {number(score.mean)} ± {number(score.spread)}" in table
