@@ -13,7 +13,7 @@ from reports.analysis.pairing import relative_change
 from reports.figures.drawing import DISCARDED, INK, KEPT, PAPER_DIAMOND, PAPER_INK, describe_data, rendered
 from reports.notes import describe_change, why_no_average
 from reports.scores import Estimate, Group, Row
-from reports.tables import DASH, Table, frame_of, number, print_by_seed, signed_percent
+from reports.tables import DASH, Table, count, frame_of, number, print_by_seed, signed_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -254,10 +254,7 @@ def _caption(figure: "Figure", bars: Bars, width: float) -> None:
 def _subtitle(bars: Bars) -> str:
     quantity = "Flat mean of the eight GLUE tasks on development data"
     if not bars.is_average:
-        left_out = ", ".join(task.title for name, task in TASKS.items() if name not in bars.tasks)
-        quantity = (
-            f"Mean of the {len(bars.tasks)} tasks that all shown variants have (without {left_out}): not the average"
-        )
+        quantity = f"Mean of {count(len(bars.tasks), 'task')}, not the average"
     scores = [bar.score for bar in bars.bars if bar.score]
     spreads = [score.spread for score in scores if score.spread is not None]
     if not spreads:
@@ -292,6 +289,8 @@ def _legend_handles(bars: Bars) -> list[Any]:
 
 def _foot(bars: Bars) -> str:
     parts = ["On the bars: score, and relative change to the parent in the tree of variants over the seeds of both."]
+    if not bars.is_average:
+        parts.insert(0, f"Tasks that all shown variants have: {', '.join(TASKS[name].title for name in bars.tasks)}.")
     shown = {bar.row.name for bar in _shown(bars)}
     if any("@" in name for name in shown):
         parts.append(f"Grey with an @: not discarded, another reading of {current().published_as} or its code.")

@@ -120,6 +120,8 @@ def draw_forest(forest: Forest, width_inches: float = PAGE_INCHES) -> "Figure":
 
 
 def _draw_column(axes: "Axes", forest: Forest, place: int, most_letters: int) -> None:
+    from matplotlib.ticker import FuncFormatter
+
     own = [forest.cells.get((line, place), "") for line in range(len(forest.lines))]
     low, high = limits(near_strips([cell for cell in own if isinstance(cell, Strip)]))
     axes.set_xlim(low, high)
@@ -145,6 +147,7 @@ def _draw_column(axes: "Axes", forest: Forest, place: int, most_letters: int) ->
     axes.set_yticks([])
     axes.tick_params(axis="x", length=2.5, width=0.6, labelsize=6)
     axes.locator_params(axis="x", nbins=3 if most_letters < 25 else 5)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")))
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 

@@ -3,16 +3,21 @@
 import csv
 import re
 import shutil
+from itertools import combinations
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from ablations.designs import cell, cells
 from ablations.ladders import ladder
+from ablations.scales import Scale
 from reports import make_figures
 from reports.analysis.quantities import QUANTITIES
 from reports.evidence import Evidence, read_evidence
+from reports.figures.figure1 import figure1, find_bars
 from reports.matching import group_of
 from reports.scores import Group
 from reports.tables import number, printed_range, signed
@@ -85,6 +90,18 @@ def test_every_arm_has_every_seed_readout_and_task(evidence: Evidence) -> None:
         assert set(row.runs.seed) == set(SEEDS) and row.scored_tasks == TASKS and not row.untrained
         readouts = evidence.readouts[evidence.readouts.run.isin(row.runs.id)]
         assert readouts.groupby("seed").readout.unique().map(set).to_dict() == dict.fromkeys(SEEDS, READOUTS)
+
+
+@pytest.mark.parametrize("scale", ["laptop", "laptop1"])
+def test_texts_of_figure_1_lie_within_the_figure_and_beside_each_other(evidence: Evidence, scale: Scale) -> None:
+    figure = figure1.__wrapped__(find_bars(group_of(evidence, scale, "real_text")))  # type: ignore[attr-defined]
+    figure.draw_without_rendering()
+    texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+    assert len(texts) > 30
+    boxes = [text.get_window_extent().padded(-1) for text in texts]
+    assert not any(Bbox.intersection(*pair) for pair in combinations(boxes, 2))
+    for box in boxes:
+        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
 
 
 def test_the_forecast_is_made_from_smaller_budgets_alone(evidence: Evidence) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -354,6 +354,13 @@ def require_fit(forest: Forest, width: float) -> None:
     whole, ticks = figure.bbox, [label for axes in figure.axes for label in axes.get_xticklabels()]
     for first, second in combinations([text for text in texts if text not in ticks], 2):
         assert not Bbox.intersection(_shrunk(first), _shrunk(second)), (first, second)
+    for each in figure.axes:
+        shown = [
+            label
+            for label in each.get_xticklabels()
+            if each.get_xlim()[0] <= label.get_position()[0] <= each.get_xlim()[1]
+        ]
+        assert not any(Bbox.intersection(*map(_shrunk, pair)) for pair in pairwise(shown))
     for text in texts:
         if text in ticks:  # matplotlib keeps those that lie beyond the axis
             continue
