@@ -62,9 +62,11 @@ def write_golden(pytestconfig: pytest.Config) -> bool:
 
 @pytest.fixture(autouse=True, scope="session")
 def forked_workers() -> Iterator[None]:
-    """Commands that a test calls as functions fork their workers, which are real processes either way."""
+    """Commands that a test calls as functions fork their workers, which are real processes either way. Like those, they
+    do not wait for disks: a file survives the death of whoever wrote it without that."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "start_child", forking.start_child)
+        patch.setattr("os.fsync", lambda descriptor: None)
         yield
     forking.close()
 
@@ -85,14 +87,6 @@ def papers_ladder() -> Iterator[None]:
 
     alone = {name: each for name, each in ladders.variants().items() if "@" in name or name in PAPERS_LADDER}
     with ladders.using(replace(ladders.current(), variants=alone)):
-        yield
-
-
-@pytest.fixture(scope="module")
-def no_waiting_for_disks() -> Iterator[None]:
-    """Files are written without waiting until they are on the disk, for tests that write thousands."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda descriptor: None)
         yield
 
 

@@ -16,8 +16,6 @@ from reports.curves import PIECES
 from tests.reports.made_up_study import EXECUTION, Study
 from tests.reports.predictions import with_predictions
 
-pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
-
 TASKS_WITH_PREDICTIONS = ("cola", "stsb")
 MACHINE = "/scratch/somebody/texts"
 
@@ -34,7 +32,7 @@ class StudyOnAFolder(Study):
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory, no_waiting_for_disks: None) -> Study:
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """Nobody changes it: a test that does takes `spoilable`."""
     made_up = StudyOnAFolder(tmp_path_factory.mktemp("study") / "runs", data="texts")
     with_predictions(made_up, ["M0", "M1"], TASKS_WITH_PREDICTIONS)

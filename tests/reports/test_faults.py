@@ -20,8 +20,6 @@ from reports.page.charts import axis_over
 from reports.tables import Table, csv_text, escape_markdown, frame_of
 from tests.reports.made_up_study import Study, change_record, undrawn_figures
 
-pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
-
 RECORDS = Path(__file__).resolve().parents[2] / "reports" / "pipeline_check"
 COMMANDS = {"make_figures": make_figures.main, "collect": collect.main}
 

@@ -24,7 +24,7 @@ from tests.reports.made_up_study import Study, undrawn_figures
 from tests.reports.predictions import with_predictions
 from tests.support.golden_files import GoldenFiles
 
-pytestmark = pytest.mark.usefixtures("papers_ladder", "no_waiting_for_disks")
+pytestmark = pytest.mark.usefixtures("papers_ladder")
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = Path("reports", "make_figures.py")

@@ -19,8 +19,6 @@ from reports.figures.throughput import table9, throughput_lines
 from tests.reports.made_up_study import Study, facts_of
 from tests.reports.measurements import embed, embed_all, perplexity, suite_tasks, throughput
 
-pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
-
 IMAGES = ("pdf", "svg", "png", "csv")
 TABLES = ("md", "tex", "csv")
 

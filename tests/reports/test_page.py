@@ -21,8 +21,6 @@ from reports.page.costs import print_powers, shorten
 from tests.reports.made_up_study import Study, undrawn_figures
 from tests.reports.measurements import embed, perplexity, throughput
 
-pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
-
 HOSTILE = '<img src=x onerror=alert(1)> & $\\alpha_1 \\undefined{$ "quoted" \'</script><script>alert(2)</script>'
 
 

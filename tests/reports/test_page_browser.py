@@ -12,10 +12,7 @@ from reports.tables import signed
 from tests.reports.chromium import Chromium, browser
 from tests.reports.made_up_study import Study
 
-pytestmark = [
-    pytest.mark.skipif(browser() is None, reason="no Chromium is installed (apt-get install chromium)"),
-    pytest.mark.usefixtures("no_waiting_for_disks"),
-]
+pytestmark = pytest.mark.skipif(browser() is None, reason="no Chromium is installed (apt-get install chromium)")
 
 REAL_STUDY = Path(__file__).resolve().parents[2] / "docs" / "study" / "index.html"
 WIDE, PHONE = (1280, 900), (390, 844)

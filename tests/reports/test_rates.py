@@ -17,7 +17,6 @@ from reports.matching import group_of
 from reports.scores import Group
 from tests.reports.made_up_study import EXECUTION, Study, facts_of
 
-pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
 SHIFTS = {"M1": 0.3, "M2": 0.0, "M4": 1.0}  # octaves from the shared rate to the best one
 
 

@@ -13,8 +13,6 @@ from reports.tables import printed_range, signed
 from tests.reports.made_up_study import Study, undrawn_figures
 from tests.reports.measurements import answer, ask
 
-pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
-
 PAGE = "# A study\n\n12.5 typed\n\n<!-- results of smoke-synthetic -->\nold\n<!-- end of results -->\n\nEnd.\n"
 
 

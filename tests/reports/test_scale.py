@@ -21,8 +21,6 @@ from tests.ablations.papers_ladder import PAPERS_LADDER
 from tests.reports.made_up_study import Study, undrawn_figures
 from tests.reports.measurements import answer, ask
 
-pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
-
 REPOSITORY = Path(__file__).resolve().parents[2]
 GOAL_SECONDS, GOAL_MEBIBYTES = 20.0, 500
 

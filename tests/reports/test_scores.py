@@ -13,7 +13,7 @@ from reports.notes import notes, warnings
 from reports.scores import Group, Row, Seeds, point_name
 from tests.reports.made_up_study import LEVELS, Study, change_record
 
-pytestmark = pytest.mark.usefixtures("papers_ladder", "no_waiting_for_disks")
+pytestmark = pytest.mark.usefixtures("papers_ladder")
 
 
 @pytest.fixture(scope="module")

@@ -34,8 +34,6 @@ from reports.evidence import read_evidence
 from tests.ablations.papers_ladder import PAPERS_LADDER
 from tests.reports.made_up_study import TASK_SHIFTS, Study
 
-pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
-
 PRINTED = {name: bar.average for name, bar in published.figure1().items()}
 
 

@@ -15,8 +15,6 @@ from reports.curves import Curves, Points
 from reports.evidence import read_evidence
 from tests.reports.made_up_study import Study
 
-pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
-
 PARTS = (0.1, 0.25, 0.5, 1.0)
 
 

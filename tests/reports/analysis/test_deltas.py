@@ -33,8 +33,6 @@ from reports.findings import make_forest
 from tests.reports.made_up_study import Study, by_place, change_record, facts_of
 from tests.reports.predictions import with_predictions
 
-pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
-
 
 def reported(study: Study) -> tuple[dict[tuple[str, str, str], Delta], str]:
     """Deltas by (variant, base, what was measured) and the printed page."""

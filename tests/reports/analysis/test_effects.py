@@ -12,8 +12,6 @@ from ablations.designs import cell, cells
 from reports.analysis.effects import Factorial, estimate_effects, shapley
 from tests.reports.made_up_study import Study, facts_of, variant
 
-pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
-
 THREE = ("positions", "norm", "masking")
 
 

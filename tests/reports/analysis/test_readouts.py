@@ -17,9 +17,6 @@ from tests.reports.made_up_study import Study, by_place, change_record
 from tests.reports.measurements import answer, ask
 from tests.reports.predictions import with_predictions
 
-pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
-
-
 # Noise
 
 

@@ -17,7 +17,7 @@ from reports.forecasts.sealed import Forecast
 from tests.reports.made_up_study import Study
 from tests.reports.measurements import answer, ask
 
-pytestmark = pytest.mark.usefixtures("no_waiting_for_disks", "undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 LEVELS = {"M0": 5.0, "M1": 4.6, "M2": 4.3, "M4": 4.2, "M5": 4.25}  # nats a token with half of the steps
 PARENTS = {"M1": "M0", "M2": "M1", "M4": "M2", "M5": "M4"}
