@@ -28,7 +28,18 @@ from reports.analysis.readouts import paired_variance
 from reports.analysis.resampling import StoredPredictions, resampled_differences
 from reports.notes import warnings
 from reports.scores import Group, Row
-from reports.tables import DASH, Table, frame_of, number, p_value, print_by_seed, printed_range, rules_between, signed
+from reports.tables import (
+    DASH,
+    Table,
+    count,
+    frame_of,
+    number,
+    p_value,
+    print_by_seed,
+    printed_range,
+    rules_between,
+    signed,
+)
 
 NORMAL_QUANTILE = 1.959964
 """For the 95 % interval over hundreds of items."""
@@ -229,7 +240,7 @@ def find_changed_verdicts(deltas: Sequence[Delta]) -> list[str]:
         for ours, theirs in shared
         if ours.verdict != theirs.verdict
     ]
-    return changed or ([f"No verdict of {len(shared)} is another at own rates."] if shared else [])
+    return changed or ([f"None of {count(len(shared), 'verdict')} changes at own rates."] if shared else [])
 
 
 def _looks(deltas: Sequence[Delta]) -> list[str]:

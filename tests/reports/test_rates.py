@@ -109,7 +109,7 @@ def test_where_no_verdict_changes_that_is_said(study: Study) -> None:
         for seed in range(3):
             train(study, name, seed, 3.0 + (name == "M4") * 0.1 * (1 + seed / 10))
     _, deltas, page = read(study)
-    assert (OWN_RATES, "M4", "M2", "loss on web") in deltas and "No verdict of 2 is another at own rates" in page
+    assert (OWN_RATES, "M4", "M2", "loss on web") in deltas and "None of 2 verdicts changes at own rates" in page
 
 
 def test_a_rate_near_the_optimum_counts_as_it_and_a_far_one_does_not(study: Study) -> None:
