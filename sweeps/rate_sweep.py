@@ -21,7 +21,7 @@ from neobert.runs.records import read_record
 
 State = Literal["done", "failed", "open"]
 POINT_COLUMNS = ("variant", "rate", "seed", "run", "state", "loss")
-BEST_COLUMNS = ("variant", "shared rate", "loss at it", "optimum", "± 1 s.e.", "loss there", "train as", "remark")
+BEST_COLUMNS = ("variant", "shared rate", "loss at it", "optimum", "within 1 s.e.", "loss there", "train as", "remark")
 
 
 def _state(row: VariantRow) -> State:

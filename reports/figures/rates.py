@@ -25,8 +25,8 @@ TALLEST = 3.0
 """Maximum height of the axis above the best mean, in ranges of the best three rates; higher losses are cut."""
 FOOT = (
     "Rings: pilot seeds; line: their mean; crosses: rates at which a run failed; curve: parabola through the best "
-    "three rates; vertical line and band: the optimum ± one standard error over pilot seeds; dotted: the shared rate. "
-    "Losses far above the best are cut at the upper edge. Pilot seeds are in no comparison of variants."
+    "three rates; vertical line and band: the optimum, and one standard error over pilot seeds; dotted: the shared "
+    "rate. Losses far above the best are cut at the upper edge. Pilot seeds are in no comparison of variants."
 )
 
 
@@ -100,7 +100,7 @@ def _limits(sweep: Sweep) -> tuple[float, float]:
 
 
 HEADER = (
-    *("Variant", "Shared rate", "Loss at it", "Rates tried", "Pilot seeds", "Best tried", "Optimum", "± 1 s.e."),
+    *("Variant", "Shared rate", "Loss at it", "Rates tried", "Pilot seeds", "Best tried", "Optimum", "Within 1 s.e."),
     *("Loss there", "At its best rate", "Its seeds", "Remark"),
 )
 FACTS = (
@@ -110,8 +110,8 @@ FACTS = (
 NOTES = (
     "Held-out MLM loss in nats a token at the end of pre-training, on a variant's own corpus in its own context, by "
     "peak learning rate, on pilot seeds. Optimum: vertex of the parabola through the best three rates, in the "
-    "logarithm of the rate; ± one standard error of the mean of the seeds' own vertices (none with one seed). Where "
-    "the loss jumps or a run failed at the next rate, it is the best rate tried.",
+    "logarithm of the rate; within 1 s.e.: one standard error of the mean of the seeds' own vertices to each side "
+    "(none with one seed). Where the loss jumps or a run failed at the next rate, it is the best rate tried.",
     "At its best rate: what the deltas at own rates take; a rate within a tenth of the optimum counts as it. Pilot "
     "seeds are in no delta, no score and no sum of costs.",
 )
