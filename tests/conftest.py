@@ -62,13 +62,19 @@ def write_golden(pytestconfig: pytest.Config) -> bool:
 
 @pytest.fixture(autouse=True, scope="session")
 def forked_workers() -> Iterator[None]:
-    """Commands that a test calls as functions fork their workers, which are real processes either way. Like those, they
-    do not wait for disks: a file survives the death of whoever wrote it without that."""
+    """Commands that a test calls as functions fork their workers, which are real processes either way."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "start_child", forking.start_child)
-        patch.setattr("os.fsync", lambda descriptor: None)
         yield
     forking.close()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_disks() -> Iterator[None]:
+    """Tests and forked workers do not wait for disks: a file survives the process that wrote it without fsync."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -85,7 +85,7 @@ def render_page(
 
 def _section(study: Findings, curves: Curves, files: Sequence[str], register: Register) -> dict[str, Any]:
     """Return the section of one scale and data source, for the template. `id` is also the name of its folder; `answer`
-    has three sentences derived from verdicts, `order` describes the agreement with the paper's order; `facets` are the
+    has three answers derived from verdicts, `order` describes the agreement with the paper's order; `facets` are the
     filters of lines, with all values; `tables` are by part, `parts` are (suffix of its id, name) of each part."""
     group = study.group
     tables: dict[str, list[Table]] = defaultdict(list)

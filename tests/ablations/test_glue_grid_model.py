@@ -30,9 +30,8 @@ FEWER_STEPS = """
 import sys
 from dataclasses import replace
 from ablations import scales
-few = {**scales.SMOKE.finetuning, "epochs": 1, "train_examples": 300}
-three = {**scales.SMOKE.grid, "learning_rates": {1e-5: 1e-3, 2e-5: 2e-3, 3e-5: 3e-3}, "weight_decays": {1e-2: 0.0}}
-scales.RULES["smoke"] = replace(scales.SMOKE, grid=three, finetuning=few)
+few = {**scales.SMOKE.finetuning, "epochs": 2, "train_examples": 300}
+scales.RULES["smoke"] = replace(scales.SMOKE, finetuning=few)
 from sweeps import glue_grid
 sys.exit(glue_grid.main(sys.argv[1:]))
 """

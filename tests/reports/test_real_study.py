@@ -3,13 +3,10 @@
 import csv
 import re
 import shutil
-from itertools import combinations
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from matplotlib.text import Text
-from matplotlib.transforms import Bbox
 
 from ablations.designs import cell, cells
 from ablations.ladders import ladder
@@ -21,6 +18,7 @@ from reports.figures.figure1 import figure1, find_bars
 from reports.matching import group_of
 from reports.scores import Group
 from reports.tables import number, printed_range, signed
+from tests.reports.extents import require_texts_fit
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 
@@ -95,13 +93,7 @@ def test_every_arm_has_every_seed_readout_and_task(evidence: Evidence) -> None:
 @pytest.mark.parametrize("scale", ["laptop", "laptop1"])
 def test_texts_of_figure_1_lie_within_the_figure_and_beside_each_other(evidence: Evidence, scale: Scale) -> None:
     figure = figure1.__wrapped__(find_bars(group_of(evidence, scale, "real_text")))  # type: ignore[attr-defined]
-    figure.draw_without_rendering()
-    texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
-    assert len(texts) > 30
-    boxes = [text.get_window_extent().padded(-1) for text in texts]
-    assert not any(Bbox.intersection(*pair) for pair in combinations(boxes, 2))
-    for box in boxes:
-        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
+    assert len(require_texts_fit(figure)) > 30
 
 
 def test_the_forecast_is_made_from_smaller_budgets_alone(evidence: Evidence) -> None:
@@ -169,7 +161,7 @@ def test_numbers_of_the_readme_are_those_of_the_study() -> None:
         return signed(float(told[variant, measured]), digits)
 
     loss, bits, glue = "held-out loss on", "held-out bits per byte on", "mean of shared tasks: sst2 stsb"
-    numbers = [f"{change(name, f'{loss} {corpus}')}" for name in ("M1", "M2") for corpus in ("wikibook", "web")]
+    numbers = [change(name, f"{loss} {corpus}") for name in ("M1", "M2") for corpus in ("wikibook", "web")]
     costs = [change(*of).lstrip("+") for of in (("M4", f"{loss} wikibook"), ("M4", f"{loss} web"))]
     costs += [change("M3", f"{bits} {corpus}, 64 tokens").lstrip("+") for corpus in ("wikibook", "web")]
     scored = re.search(r"(\d+) of (\d+) intervals .* sign ([\d.]+), of the smallest budget's sign ([\d.]+)", STUDY)

@@ -2,14 +2,12 @@
 
 import json
 from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import combinations
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.text import Text
-from matplotlib.transforms import Bbox
 
 from ablations.designs import cell, cells
 from ablations.ladders import ladder
@@ -30,6 +28,7 @@ from reports.figures.forests import (
     one_quantity,
 )
 from reports.findings import make_forest
+from tests.reports.extents import require_texts_fit
 from tests.reports.made_up_study import Study, by_place, change_record, facts_of
 from tests.reports.predictions import with_predictions
 
@@ -343,32 +342,11 @@ def test_a_forest_fits_its_width_in_letters_of_six_points(compared: Study, width
 
 def require_fit(forest: Forest, width: float) -> None:
     figure = draw_forest.__wrapped__(forest, width)  # type: ignore[attr-defined]
-    figure.draw_without_rendering()
+    texts = require_texts_fit(figure)
     assert figure.get_figwidth() == width
     axes = [each.get_window_extent() for each in figure.axes]
     assert not any(first.overlaps(second) for first, second in combinations(axes, 2))
-    texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
-    assert len(texts) > 15 and all(text.get_fontsize() >= 6 for text in texts)
-    whole, ticks = figure.bbox, [label for axes in figure.axes for label in axes.get_xticklabels()]
-    for first, second in combinations([text for text in texts if text not in ticks], 2):
-        assert not Bbox.intersection(_shrunk(first), _shrunk(second)), (first, second)
-    for each in figure.axes:
-        shown = [
-            label
-            for label in each.get_xticklabels()
-            if each.get_xlim()[0] <= label.get_position()[0] <= each.get_xlim()[1]
-        ]
-        assert not any(Bbox.intersection(*map(_shrunk, pair)) for pair in pairwise(shown))
-    for text in texts:
-        if text in ticks:  # matplotlib keeps those that lie beyond the axis
-            continue
-        box = text.get_window_extent()
-        assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1, text
-
-
-def _shrunk(text: Text) -> Bbox:
-    """The extent of a text without the pixel or two by which neighbours may touch."""
-    return text.get_window_extent().padded(-2)
+    assert len(texts) >= 15 and all(text.get_fontsize() >= 6 for text in texts)
 
 
 def test_columns_that_do_not_fit_beside_each_other_stand_in_blocks(compared: Study) -> None:
