@@ -6,6 +6,8 @@ SMOKE_RUNS ?= reports/out/smoke-runs
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # DeepSpeed installs in seconds as plain Python; nothing of it is compiled.
 export DS_BUILD_OPS = 0
+# Modules are compiled once, not by each of the hundreds of processes that the tests start.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo smoke-figures test test-slurm test-slow test-compat drills bench lint docs schemas lock environment
 

@@ -151,7 +151,9 @@ def test_a_postgresql_server_that_stops_in_the_middle_costs_nothing(
         start_server(postgresql_server)
     assert {worker.wait(timeout=60) for worker in workers} == {0}
     said = "".join(worker.communicate()[1].decode() for worker in workers)
-    assert said.count("the work goes on without it") == 2 and "Traceback" not in said
+    # While the server is away, a worker may find the other one at the study, and then tries nothing itself.
+    assert said.count("the work goes on without it") in ((2,) if returns == "after they ended" else (0, 1, 2))
+    assert "Traceback" not in said
     assert started(layout) == POINTS, "a point was started twice"
     if returns == "after they ended":
         assert run_all(layout, storage) == 0

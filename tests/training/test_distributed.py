@@ -21,6 +21,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, read_run_file
 from neobert.training.distributed import JobRank, Process, default_device, find_rendezvous, has_ended, host_ranks
 from neobert.training.trainer import engine_class, join_runs
+from tests.support import forking
 from tests.support.tiny_runs import (
     STEPS,
     Trainable,
@@ -57,39 +58,6 @@ from neobert.training.distributed import JobRank, Process, default_device, find_
 with host_ranks(Layout(Path(sys.argv[1])), JobRank(sys.argv[2], Process(0, 2))):
     print("here", flush=True)
     time.sleep(60)
-"""
-
-
-HANGING = """
-import sys, threading
-import torch.distributed as dist
-from neobert.errors import RunFailed
-from neobert.runs import worker
-from neobert.training import distributed, loop
-from neobert.training.engine import Engine
-root, reference, failing, can_be_aborted = sys.argv[1:]
-distributed.WATCH_SECONDS = distributed.ABORT_SECONDS = 0.5
-aborted, all_reduce, step = threading.Event(), dist.all_reduce, Engine.step
-
-def hang(*arguments, **named):
-    try:
-        return all_reduce(*arguments, **named)
-    except RuntimeError:
-        while not aborted.wait(0.1):
-            pass
-        raise RuntimeError("aborted") from None
-
-def fail(engine, *arguments, **named):
-    fail.steps += 1
-    if fail.steps == 3 and dist.get_rank() == int(failing):
-        raise RuntimeError("the gradient is lost")
-    return step(engine, *arguments, **named)
-
-fail.steps = 0
-dist.all_reduce, Engine.step = hang, fail
-if can_be_aborted == "True":
-    dist.ProcessGroup.abort = lambda group: aborted.set()
-sys.exit(worker.main(["--runs", root, reference]))
 """
 
 
@@ -246,10 +214,10 @@ def test_ranks_in_a_collective_that_hangs_end_when_another_has_failed(
 ) -> None:
     """As NCCL's does, which waits for a rank that is gone. The error of the rank that failed is left for status."""
     root, run = apart
-    command = [sys.executable, "-c", HANGING, str(root), run.reference, str(rank), str(can_be_aborted)]
-    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "OMP_NUM_THREADS": "1"}
+    step = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"}
+    arguments = [str(root), run.reference, str(rank), str(can_be_aborted)]
     tasks = [
-        subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, **step, "SLURM_PROCID": str(number)})
+        forking.start_worker(arguments, {**step, "SLURM_PROCID": str(number)}, program="tests.training.hanging_ranks")
         for number in range(2)
     ]
     said = [task.communicate(timeout=200)[1].decode() for task in tasks]
