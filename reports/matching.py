@@ -337,20 +337,29 @@ def _without_repetitions(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
 
 
 def _of_furthest_seeds(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
-    """Keep the trials of the repetitions with most progress: most tasks with a score and, among these, complete
-    grids."""
+    """Keep the trials of the repetitions with most progress: most tasks with a whole grid or, where no repetition of
+    the row has one, most tasks with a score. Of these, tasks without a whole grid count if all repetitions have begun
+    them."""
     of_task = trials.groupby(["row", "seeds", "task"])
     begun = pd.DataFrame({"scored": of_task.score.count() > 0, "whole": of_task.size() == of_task.points.first()})
-    of_seeds = begun.groupby(["row", "seeds"])
-    tasks = of_seeds.scored.sum()
-    progress = 2 * tasks + of_seeds.whole.all()
-    is_behind = progress < progress.groupby("row").transform("max")
+    whole = begun.scored & begun.whole
+    begun["counts"] = whole.where(whole.groupby("row").transform("any"), begun.scored)
+    progress = begun.groupby(["row", "seeds"])[["scored", "counts"]].sum()
+    is_behind = progress.counts < progress.counts.groupby("row").transform("max")
     for row, seeds in sorted(is_behind[is_behind].index):
+        tasks = progress.scored[row, seeds]
         notes[row].append(
-            f"seed {seeds} is unfinished ({tasks[row, seeds]} of {len(TASKS)} tasks with a score) and not counted yet"
+            f"seed {seeds} is unfinished ({tasks} of {len(TASKS)} tasks with a score) and not counted yet"
         )
     behind = set(is_behind[is_behind].index)
-    return trials[[place not in behind for place in zip(trials.row, trials.seeds, strict=True)]]
+    kept = trials[[place not in behind for place in zip(trials.row, trials.seeds, strict=True)]]
+    is_whole = kept.groupby(["row", "seeds", "task"]).id.transform("size") == kept.points
+    begun_by = kept.groupby(["row", "task"]).seeds.transform("nunique")
+    is_ahead = ~is_whole & (begun_by < kept.groupby("row").seeds.transform("nunique"))
+    ahead = kept[is_ahead]
+    for row, seeds, task in sorted(set(zip(ahead.row, ahead.seeds, ahead.task, strict=True))):
+        notes[row].append(f"{task} of seed {seeds} is unfinished and not counted yet")
+    return kept[~is_ahead]
 
 
 def _cell(grid: Sequence[Point], trials: pd.DataFrame) -> Cell:

@@ -370,3 +370,16 @@ def test_groups_of_scale_and_data_are_never_mixed(study: Study) -> None:
     for scale, data in evidence.groups():
         average = group_of(evidence, scale, data).last_rows["M0"].average
         assert average is not None and len(average.by_seeds) == 1
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_a_task_that_one_seed_has_begun_takes_no_other_seed_from_the_score(study: Study, seed: int) -> None:
+    for name in ("M0", "M1"):
+        plant(study, name, {each: [0.4, 0.5] for each in range(3)}, "sst2")
+    plant(study, "M0", {each: [0.4, 0.5] for each in range(3)}, "cola")
+    plant(study, "M1", {seed: [0.9]}, "cola")
+    found = study.group()
+    row = found.last_rows["M1"]
+    assert row.scored_tasks == found.shared_tasks == ("sst2",) and f"cola of seed {seed} is unfinished" in row.notes[0]
+    mean = row.mean_over(found.shared_tasks)
+    assert mean is not None and len(mean.by_seeds) == 3
