@@ -35,7 +35,9 @@ def group_of(evidence: Evidence, scale: Scale, data: str) -> Group:
     runs = evidence.runs_of(scale, data)
     matcher = _Matcher(evidence, runs, trials, scale, evidence.vocabulary(scale, data))
     of_ladder = [row for variant in variants().values() for row in matcher.rows(variant)]
-    shown = [row for row in of_ladder if row.name in ladder() or matcher.has_own_records(row)]
+    own = [row for row in of_ladder if row.name in ladder() or matcher.has_own_records(row)]
+    lineages = {name for row in own if row.variant for name in row.variant.lineage()}
+    shown = [row for row in of_ladder if row.name in lineages]
     labels = {name for names in runs.variants for name in names}
     of_designs = variants_of_designs(labels) | shorter_ladder(labels)
     of_designs |= variants_at_rates(runs, scale, matcher.vocabulary)

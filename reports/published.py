@@ -24,6 +24,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "table5": ("task", "model", *Point.model_fields, "source"),
     "table9": ("model", "sequence_tokens", "thousand_tokens_per_second", "spread", "source"),
 }
+MAY_BE_BLANK = frozenset({"title", "parent", "carried_forward", "printed_delta_percent"})
 
 
 def read(name: str) -> pd.DataFrame:
@@ -31,7 +32,7 @@ def read(name: str) -> pd.DataFrame:
     points, changes in percent, throughputs in thousands of tokens a second on one A100.
 
     Raises:
-        ValueError: the file lacks a column.
+        ValueError: the file lacks a column or a value.
     """
     return _read(current().published, name)
 
@@ -44,7 +45,11 @@ def _read(folder: Path | None, name: str) -> pd.DataFrame:
     frame = pd.read_csv(path, true_values=["yes"], false_values=["no"])
     if missing := [column for column in COLUMNS[name] if column not in frame]:
         raise ValueError(f"{path} has no column {missing[0]}: its columns are {', '.join(COLUMNS[name])}")
-    return frame.astype(object).where(frame.notna(), None)
+    frame = frame.astype(object).where(frame.notna(), None)
+    for line, row in enumerate(frame.to_dict("records"), start=2):
+        if blank := [column for column in COLUMNS[name] if row[column] is None and column not in MAY_BE_BLANK]:
+            raise ValueError(f"{path}, line {line}: {blank[0]} is blank: give it, or leave out the line")
+    return frame
 
 
 def figure1() -> Mapping[str, Any]:

@@ -114,3 +114,34 @@ def test_a_scale_of_another_ladder_is_told_once(study: Study) -> None:
     study.pretrain("M2", labels=tiny)
     with pytest.raises(MissingData, match=r"2 record\(s\) of the ladder other.py: a report with --ladder"):
         read_evidence(study.root)
+
+
+def test_the_parent_of_a_recorded_variant_is_shown_without_records(study: Study, tmp_path: Path) -> None:
+    file = tmp_path / "readings.py"
+    file.write_text(
+        "from ablations.ladder import M0, MASKING_20, ROTARY\n"
+        "A = M0.derive('A@x', MASKING_20, kept=False)\nB = A.derive('B', ROTARY)\n"
+    )
+    study.levels |= {"A": 50.0, "B": 51.0}
+    with ladders.using(ladders.load(str(file))):
+        study.pretrain("M0")
+        study.pretrain("B")
+        assert set(study.group().last_rows) == {"M0", "A@x", "B"}
+    flags = ["--runs", str(study.root), "--out", str(tmp_path / "out"), "--ladder", str(file)]
+    with undrawn_figures():
+        assert make_figures.main(flags) == 0
+
+
+def test_a_blank_published_number_is_refused_with_its_place(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "printed").mkdir()
+    (tmp_path / "printed" / "figure1.csv").write_text(
+        "variant,title,parent,carried_forward,average,printed_delta_percent,source\nM0,Root,,yes,,,Table 1\n"
+    )
+    file = tmp_path / "blank.py"
+    file.write_text("from ablations.ladder import M0, ROTARY\nY = M0.derive('Y', ROTARY)\nPUBLISHED = 'printed'\n")
+    study.write(["M0"])
+    flags = ["--runs", str(study.root), "--out", str(tmp_path / "out"), "--ladder", str(file)]
+    assert make_figures.main(flags) == 2
+    assert "figure1.csv, line 2: average is blank" in capsys.readouterr().err
