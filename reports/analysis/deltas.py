@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -80,18 +81,20 @@ def _compare(delta: Delta, variant: Row, base: Row, tasks: Sequence[str], stored
     if not delta.differences:
         return delta
     delta = replace(delta, comparison=compare(delta.differences.values(), QUANTITIES[delta.quantity].margin))
+    looked = dict(islice(delta.differences.items(), last_look(len(delta.differences))))
     if delta.quantity == "GLUE":
+        seeds = [each for each in delta.seeds if each.pretraining in looked]
         try:
-            draws = resampled_differences(variant, base, tasks, stored, delta.seeds)
+            draws = resampled_differences(variant, base, tasks, stored, seeds)
         except MissingData as error:
             return replace(delta, no_examples=str(error))
         low, high = np.nanpercentile(draws, (2.5, 97.5))
         delta = replace(delta, examples=(float(low), float(high)), variance=float(np.nanvar(draws, ddof=1)))
     elif delta.answers:
-        delta = _with_noise_of_items(delta)
+        delta = _with_noise_of_items(delta, list(looked.values()))
     if delta.variance is None:
         return delta
-    found = with_examples(delta.differences.values(), delta.variance)
+    found = with_examples(looked.values(), delta.variance)
     return delta if found is None else replace(delta, both=found[0], p_both=found[1])
 
 
@@ -103,26 +106,28 @@ def _corrected(family: Sequence[Delta]) -> list[Delta]:
         for delta in family
     ]
     of_pairs = [set[int]().union(*own.values()) for own in by_arm]
-    of_difference = family_p_values([delta.differences for delta in family], of_pairs)
-    of_equivalence = adjust([delta.comparison.p_equivalence if delta.comparison else None for delta in family])
+    of_difference = family_p_values([{} if delta.no_verdict else delta.differences for delta in family], of_pairs)
+    of_equivalence = adjust(
+        [delta.comparison.p_equivalence if delta.comparison and not delta.no_verdict else None for delta in family]
+    )
     return [
         replace(
             delta,
             p_family=difference,
             p_equivalence_holm=equivalence,
-            collapsed=tuple(f"seed {', '.join(map(str, seeds))} of {name}" for name, seeds in own.items() if seeds),
+            collapsed={name: seeds for name, seeds in own.items() if seeds},
         )
         for delta, own, difference, equivalence in zip(family, by_arm, of_difference, of_equivalence, strict=True)
     ]
 
 
-def _with_noise_of_items(delta: Delta) -> Delta:
-    """Add to a readout's delta the variance over texts or items, and the interval over them."""
-    variance = paired_variance(delta.answers)
+def _with_noise_of_items(delta: Delta, looked: Sequence[float]) -> Delta:
+    """Add to a readout's delta the variance over texts or items at the seeds looked at, and the interval over them."""
+    variance = paired_variance(delta.answers[: len(looked)])
     if variance is None:
         return delta
     factor = QUANTITIES[delta.quantity].factor
-    mean, half = np.mean(list(delta.differences.values())), NORMAL_QUANTILE * factor * math.sqrt(variance)
+    mean, half = np.mean(looked), NORMAL_QUANTILE * factor * math.sqrt(variance)
     return replace(delta, variance=factor**2 * variance, examples=(float(mean - half), float(mean + half)))
 
 
@@ -177,7 +182,7 @@ def _facts(delta: Delta, quantity: str) -> tuple[Any, ...]:
         *(end for interval in (found.interval, delta.examples, delta.both) for end in interval or (None, None)),
         *(delta.p_both, found.p_t, delta.p_family, look, look and LOOKS[look], found.p_equivalence),
         *(delta.p_equivalence_holm, found.margin, found.detectable, delta.verdict, print_by_seed(delta.differences)),
-        "; ".join(delta.collapsed),
+        "; ".join(delta.collapses),
         "; ".join(filter(None, (*delta.notes, delta.no_examples))),
         " ".join(delta.ids),
     )
@@ -238,7 +243,7 @@ def find_changed_verdicts(deltas: Sequence[Delta]) -> list[str]:
         f"{ours.variant} against {ours.base} ({ours.measured}): {ours.verdict} at the shared rate, {theirs.verdict} at "
         f"own rates ({theirs.variant} against {theirs.base})."
         for ours, theirs in shared
-        if ours.verdict != theirs.verdict
+        if ours.claimed != theirs.claimed
     ]
     return changed or ([f"None of {count(len(shared), 'verdict')} changes at own rates."] if shared else [])
 
@@ -267,12 +272,10 @@ def _collapses(deltas: Sequence[Delta]) -> list[str]:
     """Return sentences on the seeds that lie far from their arm's other seeds, with all values of the arm."""
     lines: dict[str, None] = {}
     for delta in deltas:
-        for name, arm in delta.arms.items():
-            for words in delta.collapsed:
-                if words.endswith(f" of {name}"):
-                    digits = QUANTITIES[delta.quantity].digits
-                    values = ", ".join(f"{seed}: {value:.{digits}f}" for seed, value in arm.items())
-                    lines[f"Collapsed in {delta.measured}: {words}, far from the arm's other seeds ({values})."] = None
+        for name, words in zip(delta.collapsed, delta.collapses, strict=True):
+            digits = QUANTITIES[delta.quantity].digits
+            values = ", ".join(f"{seed}: {value:.{digits}f}" for seed, value in delta.arms[name].items())
+            lines[f"Collapsed in {delta.measured}: {words}, far from the arm's other seeds ({values})."] = None
     if not lines:
         return []
     return [*lines, "Collapsed seeds stay in differences and intervals; what is claimed holds with and without them."]

@@ -32,16 +32,6 @@ ARMS_FOR_A_SEED = 8  # with fewer arms, single arms influence the median too muc
 SEEDS_FOR_A_COLLAPSE = 4  # with three seeds, every fifth sound study would have a collapse
 
 
-def t_interval(differences: Array) -> tuple[Array, Array]:
-    """Return both ends of the 95 % t interval of the mean, (…), over seeds (…, seeds); df = seeds − 1."""
-    from scipy.special import stdtrit
-
-    seeds = differences.shape[-1]
-    half = stdtrit(seeds - 1, 1 - ALPHA / 2) * differences.std(axis=-1, ddof=1) / math.sqrt(seeds)
-    mean = differences.mean(axis=-1)
-    return mean - half, mean + half
-
-
 def t_test(differences: Array) -> Array:
     """Return the two-sided p of the paired t test, (…)."""
     return 2 * _share_above(np.abs(differences.mean(axis=-1)), differences)
@@ -81,7 +71,7 @@ def joint_sign_flips(differences: Array) -> Array:
     patterns whose largest statistic among the remaining deltas is at least the delta's own, stepping down from the
     largest (Westfall and Young 1993). The statistic is |Σd| / √(Σd² + seeds · c), where c is the lower quartile of the
     family's mean squares, so that variances are partly pooled. Flips do not change c and Σd², so the test is exact for
-    all symmetric noise, also beside true effects. If c is 0, the order is that of the t test.
+    all symmetric noise, and nearly so beside true effects. If c is 0, the order is that of the t test.
     """
     is_there = ~np.isnan(differences)
     values, counts = np.where(is_there, differences, 0.0), is_there.sum(axis=-1)
@@ -113,24 +103,24 @@ def family_p_values(
     `collapsed` are the seeds of each delta at which one side lies far from its arm's other seeds. If there are any, p
     is the larger of the values with and without them, so that no claim depends on them.
     """
-    p_values = _p_at_last_look(family)
+    looked = [dict(sorted(each.items())[: last_look(len(each))]) for each in family]
+    p_values = _p_of_family(looked)
     if not any(collapsed):
         return p_values
     kept = [
-        {s: value for s, value in each.items() if s not in far} for each, far in zip(family, collapsed, strict=True)
+        {s: value for s, value in each.items() if s not in far} for each, far in zip(looked, collapsed, strict=True)
     ]
-    both = zip(p_values, _p_at_last_look(kept), strict=True)
+    both = zip(p_values, _p_of_family(kept), strict=True)
     return [None if p is None else max(p, 1.0 if without is None else without) for p, without in both]
 
 
-def _p_at_last_look(family: Sequence[Mapping[int, float]]) -> list[float | None]:
-    used = [dict(sorted(each.items())[: last_look(len(each))]) for each in family]
-    tested = [each for each in used if len(each) > 1]
+def _p_of_family(family: Sequence[Mapping[int, float]]) -> list[float | None]:
+    tested = [each for each in family if len(each) > 1]
     if not tested:
         return [None] * len(family)
     seeds = sorted(set[int]().union(*tested))
     found = iter(joint_sign_flips(np.array([[each.get(seed, np.nan) for seed in seeds] for each in tested])).tolist())
-    return [next(found) if len(each) > 1 else None for each in used]
+    return [next(found) if len(each) > 1 else None for each in family]
 
 
 def holm(p_values: Array) -> Array:
@@ -239,25 +229,34 @@ def with_examples(differences: Iterable[float], variance: float) -> tuple[Interv
 
 
 def seed_interval(by_seed: Iterable[float]) -> Interval | None:
-    """Return the 95 % t interval of a mean over pre-training seeds; None for a single seed."""
+    """Return the 95 % t interval of a mean over pre-training seeds, df = seeds − 1; None for a single seed."""
+    from scipy.special import stdtrit
+
     values = np.array(list(by_seed))
     if len(values) < 2:
         return None
-    low, high = t_interval(values)
-    return float(low), float(high)
+    half = stdtrit(len(values) - 1, 1 - ALPHA / 2) * values.std(ddof=1) / math.sqrt(len(values))
+    return float(values.mean() - half), float(values.mean() + half)
+
+
+def claims(comparison: Comparison, p_difference: float | None, p_equivalence: float | None) -> tuple[str, bool]:
+    """Return what may be claimed at the last look, from p-values corrected over the family: the direction of the
+    difference, or an empty text, and whether it is equivalent. Before the first look, neither is claimed."""
+    look = last_look(comparison.seeds)
+    if look is None:
+        return "", False
+    direction = "higher" if sum(comparison.differences[:look]) > 0 else "lower"
+    equivalent = p_equivalence is not None and p_equivalence <= LOOKS[look]
+    return direction if p_difference is not None and p_difference <= LOOKS[look] else "", equivalent
 
 
 def verdict(comparison: Comparison, p_difference: float | None, p_equivalence: float | None) -> str:
-    """Return what may be claimed at the last look, from p-values corrected over the family. Before the first look,
-    neither a difference nor equivalence is claimed."""
-    look = last_look(comparison.seeds)
-    if look is None or p_difference is None:
+    """Return in words what may be claimed."""
+    if last_look(comparison.seeds) is None:
         return "too few seeds"
-    direction = "higher" if sum(comparison.differences[:look]) > 0 else "lower"
-    equivalent = p_equivalence is not None and p_equivalence <= LOOKS[look]
-    if p_difference <= LOOKS[look]:
-        return f"{direction}, yet equivalent within {comparison.margin:g}" if equivalent else direction
-    return f"equivalent within {comparison.margin:g}" if equivalent else "within noise"
+    direction, is_equivalent = claims(comparison, p_difference, p_equivalence)
+    words = f"equivalent within {comparison.margin:g}" if is_equivalent else ""
+    return ", yet ".join(filter(None, (direction, words))) or "within noise"
 
 
 def collapsed_seeds(arms: Mapping[str, Mapping[int, float]]) -> dict[str, tuple[int, ...]]:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from neobert.glue.tasks import TASKS
 from neobert.runs.records import ReadoutScore
-from reports.analysis.inference import Comparison, Interval, verdict
+from reports.analysis.inference import ALPHA, Comparison, Interval, claims, verdict
 from reports.analysis.quantities import BITS, READOUTS, estimate_answers, name_measurement
 from reports.basis import why_not_paired, why_scores_not_paired
 from reports.notes import why_no_average
@@ -21,6 +21,7 @@ from reports.scores import Estimate, Group, Row, Seeds
 from reports.tables import facets
 
 LADDER, OWN_RATES = "ladder", "own rates"
+OTHER_GRID = "no verdict: the grids differ on the same weights, and a choice among more points alone scores higher"
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,12 @@ class Delta:
 
     `p_family` (joint sign flips) and `p_equivalence_holm` are corrected over all deltas of the same design and
     quantity, separately for each corpus of a loss, at the last look. `arms` are the values of both sides by seed,
-    including unpaired ones; `collapsed` names the paired seeds that lie far from their arm's other seeds. With such
+    including unpaired ones; `collapsed` are, by arm, the paired seeds that lie far from its other seeds. With such
     seeds, `p_family` is the larger of the values with and without them, so that no claim depends on them. `examples` is
-    the 95 % interval over development examples, texts or items at these seeds, `variance` their variance in the mean
-    difference; None if `no_examples` says why, or if records have no numbers per example. `both` is the interval over
-    seeds and examples, `p_both` its p. `answers` are the readout scores of both sides, by seed.
+    the 95 % interval over development examples, texts or items at the seeds of the last look, `variance` their variance
+    in the mean difference; None if `no_examples` says why, or if records have no numbers per example. `both` is the
+    interval over seeds and examples at the last look, `p_both` its p. `answers` are the readout scores of both sides,
+    by seed. If `no_verdict` says why, the difference is shown, but belongs to no family.
     """
 
     variant: str
@@ -54,7 +56,7 @@ class Delta:
     design: str = ""
     comparison: Comparison | None = None
     arms: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    collapsed: tuple[str, ...] = ()
+    collapsed: Mapping[str, Sequence[int]] = field(default_factory=dict)
     p_family: float | None = None
     p_equivalence_holm: float | None = None
     examples: Interval | None = None
@@ -63,6 +65,7 @@ class Delta:
     p_both: float | None = None
     no_examples: str = ""
     answers: tuple[tuple[ReadoutScore, ReadoutScore], ...] = ()
+    no_verdict: str = ""
 
     @property
     def measured(self) -> str:
@@ -86,16 +89,30 @@ class Delta:
 
     @property
     def verdict(self) -> str:
-        """What may be claimed, with the collapsed seeds; empty if nothing is compared."""
-        if self.comparison is None:
-            return ""
-        difference, equivalence = self.p_family, self.p_equivalence_holm
-        if difference is not None and self.p_both is not None:
-            difference = max(difference, self.p_both)
-        if self.both is not None and max(map(abs, self.both)) > self.comparison.margin:
-            equivalence = None
-        words = verdict(self.comparison, difference, equivalence)
-        return f"{words}; collapsed: {', '.join(self.collapsed)}" if self.collapsed else words
+        """What may be claimed in words, with the collapsed seeds; empty if nothing is compared."""
+        if self.comparison is None or self.no_verdict:
+            return self.no_verdict
+        words = verdict(self.comparison, *self._p_values)
+        return f"{words}; collapsed: {', '.join(self.collapses)}" if self.collapsed else words
+
+    @property
+    def claimed(self) -> tuple[str, bool]:
+        """The direction claimed, or an empty text, and whether equivalence is claimed."""
+        return ("", False) if self.comparison is None else claims(self.comparison, *self._p_values)
+
+    @property
+    def collapses(self) -> tuple[str, ...]:
+        """The collapsed seeds in words."""
+        return tuple(f"seed {', '.join(map(str, seeds))} of {name}" for name, seeds in self.collapsed.items())
+
+    @property
+    def _p_values(self) -> tuple[float | None, float | None]:
+        """The p of difference and equivalence; None where the interval over both does not bear the claim."""
+        includes_zero = self.p_both is not None and self.p_both > ALPHA
+        is_wide = (
+            self.both is not None and self.comparison is not None and max(map(abs, self.both)) > self.comparison.margin
+        )
+        return None if includes_zero else self.p_family, None if is_wide else self.p_equivalence_holm
 
 
 def pair_all(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Iterator[Delta]:
@@ -118,7 +135,9 @@ def pair_glue(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> De
         return replace(empty, reason=reason)
     delta = _subtract(empty, ours, theirs)
     ids = {*variant.trial_ids(tasks, delta.seeds), *base.trial_ids(tasks, delta.seeds)}
-    return replace(delta, ids=tuple(sorted(ids)))
+    grids = [set(row.recipe.grid.points()) for row in (variant, base)]
+    is_choice = variant.recipe.pretraining == base.recipe.pretraining and grids[0] != grids[1]
+    return replace(delta, ids=tuple(sorted(ids)), no_verdict=OTHER_GRID if is_choice else "")
 
 
 def relative_change(variant: Row, base: Row, tasks: Sequence[str]) -> float | None:

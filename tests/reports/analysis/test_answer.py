@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from reports.analysis.answer import answer
 from reports.analysis.inference import compare
 from reports.analysis.pairing import LADDER, Delta
+from reports.analysis.quantities import BITS
 
 STEPS = (("M1", "M0"), ("M2", "M1"), ("M4", "M2"))
 
@@ -27,7 +28,7 @@ def test_what_is_claimed_is_told_with_its_direction(quantity: str, word: str) ->
     deltas = [delta(*step, quantity, -1.0, 6, p) for step, p in zip(STEPS, (0.01, 0.9, 0.9), strict=True)]
     text = " ".join(answer(deltas))
     assert f"a difference is claimed of 1 of 3 steps compared; {word}: M1 against M0." in text
-    assert "Every step is told." in text
+    assert "Not told: M2 against M1, M4 against M2." in text
 
 
 def test_too_few_seeds_claim_nothing_and_say_so() -> None:
@@ -39,6 +40,19 @@ def test_too_few_seeds_claim_nothing_and_say_so() -> None:
     )
     assert second == "In GLUE no step of the ladder can be compared."
     assert third == "No step of the ladder can be told from these records."
+
+
+def test_a_step_with_a_collapsed_seed_and_too_few_others_is_not_told() -> None:
+    first = replace(delta(*STEPS[0], "loss", -1.0, 5, 0.06), collapsed={"M1": [4]})
+    assert answer([first, delta(*STEPS[1], "loss", -1.0, 5, 0.06)])[2].startswith("No step of the ladder can be told")
+
+
+def test_claims_in_bits_per_byte_and_equivalences_on_any_corpus_are_told() -> None:
+    bits = replace(delta(*STEPS[1], "loss", 1.0, 6, 0.01), quantity=BITS, context=64)
+    equal = replace(delta(*STEPS[2], "loss", 0.0, 6, 0.9), corpus="wikibook", p_equivalence_holm=0.01)
+    loss, _, untold = answer([delta(*STEPS[0], "loss", -1.0, 6, 0.01), bits, equal])
+    assert "bits per byte on web, 64 tokens a difference is claimed of 1 of 1 step compared; worse: M2" in loss
+    assert untold.startswith("Every step is told; equivalent within the margins: M4 against M2 in loss on wikibook")
 
 
 def test_what_is_left_out_is_named() -> None:

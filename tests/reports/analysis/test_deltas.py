@@ -212,7 +212,7 @@ def test_a_collapsed_seed_is_named_with_its_values_and_carries_no_claim(study: S
     delta = deltas["M1", "M0", "loss on wikibook"]
     assert delta.verdict == "within noise; collapsed: seed 3 of M1"
     assert "Collapsed in loss on wikibook: seed 3 of M1, far from the arm's other seeds (0: " in page
-    assert "3: 9.0000" in page and deltas["M1", "M0", "GLUE"].collapsed == ()
+    assert "3: 9.0000" in page and not deltas["M1", "M0", "GLUE"].collapsed
 
 
 def test_stored_predictions_give_an_interval_over_examples_around_the_difference(study: Study) -> None:
@@ -225,6 +225,23 @@ def test_stored_predictions_give_an_interval_over_examples_around_the_difference
     again, _ = reported(study)
     assert again["M1", "M0", "GLUE"].examples == delta.examples
     assert "No interval over examples" not in page
+
+
+def test_another_grid_on_the_same_weights_has_a_difference_and_no_verdict(study: Study) -> None:
+    """M10's points hold M9's: the best of more is never worse, whatever is true."""
+    study.write(["M8", "M9", "M10"], seeds=range(6))
+    deltas, _ = reported(study)
+    delta, other = deltas["M10", "M9", "GLUE"], deltas["M9", "M8", "GLUE"]
+    assert delta.comparison is not None and delta.verdict.startswith("no verdict: the grids differ")
+    assert delta.p_family is delta.p_equivalence_holm is None and delta.claimed == ("", False)
+    assert [other.p_family] == family_p_values([other.differences]), "a family by itself"
+
+
+@pytest.mark.parametrize(("p_both", "words"), [(0.045, "higher"), (0.055, "within noise")])
+def test_a_difference_is_claimed_if_the_interval_over_both_excludes_zero(p_both: float, words: str) -> None:
+    values = dict.fromkeys(range(6), 1.0)
+    delta = Delta("M1", "M0", "GLUE", differences=values, comparison=compare(values.values(), 0.5))
+    assert replace(delta, p_family=2 / 64, both=(0.05 - p_both, 2.0), p_both=p_both).verdict == words
 
 
 @pytest.mark.parametrize("damage", ["gone", "torn", "labels"])

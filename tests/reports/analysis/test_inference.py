@@ -95,10 +95,12 @@ def test_between_looks_the_first_seeds_of_the_last_one_are_tested() -> None:
     assert (inference.last_look(5), inference.last_look(7), inference.last_look(30)) == (None, 6, 10)
 
 
-def test_with_collapsed_seeds_the_larger_p_counts() -> None:
+def test_with_collapsed_seeds_the_larger_p_counts_of_all_seeds_at_the_look_and_of_those_that_are_left() -> None:
     delta = dict(enumerate([0.3, 0.1, 0.4, 0.1, 0.5, 0.9, 0.2, 40.0]))
     assert inference.family_p_values([delta]) == [2 / 256]
-    assert inference.family_p_values([delta], [{7}]) == [2 / 64]
+    assert inference.family_p_values([delta], [{7}]) == [2 / 128], "not cut to a lower look again"
+    six = {seed: delta[seed] for seed in range(6)}
+    assert inference.family_p_values([six], [{5}]) == [1 / 16], "more than any look allows"
     assert inference.family_p_values([delta], [set(range(1, 8))]) == [1.0]
 
 

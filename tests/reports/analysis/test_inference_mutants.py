@@ -7,7 +7,7 @@ import pytest
 from tests.support.tree_copy import REPOSITORY, fresh_clone, shell
 
 MODULE = Path("reports/analysis/inference.py")
-HALF = "half = stdtrit(seeds - 1, 1 - ALPHA / 2) * differences.std(axis=-1, ddof=1) / math.sqrt(seeds)"
+HALF = "half = stdtrit(len(values) - 1, 1 - ALPHA / 2) * values.std(ddof=1) / math.sqrt(len(values))"
 P_OF_T = "return 2 * _share_above(np.abs(differences.mean(axis=-1)), differences)"
 P_OF_FLIPS = 'return np.take_along_axis(raised, np.argsort(order, axis=-1, kind="stable"), axis=-1)'
 LARGEST = "largest = np.maximum.accumulate(np.take_along_axis(statistics, order[..., None], axis=-2), axis=-2)"
@@ -26,11 +26,14 @@ FDR = """from scipy.stats import false_discovery_control
 
 MUTANTS = {
     "the interval divides by n": (HALF, HALF.replace("ddof=1", "ddof=0")),
-    "the interval is that of a normal distribution": (HALF, HALF.replace("stdtrit(seeds - 1, 1 - ALPHA / 2)", "1.96")),
+    "the interval is that of a normal distribution": (
+        HALF,
+        HALF.replace("stdtrit(len(values) - 1, 1 - ALPHA / 2)", "1.96"),
+    ),
     "the interval is 5 % too narrow": (HALF, f"{HALF} * 0.95"),
     "the interval is 8 % too wide": (HALF, f"{HALF} * 1.08"),
     "the interval is one of 94 %": (HALF, HALF.replace("ALPHA / 2", "0.03")),
-    "the interval has n degrees of freedom": (HALF, HALF.replace("seeds - 1", "seeds")),
+    "the interval has n degrees of freedom": (HALF, HALF.replace("len(values) - 1", "len(values)")),
     "Holm is Bonferroni": (STEPS, STEPS.replace("np.arange(p_values.shape[-1], 0, -1)", "p_values.shape[-1]")),
     "Holm is 20 times too strict": (STEPS, f"{STEPS} * 20"),
     "Holm never claims": (HOLM, "return np.ones_like(p_values)"),
@@ -49,7 +52,7 @@ MUTANTS = {
     "equivalence is never found": (TOST, "return np.ones(differences.shape[:-1])"),
     "the detectable effect is 3 % too large": (DETECTABLE, f"{DETECTABLE} * 1.03"),
     "the detectable effect is that of a normal distribution": (DETECTABLE, "return (1.96 + 0.8416) / math.sqrt(seeds)"),
-    "the verdict never claims": (DIRECTION, 'return "within noise"'),
+    "the verdict never claims": (DIRECTION, 'return "", False'),
     "the verdict has the wrong sign": (DIRECTION, DIRECTION.replace(">", "<")),
     "the verdict always claims equivalence": (EQUIVALENT, "equivalent = True"),
     "three seeds may claim": ("float] = {6: 0.032", "float] = {3: 0.25, 6: 0.032"),

@@ -7,7 +7,7 @@ import pytest
 
 from neobert.glue.tasks import TASKS
 from neobert.runs.records import ReadoutName, pack_numbers
-from reports.analysis.inference import t_interval, t_test, with_examples
+from reports.analysis.inference import seed_interval, t_test, with_examples
 from reports.analysis.quantities import READOUTS
 from reports.analysis.readouts import find_signals, influence, paired_variance, signals_table
 from reports.evidence import read_evidence
@@ -64,9 +64,7 @@ def test_without_noise_of_examples_it_is_the_t_interval() -> None:
     values = np.array([0.3, 0.5, 0.1, 0.4])
     found = with_examples(values, 0.0)
     assert found is not None
-    assert found[0] == pytest.approx([float(end) for end in t_interval(values)]) and found[1] == pytest.approx(
-        t_test(values)
-    )
+    assert found[0] == pytest.approx(seed_interval(values)) and found[1] == pytest.approx(t_test(values))
     equal = with_examples([0.2, 0.2, 0.2], 0.01)
     assert equal is not None and equal[0] == pytest.approx((0.2 - 1.959964 * 0.1, 0.2 + 1.959964 * 0.1))
     assert with_examples([0.3], 0.1) is None and with_examples([0.0, 0.0], 0.0) is None
@@ -111,6 +109,17 @@ def test_what_rests_on_the_items_at_hand_is_not_claimed(study: Study) -> None:
     low, high = delta.comparison.interval
     assert (low > 0 or high < 0) and delta.p_family is not None and delta.p_family <= 0.032
     assert delta.both[0] < 0 < delta.both[1] and delta.verdict == "within noise"
+
+
+def test_seeds_beyond_the_look_change_no_interval_over_both(study: Study) -> None:
+    write(study, "M0", 0.5)
+    write(study, "M1", 0.6)
+    first = by_place(study.findings())["M1", "M0", "cloze on web"]
+    write(study, "M0", 0.5, seeds=7)
+    write(study, "M1", 0.9, seeds=7)
+    later = by_place(study.findings())["M1", "M0", "cloze on web"]
+    assert first.both is not None and len(later.differences) == 7 and later.claimed == first.claimed
+    assert (later.both, later.p_both, later.variance) == (first.both, first.p_both, first.variance)
 
 
 def test_equivalence_needs_the_noise_of_items_too(study: Study) -> None:
