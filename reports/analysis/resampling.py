@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from neobert.errors import DamagedFile, MissingData
+from neobert.files import require_digest
 from neobert.glue.encoding import load_encoded
 from neobert.glue.selection import read_arrays
 from neobert.glue.tasks import TASKS, Metric, Task
 from neobert.identity import identity
 from neobert.runs.layout import Layout
+from neobert.runs.records import read_record
 from neobert.runs.specifications import GlueStudy
 from reports.scores import POINTS_OF_SCORE, Row, Seeds
 
@@ -58,8 +60,8 @@ class StoredPredictions:
         collected = self._layout.resampled(task, trial_id)
         if collected.is_file():
             return _stored_arrays(collected, [RESAMPLED])[RESAMPLED]
-        path = self._layout.trial(task, trial_id).with_suffix(".npz")
-        predictions = _stored_arrays(path, TASKS[task].validation_splits)
+        record = self._layout.trial(task, trial_id)
+        predictions = _stored_arrays(record.with_suffix(".npz"), TASKS[task].validation_splits, record)
         try:
             return resampled_scores(TASKS[task], predictions, self._labels_of(task, weights))
         except ValueError as error:
@@ -85,14 +87,17 @@ class StoredPredictions:
         raise MissingData("labels of the examples are not kept")
 
 
-def _stored_arrays(path: Path, names: Sequence[str]) -> Mapping[str, Array]:
-    """Read the named arrays of a file.
+def _stored_arrays(path: Path, names: Sequence[str], record: Path | None = None) -> Mapping[str, Array]:
+    """Read the named arrays of a file, whose checksum may be in a record.
 
     Raises:
-        MissingData: the file is missing or cannot be read.
+        MissingData: the file is missing, cannot be read, or does not match its record.
     """
     try:
-        return read_arrays(path, names)
+        arrays = read_arrays(path, names)
+        if record is not None:
+            require_digest(path, read_record(record).get("sha256", {}).get("predictions"))
+        return arrays
     except FileNotFoundError:
         raise MissingData("predictions are not kept") from None
     except (DamagedFile, OSError) as error:
@@ -120,8 +125,8 @@ def resample(row: Row, task: str, stored: StoredPredictions, seeds: Sequence[See
     Raises:
         MissingData: predictions or labels of some trial are missing.
     """
-    ids, weights = row.cells[task].ids, row.runs.id.iloc[0]
-    scores = np.stack([stored.resampled(task, ids[each], weights) for each in seeds], axis=1)
+    ids, weights = row.cells[task].ids, dict(zip(row.runs.seed, row.runs.id, strict=True))
+    scores = np.stack([stored.resampled(task, ids[each], weights[each.pretraining]) for each in seeds], axis=1)
     counts: dict[int, int] = defaultdict(int)
     for each in seeds:
         counts[each.pretraining] += 1

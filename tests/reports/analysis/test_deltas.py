@@ -227,6 +227,16 @@ def test_stored_predictions_give_an_interval_over_examples_around_the_difference
     assert "No interval over examples" not in page
 
 
+def test_a_further_run_without_glue_takes_no_interval_over_examples(study: Study) -> None:
+    """Not even one whose id is the first."""
+    with_predictions(study, ["M0", "M1"], ("cola",))
+    before = reported(study)[0]["M1", "M0", "GLUE"]
+    first = min(study.runs("M1", seed)[0].id for seed in range(3))
+    study.pretrain("M1", next(seed for seed in range(3, 99) if study.runs("M1", seed)[0].id < first))
+    after = reported(study)[0]["M1", "M0", "GLUE"]
+    assert before.examples is not None and after.examples == before.examples
+
+
 def test_another_grid_on_the_same_weights_has_a_difference_and_no_verdict(study: Study) -> None:
     """M10's points hold M9's: the best of more is never worse, whatever is true."""
     study.write(["M8", "M9", "M10"], seeds=range(6))
@@ -244,7 +254,7 @@ def test_a_difference_is_claimed_if_the_interval_over_both_excludes_zero(p_both:
     assert replace(delta, p_family=2 / 64, both=(0.05 - p_both, 2.0), p_both=p_both).verdict == words
 
 
-@pytest.mark.parametrize("damage", ["gone", "torn", "labels"])
+@pytest.mark.parametrize("damage", ["gone", "torn", "other", "labels"])
 def test_predictions_that_cannot_be_read_are_named_and_the_rest_goes_on(study: Study, damage: str) -> None:
     with_predictions(study, ["M0", "M1"], ("cola",))
     for path in sorted(study.root.glob("glue/cola/*.npz")):
@@ -252,6 +262,8 @@ def test_predictions_that_cannot_be_read_are_named_and_the_rest_goes_on(study: S
             path.unlink()
         elif damage == "torn":
             path.write_bytes(path.read_bytes()[:50])
+        elif damage == "other":
+            change_record(path.with_suffix(".json"), lambda record: record.update(sha256={"predictions": "0" * 64}))
     if damage == "labels":
         for path in study.root.glob("data/glue/*.safetensors"):
             path.unlink()
@@ -259,6 +271,7 @@ def test_predictions_that_cannot_be_read_are_named_and_the_rest_goes_on(study: S
     delta = deltas["M1", "M0", "GLUE"]
     assert delta.comparison is not None and delta.examples is None
     words = {"gone": "predictions are not kept", "torn": "cannot be read", "labels": "labels of the examples"}
+    words["other"] = "does not match the checksum in its record"
     assert f"No interval over examples: {delta.no_examples}" in page and words[damage] in delta.no_examples
 
 
