@@ -80,7 +80,12 @@ def find_signals(group: Group) -> tuple[SignalToNoise, ...]:
     seeds each, the best first."""
     rows = [row for row in group.last_rows.values() if row.has_records and not row.untrained]
     found = [signal for each in _measurements(rows) if (signal := _signal(*each)) is not None]
-    return tuple(sorted(found, key=lambda signal: -(signal.ratio or math.inf)))
+    return tuple(sorted(found, key=_sorting_ratio, reverse=True))
+
+
+def _sorting_ratio(signal: SignalToNoise) -> float:
+    # without any noise, arms are told apart perfectly, or never if they do not differ
+    return (math.inf if signal.between_arms else 0.0) if signal.ratio is None else signal.ratio
 
 
 Arms = Mapping[str, tuple[Estimate, Iterable[str]]]

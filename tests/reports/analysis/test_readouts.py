@@ -207,3 +207,16 @@ def test_two_tasks_alone_are_ranked_and_compared_with_the_noise_of_their_example
     assert delta.examples is not None and delta.both is not None and delta.comparison.interval is not None
     widths = [high - low for low, high in (delta.comparison.interval, delta.both)]
     assert 0 < widths[0] < widths[1]
+
+
+def test_a_readout_that_is_the_same_for_all_arms_is_the_last(study: Study) -> None:
+    for name in ("M0", "M1"):
+        for seed in (0, 1):
+            study.pretrain(name, seed)
+            for task in ("cola", "sst2"):
+                of_task = study.study(name, task, seed)
+                study.begin(name, of_task)
+                for point in of_task.points:
+                    study.trial(name, of_task, point, score=0.0 if task == "cola" else None)
+    signals = study.findings().signals
+    assert signals[-1].name == "CoLA" and signals[-1].ratio is None and len(signals) > 2
