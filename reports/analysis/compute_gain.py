@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from reports.analysis.inference import Interval, seed_interval
 from reports.analysis.pairing import shared_corpora, why_losses_differ
 from reports.basis import why_not_paired
@@ -66,9 +64,9 @@ def cross(ours: Points, theirs: Points) -> Crossing:
     If our loss reaches their final loss, the gain is their total compute over ours at that point; otherwise it is their
     compute on reaching our final loss over our total compute. Exchanging the curves changes the sign of the logarithm.
     """
-    curves = [np.array(points).T for points in (ours, theirs)]
-    falling = [(np.log(compute).tolist(), np.minimum.accumulate(loss).tolist()) for compute, loss in curves]
-    (our_compute, our_loss), (their_compute, their_loss) = falling
+    (our_compute, our_loss), (their_compute, their_loss) = (
+        ([math.log(compute) for compute, _ in points], [loss for _, loss in points]) for points in (ours, theirs)
+    )
     if our_loss[-1] == their_loss[-1]:
         return Crossing(their_compute[-1] - our_compute[-1])
     if our_loss[-1] < their_loss[-1]:
@@ -79,7 +77,7 @@ def cross(ours: Points, theirs: Points) -> Crossing:
 
 
 def _reached(compute: Sequence[float], loss: Sequence[float], target: float) -> tuple[float, bool]:
-    """Return the log compute at which a falling loss reaches a target, and whether its first measurement is already
+    """Return the log compute at which a loss first reaches a target, and whether its first measurement is already
     below."""
     if loss[0] <= target:
         return compute[0], loss[0] < target

@@ -114,3 +114,8 @@ def test_runs_without_curves_have_no_gain(study: Study) -> None:
     study.write(["M0", "M1"])
     curves_of = Curves(study.root, read_evidence(study.root).runs)
     assert find_gains(study.group(), curves_of) == ()
+
+
+def test_the_target_is_the_final_loss_and_no_lower_one_on_the_way() -> None:
+    ours, theirs = ((1.0, 3.0), (2.0, 2.55)), ((1.0, 3.0), (1.5, 2.5), (2.0, 2.6))
+    assert cross(ours, theirs).log_gain > 0 > cross(theirs, ours).log_gain
