@@ -81,7 +81,7 @@ class Findings:
 
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
-        return score_forecasts(self.evidence.forecasts, self.deltas, self.group)
+        return score_forecasts(self.evidence.forecasts, self.deltas, self.group, self.bars.tasks)
 
     @cached_property
     def signals(self) -> tuple[SignalToNoise, ...]:

@@ -15,17 +15,17 @@ from ablations.ladders import current, ladder
 from ablations.scales import Scale, Vocabulary, known_scales, scaled
 from ablations.variant import Variant
 from neobert.errors import MissingData, did_you_mean
+from neobert.glue.tasks import TASKS
 from neobert.model.size import training_flops_per_token
 from reports.analysis.pairing import Delta, pair_all
 from reports.analysis.quantities import name_measurement
 from reports.evidence import Evidence, select_group
-from reports.figures.figure1 import find_bars
 from reports.forecasts.extrapolation import extrapolate
 from reports.forecasts.sealed import AtBudget, Forecast, Place, Predicted, name_forecast
 from reports.matching import group_of
 from reports.scores import Group
 
-LEAST_BUDGETS = 2
+LEAST_BUDGETS = LEAST_SEEDS = 2
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def make_forecast(evidence: Evidence, scale: Scale, data: str, budgets: Sequence
     of other scales only give signs, as their losses have other tokens and lengths.
 
     Raises:
-        ValueError: all that could be forecast is recorded already, or a budget is not smaller.
+        ValueError: all that could be forecast is recorded already, a budget is not smaller, or none has two seeds.
         MissingData: no step of the ladder is recorded at two of the budgets.
     """
     target = Budget(scale)
@@ -107,8 +107,11 @@ def make_forecast(evidence: Evidence, scale: Scale, data: str, budgets: Sequence
             raise ValueError(f"{budget.name} is no smaller budget than {target.name}: name shares of its steps")
     is_of_signs = any(budget.scale != scale for budget in budgets)
     there = [each for each in evidence.groups() if each[0] == scale and (is_of_signs or each[1] == data)]
-    recorded = {delta.place for each in there for delta in differences_at(target, group_at(*each)) if delta.differences}
-    found, reasons = _measured(budgets, groups)
+    tasks = _shared_tasks(budgets, groups)
+    recorded = {
+        delta.place for each in there for delta in differences_at(target, group_at(*each), tasks) if delta.differences
+    }
+    found, reasons = _measured(budgets, groups, tasks)
     known = {place: own for place, own in found.items() if place not in recorded and len(own) >= LEAST_BUDGETS}
     left_out = [f"{describe_place(each)} is recorded at {target.name} already" for each in found if each in recorded]
     left_out += _why_left_out(found, reasons, recorded, budgets)
@@ -121,9 +124,19 @@ def make_forecast(evidence: Evidence, scale: Scale, data: str, budgets: Sequence
     families: dict[tuple[str, str], dict[Place, Mapping[Budget, Delta]]] = defaultdict(dict)
     for place, own in known.items():
         families[place[2:]][place] = own
-    predictions = [
-        each for family in families.values() for each in _predict(family, octaves, seeds, is_of_signs=is_of_signs)
-    ]
+    predictions: list[Predicted] = []
+    for (quantity, _), family in families.items():
+        if all(len(delta.differences) < LEAST_SEEDS for own in family.values() for delta in own.values()):
+            left_out += [
+                f"{describe_place(place)} has one seed at every budget, so its noise is unknown" for place in family
+            ]
+        else:
+            own_tasks = tasks if quantity == "GLUE" else ()
+            predictions += _predict(family, octaves, seeds, own_tasks, is_of_signs=is_of_signs)
+    if not predictions:
+        raise ValueError(
+            f"a forecast needs a budget with two seeds at least, which tell the noise: {'; '.join(left_out)}"
+        )
     return name_forecast(
         {
             "scale": scale,
@@ -139,47 +152,57 @@ def make_forecast(evidence: Evidence, scale: Scale, data: str, budgets: Sequence
     )
 
 
-def differences_at(budget: Budget, group: Group) -> Iterator[Delta]:
-    """Yield the deltas of every ladder step and quantity recorded at a budget, or the reason why there are none."""
-    tasks, rows = find_bars(group).tasks, group.compared_rows
+def _shared_tasks(budgets: Sequence[Budget], groups: Mapping[Scale, Group]) -> tuple[str, ...]:
+    """Return the tasks that all rows with scores have at these budgets; all eight without any."""
+    rows = [groups[budget.scale].compared_rows.get(f"{name}{budget.suffix}") for budget in budgets for name in ladder()]
+    scored = [row.scored_tasks for row in rows if row is not None and row.scored_tasks]
+    return tuple(task for task in TASKS if all(task in own for own in scored)) or tuple(TASKS)
+
+
+def differences_at(budget: Budget, group: Group, tasks: Sequence[str]) -> Iterator[Delta]:
+    """Yield the deltas of every ladder step and quantity recorded at a budget, GLUE only if a side has scores, or the
+    reason why there are none."""
+    rows = group.compared_rows
     for variant in ladder().values():
         base = variant.parent.name if variant.parent else ""
         ours, theirs = rows.get(f"{variant.name}{budget.suffix}"), rows.get(f"{base}{budget.suffix}")
         if ours is None or theirs is None or not (ours.has_records and theirs.has_records):
             continue
         for delta in pair_all(ours, theirs, tasks, group):
-            yield replace(delta, variant=variant.name, base=base)
+            if delta.quantity != "GLUE" or ours.scored_tasks or theirs.scored_tasks:
+                yield replace(delta, variant=variant.name, base=base)
 
 
 Known = Mapping[Place, Mapping[Budget, Delta]]
 
 
 def _measured(
-    budgets: Sequence[Budget], groups: Mapping[Scale, Group]
-) -> tuple[dict[Place, dict[Budget, Delta]], dict[tuple[str, str], list[str]]]:
-    """Return the differences at each budget, and by pair the reasons for missing ones."""
+    budgets: Sequence[Budget], groups: Mapping[Scale, Group], tasks: Sequence[str]
+) -> tuple[dict[Place, dict[Budget, Delta]], dict[Place, list[str]]]:
+    """Return the differences at each budget, and the reasons for missing ones."""
     found: dict[Place, dict[Budget, Delta]] = defaultdict(dict)
-    reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
+    reasons: dict[Place, list[str]] = defaultdict(list)
     for budget in budgets:
-        for delta in differences_at(budget, groups[budget.scale]):
+        for delta in differences_at(budget, groups[budget.scale], tasks):
             if delta.differences:
                 found[delta.place][budget] = delta
-            elif delta.quantity != "GLUE":
-                reasons[delta.variant, delta.base].append(f"{delta.reason} ({budget.name})")
+            else:
+                reasons[delta.place].append(f"{delta.reason} ({budget.name})")
     return found, reasons
 
 
 def _why_left_out(
-    found: Known, reasons: Mapping[tuple[str, str], Sequence[str]], recorded: set[Place], budgets: Sequence[Budget]
+    found: Known, reasons: Mapping[Place, Sequence[str]], recorded: set[Place], budgets: Sequence[Budget]
 ) -> Iterator[str]:
     """Yield a sentence for each step that has records at some budget but no forecast."""
-    enough = {place[:2] for place, own in found.items() if len(own) >= LEAST_BUDGETS or place in recorded}
+    enough = {place for place, own in found.items() if len(own) >= LEAST_BUDGETS or place in recorded}
+    pairs = {place[:2] for place in enough}
     for place, own in found.items():
         if len(own) < LEAST_BUDGETS <= len(budgets) and place not in recorded:
             yield f"{describe_place(place)} is recorded at {', '.join(budget.name for budget in own)} alone"
-    for (variant, base), own_reasons in reasons.items():
-        if (variant, base) not in enough:
-            yield f"{variant} against {base}: {'; '.join(own_reasons)}"
+    for place, own_reasons in reasons.items():
+        if place not in enough if place[2] == "GLUE" else place[:2] not in pairs:
+            yield f"{describe_place(place)}: {'; '.join(own_reasons)}"
 
 
 def describe_place(place: Place) -> str:
@@ -189,7 +212,12 @@ def describe_place(place: Place) -> str:
 
 
 def _predict(
-    family: Known, octaves: Mapping[tuple[str, Budget], float], seeds: int, *, is_of_signs: bool
+    family: Known,
+    octaves: Mapping[tuple[str, Budget], float],
+    seeds: int,
+    tasks: Sequence[str],
+    *,
+    is_of_signs: bool,
 ) -> Iterator[Predicted]:
     """Yield the predictions for the differences in one quantity (and corpus, for a loss)."""
     by_octaves = {
@@ -219,6 +247,7 @@ def _predict(
             mean=None if is_of_signs else outlook.mean,
             low=low,
             high=high,
+            tasks=" ".join(tasks),
         )
 
 

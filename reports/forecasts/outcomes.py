@@ -46,11 +46,16 @@ class Outcome:
         return None if self.measured is None else float(self.predicted.is_higher_at_smallest != (self.measured > 0))
 
 
-def score_forecasts(forecasts: Sequence[Forecast], deltas: Sequence[Delta], group: Group) -> tuple[Outcome, ...]:
-    """Return the outcome of every difference forecast for a group, or forecast from its records for another scale."""
+def score_forecasts(
+    forecasts: Sequence[Forecast], deltas: Sequence[Delta], group: Group, tasks: Sequence[str]
+) -> tuple[Outcome, ...]:
+    """Return the outcome of every difference forecast for a group, or forecast from its records for another scale.
+    GLUE's deltas are of means over `tasks`."""
     at = {delta.place: delta for delta in deltas if delta.design == LADDER}
     return tuple(
-        _outcome(forecast, predicted, at if forecast.scale == group.scale else {})
+        _outcome(forecast, predicted, at, tasks)
+        if forecast.scale == group.scale
+        else Outcome(forecast, predicted, None, f"scored beside the records of scale {forecast.scale}", ())
         for forecast in forecasts
         if _belongs(forecast, group)
         for predicted in forecast.predictions
@@ -65,11 +70,14 @@ def _belongs(forecast: Forecast, group: Group) -> bool:
     return forecast.data == group.data and group.scale in scales
 
 
-def _outcome(forecast: Forecast, predicted: Predicted, deltas: Mapping[Place, Delta]) -> Outcome:
+def _outcome(forecast: Forecast, predicted: Predicted, deltas: Mapping[Place, Delta], tasks: Sequence[str]) -> Outcome:
     delta = deltas.get(predicted.place)
     if delta is None or not delta.differences:
         reason = "not measured yet" if delta is None else delta.reason
         return Outcome(forecast, predicted, None, reason, ())
+    if predicted.tasks and predicted.tasks != " ".join(tasks):
+        reason = f"not scored: the forecast is of the mean of {predicted.tasks}, not of {' '.join(tasks)}"
+        return Outcome(forecast, predicted, None, reason, delta.ids)
     if used := sorted({*forecast.records, *forecast.present} & set(delta.ids)):
         reason = f"not scored: record {used[0]} was there when the forecast was made"
         return Outcome(forecast, predicted, None, reason, delta.ids)
@@ -157,7 +165,7 @@ def describe_scores(outcomes: Sequence[Outcome]) -> str:
     """Return a sentence with coverage and Brier scores."""
     scored = [each for each in outcomes if each.measured is not None]
     if not scored:
-        return "nothing is measured yet that it could be scored on."
+        return "nothing is measured here yet that it could be scored on."
     covered = [each.is_covered for each in scored if each.is_covered is not None]
     intervals = (
         f"{sum(covered)} of {count(len(covered), 'interval')} of {100 * COVERAGE:g} % hold what was measured; "

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, PositiveInt, model_validator
 from ablations.ladders import current
 from ablations.scales import Scale
 from neobert.errors import DamagedFile
-from neobert.identity import identity
+from neobert.identity import Neutral, identity
 from neobert.recipe import Value
 from neobert.runs.layout import Layout
 from neobert.runs.records import code_state, publish_sealed, read_sealed
@@ -37,7 +37,7 @@ class Predicted(Value):
     """One step of the ladder in one quantity, from its budgets (the smallest first).
 
     `probability_higher` is that of a difference above 0; `mean` and the 80 % interval are of the mean over the seeds of
-    the forecast, None where only signs are forecast.
+    the forecast, None where only signs are forecast. `tasks` are those whose mean GLUE is.
     """
 
     variant: str
@@ -49,6 +49,7 @@ class Predicted(Value):
     mean: float | None
     low: float | None
     high: float | None
+    tasks: Annotated[str, Neutral("")]
 
     @model_validator(mode="after")
     def _has_a_whole_interval(self) -> "Predicted":
@@ -124,7 +125,7 @@ def read_forecasts(root: Path, problems: list[str]) -> Iterator[Forecast]:
             content = read_sealed(path)
             if content.get("kind") != KIND:
                 raise ValueError("it is no forecast")
-            forecast = Forecast.model_validate(content)
+            forecast = Forecast.read(content)
             if forecast.ladder == current().name:
                 yield forecast
             else:

@@ -190,7 +190,9 @@ def test_of_another_scale_signs_alone_are_told_and_never_as_results(study: Study
     sure = [abs(each.probability_higher - 0.5) for each in found.predictions]
     assert sure == sorted(sure, reverse=True) and sure[-1] < 0.4, "so far the smallest differences are hardly told"
     lines = report(study, tmp_path / "out")
-    assert {(line["scale"], line["expected"], line["reason"]) for line in lines} == {("paper", "", "not measured yet")}
+    assert {(line["scale"], line["expected"], line["reason"]) for line in lines} == {
+        ("paper", "", "scored beside the records of scale paper")
+    }
 
 
 def test_signs_that_the_scale_has_told_on_other_data_are_not_forecast(
@@ -235,3 +237,47 @@ def test_what_cannot_be_forecast_is_told_in_a_sentence(
     assert make(study, *flags) == code
     said = capsys.readouterr().err
     assert sentence in said and len(said.splitlines()) == 1 and not list(study.root.glob("forecasts/*"))
+
+
+def fine_tune(study: Study, share: str, tasks: tuple[str, ...], seeds: int) -> None:
+    for name in ("M0", "M1"):
+        for seed in range(seeds):
+            for each in study.studies(f"{name}{share}", seed):
+                if each.task in tasks:
+                    study.search(f"{name}{share}", each)
+
+
+def test_glue_is_forecast_over_the_tasks_of_the_budgets_and_scored_on_no_others(study: Study, tmp_path: Path) -> None:
+    for share in ("@steps0.25", "@steps0.5"):
+        fine_tune(study, share, ("sst2", "cola"), 3)
+    assert make(study) == 0
+    found = Forecast.read(read_sealed(only_file(study)))
+    assert {each.place[:3]: each.tasks for each in found.predictions if each.tasks} == {
+        ("M1", "M0", "GLUE"): "sst2 cola"
+    }
+    train(study, "", range(6))
+    fine_tune(study, "", ("qqp", "sst2", "cola"), 6)
+    (reason,) = [line["reason"] for line in report(study, tmp_path / "out") if line["quantity"] == "GLUE"]
+    assert reason == "not scored: the forecast is of the mean of sst2 cola, not of qqp sst2 cola"
+
+
+def test_glue_without_common_tasks_is_left_out_with_its_reason(study: Study) -> None:
+    fine_tune(study, "@steps0.25", ("sst2",), 3)
+    fine_tune(study, "@steps0.5", ("cola",), 3)
+    assert make(study) == 0
+    sentence, *_ = Forecast.read(read_sealed(only_file(study))).left_out
+    assert sentence.startswith("M1 against M0 (GLUE): M1@steps0.25 has no score on MNLI")
+
+
+def test_what_has_one_seed_is_left_out_and_the_rest_is_forecast(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = Study(tmp_path / "alone", levels=study.levels)
+    for share in ("@steps0.25", "@steps0.5"):
+        train(alone, share, range(1))
+        for name in ("M0", "M1"):
+            ask(study, f"{name}{share}", 0, "cloze", answer((np.arange(50) < 25 + 10 * (name == "M1")).astype(float)))
+    assert make(study) == 0
+    left_out = Forecast.read(read_sealed(only_file(study))).left_out
+    assert left_out == ("M1 against M0 (cloze on web) has one seed at every budget, so its noise is unknown",)
+    assert make(alone) == 2 and "a forecast needs a budget with two seeds at least" in capsys.readouterr().err
