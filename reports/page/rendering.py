@@ -122,7 +122,8 @@ def _pair_variants(findings: Findings, register: Register) -> dict[str, Any]:
     """
     rows = list(findings.group.rated_rows.values())
     printed = published.figure1()
-    verdicts = {(delta.variant, delta.base, delta.measured): delta.verdict for delta in findings.deltas}
+    # the ladder's verdict comes first, also where an arm's own best rate is the shared one
+    verdicts = {(delta.variant, delta.base, delta.measured): delta.verdict for delta in reversed(findings.deltas)}
     measured: dict[tuple[str, str, str, int], int] = {}
     pairs = []
     for (there, base), (here, variant) in combinations(enumerate(rows), 2):

@@ -1,6 +1,7 @@
 """Records of sweeps → curves, optima, figure and table; deltas at own rates; pilot seeds in nothing else."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from reports.analysis.pairing import OWN_RATES, Delta
 from reports.evidence import read_evidence
 from reports.figures.rates import draw_sweeps, sweeps_table
 from reports.matching import group_of
+from reports.page.register import Register
+from reports.page.rendering import _pair_variants
 from reports.scores import Group
 from tests.reports.made_up_study import EXECUTION, Study, facts_of
 
@@ -188,3 +191,14 @@ def test_a_failure_that_cannot_be_read_is_a_sentence(study: Study) -> None:
     path.write_text(json.dumps(["no", "failure"]))
     problems = read_evidence(study.root).problems
     assert any("the failure of" in problem and "error.json is left out" in problem for problem in problems)
+
+
+def test_where_an_own_rate_is_the_shared_one_the_page_shows_the_ladders_verdict(study: Study) -> None:
+    for name in ("M2", "M4"):
+        pilot(study, name, best=0.0)
+        for seed in range(2):
+            train(study, name, seed, 3.0)
+    findings = study.findings()
+    findings.__dict__["deltas"] = tuple(replace(delta, no_verdict=delta.design) for delta in findings.deltas)
+    pairs = _pair_variants(findings, Register())["pairs"]
+    assert {pair[4] for pair in pairs if len(pair) > 4} == {"ladder"}
