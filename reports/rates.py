@@ -15,7 +15,7 @@ from ablations.rates import Optimum, RateCurve, at_rate, best_variant, rounded, 
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Variant
 from neobert.recipe import Pretraining
-from reports.evidence import Evidence, select_group, weights_up_to
+from reports.evidence import Evidence, select_group, split_repeats, weights_up_to
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,11 @@ def find_sweeps(evidence: Evidence, scale: Scale, data: str, vocabulary: Vocabul
 def _on_one_basis(runs: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Return the runs on the most common data and numerics, one per rate and seed, and a sentence for each run left
     out."""
-    most = runs.basis.mode().iloc[0] if len(runs) else ""
-    kept = runs[runs.basis == most].sort_values("id").drop_duplicates(["rate", "seed"])
-    others = sorted(set(runs.id) - set(kept.id))
-    return kept, tuple(f"run {run} rests on other data or numerics and is left out" for run in others)
+    is_common = runs.basis == (runs.basis.mode().iloc[0] if len(runs) else "")
+    kept, repeats = split_repeats(runs[is_common].sort_values("id"), ["rate", "seed"])
+    notes = [f"run {run} rests on other data or numerics and is left out" for run in sorted(runs.id[~is_common])]
+    notes += [f"run {each.id} repeats {each.kept} and is left out" for each in repeats.itertuples()]
+    return kept, tuple(notes)
 
 
 def variants_at_rates(runs: pd.DataFrame, scale: Scale, vocabulary: Vocabulary) -> dict[str, Variant]:

@@ -1,6 +1,7 @@
 """Records of sweeps → curves, optima, figure and table; deltas at own rates; pilot seeds in nothing else."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from reports.matching import group_of
 from reports.page.register import Register
 from reports.page.rendering import _pair_variants
 from reports.scores import Group
-from tests.reports.made_up_study import EXECUTION, Study, facts_of
+from tests.reports.made_up_study import EXECUTION, Study, change_record, facts_of
 
 SHIFTS = {"M1": 0.3, "M2": 0.0, "M4": 1.0}  # octaves from the shared rate to the best one
 
@@ -191,6 +192,14 @@ def test_a_failure_that_cannot_be_read_is_a_sentence(study: Study) -> None:
     path.write_text(json.dumps(["no", "failure"]))
     problems = read_evidence(study.root).problems
     assert any("the failure of" in problem and "error.json is left out" in problem for problem in problems)
+
+
+def test_a_run_that_repeats_a_rate_and_seed_is_named_with_the_one_that_counts(study: Study) -> None:
+    pilot(study, "M2", best=0.0)
+    first, twin = study.runs("M2", 1000)[0].id, "f" * 12
+    shutil.copytree(Layout(study.root).pretraining(first), Layout(study.root).pretraining(twin))
+    change_record(Layout(study.root).pretraining(twin) / "done.json", lambda record: record.update(id=twin))
+    assert read(study)[0].sweeps["M2"].notes == (f"run {twin} repeats {first} and is left out",)
 
 
 def test_where_an_own_rate_is_the_shared_one_the_page_shows_the_ladders_verdict(study: Study) -> None:
