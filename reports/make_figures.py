@@ -170,10 +170,11 @@ def _report(arguments: argparse.Namespace) -> int:
     from reports.evidence import read_evidence
     from reports.figures.throughput import FOLDER, throughput_files, throughput_lines
     from reports.page.rendering import PAGE, render_page
-    from reports.results import with_results
+    from reports.results import read_page, with_results
 
     _require_packages()
     refuse_no_folder("--out", arguments.out)
+    page = None if arguments.results is None else read_page(arguments.results)
     evidence = read_evidence(arguments.runs)
     curves = Curves(arguments.runs, evidence.runs)
     studies = _find_studies(arguments, evidence, curves)
@@ -186,8 +187,8 @@ def _report(arguments: argparse.Namespace) -> int:
     records = Path(os.path.relpath(arguments.runs, arguments.out)).as_posix()
     text = render_page(studies, speeds, evidence, curves, files, problems, records)
     others += _write(arguments.out, {PAGE: text.encode()})
-    if arguments.results is not None:
-        page = with_results(arguments.results.read_text(encoding="utf-8"), studies)
+    if page is not None:
+        page = with_results(page, studies, name_folders(evidence.groups()).values())
         others += _write(arguments.results.parent, {arguments.results.name: page.encode()})
     problems += curves.problems
     if problems:

@@ -1,7 +1,8 @@
 """Results of a study for its Markdown page, all from records; written by `make_figures.py --results PAGE`."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from reports.analysis.answer import answer
 from reports.analysis.deltas import find_changed_verdicts
@@ -17,19 +18,31 @@ NO_RECORDS = "No run of the study is recorded yet.\n"
 TITLES = {LADDER: "At the rate of the scale", OWN_RATES: "Each arm at its own best rate"}
 
 
-def with_results(page: str, studies: Sequence[Findings]) -> str:
-    """Return the page with the results of each study inserted between the markers that name its folder.
+def read_page(path: Path) -> str:
+    """Read a page for results.
 
     Raises:
-        ValueError: the page has no markers.
+        ValueError: there is no such page, or it has no markers.
     """
+    if not path.is_file():
+        raise ValueError(f"--results {path}: there is no such page")
+    page = path.read_text(encoding="utf-8")
     if not PLACE.search(page):
-        raise ValueError("the page has no lines <!-- results of SCALE-DATA --> and <!-- end of results -->")
+        raise ValueError(f"{path} has no lines <!-- results of SCALE-DATA --> and <!-- end of results -->")
+    return page
+
+
+def with_results(page: str, studies: Sequence[Findings], recorded: Collection[str]) -> str:
+    """Return the page with the results of each study inserted between the markers that name its folder. Sections of
+    other `recorded` folders stay as they are."""
     by_folder: Mapping[str, Findings] = {study.folder: study for study in studies}
-    return PLACE.sub(
-        lambda found: found[1] + (describe(by_folder[found[2]]) if found[2] in by_folder else NO_RECORDS) + found[3],
-        page,
-    )
+
+    def replaced(found: re.Match[str]) -> str:
+        if found[2] in by_folder:
+            return found[1] + describe(by_folder[found[2]]) + found[3]
+        return found[0] if found[2] in recorded else found[1] + NO_RECORDS + found[3]
+
+    return PLACE.sub(replaced, page)
 
 
 def describe(findings: Findings) -> str:

@@ -16,11 +16,11 @@ from tests.reports.measurements import answer, ask
 PAGE = "# A study\n\n12.5 typed\n\n<!-- results of smoke-synthetic -->\nold\n<!-- end of results -->\n\nEnd.\n"
 
 
-def write_results(study: Study, folder: Path, page: str = PAGE) -> tuple[int, str]:
+def write_results(study: Study, folder: Path, page: str = PAGE, *chosen: str) -> tuple[int, str]:
     """The exit code of the command, and the page behind it."""
     path = folder / "page.md"
     path.write_text(page, encoding="utf-8")
-    flags = ["--runs", str(study.root), "--out", str(folder / "out"), "--results", str(path)]
+    flags = ["--runs", str(study.root), "--out", str(folder / "out"), "--results", str(path), *chosen]
     with undrawn_figures():
         code = make_figures.main(flags)
     return code, path.read_text(encoding="utf-8")
@@ -60,3 +60,19 @@ def test_what_has_no_record_says_so_and_a_page_without_a_place_is_refused(
     assert code == 0 and "No run of the study is recorded yet." in page and "old" not in page
     code, page = write_results(study, tmp_path, "# A study\n")
     assert code == 2 and page == "# A study\n" and "has no lines <!-- results of" in capsys.readouterr().err
+
+
+def test_sections_that_are_not_chosen_stay(study: Study, tmp_path: Path) -> None:
+    study.pretrain("M0")
+    Study(study.root, data="other", trained=True).pretrain("M1")
+    code, page = write_results(study, tmp_path, PAGE + PAGE.replace("synthetic", "other"), "--data", "other")
+    assert code == 0 and page.startswith(PAGE) and "No run of the study" not in page and page.count("Records: ") == 1
+
+
+def test_a_page_that_is_not_there_is_refused_before_anything_is_drawn(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study.pretrain("M0")
+    flags = ["--runs", str(study.root), "--out", str(tmp_path / "out"), "--results", str(tmp_path / "nowhere.md")]
+    assert make_figures.main(flags) == 2 and not (tmp_path / "out").exists()
+    assert "nowhere.md: there is no such page" in capsys.readouterr().err
