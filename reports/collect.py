@@ -64,7 +64,9 @@ class Collection:
         from neobert.runs.records import record_paths, sealed
 
         root = self._layout.root
-        run_files = [path for path in sorted(root.glob("*/**/run.json")) if "attempts" not in path.parts]
+        run_files = [
+            path for path in sorted(root.glob("*/**/run.json")) if "attempts" not in path.relative_to(root).parts
+        ]
         others = (
             "forecasts/*.json",
             "glue/*/studies/*/selection.json",

@@ -149,3 +149,11 @@ def test_the_summary_counts_what_was_written(study: Study, tmp_path: Path, capsy
     copied = files(tmp_path / "copy")
     expected = {"files": len(copied), "bytes": sum(map(len, copied.values())), "left_out": 0}
     assert json.loads(capsys.readouterr().out) == expected
+
+
+def test_a_folder_of_runs_may_lie_below_one_that_is_called_as_those_of_attempts(tmp_path: Path) -> None:
+    made_up = Study(tmp_path / "attempts" / "runs")
+    made_up.pretrain("M0")
+    made_up.search("M0", made_up.study("M0", "cola"))
+    assert run(made_up.root, tmp_path / "copy") == 0
+    assert len(list((tmp_path / "copy").rglob("run.json"))) == 1
