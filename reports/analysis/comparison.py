@@ -263,7 +263,7 @@ def _rank(readout: str, scores: Mapping[str, Mapping[int, float]]) -> RankAgreem
     return RankAgreement(
         readout=readout,
         variants=tuple(scores),
-        seeds=max(1, len(seeds)),
+        seeds=len(seeds),
         tau=tau,
         pairs=((tau + 1) / 2 * pairs, pairs),
         decisions=(sum(alike), len(alike)),
