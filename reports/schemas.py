@@ -112,10 +112,6 @@ class PlannedPart(Value):
     folder: str
 
 
-class NearMiss(Open):
-    """Why a run of the plan is not one that is there."""
-
-
 class PlanRow(Value):
     """A variant and seed in `run.py --dry-run --json`. `delta` is {path: [before, after]} against the parent; costs are
     None where nothing tells them."""
@@ -135,7 +131,7 @@ class PlanRow(Value):
     gpu_hours_source: str | None
     gpu_hours_without: list[str]
     disk_gb: float | None
-    near_misses: list[NearMiss]
+    near_misses: list[dict[str, Any]]
 
 
 class LadderRow(Value):

@@ -246,7 +246,7 @@ def draw_curves(findings: Findings, curves: Curves, register: Register) -> list[
 
     def draw_panel(name: str, up: Axis, line_of: Callable[[Curve], Points]) -> dict[str, Any]:
         row, own = rows[name], drawn[name]
-        ids, seeds = list(row.runs.id), dict(zip(row.runs.id, row.runs.seed, strict=True))
+        ids = list(row.runs.id)
         more = f" ({MOST_SEEDS} drawn)" if len(ids) > MOST_SEEDS else ""
         runs = f"{count(len(ids), 'run')}{more}"
         lines = {run: line_of(curve) for run, curve in own.items()}
@@ -254,7 +254,7 @@ def draw_curves(findings: Findings, curves: Curves, register: Register) -> list[
         return {
             "name": ", ".join(other for other, each in rows.items() if list(each.runs.id) == ids),
             "kept": row.kept,
-            "lines": [{"run": run, "seed": seeds[run], "path": path(lines[run], across, up)} for run in lines],
+            "lines": [path(line, across, up) for line in lines.values()],
             "behind": "".join(path(line_of(each), across, up) for each in [*drawn.get(row.parent, {}).values()][:1]),
             "dots": [(across.at(step), up.at(value)) for step, value in dots],
             "summary": _summary(lines, is_loss=up is of_loss),

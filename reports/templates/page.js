@@ -164,19 +164,5 @@
       section.querySelectorAll(".filters").forEach((form) => { form.addEventListener("change", filter); });
       filter();
     }
-    const overlay = section.querySelector(".overlay");
-    const overlap = () => {
-      const boxes = [...overlay.querySelectorAll("input:checked")];
-      overlay.querySelectorAll("i").forEach((swatch) => { swatch.style.borderTop = ""; });
-      overlay.querySelector("svg .lines").replaceChildren(...boxes.map((box, place) => {
-        const colour = `hsl(${(place * 137.5) % 360} 65% 48%)`;
-        const dashes = place % 3 ? `${2 + (place % 3) * 2} 2` : "none";
-        box.nextElementSibling.style.borderTop = `3px ${place % 3 ? "dashed" : "solid"} ${colour}`;
-        const line = drawn("use", { href: `#${box.value}`, stroke: colour, "stroke-dasharray": dashes });
-        line.append(drawn("title", {}, box.getAttribute("aria-label")));
-        return line;
-      }));
-    };
-    if (overlay) { overlay.addEventListener("change", overlap); overlap(); }
   }
 })();

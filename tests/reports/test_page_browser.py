@@ -237,23 +237,6 @@ def test_two_variants_are_compared_seed_by_seed_whichever_comes_first(page: Chro
     assert "M4 against M0: loss on web" in dialog_text(page)
 
 
-def test_chosen_runs_lie_over_each_other(page: Chromium, study: Study) -> None:
-    def drawn() -> list[str]:
-        return list(
-            page.evaluate("[...document.querySelectorAll('.overlay use title')].map((each) => each.textContent)")
-        )
-
-    assert drawn() == [f"{name}, seed 0" for name in ("M0", "M1", "M2", "M3", "M4")]
-    page.click(".runs fieldset:nth-child(2) input")
-    page.click(".runs fieldset:nth-child(1) input:nth-of-type(1)")
-    assert drawn() == ["M2, seed 0", "M3, seed 0", "M4, seed 0"]
-    paths = page.evaluate(
-        "[...document.querySelectorAll('.overlay use')].map((each) =>"
-        " document.querySelector(each.getAttribute('href').replace(/([^#\\w-])/g, '\\\\$1')).getAttribute('d').length)"
-    )
-    assert len(paths) == 3 and min(paths) > 200
-
-
 def test_a_number_of_the_paper_says_where_it_is_printed(page: Chromium) -> None:
     page.click("[id$=-ladder] .published .n")
     assert "printed in the paper: Figure 1" in dialog_text(page)
