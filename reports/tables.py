@@ -45,6 +45,7 @@ LATEX = {
     "→": r"$\rightarrow$",
     "±": r"$\pm$",
     "≥": r"$\geq$",
+    "≤": r"$\leq$",
     "×": r"$\times$",
     "†": r"\textdagger{}",
     "‡": r"\textdaggerdbl{}",

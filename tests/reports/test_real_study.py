@@ -71,6 +71,10 @@ def test_records_give_the_committed_figures_tables_pages_and_results(tmp_path: P
     assert not changed(made, files(MADE))
 
 
+def test_tables_in_latex_need_no_other_letters_than_those_of_every_font() -> None:
+    assert not [path for path in MADE.rglob("*.tex") if not path.read_text(encoding="utf-8").isascii()]
+
+
 def changed(made: dict[str, bytes], committed: dict[str, bytes]) -> set[str]:
     """Files that are on one side only, or differ otherwise than by how they are compressed."""
     return {
