@@ -216,16 +216,14 @@ class RateCurve:
         if not self.means:
             return None
         best = min(self.means, key=lambda rate: self.means[rate])
-        below = [rate for rate in self.rates if rate < best]
-        above = [rate for rate in self.rates if rate > best]
-        if not (below and above):
-            return None
-        lower = max((rate for rate in below if rate in self.means), default=None)
-        upper = min((rate for rate in above if rate in self.means), default=None)
+        ended = [rate for rate in self.rates if rate in self.means or self.has_failed(rate)]
+        lower = max((rate for rate in ended if rate < best), default=None)
+        upper = min((rate for rate in ended if rate > best), default=None)
         if lower is None or upper is None:
-            beyond = below[-1] if lower is None else above[0]
-            reason = f"the next rate, {rate_text(beyond)}, failed"
-            return Optimum(best, self.means[best], reason=reason) if self.has_failed(beyond) else None
+            return None
+        for beyond in (lower, upper):
+            if beyond not in self.means:
+                return Optimum(best, self.means[best], reason=f"the next rate, {rate_text(beyond)}, failed")
         nearest = sorted(self.means, key=lambda rate: self.means[rate])[:3]
         if not min(nearest) < best < max(nearest):
             beyond = upper if max(nearest) == best else lower

@@ -224,6 +224,17 @@ def test_what_failed_is_a_point_without_a_loss() -> None:
     assert RateCurve({}, {4e-3: {1000: "the loss is nan"}}).optimum() is None
 
 
+def test_no_parabola_skips_over_a_neighbour_that_failed() -> None:
+    """The vertex would lie almost at the rate that failed. A rate that is only unfinished changes nothing."""
+    by_rate = {5e-4: 3.05, 2e-3: 3.01, 4e-3: 3.40}
+    losses = {rate: {1000: loss, 1001: loss} for rate, loss in by_rate.items()} | {1e-3: {1000: 3.0}}
+    found = RateCurve(losses, {1e-3: {1001: "the loss is nan"}}).optimum()
+    assert found is not None and (found.rate, found.fitted) == (2e-3, ())
+    assert found.reason == "the next rate, 1e-3, failed"
+    unfinished = RateCurve({**losses, 8e-3: {1001: 4.0}}, {}).optimum()
+    assert unfinished is not None and unfinished.fitted == (5e-4, 2e-3, 4e-3)
+
+
 def test_a_parabola_goes_through_no_jump_of_the_loss() -> None:
     """A run that diverged to a finite loss says nothing about the curvature where it trains."""
     losses = {5e-4: 3.5, 1e-3: 3.2, 2e-3: 3.0, 4e-3: 7.0}
