@@ -102,6 +102,7 @@ def plan_jobs(layout: Layout, rows: Sequence[PlanRow], profile: Profile) -> list
 
 def _job(layout: Layout, name: str, works: Sequence[Work], profile: Profile, prepared: Mapping[str, str]) -> PlannedJob:
     first = works[0]
+    is_shared = first.counted in MANY_PARTS
     parts_per_worker = profile[first.job].points_per_worker if first.counted == "points" else 1
     open_parts = sum(not part.is_done for work in works for part in work.parts(layout) if not part.after)
     preparations = [prepared[each.id] for work in works for each in work.preparation if each.id in prepared]
@@ -110,8 +111,8 @@ def _job(layout: Layout, name: str, works: Sequence[Work], profile: Profile, pre
         label=f"{first.kind}-{name}-{first.columns.get('weights', first.id)}",
         references=tuple(work.reference for work in works),
         after=(*first.after, *preparations),
-        workers=max(1, math.ceil(open_parts / parts_per_worker)),
-        shared=first.counted in MANY_PARTS,
+        workers=max(1, math.ceil(open_parts / parts_per_worker)) if is_shared else 1,
+        shared=is_shared,
     )
 
 
@@ -279,12 +280,15 @@ def place_of(options: argparse.Namespace) -> Place:
     """Return where the work runs.
 
     Raises:
-        ValueError: SLURM is requested inside a job or does not answer, or this machine lacks what the flags request.
+        ValueError: SLURM is requested inside a job or does not answer, or SLURM or this machine lacks what the flags
+            request.
     """
     if options.cluster == "slurm" and is_inside_job():
         raise ValueError("--cluster slurm inside a job would submit jobs from a job: use --cluster here")
     if options.cluster != "here" and not is_inside_job():
         if answers():
+            if options.workers is not None:
+                raise ValueError("--workers is for this machine, and this goes to SLURM: say --max-running N there")
             return "slurm"
         if options.cluster == "slurm":
             raise ValueError(

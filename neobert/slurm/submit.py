@@ -89,7 +89,7 @@ def largest_array() -> int:
     """Return how many elements the cluster allows in one array."""
     answer = _client(["scontrol", "show", "config"])
     found = re.search(r"MaxArraySize\s*=\s*(\d+)", answer.stdout)
-    return int(found.group(1)) if found else DEFAULT_LARGEST_ARRAY
+    return max(1, int(found.group(1))) if found else DEFAULT_LARGEST_ARRAY  # 0 where arrays are disabled
 
 
 def cancel(jobs: Sequence[str]) -> None:

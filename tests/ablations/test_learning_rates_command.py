@@ -148,7 +148,7 @@ def test_on_slurm_the_command_submits_what_is_known_to_be_missing(
     slurm: FakeSlurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = tmp_path / "runs"
-    arguments = [*SMALL, "--runs", str(runs), "--cluster", "slurm"]
+    arguments = [*SMALL[:-4], "--runs", str(runs), "--cluster", "slurm"]
     assert learning_rates.main(arguments) == 0 == learning_rates.main(arguments)
     first = [each for each in read_submissions(Layout(runs)) if each.kind == "pretrain"]
     assert sum(len(each.references) for each in first) == 3

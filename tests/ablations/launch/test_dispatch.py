@@ -134,6 +134,17 @@ def test_launchers_of_the_same_second_submit_each_stage_once(slurm: FakeSlurm, r
     assert len(references) == len(set(references)) == 2 * (1 + 1 + 8)
 
 
+@pytest.mark.parametrize("largest", [0, 1])
+def test_grids_become_single_jobs_where_arrays_are_disabled(
+    tmp_path: Path, runs: Path, monkeypatch: Any, largest: int
+) -> None:
+    FakeSlurm.make(tmp_path / "none", largest_array=largest).install(monkeypatch)
+    profile = tmp_path / "small.toml"
+    profile.write_text("[glue]\npoints_per_worker = 4\n")
+    assert submit(runs, "--cluster-profile", str(profile)) == 0
+    assert [each.elements for each in sent(runs, "glue")] == [None] * 4
+
+
 def test_grids_become_arrays_that_are_split_where_the_cluster_wants_it(
     tmp_path: Path, runs: Path, monkeypatch: Any
 ) -> None:
@@ -210,6 +221,18 @@ def test_cancel_takes_the_jobs_of_the_variants_named(slurm: FakeSlurm, runs: Pat
     main(["--variant", "M2", "--cluster", "slurm", "--runs", str(runs)])
     assert main(["--variant", "M2", "--cancel", "--runs", str(runs)]) == 0
     assert set((slurm.state / "cancelled").read_text().split()) == set(slurm.submitted()) - before
+
+
+def test_readouts_are_one_job(slurm: FakeSlurm, runs: Path) -> None:
+    submit(runs, "--stages", "readouts")
+    assert [each.elements for each in sent(runs)] == [None, None, None]
+
+
+def test_workers_are_refused_where_jobs_are_submitted(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert submit(runs, "--workers", "2") == 2
+    assert "say --max-running N" in capsys.readouterr().err and not slurm.submitted()
 
 
 @pytest.mark.parametrize(
