@@ -211,7 +211,7 @@ def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequ
 
     options, layout = workspace.options, workspace.layout
     jobs = preview(options, layout, rows) if options.cluster == "slurm" else ""
-    machine = planned_machine(options)
+    machine = planned_machine(options, workspace.execution)
     print_plan(rows, PlanCosts(layout, rows, workspace.source, machine), as_json=options.json)
     _print_beside(options, [*jobs.splitlines(), *lines])
     refuse(misfits(rows, machine))

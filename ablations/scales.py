@@ -280,13 +280,17 @@ def shortest_context(scale: Scale) -> int:
     return shortest if rules is None else _context(rules, shortest)
 
 
-def execution_at(scale: Scale) -> Execution:
-    """Return the default execution of a scale on one machine.
+def uses_one_thread(scale: Scale) -> bool:
+    """Return whether a scale's workers use one thread each.
 
-    Small scales use one thread per worker: a second thread gains little for small models, and results are only
-    bit-exact with the same number of threads.
+    A second thread gains little for small models, and results are only bit-exact with the same number of threads.
     """
     rules = rules_of(scale)
+    return rules is not None and not rules.large
+
+
+def execution_at(scale: Scale) -> Execution:
+    """Return the default execution of a scale on one machine."""
     common = Execution(
         threads=1,
         processes=1,
@@ -294,7 +298,7 @@ def execution_at(scale: Scale) -> Execution:
         checkpoint_interval_steps=200,
         heldout_context=shortest_context(scale),
     )
-    if rules is not None and not rules.large:
+    if uses_one_thread(scale):
         return common
     large = {"threads": available_cores(), "micro_batch_tokens": 1 << 16, "checkpoint_interval_steps": 1000}
     return common.model_copy(update=large)

@@ -140,9 +140,10 @@ def carry_out(
 
 def _submit(workspace: Workspace, rows: Sequence[PlanRow], *, leave_failed: bool, observing: Observing) -> int:
     """Submit missing work to SLURM and return immediately."""
-    options, layout, profile = workspace.options, workspace.layout, profile_of(workspace.options)
-    execution = execution_on(profile, workspace.execution)
-    submitter = submitter_of(options, layout, profile, execution, leave_failed=leave_failed)
+    options, layout = workspace.options, workspace.layout
+    submitter = submitter_of(options, layout, leave_failed=leave_failed)
+    profile = submitter.profile
+    execution = execution_on(profile, workspace.execution).model_copy(update={"threads": submitter.threads("pretrain")})
     for remark in refuse(validate(rows, layout, machine_on(profile, execution))):
         logs().print(remark, markup=False)
     with observing("slurm") as environment:

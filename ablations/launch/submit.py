@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ablations.launch.costs import Machine
-from ablations.launch.flags import execution_of
 from ablations.plan import PlanRow
+from ablations.scales import Scale, uses_one_thread
 from neobert.console import logs, output, table
 from neobert.identity import plain
 from neobert.processes import REPOSITORY, available_cores, offline_environment, thread_variables, visible_gpus
@@ -139,16 +139,20 @@ def _work_of(reference: str) -> str:
 
 @dataclass(frozen=True)
 class Submitter:
-    """Submits planned jobs to SLURM with the resources of each kind, environment variables and limits of arrays.
+    """Submits planned jobs at a scale to SLURM, with the resources of each kind and limits of arrays.
 
     Work that failed before the submission is retried unless `leave_failed`.
     """
 
     layout: Layout
     profile: Profile
-    environment: Mapping[str, str]
+    scale: Scale
     most_running: int | None
     leave_failed: bool = False
+
+    def threads(self, kind: JobKind) -> int:
+        """Return the threads of a task: the cores that its job asks for, or 1; small scales always use 1."""
+        return 1 if uses_one_thread(self.scale) else self.profile[kind].cpus_per_task or 1
 
     def jobs(self, planned: PlannedJob, number: int, largest: int) -> list[Job]:
         """Return the job, or several if an array would exceed `largest`, numbered from `number`."""
@@ -159,7 +163,8 @@ class Submitter:
         flags = ["--leave-failed"] if self.leave_failed else ["--failures-since", f"{now:.0f}"]
         if planned.shared:
             flags += ["--patience", str(PATIENCE_SECONDS)]
-        environment = {**self.environment, "TOKENIZERS_PARALLELISM": str(planned.kind == "prepare").lower()}
+        environment = thread_variables(self.threads(planned.kind)) | offline_environment()
+        environment["TOKENIZERS_PARALLELISM"] = str(planned.kind == "prepare").lower()
         return [
             Job(
                 name=f"{label}-{number + index:05d}",
@@ -346,7 +351,7 @@ def profile_of(options: argparse.Namespace) -> Profile:
 
 
 def execution_on(profile: Profile, execution: Execution) -> Execution:
-    """Return the execution of a run as a profile's pre-training job; a scale that pins one thread keeps it.
+    """Return the execution of a run with the processes of a profile's pre-training job; a pinned thread stays one.
 
     Raises:
         ValueError: the engine does not support this number of processes.
@@ -375,7 +380,7 @@ def machine_on(profile: Profile, execution: Execution) -> Machine:
     )
 
 
-def planned_machine(options: argparse.Namespace) -> Machine:
+def planned_machine(options: argparse.Namespace, execution: Execution) -> Machine:
     """Return the machine of a dry run, without contacting a cluster.
 
     Raises:
@@ -384,27 +389,23 @@ def planned_machine(options: argparse.Namespace) -> Machine:
     if options.cluster == "here":
         refuse_here(options)
     profile = profile_of(options)
-    return machine_on(profile, execution_on(profile, execution_of(options)))
+    return machine_on(profile, execution_on(profile, execution))
 
 
-def submitter_of(
-    options: argparse.Namespace, layout: Layout, profile: Profile, execution: Execution, *, leave_failed: bool = False
-) -> Submitter:
-    """Return the submitter for the flags; `execution` is how runs execute in its jobs.
+def submitter_of(options: argparse.Namespace, layout: Layout, *, leave_failed: bool = False) -> Submitter:
+    """Return the submitter for the flags.
 
     Raises:
-        ValueError: the path of the folder of runs is refused.
+        MissingData, ValueError: the profile or the path of the folder of runs is refused.
     """
     refuse_folder(layout.root)
-    environment = thread_variables(execution.threads) | offline_environment()
-    return Submitter(layout, profile, environment, options.max_running, leave_failed)
+    return Submitter(layout, profile_of(options), options.scale, options.max_running, leave_failed)
 
 
 def preview(options: argparse.Namespace, layout: Layout, rows: Sequence[PlanRow]) -> str:
     """Return the sbatch files that a submission would write."""
-    profile = profile_of(options)
-    submitter = submitter_of(options, layout, profile, execution_on(profile, execution_of(options)))
-    return submitter.preview(plan_jobs(layout, rows, profile))
+    submitter = submitter_of(options, layout)
+    return submitter.preview(plan_jobs(layout, rows, submitter.profile))
 
 
 def print_submissions(submissions: Sequence[Submission], *, as_json: bool) -> None:

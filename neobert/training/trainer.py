@@ -24,7 +24,7 @@ from torch.distributed import DistError
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, DamagedFile, RunFailed
 from neobert.files import append_line, clear_temporaries, line_bytes, mend_lines, read_lines, replace_file, set_aside
 from neobert.model.attention import variable_length_kernels
-from neobert.processes import Stopped, StopRequest
+from neobert.processes import Stopped, StopRequest, available_cores
 from neobert.recipe import Contrastive, EngineWord, Optimization, Stage
 from neobert.runs.claims import Claim, acquire
 from neobert.runs.kinds import KINDS
@@ -144,7 +144,7 @@ class Trainer(ABC, Generic[MicroBatch]):
         self.seed = seed
         choose_kernels(run_file.execution.deterministic)
         self.device = default_device()
-        torch.set_num_threads(run_file.execution.threads)
+        torch.set_num_threads(min(run_file.execution.threads, available_cores()))
         self.data_state: Mapping[str, Any] = {}
         self.totals = Totals()
         self.compiled = False

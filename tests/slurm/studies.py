@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from ablations.launch.submit import PlannedJob, Submitter
 from neobert.files import read_lines
-from neobert.processes import REPOSITORY, thread_variables
+from neobert.processes import REPOSITORY
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import PretrainingRun
 from neobert.slurm.profile import JOB_KINDS, Resources, Submission
@@ -79,7 +79,7 @@ class Study:
     def send_all(self) -> list[Submission]:
         """Submit what is missing."""
         profile = dict.fromkeys(JOB_KINDS, self.resources)
-        submitter = Submitter(self.layout, profile, thread_variables(1), None)
+        submitter = Submitter(self.layout, profile, "smoke", None)
         job = PlannedJob("pretrain", f"pretraining-T-{self.run.id}", (self.run.reference,), (), 1)
         with as_on_login_node(self.cluster):
             return submitter.send([] if self.is_done else [job])

@@ -12,7 +12,7 @@ import pytest
 from ablations.launch.submit import Submitter, plan_jobs
 from ablations.plan import PlannedRun, PlanRow
 from neobert.data.preparation import open_specified
-from neobert.processes import REPOSITORY, thread_variables
+from neobert.processes import REPOSITORY
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import write_run_file
 from neobert.slurm.profile import JOB_KINDS, Resources, read_submissions
@@ -89,7 +89,7 @@ def test_a_grid_runs_behind_the_pre_training_that_it_needs(cluster: Cluster, tmp
     )
     row = PlanRow(name="T", heading="T", data_of="M0", scale="smoke", planned=planned, skipped={})
     with as_on_login_node(cluster):
-        Submitter(layout, profile, thread_variables(1), None).send(plan_jobs(layout, [row], profile))
+        Submitter(layout, profile, "smoke", None).send(plan_jobs(layout, [row], profile))
     selection = layout.root / study.folder / "selection.json"
     until(selection.exists, STUDY_SECONDS, "the grid's selection")
     assert len(starts(tmp_path)) == len(set(starts(tmp_path))) == 1 + 1 + len(study.points) + 1

@@ -308,6 +308,16 @@ def test_two_workers_train_a_run_once(prepared: Trainable) -> None:
     assert len(list(read_lines(root / "starts.jsonl"))) == 1
 
 
+def test_a_run_takes_no_more_threads_than_there_are_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run file may come from a machine with more."""
+    taken: list[int] = []
+    monkeypatch.setattr("torch.set_num_threads", taken.append)
+    monkeypatch.setattr("neobert.training.trainer.available_cores", lambda: 3)
+    for number, threads in enumerate((64, 2)):
+        trainer_of(tmp_path / str(number), tiny_run(), threads=threads)
+    assert taken == [3, 2]
+
+
 def test_micro_batches_do_not_change_the_loss(undisturbed: Trainable, tmp_path: Path) -> None:
     """One accumulation of eight against eight of one."""
     run = tiny_run(model=tiny_model(dropout=0.0))

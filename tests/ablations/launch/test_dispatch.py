@@ -223,6 +223,18 @@ def test_cancel_takes_the_jobs_of_the_variants_named(slurm: FakeSlurm, runs: Pat
     assert set((slurm.state / "cancelled").read_text().split()) == set(slurm.submitted()) - before
 
 
+def test_each_job_has_as_many_threads_as_it_asks_for_cores(slurm: FakeSlurm, runs: Path, tmp_path: Path) -> None:
+    """Not as many as the login node has, and no small scale more than one."""
+    profile = tmp_path / "cores.toml"
+    profile.write_text("[glue]\ncpus_per_task = 2\n[prepare]\ncpus_per_task = 3\n")
+    for scale, threads in (("smoke", (1, 1, 1)), ("proxy", (3, 1, 2))):
+        submit(runs / scale, "--scale", scale, "--cluster-profile", str(profile))
+        jobs = [sent(runs / scale, kind)[0] for kind in ("prepare", "pretrain", "glue")]
+        files = [slurm.submitted()[each.job] for each in jobs]
+        assert tuple(int(re.findall(r"OMP_NUM_THREADS=(\d+)", text)[0]) for text in files) == threads
+        assert read_run_file(runs / scale / jobs[1].references[0]).execution.threads == 1
+
+
 def test_readouts_are_one_job(slurm: FakeSlurm, runs: Path) -> None:
     submit(runs, "--stages", "readouts")
     assert [each.elements for each in sent(runs)] == [None, None, None]
