@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from neobert.runs.layout import Layout
 
 PAPERS = "ablations.ladder"
+DEFAULT_SCALE = "smoke"
 OFFERED_SCALES = ("smoke", "laptop", "proxy", "paper")
 """The scales that commands offer with every ladder."""
 REFUSED_NAME = re.compile(r"\.\.|\s|@(steps|rate)|^F:|^all$|^$")
@@ -185,8 +186,11 @@ def add_ladder_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def add_scale_flag(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add --scale. `on_ladder` checks its value, because a ladder can have scales of its own."""
-    parser.add_argument("--scale", default="smoke", metavar=f"{{{','.join(OFFERED_SCALES)}}}", help=text)
+    """Add --scale. `on_ladder` checks its value, because a ladder can have scales of its own, and fills in the default.
+
+    `given_scale` is None if the flag is not given.
+    """
+    parser.add_argument("--scale", metavar=f"{{{','.join(OFFERED_SCALES)}}}", help=text)
     parser.set_defaults(offered_scales=OFFERED_SCALES)
 
 
@@ -202,6 +206,8 @@ def on_ladder(options: argparse.Namespace, action: Callable[[argparse.Namespace]
         own = None if options.ladder is None else load(options.ladder)
         with using(own):
             if "offered_scales" in options:
+                options.given_scale = options.scale
+                options.scale = DEFAULT_SCALE if options.scale is None else options.scale
                 refuse_scale(options.scale, (*options.offered_scales, *(own.scales if own else ())))
             return action(options)
 

@@ -9,6 +9,7 @@ python ablations/run.py --design factorial --factors positions norm --dry-run   
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from ablations.designs import Design
     from ablations.launch.execute import Workspace
     from ablations.plan import VariantRow
-    from ablations.scales import Vocabulary
 
 MODEL_STAGES = ("contrastive",)
 FLAGS_OF_STAGES = {
@@ -75,7 +75,8 @@ def build_parser() -> argparse.ArgumentParser:
         help="leave out pairs that share a text with these parquet files or folders, case and punctuation aside",
     )
     add("--list", action="store_true", help="print the ladder and stop")
-    add("--cancel", action="store_true", help="cancel the jobs that work on the variants named, and stop")
+    cancelled = "of the --scale, --data and --seed if given"
+    add("--cancel", action="store_true", help=f"cancel the live jobs of the variants named, {cancelled}, and stop")
     add("--gc", action="store_true", help="print which checkpoints, data and code nothing refers to, and stop")
     add("--delete", action="store_true", help="with --gc: remove them")
     add_common_flags(parser, "plan")
@@ -94,11 +95,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"--{flag.replace('_', '-')} goes with --stages … {' or '.join(stages)}")
     if options.delete and not options.gc:
         parser.error("--delete goes with --gc")
+    if options.cancel and options.dry_run:
+        parser.error("--cancel and --dry-run exclude each other: ablations/status.py shows the jobs of every run")
     if options.protocol and options.model is None:
         parser.error("--protocol goes with --model: a variant has its own")
     if not (options.model or options.gc or options.list or options.variant or options.design):
         parser.error("name variants with --variant (M7, M0..M5, all), --design or --model, or see them with --list")
-    action = _run_model if options.model is not None else _clean if options.gc else _run_variants
+    of_variants = _cancel if options.cancel and not options.list else _run_variants
+    action = _run_model if options.model is not None else _clean if options.gc else of_variants
     return guarded("run.py", on_ladder(options, action), options.runs)
 
 
@@ -107,6 +111,23 @@ def _clean(options: argparse.Namespace) -> int:
     from neobert.runs.layout import Layout
 
     clean(Layout(options.runs.resolve()), delete=options.delete, as_json=options.json)
+    return EXIT_DONE
+
+
+def _cancel(options: argparse.Namespace) -> int:
+    from ablations.designs import chosen_variants
+    from ablations.launch.submit import cancel_jobs
+    from neobert.console import logs
+    from neobert.runs.layout import Layout
+
+    design = _design(options)
+    chosen = design.variants if design else chosen_variants(options.variant)
+    jobs = cancel_jobs(options, Layout(options.runs.resolve()), {variant.name for variant in chosen})
+    if options.json:
+        print(json.dumps(jobs))
+    said = f"{len(jobs)} job(s) cancelled {' '.join(jobs)}; what they finished or saved stays"
+    none = f"no live job of {options.runs} works on what the flags name, so none was cancelled: see ablations/status.py"
+    logs().print(said if jobs else none, markup=False)
     return EXIT_DONE
 
 
@@ -145,13 +166,12 @@ def _run_model(options: argparse.Namespace) -> int:
 
 
 def _run_variants(options: argparse.Namespace) -> int:
-    from ablations.designs import chosen_variants
+    from ablations.designs import chosen_variants, design_at
     from ablations.ladders import variants as declared_variants
     from ablations.launch.checks import require_heldout_context
     from ablations.launch.execute import carry_out, open_workspace
     from ablations.launch.listing import design_lines, print_ladder
     from ablations.launch.outcomes import print_outcome
-    from ablations.launch.submit import cancel_jobs
     from ablations.plan import plan
     from ablations.recipe_runs import EmbeddingChoice
     from ablations.scales import vocabulary_of
@@ -160,7 +180,8 @@ def _run_variants(options: argparse.Namespace) -> int:
     trust_of(options)
     workspace = open_workspace(options)
     layout, source = workspace.layout, workspace.source
-    design = _design(options, vocabulary_of(source))
+    if design := _design(options):
+        design = design_at(design, options.scale, vocabulary_of(source), strict=bool(options.factors))
     chosen = design.variants if design else chosen_variants(options.variant or list(declared_variants()))
     choice = EmbeddingChoice(pairs=options.pairs, benchmarks=options.benchmark, zero_shot=options.zero_shot)
     rows = plan(chosen, options.seed or [0], options.scale, source, layout, options.stages, choice=choice)
@@ -169,10 +190,6 @@ def _run_variants(options: argparse.Namespace) -> int:
     if options.list:
         print_ladder(rows, as_json=options.json)
         _print_beside(options, lines)
-        return EXIT_DONE
-    if options.cancel:
-        jobs = cancel_jobs(layout, rows)
-        logs().print(f"{len(jobs)} job(s) cancelled {' '.join(jobs)}; what they finished or saved stays", markup=False)
         return EXIT_DONE
     if options.dry_run:
         return _show_plan(workspace, rows, lines)
@@ -188,9 +205,9 @@ def _print_beside(options: argparse.Namespace, lines: Sequence[str]) -> None:
         print(line, file=sys.stderr if options.json else sys.stdout)
 
 
-def _design(options: argparse.Namespace, vocabulary: "Vocabulary") -> "Design | None":
-    """Return the design that the flags name, at their scale; None if they name none."""
-    from ablations.designs import design_at, design_of
+def _design(options: argparse.Namespace) -> "Design | None":
+    """Return the design that the flags name; None if they name none."""
+    from ablations.designs import design_of
 
     if options.design is None:
         if options.factors or options.fraction != "full":
@@ -198,8 +215,7 @@ def _design(options: argparse.Namespace, vocabulary: "Vocabulary") -> "Design | 
         return None
     if options.variant:
         raise ValueError("--variant and --design both choose variants: give one of them")
-    design = design_of(options.design, options.factors or (), options.fraction)
-    return design_at(design, options.scale, vocabulary, strict=bool(options.factors))
+    return design_of(options.design, options.factors or (), options.fraction)
 
 
 def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequence[str]) -> int:

@@ -94,7 +94,7 @@ def _chosen_data(options: argparse.Namespace) -> str:
         if not options.data.strip():
             raise ValueError("--data is empty: give synthetic, hub or a folder")
         return str(options.data)
-    only_shows = options.dry_run or any(vars(options).get(flag) for flag in ("list", "cancel"))
+    only_shows = options.dry_run or vars(options).get("list")
     if options.scale == "paper" and not only_shows:
         raise ValueError(
             "--scale paper needs --data, for synthetic text would be no reproduction: bring the paper's with `python "

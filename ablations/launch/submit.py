@@ -14,15 +14,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ablations.ladders import current
 from ablations.launch.costs import Machine
 from ablations.plan import PlanRow
 from ablations.scales import Scale, uses_one_thread
 from neobert.console import logs, output, table
+from neobert.data.preparation import specify
+from neobert.errors import DamagedFile, MissingData
 from neobert.identity import plain
 from neobert.processes import REPOSITORY, available_cores, offline_environment, thread_variables, visible_gpus
-from neobert.runs.claims import acquire, file_time
+from neobert.runs.claims import Claim, acquire, file_time
 from neobert.runs.layout import SUBMISSION_CLAIM, Layout
-from neobert.runs.run_file import Execution
+from neobert.runs.run_file import Execution, read_run_file
 from neobert.runs.work import JobKind, Work
 from neobert.slurm.job import take_snapshot
 from neobert.slurm.profile import (
@@ -186,9 +189,7 @@ class Submitter:
             ValueError: SLURM would refuse a job; nothing is submitted then.
             RunFailed: the controller does not answer.
         """
-        while (claim := acquire(self.layout.claims(SUBMISSION_CLAIM))) is None:
-            time.sleep(LOCK_POLL_SECONDS)  # only one command at a time submits for a folder of runs
-        with claim:
+        with _submission_claim(self.layout):
             earlier = read_submissions(self.layout)
             own, at_work = _living(self.layout, earlier), AtWork()
             for submission in own:
@@ -242,9 +243,17 @@ class Submitter:
         return "\n".join(texts)
 
 
+def _submission_claim(layout: Layout) -> Claim:
+    """Wait for the claim on a folder's submissions: between sbatch and its line in the file a job looks lost."""
+    while (claim := acquire(layout.claims(SUBMISSION_CLAIM))) is None:
+        time.sleep(LOCK_POLL_SECONDS)
+    return claim
+
+
 def _living(layout: Layout, submissions: Sequence[Submission]) -> list[Submission]:
     """Return a folder's submissions whose jobs are pending or running. Id and name must match, as ids are reused.
 
+    Call it while holding the submission claim.
     Jobs that an earlier command submitted but did not note before it died may lack their payload; they are cancelled.
     """
     alive = live_jobs()
@@ -262,19 +271,41 @@ def _is_of(layout: Layout, submission: Submission) -> bool:
     return False
 
 
-def cancel_jobs(layout: Layout, rows: Sequence[PlanRow]) -> list[str]:
-    """Cancel the live jobs that work on any run of the rows; return their ids.
+def cancel_jobs(options: argparse.Namespace, layout: Layout, names: set[str]) -> list[str]:
+    """Cancel the live jobs of variants, by the labels in run files; return their ids.
+
+    Jobs of all scales, data and seeds count, except where the flags name some. Preparations stay as long as jobs that
+    are not cancelled wait for them.
 
     Raises:
         RunFailed: SLURM refuses or does not answer.
     """
-    at_work = AtWork()
-    for submission in _living(layout, read_submissions(layout)):
-        at_work.add(submission.job, submission.references)
-    works = [work for row in rows for run in row.runs for work in (run, *run.preparation)]
-    jobs = list(at_work.on(*(work.reference for work in works)))
-    if jobs:
-        cancel(jobs)
+    if not layout.submissions.exists():
+        return []
+    data = None if options.data is None else specify(options.data, 1).name
+
+    def is_named(reference: str) -> bool:
+        folder = f"pretraining/{Path(reference).name}" if reference.startswith("corpus/") else reference
+        try:
+            run_file = read_run_file(layout.root / folder)
+        except (DamagedFile, MissingData):
+            return False
+        labels = run_file.labels
+        return (
+            not names.isdisjoint(labels.get("variants", ()))
+            and current().is_named(labels.get("ladder"), layout)
+            and options.given_scale in (None, labels.get("scale"))
+            and data in (None, run_file.source.name)
+            and (options.seed is None or run_file.run.seed in options.seed)
+        )
+
+    with _submission_claim(layout):
+        living = _living(layout, read_submissions(layout))
+        named = [each for each in living if any(map(is_named, each.references))]
+        still_needed = {job for each in living if each not in named for job in each.after}
+        jobs = [each.job for each in named if each.kind != "prepare" or each.job not in still_needed]
+        if jobs:
+            cancel(jobs)
     return jobs
 
 

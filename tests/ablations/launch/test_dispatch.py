@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 
 from ablations.run import main
 from neobert.processes import REPOSITORY
-from neobert.runs.layout import Layout
+from neobert.runs.claims import acquire
+from neobert.runs.layout import SUBMISSION_CLAIM, Layout
 from neobert.runs.records import publish_record
 from neobert.runs.run_file import read_run_file
 from neobert.slurm.profile import Submission, read_submissions
@@ -221,6 +223,48 @@ def test_cancel_takes_the_jobs_of_the_variants_named(slurm: FakeSlurm, runs: Pat
     main(["--variant", "M2", "--cluster", "slurm", "--runs", str(runs)])
     assert main(["--variant", "M2", "--cancel", "--runs", str(runs)]) == 0
     assert set((slurm.state / "cancelled").read_text().split()) == set(slurm.submitted()) - before
+
+
+def test_cancel_finds_jobs_whatever_their_scale_and_seed_and_keeps_to_those_named(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
+) -> None:
+    submit(runs, "--scale", "laptop", "--seed", "3", "4", "--stages", "pretrain")
+    corpus, third, fourth = (each.job for each in sent(runs))
+    common = ["--variant", "M0", "--cancel", "--json", "--runs", str(runs)]
+    capsys.readouterr()
+    for flags in (["--scale", "smoke"], ["--seed", "0"], ["--data", str(runs)]):
+        assert main([*common, *flags]) == 0
+        said = capsys.readouterr()
+        assert json.loads(said.out) == [] and "no live job of" in said.err
+    assert main([*common, "--seed", "4"]) == 0
+    assert json.loads(capsys.readouterr().out) == [fourth], "the corpus is waited for by the other seed"
+    assert main(common) == 0
+    assert json.loads(capsys.readouterr().out) == [corpus, third]
+
+
+def test_cancel_keeps_the_corpus_that_other_variants_wait_for(slurm: FakeSlurm, runs: Path) -> None:
+    """Their GPU jobs would tokenise it."""
+    main(["--variant", "M2", "M4", "--stages", "pretrain", "--cluster", "slurm", "--runs", str(runs)])
+    corpus, first, second = (each.job for each in sent(runs))
+    assert main(["--variant", "M2", "--cancel", "--runs", str(runs)]) == 0
+    assert {path.name for path in (slurm.state / "live").iterdir()} == {corpus, second} and first != second
+
+
+def test_cancel_takes_no_job_of_a_launcher_that_has_not_noted_it_yet(slurm: FakeSlurm, runs: Path) -> None:
+    """A job between sbatch and its line looks like one that a killed launcher lost."""
+    submit(runs)
+    path = runs / "submissions.jsonl"
+    whole = path.read_text()
+    path.write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    claim = acquire(Layout(runs).claims(SUBMISSION_CLAIM))
+    assert claim is not None
+    with ThreadPoolExecutor() as pool:
+        with claim:
+            cancelling = pool.submit(main, ["--variant", "M5", "--cancel", "--runs", str(runs)])
+            assert wait([cancelling], timeout=2).not_done
+            path.write_text(whole)
+        assert cancelling.result() == 0
+    assert not (slurm.state / "cancelled").exists()
 
 
 def test_each_job_has_as_many_threads_as_it_asks_for_cores(slurm: FakeSlurm, runs: Path, tmp_path: Path) -> None:
