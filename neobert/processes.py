@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -273,8 +274,17 @@ def work_here(
     save their state, and the same command continues later. Returns 0 if any worker did, else their highest code.
     """
     command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(layout.root), *arguments]
-    codes = wait_for([start_child(command, environment) for environment in environments], watch, interval_seconds)
-    return EXIT_DONE if EXIT_DONE in codes else max((code for code in codes if code > 0), default=EXIT_RUN_FAILED)
+    children = [start_child(command, environment) for environment in environments]
+    codes = documented_codes(wait_for(children, watch, interval_seconds))
+    return EXIT_DONE if EXIT_DONE in codes else max(codes)
+
+
+def documented_codes(codes: Sequence[int]) -> list[int]:
+    """Return exit codes with 1 for each process that a signal killed, and say so on stderr."""
+    for signal_number, count in sorted(Counter(-code for code in codes if code < 0).items()):
+        why = " (out of memory?)" if signal_number == signal.SIGKILL else ""
+        print(f"{count} of {len(codes)} processes killed by signal {signal_number}{why}", file=sys.stderr)
+    return [EXIT_RUN_FAILED if code < 0 else code for code in codes]
 
 
 def offline_environment() -> dict[str, str]:

@@ -170,7 +170,9 @@ def _run_locally(
     gpus = visible_gpus()
     execution = execution_on(profile_of(workspace.options), workspace.execution)
     places = (len(gpus) or available_cores() // execution.threads) // execution.processes
-    workers = workspace.options.workers or len(gpus) or max(1, available_cores() // execution.threads)
+    open_parts = sum(not part.is_done for run in runs for part in run.parts(workspace.layout))
+    room = len(gpus) or max(1, available_cores() // execution.threads)
+    workers = workspace.options.workers or max(1, min(room, open_parts))
     groups = max(1, min(workers, places))
     share = max(1, available_cores() // max(workers, groups * execution.processes))
     # More threads than cores would be very slow.
@@ -283,4 +285,4 @@ def measure_perplexity(
     command = [sys.executable, "-m", module, "--runs", str(layout.root), *flags, "--run"]
     environment, stdout = worker_environment(threads), 2 if as_json else None
     codes = [wait_for([start_child([*command, run_id], environment, stdout=stdout)])[0] for run_id in run_ids]
-    return max(codes, default=EXIT_DONE)
+    return max(processes.documented_codes(codes), default=EXIT_DONE)

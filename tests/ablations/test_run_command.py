@@ -22,6 +22,7 @@ from neobert.data.sources import open_source
 from neobert.files import read_lines
 from neobert.glue.metrics import evaluate
 from neobert.glue.tasks import task_named
+from neobert.runs.layout import Layout
 from neobert.runs.records import read_records
 from reports import collect, make_figures
 from tests.ablations.papers_ladder import PAPERS_LADDER
@@ -256,6 +257,29 @@ def test_workers_of_a_large_scale_share_the_cores(
     assert [each["OMP_NUM_THREADS"] for each in started] == [str(threads)] * workers
     (run_file,) = tmp_path.glob("pretraining/*/run.json")
     assert json.loads(run_file.read_text())["execution"]["threads"] == threads
+
+
+def test_no_more_workers_start_than_there_is_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "available_cores", lambda: 64)
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr(processes, "work_here", lambda *_, environments, **__: started.extend(environments) or 0)
+    command = ["--variant", "M2", "--seed", "0", "1", "--stages", "pretrain", "--cluster", "here"]
+    assert run.main([*command, "--runs", str(tmp_path)]) == 0
+    assert len(started) == 2
+
+
+def test_a_killed_worker_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def killed(*_: object, **__: object) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(["sh", "-c", "kill -9 $$"])
+
+    monkeypatch.setattr(processes, "start_child", killed)
+    monkeypatch.setattr(execute, "start_child", killed)
+    command = ["--variant", "M0", "--stages", "pretrain", "--cluster", "here", "--workers", "2"]
+    assert run.main([*command, "--runs", str(tmp_path)]) == 1
+    assert "2 of 2 processes killed by signal 9 (out of memory?)" in capsys.readouterr().err
+    assert execute.measure_perplexity(Layout(tmp_path), ["a", "b"], threads=1, as_json=False) == 1
 
 
 @pytest.mark.skipif(shutil.which("mount") is None or os.geteuid() != 0, reason="needs root to mount a small disk")
