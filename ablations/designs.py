@@ -116,7 +116,7 @@ def design_at(design: Design, scale: Scale, vocabulary: Vocabulary, *, strict: b
     """Return the design without the variants that are impossible at a scale; if `strict`, none may be.
 
     Raises:
-        ValueError: `strict`, and a variant is impossible.
+        ValueError: all variants are impossible, or one is and `strict`.
     """
     problems = {}
     for variant in design.variants:
@@ -128,6 +128,8 @@ def design_at(design: Design, scale: Scale, vocabulary: Vocabulary, *, strict: b
     if sentences and strict:
         raise ValueError(f"{sentences[0]} (take another factor or another --scale)")
     kept = tuple(variant for variant in design.variants if variant.name not in problems)
+    if sentences and (strict or not kept):
+        raise ValueError(f"{sentences[0]} (take another factor or another --scale)")
     return replace(design, variants=kept, left_out=sentences)
 
 

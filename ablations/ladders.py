@@ -310,14 +310,18 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
         variants=declared,
         declared_factors=others["FACTORS"],
         scales=others["SCALES"],
-        sample=others["SAMPLE"],
+        sample=declared[_name_of(others["SAMPLE"])],
         transfer_task=others["TRANSFER_TASK"],
-        transferred_tasks=tuple(others["TRANSFERRED_TASKS"]),
+        transferred_tasks=tuple(task for task in others["TRANSFERRED_TASKS"] if task != others["TRANSFER_TASK"]),
         published=others["PUBLISHED"],
         published_as=others["PUBLISHED_AS"],
         printed_as=others["PRINTED_AS"],
         code=code,
     )
+
+
+def _name_of(sample: Any) -> str:
+    return getattr(sample, "name", sample)
 
 
 def _variants_of(module: ModuleType) -> "dict[str, Variant]":
@@ -360,7 +364,7 @@ def _refuse_other_kinds(declared: "Mapping[str, Variant]", others: Mapping[str, 
         if not SCALE_NAME.fullmatch(name) or name == "paper":
             raise ValueError(f"{name!r} cannot be the name of a scale: take small letters, and not paper")
     for name, known, values in (
-        ("SAMPLE", declared, [getattr(others["SAMPLE"], "name", others["SAMPLE"])]),
+        ("SAMPLE", declared, [_name_of(others["SAMPLE"])]),
         ("PRINTED_AS", declared, others["PRINTED_AS"]),
         ("TRANSFER_TASK", TASKS, [others["TRANSFER_TASK"]]),
         ("TRANSFERRED_TASKS", TASKS, others["TRANSFERRED_TASKS"]),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
-from operator import getitem
+from operator import getitem, or_
 from typing import Any, Literal, Self
 
 from pydantic import ValidationError
@@ -228,13 +228,13 @@ class Variant:
         return [*(self.parent.lineage() if self.parent else []), self.name]
 
 
-def _declared(parent: Recipe, modifications: tuple[Modification, ...]) -> dict[str, Any]:
-    named: dict[str, Any] = {}
-    recipe = parent
+def _declared(parent: Recipe, modifications: tuple[Modification, ...]) -> list[dict[str, Any]]:
+    """Return what each modification declares, applied one after the other."""
+    each, recipe = [], parent
     for modification in modifications:
-        named.update(modification.declared(recipe))
+        each.append(modification.declared(recipe))
         recipe = modification.apply(recipe)
-    return named
+    return each
 
 
 def prove(name: str, parent: Recipe, child: Recipe, modifications: tuple[Modification, ...]) -> None:
@@ -244,7 +244,8 @@ def prove(name: str, parent: Recipe, child: Recipe, modifications: tuple[Modific
         ValueError: an undeclared leaf differs, a modification changes nothing, or a value is not the declared one.
     """
     actual = difference(parent, child)
-    declared = _declared(parent, modifications)
+    by_modification = _declared(parent, modifications)
+    declared: dict[str, Any] = reduce(or_, by_modification, {})
     undeclared = sorted(path for path, (_, after) in actual.items() if path not in declared and after is not None)
     if undeclared:
         changes = ", ".join(f"{path}: {actual[path][0]} → {actual[path][1]}" for path in undeclared)
@@ -252,8 +253,8 @@ def prove(name: str, parent: Recipe, child: Recipe, modifications: tuple[Modific
     wrong = sorted(path for path, value in declared.items() if path in actual and actual[path][1] != value)
     if wrong:
         raise ValueError(f"{name} does not have the declared value at {', '.join(wrong)}")
-    for modification in modifications:
-        if not any(path in actual for path in modification.declared(parent)):
+    for modification, own in zip(modifications, by_modification, strict=True):
+        if not any(path in actual for path in own):
             raise ValueError(f"{name}: modification {modification.title!r} declares a change but changes nothing")
 
 
@@ -266,12 +267,13 @@ def prove_scaled(name: str, parent: Recipe, child: Recipe, variant: Variant) -> 
     assert variant.parent is not None
     actual = difference(parent, child)
     # Two modifications that cancel out (a width there and back) still declare the leaf: at a scale they may differ.
-    declared = variant.delta().keys() | _declared(variant.parent.recipe, variant.modifications).keys()
+    by_modification = _declared(variant.parent.recipe, variant.modifications)
+    declared = variant.delta().keys() | reduce(or_, by_modification, {}).keys()
     undeclared = sorted(path for path in actual if path not in declared)
     if undeclared:
         raise ValueError(f"{name}, scaled, differs from its parent by more than it declares: {', '.join(undeclared)}")
-    for modification in variant.modifications:
-        if not any(path in actual for path in modification.declared(variant.parent.recipe)):
+    for modification, own in zip(variant.modifications, by_modification, strict=True):
+        if not any(path in actual for path in own):
             raise ValueError(f"{name}: the scale erases modification {modification.title!r}")
 
 

@@ -9,16 +9,18 @@ import pytest
 
 from ablations import ladders, prefetch, run, status
 from ablations.designs import chosen_variants, design_of, single_variants
-from ablations.ladder import M0, M5
+from ablations.ladder import M0, M1, M5
 from ablations.recipe_runs import pretraining_runs
 from ablations.scales import execution_at, known_scales, scaled
+from ablations.variant import Modification
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
+from neobert.runs.specifications import GlueStudy, only
 from neobert.runs.worker import main as work
 from sweeps import glue_grid, learning_rates, mteb_suite
 from tests.ablations.fake_slurm import FakeSlurm
-from tests.ablations.plans import SYNTHETIC
+from tests.ablations.plans import SYNTHETIC, rows_of
 
 OWN = '''
 """Three steps from M0."""
@@ -123,6 +125,38 @@ def test_the_file_of_the_page_for_programs_is_a_ladder(tmp_path: Path) -> None:
     (block,) = re.findall(r"^   ```python\n(.*?)^   ```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     (tmp_path / "mine.py").write_text(textwrap.dedent(block))
     assert ladders.load(str(tmp_path / "mine.py")).end.delta() == {"pretraining.model.feedforward_width": (3072, 4608)}
+
+
+def test_a_sample_may_be_named_and_no_task_starts_from_itself(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("from ablations.ladder import M0, M1\nSAMPLE = 'M1'\nTRANSFER_TASK = 'qnli'")
+    with ladders.using(own := ladders.load(str(tmp_path / "own.py"))):
+        (row,) = rows_of(tmp_path, "M0", stages=["glue"])
+    assert own.sample is M1
+    starts = {study.task: study.starts_from.task for study in only(row.runs, GlueStudy)}
+    assert starts["qnli"] is None and starts["rte"] == "qnli" and starts["mnli"] is None
+
+
+def test_a_variant_may_take_a_stage_that_an_earlier_modification_makes_possible(tmp_path: Path) -> None:
+    shorter = Modification("500 tokens", source="here", stages=({"context": 500, "tokens_per_step": 128_000},))
+    longer = Modification("2,000 tokens", source="here", stages=({}, {"context": 2000, "steps": 10}))
+    assert M0.derive("x", shorter, longer).recipe == M0.derive("y", shorter).derive("z", longer).recipe
+    with pytest.raises(ValueError, match=r"'2,000 tokens': .*multiple of the context"):
+        M0.derive("x", longer)
+
+
+def test_a_design_that_is_impossible_at_the_scale_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.py").write_text(
+        "from ablations.ladder import MASKING_20, M0\nfrom ablations.variant import Modification, Variant\n"
+        "CONTEXT = Modification('4096', source='here', stages=({'context': 4096},))\n"
+        "B = Variant(name='b', title='b', source='here', recipe=CONTEXT.apply(M0.recipe))\n"
+        "C = B.derive('c', MASKING_20)\ndel M0\n"
+    )
+    command = ["--ladder", str(tmp_path / "own.py"), "--design", "add-one", "--cluster", "here"]
+    for flags in (["--dry-run"], []):
+        assert run.main([*command, *flags, "--runs", str(tmp_path / "runs")]) == EXIT_REFUSED
+        assert "b: scale smoke: " in capsys.readouterr().err
 
 
 M0_AND = "from ablations.ladder import M0, ROTARY\n"
