@@ -125,8 +125,6 @@ def design_at(design: Design, scale: Scale, vocabulary: Vocabulary, *, strict: b
         except ValueError as error:
             problems[variant.name] = str(error)
     sentences = tuple(f"{name}: {problem}" for name, problem in problems.items())
-    if sentences and strict:
-        raise ValueError(f"{sentences[0]} (take another factor or another --scale)")
     kept = tuple(variant for variant in design.variants if variant.name not in problems)
     if sentences and (strict or not kept):
         raise ValueError(f"{sentences[0]} (take another factor or another --scale)")
@@ -271,6 +269,18 @@ def chosen_variants(names: Sequence[str]) -> list[Variant]:
         else:
             chosen.add(_known(name, [*known, *single_variants()]))
     return [*(variant for name, variant in known.items() if name in chosen), *of_designs.values()]
+
+
+def one_variant(name: str) -> Variant:
+    """Return the variant of a name.
+
+    Raises:
+        ValueError: as `chosen_variants`, or the name stands for several variants.
+    """
+    found = chosen_variants([name])
+    if len(found) != 1:
+        raise ValueError(f"{name} names {len(found)} variants, and this is about one: name them one by one")
+    return found[0]
 
 
 def _known(name: str, names: Sequence[str]) -> str:

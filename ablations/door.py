@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ablations import budgets, ladders, rates
-from ablations.designs import chosen_variants
+from ablations.designs import one_variant
 from ablations.ladders import OFFERED_SCALES, Ladder
 from ablations.launch.execute import Workspace, carry_out, open_workspace
 from ablations.launch.flags import DEFAULT_RUNS
@@ -290,20 +290,13 @@ def _whole(name: str, value: int, read: Callable[[str], int]) -> int:
 
 def _plan(workspace: Workspace, name: str, seed: int, stages: Sequence[StageName]) -> VariantRow:
     seed = _whole("seed", seed, seed_flag)
-    (row,) = plan([_one(name)], [seed], workspace.options.scale, workspace.source, workspace.layout, stages)
+    (row,) = plan([one_variant(name)], [seed], workspace.options.scale, workspace.source, workspace.layout, stages)
     return row
-
-
-def _one(name: str) -> Variant:
-    found = chosen_variants([name])
-    if len(found) != 1:
-        raise ValueError(f"{name} names {len(found)} variants, and this is about one: call it for each of them")
-    return found[0]
 
 
 def _with_steps(name: str, steps: int, workspace: Workspace) -> str:
     """Return the name of the variant with this number of steps in its first stage."""
-    variant, scale, vocabulary = _one(name), workspace.options.scale, vocabulary_of(workspace.source)
+    variant, scale, vocabulary = one_variant(name), workspace.options.scale, vocabulary_of(workspace.source)
     base, at_rate, rate = variant.name.rpartition(rates.MARK) if rates.MARK in variant.name else (variant.name, "", "")
     if base not in ladders.variants():
         raise ValueError(f"{name} has no shorter form, which variants of the ladder alone have: leave steps out")
@@ -317,7 +310,9 @@ def _with_steps(name: str, steps: int, workspace: Workspace) -> str:
     thousandths = 1000 * steps // whole
     # The smaller share comes last, so that it wins if both have the same number of steps.
     shares = [share / 1000 for share in (thousandths + 1, thousandths) if 0 < share < 1000]
-    near = {of(_one(each)): each for each in (f"{base}{budgets.MARK}{share:g}{at_rate}{rate}" for share in shares)}
+    near = {
+        of(one_variant(each)): each for each in (f"{base}{budgets.MARK}{share:g}{at_rate}{rate}" for share in shares)
+    }
     if steps not in near:
         raise ValueError(
             f"steps={steps}: {name} has {whole:,} at scale {scale}, and takes thousandths of them: did you mean "

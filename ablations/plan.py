@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from ablations.designs import chosen_variants
+from ablations.designs import one_variant
 from ablations.ladders import current, variants
 from ablations.rates import at_scale
 from ablations.recipe_runs import (
@@ -239,7 +239,7 @@ def plan_model(
         MissingData, ValueError: as `embedding_runs`; there is nothing to run, or no such variant.
     """
     seeds, encoder = list(dict.fromkeys(seeds)), EncoderWeights.of_model(model)
-    variant = None if protocol is None else chosen_variants([protocol])[0]
+    variant = None if protocol is None else one_variant(protocol)
     recipe = _recipe_for_models(scale, source, variant, grid)
     runs: list[Run] = []
     skipped: dict[str, str] = {}

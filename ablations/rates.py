@@ -84,9 +84,8 @@ def at_scale(variant: Variant, scale: Scale) -> Variant:
     Raises:
         ValueError: the scale replaces the rate in the name by another one.
     """
-    if MARK not in variant.name:
+    if MARK not in variant.name or variant.parent is None:
         return variant
-    assert variant.parent is not None
     rate = variant.recipe.pretraining.optimization.peak_learning_rate
     if (used := scaled_rate(rate, scale)) != rate:
         raise ValueError(

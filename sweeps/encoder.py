@@ -103,13 +103,14 @@ def variant_row(
     Raises:
         MissingData, ValueError: as `plan`; the variant is not pre-trained.
     """
-    from ablations.designs import chosen_variants
+    from ablations.designs import one_variant
     from ablations.ladders import current
     from ablations.plan import plan
+    from ablations.rates import at_scale
     from ablations.recipe_runs import EVERYTHING
 
     options = workspace.options
-    (variant,) = chosen_variants([options.variant])
+    variant = at_scale(one_variant(options.variant), options.scale)
     if grid is not None:
         recipe = variant.recipe.model_copy(update={"grid": grid})
         variant = replace(variant, recipe=recipe, parent=None, modifications=())

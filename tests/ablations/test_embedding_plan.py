@@ -138,6 +138,8 @@ def test_an_external_model_gets_the_protocol_of_a_variant(tmp_path: Path) -> Non
     assert plans[0].planned == plans[3].planned
     with pytest.raises(ValueError, match="there is no variant 'M9@mteb-prompt': did you mean 'M9@mteb-prompts'"):
         planned_by("M9@mteb-prompt")
+    with pytest.raises(ValueError, match=r"M9\.\.M10 names 2 variants"):
+        planned_by("M9..M10")
 
 
 def test_the_dry_run_shows_tasks_that_nobody_can_count_hours_of(
