@@ -21,7 +21,7 @@ if __name__ == "__main__":  # a script's own folder is on sys.path, the reposito
 
 from ablations.ladders import on_ladder
 from neobert.command_line import guarded, parser_from
-from neobert.errors import MissingData
+from neobert.errors import DamagedFile, MissingData
 from sweeps.encoder import add_encoder_flags, measure, variant_row
 
 if TYPE_CHECKING:
@@ -127,16 +127,17 @@ def print_outcome(workspace: "Workspace", heading: str, studies: "Sequence[GlueS
     grids: dict[tuple[str, str], list[GlueStudy]] = {}  # groups studies that only differ in the seed
     for study in studies:
         grids.setdefault((study.task, study.weights), []).append(study)
-    entries = [entry for seeds in grids.values() for entry in _entries(workspace, seeds)]
+    by_grid = [_entries(workspace, seeds) for seeds in grids.values()]
+    entries = [entry for grid in by_grid for entry in grid]
     if workspace.options.json:
         print(json.dumps(entries, indent=1))
         return
     title = f"{heading}: scores on the validation sets, ×100"
     output().print(table(title, POINT_COLUMNS, [_in_points(entry, POINT_COLUMNS) for entry in entries]))
-    best = {(entry["task"], entry["context"]): entry | entry["best"] for entry in entries if entry["best"] is not None}
-    if best:
+    chosen = [next((entry | entry["best"] for entry in grid if entry["best"]), None) for grid in by_grid]
+    if best := [entry for entry in chosen if entry is not None]:
         title = "best of the grid, ×100 (nested: chosen on one half of the validation examples, reported on the other)"
-        output().print(table(title, BEST_COLUMNS, [_in_points(entry, BEST_COLUMNS) for entry in best.values()]))
+        output().print(table(title, BEST_COLUMNS, [_in_points(entry, BEST_COLUMNS) for entry in best]))
 
 
 def _in_points(entry: Mapping[str, Any], columns: Sequence[str]) -> list[object]:
@@ -165,7 +166,10 @@ def _entries(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> list[dic
 
 
 def _best(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> dict[str, Any] | None:
-    """Return the best point of a grid and its scores; None if no point has a score yet."""
+    """Return the best point of a grid and its scores; None if no point has a score yet.
+
+    Damaged predictions are set aside, but not by a dry run. Without whole predictions there is no nested score.
+    """
     import numpy as np
 
     from neobert.console import logs
@@ -175,12 +179,16 @@ def _best(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> dict[str, A
     from neobert.identity import plain
 
     layout, source = workspace.layout, workspace.source
-    if True in [redo_damaged(layout, study) for study in studies]:
+    if not workspace.options.dry_run and True in [redo_damaged(layout, study) for study in studies]:
         logs().print("run the same command again: it makes what was set aside anew", markup=False)
     task = task_named(studies[0].task)
     require_origin(f"GLUE task {task.name}", studies[0].task_origin, source.task_origin(task.name))
     labels = {split: np.asarray(source.task_examples(task.name, split)["label"]) for split in task.validation_splits}
-    best = best_of_grid(layout, studies, labels)
+    try:
+        best = best_of_grid(layout, studies, labels)
+    except (DamagedFile, FileNotFoundError) as error:
+        logs().print(f"{task.name} has no nested score: {error}", markup=False)
+        best = best_of_grid(layout, studies, None)
     if best is None:
         return None
     numbers = {"mean": _rounded(best.mean), "sd": _rounded(best.spread), "nested": _rounded(best.nested)}

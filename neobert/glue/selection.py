@@ -97,9 +97,9 @@ class TrialScore:
     score: float | None
 
 
-def best_of_grid(layout: Layout, studies: Sequence[GlueStudy], labels: Labels) -> Best | None:
+def best_of_grid(layout: Layout, studies: Sequence[GlueStudy], labels: Labels | None) -> Best | None:
     """Return the best point of one grid on one model, or None if no trial has a score yet. `studies` are the seeds of
-    the grid."""
+    the grid. Without `labels` there is no nested score, and no predictions are read."""
     points = [point for study in studies for point in study.points]
     trials = [trial for study in studies for trial in study.trials(layout) if trial.is_done]
     reached = [_recorded_score(trial) for trial in trials]
@@ -107,7 +107,7 @@ def best_of_grid(layout: Layout, studies: Sequence[GlueStudy], labels: Labels) -
     by_seed = {each.seed: each.score for each in reached if each.point == point and each.score is not None}
     if point is None or not by_seed:
         return None
-    return Best(point, by_seed, nested_score(points, *_scores_by_half(trials, labels)))
+    return Best(point, by_seed, None if labels is None else nested_score(points, *_scores_by_half(trials, labels)))
 
 
 def _recorded_score(trial: Trial) -> TrialScore:

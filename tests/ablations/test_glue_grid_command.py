@@ -6,6 +6,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,6 +81,45 @@ def test_damaged_results_are_set_aside_and_made_again_by_the_same_command(
     code, again, _ = sweep(capsys, *arguments, "--retry-failed")
     assert code == 0 and again == points
     assert json.loads(choice.read_bytes())["trial"] == json.loads(whole)["trial"]
+
+
+def test_a_dry_run_changes_nothing_and_lost_predictions_cost_the_nested_score_alone(
+    swept: Swept, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged, _ = sorted(tmp_path.glob("glue/rte/*.npz"))
+    damaged.write_bytes(b"torn")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    arguments = ["--task", "rte", "--variant", "M2", "--runs", str(tmp_path)]
+    code, planned, said = sweep(capsys, *arguments, "--dry-run")
+    assert code == 0 and f"{damaged.name} " in said and {entry["state"] for entry in planned} == {"done"}
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    damaged.unlink()
+    code, points, said = sweep(capsys, *arguments)
+    whole, left = ([entry["best"] for entry in each if entry["task"] == "rte"] for each in (swept.points, points))
+    assert code == 0 and "rte has no nested score" in said
+    assert left == [best and best | {"nested": None} for best in whole] and any(left)
+
+
+def test_another_grid_goes_with_a_rate_in_the_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--task", "cola", "--variant", "M2@rate4e-3", "--grid", "extended", "--dry-run"]
+    code, points, _ = sweep(capsys, *arguments, "--runs", str(tmp_path))
+    assert code == 0 and len(points) > 2
+
+
+def test_two_encoders_of_one_context_have_a_best_point_each(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As two stages of a ladder of one's own may be."""
+    empty = dict.fromkeys(glue_grid.BEST_COLUMNS) | dict.fromkeys(glue_grid.POINT_COLUMNS) | {"task": "cola"}
+    studies = [SimpleNamespace(task="cola", weights=weights) for weights in ("first", "second")]
+    scores = {"first": 0.1234, "second": 0.5678}
+    monkeypatch.setattr(
+        glue_grid, "_entries", lambda _, seeds: [{**empty, "context": 64, "best": {"mean": scores[seeds[0].weights]}}]
+    )
+    workspace = SimpleNamespace(options=SimpleNamespace(json=False))
+    glue_grid.print_outcome(workspace, "own", studies)  # type: ignore[arg-type]
+    said = capsys.readouterr().out
+    assert "12.3" in said and "56.8" in said
 
 
 @pytest.mark.usefixtures("swept")
