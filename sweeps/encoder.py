@@ -1,6 +1,7 @@
 """The encoder that a sweep measures: a variant's checkpoints, an external model, or the newest finished run."""
 
 import argparse
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -57,11 +58,18 @@ def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
     """Set variant, scale, data and seed to those of the run that finished last.
 
     Returns True if there is none, so that the sample of the ladder has to be pre-trained at smoke scale.
+
+    Raises:
+        MissingData: there is no folder of runs.
+        ValueError: a flag names one of these values, or the run is of another ladder.
     """
     from ablations.ladders import current
     from neobert.console import logs
     from neobert.runs.run_file import read_run_file
 
+    given = {"scale": options.given_scale, "data": options.data, "pretraining-seed": options.pretraining_seed}
+    if named := [flag for flag, value in given.items() if value]:
+        raise ValueError(f"--{named[0]} goes with --variant or --model: without either the last finished run sets it")
     if options.runs != DEFAULT_RUNS and not layout.root.exists():
         raise MissingData(
             f"--runs {options.runs} does not exist, so there is no finished run to sweep: name the folder that run.py "
@@ -127,7 +135,8 @@ def variant_row(
     states = {planned.run.id: planned.state for planned in row.planned}
     for stage in row.stages if not (pretrains or options.dry_run) else ():
         if states[stage.id] != "done":
-            command = f"python ablations/run.py --variant {row.name} --scale {options.scale} --runs {options.runs}"
-            command += current().flag
+            flags = f"--variant {row.name} --seed {row.seed} --scale {options.scale} --data {shlex.quote(options.data)}"
+            flags += f" --stages pretrain --runs {shlex.quote(str(options.runs))}{current().flag}"
+            command = f"python ablations/run.py {flags}"
             raise MissingData(f"{row.name} is not pre-trained ({states[stage.id]}): run `{command}` first")
     return row
