@@ -87,12 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     layout = Layout(options.runs.resolve())
-    rows, problems = _read(layout, options)
-    if options.watch is not None:
-        try:
-            rows, problems = _watch(layout, options)
-        except KeyboardInterrupt:  # the usual way to end a watch
-            return EXIT_DONE
+    try:
+        rows, problems = _read(layout, options) if options.watch is None else _watch(layout, options)
+    except KeyboardInterrupt:  # the usual way to end a watch
+        return EXIT_DONE
+    rows = _of_states(rows, options)
     if options.json:
         _print_json(rows, tracebacks=options.errors)
     else:
@@ -103,7 +102,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _read(layout: Layout, options: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Return the rows that the flags select, and a sentence for each unreadable file that belongs to no row.
+    """Return the rows that the flags select, of all states, and a sentence for each unreadable file without a row.
 
     Raises:
         MissingData: there is no such folder.
@@ -116,9 +115,11 @@ def _read(layout: Layout, options: argparse.Namespace) -> tuple[list[Row], list[
     if options.variant:
         names = _variant_names(options.variant, rows)
         rows = [row for row in rows if names.intersection(row.variants)]
-    if options.state:
-        rows = [row for row in rows if row.state in options.state]
     return rows, index.problems
+
+
+def _of_states(rows: Sequence[Row], options: argparse.Namespace) -> list[Row]:
+    return [row for row in rows if not options.state or row.state in options.state]
 
 
 def _variant_names(wanted: Sequence[str], rows: Sequence[Row]) -> set[str]:
@@ -130,16 +131,18 @@ def _variant_names(wanted: Sequence[str], rows: Sequence[Row]) -> set[str]:
 
 
 def _watch(layout: Layout, options: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Redraw in place on a terminal, elsewhere print repeatedly, until all is done; return what was read last."""
+    """Redraw in place on a terminal, elsewhere print repeatedly, until there is something and all of it, of whatever
+    state, is done; return what was read last."""
     console = output()
     with Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live:
         while True:
             rows, problems = _read(layout, options)
+            shown = _of_states(rows, options)
             if live is not None:
-                live.update(_drawn(rows, layout.root), refresh=True)
+                live.update(_drawn(shown, layout.root), refresh=True)
             else:
-                print("\n".join(_plain_lines(rows, layout.root)), end="\n\n", flush=True)
-            if all(row.state == "done" for row in rows):
+                print("\n".join(_plain_lines(shown, layout.root)), end="\n\n", flush=True)
+            if rows and all(row.state == "done" for row in rows):
                 return rows, problems
             time.sleep(options.watch)
 

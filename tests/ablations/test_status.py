@@ -344,8 +344,8 @@ def test_a_ladder_chooses_the_runs_that_were_planned_from_it(
 def test_watch_ends_when_all_is_done(
     layout: Layout, run: PretrainingRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looks again after each interval; Ctrl-C ends it as well, without a word."""
-    slept = []
+    """It looks again after each interval, also while no run is of the states shown; Ctrl-C ends it, without a word."""
+    slept: list[float] = []
 
     def finish_meanwhile(seconds: float) -> None:
         slept.append(seconds)
@@ -353,8 +353,12 @@ def test_watch_ends_when_all_is_done(
             finish_pretraining(layout, run)
 
     monkeypatch.setattr(status.time, "sleep", finish_meanwhile)
-    code, out, _ = shown(layout, capsys, "--watch", "3")
+    code, out, _ = shown(layout, capsys, "--watch", "3", "--state", "waiting", "done")
     assert code == 0 and slept == [3.0, 3.0] and out.count("1 waiting") == 2 and "1 done" in out
+
+    slept.clear()
+    (layout.root / run.folder / "done.json").unlink()
+    assert shown(layout, capsys, "--watch", "3", "--state", "failed")[0] == 0 and len(slept) == 2
 
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
