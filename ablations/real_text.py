@@ -100,14 +100,17 @@ def assemble(sources: Sequence[TextSource], folder: Path, out: Path) -> None:
         if (found := sha256_of(path)) != source.sha256:
             raise ValueError(f"{path} has another content than recorded (sha256 {found}, not {source.sha256})")
     partial = temporary_sibling(out)
-    for source in sources:
-        (partial / source.into).mkdir(parents=True, exist_ok=True)
-        name = Path(source.file).name
-        if source.into.startswith("corpora/"):
-            _write_texts(folder / source.file, source.join, (partial / source.into / name).with_suffix(".jsonl"))
-        else:
-            shutil.copyfile(folder / source.file, partial / source.into / name)
-    publish_folder(partial, out)
+    try:
+        for source in sources:
+            (partial / source.into).mkdir(parents=True, exist_ok=True)
+            name = Path(source.file).name
+            if source.into.startswith("corpora/"):
+                _write_texts(folder / source.file, source.join, (partial / source.into / name).with_suffix(".jsonl"))
+            else:
+                shutil.copyfile(folder / source.file, partial / source.into / name)
+        publish_folder(partial, out)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write_texts(path: Path, join: str, out: Path) -> None:

@@ -1,6 +1,7 @@
 """The real text of the study: what is written from recorded sources, and refused from others."""
 
 import csv
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -60,6 +61,10 @@ def test_what_is_not_as_recorded_is_refused_and_nothing_written(
     assert real_text.main(flags) == EXIT_MISSING and "web.parquet is not there" in capsys.readouterr().err
     assert real_text.main([]) == EXIT_REFUSED and not out.exists()
     changed.write_bytes(content)
+    monkeypatch.setattr(real_text, "_write_texts", lambda *_: json.loads("torn"))
+    assert real_text.main(flags) == EXIT_REFUSED and not list(tmp_path.glob("out*"))
+    monkeypatch.undo()
+    monkeypatch.setattr(real_text, "read_sources", lambda: read_sources(table))
     assert real_text.main(flags) == 0 and out.is_dir()
     assert real_text.main(flags) == EXIT_REFUSED and "exists" in capsys.readouterr().err
     assert real_text.main(["--list"]) == 0 and sources[0].sha256 in capsys.readouterr().out
