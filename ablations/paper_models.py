@@ -1,6 +1,7 @@
 """The other models in the paper's tables: where they are published, and what `--model` needs to run them."""
 
 import csv
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -101,7 +102,7 @@ def chosen_models(names: Sequence[str]) -> dict[str, tuple[Repository, ...]]:
     return {name: model.parts for name, model in paper_models().items() if name in names or ALL_MODELS in names}
 
 
-def print_paper_models(data: str) -> None:
+def print_paper_models(data: str, *, as_json: bool) -> None:
     """Print the models of the paper and what each needs, with commits from the manifest of the folder `data`."""
     manifest = read_manifest(Path(data))
     cells = [
@@ -114,6 +115,10 @@ def print_paper_models(data: str) -> None:
         )
         for model in paper_models().values()
     ]
+    columns = ("--model", "tables", "repository", "revision", "needs")
+    if as_json:
+        print(json.dumps([dict(zip(("model", *columns[1:]), row, strict=True)) for row in cells], indent=1))
+        return
     title = "Models of Tables 3 and 4 and, with --zero-shot, Figure 4; --model also takes folders and names of the hub"
-    output().print(table(title, ("--model", "tables", "repository", "revision", "needs"), cells))
+    output().print(table(title, columns, cells))
     output().print("\n".join(NOTES), markup=False)

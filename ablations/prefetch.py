@@ -5,8 +5,8 @@ python ablations/prefetch.py --variant all --data-dir DIR --dry-run     what wou
 python ablations/prefetch.py --variant all --data-dir DIR               bring it; the same command goes on after a kill
 python ablations/prefetch.py --variant all --data-dir DIR --check       does the folder hold all that the plan needs?
 
-Addresses and tokens are huggingface_hub's: HF_ENDPOINT, HF_TOKEN. Exit codes: 0 done, 2 refused,
-3 something is missing.
+Addresses and tokens are huggingface_hub's: HF_ENDPOINT, HF_TOKEN.
+Exit codes: 0 done, 1 disk or damage, 2 refused, 3 something is missing.
 """
 
 import argparse

@@ -61,8 +61,8 @@ def build_parser() -> argparse.ArgumentParser:
         nargs="+",
         choices=("pretrain", "glue", "contrastive", "mteb", "readouts", "perplexity"),
         default=["pretrain", "glue"],
-        help="which parts to run; mteb (Table 4) brings contrastive with it, readouts ask all variants the same about "
-        "held-out text",
+        help="which parts to run; pretrain is always among them, mteb (Table 4) brings contrastive with it, readouts "
+        "ask all variants the same about held-out text",
     )
     add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets for contrastive (default: all there are)")
     add("--zero-shot", action="store_true", help="with mteb: measure encoders as they were pre-trained (Figure 4)")
@@ -75,8 +75,8 @@ def build_parser() -> argparse.ArgumentParser:
         help="leave out pairs that share a text with these parquet files or folders, case and punctuation aside",
     )
     add("--list", action="store_true", help="print the ladder and stop")
-    cancelled = "of the --scale, --data and --seed if given"
-    add("--cancel", action="store_true", help=f"cancel the live jobs of the variants named, {cancelled}, and stop")
+    cancelled = "cancel the variants' live jobs (only of --scale, --data and --seed if given), and stop"
+    add("--cancel", action="store_true", help=cancelled)
     add("--gc", action="store_true", help="print which checkpoints, data and code nothing refers to, and stop")
     add("--delete", action="store_true", help="with --gc: remove them")
     add_common_flags(parser, "plan")
@@ -139,7 +139,7 @@ def _run_model(options: argparse.Namespace) -> int:
     from ablations.recipe_runs import EmbeddingChoice
 
     if options.model == LISTED:
-        print_paper_models(options.data or "synthetic")
+        print_paper_models(options.data or "synthetic", as_json=options.json)
         return EXIT_DONE
     for flag in ("variant", "design", "list", "gc", "cancel"):
         if vars(options)[flag]:

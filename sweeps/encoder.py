@@ -44,7 +44,7 @@ def measure(options: argparse.Namespace, sweep: "Callable[[Workspace, bool], int
     from neobert.runs.layout import Layout
 
     if options.model == LISTED:
-        print_paper_models(options.data or "synthetic")
+        print_paper_models(options.data or "synthetic", as_json=options.json)
         return EXIT_DONE
     trust_of(options)  # refuses a flag before anything is opened
     if options.model is not None and options.pretraining_seed:

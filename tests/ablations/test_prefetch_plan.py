@@ -265,6 +265,9 @@ def test_every_baseline_of_the_paper_is_declared_once_and_listed_with_what_it_ne
         assert [(model.model, model.size) for model in models if number in model.tables] == theirs
     assert len({model.repository for model in models}) == len(models)
     for main, words in ((glue_grid.main, ["--task", "cola"]), (mteb_suite.main, [])):
+        assert main([*words, "--model", "list", "--json"]) == 0
+        listed = capsys.readouterr().out
+        assert {model["model"] for model in json.loads(listed)} == paper_models().keys()
         assert main([*words, "--model", "list"]) == 0
         said = capsys.readouterr().out
         assert all(model.name in said and model.repository in said and model.needs in said for model in models)
