@@ -1,16 +1,18 @@
 """Reading of text and table files in any common format, row by row.
 
-`datasets` reads them in streaming mode, one file at a time: nothing is copied or converted, only one batch is in
-memory, and rows keep the order of the file. A .txt file has one document per line.
+`datasets` reads them in streaming mode, one file at a time: nothing is copied or converted, and rows keep the order of
+the file. About 10 MB of a file are in memory, but a JSON array is read whole. A .txt file has one document per line.
 """
 
 import glob
 import json
 import lzma
+import os
 import sys
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -37,7 +39,7 @@ COMPRESSIONS = {".gz": 3, ".zst": 3, ".bz2": 4, ".xz": 4}
 
 _BINARY = (".parquet", ".arrow")
 _BATCH_ROWS = 1024
-_UNREADABLE = (ValueError, EOFError, OSError, lzma.LZMAError, zlib.error)
+_UNREADABLE = (ValueError, TypeError, EOFError, OSError, lzma.LZMAError, zlib.error)
 
 
 def split_name(path: Path) -> tuple[str, str]:
@@ -52,9 +54,22 @@ def split_name(path: Path) -> tuple[str, str]:
 
 
 def data_files(folder: Path, formats: Collection[str] = FORMATS) -> list[Path]:
-    """Return the files below a folder in one of the formats, sorted by path, without hidden ones."""
-    found = (path for path in folder.rglob("*") if split_name(path)[1] in formats and path.is_file())
-    return sorted(path for path in found if not any(part[0] == "." for part in path.relative_to(folder).parts))
+    """Return the files below a folder in one of the formats, sorted by path, without hidden ones.
+
+    Links to folders are followed, but no folder is read twice.
+    """
+    found: list[Path] = []
+    starts, seen = [folder], set()
+    for start in starts:
+        for place, folders, names in os.walk(start):  # lists links to folders, but does not enter them
+            folders[:] = sorted(name for name in folders if name[0] != ".")
+            if (real := os.path.realpath(place)) in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            starts += [path for name in folders if (path := Path(place, name)).is_symlink()]
+            found += [Path(place, name) for name in names if name[0] != "."]
+    return sorted(path for path in found if split_name(path)[1] in formats and path.is_file())
 
 
 def table_file(folder: Path, name: str) -> Path:
@@ -75,47 +90,87 @@ def table_file(folder: Path, name: str) -> Path:
 
 def require_columns(path: Path, names: Sequence[str]) -> None:
     """Raise DamagedFile if a file cannot be opened, and ValueError if it lacks one of the columns."""
-    if split_name(path)[1] == ".parquet":
-        from pyarrow import ArrowInvalid, parquet
+    from pyarrow import parquet
 
-        try:
+    builder = FORMATS[split_name(path)[1]]
+    with _readable(path):
+        if builder == "parquet":
             _require(path, names, parquet.read_schema(path).names)
-        except ArrowInvalid as error:
-            raise _damaged(path, error) from error
-    else:
-        next(read_batches(path, names), None)
+        elif builder == "csv" and path.stat().st_size:
+            for head in _streamed(path, builder, **_options(path), nrows=1):
+                _require(path, names, head.column_names)
+        else:
+            next(read_rows(path, names), None)
 
 
-def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator["Table"]:
-    """Yield the rows of a file as Arrow tables of at most 1,024 rows. `columns` are the required columns, None for all;
-    row-based formats always yield all columns.
+def read_batches(path: Path, columns: Sequence[str]) -> Iterator["Table"]:
+    """Yield the columns of a file as Arrow tables of at most 1,024 rows, .arrow files with all their columns.
 
     Raises:
         DamagedFile: the file is not readable in its format.
         ValueError: a column is missing.
     """
-    from datasets import load_dataset, logging
+    from pyarrow import table
 
     if not path.stat().st_size:
         return
-    if split_name(path)[1] == ".parquet":
-        require_columns(path, columns or ())
-    logging.set_verbosity(logging.CRITICAL)  # errors are raised below instead of logged
+    builder = FORMATS[split_name(path)[1]]
+    with _readable(path):
+        if builder == "json":
+            for rows in _row_batches(path, columns):
+                yield table({name: [row.get(name) for row in rows] for name in columns})
+        else:
+            require_columns(path, columns)
+            yield from _streamed(path, builder, **_options(path, columns))
+
+
+def _json_batches(path: Path) -> Iterator[list[dict[str, Any]]]:
+    """Yield the objects of a JSON file.
+
+    `datasets` only parses arrays and objects of several lines. In JSON Lines it would infer the types of all values from
+    the first 10 MB, and fail if a later value, even of a column that nobody reads, has another one.
+    """
+    batches = _streamed(path, "text", encoding="utf-8-sig")
+    lines = ([line for line in batch["text"].to_pylist() if line.strip()] for batch in batches)
+    first = next(lines, [])
+    if not first or _is_object(first[0]):
+        for batch in chain([first], lines):
+            yield [dict(json.loads(line, strict=False)) for line in batch]
+    else:
+        yield from (batch.to_pylist() for batch in _streamed(path, "json"))
+
+
+def _is_object(line: str) -> bool:
     try:
-        with TemporaryDirectory() as scratch:
-            with _torch_left_out():
-                stream = load_dataset(
-                    FORMATS[split_name(path)[1]],
-                    data_files=[glob.escape(str(path.absolute()))],
-                    split="train",
-                    streaming=True,
-                    cache_dir=scratch,
-                    **_options(path, columns),
-                ).with_format("arrow")
-            batches: Iterator[Table] = stream.iter(batch_size=_BATCH_ROWS)
-            for batch in batches:
-                _require(path, columns or (), batch.column_names)
-                yield batch
+        return isinstance(json.loads(line, strict=False), dict)
+    except ValueError:
+        return False
+
+
+def _streamed(path: Path, builder: str, **options: Any) -> Iterator["Table"]:
+    """Yield the rows of a file, as a builder of `datasets` reads them."""
+    import fsspec.compression  # type: ignore[import-untyped]
+    from datasets import config, load_dataset, logging
+    from pyarrow import input_stream
+
+    logging.set_verbosity(logging.CRITICAL)  # errors are raised below instead of logged
+    config.HF_UPDATE_DOWNLOAD_COUNTS = False  # it would ask the hub, for seconds where there is no network
+    fsspec.compression.register_compression(  # the default takes a truncated file for a whole one
+        "zstd", lambda file, **_: input_stream(file, compression="zstd"), "zst", force=True
+    )
+    with TemporaryDirectory() as scratch, _torch_left_out():
+        files = [glob.escape(str(path.absolute()))]
+        stream = load_dataset(
+            builder, data_files=files, split="train", streaming=True, cache_dir=scratch, **options
+        ).with_format("arrow")
+    yield from stream.iter(batch_size=_BATCH_ROWS)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Raise DamagedFile for whatever the libraries raise if a file is not in its format."""
+    try:
+        yield
     except _UNREADABLE as error:
         if isinstance(error, _MissingColumn) or getattr(error, "errno", None) is not None:
             raise
@@ -138,25 +193,38 @@ def _torch_left_out() -> Iterator[None]:
 
 def read_rows(path: Path, needed: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file with all columns; the columns `needed` are required. Raises as `read_batches`."""
-    for batch in read_batches(path):
-        _require(path, needed, batch.column_names)
-        yield from batch.to_pylist()
+    return chain.from_iterable(_row_batches(path, needed))
+
+
+def _row_batches(path: Path, needed: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
+    if not path.stat().st_size:
+        return
+    builder = FORMATS[split_name(path)[1]]
+    with _readable(path):
+        batches = (batch.to_pylist() for batch in _streamed(path, builder, **_options(path)))
+        for number, rows in enumerate(_json_batches(path) if builder == "json" else batches):
+            if number == 0:
+                _require(path, needed, dict.fromkeys(chain.from_iterable(rows)))
+            yield rows
 
 
 def read_table(path: Path, needed: Sequence[str]) -> dict[str, list[Any]]:
-    """Read all columns of a file into memory; the columns `needed` are required. Raises as `read_batches`."""
-    from pyarrow import concat_tables, parquet
+    """Read all columns of a file into memory; the columns `needed` are required.
+
+    Raises as `read_batches`, and ValueError if a cell of a .tsv file has a line break.
+    """
+    from pyarrow import parquet
 
     require_columns(path, needed)
     if split_name(path)[1] == ".parquet":
-        table = parquet.read_table(path)
-    else:
-        batches = list(read_batches(path))
-        if not batches:
-            return {name: [] for name in needed}
-        table = concat_tables(batches)
-    columns: dict[str, list[Any]] = table.to_pydict()
-    return columns
+        with _readable(path):
+            columns: dict[str, list[Any]] = parquet.read_table(path).to_pydict()
+        return columns
+    rows = list(read_rows(path, needed))
+    if split_name(path)[1] == ".tsv" and any("\n" in str(value) for row in rows for value in row.values()):
+        raise ValueError(f"{path} has a quote that begins a cell and ends in another row: write it as jsonl")
+    names = dict.fromkeys(chain.from_iterable([*rows, needed]))
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def count_rows(path: Path) -> int:
@@ -166,7 +234,7 @@ def count_rows(path: Path) -> int:
     try:
         if split_name(path)[1] == ".parquet":
             return int(parquet.read_metadata(path).num_rows)
-        return sum(batch.num_rows for batch in read_batches(path))
+        return sum(1 for _ in read_rows(path))
     except (OSError, ArrowInvalid, DamagedFile):
         return 0
 
@@ -196,26 +264,25 @@ def text_size(path: Path, column: str) -> tuple[float, float]:
     Both are in the footer of parquet files; for other formats they are extrapolated from the first rows.
     """
     if split_name(path)[1] != ".parquet":
-        first = next(read_batches(path), None)
-        if first is None:
+        rows = list(islice(read_rows(path), _BATCH_ROWS))
+        if not rows:
             return 0.0, 0.0
-        rows = first.to_pylist()
         share = path.stat().st_size * COMPRESSIONS.get(path.suffix, 1) / len(json.dumps(rows, default=str))
         return share * sum(len(str(row.get(column) or "")) for row in rows), share * len(rows)
     from pyarrow import parquet
 
     require_columns(path, (column,))
     footer = parquet.read_metadata(path)
-    place = footer.schema.to_arrow_schema().names.index(column)
-    groups = (footer.row_group(number).column(place) for number in range(footer.num_row_groups))
-    return sum(group.total_uncompressed_size for group in groups), footer.num_rows
+    places = [place for place in range(footer.num_columns) if footer.schema.column(place).path == column]
+    groups = map(footer.row_group, range(footer.num_row_groups))
+    return sum(group.column(place).total_uncompressed_size for group in groups for place in places), footer.num_rows
 
 
 class _MissingColumn(ValueError):
     """Raised if a column is missing or does not contain text."""
 
 
-def _require(path: Path, names: Sequence[str], present: Sequence[str]) -> None:
+def _require(path: Path, names: Sequence[str], present: Collection[str]) -> None:
     for name in names:
         if name not in present:
             hint = did_you_mean(name, present)
@@ -228,12 +295,13 @@ def _damaged(path: Path, error: Exception) -> DamagedFile:
     return DamagedFile(f"{path} is not readable as {kind} ({reason}): fetch it again")
 
 
-def _options(path: Path, columns: Sequence[str] | None) -> dict[str, Any]:
-    """Return the options for the `datasets` builder of a file's format."""
+def _options(path: Path, columns: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the options for the `datasets` builder of a file's format to read the columns, None for all."""
     suffix = split_name(path)[1]
     if suffix == ".parquet":
-        return {"batch_size": _BATCH_ROWS, "columns": None if columns is None else list(columns)}
+        return {"batch_size": _BATCH_ROWS, "columns": columns and list(columns)}
     if FORMATS[suffix] == "csv":  # pandas would read "7" as a number and "NA" as missing
         texts = dict.fromkeys(columns or (), str)
-        return {"sep": "\t" if suffix == ".tsv" else ",", "na_filter": False, "converters": texts}
+        separator = "\t" if suffix == ".tsv" else ","
+        return {"sep": separator, "na_filter": False, "converters": texts, "usecols": columns and list(columns)}
     return {}

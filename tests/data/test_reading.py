@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from neobert.data.catalog import CHARACTERS_PER_TOKEN
-from neobert.data.reading import read_texts
+from neobert.data.reading import data_files, read_rows, read_table, read_texts, text_size
 from neobert.data.shards import prepare
 from neobert.data.sources import DirectorySource
 from neobert.data.tokenizers import train_wordpiece
@@ -97,7 +97,10 @@ def test_text_formats_may_be_compressed(tmp_path: Path, suffix: str, compression
         ("a.jsonl.gz", gzip.compress(CONTENTS[".jsonl"], mtime=0)[:40]),
         ("a.jsonl.xz", b"no xz at all, but long enough"),
         ("a.csv", b'text,id\n"a,1\n'),
+        ("a.jsonl", b'{"text": "a"}\n["b"]\n'),
+        ("a.jsonl", b'{"text": "a"}\n{"text": 1}\n'),
         ("a.txt", b"\xff\xfe\n"),
+        *((f"a.txt{suffix}", b"no such compression at all") for suffix in (".gz", ".bz2", ".xz", ".zst")),
     ],
 )
 def test_a_damaged_file_is_one_sentence(tmp_path: Path, name: str, content: bytes) -> None:
@@ -105,6 +108,94 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, name: str, content: byte
     with pytest.raises(DamagedFile, match=rf"{name} is not readable as \w+ \(.+\): fetch it again") as raised:
         list(read_texts(tmp_path / name, "text"))
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("compression", COMPRESSED)
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".txt"])
+def test_a_truncated_file_is_damaged_and_not_read_as_far_as_it_goes(
+    tmp_path: Path, suffix: str, compression: str
+) -> None:
+    content = CONTENTS[suffix] * 100
+    path = tmp_path / f"a{suffix}{compression}"
+    whole = COMPRESSED[compression](content)
+    path.write_bytes(whole[:-9])
+    with pytest.raises(DamagedFile, match="not readable as"):
+        list(read_texts(path, "text"))
+
+
+METADATA = {
+    "null first": ("null", '"2020"'),
+    "another type": ("1", '"a7"'),
+    "a struct that gains a field": ('{"a": 1}', '{"a": 1, "b": 2}'),
+    "a list that becomes an object": ("[1]", '{"a": 1}'),
+}
+
+
+@pytest.mark.parametrize("metadata", METADATA)
+def test_columns_that_nobody_reads_break_no_json_lines(tmp_path: Path, metadata: str) -> None:
+    """`datasets` takes the types of all columns from the first 10 MB."""
+    first, later = METADATA[metadata]
+    text = "2020-01-01" + " " * 4000
+    lines = [*[f'{{"text": "{text}", "meta": {first}}}'] * 3000, f'{{"text": "b", "meta": {later}, "new": 1}}']
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    assert list(read_texts(tmp_path / "a.jsonl", "text")) == [text] * 3000 + ["b"]
+    assert [row["text"] for row in read_rows(tmp_path / "a.jsonl")] == [text] * 3000 + ["b"]
+
+
+def test_json_lines_of_dates_are_texts(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "2020-01-01"}\n')
+    assert list(read_texts(tmp_path / "a.jsonl", "text")) == ["2020-01-01"]
+
+
+def test_a_number_that_is_missing_late_breaks_no_csv(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,views\n" + "a,1\n" * 10_000 + "b,\n")
+    assert list(read_texts(tmp_path / "a.csv", "text")) == ["a"] * 10_000 + ["b"]
+
+
+def test_reading_asks_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`datasets` counts uses by a request, which waits for seconds in jobs without a network."""
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("datasets.config.HF_UPDATE_DOWNLOAD_COUNTS", True)
+    asked: list[object] = []
+    monkeypatch.setattr("datasets.load.get_session", lambda: asked.append(1))
+    for suffix in (".parquet", ".jsonl"):
+        (tmp_path / f"a{suffix}").write_bytes(CONTENTS[suffix])
+        assert list(read_texts(tmp_path / f"a{suffix}", "text")) == TEXTS
+    assert not asked
+
+
+def test_a_tsv_table_whose_quotes_swallow_rows_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text('text\tlabel\n"Go away\t1\nfine\t0\n"I like it\t1\n')
+    with pytest.raises(ValueError, match=r"a\.tsv has a quote that begins a cell and ends in another row"):
+        read_table(tmp_path / "a.tsv", ("label",))
+
+
+def test_a_damaged_page_of_a_table_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"label": range(5000), "text": [f"word {n}" * 20 for n in range(5000)]}), path)
+    content = bytearray(path.read_bytes())
+    content[200:4000] = b"\xff" * 3800
+    path.write_bytes(content)
+    with pytest.raises(DamagedFile, match=r"a\.parquet is not readable as parquet"):
+        read_table(path, ("label",))
+
+
+def test_the_size_of_a_parquet_file_is_that_of_its_text_whatever_stands_before_it(tmp_path: Path) -> None:
+    texts, meta = ["word " * 200] * 100, [{"a": 1, "b": 2}] * 100
+    for name, columns in (("a", {"meta": meta, "text": texts}), ("b", {"text": texts, "meta": meta})):
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet", use_dictionary=False)
+    assert text_size(tmp_path / "a.parquet", "text") == text_size(tmp_path / "b.parquet", "text")
+
+
+def test_linked_folders_are_read_once(tmp_path: Path) -> None:
+    far, corpus = tmp_path / "far", tmp_path / "corpus"
+    write(far / "deep" / "a.jsonl", CONTENTS[".jsonl"])
+    write(corpus / "b.jsonl", CONTENTS[".jsonl"])
+    (corpus / "linked").symlink_to(far)
+    (corpus / "linked too").symlink_to(far)
+    (far / "back").symlink_to(corpus)
+    names = [path.relative_to(corpus).as_posix() for path in data_files(corpus)]
+    assert names == ["b.jsonl", "linked/deep/a.jsonl"]
 
 
 def test_an_empty_file_holds_no_text_and_another_column_is_named(tmp_path: Path) -> None:
