@@ -13,7 +13,7 @@ from neobert.data.sources import SOURCES, Source, open_source
 from neobert.data.tokenizers import TextTokenizer
 from neobert.errors import ChangedData, DamagedFile, MissingData
 from neobert.processes import Stopped, StopRequest
-from neobert.runs.claims import Claim, acquire
+from neobert.runs.claims import Claim, ClaimLost, acquire
 from neobert.runs.layout import PARTIAL, Layout
 from neobert.runs.run_file import RunFile, SourceSpecification
 from neobert.runs.specifications import PretrainingRun
@@ -107,10 +107,10 @@ def tokenized_corpus(
     stop = stop or StopRequest()
     folder = layout.data(run.data_id)
 
-    def make(damage: DamagedFile | None) -> None:
+    def make(damage: DamagedFile | None, claim: Claim) -> None:
         if damage is not None:
             reopen(folder, str(damage))
-        _tokenize(layout, run, specification, stop)
+        _tokenize(layout, run, specification, stop, claim)
 
     claims, what = layout.claims(f"data-{run.data_id}"), f"the tokens of {run.recipe.data.corpus}"
     return prepare_once(claims, what, stop, lambda: open_shards(folder), make)
@@ -121,14 +121,15 @@ def prepare_once(
     what: str,
     stop: StopRequest,
     open_whole: Callable[[], Prepared],
-    make: Callable[[DamagedFile | None], None],
+    make: Callable[[DamagedFile | None, Claim], None],
 ) -> Prepared:
     """Open prepared data, or make them: one process does so under a claim while all others wait.
 
     Args:
         what: name of the data in the message of `Stopped`, if a stop is requested while waiting.
         open_whole: opens the data; raises MissingData if absent, DamagedFile if damaged or incomplete.
-        make: makes the data, given the damage found, if any.
+        make: makes the data, given the damage found, if any, and the claim, which it checks before each publish. If the
+            claim is lost, the data of the new owner are waited for.
     """
     while True:
         with suppress(MissingData, DamagedFile, FileNotFoundError):
@@ -138,16 +139,18 @@ def prepare_once(
             stop.check(what)
             time.sleep(POLL_SECONDS)
             continue
-        with claim:
+        with claim, suppress(ClaimLost):
             try:
                 open_whole()
             except (MissingData, FileNotFoundError):
-                make(None)
+                make(None, claim)
             except DamagedFile as error:
-                make(error)
+                make(error, claim)
 
 
-def _tokenize(layout: Layout, run: PretrainingRun, specification: SourceSpecification, stop: StopRequest) -> None:
+def _tokenize(
+    layout: Layout, run: PretrainingRun, specification: SourceSpecification, stop: StopRequest, claim: Claim
+) -> None:
     data, folder = run.recipe.data, layout.data(run.data_id)
 
     def require_corpus() -> None:
@@ -169,7 +172,8 @@ def _tokenize(layout: Layout, run: PretrainingRun, specification: SourceSpecific
     tokenizer = text_tokenizer(layout, run, source, stop)
     origins = {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin}
     try:
-        prepare(documents(), tokenizer, folder, origins=origins)
+        prepare(documents(), tokenizer, folder, origins=origins, check=claim.check)
     except ChangedData:  # finished shards may contain earlier data
+        claim.check()
         shutil.rmtree(folder.with_name(folder.name + PARTIAL), ignore_errors=True)
         raise

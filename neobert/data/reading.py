@@ -127,8 +127,8 @@ def read_batches(path: Path, columns: Sequence[str]) -> Iterator["Table"]:
 def _json_batches(path: Path) -> Iterator[list[dict[str, Any]]]:
     """Yield the objects of a JSON file.
 
-    `datasets` only parses arrays and objects of several lines. In JSON Lines it would infer the types of all values from
-    the first 10 MB, and fail if a later value, even of a column that nobody reads, has another one.
+    `datasets` only parses arrays and objects of several lines. In JSON Lines it would infer the types of all values
+    from the first 10 MB, and fail if a later value, even of a column that nobody reads, has another one.
     """
     batches = _streamed(path, "text", encoding="utf-8-sig")
     lines = ([line for line in batch["text"].to_pylist() if line.strip()] for batch in batches)

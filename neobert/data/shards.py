@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -266,11 +266,13 @@ def prepare(
     *,
     origins: Mapping[str, str],
     shard_tokens: int = SHARD_TOKENS,
+    check: Callable[[], object] = lambda: None,
 ) -> TokenizedCorpus:
     """Tokenise `texts` into `folder`, or open the existing corpus. Memory is bounded by a few batches of texts.
 
     Blank texts are dropped and counted. `origins` ({"corpus": …, "tokenizer": …}) are stored in the manifest. After a
-    kill, the same call resumes: finished shards are kept, and their texts are skipped without tokenising.
+    kill, the same call resumes: finished shards are kept, and their texts are skipped without tokenising. `check` is
+    called before anything is written and raises if another process has taken over.
 
     Raises:
         ValueError: the vocabulary does not fit into two bytes, or there is no text.
@@ -278,6 +280,8 @@ def prepare(
     """
     if (folder / MANIFEST).is_file():
         return open_shards(folder)
+    if folder.exists():
+        raise DamagedFile(f"{folder} exists without {MANIFEST}: remove it to tokenise again")
     if tokenizer.vocabulary_size > LARGEST_VOCABULARY:
         raise ValueError(
             f"the tokenizer has {tokenizer.vocabulary_size} tokens but shards hold ids below {LARGEST_VOCABULARY}: "
@@ -294,10 +298,11 @@ def prepare(
     shards = _finished_shards(partial)
     left = islice(texts, sum(shard["texts"] for shard in shards), None)
     with closing(encode_batches(left, tokenizer)) as batches:
-        while (shard := _write_shard(partial, len(shards), batches, shard_tokens)) is not None:
+        while (shard := _write_shard(partial, len(shards), batches, shard_tokens, check)) is not None:
             shards.append(shard)
     if not any(shard["tokens"] for shard in shards):
         raise ValueError(f"corpus {origins.get('corpus', folder.name)} holds no text: there is nothing to train on")
+    check()
     _publish(partial, folder, header, shards)
     return open_shards(folder)
 
@@ -362,10 +367,11 @@ def _finished_shards(partial: Path) -> list[dict[str, Any]]:
 
 
 def _write_shard(
-    partial: Path, number: int, batches: Iterator[EncodedTexts], shard_tokens: int
+    partial: Path, number: int, batches: Iterator[EncodedTexts], shard_tokens: int, check: Callable[[], object]
 ) -> dict[str, Any] | None:
     """Write one shard from the batches, its record last. Return the record, or None if no text is left."""
     tokens_file, index = partial / tokens_name(number), partial / documents_name(number)
+    check()
     tokens_file.unlink(missing_ok=True)  # not overwritten: a process may have mapped the damaged shard
     documents: list[NDArray[Any]] = []
     texts = tokens = 0
@@ -378,6 +384,7 @@ def _write_shard(
             documents.append(batch.documents)
             texts += batch.texts
             tokens += len(batch.token_ids)
+    check()
     if texts == 0:
         tokens_file.unlink()
         return None
@@ -396,17 +403,16 @@ def _write_shard(
 
 
 def _publish(partial: Path, folder: Path, header: Mapping[str, Any], shards: list[dict[str, Any]]) -> None:
-    """Write the manifest and rename the folder to its final name."""
+    """Write the manifest, rename the folder to its final name, and remove the notes, without which a killed process
+    would start over."""
     totals = {count: sum(shard[count] for shard in shards) for count in ("texts", "documents", "tokens")}
     dropped = totals["texts"] - totals["documents"]
     manifest = {**header, **totals, "blank_texts_dropped": dropped, "shards": shards}
     replace_file(partial / MANIFEST, json_bytes(checksummed(manifest)))
-    for number in range(len(shards)):
-        _record_path(partial, number).unlink()
-    (partial / _HEADER).unlink()
-    if folder.exists():
-        raise DamagedFile(f"{folder} exists without {MANIFEST}: remove it to tokenise again")
     publish_folder(partial, folder)
+    for number in range(len(shards)):
+        _record_path(folder, number).unlink()
+    (folder / _HEADER).unlink()
 
 
 FRAME_TOKENS = 2

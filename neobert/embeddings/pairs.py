@@ -26,6 +26,7 @@ from neobert.files import (
     verify,
 )
 from neobert.processes import Stopped, StopRequest
+from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import ContrastiveRun, PairSet
 
@@ -243,12 +244,14 @@ def _prepare(
 ) -> EncodedPairs:
     folder = layout.pairs(run.pairs_id(pairs))
 
-    def make(damage: DamagedFile | None) -> None:
+    def make(damage: DamagedFile | None, claim: Claim) -> None:
         if damage is not None and folder.exists():
             set_aside(folder, str(damage))
         if folder.parent.is_dir():
             clear_temporaries(folder.parent, folder.name)
-        save_pairs(folder, _encode(run, pairs, source, tokenizer, stop))
+        encoded = _encode(run, pairs, source, tokenizer, stop)
+        claim.check()
+        save_pairs(folder, encoded)
 
     claims = layout.claims(f"pairs-{folder.name}")
     encoded = prepare_once(claims, f"the pairs of {pairs.name}", stop, lambda: open_pairs(folder), make)

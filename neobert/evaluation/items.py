@@ -25,6 +25,7 @@ from neobert.errors import DamagedFile
 from neobert.files import checksummed, json_bytes, read_checksummed, replace_file, set_aside
 from neobert.identity import IDENTITY_DIGITS, canonical
 from neobert.processes import Stopped, StopRequest
+from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification
 from neobert.runs.specifications import ReadoutRun
@@ -158,7 +159,7 @@ def items_of(layout: Layout, run: ReadoutRun, specification: SourceSpecification
     """
     path = layout.readout_items(run.items_id)
 
-    def make(damage: DamagedFile | None) -> None:
+    def make(damage: DamagedFile | None, claim: Claim) -> None:
         if damage is not None:
             set_aside(path, str(damage))
         drawn = {
@@ -167,6 +168,7 @@ def items_of(layout: Layout, run: ReadoutRun, specification: SourceSpecification
         }
         names = [field.name for field in fields(Items)]
         items = Items(**{name: {corpus: own[name] for corpus, own in drawn.items()} for name in names})
+        claim.check()
         replace_file(path, json_bytes(checksummed(_as_lists(items))))
 
     return prepare_once(

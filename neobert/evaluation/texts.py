@@ -14,6 +14,7 @@ from neobert.errors import DamagedFile, MissingData
 from neobert.files import sha256_of
 from neobert.identity import NUMERICS, identity
 from neobert.processes import StopRequest
+from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile
 from neobert.runs.specifications import PretrainingRun
@@ -132,11 +133,11 @@ def tokenize_files(layout: Layout, run_file: RunFile, text: TextFiles) -> Tokeni
     size = run.recipe.model.vocabulary_size
     folder = layout.data(identity([text.content, run.tokenizer_origin, size, NUMERICS["tokenization"]]))
 
-    def make(damage: DamagedFile | None) -> None:
+    def make(damage: DamagedFile | None, claim: Claim) -> None:
         if damage is not None:
             reopen(folder, str(damage))
         tokenizer = text_tokenizer(layout, run, open_specified(run_file.source))
-        prepare(text.documents(), tokenizer, folder, origins=origins)
+        prepare(text.documents(), tokenizer, folder, origins=origins, check=claim.check)
 
     claims = layout.claims(f"data-{folder.name}")
     return prepare_once(claims, f"the tokens of {text}", StopRequest(), lambda: open_shards(folder), make)

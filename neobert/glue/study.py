@@ -181,14 +181,16 @@ def _encoded_task(layout: Layout, run_file: RunFile, model: StudyModel) -> Encod
     study = run_file.specification(GlueStudy)
     path, task = study.encoded_task(layout), task_named(study.task)
 
-    def make(damage: DamagedFile | None) -> None:
+    def make(damage: DamagedFile | None, claim: Claim) -> None:
         if damage is not None:
             set_aside(path, str(damage))
         source, name = open_specified(run_file.source), f"GLUE task {study.task} of {run_file.source.name}"
         require_origin(name, study.task_origin, source.task_origin(study.task))
         splits = {split: source.task_examples(study.task, split) for split in task.splits}
         require_origin(name, study.task_origin, source.task_origin(study.task))
-        save_encoded(path, encode_task(task, splits, model.tokenizer(source), study.protocol.max_tokens))
+        encoded = encode_task(task, splits, model.tokenizer(source), study.protocol.max_tokens)
+        claim.check()
+        save_encoded(path, encoded)
 
     claims = layout.claims(f"encoded-{path.stem}")
     return prepare_once(claims, f"the tokens of {task.title}", StopRequest(), lambda: load_encoded(path), make)

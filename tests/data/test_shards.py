@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from neobert import files as verification
 from neobert.data import shards
+from neobert.data.preparation import prepare_once
 from neobert.data.rows import StepIterator
 from neobert.data.shards import (
     HELDOUT_LEAST_TEXTS,
@@ -29,6 +30,8 @@ from neobert.data.shards import (
 from neobert.data.tokenizers import TextTokenizer, train_wordpiece
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import VERIFIED, checksummed
+from neobert.processes import StopRequest
+from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import MANIFEST
 from tests.support.small_corpora import corpus_of, stage, texts
 
@@ -146,6 +149,66 @@ def test_a_torn_shard_of_a_killed_run_is_made_again(tmp_path: Path, tokenizer: T
     made(tmp_path / "c", tokenizer)
     made(tmp_path / "whole", tokenizer)
     assert contents(tmp_path / "c") == contents(tmp_path / "whole")
+
+
+def test_a_preparation_killed_while_it_publishes_tokenises_nothing_again(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("neobert.data.shards.publish_folder", killed)
+        with pytest.raises(KeyboardInterrupt):
+            made(tmp_path / "c", tokenizer)
+    monkeypatch.setattr(TextTokenizer, "encode", None)
+    assert made(tmp_path / "c", tokenizer).documents == len(TEXTS)
+
+
+def test_a_folder_without_a_manifest_is_refused_before_anything_is_read(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "c").mkdir()
+    monkeypatch.setattr(TextTokenizer, "encode", None)
+    with pytest.raises(DamagedFile, match=r"c exists without manifest\.json: remove it"):
+        made(tmp_path / "c", tokenizer)
+
+
+def test_a_process_that_was_taken_over_touches_no_shard(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    """Paused in its second shard while another process finishes."""
+    folder, paused = tmp_path / "c", tmp_path / "paused"
+
+    def taken_over() -> None:
+        if (tmp_path / "whole").exists():
+            raise ClaimLost
+
+    def pausing() -> Iterator[str]:
+        yield from TEXTS[:150]
+        made(tmp_path / "whole", tokenizer)
+        shutil.copytree(folder.with_name("c.partial"), paused)
+        yield from TEXTS[150:]
+
+    with pytest.raises(ClaimLost):
+        prepare(pausing(), tokenizer, folder, origins=ORIGINS, shard_tokens=1000, check=taken_over)
+    records = [{path.name for path in place.glob("*.json")} for place in (paused, folder.with_name("c.partial"))]
+    assert records[0] == records[1] and len(records[0]) > 1 and not folder.exists()
+
+
+def test_who_lost_the_claim_takes_the_data_of_the_new_owner(tmp_path: Path) -> None:
+    published: list[str] = []
+
+    def opened() -> str:
+        if not published:
+            raise MissingData
+        return published[0]
+
+    def make(_: DamagedFile | None, claim: Claim) -> None:
+        (claim.folder / str(claim.number + 1)).write_text("{}")
+        published.append("the new owner's")
+        claim.check()
+        published.insert(0, "those of a process that was paused")
+
+    assert prepare_once(tmp_path / "claims", "data", StopRequest(), opened, make) == "the new owner's"
 
 
 def test_leftovers_of_another_corpus_are_not_mixed_in(tmp_path: Path, tokenizer: TextTokenizer) -> None:
