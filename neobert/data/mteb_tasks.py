@@ -265,6 +265,9 @@ def _text(value: Any, where: str) -> str:
 
 
 def _different_labels(labels: Iterable[Any], where: str) -> set[Any]:
+    labels = list(labels)
+    if any(isinstance(label, list | dict) for label in labels):
+        raise ValueError(f"{where}: a label is a list or an object, so give each row a single one")
     found = set(labels)
     if None in found:
         raise ValueError(f"{where}: a label is missing, so leave its row out or give it one")
@@ -310,6 +313,9 @@ def _check_retrieval(tables: Mapping[str, Table], where: str) -> None:
         unknown = set(map(str, judged[column])) - set(known)
         if unknown:
             raise ValueError(f"{where}, table qrels_test: {column} {min(unknown)!r} is not in table {name}")
+    for row, score in enumerate(judged["score"]):
+        if not isinstance(score, int | float | None):
+            raise ValueError(f"{where}, table qrels_test, row {row}: score {score!r} is not a number")
     if not any(score and score > 0 for score in judged["score"]):
         raise ValueError(f"{where}, table qrels_test: no document belongs to a query (score above 0)")
 
@@ -319,10 +325,11 @@ def _check_summarization(tables: Mapping[str, Table], where: str) -> None:
     for row, (machine, human, relevance) in enumerate(
         zip(table["machine_summaries"], table["human_summaries"], table["relevance"], strict=True)
     ):
-        if not human or not machine or len(machine) != len(relevance):
+        scores = len(relevance) if isinstance(relevance, Sequence) else 0
+        if not human or not machine or len(machine) != scores:
             raise ValueError(
                 f"{where}, table test, row {row}: {len(human)} human summaries, {len(machine)} machine summaries and "
-                f"{len(relevance)} scores of these do not go together"
+                f"{scores} scores of these do not go together"
             )
     _require_scores([score for scores in table["relevance"] for score in scores], f"{where}, table test")
 
@@ -467,7 +474,7 @@ def folder_tasks(folder: Path, manifest: Manifest) -> dict[str, FolderTask]:
 
 
 def _folders_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    return sorted(path for path in folder.glob("[!.]*") if path.is_dir())
 
 
 def _own_task(folder: Path, category: Category) -> FolderTask:
@@ -493,13 +500,13 @@ def _file_of(folder: Path, table: str) -> Path:
 
 
 def _gold(category: Category, path: Path) -> float | None:
-    """Compute `OfficialNumbers.gold` of a file; return None if the column is missing or unreadable."""
+    """Compute `OfficialNumbers.gold` of a file; return None if the column is missing or not usable."""
     column = CATEGORY_FACTS[category].columns["test"][-1]
     try:
         values = read_table(path, (column,))[column]
-    except (DamagedFile, ValueError):
+        if category == "classification":
+            return len(set(values))
+    except (DamagedFile, ValueError, TypeError):
         return None
-    if category == "classification":
-        return len(set(values))
     numbers = [value for value in values if isinstance(value, int | float)]
     return round(sum(numbers) / len(numbers), GOLD_DIGITS) if len(numbers) == len(values) else None

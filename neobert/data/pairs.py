@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from neobert.data.catalog import Repository
 from neobert.data.manifest import ORIGIN_DIGITS
-from neobert.data.reading import data_files, read_rows
+from neobert.data.reading import data_files, read_rows, split_name
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import read_json, sha256_of
 
@@ -48,7 +48,8 @@ def own_pairs(path: Path) -> Iterator[Pair]:
     """
     for number, row in enumerate(read_rows(path, ("query", "document"))):
         negatives = tuple(text for column in NEGATIVE_COLUMNS for text in _listed(row.get(column)))
-        yield _checked(Pair(row["query"] or "", row["document"] or "", negatives), f"{path}, row {number}")
+        pair = Pair(row.get("query") or "", row.get("document") or "", negatives)
+        yield _checked(pair, f"{path}, row {number}")
 
 
 def read_words(path: Path, form: str) -> dict[str, str]:
@@ -146,7 +147,12 @@ class DeclaredSet:
         for path in files:
             fitting = (columns for pattern, columns in self.files.items() if path.match(pattern))
             columns = next(fitting, next(iter(self.files.values())))
-            yield from map(columns.pair_of, read_rows(path, columns.needed))
+            for number, row in enumerate(read_rows(path, columns.needed)):
+                try:
+                    pair = columns.pair_of(row)
+                except (LookupError, TypeError, ValueError) as error:
+                    raise ValueError(f"{path}, row {number} is not as pairs.toml declares it ({error!r})") from error
+                yield pair
 
     def _joined(self, files: Sequence[Path]) -> Iterator[Pair]:
         """Join the queries and documents that were judged relevant, stored as retrieval tasks of MTEB."""
@@ -200,13 +206,12 @@ class Decontamination:
 
     places: tuple[Path, ...]
 
-    @property
     def files(self) -> list[Path]:
-        """The files, without duplicates; raises MissingData if a place is missing or has no supported file."""
+        """Return the files, without duplicates; raise MissingData if a place is missing or has no supported file."""
         found: dict[Path, None] = {}
         for place in self.places:
             files = data_files(place, _TABLES) if place.is_dir() else [place]
-            if not files or not files[0].is_file():
+            if not files or not files[0].is_file() or not split_name(files[0])[1]:
                 raise MissingData(f"{place} holds no tables: name the texts that training must not see")
             found.update(dict.fromkeys(files))
         return list(found)
@@ -214,13 +219,13 @@ class Decontamination:
     @cached_property
     def origin(self) -> str:
         """Identity of the file contents, independent of their paths."""
-        digests = sorted({sha256_of(path) for path in self.files})
+        digests = sorted({sha256_of(path) for path in self.files()})
         return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:ORIGIN_DIGITS]
 
     @cached_property
     def texts(self) -> frozenset[str]:
         """The normalised texts, without those that contain no word."""
-        values = (value for path in self.files for row in read_rows(path) for value in row.values())
+        values = (value for path in self.files() for row in read_rows(path) for value in row.values())
         return frozenset(filter(None, map(normalize_text, _texts_in(values))))
 
     def removes(self, pair: Pair) -> bool:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from neobert.data.catalog import CORPORA
 from neobert.data.shards import TokenizedCorpus, finished_shards, open_shards, prepare, reopen
-from neobert.data.sources import SOURCES, Source, open_source
+from neobert.data.sources import SOURCES, NoCorpus, Source, open_source
 from neobert.data.tokenizers import TextTokenizer
 from neobert.errors import ChangedData, DamagedFile, MissingData
 from neobert.processes import Stopped, StopRequest
@@ -85,10 +85,11 @@ def measured_runs(run_file: RunFile) -> list[PretrainingRun]:
 
 
 def _on_corpus(run: PretrainingRun, corpus: str, source: Source) -> PretrainingRun | None:
-    """Return the run on another corpus, or None if the source does not have it."""
+    """Return the run on another corpus, or None if the source does not have it. One that is incomplete or changed is an
+    error, not a corpus less."""
     try:
         origin = source.corpus_origin(corpus)
-    except MissingData:
+    except NoCorpus:
         return None
     data = run.recipe.data.model_copy(update={"corpus": corpus})
     recipe = run.recipe.model_copy(update={"data": data})

@@ -68,6 +68,10 @@ CHARACTER_SHARE = 8
 _SIZED_FILES, _SIZED_TEXTS = 8, 64
 
 
+class NoCorpus(MissingData):
+    """The source has no file of a corpus and expects none."""
+
+
 class Source(ABC):
     """Base class of sources: corpora, tokenizers, tasks and pairs.
 
@@ -164,7 +168,7 @@ def open_source(name_or_folder: str, *, synthetic_documents: int, unseen: Sequen
     the files or folders `unseen` are left out.
 
     Raises:
-        MissingData: the name is neither a source nor a folder, or one of `unseen` contains no tables.
+        MissingData: the name is neither a source nor a folder, or one of `unseen` contains no file that is read.
         ValueError: `unseen` is given without a folder.
     """
     if unseen and name_or_folder in SOURCES:
@@ -180,7 +184,7 @@ def open_source(name_or_folder: str, *, synthetic_documents: int, unseen: Sequen
         )
     decontamination = Decontamination(tuple(map(Path, unseen))) if unseen else None
     if decontamination:
-        assert decontamination.files  # raises MissingData before anything is planned
+        decontamination.files()  # raises before anything is planned
     return DirectorySource(folder, decontamination)
 
 
@@ -212,7 +216,7 @@ class SyntheticSource(Source):
 
     def _require_corpus(self, corpus: str) -> None:
         if require_corpus(corpus) not in synthetic.CORPORA:
-            raise MissingData(f"the synthetic world has no corpus {corpus}: put its files into DIR/corpora/{corpus}")
+            raise NoCorpus(f"the synthetic world has no corpus {corpus}: put its files into DIR/corpora/{corpus}")
 
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
         require_known(tokenizer, TOKENIZERS, "tokenizer")
@@ -402,10 +406,10 @@ class DirectorySource(Source):
             ValueError: they are in several formats.
         """
         folder = self.folder / "corpora" / require_corpus(corpus)
-        files = sorted(folder.glob("*.parquet")) or data_files(folder)
+        files = sorted(folder.glob("[!.]*.parquet")) or data_files(folder)
         require_complete(f"corpus {corpus}", self.folder, self.manifest.below(f"corpora/{corpus}"))
         if not files:
-            raise MissingData(
+            raise NoCorpus(
                 f"there is no corpus {corpus} in {self.folder}: put files (parquet, jsonl, csv, txt, arrow) with a "
                 f"column {TEXT_COLUMN!r} into {folder}"
             )
@@ -489,7 +493,7 @@ class DirectorySource(Source):
 
     def pair_sets(self) -> tuple[str, ...]:
         folder = self.folder / "pairs"
-        present = [path for path in sorted(folder.glob("*")) if path.name != INSTRUCTIONS_FILE and path.is_file()]
+        present = [path for path in sorted(folder.glob("[!.]*")) if path.name != INSTRUCTIONS_FILE and path.is_file()]
         own = {split_name(path)[0] for path in present if split_name(path)[1]}
         return tuple(sorted(own | {name for name in DECLARED_SETS if self._published_pairs(name)}))
 
@@ -511,14 +515,17 @@ class DirectorySource(Source):
     def _pair_files(self, name: str) -> list[Path]:
         """Return the files of a data set of pairs: the user's own file, or the prefetched ones."""
         own = table_file(self.folder / "pairs", name)
-        files = [own] if own.is_file() else self._published_pairs(name)
+        if own.is_file():
+            return [own]
+        require_complete(f"data set of pairs {name}", self.folder, self.manifest.below(f"pairs/{name}"))
+        files = self._published_pairs(name)
         if not files:
             hint = did_you_mean(name, [*self.pair_sets(), *DECLARED_SETS])
             raise MissingData(f"there is no data set of pairs {name} in {self.folder / 'pairs'} ({hint})")
         return files
 
     def _published_pairs(self, name: str) -> list[Path]:
-        return sorted((self.folder / "pairs" / name).rglob("*.parquet")) if name in DECLARED_SETS else []
+        return data_files(self.folder / "pairs" / name, (".parquet",)) if name in DECLARED_SETS else []
 
     @cached_property
     def _embedding_tasks(self) -> dict[str, FolderTask]:

@@ -377,7 +377,9 @@ TRAINERS: Mapping[str, Callable[[Sequence[str], int], TextTokenizer]] = {
 def with_frequent_characters(texts: Sequence[str], most: int) -> list[str]:
     """Replace all but the `most` frequent characters of the texts by spaces, so that rare ones do not fill the
     vocabulary."""
-    counts = Counter(character for text in texts for character in text)
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text)
     frequent = {character for character, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]}
     rare = str.maketrans(dict.fromkeys((character for character in counts if character not in frequent), " "))
     return [text.translate(rare) for text in texts]

@@ -3,17 +3,21 @@
 import json
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from neobert.data import synthetic
 from neobert.data.catalog import CORPORA, REFINEDWEB, TASK_SPLITS
+from neobert.data.manifest import Entry, Manifest, write_manifest
+from neobert.data.preparation import _on_corpus
 from neobert.data.sources import UNRESOLVED, DirectorySource, HubSource, SyntheticSource, open_source
 from neobert.data.tokenizers import train_wordpiece
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import sha256_of
 from tests.support.small_corpora import REAL_DATA, texts, write_table
+from tests.support.tiny_runs import tiny_run
 
 
 @pytest.fixture
@@ -64,6 +68,37 @@ def test_prefetched_files_keep_the_identity_of_the_hub(folder: Path) -> None:
     path.write_bytes(whole + b"more")
     with pytest.raises(DamagedFile, match=r"a\.parquet"):
         DirectorySource(folder).corpus_origin("web")
+
+
+def test_what_prefetch_has_not_completed_is_missing_and_not_a_part_or_a_corpus_less(folder: Path) -> None:
+    def listed(*names: str) -> dict[str, Entry]:
+        return {name: Entry("someone/data", "c0ffee", (folder / names[0]).stat().st_size) for name in names}
+
+    shutil.copytree(folder / "corpora" / "web", folder / "pairs" / "FEVER" / "corpus")
+    corpus = listed("corpora/web/a.parquet", "corpora/web/z.parquet")
+    pairs = listed("pairs/FEVER/corpus/a.parquet", "pairs/FEVER/corpus/z.parquet")
+    assert _on_corpus(tiny_run(), "wikibook", DirectorySource(folder)) is None
+    write_manifest(folder, Manifest({**corpus, **pairs}))
+    for find in (partial(_on_corpus, tiny_run(), "web"), lambda source: source.pair_origin("FEVER")):
+        with pytest.raises(MissingData, match=r"lacks 1 of the 2 files .* \(first: .*z\.parquet\)"):
+            find(DirectorySource(folder))
+
+
+def test_hidden_files_are_no_data(folder: Path) -> None:
+    """As file browsers leave them."""
+    (folder / "corpora" / "web" / "._a.parquet").write_bytes(b"\0\5\26\7")
+    (folder / "pairs").mkdir()
+    (folder / "pairs" / "._mine.jsonl").write_bytes(b"\0\5\26\7")
+    source = DirectorySource(folder)
+    assert len(list(source.documents("web"))) == 5 and source.pair_sets() == ()
+
+
+def test_pairs_that_are_not_as_declared_are_one_sentence(folder: Path) -> None:
+    paragraphs = [[{"title": "a field that nobody reads"}]]
+    path = folder / "pairs" / "CONCURRENTQA" / "a.parquet"
+    write_table(path, {"question": ["q"], "pos_paras": paragraphs, "neg_paras": paragraphs})
+    with pytest.raises(ValueError, match=r"a\.parquet, row 0 is not as pairs\.toml declares it \(KeyError\('text'\)\)"):
+        list(DirectorySource(folder).pairs("CONCURRENTQA"))
 
 
 def test_tasks_tell_which_can_be_fine_tuned_and_why_not(folder: Path) -> None:

@@ -312,6 +312,7 @@ def test_only_data_with_the_official_numbers_count_as_official(tmp_path: Path, m
         ("Classification/Cats", "test", {"label": [7] * 6 + [0] * 6}, "label 7 of table test has no example in table"),
         ("Classification/Cats", "train", {"label": [1] * 12}, "table train: all rows have the label 1"),
         ("Classification/Cats", "train", {"label": [None] + [1] * 11}, "table train: a label is missing"),
+        ("Classification/Cats", "train", {"label": [[0], [1]] * 6}, "table train: a label is a list or an object"),
         ("Clustering/Cats2", "test", {"labels": [4] * 12}, "all rows have the label 4"),
         ("PairClassification/Pairs", "test", {"labels": [0, 1, 2, 0, 1, 0]}, "label 2 is neither 0 nor 1"),
         ("Reranking/Answers", "test", {"positive": [[], []]}, "no query has both a positive and a negative"),
@@ -320,7 +321,10 @@ def test_only_data_with_the_official_numbers_count_as_official(tmp_path: Path, m
         ("Retrieval/Found", "qrels_test", {"corpus-id": ["d0", "d9"]}, "corpus-id 'd9' is not in table corpus"),
         ("Retrieval/Found", "qrels_test", {"query-id": ["q0", "q9"]}, "query-id 'q9' is not in table queries_test"),
         ("Retrieval/Found", "qrels_test", {"score": [0, 0]}, "no document belongs to a query"),
+        ("Retrieval/Found", "qrels_test", {"score": ["1", "0"]}, "row 0: score '1' is not a number"),
         ("Summarization/Short", "test", {"relevance": [[5.0], [1.0, 2.0]]}, "row 0: 1 human summaries, 2 machine"),
+        ("Summarization/Short", "test", {"relevance": [None, [1.0, 2.0]]}, "2 machine summaries and 0 scores"),
+        ("Summarization/Short", "test", {"relevance": [1.0, 2.0]}, "2 machine summaries and 0 scores"),
     ],
 )
 def test_bad_data_are_named_in_one_sentence_before_anything_runs(
@@ -352,6 +356,9 @@ def test_missing_and_damaged_files_columns_and_tasks_are_named(tmp_path: Path) -
 
 
 def test_folders_that_are_no_category_and_names_that_come_twice_are_refused(tmp_path: Path) -> None:
+    assert DirectorySource(tmp_path).embedding_tasks() == ()
+    for hidden in ("mteb/.ipynb_checkpoints", "mteb/STS/.ipynb_checkpoints"):
+        (tmp_path / hidden).mkdir(parents=True)
     assert DirectorySource(tmp_path).embedding_tasks() == ()
     write_own_tasks(tmp_path)
     write_table(tmp_path / "mteb/Clustering/Similar/test.parquet", own_tables()["Clustering/Cats2"]["test"])

@@ -76,8 +76,9 @@ def test_the_name_follows_the_bytes_of_what_is_unseen_and_not_their_place(data: 
 
 
 def test_a_place_without_texts_is_named(data: Path) -> None:
-    for place in ("nowhere", "pairs.parquet", "empty"):
+    for place in ("nowhere", "pairs.parquet", "empty", "notes.md"):
         (data / "empty").mkdir(exist_ok=True)
+        (data / "notes.md").touch()
         with pytest.raises(MissingData, match=f"{place} holds no tables"):
             open_source(str(data), synthetic_documents=1, unseen=[str(data / place)])
 
