@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import TypeAdapter, ValidationError
 
 from neobert.data.catalog import hub_origin
-from neobert.errors import DamagedFile, MissingData
+from neobert.errors import DamagedFile, MissingData, NewerFile
 from neobert.files import checksummed, is_local, json_bytes, read_checksummed, replace_file, sha256_of, verify
 
 MANIFEST = "manifest.json"
@@ -176,12 +176,15 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a folder; return an empty one if there is none.
 
     Raises:
+        NewerFile: a newer version wrote it.
         DamagedFile: it is not readable, or names a file outside the folder.
     """
     path = folder / MANIFEST
     if not path.is_file():
         return Manifest({})
     content = read_checksummed(path)
+    if content.get("schema", SCHEMA) > SCHEMA:
+        raise NewerFile(f"{path} has schema {content['schema']}, and this version reads {SCHEMA}: update the code")
     try:
         found = _MANIFEST.validate_python(content)
     except ValidationError as error:

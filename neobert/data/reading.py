@@ -240,7 +240,7 @@ def count_rows(path: Path) -> int:
 
 
 def read_texts(path: Path, column: str) -> Iterator[str]:
-    """Yield the texts of a file; missing ones are empty. `column` is ignored for .txt files, which have only one.
+    """Yield the texts of a file; missing ones are empty. The only column of .txt files is "text".
 
     Raises:
         DamagedFile: the file is not readable in its format.
@@ -248,8 +248,6 @@ def read_texts(path: Path, column: str) -> Iterator[str]:
     """
     from pyarrow import types
 
-    if split_name(path)[1] == ".txt":
-        column = "text"
     for batch in read_batches(path, (column,)):
         texts = batch[column]
         is_text = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)

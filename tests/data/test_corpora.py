@@ -14,7 +14,7 @@ from neobert.data.manifest import Entry, Manifest, write_manifest
 from neobert.data.preparation import _on_corpus
 from neobert.data.sources import UNRESOLVED, DirectorySource, HubSource, SyntheticSource, open_source
 from neobert.data.tokenizers import train_wordpiece
-from neobert.errors import DamagedFile, MissingData
+from neobert.errors import DamagedFile, MissingData, NewerFile
 from neobert.files import sha256_of
 from tests.support.small_corpora import REAL_DATA, texts, write_table
 from tests.support.tiny_runs import tiny_run
@@ -82,6 +82,12 @@ def test_what_prefetch_has_not_completed_is_missing_and_not_a_part_or_a_corpus_l
     for find in (partial(_on_corpus, tiny_run(), "web"), lambda source: source.pair_origin("FEVER")):
         with pytest.raises(MissingData, match=r"lacks 1 of the 2 files .* \(first: .*z\.parquet\)"):
             find(DirectorySource(folder))
+
+
+def test_a_manifest_of_a_newer_version_is_not_read(folder: Path) -> None:
+    (folder / "manifest.json").write_text(json.dumps({"schema": 2, "files": {}}))
+    with pytest.raises(NewerFile, match=r"manifest\.json has schema 2, and this version reads 1: update the code"):
+        DirectorySource(folder).corpus_origin("web")
 
 
 def test_hidden_files_are_no_data(folder: Path) -> None:

@@ -262,10 +262,10 @@ def pair_instruction(name: str) -> str:
     return _SETS[name][2]
 
 
-def pairs(name: str, *, seed: int = 0) -> Iterator[Pair]:
+def pairs(name: str) -> Iterator[Pair]:
     """Yield the pairs of one set of `PAIR_SETS`; no query occurs twice."""
     maker, count, _ = _SETS[name]
-    rng, words, seen = random.Random(f"synthetic pairs {name} seed {seed}"), lexicon().part("train"), set[str]()
+    rng, words, seen = random.Random(f"synthetic pairs {name} seed 0"), lexicon().part("train"), set[str]()
     while len(seen) < count:
         pair = maker(rng, words)
         if pair.query not in seen:
@@ -424,8 +424,8 @@ EMBEDDING_TASKS: tuple[EmbeddingTask, ...] = tuple(
 )
 
 
-def embedding_tables(name: str, *, seed: int = 0) -> TaskTables:
-    """Return the tables of one of `EMBEDDING_TASKS`; the same arguments give the same bytes everywhere."""
-    rng = random.Random(f"synthetic embedding task {name} seed {seed}")
+def embedding_tables(name: str) -> TaskTables:
+    """Return the tables of one of `EMBEDDING_TASKS`, the same bytes everywhere."""
+    rng = random.Random(f"synthetic embedding task {name} seed 0")
     (category,) = (task.category for task in EMBEDDING_TASKS if task.name == name)
     return checked_tables(category, _TABLE_MAKERS[name](rng, lexicon().part("validation")), name)

@@ -271,10 +271,10 @@ def past_tense(clause: Clause, wording: Wording) -> Words:
     return [*noun_phrase_words(clause.subject, wording), *verb, *_rest(clause, wording)]
 
 
-def passive(clause: Clause, wording: Wording, *, agreement: bool = True) -> Words:
+def passive(clause: Clause, wording: Wording) -> Words:
     """Return `a cat is chased by the dog`. The clause must have an object."""
     assert clause.object is not None
-    be = "are" if clause.object.plural == agreement else "is"
+    be = "are" if clause.object.plural else "is"
     denial = ["not"] if clause.negated else []
     agent = ["by", *noun_phrase_words(clause.subject, wording), *place_words(clause.place, wording)]
     return [*noun_phrase_words(clause.object, wording), be, *denial, wording.forms(clause.verb)[2], *agent]
