@@ -97,31 +97,29 @@ def require_columns(path: Path, names: Sequence[str]) -> None:
         if builder == "parquet":
             _require(path, names, parquet.read_schema(path).names)
         elif builder == "csv" and path.stat().st_size:
-            for head in _streamed(path, builder, **_options(path), nrows=1):
-                _require(path, names, head.column_names)
+            _require(path, names, _csv_columns(path) or names)
         else:
             next(read_rows(path, names), None)
 
 
-def read_batches(path: Path, columns: Sequence[str]) -> Iterator["Table"]:
-    """Yield the columns of a file as Arrow tables of at most 1,024 rows, .arrow files with all their columns.
+def _csv_columns(path: Path) -> list[str]:
+    """Return the columns of a file, none if it has no row."""
+    return [name for head in _streamed(path, "csv", **_options(path), nrows=1) for name in head.column_names]
 
-    Raises:
-        DamagedFile: the file is not readable in its format.
-        ValueError: a column is missing.
-    """
-    from pyarrow import table
 
+def _text_batches(path: Path, column: str) -> Iterator["Table"]:
+    """Yield a file that is not JSON, with at least a column of texts, in Arrow tables of at most 1,024 rows."""
+    builder, texts = FORMATS[split_name(path)[1]], [column]
     if not path.stat().st_size:
         return
-    builder = FORMATS[split_name(path)[1]]
     with _readable(path):
-        if builder == "json":
-            for rows in _row_batches(path, columns):
-                yield table({name: [row.get(name) for row in rows] for name in columns})
-        else:
-            require_columns(path, columns)
-            yield from _streamed(path, builder, **_options(path, columns))
+        if builder == "parquet":
+            require_columns(path, texts)
+        if builder == "csv":  # its other columns are also read as texts, whose type cannot change later in the file
+            texts = _csv_columns(path)
+        for batch in _streamed(path, builder, **_options(path, texts)):
+            _require(path, [column], batch.column_names)
+            yield batch
 
 
 def _json_batches(path: Path) -> Iterator[list[dict[str, Any]]]:
@@ -135,9 +133,16 @@ def _json_batches(path: Path) -> Iterator[list[dict[str, Any]]]:
     first = next(lines, [])
     if not first or _is_object(first[0]):
         for batch in chain([first], lines):
-            yield [dict(json.loads(line, strict=False)) for line in batch]
+            yield list(map(_parsed, batch))
     else:
         yield from (batch.to_pylist() for batch in _streamed(path, "json"))
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    row = dict(json.loads(line, strict=False))
+    if "\\ud" in line.lower():
+        json.dumps(row, ensure_ascii=False).encode()  # raises ValueError for half a surrogate pair
+    return row
 
 
 def _is_object(line: str) -> bool:
@@ -192,7 +197,12 @@ def _torch_left_out() -> Iterator[None]:
 
 
 def read_rows(path: Path, needed: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file with all columns; the columns `needed` are required. Raises as `read_batches`."""
+    """Yield the rows of a file with all columns; the columns `needed` are required.
+
+    Raises:
+        DamagedFile: the file is not readable in its format.
+        ValueError: a column is missing.
+    """
     return chain.from_iterable(_row_batches(path, needed))
 
 
@@ -203,7 +213,7 @@ def _row_batches(path: Path, needed: Sequence[str]) -> Iterator[list[dict[str, A
     with _readable(path):
         batches = (batch.to_pylist() for batch in _streamed(path, builder, **_options(path)))
         for number, rows in enumerate(_json_batches(path) if builder == "json" else batches):
-            if number == 0:
+            if number == 0 and rows:
                 _require(path, needed, dict.fromkeys(chain.from_iterable(rows)))
             yield rows
 
@@ -211,7 +221,7 @@ def _row_batches(path: Path, needed: Sequence[str]) -> Iterator[list[dict[str, A
 def read_table(path: Path, needed: Sequence[str]) -> dict[str, list[Any]]:
     """Read all columns of a file into memory; the columns `needed` are required.
 
-    Raises as `read_batches`, and ValueError if a cell of a .tsv file has a line break.
+    Raises as `read_rows`, and ValueError if a cell of a .tsv file has a line break.
     """
     from pyarrow import parquet
 
@@ -248,12 +258,20 @@ def read_texts(path: Path, column: str) -> Iterator[str]:
     """
     from pyarrow import types
 
-    for batch in read_batches(path, (column,)):
-        texts = batch[column]
-        is_text = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
-        if not any(test(texts.type) for test in is_text):
-            raise _MissingColumn(f"column {column!r} of {path} holds {texts.type} and not text: name another one")
-        yield from (text or "" for text in texts.to_pylist())
+    def not_text(found: object) -> _MissingColumn:
+        return _MissingColumn(f"column {column!r} of {path} holds {found} and not text: name another one")
+
+    if FORMATS[split_name(path)[1]] == "json":
+        for text in (row.get(column) for row in read_rows(path, (column,))):
+            if not isinstance(text, str | None):
+                raise not_text(type(text).__name__)
+            yield text or ""
+        return
+    is_text = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
+    for batch in _text_batches(path, column):
+        if not any(test(batch[column].type) for test in is_text):
+            raise not_text(batch[column].type)
+        yield from (text or "" for text in batch[column].to_pylist())
 
 
 def text_size(path: Path, column: str) -> tuple[float, float]:
@@ -294,12 +312,12 @@ def _damaged(path: Path, error: Exception) -> DamagedFile:
 
 
 def _options(path: Path, columns: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return the options for the `datasets` builder of a file's format to read the columns, None for all."""
+    """Return the options for the `datasets` builder of a file's format: `columns` are read as they are, of parquet only
+    these."""
     suffix = split_name(path)[1]
     if suffix == ".parquet":
         return {"batch_size": _BATCH_ROWS, "columns": columns and list(columns)}
     if FORMATS[suffix] == "csv":  # pandas would read "7" as a number and "NA" as missing
         texts = dict.fromkeys(columns or (), str)
-        separator = "\t" if suffix == ".tsv" else ","
-        return {"sep": separator, "na_filter": False, "converters": texts, "usecols": columns and list(columns)}
+        return {"sep": "\t" if suffix == ".tsv" else ",", "na_filter": False, "converters": texts}
     return {}
