@@ -1,7 +1,8 @@
 """Reading of text and table files in any common format, row by row.
 
-`datasets` reads them in streaming mode, one file at a time: nothing is copied or converted, and rows keep the order of
-the file. About 10 MB of a file are in memory, but a JSON array is read whole. A .txt file has one document per line.
+`datasets` reads them in streaming mode, one file at a time: nothing is copied or converted, only a part of the file
+is in memory (but all of a JSON file that is not in lines), and rows keep the order of the file. A .txt file has one
+document per line.
 """
 
 import glob
