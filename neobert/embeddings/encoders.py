@@ -20,6 +20,7 @@ from neobert.model.attention import AttentionPlan, Tensors, attend, packed_plan,
 from neobert.model.build import build_encoder
 from neobert.model.encoder import Encoder
 from neobert.model.heads import encoder_part, mean_over_tokens
+from neobert.model.positions import Positions
 from neobert.recipe import EmbeddingPrecision, Precision
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, read_run_file
@@ -84,7 +85,8 @@ def packed_batches(lengths: Array, most_tokens: int) -> Iterator[slice]:
 class AttentionOfEqualLengths:
     """Attention for texts that are packed into one row, sorted by length: `runs` are (texts, tokens of each).
 
-    Texts of equal length are computed as one batch, which needs neither masks nor padding.
+    Texts of equal length are computed as one batch, which needs neither masks nor padding; it has neither windows nor
+    score biases.
     """
 
     runs: tuple[tuple[int, int], ...]
@@ -128,7 +130,8 @@ class PackedEncoder(EmbeddingModel):
         token_ids = np.concatenate([ids for ids, _ in texts]).astype(np.int64)
         numbers = np.repeat(np.arange(len(lengths)), lengths)
         positions = torch.from_numpy(np.arange(len(token_ids)) - (np.cumsum(lengths) - lengths)[numbers]).unsqueeze(0)
-        if device.type == "cuda" and precision != "fp32":
+        has_score_bias = type(self.model.positional_embedding).score_bias is not Positions.score_bias
+        if (device.type == "cuda" and precision != "fp32") or self.model.local is not None or has_score_bias:
             plan = packed_plan(torch.from_numpy(numbers).unsqueeze(0), positions, device)
         else:
             first = np.flatnonzero(np.diff(lengths, prepend=-1))

@@ -31,11 +31,13 @@ from neobert.external import adopt
 from neobert.hub.external import ExternalEncoder, load_external
 from neobert.model.attention import whole_rows_plan
 from neobert.model.build import build_encoder, initialize
+from neobert.model.positions import POSITIONS
 from neobert.runs.layout import Layout
 from tests.embeddings.tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
 from tests.support import external_models as world
 from tests.support.exported_runs import m0_folder, write_checkpoints
 from tests.support.tiny_runs import tiny_model, tiny_run
+from tests.training.test_adding_parts import ALiBiPositions
 
 CPU = torch.device("cpu")
 CONTEXT = 24
@@ -55,8 +57,16 @@ def tokenizer(tmp_path_factory) -> TextTokenizer:
     return SyntheticSource(10).tokenizer("wordpiece", 512, tmp_path_factory.mktemp("tokenizers"))
 
 
-def encoder(tokenizer: TextTokenizer, positions: str = "rotary", **options) -> TextEncoder:
-    model = tiny_model(positions=positions, width=32)
+FORMS = {
+    "rotary": {},
+    "learned": {"positions": "learned"},
+    "local": {"attention_window": 6, "global_every": 2},
+    "score bias": {"positions": "alibi"},
+}
+
+
+def encoder(tokenizer: TextTokenizer, form: str = "rotary", **options) -> TextEncoder:
+    model = tiny_model(width=32).model_copy(update=FORMS[form])
     built = build_encoder(model, CONTEXT)
     initialize(built, model.initialization, 0)
     return TextEncoder(PackedEncoder(built), tokenizer, CONTEXT, **{"precision": "fp32", "device": CPU, **options})
@@ -70,13 +80,14 @@ def alone(by: TextEncoder, text: str) -> np.ndarray:
     return by.model.model(row, whole_rows_plan(row))[0].mean(dim=0).float().numpy()
 
 
-@pytest.mark.parametrize("positions", ["rotary", "learned"])
-@settings(max_examples=25)
+@pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=15)
 @given(given_texts=texts, batch_tokens=st.sampled_from([1, 30, 100, 10_000]), chunk=st.sampled_from([1, 7, 4096]))
-def test_a_vector_does_not_depend_on_the_other_texts(tokenizer, positions, given_texts, batch_tokens, chunk):
-    by = encoder(tokenizer, positions)
-    by.batch_tokens = batch_tokens
+def test_a_vector_does_not_depend_on_the_other_texts(tokenizer, form, given_texts, batch_tokens, chunk):
     with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(POSITIONS, "alibi", ALiBiPositions)
+        by = encoder(tokenizer, form)
+        by.batch_tokens = batch_tokens
         patch.setattr(encoders, "CHUNK_TEXTS", chunk)
         vectors = by.encode(given_texts)
     assert vectors.shape == (len(given_texts), 32) and vectors.dtype == np.float32
@@ -279,7 +290,7 @@ def test_padded_batches_hold_each_text_once_within_their_slots(lengths: list[int
     sizes = np.array(sorted(lengths, reverse=True), np.int64)
     parts = [sizes[part].tolist() for part in PADDED.batches(sizes, most)]
     assert [size for part in parts for size in part] == sizes.tolist()
-    assert all(len(part) * part[0] <= most or len(part) == 1 for part in parts)
+    assert all(PADDED.slots(np.array(part)) <= most or len(part) == 1 for part in parts)
 
 
 def test_a_changed_model_is_not_opened_as_the_one_that_it_was(tmp_path: Path) -> None:
