@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from neobert.data.preparation import open_specified
 from neobert.data.tokenizers import Array, Text
-from neobert.embeddings.encoders import EmbeddingModel, base_model, packed_batches
+from neobert.embeddings.encoders import EmbeddingModel, base_model
 from neobert.embeddings.pairs import EncodedPairs, Sampling, open_pairs, prepare_pairs, split_heldout
 from neobert.identity import plain
 from neobert.model.attention import Tensors, send
@@ -221,8 +221,8 @@ class StepTexts:
 
 @dataclass(frozen=True)
 class StepCollator:
-    """Splits the texts of a step into micro-batches of at most `micro_batch_tokens` tokens, and collates the
-    micro-batches of a process for `model`."""
+    """Splits the texts of a step into micro-batches of at most `micro_batch_tokens` tokens, padding included, and
+    collates the micro-batches of a process for `model`."""
 
     model: EmbeddingModel
     micro_batch_tokens: int
@@ -236,8 +236,10 @@ class StepCollator:
         There are at least as many groups as processes, if there are enough texts.
         """
         order = np.argsort(-lengths, kind="stable")
-        most = min(self.micro_batch_tokens, -(-int(lengths.sum()) // self.process.count))
-        return [order[members] for members in packed_batches(lengths[order], most)]
+        most = self.micro_batch_tokens
+        if self.process.count > 1:
+            most = min(most, -(-int(lengths.sum()) // self.process.count))
+        return [order[members] for members in self.model.batches(lengths[order], most)]
 
     def collate(self, step: StepTexts, groups: Sequence[Array], process: Process) -> list[TextBatch]:
         """Return the micro-batches of a process: every `count`-th group. A process without a group gets one padding

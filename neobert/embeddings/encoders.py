@@ -187,7 +187,7 @@ class PaddedEncoder(EmbeddingModel):
     def batches(self, lengths: Array, most_tokens: int) -> Iterator[slice]:
         start = 0
         while start < len(lengths):
-            stop = start + max(1, most_tokens // max(1, int(lengths[start])))
+            stop = start + max(1, most_tokens // self.layout.row_tokens(int(lengths[start])))
             yield slice(start, stop)
             start = stop
 
