@@ -188,7 +188,7 @@ def _best(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> dict[str, A
         best = best_of_grid(layout, studies, labels)
     except (DamagedFile, FileNotFoundError) as error:
         logs().print(f"{task.name} has no nested score: {error}", markup=False)
-        best = best_of_grid(layout, studies, None)
+        best = best_of_grid(layout, studies)
     if best is None:
         return None
     numbers = {"mean": _rounded(best.mean), "sd": _rounded(best.spread), "nested": _rounded(best.nested)}

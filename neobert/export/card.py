@@ -5,23 +5,27 @@ Each score is given with its record, its data and the revision of the data.
 
 import json
 import re
-import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from neobert.console import quantity
+from neobert.errors import DamagedFile, MissingData
 from neobert.export.checkpoint import PretrainedCheckpoint
 from neobert.export.contrastive import ContrastiveCheckpoint
 from neobert.export.onnx import OPSET
 from neobert.files import json_bytes, replace_file
-from neobert.glue.selection import best_point
-from neobert.glue.tasks import decisive_score
-from neobert.identity import neutral_values, plain
+from neobert.glue.selection import best_of_grid
+from neobert.glue.tasks import task_named
+from neobert.identity import identity, neutral_values, plain
 from neobert.model.size import parameter_count
-from neobert.recipe import FineTuning, Point
+from neobert.recipe import FineTuning
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import read_run_file
+from neobert.runs.specifications import GlueStudy
 
 HUB = "hub:"
 EVALUATION_RESULTS = Path(".eval_results", "glue.yaml")
@@ -129,57 +133,66 @@ def scores_of(checkpoint: PretrainedCheckpoint) -> list[Score]:
         )
         for corpus, loss in record["scores"]["heldout_loss"].items()
     ]
-    return heldout + glue_scores(checkpoint.glue_records())
+    return heldout + glue_scores(checkpoint.layout, checkpoint.run_file.id)
 
 
-def glue_scores(records: Sequence[Mapping[str, Any]]) -> list[Score]:
-    """Return the best score of each task's grid, from finished trials on one checkpoint under one reading of the
+def glue_scores(layout: Layout, weights: str) -> list[Score]:
+    """Return the best score of each task's grid, from closed studies on the weights of a run under one reading of the
     protocol.
 
-    Several variants may share a checkpoint and differ in protocol. The paper's protocol is used, otherwise the one with
-    most trials, which the notes name. For each task, the settings with most trials are used.
+    Several variants may share weights and differ in protocol. The paper's protocol is used, otherwise the one with most
+    trials, which the notes name. For each task, the grid with most trials is used.
     """
-    by_reading: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for record in records:
-        readings = {field: record["config"].get(field, paper) for field, paper in READINGS.items()}
-        differing = [f"{field} {value}" for field, value in readings.items() if value != READINGS[field]]
-        by_reading[", ".join(differing)].append(record)
-    reading = "" if "" in by_reading else max(by_reading, key=lambda one: (len(by_reading[one]), one), default="")
-    by_task: defaultdict[str, defaultdict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
-    for record in by_reading[reading]:
-        config = record["config"]
-        settings = {key: value for key, value in config.items() if key not in {*Point.model_fields, "seed"}}
-        by_task[config["task"]][json.dumps(settings, sort_keys=True)].append(record)
-    grids = [max(by_task[task].values(), key=lambda trials: (len(trials), trials[0]["id"])) for task in sorted(by_task)]
-    return [best for trials in grids if (best := _best_of_grid(trials, reading)) is not None]
+    grids: defaultdict[str, defaultdict[str, list[GlueStudy]]] = defaultdict(lambda: defaultdict(list))
+    for path in sorted(layout.root.glob("glue/*/studies/*/selection.json")):
+        study = _study_in(path.parent)
+        if study is not None and study.weights == weights:
+            values = {field: getattr(study.protocol, field) for field in READINGS}
+            differing = [f"{field} {value}" for field, value in values.items() if value != READINGS[field]]
+            grids[", ".join(differing)][_grid(layout, study)].append(study)
+    reading = "" if "" in grids else max(grids, key=lambda one: (_trials(chain(*grids[one].values())), one), default="")
+    by_task = {studies[0].task: studies for studies in sorted(grids[reading].values(), key=_trials)}
+    scores = (_best_of_grid(layout, by_task[task], reading) for task in sorted(by_task))
+    return [score for score in scores if score is not None]
 
 
-def _best_of_grid(trials: Sequence[Mapping[str, Any]], reading: str) -> Score | None:
+def _study_in(folder: Path) -> GlueStudy | None:
+    try:
+        return read_run_file(folder).study
+    except (MissingData, DamagedFile):  # of another version; scores of other studies are not lost for it
+        return None
+
+
+def _grid(layout: Layout, study: GlueStudy) -> str:
+    """Return what the seeds of a grid share: all but the seed, also of the study that they start from."""
+    start = study.starts_from
+    before = _study_in(layout.study(start.task, start.study)) if start.task and start.study else None
+    known = start.study if before is None else _grid(layout, before)
+    return identity({**plain(study), "seed": None, "starts_from": {**plain(start), "study": known}})
+
+
+def _trials(studies: Iterable[GlueStudy]) -> int:
+    return sum(study.total for study in studies)
+
+
+def _best_of_grid(layout: Layout, studies: Sequence[GlueStudy], reading: str) -> Score | None:
     """Return the mean over seeds at the best point, or None if no trial has a score, as with constant predictions."""
-    config, origin = trials[0]["config"], trials[0]["inputs"]["task"]
-    protocol = FineTuning.read({field: config[field] for field in FineTuning.model_fields if field in config})
-    by_point: defaultdict[Point, list[Mapping[str, Any]]] = defaultdict(list)
-    values = []
-    for record in sorted(trials, key=lambda record: str(record["id"])):
-        point = Point(**{axis: record["config"][axis] for axis in Point.model_fields})
-        if record["scores"]["score"] is not None:
-            by_point[point].append(record)
-            values.append((point, decisive_score(config["task"], protocol, record["scores"])))
-    best = best_point(by_point, values)
+    best, task = best_of_grid(layout, studies), task_named(studies[0].task)
     if best is None:
         return None
-    metrics = sorted(by_point[best][0]["scores"]["metrics"])
-    points = f"{len(by_point)} grid points" if len(by_point) > 1 else "one grid point"
-    seeds = f", mean of {len(by_point[best])} seeds" if len(by_point[best]) > 1 else ""
-    ids = ", ".join(record["id"] for record in by_point[best])
+    metrics = sorted(task.metric_on(metric, split) for metric in task.metrics for split in task.validation_splits)
+    count = len(studies[0].points)
+    points = f"{count} grid points" if count > 1 else "one grid point"
+    seeds = f", mean of {len(best.by_seed)} seeds" if len(best.by_seed) > 1 else ""
+    ids = ", ".join(study.trial_id(best.point) for study in studies if study.seed in best.by_seed)
     return Score(
         task="text-classification",
         dataset="glue",
-        configuration=config["task"],
+        configuration=task.name,
         split="validation",
-        origin=origin,
+        origin=studies[0].task_origin,
         metric=metrics[0] if len(metrics) == 1 else f"mean of {' and '.join(metrics)}",
-        value=statistics.fmean(record["scores"]["score"] for record in by_point[best]),
+        value=best.mean,
         notes=f"best of {points}{seeds}, {f'{reading}, ' if reading else ''}record {ids}",
     )
 

@@ -17,7 +17,7 @@ from neobert.model.attention import packed_plan
 from neobert.model.build import build_masked_language_model
 from neobert.model.heads import MaskedLanguageModel
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_record, read_records
+from neobert.runs.records import read_record
 from neobert.runs.run_file import RunFile, read_run_file
 from neobert.runs.specifications import PretrainingRun
 from neobert.training import checkpoints
@@ -54,19 +54,6 @@ class PretrainedCheckpoint:
     def tokenizer(self) -> TextTokenizer:
         """The run's tokenizer."""
         return text_tokenizer(self.layout, self.run, open_specified(self.run_file.source))
-
-    def glue_records(self) -> list[dict[str, Any]]:
-        """Return the records of finished fine-tuning trials on the run's last weights."""
-        if self.record is None:
-            return []
-        records, _ = read_records(self.layout.root)
-        return [
-            record
-            for record in records
-            if record["kind"] == "glue"
-            and record["state"] == "done"
-            and record["inputs"]["pretraining"] == self.run_file.id
-        ]
 
 
 def open_checkpoint(folder: Path, step: int | None) -> PretrainedCheckpoint:

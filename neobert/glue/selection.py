@@ -70,7 +70,8 @@ def best_trial(layout: Layout, study: GlueStudy) -> tuple[Trial, float | None]:
 
 @dataclass(frozen=True)
 class Best:
-    """The best point of a grid, its scores by seed, and the nested score (None if a half has no score)."""
+    """The best point of a grid, its scores by seed, and the nested score (None if a half has no score or there were no
+    labels)."""
 
     point: Point
     by_seed: Mapping[int, float]
@@ -97,7 +98,7 @@ class TrialScore:
     score: float | None
 
 
-def best_of_grid(layout: Layout, studies: Sequence[GlueStudy], labels: Labels | None) -> Best | None:
+def best_of_grid(layout: Layout, studies: Sequence[GlueStudy], labels: Labels | None = None) -> Best | None:
     """Return the best point of one grid on one model, or None if no trial has a score yet. `studies` are the seeds of
     the grid. Without `labels` there is no nested score, and no predictions are read."""
     points = [point for study in studies for point in study.points]
@@ -107,7 +108,8 @@ def best_of_grid(layout: Layout, studies: Sequence[GlueStudy], labels: Labels | 
     by_seed = {each.seed: each.score for each in reached if each.point == point and each.score is not None}
     if point is None or not by_seed:
         return None
-    return Best(point, by_seed, None if labels is None else nested_score(points, *_scores_by_half(trials, labels)))
+    nested = None if labels is None else nested_score(points, *_scores_by_half(trials, labels))
+    return Best(point, by_seed, nested)
 
 
 def _recorded_score(trial: Trial) -> TrialScore:

@@ -21,9 +21,12 @@ from neobert.export import huggingface, publishing
 from neobert.export.__main__ import main
 from neobert.export.card import glue_scores
 from neobert.export.onnx import OPSET
-from neobert.identity import plain
 from neobert.model.build import build_masked_language_model
-from neobert.runs.records import publish_record, sealed
+from neobert.recipe import FineTuning
+from neobert.runs.layout import Layout
+from neobert.runs.records import publish_record, publish_sealed, sealed
+from neobert.runs.specifications import GlueStudy, Start
+from tests.glue.glue_worlds import point, study_of
 from tests.support.exported_runs import m0_folder, write_checkpoints
 from tests.support.tiny_runs import STEPS, finish, tiny_run, tiny_stage, write_tiny_run
 from tests.support.tree_copy import REPOSITORY
@@ -100,26 +103,37 @@ def test_the_card_says_what_the_model_is(trained: Path, exported: Path, tmp_path
     assert "None are recorded" in early and "model-index" not in early and "checkpoint on the way" in early
 
 
-def trial(name: str, score: float | None, **config: object) -> dict[str, object]:
-    """A finished trial on CoLA under the paper's protocol, but for `config`."""
-    point = {"batch_size": 32, "learning_rate": 1e-5, "weight_decay": 0.01}
-    return {
-        "id": name,
-        "inputs": {"task": "synthetic:tests"},
-        "config": {**plain(M10.recipe.finetuning), **point, "seed": 0, "task": "cola", **config},
-        "scores": {"score": score, "metrics": {"matthews": score}},
-    }
-
-
-def publish_trial(
-    trained: Path, name: str, run: str, task: str, score: float | None, origin: str, **config: object
-) -> None:
-    """A finished trial; `config` differs from the paper's protocol, rate 1e-5 and seed 0."""
-    record = trial(name, score, task=task, **config) | {"kind": "glue", "state": "done"}
-    record["inputs"] = {"pretraining": run, "task": origin}
-    if task == "mrpc":
-        record["scores"] = {"score": score, "metrics": {"f1": score, "accuracy": score}}
-    publish_record(trained.parent.parent / "glue" / task / f"{name}.json", record)
+def close_study(
+    root: Path,
+    weights: str,
+    scores: dict[float, float | None],
+    *,
+    seed: int = 0,
+    before: GlueStudy | None = None,
+    **changes: object,
+) -> GlueStudy:
+    """A closed study with these scores by rate; `changes` are to a study of CoLA, or to the paper's protocol."""
+    protocol = {field: changes.pop(field) for field in FineTuning.model_fields if field in changes}
+    kind = (
+        {"kind": "study", "task": "mnli", "study": before.id}
+        if before
+        else {"kind": "pretraining", "task": None, "study": None}
+    )
+    study = study_of(
+        weights=weights,
+        points=tuple(point(learning_rate=rate) for rate in scores),
+        seed=seed,
+        protocol=M10.recipe.finetuning.model_copy(update=protocol),
+        starts_from=Start(**kind, rule=None, reason=None),
+        **changes,
+    )
+    layout, names = Layout(root), {"mrpc": ("f1", "accuracy")}.get(study.task, ("matthews",))
+    write_tiny_run(root, study)
+    for trial, score in zip(study.trials(layout), scores.values(), strict=True):
+        found = {"score": score, "metrics": dict.fromkeys(names, score)}
+        publish_record(trial.record, {"kind": "glue", "id": trial.id, "state": "done", "scores": found})
+    publish_sealed(study.closing(layout).record, {"study": study.id, "trial": study.trial_ids[0]})
+    return study
 
 
 def test_scores_are_the_best_trials_on_these_weights_with_record_data_and_revision(trained: Path, tmp_path) -> None:
@@ -127,60 +141,69 @@ def test_scores_are_the_best_trials_on_these_weights_with_record_data_and_revisi
     from huggingface_hub import EvalResultEntry, ModelCard, parse_eval_result_entries
 
     hub, other = "hub:nyu-mll/glue@bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c", "synthetic:tests"
-    for name, run, task, score, origin, config in (
-        ("a", trained.name, "cola", 0.2, hub, {}),
-        ("b", trained.name, "cola", 0.4, hub, {"learning_rate": 2e-5}),
-        ("c", "x", "rte", 0.9, hub, {}),
-        ("d", trained.name, "mrpc", 0.8, hub, {}),
-        ("e", trained.name, "sst2", 0.7, other, {}),
-        ("f", trained.name, "qqp", None, hub, {}),
-        ("g", trained.name, "cola", 0.9, hub, {"epoch_counted_in": "examples"}),
-        ("h", trained.name, "cola", 0.8, hub, {"epochs": 99}),
-    ):
-        publish_trial(trained, name, run, task, score, origin, **config)
+    root, weights = trained.parent.parent, trained.name
+    cola = close_study(root, weights, {1e-5: 0.2, 2e-5: 0.4}, task_origin=hub).trial_ids[1]
+    close_study(root, "x", {1e-5: 0.9}, task="rte", task_origin=hub)
+    (mrpc,) = close_study(root, weights, {1e-5: 0.8}, task="mrpc", task_origin=hub).trial_ids
+    (sst2,) = close_study(root, weights, {1e-5: 0.7}, task="sst2", task_origin=other).trial_ids
+    close_study(root, weights, {1e-5: None}, task="qqp", task_origin=hub)
+    close_study(root, weights, {1e-5: 0.9}, task_origin=hub, epoch_counted_in="examples")
+    close_study(root, weights, {1e-5: 0.8}, task_origin=hub, epochs=99)
     out = tmp_path / "out"
     assert main([str(trained), "--to", "hf", "--out", str(out)]) == EXIT_DONE
     card = (out / "README.md").read_text()
-    assert f"| glue/cola | {hub} | matthews | 0.4000 | best of 2 grid points, record b |" in card
-    assert f"| glue/sst2 | {other} | matthews | 0.7000 | best of one grid point, record e |" in card
+    assert f"| glue/cola | {hub} | matthews | 0.4000 | best of 2 grid points, record {cola} |" in card
+    assert f"| glue/sst2 | {other} | accuracy | 0.7000 | best of one grid point, record {sst2} |" in card
     assert "glue/rte" not in card and "glue/qqp" not in card
     index = {result.dataset_config: result for result in ModelCard(card).data.eval_results}
     assert index["cola"].metric_value == 0.4 and index["cola"].dataset_type == "nyu-mll/glue"
-    assert index["cola"].dataset_revision == hub.split("@")[1] and "record b" in index["cola"].metric_name
+    assert index["cola"].dataset_revision == hub.split("@")[1] and f"record {cola}" in index["cola"].metric_name
     assert index["sst2"].dataset_type == other and index["sst2"].dataset_revision is None
     entries = parse_eval_result_entries(json.loads((out / ".eval_results" / "glue.yaml").read_text()))
     on_hub = {"dataset_id": "nyu-mll/glue", "dataset_revision": hub.split("@")[1]}
     trials = "on the validation set, best of {}, record {}"
     assert entries == [
-        EvalResultEntry(task_id="cola", value=0.4, notes="matthews " + trials.format("2 grid points", "b"), **on_hub),
+        EvalResultEntry(task_id="cola", value=0.4, notes="matthews " + trials.format("2 grid points", cola), **on_hub),
         EvalResultEntry(
-            task_id="mrpc", value=0.8, notes="mean of accuracy and f1 " + trials.format("one grid point", "d"), **on_hub
+            task_id="mrpc",
+            value=0.8,
+            notes="mean of accuracy and f1 " + trials.format("one grid point", mrpc),
+            **on_hub,
         ),
     ]
     assert main([str(trained), "--to", "hf", "--out", str(tmp_path / "start"), "--step", "0"]) == EXIT_DONE
     assert not (tmp_path / "start" / ".eval_results").exists()
 
 
-def test_trials_of_two_protocols_are_never_mixed_and_the_papers_counts() -> None:
+def test_trials_of_two_protocols_are_never_mixed_and_the_papers_counts(tmp_path: Path) -> None:
     """M10 and M10@code measure one checkpoint; the best of a grid is its best mean over seeds."""
     code = {"epoch_counted_in": "examples", "weight_decay_on": "all_but_biases"}
-    paper = [
-        trial("a", 0.9, learning_rate=3e-5),
-        trial("b", 0.7),
-        trial("c", 0.5, seed=1),
-        trial("d", None, learning_rate=2e-5),
-    ]
-    others = [trial(f"x{seed}", 0.99, seed=seed, **code) for seed in range(5)]
-    (score,) = glue_scores([*paper, *others])
-    assert score.value == pytest.approx(0.6)
-    assert score.notes == "best of 2 grid points, mean of 2 seeds, record b, c"
-    (score,) = glue_scores(others)
+    others = [close_study(tmp_path, "w", {1e-5: 0.99}, seed=seed, **code) for seed in range(5)]
+    (score,) = glue_scores(Layout(tmp_path), "w")
     assert score.value == pytest.approx(0.99)
-    assert score.notes == (
-        "best of one grid point, mean of 5 seeds, epoch_counted_in examples, weight_decay_on all_but_biases, "
-        "record x0, x1, x2, x3, x4"
+    assert score.notes.startswith(
+        "best of one grid point, mean of 5 seeds, epoch_counted_in examples, weight_decay_on all_but_biases, record "
     )
-    assert glue_scores([]) == glue_scores([trial("d", None)]) == []
+    assert {study.trial_ids[0] for study in others} == set(score.notes.split("record ")[1].split(", "))
+    close_study(tmp_path, "w", {3e-5: 0.9, 1e-5: 0.7, 2e-5: None})
+    close_study(tmp_path, "w", {3e-5: 0.1, 1e-5: 0.5, 2e-5: None}, seed=1)
+    (score,) = glue_scores(Layout(tmp_path), "w")
+    assert score.value == pytest.approx(0.6) and score.notes.startswith("best of 3 grid points, mean of 2 seeds, ")
+    assert glue_scores(Layout(tmp_path), "x") == []
+
+
+def test_grids_that_start_from_other_studies_or_read_other_data_are_never_mixed(tmp_path: Path) -> None:
+    """A larger grid on the same weights has its own MNLI; the seeds of a grid start from their own seeds of it."""
+    small, *large = (
+        close_study(tmp_path, "w", dict.fromkeys(rates, 0.5), seed=seed, task="mnli")
+        for rates, seed in (((1e-5,), 0), ((1e-5, 2e-5), 0), ((1e-5, 2e-5), 1))
+    )
+    close_study(tmp_path, "w", {1e-5: 0.9}, task="rte", before=small)
+    close_study(tmp_path, "w", {1e-5: 0.9}, task="rte", before=large[0], task_origin="others")
+    for seed, (before, score) in enumerate(zip(large, (0.7, 0.8), strict=True)):
+        close_study(tmp_path, "w", {1e-5: score, 2e-5: 0.1}, seed=seed, task="rte", before=before)
+    rte = glue_scores(Layout(tmp_path), "w")[1]
+    assert rte.value == pytest.approx(0.75) and rte.notes.startswith("best of 2 grid points, mean of 2 seeds, ")
 
 
 def test_labels_cannot_smuggle_markup_into_the_card(tmp_path: Path) -> None:

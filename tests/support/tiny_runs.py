@@ -26,7 +26,7 @@ from neobert.recipe import (
 from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, SourceSpecification, read_run_file, write_run_file
-from neobert.runs.specifications import ContrastiveRun, PretrainingRun
+from neobert.runs.specifications import ContrastiveRun, GlueStudy, PretrainingRun
 from neobert.runs.worker import Worker, open_parts
 from neobert.training.distributed import Process
 from neobert.training.pretraining import PretrainingTrainer
@@ -103,7 +103,7 @@ def tiny_run(previous: PretrainingRun | None = None, **changes: object) -> Pretr
     )
 
 
-def write_tiny_run(root: Path, run: PretrainingRun, **execution: int | str) -> Path:
+def write_tiny_run(root: Path, run: PretrainingRun | GlueStudy, **execution: int | str) -> Path:
     """Put a run.json below `root`; returns its folder."""
     settings = {"threads": 1, "processes": 1, "micro_batch_tokens": 128, "checkpoint_interval_steps": 5}
     return write_run_file(Layout(root), run, SOURCE, Execution.model_validate({**settings, **execution}), LABELS)
