@@ -34,6 +34,7 @@ from neobert.export.huggingface import (
 )
 from neobert.export.onnx import EMBEDDING, Embedding, run_graph, write_graph
 from neobert.export.onnx import TOLERANCE as GRAPH_TOLERANCE
+from neobert.external import read_model_file
 from neobert.hub import NeoBERTModel
 from neobert.hub.external import ExternalTokenizer, load_external
 from neobert.runs.layout import Layout
@@ -128,6 +129,7 @@ def open_contrastive_checkpoint(folder: Path, step: int | None, wording: Wording
     """Open the checkpoint of `step`, or the last one of a finished run, with the tasks of mteb and of its source.
 
     Raises:
+        ValueError: the run started from an external model with code of its own.
         MissingData: there is no such step, the run is unfinished and no step is given, or its source is gone.
         DamagedFile: a file does not match its checksum.
     """
@@ -135,6 +137,11 @@ def open_contrastive_checkpoint(folder: Path, step: int | None, wording: Wording
     run = run_file.specification(ContrastiveRun)
     chosen, record = chosen_step(folder, run.protocol.steps, step)
     layout = Layout(folder.parent.parent)
+    if run.is_external and (model := read_model_file(layout, run.weights)).trust.code:
+        raise ValueError(
+            f"{model.name} runs code of its own, which exports do not hold: use the run with load_encoder of "
+            "neobert.embeddings.encoders"
+        )
     embedder = load_encoder(layout, run_file.id, CPU, "fp32", step=chosen)
     encoder, tokenizer = _convert(layout, run, embedder)
     own = {task.name: task for task in open_specified(run_file.source).embedding_tasks()}

@@ -17,7 +17,7 @@ from neobert.embeddings.evaluation import measure_task
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
 from neobert.export import contrastive
 from neobert.export.__main__ import main
-from neobert.external import adopt, write_model_file
+from neobert.external import Trust, adopt, write_model_file
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
 from neobert.runs.run_file import read_run_file
@@ -26,6 +26,7 @@ from neobert.training.distributed import Process
 from tests.embeddings.tiny_contrastive import pair_set, tiny_contrastive, write_encoder, write_tiny_contrastive
 from tests.embeddings.tiny_suite import SMOKE, SOURCE_HERE
 from tests.support import external_models as world
+from tests.support.published_layouts import save_remote
 from tests.support.tiny_runs import claimed
 
 CPU = torch.device("cpu")
@@ -202,6 +203,21 @@ def test_an_external_encoder_is_exported_as_its_own_class(
     assert "neobert.hub" not in card and "license:" not in card and "That of the encoder" in card
     assert main([str(folder), "--to", "onnx", "--out", str(tmp_path / "onnx")]) == EXIT_REFUSED
     assert "convert that folder with optimum-cli" in capsys.readouterr().err and not (tmp_path / "onnx").exists()
+
+
+def test_an_encoder_with_code_of_its_own_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = adopt(Layout(tmp_path), str(save_remote(tmp_path / "model")), Trust(code=True))
+    write_model_file(Layout(tmp_path), model)
+    run = tiny_contrastive(model.id, SETS).model_copy(
+        update={"context": 32, "tokenizer_origin": model.tokenizer_origin}
+    )
+    folder = write_tiny_contrastive(tmp_path, run)
+    publish_record(folder / "done.json", {"kind": "contrastive", "id": run.id, "state": "done"})
+    monkeypatch.setattr(contrastive, "load_encoder", None)
+    assert main([str(folder), "--to", "hf", "--out", str(tmp_path / "out")]) == EXIT_REFUSED
+    assert "model runs code of its own, which exports do not hold" in capsys.readouterr().err
 
 
 def test_what_cannot_be_exported_is_one_sentence(
