@@ -14,8 +14,8 @@ from neobert.files import json_bytes, publish_folder, replace_file, temporary_si
 
 Target = Literal["hf", "sentence-transformers", "onnx"]
 INDEX, INDEX_PAGE = "index.json", "README.md"
-UNFIT = re.compile(r"[^\w.-]+", re.ASCII)
-"""Characters not allowed in names of repositories on the hub."""
+UNFIT = re.compile(r"(?:[^\w.]|\.{2,})+", re.ASCII)
+"""What becomes one hyphen in names of repositories on the hub, which allows neither "--" nor ".."."""
 
 
 def export(
@@ -118,7 +118,8 @@ def check_token(repository: str) -> None:
 def push(folder: Path, repository: str, message: str, branch: str | None = None) -> str:
     """Upload a folder, to a new private repository if there is none; return the URL of the commit.
 
-    branch: branch of the repository; a new one starts from the main branch.
+    branch: branch of the repository, for an earlier checkpoint. It starts from the main branch, whose other files are
+        not this checkpoint's and are deleted there.
 
     Raises:
         RunFailed: the hub refused or could not be reached; the folder is kept.
@@ -128,13 +129,22 @@ def push(folder: Path, repository: str, message: str, branch: str | None = None)
 
     api = HfApi()
     try:
-        api.create_repo(repository, private=True, exist_ok=True)
+        repository = api.create_repo(repository, private=True, exist_ok=True).repo_id  # with the user's name
         if branch is not None:
             api.create_branch(repository, branch=branch, exist_ok=True)
-        done = api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message, revision=branch)
+        done = api.upload_folder(
+            repo_id=repository,
+            folder_path=folder,
+            commit_message=message,
+            revision=branch,
+            delete_patterns=None if branch is None else "*",
+        )
         return str(done.commit_url)
     except (HTTPError, OSError) as error:
-        raise RunFailed(f"{folder} is exported, but the hub took no {repository}: {error}") from error
+        again = f"hf upload {repository} {folder} --private" + (f" --revision {branch}" if branch else "")
+        raise RunFailed(
+            f"{folder} is exported, but the hub took no {repository}: {error}; `{again}` tries again"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -190,7 +200,7 @@ def plan_exports(
             run_file.contrastive and "contrastive",
         )
         name = "-".join(str(word) for word in (*words, f"seed{specification.seed}", run_file.id) if word)
-        name = UNFIT.sub("-", name)
+        name = UNFIT.sub("-", name).lstrip("-.")
         repository = None if repositories is None else f"{repositories}-{name}"
         if repository is not None:
             check_repository(repository)

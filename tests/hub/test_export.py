@@ -336,8 +336,9 @@ class RecordingHub:
 
     asked: ClassVar[list[tuple[str, dict[str, object]]]] = []
 
-    def create_repo(self, repository: str, **options: object) -> None:
+    def create_repo(self, repository: str, **options: object) -> SimpleNamespace:
         self.asked.append((repository, options))
+        return SimpleNamespace(repo_id=repository if "/" in repository else f"someone/{repository}")
 
     def create_branch(self, repository: str, **options: object) -> None:
         self.asked.append((repository, options))
@@ -347,17 +348,20 @@ class RecordingHub:
         return SimpleNamespace(commit_url="https://hub/commit")
 
 
+@pytest.mark.parametrize("name", ["someone/model", "model"])
 def test_a_pushed_folder_is_uploaded_whole_to_a_private_repository(
-    trained: Path, tmp_path, monkeypatch, capsys
+    name: str, trained: Path, tmp_path, monkeypatch, capsys
 ) -> None:
     monkeypatch.setattr("huggingface_hub.HfApi", RecordingHub)
     monkeypatch.setattr(RecordingHub, "asked", [])
     monkeypatch.setenv("HF_TOKEN", "hf_token")
-    command = [str(trained), "--to", "hf", "--push", "someone/model", "--out"]
+    command = [str(trained), "--to", "hf", "--push", name, "--out"]
     assert main([*command, str(tmp_path / "one")]) == EXIT_DONE
     assert json.loads(capsys.readouterr().out)["pushed"] == "https://hub/commit"
     (repository, options), (_, uploaded) = RecordingHub.asked
-    assert repository == "someone/model" and options["private"] and options["exist_ok"]
+    assert repository == name and options["private"] and options["exist_ok"]
+    assert uploaded["repo_id"] == "someone/model", "a name alone is the user's own"
+    assert uploaded["delete_patterns"] is None, "what others put beside the model stays"
     assert uploaded["folder_path"] == tmp_path / "one" and f"step {STEPS}" in str(uploaded["commit_message"])
 
 
@@ -373,7 +377,9 @@ def test_a_push_without_a_token_or_a_connection_ends_in_a_sentence(trained, tmp_
         unused.bind(("127.0.0.1", 0))
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{unused.getsockname()[1]}")
         assert main(command) == EXIT_RUN_FAILED
-    assert "out is exported, but the hub took no someone/model: " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "out is exported, but the hub took no someone/model: " in said
+    assert f"`hf upload someone/model {tmp_path / 'out'} --private` tries again" in said
     assert (tmp_path / "out" / "model.safetensors").exists()
 
 
@@ -402,6 +408,8 @@ def test_every_run_is_exported_once_with_an_index_and_what_cannot_be_is_told(
     assert (out / name / "model.safetensors").stat().st_mtime_ns == written
     branches = [options.get("revision") for asked, options in RecordingHub.asked if asked == "upload"]
     assert branches == [None, None, *(each["branch"] for each in earlier)]
+    uploads = [options for asked, options in RecordingHub.asked if asked == "upload"]
+    assert all(options["delete_patterns"] == "*" for options in uploads if options["revision"]), "main's other files"
     steps = [entry["step"] for entry in json.loads((out / "index.json").read_text())]
     assert steps == [None, *(each["step"] for each in earlier)]
     capsys.readouterr()
@@ -413,3 +421,16 @@ def test_every_run_is_exported_once_with_an_index_and_what_cannot_be_is_told(
 
 def damage(*words: object) -> None:
     raise ParityOff("the exported model differs")
+
+
+def test_names_of_repositories_are_the_hubs_whatever_a_variant_is_called(tmp_path: Path) -> None:
+    from huggingface_hub.utils import validate_repo_id
+
+    folder = m0_folder(tmp_path)
+    content = json.loads((folder / "run.json").read_text())
+    content["labels"] = {"variants": ["(M7@code)"], "scale": "a--b..", "data": "real text"}
+    (folder / "run.json").write_bytes(sealed(content))
+    publish_record(folder / "done.json", {"kind": "pretraining", "id": folder.name, "state": "done"})
+    (planned,) = publishing.plan_exports(tmp_path, tmp_path, repositories="someone/study")
+    assert planned.repository == f"someone/study-M7-code-a-b-real-text-seed0-{folder.name}"
+    validate_repo_id(planned.repository)
