@@ -2,14 +2,14 @@
 
 import re
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from neobert.command_line import tell_error
 from neobert.data.mteb_tasks import Wording
-from neobert.errors import MissingData, ParityOff, RunFailed
+from neobert.errors import MissingData, ParityOff, RunFailed, exit_code
 from neobert.files import json_bytes, publish_folder, replace_file, temporary_sibling
 
 Target = Literal["hf", "sentence-transformers", "onnx"]
@@ -219,22 +219,33 @@ def _steps_on_the_way(run: Path) -> list[int]:
 def export_all(planned: Sequence[PlannedExport], target: str, out: Path, with_code: bool) -> list[Exception]:
     """Export what does not exist yet, push everything, then write the index; return the errors.
 
-    with_code: as in `export`, for pre-training runs. A run that fails is reported and skipped.
+    with_code: as in `export`, for pre-training runs. A run that fails is reported and skipped, also one whose folder is
+    of another target.
     """
     failed: list[Exception] = []
     for each in planned:
+        brings_code = with_code and each.run.parent.name == "pretraining"
         try:
             if not each.folder.exists():
-                export(each.run, target, each.folder, each.step, with_code and each.run.parent.name == "pretraining")
+                export(each.run, target, each.folder, each.step, brings_code)
+            elif not _is_export(each.folder, target, brings_code):
+                raise ValueError("the folder has another --to or --remote-code: remove it or name another --out")
             if each.repository is not None:
                 push(each.folder, each.repository, f"Run {each.run.name}", each.branch)
-        except (ValueError, MissingData, RunFailed, ParityOff) as error:
-            print(f"neobert.export: {each.folder.name}: {error}", file=sys.stderr)
+        except (ValueError, MissingData, RunFailed, ParityOff, OSError, RuntimeError) as error:
+            tell_error("neobert.export", f"{each.folder.name}: {error}", exit_code(error))
             failed.append(error)
     entries = list(_entries(planned))
     replace_file(out / INDEX, json_bytes(entries))
     replace_file(out / INDEX_PAGE, _index_page(entries).encode())
     return failed
+
+
+def _is_export(folder: Path, target: str, with_code: bool) -> bool:
+    from neobert.export.card import LIBRARIES
+
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    return f'library_name: "{LIBRARIES[target]}"\n' in card and any(folder.glob("*.py")) == with_code
 
 
 def _entries(planned: Sequence[PlannedExport]) -> Iterator[dict[str, Any]]:

@@ -413,14 +413,31 @@ def test_every_run_is_exported_once_with_an_index_and_what_cannot_be_is_told(
     steps = [entry["step"] for entry in json.loads((out / "index.json").read_text())]
     assert steps == [None, *(each["step"] for each in earlier)]
     capsys.readouterr()
-    damaged = tmp_path / "damaged"
+    local = ["--all", str(trained.parents[1]), "--out", str(out), "--json"]
+    for others in (["--to", "onnx"], ["--to", "hf", "--remote-code"]):
+        assert main([*local, *others]) == EXIT_REFUSED
+        said = json.loads(capsys.readouterr().err)["error"]
+        assert f"{name}: the folder has another --to or --remote-code" in said["message"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ParityOff("it differs"), EXIT_OFF),
+        (OSError("it is full"), EXIT_RUN_FAILED),
+        (RuntimeError("it"), EXIT_RUN_FAILED),
+    ],
+)
+def test_a_run_that_cannot_be_exported_is_told_and_skipped(
+    error: Exception, code: int, trained: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    def damage(*words: object) -> None:
+        raise error
+
     monkeypatch.setattr(publishing, "export", damage)
-    assert main(["--all", str(trained.parents[1]), "--to", "hf", "--out", str(damaged)]) == EXIT_OFF
-    assert "seed0" in capsys.readouterr().err and json.loads((damaged / "index.json").read_text()) == []
-
-
-def damage(*words: object) -> None:
-    raise ParityOff("the exported model differs")
+    assert main(["--all", str(trained.parents[1]), "--to", "hf", "--out", str(tmp_path / "out")]) == code
+    assert f"seed0-{trained.name}: {error}" in capsys.readouterr().err
+    assert json.loads((tmp_path / "out" / "index.json").read_text()) == []
 
 
 def test_names_of_repositories_are_the_hubs_whatever_a_variant_is_called(tmp_path: Path) -> None:
