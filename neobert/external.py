@@ -58,10 +58,17 @@ def tokenizer_files(folder: Path) -> list[str]:
 
 
 def sentence_files(folder: Path) -> list[str]:
-    """Return the names of the files that configure sentence-transformers; empty without modules.json."""
+    """Return the names of the files that configure sentence-transformers; empty without modules.json.
+
+    Raises:
+        ValueError: modules.json is torn.
+    """
     if not (folder / MODULES).is_file():
         return []
-    return _present(folder, (MODULES, *SENTENCE_SETTINGS, MODULE_SETTINGS))
+    entries = read_json_as(list, folder / MODULES)
+    paths = [str(entry.get("path") or ".") for entry in entries if isinstance(entry, dict)]
+    named = [f"{path}/{CONFIGURATION}" for path in paths if path != "." and is_local(path)]
+    return _present(folder, (MODULES, *SENTENCE_SETTINGS, MODULE_SETTINGS, *named))
 
 
 def code_files(folder: Path) -> list[str]:
@@ -269,7 +276,7 @@ def _hub_snapshot(repository: str, revision: str | None, trust: Trust) -> Path:
     from huggingface_hub import snapshot_download
 
     wanted = [CONFIGURATION, *WEIGHTS, *VOCABULARIES, *TOKENIZER_SETTINGS]
-    wanted += [MODULES, *SENTENCE_SETTINGS, MODULE_SETTINGS]
+    wanted += [MODULES, *SENTENCE_SETTINGS, f"*/{CONFIGURATION}"]  # modules may be in any folder
     wanted += [*PICKLES, "pytorch_model-*.bin"] if trust.pickle else []
     wanted += [CODE] if trust.code else []
     try:

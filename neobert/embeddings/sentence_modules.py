@@ -97,6 +97,8 @@ def read_sentence_modules(folder: Path, name: str) -> SentenceModules | None:
     transformer, pooling = (_settings(folder, path) for _, path in modules[:2])
     if modules[0][1]:
         raise ValueError(f"{name} has its encoder in the folder {modules[0][1]}: give --model that folder")
+    if not pooling:
+        raise ValueError(f"{name} has no {modules[1][1]}/config.json, which says how it pools: fetch it again")
     if len(modules) == 3:
         _require(
             name, "Normalize", _settings(folder, modules[2][1]), {"module_input_name": (None, "sentence_embedding")}

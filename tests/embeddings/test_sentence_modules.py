@@ -140,6 +140,11 @@ FIRST = [module("", "Transformer"), module("1_Pooling", "Pooling")]
         ("modules.json", [module("../other", "Transformer"), FIRST[1]], "describes no module"),
         ("modules.json", ["Transformer"], "describes no module"),
         ("modules.json", {}, "holds no JSON array"),
+        (
+            "modules.json",
+            [FIRST[0], module("pooling", "Pooling")],
+            "has no pooling/config.json, which says how it pools",
+        ),
         ("1_Pooling/config.json", {"pooling_mode": "lasttoken"}, "pools by lasttoken"),
         ("1_Pooling/config.json", {"pooling_mode": ["cls", "max"]}, "pools by cls and max"),
         (
