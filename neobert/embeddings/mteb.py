@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import asdict, dataclass
+from errno import ENOSPC
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any, Unpack, cast
 
 import datasets
@@ -105,11 +106,16 @@ def _load_published(task: AbsTask) -> None:
 
     Raises:
         DamagedFile: the folder does not have the data that mteb expects.
+        RunFailed: the temporary folder is full.
     """
     try:
         task.load_data()
     except (DatasetsError, OSError, ValueError) as error:
         folder, reason = task.metadata.dataset["path"], str(error).partition("\n")[0]
+        if getattr(error.__cause__ or error, "errno", None) == ENOSPC or "disk space" in reason:
+            raise RunFailed(
+                f"{task.metadata.name} does not fit into {gettempdir()}: make room, or set TMPDIR to a larger folder"
+            ) from error
         raise DamagedFile(f"{task.metadata.name} in {folder} cannot be read ({reason}): prefetch it again") from error
 
 
