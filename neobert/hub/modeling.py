@@ -1,7 +1,7 @@
 """NeoBERT as a transformers model: the blocks of `neobert.model` behind transformers' attention interface."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -68,16 +68,18 @@ class InterfaceAttention:
     module: nn.Module
     mask: Any
     options: Mapping[str, Any]
-    weights: list[Any] = field(default_factory=list)
+    weights: list[Any] | None = None
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Return attended values; all tensors are (rows, tokens, heads, head size). Append the layer's weights."""
+        """Return attended values; all tensors are (rows, tokens, heads, head size). The layer's weights
+        are appended if there is a list for them."""
         heads_first = (vectors.transpose(1, 2) for vectors in (query, key, value))
         scaling = query.shape[-1] ** -0.5
         attended, weights = self.function(
             self.module, *heads_first, self.mask, dropout=0.0, scaling=scaling, **self.options
         )
-        self.weights.append(weights)
+        if self.weights is not None:
+            self.weights.append(weights)
         return attended
 
 
@@ -303,17 +305,19 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         kwargs.pop("max_seqlen", None)  # follows from cu_seqlens
         positions = self._positions(embeddings, attention_mask, position_ids)
         wants_attentions = self.config.output_attentions if output_attentions is None else output_attentions
+        weights: list[Any] | None = [] if wants_attentions else None
         attention = self._attention(embeddings, attention_mask, position_ids, bool(wants_attentions), kwargs)
+        attention = replace(attention, weights=weights)
         near = None
         if self.local is not None:
             nearby = self._attention(embeddings, attention_mask, position_ids, False, kwargs, self.local.window)
-            near = AttentionPlan(positions, attention=replace(nearby, weights=attention.weights))
+            near = AttentionPlan(positions, attention=replace(nearby, weights=weights))
         states = self._states(embeddings, AttentionPlan(positions, attention=attention), near)
         wants_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         return BaseModelOutput(
             last_hidden_state=states[-1],
             hidden_states=tuple(states) if wants_states else None,
-            attentions=tuple(attention.weights[: len(self.transformer_encoder)]) if wants_attentions else None,
+            attentions=None if weights is None else tuple(weights[: len(self.transformer_encoder)]),
         )
 
     def _states(self, embeddings: Tensor, plan: AttentionPlan, near: AttentionPlan | None) -> list[Tensor]:
