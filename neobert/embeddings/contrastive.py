@@ -274,7 +274,7 @@ class ContrastiveTrainer(Trainer[TextBatch]):
         protocol = self.protocol = self.stage = self.run.protocol
         super().__init__(layout, run_file, process, protocol.optimization, protocol.seed)
         source, max_tokens = run_file.source, self.run.max_tokens
-        self.model, self.tokenizer = base_model(layout, self.run.weights, source, max_tokens)
+        self.model, self.tokenizer = base_model(layout, self.run.weights, source, max_tokens, stop)
         self.sets = prepare_pairs(layout, self.run, open_specified(source), self.tokenizer, stop or StopRequest())
         self.members, self.heldout_members = zip(*(split_heldout(len(pairs)) for pairs in self.sets), strict=True)
         contrast = GradCache(protocol.temperature, summed=protocol.reduction == "sum")
@@ -367,7 +367,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     run = run_file.specification(ContrastiveRun)
     if not all(layout.pairs(run.pairs_id(pairs)).exists() for pairs in run.sets):
         # Encode the pairs before other ranks start, which would wait for them.
-        _, tokenizer = base_model(layout, run.weights, run_file.source, run.max_tokens)
+        _, tokenizer = base_model(layout, run.weights, run_file.source, run.max_tokens, stop)
         prepare_pairs(layout, run, open_specified(run_file.source), tokenizer, stop)
     result = train(layout, run_file, partial(ContrastiveTrainer, layout, stop=stop), claim, stop)
     totals, metrics = result.totals, merge_metrics(layout.root / run.folder)

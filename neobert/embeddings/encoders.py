@@ -21,6 +21,7 @@ from neobert.model.build import build_encoder
 from neobert.model.encoder import Encoder
 from neobert.model.heads import encoder_part, mean_over_tokens
 from neobert.model.positions import Positions
+from neobert.processes import StopRequest
 from neobert.recipe import EmbeddingPrecision, Precision
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, read_run_file
@@ -351,12 +352,16 @@ class NamedEncoder:
 
 
 def base_model(
-    layout: Layout, weights: str, source: SourceSpecification, context: int | None
+    layout: Layout,
+    weights: str,
+    source: SourceSpecification,
+    context: int | None,
+    stop: StopRequest | None = None,
 ) -> tuple[EmbeddingModel, Framing]:
     """Return the model that contrastive fine-tuning trains, and its tokenizer.
 
     For a pre-training run `weights`, this is the run's encoder with initial weights, and its tokenizer from `source`.
-    For an external model `weights`, the published parameters are loaded.
+    For an external model `weights`, the published parameters are loaded. A `stop` ends the training of a tokenizer.
 
     Raises:
         MissingData, DamagedFile: files are missing, or do not match the id.
@@ -365,7 +370,7 @@ def base_model(
     if weights.startswith(EXTERNAL_PREFIX):
         return _external_model(read_model_file(layout, weights), context)
     run = read_run_file(layout.pretraining(weights)).specification(PretrainingRun)
-    tokenizer = text_tokenizer(layout, run, open_specified(source))
+    tokenizer = text_tokenizer(layout, run, open_specified(source), stop)
     return PackedEncoder(build_encoder(run.recipe.model, run.context)), tokenizer
 
 

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +118,8 @@ def _check_columns(task: Task, where: str, examples: Examples) -> None:
 def _labels(task: Task, where: str, labels: Sequence[Any]) -> Array:
     allowed = "a finite number" if task.is_regression else f"one of {', '.join(map(str, range(task.labels)))}"
     for row, label in enumerate(labels):
-        is_number = label is not None and not isinstance(label, str)
-        if not is_number or not (np.isfinite(label) if task.is_regression else label in range(task.labels)):
+        is_number = isinstance(label, Real | np.bool_)
+        if not is_number or not (math.isfinite(label) if task.is_regression else label in range(task.labels)):
             raise ValueError(f"{where}, row {row}: label {label!r} is not {allowed}")
     return np.asarray(labels, dtype=np.float32 if task.is_regression else np.int64)
 

@@ -52,22 +52,22 @@ class StudyModel:
     layout: ExampleLayout
 
 
-def load_model(layout: Layout, study: GlueStudy) -> StudyModel:
-    """Load the model of a study.
+def load_model(layout: Layout, study: GlueStudy, stop: StopRequest | None = None) -> StudyModel:
+    """Load the model of a study; a `stop` also ends the training of its tokenizer.
 
     Raises:
         MissingData, DamagedFile: its files are missing, or differ from those that the study names.
     """
-    return _load_external(layout, study) if study.is_external else _load_own(layout, study)
+    return _load_external(layout, study) if study.is_external else _load_own(layout, study, stop)
 
 
-def _load_own(layout: Layout, study: GlueStudy) -> StudyModel:
+def _load_own(layout: Layout, study: GlueStudy, stop: StopRequest | None) -> StudyModel:
     run = read_run_file(layout.pretraining(study.weights)).specification(PretrainingRun)
     labels = task_named(study.task).labels
     return StudyModel(
         classifier=build_classifier(run.recipe.model, run.context, labels, study.protocol.dropout),
         weights=lambda: encoder_part(last_checkpoint(layout, study.weights).weights()),
-        tokenizer=lambda source: text_tokenizer(layout, run, source),
+        tokenizer=lambda source: text_tokenizer(layout, run, source, stop),
         layout=PackedLayout(),
     )
 
@@ -94,7 +94,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
         return
     trial = next(trial for trial in study.trials(layout) if trial.id == part.id)
     started = time.perf_counter()
-    tuner = _fine_tuner(layout, study.task, study.id)
+    tuner = _fine_tuner(layout, study.task, study.id, stop)
     outcome = tuner.run(trial.point, study.seed, stop)
     predictions = io.BytesIO()
     np.savez_compressed(predictions, allow_pickle=False, **outcome.predictions)
@@ -153,13 +153,13 @@ def _record(run_file: RunFile, trial: Trial, outcome: Outcome) -> dict[str, Any]
 
 
 @lru_cache(maxsize=1)
-def _fine_tuner(layout: Layout, task_name: str, study_id: str) -> FineTuner:
+def _fine_tuner(layout: Layout, task_name: str, study_id: str, stop: StopRequest) -> FineTuner:
     """Build the fine-tuner of a study, once per process and for all of its points."""
     run_file = read_checked_run_file(layout.study(task_name, study_id))
     study = run_file.specification(GlueStudy)
-    model = load_model(layout, study)
+    model = load_model(layout, study, stop)
     start = _starting_weights(layout, study, model)
-    encoded = _encoded_task(layout, run_file, model)
+    encoded = _encoded_task(layout, run_file, model, stop)
     choose_kernels(run_file.execution.deterministic)
     left = tuple(trial.point for trial in study.trials(layout) if not trial.is_done)
     compiling = Compiling(run_file.execution.compile, left)
@@ -176,10 +176,11 @@ def _starting_weights(layout: Layout, study: GlueStudy, model: StudyModel) -> We
     return encoder_part(weights) if study.protocol.transferred == "encoder" else all_but_classifier(weights)
 
 
-def _encoded_task(layout: Layout, run_file: RunFile, model: StudyModel) -> EncodedTask:
+def _encoded_task(layout: Layout, run_file: RunFile, model: StudyModel, stop: StopRequest) -> EncodedTask:
     """Load the encoded task from disk, or encode it; a damaged file is replaced."""
     study = run_file.specification(GlueStudy)
     path, task = study.encoded_task(layout), task_named(study.task)
+    what = f"the tokens of {task.title}"
 
     def make(damage: DamagedFile | None, claim: Claim) -> None:
         if damage is not None:
@@ -188,9 +189,10 @@ def _encoded_task(layout: Layout, run_file: RunFile, model: StudyModel) -> Encod
         require_origin(name, study.task_origin, source.task_origin(study.task))
         splits = {split: source.task_examples(study.task, split) for split in task.splits}
         require_origin(name, study.task_origin, source.task_origin(study.task))
-        encoded = encode_task(task, splits, model.tokenizer(source), study.protocol.max_tokens)
+        tokenizer, most = model.tokenizer(source), study.protocol.max_tokens
+        encoded = stop.outlive(lambda: encode_task(task, splits, tokenizer, most), what)
         claim.check()
         save_encoded(path, encoded)
 
     claims = layout.claims(f"encoded-{path.stem}")
-    return prepare_once(claims, f"the tokens of {task.title}", StopRequest(), lambda: load_encoded(path), make)
+    return prepare_once(claims, what, stop, lambda: load_encoded(path), make)

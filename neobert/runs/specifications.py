@@ -219,6 +219,8 @@ class GlueStudy(Work):
     def encoded_task(self, layout: Layout) -> Path:
         """Return the path of the task in token ids. Studies with the same task, tokenizer and length share it."""
         decides = {"task": self.task_origin, "tokenizer": self.tokenizer_origin, "max_tokens": self.protocol.max_tokens}
+        if NUMERICS["tokenization"] > 2:  # files of version 2 are named without it
+            decides["tokenization"] = NUMERICS["tokenization"]
         return layout.root / "data" / "glue" / f"{self.task}-{identity(decides)}.safetensors"
 
     @cached_property

@@ -1,5 +1,9 @@
 """A task as token ids: framed once, checked once, the same after storing, and never damaged without notice."""
 
+import time
+from decimal import Decimal
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +14,14 @@ from neobert.data.synthetic import task_examples
 from neobert.data.tokenizers import Framed, train_wordpiece
 from neobert.errors import DamagedFile, MissingData
 from neobert.glue.encoding import EncodedSplit, EncodedTask, encode_task, load_encoded, permutation, save_encoded
+from neobert.glue.study import _encoded_task
 from neobert.glue.tasks import TASKS
+from neobert.identity import NUMERICS
+from neobert.processes import Stopped, StopRequest
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import read_run_file
+from tests.glue.glue_worlds import study_of
+from tests.support.tiny_runs import WORLD, write_tiny_run
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +134,7 @@ GOOD = {"sentence1": ["one", "two"], "sentence2": ["three", "four"], "label": [0
         ("mrpc", {"label": [0, None]}, "row 1: label None"),
         ("mrpc", {"label": [0.5, 1]}, "row 0: label 0.5"),
         ("mrpc", {"label": ["0", "1"]}, "row 0: label '0'"),
+        ("stsb", {"label": [0.5, Decimal("1.5")]}, r"row 1: label Decimal\('1.5'\) is not a finite number"),
         ("stsb", {"label": [0.5, float("nan")]}, "STS-B train, row 1: label nan is not a finite number"),
         ("mrpc", {"sentence2": ["three", None]}, "row 1: 'sentence2' is None, not a text"),
         ("mrpc", {"sentence2": ["three"]}, "column 'sentence2' has 1 rows, but 'label' has 2"),
@@ -135,6 +147,23 @@ def test_bad_columns_are_refused_with_the_place(tokenizer, task, change, message
     columns = {name: values for name, values in (GOOD | change).items() if values is not None}
     with pytest.raises(ValueError, match=message):
         encode_task(TASKS[task], {"train": columns, "validation": GOOD}, tokenizer, 32)
+
+
+def test_a_stop_ends_the_encoding_and_leaves_no_file(tmp_path, tokenizer, monkeypatch):
+    layout, stop = Layout(tmp_path), StopRequest()
+    study = study_of(task_origin=WORLD.task_origin("cola"))
+    run_file = read_run_file(write_tiny_run(tmp_path, study))
+    monkeypatch.setattr("neobert.glue.study.encode_task", lambda *_: stop.request() or time.sleep(60))
+    with pytest.raises(Stopped, match="asked to stop while waiting for the tokens of CoLA"):
+        _encoded_task(layout, run_file, SimpleNamespace(tokenizer=lambda source: tokenizer), stop)
+    assert not study.encoded_task(layout).exists()
+
+
+def test_tokens_of_a_later_tokenization_have_another_file(tmp_path, monkeypatch):
+    layout = Layout(tmp_path)
+    assert study_of().encoded_task(layout).name == "cola-ea6de8000f66.safetensors", "files that are there stay in use"
+    monkeypatch.setitem(NUMERICS, "tokenization", 3)
+    assert study_of().encoded_task(layout).name != "cola-ea6de8000f66.safetensors"
 
 
 def test_a_missing_split_is_named(tokenizer):

@@ -14,6 +14,7 @@ from ablations.scales import synthetic_documents
 from neobert.data.sources import open_source
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.study import _fine_tuner
+from neobert.processes import StopRequest
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import GlueStudy
 from neobert.training import checkpoints
@@ -25,7 +26,7 @@ def score_from_random_weights(layout: Layout, study: GlueStudy) -> float:
     """Best of the same grid from the untrained weights of step 0."""
     untrained = checkpoints.load(layout.pretraining(study.weights) / "checkpoints", 0).weights()
     start = {name: tensor for name, tensor in untrained.items() if name.startswith("model.")}
-    prepared = _fine_tuner(layout, study.task, study.id)
+    prepared = _fine_tuner(layout, study.task, study.id, StopRequest())
     tuner = FineTuner(prepared.classifier, start, prepared.encoded, study.protocol, torch.device("cpu"))
     return max(tuner.run(point, study.seed).score or 0.0 for point in study.points)
 
