@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import AutoTokenizer
 
 from neobert.export.checkpoint import (
     PretrainedCheckpoint,
@@ -14,6 +15,7 @@ from neobert.export.checkpoint import (
     flat_states,
     probes,
     require_close,
+    require_equal_tokens,
     require_packages,
 )
 from neobert.export.huggingface import masked_language_model, transformers_tokenizer
@@ -60,13 +62,14 @@ def write_onnx(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, floa
 
     Raises:
         ValueError: onnx, onnxscript or onnxruntime is not installed.
-        ParityOff: a graph's outputs differ from the run's by more than 1e-4.
+        ParityOff: token ids differ from the run's, or a graph's outputs by more than 1e-4.
     """
     model = masked_language_model(checkpoint)
-    write_graph(Logits(model), folder / LANGUAGE_MODEL)
-    write_graph(Embedding(model.model), folder / EMBEDDING)
     model.config.save_pretrained(folder)
     transformers_tokenizer(checkpoint.tokenizer, checkpoint.run.context).save_pretrained(folder)
+    require_equal_tokens(AutoTokenizer.from_pretrained(folder), checkpoint)
+    write_graph(Logits(model), folder / LANGUAGE_MODEL)
+    write_graph(Embedding(model.model), folder / EMBEDDING)
     documents, token_ids, mask = probes(checkpoint.run)
     token = mask.bool()
     (logits,) = run_graph(folder / LANGUAGE_MODEL, token_ids, mask)

@@ -18,6 +18,7 @@ from ablations.ladder import M10
 from ablations.scales import scaled
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT_RUN_FAILED, ParityOff
 from neobert.export import huggingface, publishing
+from neobert.export import onnx as onnx_export
 from neobert.export.__main__ import main
 from neobert.export.card import glue_scores
 from neobert.export.onnx import OPSET
@@ -290,8 +291,12 @@ def test_what_cannot_be_exported_ends_with_a_sentence_and_its_code(
     assert said in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("damage", ["weights", "function", "tokenizer"])
-def test_an_export_that_differs_is_never_published(trained: Path, tmp_path: Path, monkeypatch, capsys, damage) -> None:
+@pytest.mark.parametrize(
+    ("target", "damage"), [("hf", "weights"), ("hf", "function"), ("hf", "tokenizer"), ("onnx", "tokenizer")]
+)
+def test_an_export_that_differs_is_never_published(
+    target: str, damage: str, trained: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
     original = huggingface.masked_language_model
 
     def other_weights(checkpoint):
@@ -315,12 +320,13 @@ def test_an_export_that_differs_is_never_published(trained: Path, tmp_path: Path
             made.backend_tokenizer.post_processor = None
             return made
 
-        monkeypatch.setattr(huggingface, "transformers_tokenizer", unframed)
+        for module in (huggingface, onnx_export):
+            monkeypatch.setattr(module, "transformers_tokenizer", unframed)
     else:
         monkeypatch.setattr(
             huggingface, "masked_language_model", other_weights if damage == "weights" else other_network
         )
-    assert main([str(trained), "--to", "hf", "--out", str(tmp_path / "out")]) == EXIT_OFF
+    assert main([str(trained), "--to", target, "--out", str(tmp_path / "out")]) == EXIT_OFF
     said = capsys.readouterr().err
     assert {"weights": "tensor decoder.bias", "function": "differs from the run by", "tokenizer": "reads"}[
         damage
