@@ -22,7 +22,7 @@ from neobert.model.encoder import Encoder
 from neobert.model.heads import encoder_part, mean_over_tokens
 from neobert.model.positions import Positions
 from neobert.processes import StopRequest
-from neobert.recipe import EmbeddingPrecision, Precision
+from neobert.recipe import EmbeddingPrecision
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, read_run_file
 from neobert.runs.specifications import EXTERNAL_PREFIX, PretrainingRun
@@ -208,11 +208,6 @@ class TextCounts:
         return TextCounts(*(own + more for own, more in zip(astuple(self), astuple(other), strict=True)))
 
 
-def default_precision(device: torch.device) -> Precision:
-    """Return bf16 for a GPU and fp32 for a CPU."""
-    return "bf16" if device.type == "cuda" else "fp32"
-
-
 class TextEncoder:
     """Encodes texts into vectors; texts are cut to `context` tokens, specials included (None: no limit).
 
@@ -387,7 +382,7 @@ def load_encoder(
     layout: Layout,
     weights: str,
     device: torch.device,
-    precision: EmbeddingPrecision | None = None,
+    precision: EmbeddingPrecision = "fp32",
     max_tokens: int | None = None,
     *,
     step: int | None = None,
@@ -402,7 +397,6 @@ def load_encoder(
         DamagedFile: the checkpoint is damaged, or the external model has changed.
         ValueError: transformers cannot load the model, or its modules are not supported.
     """
-    precision = precision or default_precision(device)
     if weights.startswith(EXTERNAL_PREFIX):
         described = read_model_file(layout, weights)
         modules = read_sentence_modules(Path(described.folder), described.name)

@@ -124,15 +124,15 @@ def _labels(task: Task, where: str, labels: Sequence[Any]) -> Array:
     return np.asarray(labels, dtype=np.float32 if task.is_regression else np.int64)
 
 
-def save_encoded(path: Path, encoded: EncodedTask) -> bool:
-    """Publish an encoded task as one safetensors file; return False if another process was faster."""
+def save_encoded(path: Path, encoded: EncodedTask) -> None:
+    """Publish an encoded task as one safetensors file, unless another process was faster."""
     arrays = {
         f"{split}/{part}": np.ascontiguousarray(array)
         for split, content in encoded.splits.items()
         for part, array in vars(content).items()
     }
     header = {"task": encoded.task.name, "sha256": _digest(arrays)}
-    return publish_once(path, save(arrays, metadata={"encoded_task": json.dumps(header)}))
+    publish_once(path, save(arrays, metadata={"encoded_task": json.dumps(header)}))
 
 
 def load_encoded(path: Path) -> EncodedTask:

@@ -185,13 +185,10 @@ def test_a_kill_at_any_moment_leaves_no_result_or_a_whole_one(tmp_path: Path) ->
         assert json.loads(kept.read_bytes())["scores"]["test"][0]["main_score"] == after.score
 
 
-@pytest.mark.parametrize(
-    ("value", "said"), [(1, "gives the score nan, which is none of"), (np.nan, "no finite vectors")]
-)
-def test_no_score_that_is_no_number_is_kept(tmp_path: Path, value: float, said: str) -> None:
-    """Of an encoder that has collapsed, and of one that is broken."""
-    encoder = RandomVectors(lambda text: np.full(96, value, np.float32))
-    with pytest.raises(RunFailed, match=said):
+def test_no_score_that_is_no_number_is_kept(tmp_path: Path) -> None:
+    """Of an encoder that has collapsed."""
+    encoder = RandomVectors(lambda text: np.full(96, 1, np.float32))
+    with pytest.raises(RunFailed, match="gives the score nan, which is none of"):
         measure_task(named(encoder), SIMILARITY, WORLD, tmp_path)
     assert not list(tmp_path.rglob("*.json"))
 

@@ -122,7 +122,6 @@ def test_an_undefined_score_is_worse_than_any_number_and_better_than_none_at_all
         ({"validation": np.zeros((2, 2))}, {"validation": np.zeros(3, int)}, "do not fit 3 labels"),
         ({"validation": np.zeros((2, 3))}, {"validation": np.zeros(2, int)}, "do not fit"),
         ({"validation": np.zeros((0, 2))}, {"validation": np.zeros(0, int)}, "do not fit 0 labels"),
-        ({"validation": np.array([[0, np.nan]])}, {"validation": np.zeros(1, int)}, "not finite"),
     ],
 )
 def test_predictions_that_do_not_fit_are_refused(predictions, labels, message):
