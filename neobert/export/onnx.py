@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer
 
 from neobert.export.checkpoint import (
     PretrainedCheckpoint,
@@ -66,8 +65,9 @@ def write_onnx(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, floa
     """
     model = masked_language_model(checkpoint)
     model.config.save_pretrained(folder)
-    transformers_tokenizer(checkpoint.tokenizer, checkpoint.run.context).save_pretrained(folder)
-    require_equal_tokens(AutoTokenizer.from_pretrained(folder), checkpoint)
+    tokenizer = transformers_tokenizer(checkpoint.tokenizer, checkpoint.run.context)
+    tokenizer.save_pretrained(folder)
+    require_equal_tokens(type(tokenizer).from_pretrained(folder), checkpoint)
     write_graph(Logits(model), folder / LANGUAGE_MODEL)
     write_graph(Embedding(model.model), folder / EMBEDDING)
     documents, token_ids, mask = probes(checkpoint.run)
