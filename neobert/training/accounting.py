@@ -131,6 +131,7 @@ def matmul_ceiling(device: torch.device, precision: PretrainingPrecision) -> flo
 
 @cache
 def _measure_ceiling(device: torch.device, precision: PretrainingPrecision, threads: int) -> float:
+    _seconds(*torch.ones(3, 16, 16, device=device, dtype=DTYPES[precision]))  # the first one loads a GPU's libraries
     deadline, best = time.perf_counter() + BUDGET_SECONDS, 0.0
     for size in SIZES[device.type]:
         work = 2.0 * size**3

@@ -17,6 +17,7 @@ from ablations.scales import execution_at
 from neobert.files import read_lines
 from neobert.model.size import datasheet_peak, training_flops_per_token
 from neobert.runs.specifications import PretrainingRun
+from neobert.training import accounting
 from neobert.training.accounting import Totals, datasheet_ceiling, matmul_ceiling, mean_phase_seconds
 from neobert.training.distributed import Process
 from tests.support.tiny_runs import (
@@ -143,6 +144,21 @@ def test_the_ceiling_is_measured_once_and_takes_no_random_number() -> None:
     assert ceiling > 1e8 and matmul_ceiling(CPU, "fp32") == ceiling
     assert torch.equal(torch.get_rng_state(), state)
     assert datasheet_ceiling(CPU, "bf16") is None
+
+
+def test_a_slow_first_product_does_not_end_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one of a process loads a GPU's libraries for seconds."""
+    clock, sizes = [0.0], list[int]()
+
+    def product(left: torch.Tensor, right: torch.Tensor, out: object = None) -> torch.Tensor:
+        clock[0] += 1e-6 if sizes else 10
+        sizes.append(len(left))
+        return right
+
+    monkeypatch.setattr(torch, "mm", product)
+    monkeypatch.setattr(accounting.time, "perf_counter", lambda: clock[0])
+    accounting._measure_ceiling.__wrapped__(CPU, "fp32", 1)
+    assert max(sizes) == max(accounting.SIZES["cpu"])
 
 
 @pytest.mark.parametrize(
