@@ -1,7 +1,7 @@
 """Tell whether what is said of GPUs holds on this one: checks that judge themselves, each in a process of its own.
 
 examples:
-  python -m benchmarks.acceptance                  # on a GPU, ten minutes; the same command goes on after a break
+  python -m benchmarks.acceptance                  # on a GPU; the same command goes on after a break
   python -m benchmarks.acceptance step speed       # some of the checks
   python -m benchmarks.acceptance speed --again    # judged already, but once more
   python -m benchmarks.acceptance --rehearse       # tiny, on a CPU: tries the checks, says nothing about GPUs
@@ -30,7 +30,7 @@ from benchmarks.measuring import FOLDER, Result, describe_machine, describe_vers
 from neobert.command_line import count, guarded, parser_from, refuse_no_folder
 from neobert.errors import EXIT_DONE, EXIT_OFF, EXIT_RUN_FAILED, MissingData, did_you_mean
 from neobert.files import json_bytes, read_json, replace_file
-from neobert.processes import REPOSITORY, end_with_parent, start_child, thread_variables, without_place
+from neobert.processes import end_with_parent, start_child, without_place, worker_environment
 
 if TYPE_CHECKING:
     from benchmarks.acceptance.checks import Check
@@ -48,7 +48,9 @@ CHECKS = {
 RANK_CHECKS = {name: f"benchmarks.acceptance.worker_checks:{name.upper()}" for name in ("ranks", "zero", "scaling")}
 """Checks that need two GPUs."""
 
-LIMIT_SECONDS = 180
+LIMIT_SECONDS = 600
+"""Compiling 28 layers is estimated at two minutes, and most checks of steps compile twice."""
+
 STDERR = 2
 """File descriptor for the output of checks, so that stdout is reserved for `--json`."""
 
@@ -166,10 +168,9 @@ def command_of(name: str, rehearse: bool, into: Path) -> list[str]:
 
 def environment_of(rehearse: bool) -> Mapping[str, str]:
     """Return the environment of a check: this copy of the code, and in a rehearsal one thread and no GPU."""
-    known = os.environ.get("PYTHONPATH")
-    path = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), *([known] if known else [])])}
-    on_cpu = {"CUDA_VISIBLE_DEVICES": "", **thread_variables(1)} if rehearse else {}
-    return without_place(os.environ) | path | on_cpu
+    if rehearse:
+        return worker_environment(1) | {"CUDA_VISIBLE_DEVICES": ""}
+    return without_place(os.environ) | {"PYTHONPATH": worker_environment(1)["PYTHONPATH"]}
 
 
 def describe_end(code: int) -> str:

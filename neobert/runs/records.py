@@ -65,7 +65,8 @@ def code_state() -> dict[str, Any]:
     if snapshot.is_file():
         known = read_json(snapshot)
         return {"commit": known["commit"], "dirty": known["dirty"], "snapshot": known["id"]}
-    status = _git("status", "--porcelain")
+    # Results of benchmarks are written between runs, and are not code.
+    status = _git("status", "--porcelain", "--", ":/", ":(top,exclude)benchmarks/results")
     return {"commit": _git("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
 
 

@@ -4,20 +4,27 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from pkgutil import resolve_name
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
-import torch
+from torch.autograd import DeviceType
 
 from benchmarks.acceptance import __main__ as acceptance
+from benchmarks.acceptance import checks
 from benchmarks.acceptance.__main__ import CHECKS, RANK_CHECKS, describe, judge, main
-from benchmarks.acceptance.checks import Check
+from benchmarks.acceptance.checks import CPU, Check, fitting_tokens
+from benchmarks.contenders import neobert_recipe
 from benchmarks.measuring import Goal, Result
-from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT_RUN_FAILED
+from benchmarks.pretraining import TOKENS_PER_STEP
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT_RUN_FAILED, MissingData
 from neobert.files import json_bytes, read_json
 from neobert.processes import REPOSITORY
+from tests.support.tree_copy import fresh_clone, shell
 
 FOUND: dict[str, list[dict[str, Any]]] = {
     "group": [
@@ -93,8 +100,6 @@ def test_every_check_has_goals_of_its_own() -> None:
 
 
 def test_without_a_gpu_nothing_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU here")
     assert main(["--folder", str(tmp_path)]) == EXIT_MISSING
     (said,) = capsys.readouterr().err.splitlines()
     assert "there is no GPU here" in said and "--rehearse" in said
@@ -206,6 +211,17 @@ def test_a_falsified_claim_is_told_again_without_measuring_it_again(tmp_path: Pa
     assert [rehearse(tmp_path, "group") for _ in range(2)] == [EXIT_OFF, EXIT_OFF] and runs == ["group"]
 
 
+def test_results_of_benchmarks_are_no_change_of_the_code_and_an_edit_is(tmp_path: Path) -> None:
+    """In a git clone: the second call of the command sees the result file of the first."""
+    tree = fresh_clone(tmp_path / "clone")
+    commit = "git init --quiet && git add . && git -c user.name=a -c user.email=a@b commit --quiet --message a"
+    asked = ".venv/bin/python -c 'from benchmarks.measuring import describe_versions as v; print(v()[\"commit\"][-1])'"
+    written = "mkdir -p benchmarks/results/acceptance && touch benchmarks/results/acceptance/a-gpu.json"
+    answer = shell(tree, f"{commit}\n{written}\n{asked}\necho >> neobert/hub/__init__.py\n{asked}")
+    before, after = answer.stdout.split()
+    assert before != "+" == after, answer.stderr
+
+
 def test_results_of_other_versions_are_not_mixed(
     tmp_path: Path, found: Finding, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,3 +232,32 @@ def test_results_of_other_versions_are_not_mixed(
     assert rehearse(tmp_path, "contrastive") == EXIT_DONE
     result = read_json(tmp_path / "rehearsal.json")
     assert set(result["checks"]) == {"contrastive"} and result["versions"] == {"commit": "another"}
+
+
+@pytest.mark.parametrize(("gigabytes", "part"), [(84, 1), (48, 2), (42, 4), (24, 8)])
+def test_a_step_has_as_many_rows_as_fit_into_the_gpu(gigabytes: int, part: int) -> None:
+    recipe = neobert_recipe("bf16")
+    assert fitting_tokens(recipe, gigabytes * 10**9) == TOKENS_PER_STEP // part
+    with pytest.raises(MissingData, match="take a GPU with more memory"):
+        fitting_tokens(recipe, 6 * 10**9)
+
+
+def test_the_time_of_a_kernel_counts_once_and_not_again_in_the_region_around_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events = [
+        SimpleNamespace(key=key, device_type=DeviceType.CPU, is_user_annotation=region, self_cpu_time_total=3)
+        for key, region in (("mm", False), ("cos", False), ("forward", True))
+    ]
+    seen = MagicMock()
+    seen.return_value.__enter__.return_value.key_averages.return_value = events
+    monkeypatch.setattr(checks, "profile", seen)
+    found = next(checks.profile_step(MagicMock(device=CPU)))
+    assert found.figures == {"share of the time": {"mm": 0.5, "cos": 0.5}}
+
+
+def test_an_epoch_of_updates_is_timed_without_its_evaluation() -> None:
+    seen: list[int] = []
+    tuner = MagicMock(device=CPU, _batches=lambda size, seed: count(), _update=lambda _, batch: seen.append(batch))
+    assert checks.seconds_of_updates(tuner, MagicMock()) > 0
+    assert seen == [*range(checks.FINE_TUNED_UPDATES)] and not tuner.evaluations.called and not tuner._evaluate.called
