@@ -46,6 +46,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="write golden files anew, and run no other test")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Every test but those of `-m gpu` takes the CPU, as on the machines where the others were written."""
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--write-golden"):
         writers = [item for item in items if "write_golden" in getattr(item, "fixturenames", ())]

@@ -1,6 +1,7 @@
 """The acceptance command: a rehearsal of all checks on a CPU, and how claims are judged, told and taken up again."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -100,6 +101,7 @@ def test_every_check_has_goals_of_its_own() -> None:
 
 
 def test_without_a_gpu_nothing_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "", "tests take no GPU where there is one"
     assert main(["--folder", str(tmp_path)]) == EXIT_MISSING
     (said,) = capsys.readouterr().err.splitlines()
     assert "there is no GPU here" in said and "--rehearse" in said
