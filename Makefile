@@ -51,9 +51,9 @@ drills: environment
 	$(BIN)/python -m pip install --quiet --no-deps --target .venv/triton --upgrade 'triton>=3.8,<3.9'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m drill
 
-## measurements side by side; results and table in benchmarks/. DATA=folder adds those on real data
+## measurements side by side; results and table in benchmarks/. DATA=folder has texts and tasks for two of them
 bench: environment
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,export]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks $(if $(DATA),--data $(DATA))
 
 ## formatter, linter, type checker

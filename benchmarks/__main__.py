@@ -9,11 +9,12 @@ python -m benchmarks table                  the table alone
 import argparse
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pkgutil import resolve_name
 from typing import Any
 
-from benchmarks.measuring import README, Benchmark, between_markers, read_results
+from benchmarks.measuring import FOLDER, README, Benchmark, between_markers, read_results
 from neobert.files import replace_file
 
 BENCHMARKS = {
@@ -49,12 +50,14 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--data", help=f"data folder for {' and '.join(TAKE_DATA)} (default: synthetic data)")
     options = parser.parse_args(arguments)
-    failed = []
+    failed, started = [], time.time()
     for name in BENCHMARKS:
         data = ["--data", options.data] if options.data and name in TAKE_DATA else []
         if subprocess.run([sys.executable, "-m", "benchmarks", name, *data], check=False).returncode:
             failed.append(name)
     write_table()
+    if kept := [path.stem for path in sorted(FOLDER.glob("*.json")) if path.stat().st_mtime < started]:
+        print(f"not measured here, so the results on record stay: {', '.join(kept)}", file=sys.stderr)
     print(f"failed: {', '.join(failed)}" if failed else "all ran", file=sys.stderr)
     return bool(failed)
 

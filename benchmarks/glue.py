@@ -24,7 +24,7 @@ from benchmarks.trainer_peer import TrainerJob
 from neobert.command_line import count
 from neobert.data.preparation import open_specified, specify
 from neobert.export.publishing import export
-from neobert.processes import worker_environment
+from neobert.processes import visible_gpus, worker_environment
 from neobert.recipe import Point
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
@@ -39,7 +39,6 @@ TASKS = ("cola", "mrpc")
 POINTS = tuple(Point(batch_size=size, learning_rate=3e-4, weight_decay=1e-2) for size in (4, 8))
 EPOCHS = 3
 OURS, THEIRS = "one worker", "Trainer, one process a point"
-ON_CPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def measure(options: argparse.Namespace) -> Iterator[Result]:
@@ -49,7 +48,8 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
         on_cpu = device == "cpu"
         with tempfile.TemporaryDirectory() as folder:
             contest = Contest.prepare(Path(folder), options.data, options.train_examples)
-            figures = contest.measure(options.repetitions, ON_CPU if on_cpu else {})
+            visible = "" if on_cpu else visible_gpus()[0]  # Trainer would split a batch over several GPUs
+            figures = contest.measure(options.repetitions, {"CUDA_VISIBLE_DEVICES": visible})
         ratio = figures["points an hour, ratio"]["processor" if on_cpu else "wall"]
         yield Result(NAME if on_cpu else f"{NAME}_gpu", ratio, figures)
 

@@ -37,12 +37,14 @@ from neobert.command_line import count
 from neobert.data.preparation import open_specified, tokenized_corpus
 from neobert.files import read_lines
 from neobert.model.attention import is_flash_attn_available
-from neobert.model.size import PEAK_FLOPS_PER_SECOND, parameter_count, training_flops_per_token
+from neobert.model.size import parameter_count, training_flops_per_token
 from neobert.processes import available_cores, worker_environment
 from neobert.recipe import Precision, Pretraining, Subset
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
 from neobert.runs.specifications import PretrainingRun
+from neobert.training.accounting import datasheet_ceiling
+from neobert.training.distributed import default_device
 
 Measured = tuple[float | None, dict[str, Any]]
 """A ratio (None if not measured) and its figures."""
@@ -136,7 +138,6 @@ PRETRAINING = Benchmark(
 
 # NeoBERT's own shape on one GPU, compared with ModernBERT.
 
-PEAK_FLOPS = PEAK_FLOPS_PER_SECOND["H200"]
 TOKENS_PER_STEP = 1 << 16
 PEER_TOKENS_PER_STEP = 1 << 15
 """Small enough that the peers' padded rows, with about twice as many slots, also fit on the GPU."""
@@ -163,7 +164,8 @@ def gpu_setting(recipe: Pretraining, context: int, tokens_per_step: int, device:
 def measure_own_speed(setting: Setting, rounds: int, steps: int, goal: int) -> Measured:
     """Return the speed of our fastest contender / `goal` (None if none runs), and the figures.
 
-    The figures include the model FLOPs utilisation (Chowdhery et al. 2022, appendix B).
+    The figures include the model FLOPs utilisation (Chowdhery et al. 2022, appendix B), None for a GPU without a known
+    peak.
     """
     found = race(setting.contenders(("bf16",), {}), rounds=rounds, steps=steps)
     fastest = found.fastest(in_all_modes(OURS, "bf16"))
@@ -171,11 +173,12 @@ def measure_own_speed(setting: Setting, rounds: int, steps: int, goal: int) -> M
         return None, found.figures()
     speed = found.tokens_per_second(fastest)
     flops = training_flops_per_token(setting.recipe.model, setting.documents.attended_tokens, NEOBERT_MASKING.rate)
+    peak = datasheet_ceiling(setting.device, "bf16")
     best = {
         "contender": fastest,
         "real tokens per second": round(speed),
         "operations per token": flops,
-        "model flops utilisation": round(speed * flops / PEAK_FLOPS, 4),
+        "model flops utilisation": peak and round(speed * flops / peak, 4),
     }
     return speed / goal, {"fastest": best, "setting": setting.figures([])} | found.figures()
 
@@ -196,7 +199,7 @@ def measure_gpu(options: argparse.Namespace) -> Iterator[Result]:
     if not torch.cuda.is_available():
         print("not measured: there is no GPU here")
         return
-    device, recipe = torch.device("cuda"), neobert_recipe("bf16")
+    device, recipe = default_device(), neobert_recipe("bf16")
     with compiling_anew():
         for context, goal in OWN_SPEED_GOALS.items():
             setting = gpu_setting(recipe, context, TOKENS_PER_STEP, device)

@@ -30,7 +30,7 @@ from neobert.data.batches import Batch
 from neobert.errors import EXIT_DONE
 from neobert.files import json_bytes, read_json, replace_file
 from neobert.model.build import build_masked_language_model
-from neobert.model.size import PEAK_FLOPS_PER_SECOND
+from neobert.model.size import PEAK_FLOPS_PER_SECOND, datasheet_peak
 from neobert.recipe import Pretraining, PretrainingPrecision
 from neobert.training.engine import autocast
 from neobert.training.pretraining import summed_loss
@@ -264,8 +264,10 @@ def read_counts() -> list[StepCounts]:
 
 def expected_speed(gpu_name: str, mode: Mode) -> float | None:
     """Return the predicted real tokens per second in bf16 at a context of 1,024 for the GPU with the driver's name
-    `gpu_name`, or None for an unknown GPU."""
+    `gpu_name`, or None for an unknown GPU or a slower form of it."""
     words = set(re.split(r"[\s-]+", gpu_name))
+    if datasheet_peak(gpu_name) is None or words & {"40GB", "PCIE"}:  # A100s with the same peak and slower memory
+        return None
     steps = {(step.precision, step.mode, step.context): step for step in read_counts()}
     step = steps["bf16", mode, CONTEXTS[0]]
     return next((step.tokens_per_second(gpu) for gpu in RATES if gpu in words), None)
@@ -289,13 +291,13 @@ def compute(options: argparse.Namespace) -> int:
     """Count the steps or read the stored counts, and print them.
 
     Raises:
-        ValueError: a step has no room for a row of the longest context, or `--write` is not for NeoBERT's own step.
+        ValueError: a step has no room for a row of the longest context, or what is kept is not of that step.
         MissingData: no GPU can be pretended here.
     """
     if options.slots < max(CONTEXTS):
         raise ValueError(f"--slots {options.slots} hold no row of {max(CONTEXTS)} tokens: give more")
-    if options.write and (options.layers, options.slots) != (LAYERS, TOKENS_PER_STEP):
-        raise ValueError("--write keeps NeoBERT's own step: leave out --layers and --slots")
+    if (options.write or options.table) and (options.layers, options.slots) != (LAYERS, TOKENS_PER_STEP):
+        raise ValueError("what is kept is NeoBERT's own step: leave out --layers and --slots")
     if options.table:
         steps = read_counts()
     else:

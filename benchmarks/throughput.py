@@ -31,6 +31,7 @@ from neobert.recipe import Model, Precision
 from neobert.runs.layout import Layout
 from neobert.runs.records import ThroughputConfig, ThroughputScores, provenance, sealed
 from neobert.training.accounting import DTYPES
+from neobert.training.distributed import default_device
 
 Family = Literal["neobert", "bert", "roberta", "modernbert"]
 Forward = Callable[[Tensor], Tensor]
@@ -177,7 +178,7 @@ def cpu_setting() -> ThroughputSetting:
 def gpu_setting() -> ThroughputSetting:
     """Return the protocol of the paper: lengths 512 to 8,192, batches up to 512 or out of memory, 100 steps."""
     return ThroughputSetting(
-        device=torch.device("cuda"),
+        device=default_device(),
         precision="bf16",
         attention="flash_attention_2" if is_flash_attn_available() else "sdpa",
         encoders=PAPER_ENCODERS,
@@ -414,6 +415,9 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
     for lacking, reason in left_out.items():
         print(f"  left out: {lacking}, {reason}")
     figures = figures_of(setting, speeds, left_out)
+    if setting.compared not in setting.lengths:
+        print(f"no ratio: that is at {setting.compared:,} tokens, which --lengths leaves out")
+        return
     ratio = figures["ratio"] and figures["ratio"]["wall" if has_gpu else "processor"]
     yield Result(GPU_NAME if has_gpu else CPU_NAME, ratio, figures)
 

@@ -1,17 +1,24 @@
 """Result files of the benchmarks are complete, name no machine, and are what the table in the README shows."""
 
 import json
+import os
 import re
+import time
 from pathlib import Path
 from pkgutil import resolve_name
+from types import SimpleNamespace
 from typing import Literal
+from unittest.mock import MagicMock
 
+import numpy as np
 import pytest
 
+from benchmarks import __main__ as command
+from benchmarks import encoding, glue
 from benchmarks.__main__ import BENCHMARKS, README, table, with_table
 from benchmarks.data import CONTEXT, group
 from benchmarks.encoding import BLOCK_TEXTS, samples
-from benchmarks.measuring import FOLDER, Benchmark, Goal, Result, read_results, turns
+from benchmarks.measuring import FOLDER, Benchmark, Goal, Result, Timing, read_results, turns
 
 RESULTS = read_results()
 
@@ -42,6 +49,42 @@ def test_a_measurement_stays_where_it_cannot_be_measured_again(tmp_path: Path) -
         assert (never["ratio"], never["met"], once["ratio"], once["met"]) == (None, None, 3.0, True)
         assert set(once["figures"]) == {"fact", "load_before", "load_after"}
     assert "not measured" in table([never])
+
+
+def test_a_run_of_all_names_the_results_that_it_did_not_measure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, age in (("glue_over_trainer", 60), ("data_loader", -60)):
+        (tmp_path / f"{name}.json").touch()
+        os.utime(tmp_path / f"{name}.json", times=(time.time() - age,) * 2)
+    monkeypatch.setattr(command, "FOLDER", tmp_path)
+    monkeypatch.setattr(command, "write_table", lambda: 0)
+    monkeypatch.setattr(command.subprocess, "run", lambda *arguments, **flags: SimpleNamespace(returncode=0))
+    assert command.main([]) == 0
+    assert "the results on record stay: glue_over_trainer\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("device", "best"), [("cpu", 64), ("cuda", 32)])
+def test_the_peers_batch_size_is_the_best_by_the_clock_of_the_ratio(
+    device: str, best: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def timed(encode: dict[str, object], repetitions: int) -> dict[str, list[Timing[object]]]:
+        return {name: [Timing(place + 1, 9 - place, np.ones((1, 2)))] for place, name in enumerate(encode)}
+
+    monkeypatch.setattr(encoding, "time_in_turns", timed)
+    pair = MagicMock()
+    pair.ours.device.type = device
+    assert f"sentence-transformers, batch {best}" in encoding.compare(pair, 1)
+
+
+def test_on_several_gpus_worker_and_trainer_see_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    contest = MagicMock()
+    contest.measure.return_value = {"points an hour, ratio": {"wall": 1.0, "processor": 1.0}}
+    monkeypatch.setattr(glue.Contest, "prepare", lambda *arguments: contest)
+    monkeypatch.setattr(glue, "devices_with", lambda package: ["cpu", "cuda"])
+    monkeypatch.setattr(glue, "visible_gpus", lambda: ("3", "5"))
+    assert len(list(glue.measure(MagicMock()))) == 2
+    assert [call.args[1]["CUDA_VISIBLE_DEVICES"] for call in contest.measure.call_args_list] == ["", "3"]
 
 
 def test_texts_of_a_sample_are_neighbours_in_length_in_the_whole_data_set() -> None:

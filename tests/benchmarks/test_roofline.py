@@ -172,12 +172,19 @@ def test_a_deeper_model_has_more_of_the_same_layers() -> None:
 def test_a_gpu_that_was_computed_for_is_known_by_its_drivers_name(mode: Mode) -> None:
     step = next(step for step in read_counts() if step.mode == mode)
     assert expected_speed("NVIDIA H100 80GB HBM3", mode) == step.tokens_per_second("H100")
-    assert expected_speed("Tesla T4", mode) is None
+    for other in ("Tesla T4", "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"):
+        assert expected_speed(other, mode) is None
+    assert expected_speed("NVIDIA A100-SXM4-80GB", mode) == step.tokens_per_second("A100")
+    assert expected_speed("NVIDIA A100-SXM4-40GB", mode) is expected_speed("NVIDIA A100-PCIE-80GB", mode) is None
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["--slots", "1024"], "hold no row of 4096 tokens"), (["--write", "--layers", "3"], "leave out --layers")],
+    [
+        (["--slots", "1024"], "hold no row of 4096 tokens"),
+        (["--write", "--layers", "3"], "leave out --layers"),
+        (["--table", "--layers", "3"], "leave out --layers"),
+    ],
 )
 def test_bad_input_is_refused_in_a_sentence(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]

@@ -228,6 +228,8 @@ def test_without_a_gpu_the_small_models_are_measured_and_the_real_ones_said_not_
     assert len(list((tmp_path / "throughput").glob("*.json"))) == 4 * 2
     medians = ours["figures"]["tokens per second, median"]
     assert {name: set(of) for name, of in medians.items()} == {shape.name: {"16", "32"} for shape in SMALL}
+    assert THROUGHPUT.run("throughput", ["--folder", str(tmp_path), "--lengths", "16"]) == 0
+    assert read_results(tmp_path) == [ours, real], "without the compared length the ratio on record stays"
 
 
 @pytest.mark.parametrize("setting", [cpu_setting(), gpu_setting()], ids=["cpu", "gpu"])
