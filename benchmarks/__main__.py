@@ -1,7 +1,7 @@
 """Measurements side by side, and the table of README.md from their result files.
 
 python -m benchmarks [--data DIR]           all of them, one after the other, then the table
-python -m benchmarks NAME [--help]          one of them: data_loader, data_scaling, data_tokenize, encoding, glue,
+python -m benchmarks NAME [--help]          one of them: data_loader, data_tokenize, encoding, glue,
                                             pretraining, pretraining_gpu, scaling_processes, throughput
 python -m benchmarks table                  the table alone
 """
@@ -19,7 +19,6 @@ from neobert.files import replace_file
 
 BENCHMARKS = {
     "data_loader": "benchmarks.data:LOADER",
-    "data_scaling": "benchmarks.data:SCALING",
     "data_tokenize": "benchmarks.data:TOKENIZE",
     "encoding": "benchmarks.encoding:ENCODING",
     "glue": "benchmarks.glue:GLUE",

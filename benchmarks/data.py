@@ -1,13 +1,11 @@
-"""Tokenising, packing and loading: against datasets.map, against the step that it feeds, and over the corpus's size.
+"""Tokenising, packing and loading: against datasets.map, and against the step that it feeds.
 
-python -m benchmarks data_tokenize | data_loader | data_scaling [--help]
+python -m benchmarks data_tokenize | data_loader [--help]
 """
 
 import argparse
 import os
-import resource
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +24,7 @@ from neobert.command_line import count, number_above_0
 from neobert.data.batches import collate
 from neobert.data.catalog import CORPORA
 from neobert.data.rows import WINDOW_DOCUMENTS, StepIterator, best_fit_decreasing
-from neobert.data.shards import TOKEN, Documents, Integers, TokenizedCorpus, all_documents, open_shards, prepare
+from neobert.data.shards import TOKEN, Documents, Integers, TokenizedCorpus, all_documents, prepare
 from neobert.data.sources import Source, open_source
 from neobert.data.tokenizers import TOKENIZER_FILE, SpecialIds, load_tokenizer
 from neobert.recipe import Masking, Stage, Subset
@@ -332,83 +330,3 @@ def loading_rate(view: Documents, steps: int, masking: Masking) -> float:
 
     timings = [time_call(load) for _ in range(5)]
     return round(statistics.median(each.returned / each.processor / 1e6 for each in timings), 1)
-
-
-# Time and peak memory of tokenising, opening and the first training batches at 1, 10 and 100 times a small corpus.
-
-FACTORS = (1, 10, 100)
-MEMORY_BOUND_MEGABYTES = 16
-"""Allowed growth of peak memory between tokenising 10 and 100 times the corpus."""
-
-FIRST, SECOND = "tokenise", "open and first batches"
-BLOCK_TEXTS = 500
-FIRST_STEPS = 4
-
-
-def measure_scaling(options: argparse.Namespace) -> Iterator[Result]:
-    """Time and memory of tokenising, opening and the first batches at 1, 10 and 100 times a corpus."""
-    sizes: dict[int, Outcome] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        source = open_source("synthetic", synthetic_documents=ENDLESS)
-        source.tokenizer("wordpiece", MOST_TOKENS, Path(folder)).save(Path(folder))
-        for factor in FACTORS:
-            sizes[factor] = call_in_child(prepare_corpus, Path(folder), factor * options.documents)
-            print(f"  {factor} times: {sizes[factor]}", flush=True)
-    small, large = sizes[10], sizes[100]
-    growth = {part: round(large["peak megabytes"][part] - small["peak megabytes"][part], 1) for part in (FIRST, SECOND)}
-    figures = {
-        **{f"{factor} times": found for factor, found in sizes.items()},
-        "growth of the peak from 10 to 100 times, megabytes": growth,
-        "bound on that of tokenising, megabytes": MEMORY_BOUND_MEGABYTES,
-        "memory of tokenising is flat": growth[FIRST] <= MEMORY_BOUND_MEGABYTES,
-        "tokens on the disk, megabytes": round(2 * large["tokens"] / 1e6, 1),
-    }
-    ratio = large["processor nanoseconds a token"] / small["processor nanoseconds a token"]
-    yield Result("data_scaling", ratio, figures)
-
-
-SCALING = Benchmark(
-    measure_scaling,
-    {
-        "data_scaling": Goal(
-            1.15, "at most", "processor time a token to tokenise, open and begin: 100 times a corpus / 10 times"
-        )
-    },
-    {"--documents": {"type": count, "default": 2000, "help": "of the smallest corpus"}},
-)
-
-
-def prepare_corpus(folder: Path, documents: int) -> Outcome:
-    """Tokenise texts and make the first batches, with the process's peak memory; runs in a child process."""
-    out = folder / f"corpus-{documents}"
-    block = list(islice(texts_of(open_source("synthetic", synthetic_documents=ENDLESS)), BLOCK_TEXTS))
-    texts = (f"{number} {block[number % BLOCK_TEXTS]}" for number in range(documents))
-    tokenizer = load_tokenizer(folder)
-
-    def begin() -> None:
-        corpus = open_shards(out)
-        view = all_documents(corpus).split_heldout()[0]
-        for rows in islice(StepIterator(view, endless_stage(1024, 16), "packed", seed=0), FIRST_STEPS):
-            collate(rows, corpus, NEOBERT_MASKING)
-
-    peaks = {"imports": peak_megabytes()}
-    timings: dict[str, Timing[Any]] = {FIRST: time_call(lambda: prepare(texts, tokenizer, out, origins={}))}
-    peaks[FIRST] = peak_megabytes()
-    timings[SECOND] = time_call(begin)
-    peaks[SECOND] = peak_megabytes()
-    tokens = open_shards(out).tokens
-    processor = sum(timing.processor for timing in timings.values())
-    return {
-        "documents": documents,
-        "tokens": tokens,
-        "wall seconds": {name: round(timing.wall, 3) for name, timing in timings.items()},
-        "processor seconds": {name: round(timing.processor, 3) for name, timing in timings.items()},
-        "processor nanoseconds a token": round(processor / tokens * 1e9, 1),
-        "peak megabytes": peaks,
-    }
-
-
-def peak_megabytes() -> float:
-    """Return the peak memory of this process."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1)

@@ -60,7 +60,7 @@ ROUNDS = 5
 
 BERT_PADDED, BERT_CONCATENATED = Peer("bert", "padded"), Peer("bert", "concatenated")
 MODERN_PADDED, MODERN_BUCKETED = Peer("modernbert", "padded"), Peer("modernbert", "bucketed")
-PEERS: Mapping[Peer, Sequence[Mode]] = {BERT_PADDED: MODES, BERT_CONCATENATED: MODES, MODERN_BUCKETED: ("eager",)}
+PEERS: Mapping[Peer, Sequence[Mode]] = dict.fromkeys((BERT_PADDED, BERT_CONCATENATED, MODERN_BUCKETED), MODES)
 """The modes in which each peer runs."""
 
 Pairs = Sequence[tuple[Sequence[str], Sequence[str]]]
@@ -103,8 +103,8 @@ COMPARISONS: Mapping[str, tuple[Pairs, Goal]] = {
         Goal(6.0, "at least", "real tokens a second: ours at its best / HF BERT as it comes (padded, fp32, eager)"),
     ),
     "pretraining_over_modernbert_bucketed": (
-        [(in_all_modes(OURS, "bf16"), [contender_name(MODERN_BUCKETED.name, "bf16", "eager")])],
-        Goal(2.0, "at least", "real tokens a second: ours / HF ModernBERT, sparse head, bucketed, eager (bf16)"),
+        [(in_all_modes(OURS, "bf16"), in_all_modes(MODERN_BUCKETED.name, "bf16"))],
+        Goal(2.0, "at least", "real tokens a second: ours / HF ModernBERT, sparse head, bucketed, at its best (bf16)"),
     ),
 }
 

@@ -28,6 +28,7 @@ from benchmarks.data import web_lengths
 from benchmarks.measuring import Timing, read_results
 from benchmarks.pretraining import (
     COMPARISONS,
+    MODERN_BUCKETED,
     MODERN_PADDED,
     PEERS,
     PRETRAINING_GPU,
@@ -202,7 +203,8 @@ def test_a_ratio_is_that_of_speeds_and_the_fastest_counts() -> None:
 
 
 def test_the_worse_precision_counts_and_each_side_is_at_its_best() -> None:
-    padded, defaults = (COMPARISONS[f"pretraining_over_bert_{name}"][0] for name in ("padded", "defaults"))
+    names = ("bert_padded", "bert_defaults", "modernbert_bucketed")
+    padded, defaults, bucketed = (COMPARISONS[f"pretraining_over_{name}"][0] for name in names)
     peer = Peer("bert", "padded").name
     speeds = {
         contender_name(OURS, "fp32", "eager"): 400.0,
@@ -211,9 +213,12 @@ def test_the_worse_precision_counts_and_each_side_is_at_its_best() -> None:
         contender_name(peer, "fp32", "eager"): 100.0,
         contender_name(peer, "bf16", "eager"): 200.0,
         contender_name(peer, "bf16", "compiled"): 300.0,
+        contender_name(MODERN_BUCKETED.name, "bf16", "eager"): 450.0,
+        contender_name(MODERN_BUCKETED.name, "bf16", "compiled"): 600.0,
     }
     assert lowest_ratio(raced(**speeds), padded)[0] == 3.0
     assert lowest_ratio(raced(**speeds), defaults)[0] == 9.0
+    assert lowest_ratio(raced(**speeds), bucketed)[0] == 1.5
     fp32_alone = {name: speed for name, speed in speeds.items() if "fp32" in name}
     assert lowest_ratio(raced(**fp32_alone), padded)[0] is None
 
