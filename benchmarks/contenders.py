@@ -43,6 +43,9 @@ COMPILED_FORMS = 64
 and beyond the default of 8 the compiler would silently fall back to eager."""
 
 WARM_UP_STEPS = 2
+RATE = 1e-4
+"""Learning rate of measured steps; no model is trained for long."""
+
 OURS = "ours, packed"
 
 Batching = Literal["padded", "bucketed", "concatenated"]

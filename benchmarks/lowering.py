@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_map
 
-from benchmarks.pretended_cuda import H100
+from benchmarks.pretended_cuda import GPU, H100
 from neobert.data.batches import Batch
 from neobert.model import encoder, heads
 from neobert.model.build import build_masked_language_model
@@ -27,8 +27,6 @@ from neobert.training.pretraining import summed_loss
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
-
-GPU = torch.device("cuda", 0)
 
 
 @dataclass(frozen=True)

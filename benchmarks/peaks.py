@@ -15,13 +15,12 @@ import sys
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
 from ablations.ladders import variants
 from ablations.launch.costs import PRETENDED_PEAKS, step_id
 from benchmarks.contenders import SEED, pretraining_engine
 from benchmarks.data import random_corpus
-from benchmarks.pretended_cuda import pretended_cuda, pretending_process
+from benchmarks.pretended_cuda import GPU, pretended_cuda, pretending_process
 from neobert.command_line import guarded, parser_from
 from neobert.data.batches import collate
 from neobert.data.masking import counter_hash
@@ -33,7 +32,6 @@ from neobert.model.build import build_masked_language_model
 from neobert.model.size import MicroBatchShape, training_memory
 from neobert.recipe import Pretraining
 
-GPU = torch.device("cuda", 0)
 MICRO_BATCH_TOKENS = (1 << 15, 1 << 16)
 """Values of the profile for H100s, and the default of the paper scale."""
 

@@ -54,6 +54,7 @@ FRAMES_SHOWN = 3
 ALLOCATION_BYTES = 512
 """Size to which torch's allocator rounds up."""
 
+GPU = torch.device("cuda", 0)
 H100 = SimpleNamespace(
     name="NVIDIA H100 80GB HBM3",
     major=9,

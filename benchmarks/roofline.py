@@ -20,10 +20,10 @@ from typing import Any, Self
 
 import torch
 
-from benchmarks.contenders import Mode, neobert_recipe, own_batches, pretraining_engine
+from benchmarks.contenders import RATE, Mode, neobert_recipe, pretraining_engine
 from benchmarks.lowering import Kernels, lower
 from benchmarks.measuring import FOLDER, README, between_markers, describe_versions
-from benchmarks.pretended_cuda import PRODUCTS, Counts, Product, pretended_cuda, pretending_process
+from benchmarks.pretended_cuda import GPU, PRODUCTS, Counts, Product, pretended_cuda, pretending_process
 from benchmarks.pretraining import TOKENS_PER_STEP, gpu_setting
 from neobert.command_line import count, guarded, parser_from
 from neobert.data.batches import Batch
@@ -35,7 +35,6 @@ from neobert.recipe import Pretraining, PretrainingPrecision
 from neobert.training.engine import autocast
 from neobert.training.pretraining import summed_loss
 
-GPU = torch.device("cuda", 0)
 CONTEXTS = (1024, 4096)
 COUNTED: tuple[tuple[PretrainingPrecision, Mode], ...] = (
     ("bf16", "eager"),
@@ -46,7 +45,6 @@ LAYERS = 28
 LOWERED_LAYERS = (2, 3)
 """Depths that are lowered. Every further layer adds as much as the third layer adds to two."""
 
-RATE = 1e-4
 COUNTS = FOLDER / "roofline" / "counts.json"
 BEGIN = "<!-- table: python -m benchmarks.roofline --table -->"
 END = "<!-- end of the roofline -->"
@@ -171,8 +169,7 @@ def attention_flops(batch: Batch, recipe: Pretraining) -> dict[int, float]:
 
 def first_batch(recipe: Pretraining, context: int, slots: int, mode: Mode) -> Batch:
     """Return a micro-batch of packed web pages for variable-length kernels."""
-    setting = gpu_setting(recipe, context, slots, GPU)
-    return own_batches(setting.documents, setting.documents_per_step, GPU, fixed=mode == "compiled")[0]
+    return gpu_setting(recipe, context, slots, GPU).own_batches(mode)[0]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from benchmarks.contenders import count_parameters, huggingface_config, neobert_recipe
+from benchmarks.contenders import WARM_UP_STEPS, count_parameters, huggingface_config, neobert_recipe
 from benchmarks.data import IDS
 from benchmarks.measuring import Benchmark, Goal, Result, Timing, describe_machine, median_ratio, time_call, turns
 from neobert.command_line import count
@@ -40,7 +40,6 @@ Forward = Callable[[Tensor], Tensor]
 HEAD_SIZE = 64
 FIRST_TEXT_ID = 1000
 SEARCH_STEPS = 3
-WARM_UP_STEPS = 2
 CPU_DIVISOR = 4
 MARGIN = 0.1
 """The search ends at a batch size that is slower than the best one by this share, because single timings vary."""

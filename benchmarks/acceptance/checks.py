@@ -24,7 +24,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from ablations.ladders import variants
-from benchmarks.contenders import MODES, OURS, Mode, Setting, contender_name, neobert_recipe, race
+from benchmarks.contenders import MODES, OURS, RATE, Mode, Setting, contender_name, neobert_recipe, race
 from benchmarks.data import IDS
 from benchmarks.measuring import Goal, Result
 from benchmarks.pretraining import TOKENS_PER_STEP, gpu_setting
@@ -46,9 +46,6 @@ from neobert.training.engine import autocast
 from neobert.training.pretraining import summed_loss
 
 CPU = torch.device("cpu")
-
-RATE = 1e-4
-"""Learning rate of the measured steps; no model is trained for long."""
 
 TINY = {"layers": 3, "width": 64, "heads": 4, "feedforward_width": 96, "vocabulary_size": 512}
 
