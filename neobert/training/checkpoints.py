@@ -54,16 +54,14 @@ def save(
     state: Mapping[str, Any],
     claim: Claim,
 ) -> None:
-    """Write a checkpoint of `step`; an existing valid one is kept.
+    """Write a checkpoint of `step`; an existing one is kept if it is valid and has its optimizer state.
 
     Raises:
         ClaimLost: another process owns the run now.
     """
     final = folder_of(checkpoints, step)
-    if final.exists():
-        if is_valid(final):
-            return
-        shutil.rmtree(final)
+    if (final / OPTIMIZER).exists() and is_valid(final):
+        return
     temporary = temporary_sibling(final)
     temporary.mkdir(parents=True)
     try:
@@ -73,6 +71,8 @@ def save(
         digests = {name: sha256_of(temporary / name) for name in (WEIGHTS, OPTIMIZER, STATE)}
         (temporary / MANIFEST).write_bytes(json_bytes({"step": step, "sha256": digests}))
         claim.check()
+        if final.exists():
+            shutil.rmtree(final)
         publish_folder(temporary, final)
     except BaseException:  # interrupts included, so that no unfinished folder remains
         shutil.rmtree(temporary, ignore_errors=True)
@@ -119,9 +119,10 @@ def load(checkpoints: Path, step: int) -> Checkpoint:
     return Checkpoint(folder, step)
 
 
-def prune(checkpoints: Path, milestones: frozenset[int]) -> None:
-    """Delete all checkpoints but milestones and the newest; older milestones lose their optimizer state."""
-    steps = steps_on_disk(checkpoints)
+def prune(checkpoints: Path, milestones: frozenset[int], saved: int) -> None:
+    """Delete all checkpoints before the step `saved` but milestones and the newest; older milestones lose their
+    optimizer state. A run that fell back leaves later ones, which cannot be resumed from."""
+    steps = [step for step in steps_on_disk(checkpoints) if step <= saved]
     for step in steps[:-NEWEST_KEPT]:
         folder = folder_of(checkpoints, step)
         if step not in milestones:

@@ -289,7 +289,7 @@ class Trainer(ABC, Generic[MicroBatch]):
             return
         state = {"data": self.data_state, "totals": vars(self.totals), "step": step, "compiled": self.compiled}
         checkpoints.save(self.checkpoints, step, self.model.state_dict(), tensors, state, claim)
-        checkpoints.prune(self.checkpoints, self.milestones)
+        checkpoints.prune(self.checkpoints, self.milestones, step)
 
     @property
     def milestones(self) -> frozenset[int]:

@@ -1,5 +1,6 @@
 """Checkpoints: the newest valid one wins, whatever happened to the others."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,7 @@ def test_retention_keeps_milestones_and_the_newest(tmp_path: Path, claim: Claim)
     """Milestones behind the newest keep their weights; only the newest can be resumed from."""
     for step in range(0, 60, 10):
         save(tmp_path / "c", step, claim)
-        checkpoints.prune(tmp_path / "c", frozenset({0, 20}))
+        checkpoints.prune(tmp_path / "c", frozenset({0, 20}), step)
     assert checkpoints.steps_on_disk(tmp_path / "c") == [0, 20, 40, 50]
     for step in (0, 20):
         milestone = checkpoints.load(tmp_path / "c", step)
@@ -112,3 +113,23 @@ def test_retention_keeps_milestones_and_the_newest(tmp_path: Path, claim: Claim)
     for step in (50, 40):
         (tmp_path / "c" / f"step-{step:08d}" / checkpoints.WEIGHTS).unlink()
     assert checkpoints.newest(tmp_path / "c") is None
+
+
+def test_a_run_that_fell_back_keeps_what_it_saves_and_can_always_resume(tmp_path: Path, claim: Claim) -> None:
+    """Behind the step to which it falls back lie milestones without optimizer state, or damaged checkpoints."""
+    saved = tmp_path / "c"
+
+    def train() -> None:
+        for step in range(0, 60, 10):
+            save(saved, step, claim)
+            checkpoints.prune(saved, frozenset({0, 20, 30}), step)
+            found = checkpoints.newest(saved)
+            assert found is not None and found.step == step
+
+    train()
+    for step in (40, 50):
+        shutil.rmtree(saved / f"step-{step:08d}")
+    train()
+    for step in (40, 50):
+        (saved / f"step-{step:08d}" / checkpoints.WEIGHTS).write_bytes(b"")
+    train()
