@@ -16,7 +16,14 @@ from neobert.embeddings.sentence_modules import SentenceModules, SentencePooling
 from neobert.errors import MissingData, RunFailed
 from neobert.external import ExternalModel, read_model_file
 from neobert.glue.batching import PaddedLayout, PaddedTexts
-from neobert.model.attention import AttentionPlan, Tensors, attend, packed_plan, whole_rows_plan
+from neobert.model.attention import (
+    AttentionPlan,
+    Tensors,
+    attend,
+    has_variable_length_kernels,
+    packed_plan,
+    whole_rows_plan,
+)
 from neobert.model.build import build_encoder
 from neobert.model.encoder import Encoder
 from neobert.model.heads import encoder_part, mean_over_tokens
@@ -132,7 +139,8 @@ class PackedEncoder(EmbeddingModel):
         numbers = np.repeat(np.arange(len(lengths)), lengths)
         positions = torch.from_numpy(np.arange(len(token_ids)) - (np.cumsum(lengths) - lengths)[numbers]).unsqueeze(0)
         has_score_bias = type(self.model.positional_embedding).score_bias is not Positions.score_bias
-        if (device.type == "cuda" and precision != "fp32") or self.model.local is not None or has_score_bias:
+        has_kernels = has_variable_length_kernels(device) and precision != "fp32"
+        if has_kernels or self.model.local is not None or has_score_bias:
             plan = packed_plan(torch.from_numpy(numbers).unsqueeze(0), positions, device)
         else:
             first = np.flatnonzero(np.diff(lengths, prepend=-1))

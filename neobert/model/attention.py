@@ -4,8 +4,10 @@ An `AttentionPlan` serves both callers of the encoder: training packs several do
 classes pass one padded document per row.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, Self
 
@@ -16,7 +18,15 @@ from torch.nn.attention import activate_flash_attention_impl, current_flash_atte
 
 from neobert.model.size import KERNEL_HEAD_MULTIPLE
 
-FLASH_ATTN_INSTALLED = find_spec("flash_attn") is not None
+try:
+    from flash_attn import flash_attn_varlen_func
+except (ImportError, OSError) as error:  # also if it was built for another torch, or is FlashAttention 4 alone
+    flash_attn_varlen_func = None
+    if find_spec("flash_attn") is not None:
+        print(f"FlashAttention 2 cannot be used ({error}): attention takes torch's kernels", file=sys.stderr)
+
+VARIABLE_LENGTH_CAPABILITY = 8
+"""Least major compute capability of the GPUs that variable-length kernels support (Ampere)."""
 
 FA3_CAPABILITY = 9
 """Major compute capability of the GPUs that FlashAttention 3 supports (Hopper)."""
@@ -168,7 +178,7 @@ def packed_plan(documents: Tensor, positions: Tensor, device: torch.device | Non
         the boundaries needs no sync with an accelerator.
     """
     device = documents.device if device is None else device
-    if device.type == "cuda":
+    if has_variable_length_kernels(device):
         boundaries, longest = _boundaries(documents)
         return AttentionPlan(positions, None, boundaries, longest, documents).to(device)
     return AttentionPlan(positions, documents=documents).to(device)
@@ -191,26 +201,32 @@ def whole_rows_plan(token_ids: Tensor) -> AttentionPlan:
     return AttentionPlan(torch.arange(tokens, device=token_ids.device).expand(rows, tokens))
 
 
+def has_variable_length_kernels(device: torch.device) -> bool:
+    """Whether a device has kernels for variable-length attention, which bf16 and fp16 then use."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= VARIABLE_LENGTH_CAPABILITY
+
+
 def is_flash_attn_available() -> bool:
-    """Whether the flash_attn package is installed.
-
-    In a model's remote code, transformers treats imports under a check with a name of this form as optional.
-    """
-    return FLASH_ATTN_INSTALLED
+    """Whether FlashAttention 2 (the package flash_attn) can be imported."""
+    return flash_attn_varlen_func is not None
 
 
+@cache
 def activate_fa3(device: torch.device) -> None:
     """Let torch's variable-length attention use FlashAttention 3, if its package (`flash_attn_interface`) is installed
     and the GPU supports it."""
     if device.type != "cuda" or find_spec("flash_attn_interface") is None or current_flash_attention_impl() is not None:
         return
     if torch.cuda.get_device_capability(device)[0] == FA3_CAPABILITY:
-        activate_flash_attention_impl("FA3")
+        try:
+            activate_flash_attention_impl("FA3")
+        except Exception as error:  # whatever the package raises, there are other kernels
+            print(f"FlashAttention 3 cannot be used ({error}): attention takes other kernels", file=sys.stderr)
 
 
 def variable_length_kernels() -> str:
     """Return which kernels compute variable-length attention: FlashAttention 3 if `activate_fa3` activated it, else
-    flash_attn if installed, else torch's own."""
+    flash_attn if available, else torch's own."""
     return current_flash_attention_impl() or ("flash_attn" if is_flash_attn_available() else "torch")
 
 
@@ -248,8 +264,6 @@ def _variable_length_attention(
     # The kernel aligns the window with the end of the keys; here there are as many queries as keys.
     window = (plan.window, plan.window) if plan.window else (-1, -1)
     if is_flash_attn_available() and current_flash_attention_impl() is None:
-        from flash_attn import flash_attn_varlen_func
-
         attended = flash_attn_varlen_func(
             *(*flat, asking, asked, longest, longest),
             softmax_scale=scale,

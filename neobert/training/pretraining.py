@@ -16,6 +16,7 @@ from neobert.data.shards import TokenizedCorpus, all_documents, open_shards
 from neobert.errors import MissingData
 from neobert.evaluation.heldout import HeldoutText, choose_heldout_texts, measure_heldout, token_frequencies
 from neobert.identity import plain
+from neobert.model.attention import has_variable_length_kernels
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import MaskedLanguageModel
 from neobert.processes import StopRequest
@@ -127,7 +128,7 @@ class PretrainingTrainer(Trainer[Batch]):
         return self.batches_of(self.rows)
 
     def batches_of(self, rows: StepIterator) -> Iterator[StepBatches[Batch]]:
-        """Yield this rank's micro-batches of every step of `rows`, for variable-length kernels on a GPU in bf16.
+        """Yield this rank's micro-batches of every step of `rows`, for variable-length kernels if bf16 has them.
 
         A compiled model gets few different sizes. Ranks without rows get one padding row, so that collectives do not
         hang.
@@ -163,7 +164,7 @@ class PretrainingTrainer(Trainer[Batch]):
         return self.run.recipe.masking.at((step - 1) / max(1, self.stage.steps - 1) if is_first else 1.0)
 
     def _collate(self, share: PackedRows, sizes: PaddingSizes, masking: Masking) -> Batch:
-        flat = self.device.type == "cuda" and self.run.recipe.precision != "fp32"
+        flat = has_variable_length_kernels(self.device) and self.run.recipe.precision != "fp32"
         return collate(share, self.corpus, masking, sizes=sizes, flat=flat)
 
     def compile(self, began_compiled: bool | None) -> None:

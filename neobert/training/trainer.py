@@ -23,7 +23,7 @@ from torch.distributed import DistError
 
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, DamagedFile, RunFailed
 from neobert.files import append_line, clear_temporaries, line_bytes, mend_lines, read_lines, replace_file, set_aside
-from neobert.model.attention import variable_length_kernels
+from neobert.model.attention import has_variable_length_kernels, variable_length_kernels
 from neobert.processes import Stopped, StopRequest, available_cores
 from neobert.recipe import Contrastive, EngineWord, Optimization, Stage
 from neobert.runs.claims import Claim, acquire
@@ -114,7 +114,11 @@ class TrainResult:
         hours = self.totals.seconds / 3600 * self.execution.processes
         return {
             "gpu_hours": hours if torch.cuda.is_available() else 0.0,
-            **({"attention_kernels": variable_length_kernels()} if torch.cuda.is_available() else {}),
+            **(
+                {"attention_kernels": variable_length_kernels()}
+                if has_variable_length_kernels(default_device())
+                else {}
+            ),
             "threads": torch.get_num_threads(),
             "processes": self.execution.processes,
             "engine": self.execution.engine,

@@ -1,9 +1,10 @@
 """The variable-length path of training with real numbers: a stand-in for the kernel computes on the CPU, refuses what
 the kernel on CUDA would, and gives the losses and gradients of rows."""
 
+import runpy
 import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     library = torch.library.Library("torch_attn", "IMPL")
     library.impl("_varlen_attn", forward, "CPU")
     library.impl("_varlen_attn_backward", backward, "CPU")
-    monkeypatch.setattr(attention, "FLASH_ATTN_INSTALLED", False)
+    monkeypatch.setattr(attention, "flash_attn_varlen_func", None)
     monkeypatch.setattr(attention, "TAKE_ANY_HEAD_SIZE", ())  # as on CUDA
     monkeypatch.setattr(attention, "LOW_PRECISION", (*attention.LOW_PRECISION, torch.float32))
     CALLS.clear()
@@ -185,8 +186,46 @@ def test_flash_attention_3_is_taken_where_it_is_installed_on_a_hopper(
     monkeypatch.setattr(attention, "find_spec", lambda name: object() if installed else None)
     monkeypatch.setattr(attention, "activate_flash_attention_impl", found.append)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capability, 0))
-    attention.activate_fa3(torch.device(device))
+    attention.activate_fa3.__wrapped__(torch.device(device))
     assert found == activated
+
+
+def test_a_flash_attention_3_that_cannot_be_loaded_is_said_once_and_other_kernels_are_taken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: str) -> None:
+        raise ImportError("undefined symbol")
+
+    monkeypatch.setattr(attention, "find_spec", lambda name: object())
+    monkeypatch.setattr(attention, "activate_flash_attention_impl", fail)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    attention.activate_fa3.cache_clear()
+    for _ in range(2):
+        attention.activate_fa3(torch.device("cuda", 0))
+    assert capsys.readouterr().err.count("FlashAttention 3 cannot be used (undefined symbol)") == 1
+    assert attention.variable_length_kernels() == "torch"
+
+
+def test_a_flash_attn_without_its_function_is_named_and_torchs_kernels_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FlashAttention 4 installs `flash_attn.cute` alone."""
+    (tmp_path / "flash_attn" / "cute").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "flash_attn", raising=False)
+    assert runpy.run_path(attention.__file__)["flash_attn_varlen_func"] is None
+    assert capsys.readouterr().err.startswith("FlashAttention 2 cannot be used (cannot import name")
+
+
+@pytest.mark.parametrize(("capability", "expected"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+def test_a_gpu_before_ampere_computes_attention_by_row(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], expected: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(attention.AttentionPlan, "to", lambda plan, device: plan)
+    documents = torch.tensor([[0, 0, 1, -1]])
+    plan = attention.packed_plan(documents, documents, torch.device("cuda"))
+    assert (plan.boundaries is not None) == expected
 
 
 def one_row_of_two_documents() -> tuple[Tensor, Tensor, Tensor, attention.AttentionPlan]:
@@ -210,9 +249,8 @@ def test_flash_attention_3_comes_before_flash_attn_and_that_before_torchs_own(
         calls.append(query)
         return query
 
-    monkeypatch.setattr(attention, "FLASH_ATTN_INSTALLED", installed)
+    monkeypatch.setattr(attention, "flash_attn_varlen_func", flash_attn_varlen_func if installed else None)
     monkeypatch.setattr(attention, "current_flash_attention_impl", lambda: active)
-    monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func))
     attention.attend(*one_row_of_two_documents())
     assert attention.variable_length_kernels() == taken
     assert (len(calls), len(CALLS)) == (own, 1 - own)
@@ -229,9 +267,8 @@ def test_deterministic_runs_ask_flash_attn_for_its_deterministic_form(
         asked.append(deterministic)
         return query
 
-    monkeypatch.setattr(attention, "FLASH_ATTN_INSTALLED", True)
+    monkeypatch.setattr(attention, "flash_attn_varlen_func", flash_attn_varlen_func)
     monkeypatch.setattr(attention, "current_flash_attention_impl", lambda: None)
-    monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func))
     choose_kernels(wanted)
     try:
         attention.attend(*one_row_of_two_documents())
