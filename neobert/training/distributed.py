@@ -242,13 +242,8 @@ class Rendezvous:
     def join(self, run: StartedRun) -> Iterator[None]:
         """A non-zero rank's side of a run: form the group, and destroy it at the end."""
         run.store.set(_arrival(self.process.rank), "")
-        try:
-            with _group(run.store, self.process):
-                yield
-        except Exception as error:
-            with suppress(dist.DistError):  # rank 0 may be gone, and the store with it
-                _tell_failure(run.store, f"process {self.process.rank} on {socket.gethostname()}: {error}")
-            raise
+        with _group(run.store, self.process):
+            yield
 
 
 _hosted: ContextVar[Rendezvous | None] = ContextVar("rendezvous", default=None)
@@ -346,26 +341,40 @@ def start_ranks_here(layout: Layout, run_id: str, count: int) -> Iterator[Rendez
 @contextmanager
 def _group(store: Store, process: Process, leave: Callable[[str], None] = lambda reason: None) -> Iterator[None]:
     """Form the process group of a run and destroy it afterwards, once no wrapped model refers to it any more; otherwise
-    the process may abort at exit."""
-    device = default_device()
-    dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        store=PrefixStore("group", store),
-        rank=process.rank,
-        world_size=process.count,
-        timeout=COLLECTIVE_TIMEOUT,
-        device_id=device if device.type == "cuda" else None,
-    )
+    the process may abort at exit.
+
+    After an error the others are told first, and the group is aborted, because destroying it waits for them.
+    """
     try:
+        device = default_device()
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            store=PrefixStore("group", store),
+            rank=process.rank,
+            world_size=process.count,
+            timeout=COLLECTIVE_TIMEOUT,
+            device_id=device if device.type == "cuda" else None,
+        )
         with _watch(store, process, leave):
             yield
             dist.barrier()  # all ranks leave the collectives before the first one closes its connections
     except Exception as error:
+        with suppress(dist.DistError):  # rank 0 may be gone, and the store with it
+            _tell_failure(store, f"process {process.rank} on {socket.gethostname()}: {error}")
         traceback.clear_frames(error.__traceback__)
+        _abort_group()
         raise
     finally:
         gc.collect()
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _abort_group() -> None:
+    """End the collectives of NCCL, which block the host until their time-out when another rank is gone."""
+    with suppress(RuntimeError):  # gloo has no abort, and needs none
+        if (group := dist.group.WORLD) is not None:
+            group.abort()
 
 
 def _tell_failure(store: Store, reason: str) -> str:
@@ -389,9 +398,7 @@ def _watch(store: Store, process: Process, leave: Callable[[str], None]) -> Iter
                 break
         else:
             return
-        with suppress(RuntimeError):  # gloo has no abort, and needs none
-            if (group := dist.group.WORLD) is not None:
-                group.abort()
+        _abort_group()
         if not ended.wait(ABORT_SECONDS):
             print(f"process {process.rank} of {process.count} ends: {reason}", file=sys.stderr, flush=True)
             leave(reason)
@@ -412,7 +419,7 @@ class _PeerWatch:
     def __init__(self, store: Store, process: Process) -> None:
         self.store = store
         self.process = process
-        self._counted: dict[int, tuple[int, float]] = {}
+        self._counted: dict[int, tuple[int, int]] = {}
 
     def failure_of_others(self) -> str | None:
         """Send a heartbeat; return why this rank has to end, or None while no other has failed or died."""
@@ -425,12 +432,12 @@ class _PeerWatch:
             return f"the first process died ({error})"
 
     def _look_for_the_dead(self) -> None:
-        now = time.monotonic()
+        # Checks are counted, not seconds, so that ranks that were suspended together are not taken for dead.
         for rank in range(1, self.process.count):
-            count = self.store.add(_life(rank), 0)
-            if count != self._counted.get(rank, (None, now))[0]:
-                self._counted[rank] = count, now
-            elif now - self._counted[rank][1] > VANISHED_SECONDS:
+            beats = self.store.add(_life(rank), 0)
+            before, unchanged = self._counted.get(rank, (-1, 0))
+            self._counted[rank] = beats, unchanged + 1 if beats == before else 0
+            if self._counted[rank][1] * WATCH_SECONDS > VANISHED_SECONDS:
                 _tell_failure(self.store, f"process {rank} gave no sign of life for {VANISHED_SECONDS:g} s")
 
 

@@ -273,6 +273,7 @@ class Trainer(ABC, Generic[MicroBatch]):
 
     def _save_together(self, step: int, claim: Claim | None) -> None:
         """Save in all ranks; if rank 0 fails, the others raise instead of hanging."""
+        said_by_first(1, self.process, self.device)  # raises if the step's own collectives were aborted
         saved = False
         try:
             self.save(step, claim)

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 from pydantic import ValidationError
-from torch.distributed import DistError
+from torch.distributed import DistError, HashStore
 
 from neobert.errors import RunFailed
 from neobert.files import read_json, read_lines
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, read_run_file
+from neobert.training import checkpoints, distributed
 from neobert.training.distributed import JobRank, Process, default_device, find_rendezvous, has_ended, host_ranks
 from neobert.training.trainer import engine_class, join_runs
 from tests.support import forking
@@ -27,6 +28,7 @@ from tests.support.tiny_runs import (
     Trainable,
     assert_equal_weights,
     beside,
+    claimed,
     curve,
     ends,
     finish,
@@ -35,6 +37,7 @@ from tests.support.tiny_runs import (
     tiny_model,
     tiny_run,
     tiny_stage,
+    trainer_of,
     wait_for_steps,
     work,
     write_tiny_run,
@@ -54,6 +57,7 @@ HOST = """
 import sys, time
 from pathlib import Path
 from neobert.runs.layout import Layout
+from neobert.training import checkpoints, distributed
 from neobert.training.distributed import JobRank, Process, default_device, find_rendezvous, has_ended, host_ranks
 with host_ranks(Layout(Path(sys.argv[1])), JobRank(sys.argv[2], Process(0, 2))):
     print("here", flush=True)
@@ -212,7 +216,8 @@ def test_a_killed_rank_fails_the_attempt_and_the_next_start_goes_on(local: Train
 def test_ranks_in_a_collective_that_hangs_end_when_another_has_failed(
     apart: Trainable, rank: int, can_be_aborted: bool
 ) -> None:
-    """As NCCL's does, which waits for a rank that is gone. The error of the rank that failed is left for status."""
+    """As NCCL's does, which waits for a rank that is gone; destroying its group waits too. The error of the rank that
+    failed is left for status."""
     root, run = apart
     step = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"}
     arguments = [str(root), run.reference, str(rank), str(can_be_aborted)]
@@ -224,6 +229,32 @@ def test_ranks_in_a_collective_that_hangs_end_when_another_has_failed(
     assert [task.returncode for task in tasks] == [1, 1], said
     error = read_json(root / run.reference / "error.json")
     assert "the gradient is lost" in error["error"] and error["exit_code"] == 1
+
+
+def test_a_rank_is_dead_after_a_minute_of_checks_without_a_sign_of_life() -> None:
+    """A time-out in seconds would end ranks that were suspended together."""
+    store = HashStore()
+    first, second = (distributed._PeerWatch(store, Process(rank, 2)) for rank in range(2))
+    checks = int(distributed.VANISHED_SECONDS / distributed.WATCH_SECONDS) + 1
+    for _ in range(2):
+        assert second.failure_of_others() is None
+        assert [first.failure_of_others() for _ in range(checks)] == [None] * checks
+    failure = first.failure_of_others()
+    assert failure is not None and "process 1 gave no sign of life" in failure
+
+
+def test_no_step_is_saved_whose_collectives_were_aborted(local: Trainable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL's do not raise in the rank that aborts them, but later ones do."""
+    trainer = trainer_of(*local)
+    before = checkpoints.steps_on_disk(trainer.checkpoints)
+
+    def fail(*_: object) -> int:
+        raise RuntimeError("aborted")
+
+    monkeypatch.setattr("neobert.training.trainer.said_by_first", fail)
+    with claimed(Layout(local[0]), "x") as claim, pytest.raises(RuntimeError, match="aborted"):
+        trainer._save_together(7, claim)
+    assert checkpoints.steps_on_disk(trainer.checkpoints) == before
 
 
 # How ranks meet
