@@ -17,7 +17,8 @@ def main(arguments: Sequence[str]) -> int:
     """Work on a run; arguments: root, reference, the rank that fails, whether an abort ends a collective."""
     root, reference, failing, can_be_aborted = arguments
     distributed.WATCH_SECONDS = distributed.ABORT_SECONDS = 0.5
-    aborted, all_reduce, step, steps = threading.Event(), dist.all_reduce, Engine.step, iter(range(1, 1000))
+    aborted, steps = threading.Event(), iter(range(1, 1000))
+    all_reduce, step, destroy = dist.all_reduce, Engine.step, dist.destroy_process_group
 
     def hang(*arguments: Any, **named: Any) -> Any:
         try:
@@ -32,7 +33,12 @@ def main(arguments: Sequence[str]) -> int:
             raise RuntimeError("the gradient is lost")
         return step(engine, *arguments, **named)
 
+    def destroy_once_aborted() -> None:
+        assert aborted.wait(20), "destroying the group hangs"
+        destroy()
+
     dist.all_reduce, Engine.step = hang, fail
     if can_be_aborted == "True":
         dist.ProcessGroup.abort = lambda group: aborted.set()
+        dist.destroy_process_group = destroy_once_aborted
     return worker.main(["--runs", root, reference])

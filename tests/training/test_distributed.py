@@ -226,7 +226,7 @@ def test_ranks_in_a_collective_that_hangs_end_when_another_has_failed(
         for number in range(2)
     ]
     said = [task.communicate(timeout=200)[1].decode() for task in tasks]
-    assert [task.returncode for task in tasks] == [1, 1], said
+    assert [task.returncode for task in tasks] == [1, 1] and "destroying the group hangs" not in "".join(said), said
     error = read_json(root / run.reference / "error.json")
     assert "the gradient is lost" in error["error"] and error["exit_code"] == 1
 
