@@ -226,7 +226,7 @@ make_trainer = PretrainingTrainer
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     """Train the stage from its current step to its end, then publish its record."""
-    corpus, *_ = [tokenized_corpus(layout, each, run_file.source) for each in measured_runs(run_file)]
+    corpus, *_ = [tokenized_corpus(layout, each, run_file.source, stop) for each in measured_runs(run_file)]
     result = train(layout, run_file, partial(PretrainingTrainer, layout, corpus=corpus), claim, stop)
     publish_record(part.record, _record(run_file, result, merge_metrics(part.record.parent)))
 
