@@ -1,7 +1,8 @@
 """Items of readouts: stretches of held-out text, cloze items and minimal pairs. Torch-free.
 
 Items are drawn by hashes of the text, so that all variants and tokenizers get the same ones. They are drawn once for a
-source and context, and kept in the folder of runs.
+source and context, and kept in the folder of runs. They are for languages written with blanks and Latin letters, and
+pairs for English; of a long run without blanks only the end is read.
 """
 
 import hashlib
@@ -43,7 +44,7 @@ CLOZE_ITEMS = 2000
 CLOZE_LETTERS = 4
 """Shortest word of a cloze item; shorter ones are mostly function words."""
 COUNTED_BYTES = 2**28
-"""Amount of text in which words are counted."""
+"""Amount of text in which words are counted; like `HELDOUT_BYTES`, a character counts as one byte."""
 LEAST_COUNT = 5
 MOST_RATIO = 1.25
 """Largest ratio between the frequencies of a word and its distractor."""
@@ -99,7 +100,8 @@ class ClozeItem:
 
 @dataclass(frozen=True)
 class MinimalPair:
-    """A held-out sentence, and the same sentence with one word exchanged so that it breaks a grammatical rule."""
+    """A held-out sentence, or its part in a stretch, and the same with one word exchanged so that it breaks a grammatical
+    rule."""
 
     sentence: str
     broken: str

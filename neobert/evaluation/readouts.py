@@ -196,10 +196,14 @@ class Measured:
     groups: Mapping[str, float]
 
     @property
+    def denominator(self) -> int:
+        """The sum of denominators, 0 if nothing was asked."""
+        return len(self.numerators) if self.denominators is None else int(self.denominators.sum())
+
+    @property
     def value(self) -> float:
         """The sum of numerators divided by the sum of denominators."""
-        below = len(self.numerators) if self.denominators is None else self.denominators.sum()
-        return float(self.numerators.sum() / below)
+        return float(self.numerators.sum() / self.denominator)
 
 
 def number_of_masks(stretches: Sequence[Stretch]) -> int:
@@ -324,16 +328,27 @@ ASKED: Mapping[
 """For each readout, the function that selects its items and the function that measures them."""
 
 
+def measure(readout: ReadoutName, items: Items, subject: Subject, stop: StopRequest) -> dict[str, Measured]:
+    """Measure a readout on every corpus that has something to ask for.
+
+    Raises:
+        MissingData: no corpus has.
+    """
+    choose, ask = ASKED[readout]
+    measured = {corpus: ask(subject, own, stop) for corpus, own in choose(items).items() if own}
+    measured = {corpus: own for corpus, own in measured.items() if own.denominator}
+    if not measured:
+        raise MissingData(f"the held-out text has nothing to ask for the readout {readout}: take more text")
+    return measured
+
+
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     """Measure one readout of an evaluation, then publish the record."""
     evaluation, started = run_file.specification(ReadoutEvaluation), time.perf_counter()
     run = next(run for run in evaluation.runs() if run.id == part.id)
     items = items_of(layout, run, run_file.source, stop)
     subject = _open_subject(layout, run.weights, run.context, default_device())
-    choose, ask = ASKED[run.readout]
-    measured = {corpus: ask(subject, own, stop) for corpus, own in choose(items).items() if own}
-    if not measured:
-        raise MissingData(f"the held-out text has nothing to ask for the readout {run.readout}: take more text")
+    measured = measure(run.readout, items, subject, stop)
     claim.check()
     config = ReadoutConfig(readout=run.readout, stage=evaluation.stage, context=run.context, items=items.name)
     record = {

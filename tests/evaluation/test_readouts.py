@@ -15,7 +15,7 @@ from torch.nn import functional
 from neobert.data.batches import HELDOUT_MASKING
 from neobert.data.synthetic import corpus_documents
 from neobert.data.tokenizers import TextTokenizer, train_bpe, train_wordpiece
-from neobert.errors import RunFailed
+from neobert.errors import MissingData, RunFailed
 from neobert.evaluation import readouts
 from neobert.evaluation.items import (
     CLOZE_LETTERS,
@@ -38,6 +38,7 @@ from neobert.evaluation.readouts import (
     Question,
     Subject,
     equal_parts,
+    measure,
     number_of_masks,
     part_around,
     read_cloze,
@@ -240,6 +241,17 @@ def test_a_loss_that_is_no_number_fails_and_a_request_stops(
         subject.model.decoder.bias.fill_(math.nan)
     with pytest.raises(RunFailed, match="not finite"):
         read_losses(subject, items.stretches["web"], NEVER, HELDOUT_MASKING)
+
+
+def test_a_corpus_without_anything_to_ask_is_left_out_and_nothing_but_such_is_refused(
+    tokenizers: Mapping[str, TextTokenizer], items: Items
+) -> None:
+    """The whole words of a readout are of Latin letters."""
+    subject, cyrillic = subject_of(tokenizers["wordpiece"]), [Stretch(1, 0, "это дом на реке")]
+    both = Items({"web": items.stretches["web"][:2], "other": cyrillic}, {}, {})
+    assert measure("words", both, subject, NEVER).keys() == {"web"}
+    with pytest.raises(MissingData, match="nothing to ask for the readout words"):
+        measure("words", Items({"other": cyrillic}, {}, {}), subject, NEVER)
 
 
 def test_masks_are_as_many_as_there_is_little_text(monkeypatch: pytest.MonkeyPatch) -> None:
