@@ -36,7 +36,7 @@ from neobert.runs.records import (
 )
 from neobert.runs.run_file import RunFile
 from neobert.runs.specifications import PretrainingRun
-from neobert.runs.work import Part
+from neobert.runs.work import Part, error_beside
 from neobert.training.distributed import default_device
 from neobert.training.engine import autocast
 from neobert.training.trainer import last_checkpoint
@@ -140,7 +140,7 @@ class PerplexityMeasurement(Value):
 @dataclass(frozen=True)
 class PerplexityRun:
     """A measurement on the last checkpoint of a finished run, on its held-out documents or on another `text`.
-    `batch_tokens` only affects speed."""
+    `batch_tokens` affects speed and rounding."""
 
     layout: Layout
     run_file: RunFile
@@ -161,7 +161,7 @@ class PerplexityRun:
             id=self.measurement.id,
             title=f"pseudo-perplexity {self.measurement.id} of pre-training {self.measurement.run}",
             record=record,
-            error=record.parent / "errors" / record.name,
+            error=error_beside(record),
         )
 
     @property

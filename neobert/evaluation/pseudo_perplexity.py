@@ -55,7 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--sample", type=positions_flag, default=64, metavar="N", help="positions of a document, or all (default: 64)")
     add("--documents", type=count, default=64, metavar="N", help="at most (default: 64)")
     add("--seed", type=seed, default=0, metavar="N", help="of the sample (default: 0)")
-    add("--batch-tokens", type=count, metavar="N", help="tokens of a batch; changes no result")
+    add("--batch-tokens", type=count, metavar="N", help="tokens of a batch; changes results by rounding alone")
     add("--json", action="store_true", help="print the records on stdout")
     return parser
 

@@ -103,9 +103,20 @@ class TextFiles:
         return f"{self.name}@{self.content}"
 
     def documents(self) -> Iterator[str]:
-        """Yield the texts, file by file."""
+        """Yield the texts, file by file.
+
+        Raises:
+            ValueError: a .txt file is not UTF-8.
+        """
         for path in self.paths:
-            yield from read_texts(path, COLUMN) if path.suffix == ".parquet" else [path.read_text(encoding="utf-8")]
+            yield from read_texts(path, COLUMN) if path.suffix == ".parquet" else [_read_utf8(path)]
+
+
+def _read_utf8(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 ({error}): convert it or take it away") from error
 
 
 def open_files(place: Path) -> TextFiles:
@@ -113,7 +124,7 @@ def open_files(place: Path) -> TextFiles:
 
     Raises:
         MissingData: there are no such files.
-        ValueError: a parquet file has no column `text`, or a .txt file is not UTF-8.
+        ValueError: a parquet file has no column `text`.
         DamagedFile: a parquet file cannot be read.
     """
     found = sorted(place.rglob("*")) if place.is_dir() else [place]

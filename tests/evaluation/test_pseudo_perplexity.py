@@ -301,6 +301,9 @@ def test_another_text_is_named_by_its_bytes_and_read_in_the_tokens_of_the_run(
     assert open_files(articles).content == content
     (articles / "other name.txt").write_text("changed")
     assert open_files(articles).content != content
+    (articles / "other name.txt").write_bytes("é".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"other name\.txt is not UTF-8"):
+        list(open_files(articles).documents())
 
 
 def test_run_py_hands_text_and_sample_on(capsys: pytest.CaptureFixture[str]) -> None:
