@@ -111,11 +111,11 @@ def load(checkpoints: Path, step: int) -> Checkpoint:
         DamagedFile: it does not match its checksums.
     """
     folder = folder_of(checkpoints, step)
+    known = ", ".join(map(str, steps_on_disk(checkpoints))) or "none"
     if not folder.exists():
-        known = ", ".join(map(str, steps_on_disk(checkpoints))) or "none"
         raise MissingData(f"{checkpoints} has no checkpoint of step {step} (there: {known})")
     if not is_valid(folder):
-        raise DamagedFile(f"{folder} does not match its checksums: remove it and run the command again")
+        raise DamagedFile(f"{folder} does not match its checksums: choose another step (there: {known})")
     return Checkpoint(folder, step)
 
 
