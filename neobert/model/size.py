@@ -104,7 +104,8 @@ class MicroBatchShape:
 
     @classmethod
     def of(cls, rows: int, context: int, rate: float) -> "MicroBatchShape":
-        """Make a shape with as many slots as training uses for fixed shapes (`neobert.data.batches`)."""
+        """Make a shape with the slots that training usually takes for fixed shapes (`neobert.data.batches`), or a few
+        more, since specials, which are never predicted, count here."""
         mean = rate * rows * context
         return cls(rows, context, math.ceil((mean + math.sqrt(mean)) / SLOT_MULTIPLE) * SLOT_MULTIPLE)
 

@@ -76,16 +76,16 @@ class PretrainingTrainer(Trainer[Batch]):
             recipe.precision,
             self.device,
         )
-        self.rows = self._rows(recipe.seed)
+        self.rows = self._rows()
         self.data_state = self.rows.state()
 
-    def _rows(self, seed: int) -> StepIterator:
+    def _rows(self) -> StepIterator:
         recipe = self.run.recipe
         return StepIterator(
             self.documents,
             self.stage,
             recipe.packing,
-            seed=seed,
+            seed=recipe.seed,
             stage_number=self.run.stage,
             long_documents=recipe.data.long_documents,
         )
@@ -203,7 +203,7 @@ class PretrainingTrainer(Trainer[Batch]):
         """
         seen: set[tuple[int, ...]] = set()
         sizes = self._sizes()
-        for number, step in enumerate(islice(self._rows(self.run.recipe.seed), SIZED_STEPS), start=1):
+        for number, step in enumerate(islice(self._rows(), SIZED_STEPS), start=1):
             for share in chain.from_iterable(self._shares(step)):
                 batch = self._collate(share, sizes, self._masking(number))
                 if batch.sizes not in seen:

@@ -390,7 +390,7 @@ def join_runs(layout: Layout, place: JobRank, stop: StopRequest, timeout: timede
 
     Errors that all ranks agree on (a loss that is not finite, a failed save) end the run, but not this process. Any
     other error ends the process, because only that closes its connections; the others would wait for their time-out.
-    A stop request reaches the other ranks within a step. Between runs it is ignored, since rank 0 decides when to end.
+    A stop request reaches the other ranks within two steps. Between runs it is ignored: rank 0 decides when to end.
     """
     try:
         rendezvous = find_rendezvous(layout, place, timeout)

@@ -24,11 +24,11 @@ import torch
 from torch import Tensor, nn
 
 from neobert.errors import MissingData, RunFailed
+from neobert.model.size import ZERO_BUCKET_ELEMENTS
 from neobert.recipe import PretrainingPrecision
 from neobert.training.engine import Engine, Phases, autocast, on_device
 
 MicroBatch = TypeVar("MicroBatch")
-BUCKET_ELEMENTS = 1 << 25
 STEP, MOMENTS = "step", ("exp_avg", "exp_avg_sq")
 
 
@@ -86,8 +86,8 @@ class ZeroEngine(Engine[MicroBatch]):
             "zero_optimization": {
                 "stage": self.stage,
                 "overlap_comm": False,
-                "reduce_bucket_size": BUCKET_ELEMENTS,
-                "allgather_bucket_size": BUCKET_ELEMENTS,
+                "reduce_bucket_size": ZERO_BUCKET_ELEMENTS,
+                "allgather_bucket_size": ZERO_BUCKET_ELEMENTS,
             },
             "zero_allow_untested_optimizer": True,
         }
@@ -145,8 +145,7 @@ class ZeroEngine(Engine[MicroBatch]):
         state = self.optimizer.state[self._flat]
         steps = {float(optimizer[f"{STEP}/{name}"]) for name in names}
         assert len(steps) == 1, "one flat state has one step"
-        device = "cpu" if self._flat.device.type == "cpu" else self._flat.device
-        state[STEP] = torch.tensor(steps.pop(), dtype=torch.float32, device=device)
+        state[STEP] = torch.tensor(steps.pop(), dtype=torch.float32, device=self._flat.device)
         for moment in MOMENTS:
             state[moment] = torch.zeros_like(self._flat)
         self._sharded._lazy_init_hp_params_optimizer_state()  # links the full tensors to their parts
