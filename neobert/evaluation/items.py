@@ -100,8 +100,8 @@ class ClozeItem:
 
 @dataclass(frozen=True)
 class MinimalPair:
-    """A held-out sentence, or its part in a stretch, and the same with one word exchanged so that it breaks a grammatical
-    rule."""
+    """A held-out sentence, or its part in a stretch, and the same with one word exchanged so that it breaks a
+    grammatical rule."""
 
     sentence: str
     broken: str

@@ -25,42 +25,35 @@ from neobert.training.loop import Step
 class Totals:
     """Counts over all attempts; steps after an attempt's last checkpoint are repeated, and counted only then.
 
-    `counted_tokens` are the real tokens of steps whose `slots` and `attended_tokens` were counted; checkpoints of
-    older versions do not have these. `compile_seconds` is the time spent compiling, most of it before the first step,
-    some within the `seconds` of steps.
+    `compile_seconds` is the time spent compiling, most of it before the first step, some within the `seconds` of steps.
     """
 
     real_tokens: int = 0
     seconds: float = 0.0
-    counted_tokens: int = 0
     slots: int = 0
     attended_tokens: int = 0
     compile_seconds: float = 0.0
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> Self:
-        """Restore the totals of a checkpoint; without `counted_tokens` its slot counts are dropped."""
-        if "counted_tokens" in saved:
-            return cls(**saved)
-        return cls(real_tokens=saved["real_tokens"], seconds=saved["seconds"])
+        """Restore the totals of a checkpoint; older ones have a count more, `counted_tokens`."""
+        return cls(**{name: value for name, value in saved.items() if name != "counted_tokens"})
 
     def add(self, step: Step) -> None:
         """Count a step."""
         self.real_tokens += step.real_tokens
         self.seconds += step.seconds
-        self.counted_tokens += step.real_tokens
         self.slots += step.slots
         self.attended_tokens += step.attended_tokens
 
     @property
-    def padding(self) -> float | None:
-        """Share of slots without a real token; None if no slots were counted."""
-        return 1 - self.counted_tokens / self.slots if self.slots else None
+    def padding(self) -> float:
+        """Share of slots without a real token."""
+        return 1 - self.real_tokens / self.slots
 
     def flops(self, recipe: Pretraining) -> float:
         """Return the model's floating-point operations on real tokens, which attend only to their own document."""
-        counted = self.counted_tokens
-        attended = self.attended_tokens / counted if counted else recipe.stages[-1].context
+        attended = self.attended_tokens / self.real_tokens
         return (
             training_flops_per_token(recipe.model, attended, recipe.masking.mean_rate(len(recipe.stages) - 1))
             * self.real_tokens
