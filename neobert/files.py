@@ -86,6 +86,12 @@ def publish_folder(temporary: Path, final: Path) -> None:
     sync_folder(final.parent)
 
 
+def refresh(folder: Path) -> None:
+    """Open and close a folder. Until then a client of NFS may take what another node has published for absent."""
+    with suppress(OSError):
+        os.close(os.open(folder, os.O_RDONLY))
+
+
 def line_bytes(value: Mapping[str, Any]) -> bytes:
     """Return a JSON line that ends with its own checksum, which `read_lines` checks and removes."""
     assert CHECKSUM not in value, f"{CHECKSUM} is the name of the line's checksum"
@@ -94,9 +100,10 @@ def line_bytes(value: Mapping[str, Any]) -> bytes:
 
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:
-    """Append one JSON line with a single write, so that lines of concurrent writers never mix.
+    """Append one JSON line with a single write, so that lines of concurrent writers on one machine never mix.
 
-    If only a part is written, the rest is written again. After a torn line, a new line is begun.
+    On NFS writers on several machines may damage each other's lines, which readers leave out. If only a part is
+    written, the rest is written again. After a torn line, a new line is begun.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     line = line_bytes(value)

@@ -12,6 +12,7 @@ from neobert.data.shards import TokenizedCorpus, finished_shards, open_shards, p
 from neobert.data.sources import SOURCES, NoCorpus, Source, open_source
 from neobert.data.tokenizers import TextTokenizer
 from neobert.errors import ChangedData, DamagedFile, MissingData
+from neobert.files import refresh
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.claims import Claim, ClaimLost, acquire
 from neobert.runs.layout import PARTIAL, Layout
@@ -141,6 +142,8 @@ def prepare_once(
             time.sleep(POLL_SECONDS)
             continue
         with claim, suppress(ClaimLost):
+            for folder in (data := claims.parents[1] / "data", *data.glob("*/")):
+                refresh(folder)
             try:
                 open_whole()
             except (MissingData, FileNotFoundError):

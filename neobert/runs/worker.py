@@ -21,7 +21,7 @@ from typing import Protocol
 
 from neobert.command_line import Parser, guarded
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED
-from neobert.files import append_line
+from neobert.files import append_line, refresh
 from neobert.processes import Stopped, StopRequest, end_with_parent, keep_freed_memory
 from neobert.runs import tracking
 from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, measure_file_time
@@ -135,6 +135,8 @@ class Worker:
     def _attempt(self, claimable: Claimable, claim: Claim) -> None:
         part = claimable.part
         with claim:
+            for folder in (part.record.parent.parent, part.record.parent):
+                refresh(folder)
             if part.is_done:
                 return
             append_line(self.layout.starts, {**name_attempt(part, claim), "at": time.time()})

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from neobert.errors import EXIT_RUN_FAILED
+from neobert.data import preparation
+from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, DamagedFile
 from neobert.files import replace_file
 from neobert.processes import Stopped, StopRequest
-from neobert.runs import claims
+from neobert.runs import claims, worker
 from neobert.runs.layout import Layout
 from neobert.runs.work import Part
-from neobert.runs.worker import Worker
 
 
 def taken(folder: Path, lease_seconds: float = claims.LEASE_SECONDS) -> claims.Claim:
@@ -259,8 +259,40 @@ def test_a_worker_whose_clock_is_off_tries_a_failing_part_once(
     failing = Failing(Part(id="part", title="a part that fails", record=tmp_path / "no", error=tmp_path / "error.json"))
     replace_file(failing.part.error, b"{}")  # of a run before
     time.sleep(0.05)
-    assert Worker(Layout(tmp_path), [failing], StopRequest()).run() == EXIT_RUN_FAILED
+    assert worker.Worker(Layout(tmp_path), [failing], StopRequest()).run() == EXIT_RUN_FAILED
     assert failing.runs == 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoneElsewhere(Part):
+    """Another node has published its record, which a client of NFS shows once the folder is opened."""
+
+    opened: set[Path]
+
+    @property
+    def is_done(self) -> bool:
+        return self.record.parent in self.opened
+
+
+def test_what_another_node_just_finished_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: set[Path] = set()
+    for user in (worker, preparation):
+        monkeypatch.setattr(user, "refresh", opened.add)
+    part = DoneElsewhere(id="part", title="a part", record=tmp_path / "a/b", error=tmp_path / "error", opened=opened)
+    again = Failing(part)
+    assert worker.Worker(Layout(tmp_path), [again], StopRequest()).run() == EXIT_DONE and again.runs == 0
+
+    def open_whole() -> str:
+        if tmp_path / "data" / "pairs" in opened:
+            return "pairs"
+        raise FileNotFoundError
+
+    def make(damage: DamagedFile | None) -> None:
+        raise AssertionError("made twice")
+
+    (tmp_path / "data" / "pairs").mkdir(parents=True)
+    claim = Layout(tmp_path).claims("pairs")
+    assert preparation.prepare_once(claim, "pairs", StopRequest(), open_whole, make) == "pairs"
 
 
 def test_a_long_call_into_a_library_is_left_when_somebody_asks_to_stop() -> None:
