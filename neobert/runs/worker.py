@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from neobert.command_line import Parser, guarded
-from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED
+from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, RunFailed
 from neobert.files import append_line, refresh
 from neobert.processes import Stopped, StopRequest, end_with_parent, keep_freed_memory
 from neobert.runs import tracking
@@ -148,11 +148,24 @@ class Worker:
             except Exception as error:
                 print(f"{part.title} failed: {error}", file=sys.stderr, flush=True)
                 write_failure(part, claim, error)
+                if reason := _gpu_loss():  # every other part would fail too
+                    raise RunFailed(f"CUDA failed for good ({reason}): this worker ends") from error
             else:
                 self.progressed = True
                 part.error.unlink(missing_ok=True)
         if self.observer:
             self.observer.update()
+
+
+def _gpu_loss() -> str | None:
+    """Return why CUDA fails in this process from now on, as after an illegal access; None if it does not."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            return str(error).partition("\n")[0]
+    return None
 
 
 def open_parts(layout: Layout, reference: str) -> list[PartOfRun]:

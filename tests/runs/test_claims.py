@@ -6,14 +6,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from neobert.data import preparation
-from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, DamagedFile
+from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, DamagedFile, RunFailed
 from neobert.files import replace_file
 from neobert.processes import Stopped, StopRequest
 from neobert.runs import claims, worker
@@ -261,6 +263,26 @@ def test_a_worker_whose_clock_is_off_tries_a_failing_part_once(
     time.sleep(0.05)
     assert worker.Worker(Layout(tmp_path), [failing], StopRequest()).run() == EXIT_RUN_FAILED
     assert failing.runs == 1
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_worker_ends_once_its_gpu_fails_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    """An error of CUDA that stays would fail every other part within moments."""
+
+    def synchronize() -> None:
+        if is_lost:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with …")
+
+    cuda = SimpleNamespace(is_initialized=lambda: True, synchronize=synchronize)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    named = [Part(id=name, title=name, record=tmp_path / name, error=tmp_path / f"{name}.error") for name in "ab"]
+    failing = [Failing(part) for part in named]
+    with pytest.raises(RunFailed, match=r"failed for good \(CUDA error.*encountered\)") if is_lost else nullcontext():
+        assert worker.Worker(Layout(tmp_path), failing, StopRequest()).run() == EXIT_RUN_FAILED
+    assert [each.runs for each in failing] == [1, not is_lost]
+    assert named[0].error.exists() and not claims.is_claimed(Layout(tmp_path).claims("a"))
 
 
 @dataclass(frozen=True, kw_only=True)
