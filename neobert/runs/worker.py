@@ -11,6 +11,7 @@ import argparse
 import math
 import os
 import re
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from neobert.command_line import Parser, guarded
-from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, RunFailed
+from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, MissingData, RunFailed
 from neobert.files import append_line, refresh
 from neobert.processes import Stopped, StopRequest, end_with_parent, keep_freed_memory
 from neobert.runs import tracking
@@ -35,6 +36,7 @@ from neobert.runs.work import Part, Work, name_attempt, write_failure
 
 POLL_SECONDS = 0.25
 IDLE_POLLS = 8
+GPU_VARIABLES = ("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS")
 FOLDERS = tuple(row.specification.form for kind, row in KINDS.items() if kind != "corpus")
 REFERENCES = " or ".join(("corpus/<data id>/<pretraining id>", *FOLDERS))
 
@@ -168,6 +170,15 @@ def _gpu_loss() -> str | None:
     return None
 
 
+def _refuse_missing_gpu() -> None:
+    given = next((name for name in GPU_VARIABLES if os.environ.get(name, "0") != "0"), None)
+    if given and not sys.modules["torch"].cuda.is_available():
+        raise MissingData(
+            f"SLURM gave this job GPUs ({given}={os.environ[given]}), but torch can use none on "
+            f"{socket.gethostname()}: look at the node's driver, and whether torch is its build for CUDA"
+        )
+
+
 def open_parts(layout: Layout, reference: str) -> list[PartOfRun]:
     """Return the parts of the work that a reference names.
 
@@ -193,7 +204,7 @@ class Ended:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Returns the exit code (0 done, 1 a run failed, 2 refused, 3 no such run, 75 to be continued)."""
+    """Run the command. Returns the exit code (0 done, 1 failed, 2 refused, 3 no run or GPU, 75 to be continued)."""
     return guarded("neobert.runs.worker", lambda: run(arguments, StopRequest()).code, Path())
 
 
@@ -212,6 +223,8 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     keep_freed_memory()
     from neobert.training.distributed import JobRank, host_ranks  # only now: it imports torch
 
+    if not all(reference.startswith("corpus/") for reference in options.references):
+        _refuse_missing_gpu()
     place = JobRank.of_environment(os.environ)
     if place is not None and not place.process.writes:
         from neobert.training.trainer import join_runs

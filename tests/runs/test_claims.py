@@ -285,6 +285,23 @@ def test_a_worker_ends_once_its_gpu_fails_for_good(
     assert named[0].error.exists() and not claims.is_claimed(Layout(tmp_path).claims("a"))
 
 
+@pytest.mark.parametrize("variables", [{"SLURM_GPUS_ON_NODE": "2"}, {"SLURM_JOB_GPUS": "0,1"}])
+def test_a_job_whose_gpus_cannot_be_used_does_not_train_on_the_cpu(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    variables: dict[str, str],
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(StopRequest, "listen", lambda self: None)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for reference, said in (("pretraining/a", "but torch can use none on"), ("corpus/a/a", "run.json")):
+        assert worker.main(["--runs", str(tmp_path), reference]) == 3
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "claims").exists()
+
+
 @dataclass(frozen=True, kw_only=True)
 class DoneElsewhere(Part):
     """Another node has published its record, which a client of NFS shows once the folder is opened."""
