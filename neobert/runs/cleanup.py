@@ -137,11 +137,13 @@ class Uses:
     """Files that the runs of a folder use.
 
     `paths` are files and folders that a run.json or record refers to: data, and runs whose weights others start from.
+    `all_corpora`: an unfinished run reads every corpus of its source (`--heldout all`), and only the source names them.
     `finished` are training runs with a record, by folder. `weights` are the ids of trials that are the best of a closed
     study or belong to an open one. `unreadable` has a sentence for each file that may refer to anything.
     """
 
     paths: set[Path] = field(default_factory=set)
+    all_corpora: bool = False
     finished: dict[Path, Work] = field(default_factory=dict)
     weights: set[str] = field(default_factory=set)
     unreadable: list[str] = field(default_factory=list)
@@ -164,10 +166,12 @@ def read_uses(layout: Layout) -> Uses:
 
 
 def _add(uses: Uses, layout: Layout, folder: Path) -> None:
-    work: Work = read_run_file(folder).run
+    run_file = read_run_file(folder)
+    work: Work = run_file.run
     uses.paths.update(work.uses(layout), (layout.root / reference for reference in work.after))
     record = layout.record_of(str(folder.relative_to(layout.root)))
     if not record.exists():
+        uses.all_corpora |= work.kind == "pretraining" and run_file.execution.heldout == "all"
         uses.weights.update(part.id for part in work.parts(layout))
         if work.id != folder.name:
             uses.unreadable.append(f"{folder} was named by another numerics version: what it uses is not known")
@@ -270,7 +274,7 @@ def _data(layout: Layout, uses: Uses) -> Iterator[Garbage]:
     """Yield unused tokenised corpora (also unfinished ones), encoded pairs and encoded tasks."""
     for folder in _folders(layout.root / "data"):
         data_id = folder.name.removesuffix(PARTIAL)
-        if layout.data(data_id) not in uses.paths:
+        if layout.data(data_id) not in uses.paths and not uses.all_corpora:
             yield _garbage_at(folder, "tokenised corpus that no run.json refers to", *_corpus_claims(data_id))
     for folder in sorted((layout.root / "data" / "pairs").glob("*")):
         is_encoded = IDENTIFIER.fullmatch(folder.name[-IDENTITY_DIGITS:]) and TEMPORARY_MARK not in folder.name

@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ablations import run
+from neobert.data.preparation import measured_runs
 from neobert.recipe import Data
 from neobert.runs import cleanup
 from neobert.runs.cleanup import DAY_SECONDS, Garbage, collect, collectable, read_uses
 from neobert.runs.layout import Layout
+from neobert.runs.run_file import read_run_file
 from neobert.runs.specifications import PretrainingRun, Start
 from neobert.training.schedule import milestones
 from tests.ablations.status_worlds import (
@@ -35,7 +37,7 @@ from tests.ablations.status_worlds import (
 )
 from tests.embeddings.tiny_contrastive import STEPS as CONTRASTIVE_STEPS
 from tests.embeddings.tiny_contrastive import tiny_contrastive, write_tiny_contrastive
-from tests.support.tiny_runs import STEPS, tiny_run
+from tests.support.tiny_runs import STEPS, tiny_run, write_tiny_run
 
 MILESTONES = (0, 6, 12, 18, 24)
 NOBODY = "0123456789ab"
@@ -156,6 +158,16 @@ def test_tokenised_data_stays_while_any_run_refers_to_it(layout: Layout) -> None
     collect(layout, garbage(layout))
     assert paths(layout) == set() and not layout.data(NOBODY).exists()
     assert (layout.data(first.data_id) / "manifest.json").exists()
+
+
+def test_all_corpora_stay_while_an_unfinished_run_is_measured_on_all(layout: Layout) -> None:
+    made = tiny_run()
+    write_tiny_run(layout.root, made, heldout="all")
+    for corpus in measured_runs(read_run_file(layout.pretraining(made.id))):
+        tokenize(layout, corpus.data_id)
+    assert paths(layout) == set()
+    finish_pretraining(layout, made)
+    assert len(paths(layout)) == 1
 
 
 def test_data_that_only_a_record_names_stays(layout: Layout) -> None:
