@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ REGISTRATION_SECONDS = 60.0
 """How long to wait for nodes to register with a controller that has just started."""
 DEFAULT_LARGEST_ARRAY = 1001
 SETUP = "setup.sh"
+OVERRIDING = ("SBATCH_", "SCANCEL_", "SINFO_", "SQUEUE_")
+"""Beginnings of variables with options for SLURM's clients, which override a batch script or narrow an answer."""
 OWN_OPTIONS = ("array", "clusters", "dependency", "error", "job-name", "open-mode", "output", "parsable", "signal")
 """Options of sbatch that are set for every job, to find, order and signal it. Profiles may not set them."""
 
@@ -206,11 +209,22 @@ def _submitit() -> Any:
 
 
 def _submit(executor: Any, payload: Payload, elements: int | None) -> str:
-    if elements is None:
-        return str(executor.submit(payload).job_id)
-    with executor.batch():
-        jobs = [executor.submit(payload) for _ in range(elements)]
+    with _without_options():
+        if elements is None:
+            return str(executor.submit(payload).job_id)
+        with executor.batch():
+            jobs = [executor.submit(payload) for _ in range(elements)]
     return str(jobs[0].job_id).partition("_")[0]
+
+
+@contextmanager
+def _without_options() -> Iterator[None]:
+    """Context without the environment's options for SLURM's clients: profile and flags alone count."""
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(OVERRIDING)}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 def _parameters(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> dict[str, Any]:
@@ -286,7 +300,8 @@ def _client(
     """Run a SLURM command. Raises RunFailed if it does not end in time."""
     seconds = seconds or CLIENT_SECONDS
     try:
-        return subprocess.run(command, check=False, capture_output=True, input=text, text=True, timeout=seconds)
+        with _without_options():
+            return subprocess.run(command, check=False, capture_output=True, input=text, text=True, timeout=seconds)
     except subprocess.TimeoutExpired as error:
         raise RunFailed(
             f"{command[0]} did not answer within {seconds:g} s: SLURM's controller may be busy or down, try again later"

@@ -1,5 +1,6 @@
 """Submitting beside others: no job of another folder is touched, any path is quoted, no secret is written down."""
 
+import os
 import re
 import shutil
 import stat
@@ -126,6 +127,17 @@ def test_an_sbatch_that_names_no_job_is_told_in_a_sentence_and_leaves_none_behin
     assert said in capsys.readouterr().err
     script.write_text(whole)
     assert submit(runs) == 0 and live(slurm) == jobs(runs) and len(jobs(runs)) == 4
+
+
+def test_options_in_the_environment_do_not_override_the_profile(
+    slurm: FakeSlurm, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for client in ("sbatch", "scancel", "squeue"):
+        monkeypatch.setenv(f"{client.upper()}_PARTITION", "another")
+        script = slurm.folder / "bin" / client
+        script.write_text(script.read_text().replace("\n", f'\n[ -z "${client.upper()}_PARTITION" ] || exit 1\n', 1))
+    assert submit(runs) == cancel(runs) == 0 and cancelled(slurm) == jobs(runs)
+    assert os.environ["SBATCH_PARTITION"] == "another"
 
 
 @pytest.mark.parametrize("state", ["unknown", "idle*"])
