@@ -246,9 +246,11 @@ def _parameters(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> d
         "dependency": f"afterany:{':'.join(after)}" if after else None,
         "array_parallelism": job.most_running or job.elements,
         "setup": [*_exports(job, snapshot), *([f"source {shlex.quote(str(logs / SETUP))}"] if resources.setup else [])],
-        # If a task dies, the others are killed. srun does not take over --cpus-per-task from sbatch by itself.
+        # If a task dies, the others are killed. Under --export=NONE tasks would lack what setup exports. srun does not
+        # take over --cpus-per-task from sbatch by itself.
         "srun_args": [
             "--kill-on-bad-exit=1",
+            "--export=ALL",
             *([f"--cpus-per-task={resources.cpus_per_task}"] if resources.cpus_per_task else []),
         ],
         "wckey": None,
