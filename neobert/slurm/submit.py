@@ -73,7 +73,8 @@ def live_jobs() -> dict[str, str]:
     answer = _client(["squeue", "--noheader", "--me", "--format=%F %j"])
     if answer.returncode:
         raise RunFailed(f"squeue does not answer ({answer.stderr.strip()}): nothing was submitted, try again later")
-    return dict(line.split(maxsplit=1) for line in answer.stdout.splitlines() if line.strip())
+    parted = (line.partition(" ") for line in answer.stdout.splitlines() if line.strip())
+    return {job: name for job, _, name in parted}  # a name may be blank
 
 
 def release_stranded(jobs: Iterable[str]) -> list[str]:

@@ -74,14 +74,15 @@ def test_an_id_that_slurm_gave_to_somebody_elses_job_is_not_ours_any_more(slurm:
     assert cancelled(slurm) == jobs(runs) - {job} and live(slurm) == {job}
 
 
+@pytest.mark.parametrize("name", ["somebody-elses", ""])
 def test_what_a_killed_launcher_submitted_but_did_not_note_is_cancelled_and_sent_again(
-    slurm: FakeSlurm, runs: Path
+    slurm: FakeSlurm, runs: Path, name: str
 ) -> None:
     submit(runs)
     path = runs / "submissions.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-1]))
-    (slurm.state / "live" / "99").write_text("#SBATCH --job-name=somebody-elses\n")
+    (slurm.state / "live" / "99").write_text(f"#SBATCH --job-name={name}\n")
     lost = max(live(slurm) - {"99"})
     assert submit(runs) == 0
     assert cancelled(slurm) == {lost} and live(slurm) == jobs(runs) | {"99"}
