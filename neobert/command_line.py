@@ -89,13 +89,21 @@ def _tell_system_error(program: str, error: OSError | RuntimeError, place: Path)
             raise error
         tell_error(program, f"{error}: links lead in a circle, name a folder", EXIT_REFUSED)
         return EXIT_REFUSED
-    if error.errno in NO_FOLDER and not os.path.exists(place):  # noqa: PTH110 (false where Path raises)
+    if error.errno in NO_FOLDER and _blocks(error.filename, place):
         said = f"{place}: the folder cannot be made ({error.strerror}): name one in a place where you may write"
         tell_error(program, said, EXIT_REFUSED)
         return EXIT_REFUSED
     where = error.filename or place
     tell_error(program, f"{where}: {error.strerror or error}; nothing finished is lost", EXIT_RUN_FAILED)
     return EXIT_RUN_FAILED
+
+
+def _blocks(file: Any, place: Path) -> bool:
+    """Return whether a folder does not exist and the file of a system error, if any, lies in or above it."""
+    if os.path.exists(place):  # noqa: PTH110 (false where Path raises)
+        return False
+    folder, named = (os.path.realpath(path) for path in (place, str(file or place)))
+    return os.path.commonpath((folder, named)) in (folder, named)
 
 
 def refuse_no_folder(flag: str, folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Signals to a command reach its workers within a second, and no worker outlives its command, whatever ended that."""
 
+import errno
 import os
 import random
 import signal
@@ -248,6 +249,27 @@ def test_nohup_is_respected_and_handlers_are_given_back() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(1)
     assert signal.getsignal(signal.SIGTERM) is own
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "said"),
+    [
+        (None, 2, "runs/new: the folder cannot be made"),
+        ("runs", 2, "runs/new: the folder cannot be made"),
+        ("runs/new/claims/a", 2, "runs/new: the folder cannot be made"),
+        ("data/corpus.txt", 1, "data/corpus.txt: No such file or directory; nothing finished is lost"),
+    ],
+)
+def test_a_system_error_is_put_down_to_the_file_that_it_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str | None, code: int, said: str
+) -> None:
+    """The folder of runs often does not exist yet, whichever file is missing."""
+
+    def fail() -> int:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file and str(tmp_path / file))
+
+    assert guarded("test", fail, tmp_path / "runs" / "new") == code
+    assert f"{tmp_path}/{said}" in capsys.readouterr().err
 
 
 def test_of_several_signals_the_first_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
