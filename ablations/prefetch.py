@@ -131,8 +131,6 @@ def _bring(options: argparse.Namespace, needs: "Needs") -> int:
 
 
 def _print_plan(selection: "Selection", *, as_json: bool) -> None:
-    from rich.markup import escape
-
     from neobert.console import output, quantity, table
 
     if as_json:
@@ -140,8 +138,8 @@ def _print_plan(selection: "Selection", *, as_json: bool) -> None:
         return
     cells = [
         (
-            escape(row.item.name),
-            escape(row.item.repositories),
+            row.item.name,
+            row.item.repositories,
             ", ".join(revision[:12] for revision in row.revisions) or None,
             f"{row.files} of {row.published_files}" if row.files != row.published_files else row.files,
             f"{quantity(row.bytes)}B",

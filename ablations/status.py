@@ -24,7 +24,6 @@ if __name__ == "__main__":  # a script's own folder would hide packages of the s
 
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.text import Text
 
 from ablations.ladders import add_ladder_flag, current, on_ladder
@@ -185,11 +184,11 @@ def _summary(rows: Sequence[Row], root: Path) -> str:
 def _drawn(unsorted: Sequence[Row], root: Path) -> RenderableType:
     rows = _worst_first(unsorted)
     shown, hidden = rows[:TABLE_ROWS], rows[TABLE_ROWS:]
-    cells = [[escape(cell) if cell else None for cell in _cells(row)] for row in shown]
+    cells = [[cell or None for cell in _cells(row)] for row in shown]
     used = [number for number in range(len(COLUMNS)) if any(row[number] for row in cells)]
     title = _summary(rows, root)
     columns, used_cells = [COLUMNS[n] for n in used], [[row[n] for n in used] for row in cells]
-    parts: list[RenderableType] = [table(escape(title), columns, used_cells) if shown else Text(title)]
+    parts: list[RenderableType] = [table(title, columns, used_cells) if shown else Text(title)]
     if hidden:
         states = Counter(row.state for row in hidden)
         counts = ", ".join(f"{count} {state}" for state, count in states.items())

@@ -16,9 +16,15 @@ UNBROKEN_CELLS = 16
 """Columns up to this width are never wrapped: ids, states and numbers."""
 
 
+class _Output(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to `guarded` that the reader of the output has closed it; rich would exit with code 1."""
+        raise BrokenPipeError
+
+
 def output() -> Console:
     """Return the console for data on stdout. In a pipe it is wide, so that nothing is wrapped."""
-    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 200)
+    return _Output(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
 def logs() -> Console:
@@ -35,19 +41,19 @@ class Listing:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         widths = self._fit(options.max_width)
         if widths is not None:
-            shown = Table(title=self.title, title_justify="left", header_style="bold")
+            shown = Table(title=Text(self.title, style="table.title"), title_justify="left", header_style="bold")
             for column, width in zip(self.columns, widths, strict=True):
                 shown.add_column(column, overflow="fold", width=width)
             for row in self.rows:
-                shown.add_row(*row)
+                shown.add_row(*map(Text, row))
             yield shown
             return
-        yield Text.from_markup(self.title, style="italic")
+        yield Text(self.title, style="italic")
         width = max(map(len, self.columns), default=0)
         for row in self.rows:
             yield Text("")
             for column, cell in zip(self.columns, row, strict=True):
-                first, *more = Text.from_markup(cell).plain.splitlines() or [""]
+                first, *more = cell.splitlines() or [""]
                 yield Text(f"{column:>{width}}  {first}", overflow="fold")
                 for line in more:
                     yield Text(f"{'':>{width}}  {line}", overflow="fold")
@@ -56,7 +62,7 @@ class Listing:
         """Return the column widths, cutting the widest first but no longest word; None if they do not fit."""
         minima, widths = [], []
         for number, column in enumerate(self.columns):
-            text = "\n".join([column, *(Text.from_markup(row[number]).plain for row in self.rows)])
+            text = "\n".join([column, *(row[number] for row in self.rows)])
             widest = max(map(cell_len, text.splitlines()), default=0)
             widths.append(widest)
             minima.append(widest if widest <= UNBROKEN_CELLS else max(map(cell_len, text.split()), default=0))
@@ -70,7 +76,7 @@ class Listing:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Listing:
-    """Return a listing of plain values; None is shown as a dash."""
+    """Return a listing of plain values, in which brackets are no markup; None is shown as a dash."""
     return Listing(title, columns, [["—" if cell is None else str(cell) for cell in row] for row in rows])
 
 

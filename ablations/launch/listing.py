@@ -85,9 +85,9 @@ def print_ladder(rows: Sequence[VariantRow], *, as_json: bool) -> None:
         (
             entry["name"] + ("" if entry["kept"] else f" ({'another reading' if '@' in entry['name'] else not_kept})"),
             entry["parent"],
-            escape(entry["title"]),
-            escape("\n".join(change_text(path, change) for path, change in entry["delta"].items())),
-            escape(entry["source"]),
+            entry["title"],
+            "\n".join(change_text(path, change) for path, change in entry["delta"].items()),
+            entry["source"],
             f"{entry['glue_grid']} point{'s' * (entry['glue_grid'] > 1)}",
             entry["state"],
         )
@@ -158,7 +158,7 @@ def print_plan(rows: Sequence[VariantRow], costs: PlanCosts, *, as_json: bool) -
             for row in rows
         ]
         title = f"{rows[0].scale} scale, {data} data (one variant alone shows every run with its id and folder)"
-        console.print(table(escape(title), ("variant", "seed", "parameters", "runs", *COST_COLUMNS), cells))
+        console.print(table(title, ("variant", "seed", "parameters", "runs", *COST_COLUMNS), cells))
     shown = [diff for found in diffs for diff in found]
     most = DIFFS_SHOWN if len(rows) > 1 else len(shown)
     for diff in shown[:most]:
