@@ -150,8 +150,8 @@ class Worker:
             except Exception as error:
                 print(f"{part.title} failed: {error}", file=sys.stderr, flush=True)
                 write_failure(part, claim, error)
-                if reason := _gpu_loss():  # every other part would fail too
-                    raise RunFailed(f"CUDA failed for good ({reason}): this worker ends") from error
+                if loss := _gpu_loss():  # every other part would fail too
+                    raise RunFailed(f"CUDA failed for good ({loss}): this worker ends") from error
             else:
                 self.progressed = True
                 part.error.unlink(missing_ok=True)
