@@ -334,10 +334,13 @@ class Follower:
                 self._open.pop(run.id).claim.close()
             print(f"{self.tracker} took no more of {run.name}: {error}", file=sys.stderr, flush=True)
             return 0
+        if count is None:
+            return 0
         self._seen[run.id] = stamp
         return count
 
-    def _send(self, run: Tracked) -> int:
+    def _send(self, run: Tracked) -> int | None:
+        """Send the new steps of a part and return how many there were; None if another process follows it."""
         steps = list(run.steps())
         session = self._open.get(run.id)
         if session is None:
@@ -346,7 +349,7 @@ class Follower:
                 return 0
             claim = acquire(self.layout.claims(f"tracking-{self.tracker}-{run.id}"))
             if claim is None:
-                return 0
+                return None
             self._open[run.id] = session = self._begin(run, claim)
         left = [(step, values) for step, values in steps if step > session.sent]
         for step, values in left:

@@ -20,7 +20,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
 from neobert.runs.tracking import Follower, Tracker, tracked
 from tests.support.forking import start_worker
-from tests.support.tiny_runs import STEPS, curve, ends, tiny_run, worker, write_tiny_run
+from tests.support.tiny_runs import STEPS, claimed, curve, ends, tiny_run, worker, write_tiny_run
 from tests.support.waiting import until
 
 Steps = list[tuple[int, float]]
@@ -152,6 +152,17 @@ class Broken(Tracker):
         raise OSError("the tracker's disk is full")
 
     log = close = sessions = drop = lambda *_: []  # type: ignore[assignment]
+
+
+def test_steps_are_sent_once_the_process_that_followed_them_is_gone(folder: Path) -> None:
+    note(folder, 1, 1, 3)
+    layout = Layout(folder.parents[1])
+    (part,) = tracked(layout, f"pretraining/{folder.name}")
+    follower = Follower(layout, "tensorboard")
+    with claimed(layout, f"tracking-tensorboard-{part.id}"):
+        assert follower.send(part) == 0
+    assert follower.send(part) > 0
+    follower.close(part)
 
 
 def test_a_tracker_that_fails_is_said_once(
