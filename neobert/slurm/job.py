@@ -123,21 +123,24 @@ def _come_back(*, progressed: bool) -> int:
         print("the time limit came before any progress: not requeued; give the job more hours", file=sys.stderr)
         return EXIT_RUN_FAILED
     shown = _scontrol("show", "job", job)
-    if "JobState=CANCELLED" in shown:
+    if shown is not None and "JobState=CANCELLED" in shown:
         print(f"job {job} was cancelled: not requeued", file=sys.stderr)
         return EXIT_REQUEUE
-    _scontrol("requeue", job)
-    print(f"job {job} was warned, saved and is requeued", file=sys.stderr)
+    is_requeued = _scontrol("requeue", job) is not None
+    now = "is requeued" if is_requeued else "could not be requeued: the command that submitted it submits it again"
+    print(f"job {job} was warned, saved and {now}", file=sys.stderr)
     return EXIT_REQUEUE
 
 
-def _scontrol(*arguments: str) -> str:
+def _scontrol(*arguments: str) -> str | None:
+    """Return the answer of scontrol; None, and the reason on stderr, if it fails."""
     command = ["scontrol", *arguments]
     try:
         answer = subprocess.run(command, check=False, capture_output=True, text=True, timeout=SCONTROL_SECONDS)
-    except subprocess.TimeoutExpired:
-        print(f"{' '.join(command)} did not answer within {SCONTROL_SECONDS} s", file=sys.stderr)
-        return ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print(error, file=sys.stderr)
+        return None
     if answer.returncode:
         print(f"{' '.join(command)}: {answer.stderr.strip()}", file=sys.stderr)
+        return None
     return answer.stdout

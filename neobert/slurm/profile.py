@@ -97,8 +97,8 @@ def _read(path: Path) -> dict[str, Any]:
         known = sorted(file.stem for file in path.parent.glob("*.toml"))
         raise MissingData(f"there is no cluster profile {path}: {did_you_mean(path.stem, known)}")
     try:
-        return tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # of the syntax, or of the encoding
         raise ValueError(f"{path} is no TOML: {error}") from error
 
 
@@ -121,7 +121,8 @@ def _resources(tree: Mapping[str, Any], place: str, kind: JobKind) -> Resources:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{place} [{kind}]: {key} = {first['input']!r}: {first['msg']}") from error
+        shown = key if key.startswith("setup") else f"{key} = {first['input']!r}"  # setup may contain secrets
+        raise ValueError(f"{place} [{kind}]: {shown}: {first['msg']}") from error
     for key, value in resources:
         for text in [value] if isinstance(value, str) else value if isinstance(value, tuple) else ():
             _refuse_letters(f"{place} [{kind}]: {key}", text, "" if key == "setup" else "\\")

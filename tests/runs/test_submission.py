@@ -15,6 +15,7 @@ from ablations.run import main
 from neobert.files import line_bytes, read_lines
 from neobert.runs.layout import Layout
 from neobert.runs.optuna_view import cause_of, storage_address, without_password
+from neobert.slurm.job import _come_back
 from neobert.slurm.profile import Resources, read_submissions
 from neobert.slurm.submit import Job, refuse_folder, sbatch_text
 from tests.ablations.fake_slurm import FakeSlurm, submit
@@ -283,6 +284,50 @@ def test_no_secret_is_written_where_others_read(
     for script in slurm.submitted().values():
         sourced = re.findall(r"^source (.*)$", script, re.MULTILINE)
         assert [Path(each.strip("'")) in written for each in sourced] == [True]
+
+
+@pytest.mark.parametrize(
+    ("profile", "said"),
+    [
+        (b'setup = "export WANDB_API_KEY=s3cret"', "[prepare]: setup: Input should be a valid tuple"),
+        (b'setup = [["s3cret"]]', "[prepare]: setup.0: Input should be a valid string"),
+        ("account = 'Zürich'".encode("latin-1"), "is no TOML: 'utf-8' codec can't decode"),
+    ],
+)
+def test_a_profile_that_cannot_be_read_is_named_and_its_secrets_are_not(
+    slurm: FakeSlurm, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture, profile: bytes, said: str
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes(profile)
+    assert submit(runs, "--cluster-profile", str(path)) == 2
+    shown = capsys.readouterr().err
+    assert f"{path} {said}" in shown and "s3cret" not in shown
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("exit 0", "job 7 was warned, saved and is requeued"),
+        ('[ "$1" = show ] || { echo "no such job" >&2; exit 1; }', "job 7 was warned, saved and could not be requeued"),
+        (None, "job 7 was warned, saved and could not be requeued"),
+    ],
+)
+def test_a_job_that_was_not_requeued_does_not_say_so(
+    slurm: FakeSlurm,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+    script: str | None,
+    said: str,
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("PATH", str(slurm.folder / "bin"))
+    client = slurm.folder / "bin" / "scontrol"
+    client.unlink()
+    if script:
+        client.write_text(f"#!/bin/sh\n{script}\n")
+        client.chmod(0o755)
+    assert _come_back(progressed=True) == 75
+    assert said in capsys.readouterr().err
 
 
 PASSWORDS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=20)
