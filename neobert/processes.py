@@ -30,6 +30,8 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameter numbers of glibc's mallopt."""
 KEPT_BYTES = 1 << 30
+OLDER_MOST_BYTES = 32 << 20
+"""Largest M_MMAP_THRESHOLD that older versions of glibc accept."""
 
 
 class Terminated(BaseException):
@@ -96,8 +98,10 @@ def keep_freed_memory() -> None:
     pages for a step of 4 × 144, a seventh of its time.
     """
     with suppress(OSError, AttributeError):  # another C library
-        for option in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
-            ctypes.CDLL(None).mallopt(option, KEPT_BYTES)
+        mallopt = ctypes.CDLL(None).mallopt
+        # Either threshold alone would keep malloc from raising the other by itself, so that less is kept than before.
+        if any(mallopt(M_MMAP_THRESHOLD, size) for size in (KEPT_BYTES, OLDER_MOST_BYTES)):
+            mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def wait_for(
@@ -105,13 +109,21 @@ def wait_for(
 ) -> list[int]:
     """Wait until all children have ended, calling `watch` every `interval` seconds. Returns their exit codes.
 
+    A system error of `watch` is printed, and it is called again.
+
     Ctrl-C, SIGTERM and SIGHUP are passed on at once, and the children save their state before they end. A second Ctrl-C
     kills them.
     """
+    said = ""
     try:
         try:
             while any(child.poll() is None for child in children):
-                watch()
+                try:
+                    watch()
+                except OSError as error:  # while the children work on, who watches should know
+                    if str(error) != said:
+                        said = str(error)
+                        print(f"the progress cannot be shown: {said}", file=sys.stderr, flush=True)
                 _wait_any(children, interval)
         except (KeyboardInterrupt, Terminated):
             for child in children:

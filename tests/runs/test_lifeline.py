@@ -9,12 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from neobert.command_line import guarded
 from neobert.files import read_lines
-from neobert.processes import REPOSITORY, Terminated, ended_by_signals
+from neobert.processes import REPOSITORY, Terminated, ended_by_signals, keep_freed_memory, wait_for
 from tests.support.tiny_runs import (
     beside,
     curve,
@@ -249,6 +250,39 @@ def test_nohup_is_respected_and_handlers_are_given_back() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(1)
     assert signal.getsignal(signal.SIGTERM) is own
+
+
+def test_progress_that_cannot_be_shown_is_said_while_the_work_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        said = []
+
+        def watch() -> None:
+            said.append(capsys.readouterr().err)
+            if len(said) == 3:
+                child.terminate()
+            raise OSError("Stale file handle")
+
+        assert wait_for([child], watch, 0.01) == [-signal.SIGTERM]
+    assert said[:3] == ["", "the progress cannot be shown: Stale file handle\n", ""]
+
+
+@pytest.mark.parametrize(
+    ("most", "accepted"), [(2**40, [(-3, 2**30), (-1, 2**30)]), (2**25, [(-3, 2**25), (-1, 2**30)]), (0, [])]
+)
+def test_memory_is_kept_on_any_version_of_glibc_or_left_to_it(
+    monkeypatch: pytest.MonkeyPatch, most: int, accepted: list[tuple[int, int]]
+) -> None:
+    """Older versions take at most 32 MiB as M_MMAP_THRESHOLD; M_TRIM_THRESHOLD alone keeps less than neither."""
+    calls = []
+
+    def mallopt(option: int, size: int) -> int:
+        is_accepted = option == -1 or size <= most
+        calls.extend([(option, size)] if is_accepted else [])
+        return int(is_accepted)
+
+    monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
+    keep_freed_memory()
+    assert calls == accepted
 
 
 @pytest.mark.parametrize(
