@@ -102,13 +102,13 @@ def _shown_by_optuna(
 ) -> "Iterator[Mapping[str, str]]":
     """Open an Optuna view of the points before anything is written; workers and jobs keep it up to date.
 
-    On SLURM it is a journal unless another storage is named.
+    On SLURM it is a journal unless another storage is named. Only a named storage must work.
     """
     from ablations.launch.execute import treat_failures
     from neobert.runs.optuna_view import STORAGE_VARIABLE, view_for_command
 
-    storage = workspace.options.storage or ("journal" if place == "slurm" else None)
-    view = view_for_command(storage, workspace.layout, studies)
+    default = "journal" if place == "slurm" else "sqlite"
+    view = view_for_command(workspace.options.storage, workspace.layout, studies, default)
     treat_failures(workspace.layout, studies, retry=workspace.options.retry_failed)
     try:
         yield {} if view is None else {STORAGE_VARIABLE: view.address}

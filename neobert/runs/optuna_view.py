@@ -230,25 +230,31 @@ class OptunaView:
             synchronize(self._storage, self.layout, study)
 
 
-def view_for_command(name: str | None, layout: Layout, studies: Sequence[GlueStudy]) -> OptunaView | None:
+def view_for_command(
+    name: str | None, layout: Layout, studies: Sequence[GlueStudy], default: str = "sqlite"
+) -> OptunaView | None:
     """Return the synchronised view of a command that starts workers.
 
-    Without a name it is SQLite beside the runs, or None if Optuna is not installed. Raises ValueError if the storage
-    cannot be reached.
+    Without a name it is the default beside the runs, or None if it cannot be used. Raises ValueError if the named
+    storage cannot be used.
     """
     if name is None and find_spec("optuna") is None:
         _say("is not installed, so there is no study to look at; the grid needs none (`pip install optuna` adds it)")
         return None
-    view = OptunaView(layout, storage_address(name or "sqlite", layout.root), studies)
-    view._synchronize(SYNCHRONIZATION_SECONDS)
+    address = storage_address(name or default, layout.root)
+    view = _view_if_usable(layout, address, studies) if name is None else OptunaView(layout, address, studies)
+    if view is not None:
+        view._synchronize(SYNCHRONIZATION_SECONDS)
     return view
 
 
 def view_of_environment(layout: Layout, studies: Sequence[GlueStudy]) -> OptunaView | None:
     """Return the view that the launcher set for its workers; None if it set none or the storage cannot be used."""
     address = os.environ.get(STORAGE_VARIABLE)
-    if not address or not studies:
-        return None
+    return _view_if_usable(layout, address, studies) if address and studies else None
+
+
+def _view_if_usable(layout: Layout, address: str, studies: Sequence[GlueStudy]) -> OptunaView | None:
     try:
         return OptunaView(layout, address, studies)
     except ValueError as error:

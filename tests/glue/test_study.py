@@ -177,6 +177,19 @@ def test_without_optuna_a_grid_runs_unseen_and_an_explicit_storage_is_refused(
         view_for_command("journal", layout, [study_of(1)])
 
 
+@pytest.mark.parametrize(("storage", "file"), [("sqlite", "optuna.db"), ("journal", "optuna.journal")])
+def test_a_storage_that_cannot_be_used_stops_a_grid_only_if_it_was_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], storage: str, file: str
+) -> None:
+    pytest.importorskip("optuna")
+    (tmp_path / file).mkdir()
+    assert view_for_command(None, Layout(tmp_path), [study_of(1)], storage) is None
+    said = capsys.readouterr().err
+    assert f"{file} cannot be used" in said and said.endswith("the work goes on without it\n")
+    with pytest.raises(ValueError, match="cannot be used"):
+        view_for_command(storage, Layout(tmp_path), [study_of(1)])
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
