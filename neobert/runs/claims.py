@@ -5,8 +5,8 @@ claims 1, 2, 3, …; a process takes the part by exclusively creating the next n
 numbers only grow and serve as fencing tokens: a process that was paused past its lease finds a higher number than its
 own and publishes nothing. No file is ever renamed or stolen, so two processes can never both take a part.
 
-The age of a heartbeat is measured by the clock of the file system that stamps it, so that machines whose clocks differ
-agree on which owners are alive.
+The age of a heartbeat is measured by the clock that stamps it. On NFS this is the file server's, so that machines whose
+clocks differ agree on which owners are alive; where clients stamp files (Lustre), their clocks must agree to seconds.
 """
 
 import json
@@ -111,7 +111,7 @@ def _job() -> str | None:
 class Owner:
     """Last owner of a part. `silent_seconds` is the age of the last heartbeat.
 
-    `is_live`: the owner may still be working. An owner that is neither live nor released the part was lost.
+    `is_live`: the owner may still be working.
     """
 
     number: int
@@ -121,6 +121,11 @@ class Owner:
     silent_seconds: float
     is_released: bool
     is_live: bool
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the owner ended without releasing the part."""
+        return not (self.is_live or self.is_released)
 
 
 def _read_owner(path: Path, lease_seconds: float) -> Owner | None:

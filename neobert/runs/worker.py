@@ -25,7 +25,7 @@ from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, MissingData
 from neobert.files import append_line, refresh
 from neobert.processes import Stopped, StopRequest, end_with_parent, keep_freed_memory
 from neobert.runs import tracking
-from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, measure_file_time
+from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, last_owner, measure_file_time
 from neobert.runs.index import is_done
 from neobert.runs.kinds import KINDS, kind_of
 from neobert.runs.layout import Layout
@@ -127,11 +127,23 @@ class Worker:
             return False
 
     def _attempt_one(self, candidates: Sequence[Claimable]) -> bool:
-        """Execute the first part that is ready and not claimed. Returns False if there is none."""
+        """Execute the first part that is ready and not claimed. Returns False if there is none.
+
+        Parts whose last owner was lost come last: they may have killed it, and would kill one worker after the other.
+        """
+        lost = []
         for each in candidates:
-            if each.is_ready() and (claim := acquire(self.layout.claims(each.part.id), self.lease_seconds)):
-                self._attempt(each, claim)
+            owner = last_owner(self.layout.claims(each.part.id), self.lease_seconds)
+            if owner is not None and owner.is_lost:
+                lost.append(each)
+            elif self._attempt_if_free(each):
                 return True
+        return any(map(self._attempt_if_free, lost))
+
+    def _attempt_if_free(self, each: Claimable) -> bool:
+        if each.is_ready() and (claim := acquire(self.layout.claims(each.part.id), self.lease_seconds)):
+            self._attempt(each, claim)
+            return True
         return False
 
     def _attempt(self, claimable: Claimable, claim: Claim) -> None:

@@ -155,11 +155,11 @@ def test_the_last_owner_is_told_from_one_that_was_lost(tmp_path: Path) -> None:
     past = time.time() - 300
     os.utime(taken_elsewhere(folder), (past, past))
     lost = claims.last_owner(folder)
-    assert lost is not None and not lost.is_live and not lost.is_released and lost.job is None
+    assert lost is not None and lost.is_lost and not lost.is_live and not lost.is_released and lost.job is None
     assert 299 < lost.silent_seconds < 400
     (folder / "1.released").touch()
     released = claims.last_owner(folder)
-    assert released is not None and released.is_released
+    assert released is not None and released.is_released and not released.is_lost
     (folder / "2").write_text("{")
     assert claims.last_owner(folder) is None
 
@@ -263,6 +263,14 @@ def test_a_worker_whose_clock_is_off_tries_a_failing_part_once(
     time.sleep(0.05)
     assert worker.Worker(Layout(tmp_path), [failing], StopRequest()).run() == EXIT_RUN_FAILED
     assert failing.runs == 1
+
+
+def test_a_part_that_lost_its_owner_comes_after_all_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It may have killed it, for want of memory, and would kill one worker after the other."""
+    os.utime(taken_elsewhere(Layout(tmp_path).claims("a")), (0, 0))
+    parts = [Part(id=name, title=name, record=tmp_path / name, error=tmp_path / f"{name}.error") for name in "abc"]
+    assert worker.Worker(Layout(tmp_path), [*map(Failing, parts)], StopRequest()).run() == EXIT_RUN_FAILED
+    assert [line[0] for line in capsys.readouterr().err.splitlines()] == ["b", "c", "a"]
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
