@@ -131,8 +131,6 @@ def synchronize(storage: "BaseStorage", layout: Layout, study: GlueStudy) -> Non
             complete.add(name)
         elif trial.state.is_finished():
             failed.add((name, trial.user_attrs.get("claim")))
-        else:  # of a version that showed trials at work
-            view.tell(trial.number, state=TrialState.FAIL)
     for part in study.trials(layout):
         frozen = None if part.id in complete else _frozen(study, part)
         if frozen is None:
@@ -152,8 +150,8 @@ def _frozen(study: GlueStudy, part: Trial) -> "FrozenTrial | None":
     if part.is_done:
         record = read_record(part.record)
         claim = record.get("claim")
-        score = None if record["state"] == "failed" else decisive_score(study.task, study.protocol, record["scores"])
-        error = record.get("error", "failed") if record["state"] == "failed" else UNDEFINED if score is None else None
+        score = decisive_score(study.task, study.protocol, record["scores"])
+        error = UNDEFINED if score is None else None
         curve = {int(step): float(value) for step, value in record["scores"].get("curve", ()) if value is not None}
     elif part.error.exists():
         failure = read_json(part.error)

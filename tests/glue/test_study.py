@@ -76,17 +76,6 @@ def test_a_lost_database_is_filled_again_by_the_next_start(tmp_path: Path) -> No
     assert_exactly_once(layout, POINTS, "sqlite")
 
 
-def test_a_trial_that_another_version_left_running_is_failed(tmp_path: Path, storage: str) -> None:
-    """Up to the first release, trials at work were shown as well."""
-    from optuna.trial import TrialState, create_trial
-
-    layout = Layout(tmp_path)
-    view_of(layout, POINTS, storage).close()
-    load(layout, POINTS, storage).add_trial(create_trial(state=TrialState.RUNNING))
-    view_of(layout, POINTS, storage).close()
-    assert [trial.state.name for trial in load(layout, POINTS, storage).trials] == ["FAIL"]
-
-
 def test_an_owner_paused_past_its_lease_publishes_nothing(tmp_path: Path, storage: str) -> None:
     layout = Layout(tmp_path)
     view_of(layout, 1, storage).close()
