@@ -222,8 +222,8 @@ class Index:
         pending = [part for part in work.parts(self.layout) if not self.is_done(part)]
         owners = self._owners(pending)
         # A part that was released may have been recorded after its folder was listed.
-        released = self.claimed - {part_id for part_id, owner in owners.items() if owner.is_live}
-        pending = [part for part in pending if part.id not in released or not part.is_done]
+        live = {part_id for part_id, owner in owners.items() if owner.is_live}
+        pending = [part for part in pending if part.id in live or part.id not in self.claimed or not part.is_done]
         if not pending:
             return Progress("done")
         workers = _workers_of(owners)
