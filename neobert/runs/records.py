@@ -20,10 +20,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-import neobert
 from neobert.errors import DamagedFile, NewerFile
 from neobert.files import checksum_of, json_bytes, publish_once, read_json, set_aside
 from neobert.identity import NUMERICS, Neutral
+from neobert.processes import REPOSITORY
 from neobert.recipe import Value
 
 SCHEMA = 3
@@ -45,14 +45,13 @@ RECORDS = (
 )
 
 
-def _git(*arguments: str) -> str | None:
-    folder = Path(__file__).resolve().parent
+def git(*arguments: str) -> bytes | None:
+    """Return what git prints in the repository; None without one."""
     command = ["git", *arguments]
     try:
-        answer = subprocess.run(command, check=True, cwd=folder, capture_output=True, text=True, timeout=10)
+        return subprocess.run(command, check=True, cwd=REPOSITORY, capture_output=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip()
 
 
 @cache
@@ -61,13 +60,14 @@ def code_state() -> dict[str, Any]:
 
     A snapshot of the code has both in a file, since it is no repository itself.
     """
-    snapshot = Path(neobert.__file__).resolve().parent.parent / SNAPSHOT_FILE
+    snapshot = REPOSITORY / SNAPSHOT_FILE
     if snapshot.is_file():
         known = read_json(snapshot)
         return {"commit": known["commit"], "dirty": known["dirty"], "snapshot": known["id"]}
     # Results of benchmarks are written between runs, and are not code.
-    status = _git("status", "--porcelain", "--", ":/", ":(top,exclude)benchmarks/results")
-    return {"commit": _git("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
+    status = git("status", "--porcelain", "--", ":/", ":(top,exclude)benchmarks/results")
+    commit = git("rev-parse", "HEAD")
+    return {"commit": commit and commit.decode().strip(), "dirty": None if status is None else bool(status)}
 
 
 @cache

@@ -12,13 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import neobert
 from neobert.command_line import guarded
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED
 from neobert.files import TEMPORARY_MARK, json_bytes, publish_folder, replace_file, temporary_sibling
 from neobert.identity import IDENTITY_DIGITS
 from neobert.processes import REPOSITORY, StopRequest
-from neobert.runs.records import SNAPSHOT_FILE, code_state
+from neobert.runs.records import SNAPSHOT_FILE, code_state, git
 
 PACKAGES = ("neobert", "ablations", "sweeps")
 
@@ -55,7 +54,7 @@ def _copy(files: list[Path], final: Path, identifier: str) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
     replace_file(temporary / SNAPSHOT_FILE, json_bytes({"id": identifier, **code_state()}))
-    (temporary / "dirty.patch").write_bytes(_patch())
+    (temporary / "dirty.patch").write_bytes(git("diff", "HEAD", "--binary") or b"")
     try:
         publish_folder(temporary, final)
     except OSError:  # another launcher was faster
@@ -64,21 +63,11 @@ def _copy(files: list[Path], final: Path, identifier: str) -> None:
             raise
 
 
-def _patch() -> bytes:
-    """Return the diff of the tracked files against the commit; empty without a repository."""
-    command = ["git", "diff", "HEAD", "--binary"]
-    try:
-        return subprocess.run(command, check=True, cwd=REPOSITORY, capture_output=True, timeout=60).stdout
-    except (OSError, subprocess.SubprocessError):
-        return b""
-
-
 def refuse_another_copy(snapshot: Path) -> None:
     """Raise ValueError unless this process imported neobert from the snapshot."""
-    imported = Path(neobert.__file__).resolve().parent.parent
-    if imported != snapshot.resolve():
+    if snapshot.resolve() != REPOSITORY:
         raise ValueError(
-            f"this job was submitted with the code in {snapshot} but imports {imported}: an environment that puts "
+            f"this job was submitted with the code in {snapshot} but imports {REPOSITORY}: an environment that puts "
             f"another copy first (a .pth file, PYTHONPATH, {sys.executable}'s own site) must not; nothing was run"
         )
 
