@@ -3,8 +3,8 @@
 Removable: checkpoints of finished training between the milestones (step 0, quarters and the end are results and stay)
 and those of folders without run.json that nothing starts from; tokenised corpora, encoded pairs and encoded tasks that
 no run.json refers to; weights of trials that are neither the best of a closed study nor part of an open one; code
-snapshots that neither a submission of an unfinished run nor the provenance of a record needs; temporaries that killed
-writers left more than a day ago.
+snapshots of more than a day ago, unless a job at work or a submission of an unfinished run needs them, or a record came
+from their uncommitted code; temporaries that killed writers left more than a day ago.
 
 Never removed: run.json, records, selections, metrics, predictions, claims, tokenizers, checkpoints of unfinished runs,
 files set aside as damaged (*.damaged-1), and anything with a live claim. If a run.json cannot be read, everything that
