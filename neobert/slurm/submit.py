@@ -229,16 +229,18 @@ def _without_options() -> Iterator[None]:
 
 
 def _parameters(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> dict[str, Any]:
-    """Return the parameters of submitit, which are named as in sbatch."""
+    """Return the parameters of submitit, which are named as in sbatch. What decides who pays and where a job waits is
+    the environment's where the profile is silent, as users of sbatch expect."""
     resources = job.resources
+    of_site = {key: os.environ.get(f"SBATCH_{key.upper()}") for key in ("partition", "account", "qos")}
     parameters: dict[str, Any] = {
         "job_name": job.name,
         "time": math.ceil(resources.hours * 60),
         "nodes": resources.nodes,
         "ntasks_per_node": resources.tasks_on_a_node,
-        "partition": resources.partition,
-        "account": resources.account,
-        "qos": resources.qos,
+        "partition": resources.partition or of_site["partition"],
+        "account": resources.account or of_site["account"],
+        "qos": resources.qos or of_site["qos"],
         "constraint": resources.constraint,
         "cpus_per_task": resources.cpus_per_task,
         "gpus_per_node": resources.gpus_per_node or None,

@@ -134,12 +134,17 @@ def test_an_sbatch_that_names_no_job_is_told_in_a_sentence_and_leaves_none_behin
 def test_options_in_the_environment_do_not_override_the_profile(
     slurm: FakeSlurm, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """But an account, partition or QOS there counts where the profile has none."""
     for client in ("sbatch", "scancel", "squeue"):
-        monkeypatch.setenv(f"{client.upper()}_PARTITION", "another")
+        monkeypatch.setenv(f"{client.upper()}_ACCOUNT", "theirs")
         script = slurm.folder / "bin" / client
-        script.write_text(script.read_text().replace("\n", f'\n[ -z "${client.upper()}_PARTITION" ] || exit 1\n', 1))
+        script.write_text(script.read_text().replace("\n", f'\n[ -z "${client.upper()}_ACCOUNT" ] || exit 1\n', 1))
     assert submit(runs) == cancel(runs) == 0 and cancelled(slurm) == jobs(runs)
-    assert os.environ["SBATCH_PARTITION"] == "another"
+    assert os.environ["SBATCH_ACCOUNT"] == "theirs"
+    first = len(slurm.submitted())
+    assert all("#SBATCH --account=theirs\n" in script for script in slurm.submitted().values())
+    assert submit(runs, "--account", "ours") == 0
+    assert all("#SBATCH --account=ours\n" in script for script in list(slurm.submitted().values())[first:])
 
 
 @pytest.mark.parametrize("state", ["unknown", "idle*"])
