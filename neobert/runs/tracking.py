@@ -341,6 +341,7 @@ class Follower:
 
     def _send(self, run: Tracked) -> int | None:
         """Send the new steps of a part and return how many there were; None if another process follows it."""
+        is_done = run.part.is_done  # asked first: steps that are written after it are not missed
         steps = list(run.steps())
         session = self._open.get(run.id)
         if session is None:
@@ -356,7 +357,7 @@ class Follower:
             session.tracker.log(step, values)
             session.sent = step
         session.tracker.flush()
-        if run.part.is_done:
+        if is_done:
             self.close(run)
         return len(left)
 
