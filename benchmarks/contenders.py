@@ -24,7 +24,6 @@ from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, collate, mic
 from neobert.data.masking import counter_hash
 from neobert.data.rows import PackedRows, Spans, pack_documents, reorder_rows, shuffle
 from neobert.data.shards import FRAME_TOKENS, Documents, Integers, all_documents
-from neobert.model.attention import has_variable_length_kernels
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import IGNORED_TARGET
 from neobert.model.size import gated_width
@@ -127,7 +126,7 @@ def own_batches(
     tokens = float(documents.view.framed_lengths.mean())
     shapes = PaddingBuckets(size, documents.context, NEOBERT_MASKING.rate, tokens) if fixed else ExactSizes(size)
     return [
-        collate(part, documents.view.corpus, NEOBERT_MASKING, sizes=shapes, flat=has_variable_length_kernels(device))
+        collate(part, documents.view.corpus, NEOBERT_MASKING, sizes=shapes, flat=device.type == "cuda")
         for part in micro_batches(rows, size)
     ]
 

@@ -201,11 +201,10 @@ def test_a_run_says_whether_kernels_are_deterministic(finished: Path, runs: Runs
 
 
 def test_flags_say_how_models_execute() -> None:
-    told = build_parser().parse_args(["--variant", "M7", "--compile", "on", "--trace-steps", "5", "--deterministic"])
-    execution = execution_of(told)
+    flags = ["--scale", "smoke", "--compile", "on", "--trace-steps", "5", "--deterministic"]
+    execution = execution_of(build_parser().parse_args(flags))
     assert (execution.compile, execution.trace_steps, execution.deterministic) == ("on", 5, True)
-    untold = execution_of(build_parser().parse_args(["--list"]))
-    assert untold == execution_at("smoke")
+    assert execution_of(build_parser().parse_args(["--scale", "smoke"])) == execution_at("smoke")
 
 
 # Host synchronisations
