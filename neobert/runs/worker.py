@@ -183,11 +183,15 @@ def _gpu_loss() -> str | None:
 
 
 def _refuse_missing_gpu() -> None:
+    """Refuse a job whose GPUs torch cannot use, unless they are hidden by an empty CUDA_VISIBLE_DEVICES."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return
     given = next((name for name in GPU_VARIABLES if os.environ.get(name, "0") != "0"), None)
     if given and not sys.modules["torch"].cuda.is_available():
         raise MissingData(
             f"SLURM gave this job GPUs ({given}={os.environ[given]}), but torch can use none on "
-            f"{socket.gethostname()}: look at the node's driver, and whether torch is its build for CUDA"
+            f"{socket.gethostname()}: look at the node's driver, and whether torch is its build for CUDA; to train on "
+            "the CPU, set CUDA_VISIBLE_DEVICES to an empty value"
         )
 
 

@@ -300,11 +300,18 @@ def test_a_job_whose_gpus_cannot_be_used_does_not_train_on_the_cpu(
     capsys: pytest.CaptureFixture[str],
     variables: dict[str, str],
 ) -> None:
+    """It does where its GPUs are hidden from torch."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr(StopRequest, "listen", lambda self: None)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    for reference, said in (("pretraining/a", "but torch can use none on"), ("corpus/a/a", "run.json")):
+    refused, no_run = "but torch can use none on", "run.json"
+    for reference, visible, said in (
+        ("pretraining/a", "0", refused),
+        ("pretraining/a", "", no_run),
+        ("corpus/a/a", "0", no_run),
+    ):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         assert worker.main(["--runs", str(tmp_path), reference]) == 3
         assert said in capsys.readouterr().err
     assert not (tmp_path / "claims").exists()
