@@ -1,5 +1,6 @@
 """Options and defaults of the test run."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -50,6 +51,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Every test but those of `-m gpu` takes the CPU, as on the machines where the others were written."""
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_collection_finish() -> None:
+    """All that was imported and collected lives until the end, and is not searched for garbage again and again."""
+    gc.freeze()
+    gc.set_threshold(10_000)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

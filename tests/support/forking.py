@@ -4,6 +4,7 @@ A forked worker has its own memory, environment, exit code and signals, so it ca
 was started by a command; what a start itself does is tested with the command.
 """
 
+import gc
 import json
 import os
 import select
@@ -146,6 +147,7 @@ def serve(descriptor: int, imported: str) -> int:
         torch.optim.AdamW([torch.zeros(1)])  # imports torch's compiler
         if imported == "deepspeed":
             zero._deepspeed(torch.device("cpu"))
+    gc.freeze()  # or each worker would copy the pages of all that is imported
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies of shepherds
     server = socket.socket(fileno=descriptor)
     while True:
