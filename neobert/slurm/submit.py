@@ -220,7 +220,7 @@ def _submit(executor: Any, payload: Payload, elements: int | None) -> str:
 
 @contextmanager
 def _without_options() -> Iterator[None]:
-    """Context without the environment's options for SLURM's clients: profile and flags alone count."""
+    """Context without the environment's options for SLURM's clients: only those of the batch script count."""
     hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(OVERRIDING)}
     try:
         yield
