@@ -15,8 +15,6 @@ from neobert.errors import MissingData
 from neobert.identity import identity
 from neobert.recipe import Value
 
-ALPHA = 0.05
-
 
 class Measure(Value):
     """A quantity of the reports on the corpus that the child was trained on (`own`), or on the others."""
