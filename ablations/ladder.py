@@ -431,6 +431,7 @@ M10_CODE = M10.derive(
 )
 
 TITLE = "From BERT to NeoBERT, step by step"
+END = M10  # Figure 1; designs refer to its lineage, and leave-one-out to M9, the last step that changes pre-training
 SAMPLE = M7
 PUBLISHED = Path(__file__).resolve().parents[1] / "reports" / "published"
 PRINTED_AS = {"M10": "NeoBERT"}  # caption of Table 3: the two checkpoints under the larger grid

@@ -1,9 +1,9 @@
 """Ladders: the paper's, and those of a user's own, which `--ladder FILE.py` names.
 
 A ladder is a Python file in the form of `ablations/ladder.py`. Its variants are those that stand in it by name, also in
-lists and mappings. All else is optional: TITLE of reports, FACTORS for designs, SCALES, SAMPLE, TRANSFER_TASK and
-TRANSFERRED_TASKS, PUBLISHED, PUBLISHED_AS and PRINTED_AS. One ladder is in use at a time. Run files hold whole recipes,
-so that workers and jobs read no ladder, and an edited file changes nothing of what was planned.
+lists and mappings. All else is optional: TITLE of reports, END and FACTORS for designs, SCALES, SAMPLE, TRANSFER_TASK
+and TRANSFERRED_TASKS, PUBLISHED, PUBLISHED_AS and PRINTED_AS. One ladder is in use at a time. Run files hold whole
+recipes, so that workers and jobs read no ladder, and an edited file changes nothing of what was planned.
 """
 
 import argparse
@@ -45,16 +45,18 @@ HASH_DIGITS = 12
 class Ladder:
     """Variants by name in the order of declaration, and their settings.
 
-    `given` is the value of --ladder, empty for the paper's ladder; `title` is the heading of its reports. `scales` are
-    added to the common ones. External models are measured with the recipe of `root`. Sweeps pre-train `sample` if
-    nothing is trained yet. `published` is a folder of CSV files with numbers to compare with, `published_as` the name
-    of their source in sentences, `printed_as` the names of variants in that source. `code` is the content of the file
-    of a user's own ladder.
+    `given` is the value of --ladder, empty for the paper's ladder; `title` is the heading of its reports. `end` is the
+    variant that designs refer to: `root` and `whole` follow from its lineage, so that a variant beside that lineage
+    changes no design. `scales` are added to the common ones. External models are measured with the recipe of `root`.
+    Sweeps pre-train `sample` if nothing is trained yet. `published` is a folder of CSV files with numbers to compare
+    with, `published_as` the name of their source in sentences, `printed_as` the names of variants in that source.
+    `code` is the content of the file of a user's own ladder.
     """
 
     given: str
     title: str
     variants: "dict[str, Variant]"
+    end: "Variant"
     declared_factors: "Mapping[str, Factor] | None"
     scales: "Mapping[str, Rules]"
     sample: "Variant"
@@ -91,26 +93,26 @@ class Ladder:
         return {name: variant for name, variant in self.variants.items() if "@" not in name}
 
     @cached_property
-    def end(self) -> "Variant":
-        """The last kept variant."""
-        return next((each for each in reversed(self.steps.values()) if each.kept), next(iter(self.variants.values())))
+    def trunk(self) -> "tuple[Variant, ...]":
+        """The lineage of `end`, from the baseline."""
+        return tuple(self.variants[name] for name in self.end.lineage())
 
-    @cached_property
+    @property
     def root(self) -> "Variant":
-        """The baseline: the first variant in the lineage of the last kept one."""
-        return self.variants[self.end.lineage()[0]]
+        """The baseline: the first variant of the trunk."""
+        return self.trunk[0]
 
     @cached_property
     def whole(self) -> "Variant":
-        """The last variant in that lineage that changes pre-training; designs leave out its modifications."""
-        way = [self.variants[name] for name in reversed(self.end.lineage())]
-        changed = (each for each in way if each.parent and each.parent.recipe.pretraining != each.recipe.pretraining)
-        return next(changed, self.root)
+        """The last variant of the trunk that changes pre-training; designs leave out its modifications."""
+        pairs = zip(self.trunk, self.trunk[1:], strict=False)
+        changed = [child for parent, child in pairs if parent.recipe.pretraining != child.recipe.pretraining]
+        return changed[-1] if changed else self.root
 
     @property
     def grids(self) -> "dict[str, Grid]":
-        """The baseline's GLUE grid, and the largest of any variant."""
-        grids = [variant.recipe.grid for variant in self.variants.values()]
+        """The baseline's GLUE grid, and the largest on the trunk."""
+        grids = [variant.recipe.grid for variant in self.trunk]
         return {"limited": self.root.recipe.grid, "extended": max(grids, key=lambda grid: len(grid.points()))}
 
     @cached_property
@@ -283,12 +285,13 @@ def _told(given: str, path: str) -> Iterator[None]:
 
 
 def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
-    """Return the ladder that a module declares, after checking it."""
+    """Return the ladder that a module declares, after checking it. The tests check the paper's."""
     from ablations import ladder as common
 
     declared = _variants_of(module)
     others: dict[str, Any] = {
-        "TITLE": (module.__doc__ or f"The ladder {Path(given).name}").strip().splitlines()[0].rstrip("."),
+        "TITLE": (module.__doc__ or "").strip().split("\n")[0].rstrip(".") or f"The ladder {Path(given).name}",
+        "END": _last_kept(declared),
         "FACTORS": None,
         "SCALES": {},
         "SAMPLE": next(iter(declared.values())),
@@ -299,18 +302,23 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
         "PRINTED_AS": {},
     }
     others |= {name: value for name, value in vars(module).items() if name in others}
+    if given:
+        from ablations.ladder_checks import refuse_unknown_names, refuse_wrong_kinds, verify
+
+        refuse_wrong_kinds(others)
+        refuse_unknown_names(declared, others)
     if others["PUBLISHED"] is not None:
-        others["PUBLISHED"] = Path(module.__file__ or "").parent / str(others["PUBLISHED"])
+        others["PUBLISHED"] = Path(module.__file__ or "").parent / others["PUBLISHED"]
         if not given and not others["PUBLISHED"].is_dir():  # a wheel does not contain reports
             others["PUBLISHED"] = None
-    _refuse_other_kinds(declared, others)
-    return Ladder(
+    own = Ladder(
         given=given,
         title=others["TITLE"],
         variants=declared,
+        end=declared[name_of(others["END"])],
         declared_factors=others["FACTORS"],
         scales=others["SCALES"],
-        sample=declared[_name_of(others["SAMPLE"])],
+        sample=declared[name_of(others["SAMPLE"])],
         transfer_task=others["TRANSFER_TASK"],
         transferred_tasks=tuple(task for task in others["TRANSFERRED_TASKS"] if task != others["TRANSFER_TASK"]),
         published=others["PUBLISHED"],
@@ -318,10 +326,19 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
         printed_as=others["PRINTED_AS"],
         code=code,
     )
+    if given:
+        verify(own)
+    return own
 
 
-def _name_of(sample: Any) -> str:
-    return getattr(sample, "name", sample)
+def _last_kept(variants: "Mapping[str, Variant]") -> "Variant":
+    """Return the last kept variant that is no alternative, or else the first variant."""
+    kept = [variant for name, variant in variants.items() if variant.kept and "@" not in name]
+    return kept[-1] if kept else next(iter(variants.values()))
+
+
+def name_of(variant: Any) -> str:
+    return getattr(variant, "name", variant)
 
 
 def _variants_of(module: ModuleType) -> "dict[str, Variant]":
@@ -334,47 +351,13 @@ def _variants_of(module: ModuleType) -> "dict[str, Variant]":
     for value in values:
         if not isinstance(value, Variant):
             continue
+        if not isinstance(value.name, str) or REFUSED_NAME.search(value.name):
+            raise ValueError(f"{value.name!r} cannot be the name of a variant, as commands read it otherwise")
         if found.setdefault(value.name, value) is not value:
             raise ValueError(f"it declares two variants {value.name}: give one of them another name")
-        if REFUSED_NAME.search(value.name):
-            raise ValueError(f"{value.name!r} cannot be the name of a variant, as commands read it otherwise")
     if not found:
         raise ValueError("it declares no variants: see examples/ and docs/own-ladder.md")
-    for variant in found.values():
-        parent = variant.parent
-        if parent is not None and found.get(parent.name) is not parent:
-            raise ValueError(
-                f"{variant.name} continues {parent.name}, which the file does not hold: import or declare it "
-                "there by name"
-            )
     return found
-
-
-def _refuse_other_kinds(declared: "Mapping[str, Variant]", others: Mapping[str, Any]) -> None:
-    """Check the declarations of a ladder other than its variants."""
-    from ablations.scales import Rules
-    from ablations.variant import Factor
-    from neobert.glue.tasks import TASKS
-
-    for name, kind in (("SCALES", Rules), ("FACTORS", Factor)):
-        values = others[name] or {}
-        if not isinstance(values, dict) or not all(isinstance(value, kind) for value in values.values()):
-            raise ValueError(f"{name} maps names to {kind.__module__}.{kind.__name__}, and holds another thing")
-    for name in others["SCALES"]:
-        if not SCALE_NAME.fullmatch(name) or name == "paper":
-            raise ValueError(f"{name!r} cannot be the name of a scale: take small letters, and not paper")
-    for name, known, values in (
-        ("SAMPLE", declared, [_name_of(others["SAMPLE"])]),
-        ("PRINTED_AS", declared, others["PRINTED_AS"]),
-        ("TRANSFER_TASK", TASKS, [others["TRANSFER_TASK"]]),
-        ("TRANSFERRED_TASKS", TASKS, others["TRANSFERRED_TASKS"]),
-    ):
-        if unknown := [value for value in values if value not in known]:
-            raise ValueError(f"{name} has {unknown[0]!r}: {did_you_mean(str(unknown[0]), known)}")
-    if not isinstance(others["PUBLISHED_AS"], str) or not SOURCE_NAME.fullmatch(others["PUBLISHED_AS"]):
-        raise ValueError(f"PUBLISHED_AS has {others['PUBLISHED_AS']!r}: say who prints the numbers, as in 'the paper'")
-    if others["PUBLISHED"] is not None and not others["PUBLISHED"].is_dir():
-        raise ValueError(f"PUBLISHED names {others['PUBLISHED']}, which is no folder of CSV files")
 
 
 # Designs over a ladder that declares no factors
@@ -387,12 +370,13 @@ def _factors_of(own: Ladder) -> "dict[str, Factor]":
     way = modifications_of(own.whole)
     found: dict[str, Factor] = {}
     for modification in (each for variant in own.steps.values() for each in variant.modifications):
-        name = re.sub(r"[^a-z0-9]+", "-", modification.title.lower()).strip("-")
+        name = re.sub(r"[^a-z0-9]+", "-", modification.title.lower()).strip("-") or "-".join(modification.title.split())
         if name in found:
             continue
-        others = [each for each in way if each != modification]
-        why_not_added = _why_impossible(own.root, [modification])
-        why_not_left_out = _why_impossible(own.root, others) if modification in way else f"{own.whole.name} has it not"
+        why_not_added = why_impossible(own.root, [modification])
+        why_not_left_out = f"{own.whole.name} has it not"
+        if modification in way:
+            why_not_left_out = why_kept(own, [modification])
         found[name] = Factor(
             name,
             added=() if why_not_added else (modification,),
@@ -402,12 +386,23 @@ def _factors_of(own: Ladder) -> "dict[str, Factor]":
     return found
 
 
-def _why_impossible(root: "Variant", modifications: "Sequence[Modification]") -> str:
+def why_impossible(root: "Variant", modifications: "Sequence[Modification]") -> str:
+    """Return why modifications cannot be applied to a variant; empty if they can."""
     try:
         root.derive("tried", *modifications)
     except ValueError as error:
         return str(error)
     return ""
+
+
+def why_kept(own: Ladder, removed: "Sequence[Modification]") -> str:
+    """Return why modifications cannot be left out of the whole; empty if they can."""
+    left = [each for each in modifications_of(own.whole) if each not in removed]
+    try:
+        without = own.root.derive("tried", *left)
+    except ValueError as error:
+        return str(error)
+    return "" if without.recipe != own.whole.recipe else f"without it {own.whole.name} has the same recipe"
 
 
 def modifications_of(variant: "Variant") -> "list[Modification]":

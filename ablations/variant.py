@@ -157,11 +157,15 @@ def validated(tree: dict[str, Any], where: str) -> Recipe:
     try:
         return Recipe.model_validate(tree)
     except ValidationError as error:
-        findings = "; ".join(
-            f"{'.'.join(str(part) for part in finding['loc'])}: {finding['msg'].removeprefix('Value error, ')}"
-            for finding in error.errors()
-        )
-        raise ValueError(f"{where}: {findings}") from error
+        raise ValueError(f"{where}: {findings_in(error)}") from error
+
+
+def findings_in(error: ValidationError) -> str:
+    """Return pydantic's errors as one phrase: each field with its problem."""
+    return "; ".join(
+        f"{'.'.join(str(part) for part in finding['loc'])}: {finding['msg'].removeprefix('Value error, ')}"
+        for finding in error.errors()
+    )
 
 
 @dataclass(frozen=True)
@@ -228,13 +232,13 @@ class Variant:
         return [*(self.parent.lineage() if self.parent else []), self.name]
 
 
-def _declared(parent: Recipe, modifications: tuple[Modification, ...]) -> list[dict[str, Any]]:
-    """Return what each modification declares, applied one after the other."""
+def _declared(parent: Recipe, modifications: tuple[Modification, ...]) -> tuple[list[dict[str, Any]], Recipe]:
+    """Return what each modification declares, applied one after the other, and the recipe after all of them."""
     each, recipe = [], parent
     for modification in modifications:
         each.append(modification.declared(recipe))
         recipe = modification.apply(recipe)
-    return each
+    return each, recipe
 
 
 def prove(name: str, parent: Recipe, child: Recipe, modifications: tuple[Modification, ...]) -> None:
@@ -244,7 +248,7 @@ def prove(name: str, parent: Recipe, child: Recipe, modifications: tuple[Modific
         ValueError: an undeclared leaf differs, a modification changes nothing, or a value is not the declared one.
     """
     actual = difference(parent, child)
-    by_modification = _declared(parent, modifications)
+    by_modification, applied = _declared(parent, modifications)
     declared: dict[str, Any] = reduce(or_, by_modification, {})
     undeclared = sorted(path for path, (_, after) in actual.items() if path not in declared and after is not None)
     if undeclared:
@@ -256,6 +260,8 @@ def prove(name: str, parent: Recipe, child: Recipe, modifications: tuple[Modific
     for modification, own in zip(modifications, by_modification, strict=True):
         if not any(path in actual for path in own):
             raise ValueError(f"{name}: modification {modification.title!r} declares a change but changes nothing")
+    if other := difference(applied, child):  # a missing stage or subset, which has no value in the child
+        raise ValueError(f"{name} does not have what it declares and its parent has: {', '.join(other)}")
 
 
 def prove_scaled(name: str, parent: Recipe, child: Recipe, variant: Variant) -> None:
@@ -267,7 +273,7 @@ def prove_scaled(name: str, parent: Recipe, child: Recipe, variant: Variant) -> 
     assert variant.parent is not None
     actual = difference(parent, child)
     # Two modifications that cancel out (a width there and back) still declare the leaf: at a scale they may differ.
-    by_modification = _declared(variant.parent.recipe, variant.modifications)
+    by_modification, _ = _declared(variant.parent.recipe, variant.modifications)
     declared = variant.delta().keys() | reduce(or_, by_modification, {}).keys()
     undeclared = sorted(path for path in actual if path not in declared)
     if undeclared:

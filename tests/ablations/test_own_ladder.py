@@ -171,15 +171,12 @@ WRONG = (
     (f"{M0_AND}A = M0.derive('A', ROTARY)\ndel M0", "A continues M0, which the file does not hold"),
     (f"{M0_AND}A = M0.derive('all', ROTARY)", "'all' cannot be the name of a variant"),
     (f"{M0_AND}A = M0.derive('A..B', ROTARY)", "'A..B' cannot be the name of a variant"),
-    (f"{M0_AND}SCALES = ['tiny']", "SCALES maps names to ablations.scales.Rules"),
-    (f"{M0_AND}SCALES = {{'tiny': 3}}", "SCALES maps names to ablations.scales.Rules"),
     (
         f"{M0_AND}from ablations.scales import SMOKE\nSCALES = {{'paper': SMOKE}}",
         "'paper' cannot be the name of a scale",
     ),
-    (f"{M0_AND}FACTORS = {{'rope': ROTARY}}", "FACTORS maps names to ablations.variant.Factor"),
     (f"{M0_AND}PUBLISHED = 'nowhere'", "nowhere, which is no folder"),
-    (f"{M0_AND}PUBLISHED_AS = 3", "PUBLISHED_AS has 3: say who prints the numbers"),
+    (f"{M0_AND}PUBLISHED_AS = ''", "PUBLISHED_AS has '': say who prints the numbers"),
     (f"{M0_AND}TRANSFERRED_TASKS = ('rtee',)", "TRANSFERRED_TASKS has 'rtee': did you mean 'rte'"),
 )
 

@@ -1,0 +1,188 @@
+"""Checks of a ladder of one's own: its declarations have the right types, and every variant is what it declares."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from reprlib import repr as shortened
+from typing import Annotated, Any, TypeVar
+
+from pydantic import InstanceOf, StringConstraints, TypeAdapter, ValidationError
+
+from ablations.ladders import (
+    REFUSED_NAME,
+    SCALE_NAME,
+    SOURCE_NAME,
+    Ladder,
+    modifications_of,
+    name_of,
+    using,
+    why_impossible,
+    why_kept,
+)
+from ablations.scales import Rules, scaled
+from ablations.variant import Factor, Modification, Variant, findings_in, prove
+from neobert.errors import did_you_mean
+from neobert.glue.tasks import TASKS
+
+Declared = TypeVar("Declared", Rules, Factor, Modification, Variant)
+KINDS: Mapping[str, tuple[Any, str]] = {
+    "TITLE": (Annotated[str, StringConstraints(pattern=r"\S")], "text"),
+    "END": (InstanceOf[Variant] | str, "a variant or its name"),
+    "FACTORS": (dict[str, InstanceOf[Factor]] | None, "a mapping of names to ablations.variant.Factor"),
+    "SCALES": (dict[str, InstanceOf[Rules]], "a mapping of names to ablations.scales.Rules"),
+    "SAMPLE": (InstanceOf[Variant] | str, "a variant or its name"),
+    "TRANSFER_TASK": (str, "the name of a GLUE task"),
+    "TRANSFERRED_TASKS": (list[str] | tuple[str, ...], "a list of names of GLUE tasks"),
+    "PUBLISHED": (str | Path | None, "the path of a folder"),
+    "PUBLISHED_AS": (str, "text that says who prints the numbers, as 'the paper'"),
+    "PRINTED_AS": (dict[str, str], "a mapping of names of variants to names in the source"),
+}
+"""The optional declarations of a ladder: the type of each, and the same in words."""
+
+
+def refuse_wrong_kinds(others: Mapping[str, Any]) -> None:
+    """Check the types of the optional declarations.
+
+    Raises:
+        ValueError: one has another type.
+    """
+    for name, (kind, words) in KINDS.items():
+        try:
+            TypeAdapter(kind).validate_python(others[name], strict=True)
+        except ValidationError as error:
+            raise ValueError(f"{name} is {shortened(others[name])}, and must be {words}") from error
+    for name, rules in others["SCALES"].items():
+        refuse_wrong_types(rules, f"SCALES[{name!r}]")
+    for name, factor in (others["FACTORS"] or {}).items():
+        refuse_wrong_types(factor, f"FACTORS[{name!r}]")
+
+
+def refuse_wrong_types(value: Declared, where: str) -> None:
+    """Check the types of the fields of a dataclass.
+
+    Raises:
+        ValueError: a field has another type; the message names `where` and the field.
+    """
+    try:
+        TypeAdapter(type(value)).validate_python(dict(vars(value)))
+    except ValidationError as error:
+        raise ValueError(f"{where}: {findings_in(error)}") from error
+
+
+def refuse_unknown_names(declared: Mapping[str, Variant], others: Mapping[str, Any]) -> None:
+    """Check the names that the optional declarations contain.
+
+    Raises:
+        ValueError: one is unknown or cannot be used.
+    """
+    for name in others["SCALES"]:
+        if not SCALE_NAME.fullmatch(name) or name == "paper":
+            raise ValueError(f"{name!r} cannot be the name of a scale: take small letters, and not paper")
+    for name, known, values in (
+        ("END", declared, [name_of(others["END"])]),
+        ("SAMPLE", declared, [name_of(others["SAMPLE"])]),
+        ("PRINTED_AS", declared, others["PRINTED_AS"]),
+        ("TRANSFER_TASK", TASKS, [others["TRANSFER_TASK"]]),
+        ("TRANSFERRED_TASKS", TASKS, others["TRANSFERRED_TASKS"]),
+    ):
+        if unknown := [value for value in values if value not in known]:
+            raise ValueError(f"{name} has {unknown[0]!r}: {did_you_mean(unknown[0], known)}")
+    if not SOURCE_NAME.fullmatch(others["PUBLISHED_AS"]):
+        raise ValueError(f"PUBLISHED_AS has {others['PUBLISHED_AS']!r}: say who prints the numbers, as in 'the paper'")
+
+
+def verify(own: Ladder) -> None:
+    """Check the variants, factors and scales of a ladder.
+
+    Raises:
+        ValueError: as `verify_variants`, `verify_factors` and `verify_scales`; `published` is no folder.
+    """
+    verify_variants(own.variants)
+    verify_factors(own)
+    verify_scales(own)
+    if own.published is not None and not own.published.is_dir():
+        raise ValueError(f"PUBLISHED names {own.published}, which is no folder of CSV files")
+
+
+def verify_variants(variants: Mapping[str, Variant]) -> None:
+    """Check that every variant is its parent plus what it declares, however it was made.
+
+    Raises:
+        ValueError: one is not, its parent is not among the variants, or it continues itself.
+    """
+    for variant in variants.values():
+        refuse_wrong_types(variant, f"variant {variant.name}")
+        for modification in variant.modifications:
+            refuse_wrong_types(modification, f"variant {variant.name}: modification {modification.title!r}")
+        parent = variant.parent
+        if parent is None:
+            if variant.modifications:
+                raise ValueError(f"{variant.name} declares modifications of a parent, and it has none: give it one")
+            continue
+        if variants.get(parent.name) is not parent:
+            raise ValueError(
+                f"{variant.name} continues {parent.name}, which the file does not hold: import or declare it "
+                "there by name"
+            )
+        _refuse_cycle(variant)
+        prove(variant.name, parent.recipe, variant.recipe, variant.modifications)
+
+
+def _refuse_cycle(variant: Variant) -> None:
+    way = [variant]
+    while (parent := way[-1].parent) is not None:
+        way.append(parent)
+        if any(parent is each for each in way[:-1]):
+            names = " → ".join(each.name for each in reversed(way))
+            raise ValueError(f"{variant.name} has no baseline, because its parents form a cycle: {names}")
+
+
+def verify_factors(own: Ladder) -> None:
+    """Check that every factor adds to the root, and takes out of the whole, what it declares.
+
+    Raises:
+        ValueError: one does not, has another name than its key, or leaves a side empty without a reason.
+    """
+    root, whole = own.root, own.whole
+    way = modifications_of(whole)
+    for key, factor in (own.declared_factors or {}).items():
+        if factor.name != key:
+            raise ValueError(f"FACTORS has the factor {factor.name!r} under the name {key!r}: give it one name")
+        if "+" in key or REFUSED_NAME.search(key):
+            raise ValueError(f"{key!r} cannot be the name of a factor, as commands read it otherwise")
+        if foreign := [each.title for each in factor.removed if each not in way]:
+            raise ValueError(
+                f"factor {key!r} takes out {foreign[0]!r}, which {whole.name} does not have: leave `removed` empty and "
+                "say in `reason` why"
+            )
+        if factor.added and (why := why_impossible(root, factor.added)):
+            raise ValueError(f"factor {key!r} cannot be added to {root.name}: {why}")
+        if factor.removed and (why := why_kept(own, factor.removed)):
+            raise ValueError(f"factor {key!r} cannot be taken out of {whole.name}: {why}")
+        if not (factor.added and factor.removed) and not factor.reason:
+            side = "takes nothing out" if factor.added else "adds nothing"
+            raise ValueError(f"factor {key!r} {side}: declare what it does, or say in `reason` why that is impossible")
+
+
+def verify_scales(own: Ladder) -> None:
+    """Check that the rules of every scale can be applied to every variant.
+
+    A recipe that is impossible at a scale is refused when it is planned there, and not here.
+
+    Raises:
+        ValueError: a table lacks something, or there are no documents.
+    """
+    for name, rules in own.scales.items():
+        if rules.documents < 1:
+            raise ValueError(f"SCALES[{name!r}]: documents is {rules.documents}, and must be at least 1")
+        for variant in own.variants.values():
+            for vocabulary in ("trained", "published"):
+                try:
+                    with using(own):
+                        scaled(variant.recipe, name, vocabulary)
+                except ValueError:
+                    continue
+                except Exception as error:
+                    raise ValueError(
+                        f"SCALES[{name!r}] cannot be applied to {variant.name} with a {vocabulary} vocabulary: "
+                        f"{type(error).__name__}: {error}"
+                    ) from error

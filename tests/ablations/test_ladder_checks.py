@@ -1,0 +1,219 @@
+"""A loaded ladder is what it declares: every variant is proved, every factor does something, every type is checked."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from ablations import ladder, ladders, run, status
+from ablations.designs import design_of
+from ablations.ladder_checks import KINDS, refuse_unknown_names, refuse_wrong_kinds, verify
+from ablations.ladders import Ladder
+from ablations.scales import Rules
+from neobert.errors import EXIT_DONE, EXIT_REFUSED
+
+IMPORTS = """
+from dataclasses import replace
+from ablations import ladder
+from ablations.ladder import M0, M1, MASKING_20, ROTARY, SWIGLU, WEB
+from ablations.scales import SMOKE
+from ablations.variant import Factor, Modification, Variant
+"""
+COMMANDS = {
+    "list": ["--list"],
+    "dry run": ["--variant", "all", "--stages", "pretrain", "--dry-run", "--cluster", "here"],
+    "run": ["--variant", "all", "--stages", "pretrain", "--cluster", "here"],
+    "design": ["--design", "add-one", "--dry-run", "--cluster", "here"],
+}
+
+
+def refusal(content: str, folder: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    """The sentence with which run.py refuses a ladder file."""
+    path = folder / "mine.py"
+    path.write_text(IMPORTS + content)
+    assert run.main(["--ladder", str(path), "--runs", str(folder / "runs"), *(flags or ["--list"])]) == EXIT_REFUSED
+    said = capsys.readouterr().err
+    assert said.startswith(f"run.py: --ladder {path}") and said.count("\n") == 1, said
+    assert not (folder / "runs").exists()
+    return said
+
+
+def load(content: str, folder: Path) -> Ladder:
+    path = folder / "mine.py"
+    path.write_text(IMPORTS + content)
+    return ladders.load(str(path))
+
+
+def test_the_papers_ladder_passes_all_checks() -> None:
+    own = ladders.papers()
+    verify(own)
+    declared = {name: vars(ladder)[name] for name in KINDS if name in vars(ladder)}
+    others = {"SCALES": {}, "TITLE": own.title, "PUBLISHED_AS": own.published_as} | declared
+    refuse_wrong_kinds(others)
+    refuse_unknown_names(own.variants, others)
+    assert own.declared_factors is ladder.FACTORS and len(declared) == 8
+
+
+HIDDEN = "A = Variant('A', 'a', 'here', M1.recipe, M0, (SWIGLU,))"
+
+
+@pytest.mark.parametrize("flags", COMMANDS.values(), ids=COMMANDS)
+def test_a_variant_that_hides_a_change_is_refused(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refusal(HIDDEN, tmp_path, capsys, *flags)
+    assert "A differs from its parent by more than it declares" in said
+    assert "model.norm: layer_norm → rms_norm" in said and "model.positions: learned → rotary" in said
+    assert "feedforward" not in said
+
+
+WRONG_VARIANTS = (
+    ("A = Variant('A', 'a', 'here', M0.recipe, M0, (SWIGLU,))", "'SwiGLU' declares a change but changes nothing"),
+    ("A = Variant('A', 'a', 'here', M1.recipe, M0)", "more than it declares: pretraining.model.feedforward"),
+    (
+        "B = Variant('B', 'b', 'here', ladder.M9.recipe)\nA = Variant('A', 'a', 'here', M1.recipe, B, (SWIGLU,))",
+        "A differs from its parent by more than it declares",
+    ),
+    (
+        "B = Variant('B', 'b', 'here', ladder.M9.recipe)\n"
+        "one = B.recipe.pretraining.model_copy(update={'stages': B.recipe.pretraining.stages[:1]})\n"
+        "C = MASKING_20.apply(B.recipe).model_copy(update={'pretraining': one})\n"
+        "A = Variant('A', 'a', 'here', C, B)",
+        "A does not have what it declares and its parent has: pretraining.stages.1.context",
+    ),
+    (
+        "A = Variant('A', 'a', 'here', M1.recipe, None, (SWIGLU,))",
+        "A declares modifications of a parent, and it has no",
+    ),
+    ("A = M0.derive('A', ROTARY)\nobject.__setattr__(A, 'recipe', M1.recipe)", "more than it declares"),
+    (
+        "A = M0.derive('A', ROTARY)\nB = A.derive('B', SWIGLU)\nobject.__setattr__(A, 'parent', B)",
+        "has no baseline, because its parents form a cycle: A → B → A",
+    ),
+    ("A = M0.derive('A', ROTARY)\nobject.__setattr__(A, 'parent', A)", "form a cycle: A → A"),
+    ("A = Variant(3, 'a', 'here', M0.recipe)", "3 cannot be the name of a variant"),
+    ("A = Variant('A', None, 'here', M0.recipe)", "variant A: title: Input should be a valid string"),
+    ("A = Variant('A', 'a', 'here', 'M0')", "variant A: recipe: Input should be"),
+    ("A = Variant('A', 'a', 'here', M0.recipe, 'M0')", "variant A: parent: Input should be"),
+    ("A = Variant('A', 'a', 'here', M0.recipe, M0, 3)", "variant A: modifications: Input should be a valid tuple"),
+    ("A = M0.derive('A', Modification(3, 'here', model={'positions': 'rotary'}), title='a')", "title: Input should be"),
+)
+
+
+@pytest.mark.parametrize(("content", "said"), WRONG_VARIANTS, ids=[said for _, said in WRONG_VARIANTS])
+def test_a_variant_that_is_not_what_it_declares_is_refused(
+    content: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refusal(content, tmp_path, capsys)
+
+
+def test_a_variant_made_directly_is_accepted_if_it_declares_all_that_it_changes(tmp_path: Path) -> None:
+    own = load("A = Variant('A', 'a', 'here', M1.recipe, M0, (ROTARY, SWIGLU, ladder.RMS_NORM))", tmp_path)
+    assert own.variants["A"].delta() == ladder.M1.delta()
+
+
+ON_M1 = "A = M0.derive('A', ROTARY, SWIGLU)\n"
+WRONG_FACTORS = (
+    ("{'a': Factor('zzz', (WEB,), (SWIGLU,))}", "the factor 'zzz' under the name 'a': give it one name"),
+    ("{'a': Factor('a', (WEB,), (WEB,))}", "takes out 'RefinedWeb', which A does not have"),
+    ("{'a': Factor('a', (SWIGLU,), (SWIGLU, WEB))}", "takes out 'RefinedWeb', which A does not have"),
+    ("{'a': Factor('a', (), (SWIGLU,))}", "factor 'a' adds nothing: declare what it does"),
+    ("{'a': Factor('a', (SWIGLU,), ())}", "factor 'a' takes nothing out: declare what it does"),
+    ("{'a': Factor('a', (), ())}", "factor 'a' adds nothing: declare what it does"),
+    (
+        "{'a': Factor('a', (Modification('as before', 'here', model={'positions': 'learned'}),), (ROTARY,))}",
+        "factor 'a' cannot be added to M0: tried: modification 'as before' declares a change but changes nothing",
+    ),
+    ("{'a+b': Factor('a+b', (SWIGLU,), (SWIGLU,))}", "'a+b' cannot be the name of a factor"),
+    ("{'a': Factor('a', (SWIGLU,), (SWIGLU,), reason=3)}", "FACTORS['a']: reason: Input should be a valid string"),
+    ("{'a': Factor('a', ('SwiGLU',), (SWIGLU,))}", "FACTORS['a']: added.0: Input should be"),
+    ("{'a': Factor(3, (SWIGLU,), (SWIGLU,))}", "FACTORS['a']: name: Input should be a valid string"),
+)
+
+
+@pytest.mark.parametrize(("factors", "said"), WRONG_FACTORS, ids=[said for _, said in WRONG_FACTORS])
+def test_a_factor_that_does_nothing_is_refused(
+    factors: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refusal(f"{ON_M1}FACTORS = {factors}", tmp_path, capsys)
+
+
+TWICE = """
+WIDE = Modification("4,096 wide", "here", model={"feedforward_width": 4096})
+WIDER = Modification("4,608 wide", "here", model={"feedforward_width": 4608})
+A = M0.derive("A", WIDE)
+B = A.derive("B", WIDER)
+"""
+
+
+def test_what_a_later_modification_overwrites_cannot_be_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refusal(f"{TWICE}FACTORS = {{'wide': Factor('wide', (WIDE,), (WIDE,))}}", tmp_path, capsys)
+    assert "factor 'wide' cannot be taken out of B: without it B has the same recipe" in said
+    with ladders.using(load(TWICE, tmp_path)):
+        assert [variant.name for variant in design_of("leave-one-out").variants] == ["B", "B-4-608-wide"]
+        assert "without it B has the same recipe" in ladders.current().factors["4-096-wide"].reason
+
+
+# Types
+
+
+ODD = ("3", "None", "''", "[]", "()", "{}", "{3: 3}", "{'tiny': None}", "[None]", "object()", "M0", "WEB", "b'M0'")
+ACCEPTED = {
+    *(("FACTORS", value) for value in ("None", "{}")),
+    *(("SCALES", value) for value in ("{}",)),
+    *(("PRINTED_AS", value) for value in ("{}",)),
+    *(("TRANSFERRED_TASKS", value) for value in ("[]", "()")),
+    *(("PUBLISHED", value) for value in ("None", "''")),
+    *((name, "M0") for name in ("END", "SAMPLE")),
+}
+
+
+@pytest.mark.parametrize("value", ODD)
+@pytest.mark.parametrize("name", KINDS)
+def test_a_declaration_of_another_type_is_one_sentence(
+    name: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = f"A = M0.derive('A', ROTARY)\n{name} = {value}"
+    if (name, value) in ACCEPTED:
+        assert load(content, tmp_path).end.name in ("A", "M0")
+        for command in (run.main, status.main):
+            flags = ["--list"] if command is run.main else []
+            path, runs = str(tmp_path / "mine.py"), str(tmp_path)
+            assert command(["--ladder", path, "--runs", runs, *flags]) == EXIT_DONE
+    else:
+        assert name in refusal(content, tmp_path, capsys)
+
+
+WRONG_IN_RULES = ("'x'", "3.5", "-1", "0", "None", "{}", "{'x': 1}", "{1: 'x'}", "{None: None}", "[]")
+
+
+def test_a_scale_without_documents_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal("SCALES = {'tiny': replace(SMOKE, documents=0)}", tmp_path, capsys)
+    assert "SCALES['tiny']: documents is 0, and must be at least 1" in said
+
+
+def scales_are_refused_or_work(own_file: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every command either accepts the scale or says in a sentence why not."""
+    for flags in (["--list"], ["--variant", "A", "--stages", "pretrain", "--dry-run", "--cluster", "here"]):
+        code = run.main(["--ladder", str(own_file), "--scale", "tiny", "--runs", str(folder / "runs"), *flags])
+        said = capsys.readouterr().err
+        assert code in (EXIT_DONE, EXIT_REFUSED) and "Traceback" not in said
+        if code == EXIT_REFUSED:
+            assert said.count("\n") == 1 and said.startswith("run.py: ")
+
+
+@pytest.mark.parametrize("value", WRONG_IN_RULES)
+@pytest.mark.parametrize("name", [field.name for field in fields(Rules)])
+def test_no_value_of_a_rule_ends_in_a_traceback(
+    name: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        f"{IMPORTS}A = M0.derive('A', ROTARY)\n"
+        f"W = A.derive('W', Modification('odd sizes', 'here', model={{'layers': 13, 'width': 780}},"
+        " stages=({'context': 500, 'tokens_per_step': 128_000, 'steps': 999_999},)))\n"
+        f"SCALES = {{'tiny': replace(SMOKE, {name}={value})}}"
+    )
+    scales_are_refused_or_work(path, tmp_path, capsys)
