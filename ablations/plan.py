@@ -20,7 +20,7 @@ from ablations.recipe_runs import (
     glue_studies,
     missing_tasks,
     pretraining_runs,
-    readout_evaluation,
+    readout_evaluations,
     variant_studies,
 )
 from ablations.scales import Scale, scaled, scaled_variant, vocabulary_of
@@ -199,7 +199,7 @@ def plan(
                 runs += [study for each in tuning_seeds for study in variant_studies(recipe, trained, each, source)]
             encoder = EncoderWeights.of_stage(trained[-1])
             if "readouts" in stages:
-                runs.append(readout_evaluation(trained[-1], scale, source))
+                runs += readout_evaluations(trained[-1], scale, source)
             tuned, reasons = embedding_runs(encoder, recipe.embedding, tuning_seeds, source, stages, choice)
             row = VariantRow(
                 name=variant.name,

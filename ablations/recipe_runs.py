@@ -160,21 +160,32 @@ def protocol_on(task: str, protocol: FineTuning, *, transfers: bool) -> FineTuni
     return protocol.model_copy(update={name: neutral_values(FineTuning)[name] for name in idle})
 
 
-def readout_evaluation(run: PretrainingRun, scale: Scale, source: Source) -> ReadoutEvaluation:
-    """Return all readouts of a pre-training stage, on all corpora of the source, in the shortest context of a scale."""
+FIRST_READOUTS: tuple[ReadoutName, ...] = ("loss", "loss_80_10_10", "words", "cloze", "pairs")
+"""The readouts that share an evaluation, whose id is made of their names. This tuple therefore never changes."""
+
+
+def readout_evaluations(run: PretrainingRun, scale: Scale, source: Source) -> list[ReadoutEvaluation]:
+    """Return all readouts of a pre-training stage, on all corpora of the source, in the shortest context of a scale.
+
+    The first readouts share one evaluation, and each later one has its own, so that adding one changes no id.
+    """
     corpora = {}
     for corpus in CORPORA:
         with suppress(MissingData):
             corpora[corpus] = source.corpus_origin(corpus)
-    return ReadoutEvaluation(
-        readouts=get_args(ReadoutName),
-        weights=run.id,
-        stage=run.stage,
-        context=shortest_context(scale),
-        corpora=corpora,
-        tokenizer_origin=run.tokenizer_origin,
-        seed=run.seed,
-    )
+    later = [name for name in get_args(ReadoutName) if name not in FIRST_READOUTS]
+    return [
+        ReadoutEvaluation(
+            readouts=readouts,
+            weights=run.id,
+            stage=run.stage,
+            context=shortest_context(scale),
+            corpora=corpora,
+            tokenizer_origin=run.tokenizer_origin,
+            seed=run.seed,
+        )
+        for readouts in (FIRST_READOUTS, *((name,) for name in later))
+    ]
 
 
 # Contrastive fine-tuning and MTEB

@@ -62,8 +62,12 @@ def pytest_of(tree: Path, flags: str) -> subprocess.CompletedProcess[str]:
     return shell(tree, f"{ACTIVATION}\npython -m pytest -p no:cacheprovider {flags}")
 
 
+OF_THE_LADDER = "tests/ablations/test_designs.py tests/ablations/test_ladder.py tests/test_command_golden.py"
+"""The tests that read every variant of the ladder."""
+
+
 @needs_make
-def test_m11_is_one_declaration_that_trains_and_changes_no_other_id(tmp_path: Path) -> None:
+def test_m11_is_one_declaration_that_trains_and_changes_no_other_id_and_no_design(tmp_path: Path) -> None:
     tree = with_m11(tmp_path / "clone")
     recorded = tree / "tests" / "golden" / "identities.json"
     before = json.loads(recorded.read_text(encoding="utf-8"))
@@ -73,6 +77,8 @@ def test_m11_is_one_declaration_that_trains_and_changes_no_other_id(tmp_path: Pa
     assert answer.returncode == 0 and "feedforward: swiglu → geglu" in answer.stdout, answer.stderr
     after = json.loads(recorded.read_text(encoding="utf-8"))
     assert after.pop("M11") and after == before
+    tested = pytest_of(tree, OF_THE_LADDER)
+    assert tested.returncode == 0, tested.stdout
     shrink_smoke_scale(tree)
     answer = shell(tree, f"{ACTIVATION}\n{training}")
     assert answer.returncode == 0, answer.stderr
@@ -82,13 +88,15 @@ def test_m11_is_one_declaration_that_trains_and_changes_no_other_id(tmp_path: Pa
 @needs_make
 @pytest.mark.drill
 def test_m11_leaves_every_test_green(tmp_path: Path) -> None:
-    """All of `make test` but these tests themselves; before its ids are recorded, one says so."""
+    """All of `make test` but these tests themselves, after the page's commands; before that, one test names M11."""
     tree = with_m11(tmp_path / "clone")
     unrecorded = pytest_of(tree, "tests/runs/test_identities.py -k test_every_variant_is_recorded")
     assert unrecorded.returncode == 1 and "M11: not in golden/identities.json" in unrecorded.stdout
-    for flags in ("--write-golden", "-n 2 --dist loadfile"):
-        answer = pytest_of(tree, f"{flags} --ignore tests/test_readme.py")
-        assert answer.returncode == 0, answer.stdout
+    (commands,) = blocks("adding.md", "runnable with M11")
+    answer = shell(tree, f"{ACTIVATION}\n{commands.splitlines()[-1]}")
+    assert answer.returncode == 0, answer.stdout
+    answer = pytest_of(tree, "-n 2 --dist loadfile --ignore tests/test_readme.py")
+    assert answer.returncode == 0, answer.stdout
 
 
 def test_the_first_block_activates_the_environment_that_make_makes() -> None:

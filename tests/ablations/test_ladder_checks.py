@@ -156,6 +156,21 @@ def test_what_a_later_modification_overwrites_cannot_be_left_out(
         assert "without it B has the same recipe" in ladders.current().factors["4-096-wide"].reason
 
 
+@pytest.mark.parametrize("beside", ["B = M1.derive('B', WEB)", "B = A.derive('B', WEB)", "B = M0.derive('B', ROTARY)"])
+def test_a_variant_beside_the_declared_end_changes_no_design(beside: str, tmp_path: Path) -> None:
+    alone = load(f"{ON_M1}END = A", tmp_path)
+    with ladders.using(alone):
+        left_out, added = (design_of(kind).variants for kind in ("leave-one-out", "add-one"))
+    more = load(f"{ON_M1}{beside}\nEND = 'A'", tmp_path)
+    with ladders.using(more):
+        assert "B" in more.variants and (more.root, more.whole, more.end) == (alone.root, alone.whole, alone.end)
+        assert design_of("leave-one-out").variants == left_out
+        now = {variant.name: variant for variant in design_of("add-one").variants}
+        assert [now[variant.name] for variant in added] == list(added)
+    derived = load(ON_M1 + beside, tmp_path)
+    assert derived.end.name == "B", "without END the last kept variant is meant"
+
+
 # Types
 
 
