@@ -123,6 +123,36 @@ def document_positions(borders: Tensor, embeddings: Tensor, mask: Tensor | None,
     return (torch.arange(tokens, device=embeddings.device) - begun.to(embeddings.device))[None]
 
 
+FLATTENED = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+"""The keywords by which transformers' DataCollatorWithFlattening tells kernels of the documents in a row."""
+
+
+def refuse_borders_alone(options: Mapping[str, Any], mask: Tensor | None, positions: Tensor | None) -> None:
+    """Check that the keywords of documents in a row come with positions, which separate them in every implementation.
+
+    Raises:
+        ValueError: there are no positions or there is a mask, so that documents would attend to each other; or the
+            positions (1, tokens) start again elsewhere than at `cu_seq_lens_q`.
+    """
+    given = [name for name in FLATTENED if options.get(name) is not None]
+    if given and (positions is None or mask is not None):
+        raise ValueError(
+            f"{', '.join(given)} without position_ids, or beside an attention_mask, would not keep documents apart: "
+            "pass position_ids that start again at each document, and no attention_mask (DataCollatorWithFlattening: "
+            "return_position_ids=True), or cu_seqlens alone"
+        )
+    borders = options.get("cu_seq_lens_q")
+    if borders is None or positions is None or torch.compiler.is_compiling():
+        return
+    row = positions.reshape(-1)
+    starts = [0, *(1 + (row.diff() != 1).nonzero().flatten()).tolist(), len(row)]
+    if sorted({*borders.tolist()}) != starts:
+        raise ValueError(
+            f"cu_seq_lens_q has the borders {borders.tolist()}, but position_ids start again at {starts[:-1]}: the two "
+            "must name the same documents"
+        )
+
+
 HEADS = ("decoder.", "dense.", "classifier.", "qa_outputs.")
 """Name prefixes of the heads' tensors; all others belong to the encoder."""
 
@@ -288,13 +318,15 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         attention_mask: (rows, tokens), 1 or true at tokens; or (rows, 1 or heads, tokens, tokens), added to the scores
             if floating, else true where a token may be attended to. position_ids: (rows, tokens), from 0. Without an
             attention_mask, positions that start again mark a new document, and documents do not attend to each other,
-            as everywhere in transformers. cu_seqlens: document borders as in the published forward: where the
+            as everywhere in transformers; cu_seq_lens_q and the other keywords of DataCollatorWithFlattening go with
+            them to flash kernels. cu_seqlens: document borders as in the published forward: where the
             documents of a single row begin, then the row's length.
 
         Raises:
             ValueError: not exactly one of input_ids and inputs_embeds; a mask of another shape; learned positions
                 beyond the context; attention weights requested from an implementation that computes none; document
-                borders in several rows with a flash kernel, or together with a mask.
+                borders in several rows with a flash kernel, or together with a mask; keywords of
+                DataCollatorWithFlattening without position_ids.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
@@ -302,6 +334,8 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         refuse_mask(attention_mask, embeddings)
         if (borders := kwargs.pop("cu_seqlens", None)) is not None:
             position_ids = document_positions(borders, embeddings, attention_mask, position_ids)
+        else:
+            refuse_borders_alone(kwargs, attention_mask, position_ids)
         kwargs.pop("max_seqlen", None)  # follows from cu_seqlens
         positions = self._positions(embeddings, attention_mask, position_ids)
         wants_attentions = self.config.output_attentions if output_attentions is None else output_attentions

@@ -10,7 +10,7 @@ import torch
 import transformers
 from torch import Tensor
 from torch.nn import functional
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, DataCollatorWithFlattening
 from transformers.masking_utils import flash_attention_mask, sdpa_mask
 
 import neobert
@@ -235,6 +235,36 @@ def test_borders_that_fit_no_row_are_refused(given: dict[str, list], said: str) 
     model, _ = masked_lm("NeoBERT form")
     with pytest.raises(ValueError, match=said):
         model(TOKEN_IDS[:1], **{name: torch.tensor(value) for name, value in given.items()})
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("flags", [{}, {"return_flash_attn_kwargs": True}, {"return_seq_idx": True}], ids=str)
+@torch.no_grad()
+def test_a_flattened_batch_is_every_document_alone(form: str, implementation: str, flags: dict[str, bool]) -> None:
+    """transformers' collator for padding-free batches, as it returns them."""
+    model, _ = masked_lm(form, implementation)
+    documents = [random_document(length) for length in (9, 1, 14)]
+    batch = DataCollatorWithFlattening(return_tensors="pt", **flags)([{"input_ids": each} for each in documents])
+    outputs = model(**batch)
+    alone = [model(torch.as_tensor(document)[None]).logits[0] for document in documents]
+    torch.testing.assert_close(outputs.logits[0], torch.cat(alone), **CLOSE)
+    asked = batch["labels"][0] != -100
+    expected = functional.cross_entropy(torch.cat(alone)[asked], batch["labels"][0, asked])
+    torch.testing.assert_close(outputs.loss, expected, **CLOSE)
+    if flags:
+        without = DataCollatorWithFlattening(return_tensors="pt", return_position_ids=False, **flags)
+        with pytest.raises(ValueError, match=r"would not keep documents apart: pass position_ids that start again"):
+            model(**without([{"input_ids": document} for document in documents]))
+        with pytest.raises(ValueError, match=r"would not keep documents apart"):
+            model(**batch, attention_mask=torch.ones_like(batch["input_ids"]))
+
+
+@pytest.mark.parametrize("places", [[*range(24)], [*range(10), *range(14)]], ids=["none", "others"])
+def test_borders_and_positions_that_disagree_are_refused(places: list[int]) -> None:
+    model, _ = masked_lm("NeoBERT form")
+    borders = torch.tensor([0, 9, 24], dtype=torch.int32)
+    with pytest.raises(ValueError, match=r"borders \[0, 9, 24\], but position_ids start again at \[0"):
+        model(TOKEN_IDS[:1], position_ids=torch.tensor([places]), cu_seq_lens_q=borders, cu_seq_lens_k=borders)
 
 
 def test_flash_kernels_are_told_of_borders_in_one_row_and_refuse_them_in_several() -> None:
