@@ -178,6 +178,10 @@ def _run_variants(options: argparse.Namespace) -> int:
     from neobert.console import logs
 
     trust_of(options)
+    if options.perplexity_text is not None:
+        from neobert.evaluation.texts import find_files
+
+        find_files(options.perplexity_text)  # before pre-training, and not after it
     workspace = open_workspace(options)
     layout, source = workspace.layout, workspace.source
     if design := _design(options):

@@ -26,6 +26,7 @@ from ablations.paper_models import folder_or_repository
 from ablations.plan import PlanRow, unfinished
 from ablations.scales import synthetic_documents
 from neobert import processes
+from neobert.command_line import refuse_no_folder
 from neobert.console import Watch, duration, logs
 from neobert.data.preparation import open_specified, specify
 from neobert.data.sources import Source
@@ -78,8 +79,9 @@ def open_workspace(options: argparse.Namespace) -> Workspace:
     """Open the folder and the data that the flags name.
 
     Raises:
-        MissingData, ValueError: as `open_source`.
+        MissingData, ValueError: as `open_source`; `--runs` is a file.
     """
+    refuse_no_folder("--runs", options.runs)
     execution = execution_of(options)
     options.data = _chosen_data(options)
     unseen = vars(options).get("without_texts_of") or ()

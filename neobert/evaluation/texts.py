@@ -119,6 +119,19 @@ def _read_utf8(path: Path) -> str:
         raise ValueError(f"{path} is not UTF-8 ({error}): convert it or take it away") from error
 
 
+def find_files(place: Path) -> tuple[Path, ...]:
+    """Return the files of texts in a file or folder.
+
+    Raises:
+        MissingData: there are no such files.
+    """
+    found = sorted(place.rglob("*")) if place.is_dir() else [place]
+    paths = tuple(path for path in found if path.suffix in SUFFIXES and path.is_file())
+    if not paths:
+        raise MissingData(f"{place} holds no text: name a file or folder of {' or '.join(SUFFIXES)} files")
+    return paths
+
+
 def open_files(place: Path) -> TextFiles:
     """Open the documents of a file or folder.
 
@@ -127,10 +140,7 @@ def open_files(place: Path) -> TextFiles:
         ValueError: a parquet file has no column `text`.
         DamagedFile: a parquet file cannot be read.
     """
-    found = sorted(place.rglob("*")) if place.is_dir() else [place]
-    paths = tuple(path for path in found if path.suffix in SUFFIXES and path.is_file())
-    if not paths:
-        raise MissingData(f"{place} holds no text: name a file or folder of {' or '.join(SUFFIXES)} files")
+    paths = find_files(place)
     for path in paths:
         if path.suffix == ".parquet":
             require_columns(path, (COLUMN,))
