@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ablations.designs import one_variant
 from ablations.ladders import current, variants
-from ablations.rates import at_scale
+from ablations.readings import at_scale
 from ablations.recipe_runs import (
     EVERYTHING,
     EmbeddingChoice,
@@ -179,11 +179,11 @@ def plan(
 ) -> list[VariantRow]:
     """Return one row per variant and seed. Data may be missing, except what `choice` names and what mteb reads.
 
-    `finetuning_seeds` are the seeds of fine-tuning; None means the seed of pre-training. A variant at the rate that it
-    has at the scale anyway is replaced by the variant itself.
+    `finetuning_seeds` are the seeds of fine-tuning; None means the seed of pre-training. A reading or a
+    variant at a rate that has its values at the scale anyway is replaced by the variant itself.
 
     Raises:
-        MissingData, ValueError: as `embedding_runs`; the scale replaces the rate of a variant's name.
+        MissingData, ValueError: as `embedding_runs`; a variant is impossible at the scale.
     """
     rows = []
     vocabulary, index = vocabulary_of(source), Index(layout)

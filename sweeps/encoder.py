@@ -114,7 +114,7 @@ def variant_row(
     from ablations.designs import one_variant
     from ablations.ladders import current
     from ablations.plan import plan
-    from ablations.rates import at_scale
+    from ablations.readings import at_scale
     from ablations.recipe_runs import EVERYTHING
 
     options = workspace.options

@@ -9,7 +9,7 @@ from pathlib import Path
 from ablations.ladders import current
 from ablations.launch.costs import GIGABYTE, Machine, stage_memory
 from ablations.plan import PlanRow, StageName, unfinished
-from ablations.rates import at_scale
+from ablations.readings import at_scale
 from ablations.scales import Scale, scaled_variant
 from ablations.variant import Variant
 from neobert.data.catalog import TASK_SPLITS
