@@ -1,7 +1,7 @@
 """Ladders: the paper's, and those of a user's own, which `--ladder FILE.py` names.
 
 A ladder is a Python file in the form of `ablations/ladder.py`. Its variants are those that stand in it by name, also in
-lists and mappings. All else is optional: TITLE of reports, FACTORS for designs, SCALES, SAMPLE, TRANSFER_TASK and
+lists and mappings. All else is optional: TITLE of reports, FACTORS for designs, SCALES, SCALE, SAMPLE, TRANSFER_TASK,
 TRANSFERRED_TASKS, PUBLISHED, PUBLISHED_AS and PRINTED_AS. One ladder is in use at a time. Run files hold whole recipes,
 so that workers and jobs read no ladder, and an edited file changes nothing of what was planned.
 """
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 PAPERS = "ablations.ladder"
 DEFAULT_SCALE = "smoke"
-OFFERED_SCALES = ("smoke", "laptop", "proxy", "paper")
+OWN_DEFAULT_SCALE = "as-written"
+"""The default with a user's own ladder that has several scales, or none, and names none."""
+OFFERED_SCALES = ("smoke", "laptop", "study", "proxy", "as-written", "paper")
 """The scales that commands offer with every ladder."""
 REFUSED_NAME = re.compile(r"\.\.|\s|@(steps|rate)|^F:|^all$|^$")
 """Names with another meaning in commands: ranges, shares of the steps, rates, cells of factorials."""
@@ -46,8 +48,8 @@ class Ladder:
     """Variants by name in the order of declaration, and their settings.
 
     `given` is the value of --ladder, empty for the paper's ladder; `title` is the heading of its reports. `scales` are
-    added to the common ones. External models are measured with the recipe of `root`. Sweeps pre-train `sample` if
-    nothing is trained yet. `published` is a folder of CSV files with numbers to compare with, `published_as` the name
+    added to the common ones, and `scale` is the default. External models are measured with the recipe of `root`. Sweeps
+    pre-train `sample` if nothing is trained yet. `published` is a folder of CSV files with numbers to compare with, `published_as` the name
     of their source in sentences, `printed_as` the names of variants in that source. `code` is the content of the file
     of a user's own ladder.
     """
@@ -57,6 +59,7 @@ class Ladder:
     variants: "dict[str, Variant]"
     declared_factors: "Mapping[str, Factor] | None"
     scales: "Mapping[str, Rules]"
+    scale: str
     sample: "Variant"
     transfer_task: str
     transferred_tasks: tuple[str, ...]
@@ -207,8 +210,8 @@ def on_ladder(options: argparse.Namespace, action: Callable[[argparse.Namespace]
         with using(own):
             if "offered_scales" in options:
                 options.given_scale = options.scale
-                options.scale = DEFAULT_SCALE if options.scale is None else options.scale
-                refuse_scale(options.scale, (*options.offered_scales, *(own.scales if own else ())))
+                options.scale = current().scale if options.scale is None else options.scale
+                refuse_scale(options.scale, (*options.offered_scales, *current().scales))
             return action(options)
 
     return act
@@ -286,11 +289,12 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
     """Return the ladder that a module declares, after checking it."""
     from ablations import ladder as common
 
-    declared = _variants_of(module)
+    declared, default = _variants_of(module), OWN_DEFAULT_SCALE if given else DEFAULT_SCALE
     others: dict[str, Any] = {
         "TITLE": (module.__doc__ or f"The ladder {Path(given).name}").strip().splitlines()[0].rstrip("."),
         "FACTORS": None,
         "SCALES": {},
+        "SCALE": None,
         "SAMPLE": next(iter(declared.values())),
         "TRANSFER_TASK": common.TRANSFER_TASK,
         "TRANSFERRED_TASKS": common.TRANSFERRED_TASKS,
@@ -299,6 +303,8 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
         "PRINTED_AS": {},
     }
     others |= {name: value for name, value in vars(module).items() if name in others}
+    if others["SCALE"] is None and isinstance(others["SCALES"], dict):
+        others["SCALE"] = next(iter(others["SCALES"])) if len(others["SCALES"]) == 1 else default
     if others["PUBLISHED"] is not None:
         others["PUBLISHED"] = Path(module.__file__ or "").parent / str(others["PUBLISHED"])
         if not given and not others["PUBLISHED"].is_dir():  # a wheel does not contain reports
@@ -310,6 +316,7 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
         variants=declared,
         declared_factors=others["FACTORS"],
         scales=others["SCALES"],
+        scale=others["SCALE"],
         sample=declared[_name_of(others["SAMPLE"])],
         transfer_task=others["TRANSFER_TASK"],
         transferred_tasks=tuple(task for task in others["TRANSFERRED_TASKS"] if task != others["TRANSFER_TASK"]),
@@ -352,7 +359,7 @@ def _variants_of(module: ModuleType) -> "dict[str, Variant]":
 
 def _refuse_other_kinds(declared: "Mapping[str, Variant]", others: Mapping[str, Any]) -> None:
     """Check the declarations of a ladder other than its variants."""
-    from ablations.scales import Rules
+    from ablations.scales import SCALES, Rules
     from ablations.variant import Factor
     from neobert.glue.tasks import TASKS
 
@@ -361,9 +368,12 @@ def _refuse_other_kinds(declared: "Mapping[str, Variant]", others: Mapping[str, 
         if not isinstance(values, dict) or not all(isinstance(value, kind) for value in values.values()):
             raise ValueError(f"{name} maps names to {kind.__module__}.{kind.__name__}, and holds another thing")
     for name in others["SCALES"]:
-        if not SCALE_NAME.fullmatch(name) or name == "paper":
-            raise ValueError(f"{name!r} cannot be the name of a scale: take small letters, and not paper")
+        if not SCALE_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} cannot be the name of a scale: take small letters")
+        if name in SCALES:
+            raise ValueError(f"SCALES redefines {name!r}, which every ladder has: give the scale another name")
     for name, known, values in (
+        ("SCALE", (*OFFERED_SCALES, *others["SCALES"]), [others["SCALE"]]),
         ("SAMPLE", declared, [_name_of(others["SAMPLE"])]),
         ("PRINTED_AS", declared, others["PRINTED_AS"]),
         ("TRANSFER_TASK", TASKS, [others["TRANSFER_TASK"]]),

@@ -23,7 +23,7 @@ from ablations.recipe_runs import (
     readout_evaluation,
     variant_studies,
 )
-from ablations.scales import Scale, scaled, scaled_variant, vocabulary_of
+from ablations.scales import Scale, scaled, scaled_variant, unrepresented, vocabulary_of
 from ablations.variant import EmbeddingProtocol, Recipe, Variant, change_label
 from neobert.data.sources import Source
 from neobert.errors import MissingData
@@ -119,6 +119,11 @@ class VariantRow(PlanRow):
     def delta(self) -> dict[str, tuple[Any, Any]]:
         """The differences from the parent at this scale: {dotted path: (before, after)}."""
         return {} if self.parent_recipe is None else difference(self.parent_recipe, self.recipe)
+
+    @property
+    def unrepresented(self) -> tuple[str, ...]:
+        """The fields that the variant changes and that equal its parent's at this scale."""
+        return unrepresented(self.variant, self.scale, self.vocabulary)
 
     @cached_property
     def _twins(self) -> dict[str, Recipe]:

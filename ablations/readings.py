@@ -15,7 +15,7 @@ from neobert.errors import did_you_mean
 from neobert.recipe import Optimization
 
 SOURCE = "a reading of this study, not the paper"
-PATTERN = re.compile(r"(?P<base>.+)@(?P<field>[a-z]\w*)-(?P<value>\d\S*)")
+PATTERN = re.compile(r"(?P<base>.+)@(?P<field>(?!rate|steps)[a-z]\w*)-(?P<value>\d\S*)")
 FIELDS = tuple(name for name, field in Optimization.model_fields.items() if field.annotation is float)
 """The fields that names can set: the numbers of the optimizer."""
 

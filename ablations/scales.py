@@ -198,8 +198,9 @@ RULES: Mapping[Scale, Rules] = {
     "study": STUDY,
     "proxy": PROXY,
 }
-"""The rules of the scales that every ladder has. `as-written` and `paper` have none: recipes are used as they are. At
-`paper`, runs need data, because they claim to reproduce the paper."""
+"""The rules of the scales that every ladder has, other than those that use recipes as they are."""
+UNSCALED: tuple[Scale, ...] = ("as-written", "paper")
+"""The scales without rules. At `paper` runs need data, because they claim to reproduce the paper."""
 AS_WRITTEN_DOCUMENTS = 100_000
 
 
@@ -210,7 +211,7 @@ def known_scales() -> tuple[Scale, ...]:
 
 def rules_of(scale: Scale) -> Rules | None:
     """Return the rules of a scale, first looking in the ladder in use; None if recipes are used as they are."""
-    return ladders.current().scales.get(scale) or RULES.get(scale)
+    return None if scale in UNSCALED else ladders.current().scales.get(scale) or RULES[scale]
 
 
 def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
@@ -298,10 +299,11 @@ def scaled_variant(variant: Variant, scale: Scale, vocabulary: Vocabulary) -> tu
     parent = scaled(variant.parent.recipe, scale, vocabulary)
     prove_scaled(variant.name, parent, recipe, variant, _consequences(variant, rules_of(scale)))
     at_scale = difference(parent, recipe)
+    unscaled = (*variant.recipe.unscaled, *variant.parent.recipe.unscaled)
     for path, (before, after) in variant.delta().items():
         small, large = at_scale.get(path, (before, after))
         numbers = (before, after, small, large)
-        if path.startswith("grid.") or not all(isinstance(each, int | float) for each in numbers):
+        if path.startswith(("grid.", *unscaled)) or not all(isinstance(each, int | float) for each in numbers):
             continue  # a scale thins out a grid, so that its entries have other places
         if (after - before) * (large - small) < 0:
             raise ValueError(
@@ -364,8 +366,11 @@ tokenizers are compared and not sizes."""
 def _shrunk_axis(axis: str, rows: Mapping[float, float], values: tuple[float, ...]) -> tuple[float, ...]:
     """Return the values of a grid's axis that have a row, or else all in their ratio to the nearest."""
     kept = tuple(rows[value] for value in values if value in rows)
-    shrink = scaled_count if axis == "batch_sizes" else scaled_number
-    return kept or tuple(shrink(f"grid.{axis}", rows, value) for value in values)  # type: ignore[operator]
+    if kept:
+        return kept
+    if axis == "batch_sizes":
+        return tuple(scaled_count(f"grid.{axis}", rows, int(value)) for value in values)
+    return tuple(scaled_number(f"grid.{axis}", rows, value) for value in values)
 
 
 def _shrink_stage(stage: dict[str, Any], baseline: dict[str, Any], rules: Rules) -> None:
