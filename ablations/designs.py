@@ -12,7 +12,7 @@ from functools import cache, wraps
 from itertools import product
 from typing import Literal, TypeVar
 
-from ablations import budgets, ladders, rates
+from ablations import budgets, ladders, rates, readings
 from ablations.ladders import Ladder
 from ablations.scales import Scale, Vocabulary, scaled_variant
 from ablations.variant import Variant
@@ -225,22 +225,25 @@ def factors_of_cell(name: str) -> tuple[str, ...] | None:
 
 
 def named(name: str) -> Variant | None:
-    """Return the variant of a design, at a rate or with a share of the steps, from its name; None for other names.
+    """Return the variant of a design, at a rate, with another value or with a share of the steps, from its name.
+
+    None for other names.
 
     Raises:
-        ValueError: as `rates.variant_named` and `budgets.variant_named`.
+        ValueError: as `variant_named` of `rates`, `readings` and `budgets`.
     """
     switched_on = factors_of_cell(name)
     if switched_on is not None:
         return cell(switched_on)
-    return single_variants().get(name) or rates.variant_named(name) or budgets.variant_named(name)
+    by_name = (rates.variant_named, readings.variant_named, budgets.variant_named)
+    return single_variants().get(name) or next(filter(None, (each(name) for each in by_name)), None)
 
 
 def chosen_variants(names: Sequence[str]) -> list[Variant]:
     """Return variants by name, `all` (the ladder) or a range such as M0..M5, each once, in the order of the ladder.
 
     Variants of designs (M9-norm, F:positions+norm), at other rates (M4@rate4e-3) and with fewer steps (M4@steps0.25,
-    also M0..M5@steps0.25) come after them.
+    also M0..M5@steps0.25) or with another value (M4@beta2-0.95) come after them.
 
     Raises:
         ValueError: a name is unknown, or its rate or share of the steps is impossible.

@@ -63,7 +63,7 @@ def variants(ladder: str | Path | None = None) -> dict[str, Variant]:
 
 def build(
     variant: str,
-    scale: Scale = "smoke",
+    scale: Scale | None = None,
     *,
     seed: int = 0,
     data: str | Path | None = None,
@@ -71,9 +71,9 @@ def build(
 ) -> "nn.Module":
     """Build the masked language model of a variant at a scale, with the initial weights of a seed.
 
-    Returns a plain `nn.Module` in training mode, of the class that is trained
-    (`neobert.model.heads.MaskedLanguageModel`). `data` only determines the size of the vocabulary, if the source
-    trains its tokenizers.
+    No scale means smoke, or the default of your own ladder. Returns a plain `nn.Module` in training mode, of the class
+    that is trained (`neobert.model.heads.MaskedLanguageModel`). `data` only determines the size of the vocabulary, if
+    the source trains its tokenizers.
 
     Raises:
         ValueError: there is no such variant or scale.
@@ -90,7 +90,7 @@ def build(
 
 def train(
     variant: str,
-    scale: Scale = "smoke",
+    scale: Scale | None = None,
     *,
     steps: int | None = None,
     seed: int = 0,
@@ -105,6 +105,7 @@ def train(
     Finished runs are not repeated, and interrupted ones are resumed.
 
     Args:
+        scale: None means smoke, or the default of your own ladder.
         data: synthetic (the default below the paper's scale), hub, or a folder, as `--data`.
         runs: the folder of runs.
         track: tensorboard, trackio or wandb; logs metrics there, offline, below `runs`/tracking.
@@ -259,7 +260,7 @@ def _ladder(ladder: str | Path | None) -> Ladder:
 
 
 def _open(
-    scale: str,
+    scale: str | None,
     data: str | Path | None,
     *,
     runs: str | Path = DEFAULT_RUNS,
@@ -268,11 +269,16 @@ def _open(
     dry_run: bool = False,
 ) -> Workspace:
     """Open the workspace that run.py opens with the same values as flags."""
-    known = (*OFFERED_SCALES, *ladders.current().scales)
-    if scale not in known:
-        raise ValueError(f"there is no scale {scale!r}: {did_you_mean(str(scale), known)}")
+    known, own = (*OFFERED_SCALES, *ladders.current().scales), ladders.current().scale if scale is None else scale
+    if own not in known:
+        raise ValueError(f"there is no scale {own!r}: {did_you_mean(str(own), known)}")
     options = build_parser().parse_args(["--cluster", "here"])
-    options.scale, options.data, options.runs = scale, None if data is None else str(data), Path(runs)
+    options.given_scale, options.scale, options.data, options.runs = (
+        scale,
+        own,
+        None if data is None else str(data),
+        Path(runs),
+    )
     options.workers = None if workers is None else _whole("workers", workers, count)
     if track is not None and track not in TRACKERS:
         raise ValueError(f"there is no tracker {track!r}: {did_you_mean(track, TRACKERS)}")

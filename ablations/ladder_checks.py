@@ -18,7 +18,7 @@ from ablations.ladders import (
     why_impossible,
     why_kept,
 )
-from ablations.scales import Rules, scaled
+from ablations.scales import SCALES, Rules, scaled
 from ablations.variant import Factor, Modification, Variant, findings_in, prove
 from neobert.errors import did_you_mean
 from neobert.glue.tasks import TASKS
@@ -29,6 +29,7 @@ KINDS: Mapping[str, tuple[Any, str]] = {
     "END": (InstanceOf[Variant] | str, "a variant or its name"),
     "FACTORS": (dict[str, InstanceOf[Factor]] | None, "a mapping of names to ablations.variant.Factor"),
     "SCALES": (dict[str, InstanceOf[Rules]], "a mapping of names to ablations.scales.Rules"),
+    "SCALE": (str, "the name of a scale"),
     "SAMPLE": (InstanceOf[Variant] | str, "a variant or its name"),
     "TRANSFER_TASK": (str, "the name of a GLUE task"),
     "TRANSFERRED_TASKS": (list[str] | tuple[str, ...], "a list of names of GLUE tasks"),
@@ -75,10 +76,13 @@ def refuse_unknown_names(declared: Mapping[str, Variant], others: Mapping[str, A
         ValueError: one is unknown or cannot be used.
     """
     for name in others["SCALES"]:
-        if not SCALE_NAME.fullmatch(name) or name == "paper":
-            raise ValueError(f"{name!r} cannot be the name of a scale: take small letters, and not paper")
+        if not SCALE_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} cannot be the name of a scale: take small letters")
+        if name in SCALES:
+            raise ValueError(f"SCALES redefines {name!r}, which every ladder has: give the scale another name")
     for name, known, values in (
         ("END", declared, [name_of(others["END"])]),
+        ("SCALE", (*SCALES, *others["SCALES"]), [others["SCALE"]]),
         ("SAMPLE", declared, [name_of(others["SAMPLE"])]),
         ("PRINTED_AS", declared, others["PRINTED_AS"]),
         ("TRANSFER_TASK", TASKS, [others["TRANSFER_TASK"]]),

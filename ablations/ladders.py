@@ -1,9 +1,9 @@
 """Ladders: the paper's, and those of a user's own, which `--ladder FILE.py` names.
 
 A ladder is a Python file in the form of `ablations/ladder.py`. Its variants are those that stand in it by name, also in
-lists and mappings. All else is optional: TITLE of reports, END and FACTORS for designs, SCALES, SAMPLE, TRANSFER_TASK
-and TRANSFERRED_TASKS, PUBLISHED, PUBLISHED_AS and PRINTED_AS. One ladder is in use at a time. Run files hold whole
-recipes, so that workers and jobs read no ladder, and an edited file changes nothing of what was planned.
+lists and mappings. All else is optional: TITLE of reports, END and FACTORS for designs, SCALES, SCALE, SAMPLE,
+TRANSFER_TASK and TRANSFERRED_TASKS, PUBLISHED, PUBLISHED_AS and PRINTED_AS. One ladder is in use at a time. Run files
+hold whole recipes, so that workers and jobs read no ladder, and an edited file changes nothing of what was planned.
 """
 
 import argparse
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 PAPERS = "ablations.ladder"
 DEFAULT_SCALE = "smoke"
-OFFERED_SCALES = ("smoke", "laptop", "proxy", "paper")
+OWN_DEFAULT_SCALE = "as-written"
+"""The default with a user's own ladder that has several scales, or none, and names none."""
+OFFERED_SCALES = ("smoke", "laptop", "study", "proxy", "as-written", "paper")
 """The scales that commands offer with every ladder."""
 REFUSED_NAME = re.compile(r"\.\.|\s|@(steps|rate)|^F:|^all$|^$")
 """Names with another meaning in commands: ranges, shares of the steps, rates, cells of factorials."""
@@ -47,10 +49,10 @@ class Ladder:
 
     `given` is the value of --ladder, empty for the paper's ladder; `title` is the heading of its reports. `end` is the
     variant that designs refer to: `root` and `whole` follow from its lineage, so that a variant beside that lineage
-    changes no design. `scales` are added to the common ones. External models are measured with the recipe of `root`.
-    Sweeps pre-train `sample` if nothing is trained yet. `published` is a folder of CSV files with numbers to compare
-    with, `published_as` the name of their source in sentences, `printed_as` the names of variants in that source.
-    `code` is the content of the file of a user's own ladder.
+    changes no design. `scales` are added to the common ones, and `scale` is the default. External models are measured
+    with the recipe of `root`. Sweeps pre-train `sample` if nothing is trained yet. `published` is a folder of CSV files
+    with numbers to compare with, `published_as` the name of their source in sentences, `printed_as` the names of
+    variants in that source. `code` is the content of the file of a user's own ladder.
     """
 
     given: str
@@ -59,6 +61,7 @@ class Ladder:
     end: "Variant"
     declared_factors: "Mapping[str, Factor] | None"
     scales: "Mapping[str, Rules]"
+    scale: str
     sample: "Variant"
     transfer_task: str
     transferred_tasks: tuple[str, ...]
@@ -209,8 +212,8 @@ def on_ladder(options: argparse.Namespace, action: Callable[[argparse.Namespace]
         with using(own):
             if "offered_scales" in options:
                 options.given_scale = options.scale
-                options.scale = DEFAULT_SCALE if options.scale is None else options.scale
-                refuse_scale(options.scale, (*options.offered_scales, *(own.scales if own else ())))
+                options.scale = current().scale if options.scale is None else options.scale
+                refuse_scale(options.scale, (*options.offered_scales, *current().scales))
             return action(options)
 
     return act
@@ -288,12 +291,13 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
     """Return the ladder that a module declares, after checking it. The tests check the paper's."""
     from ablations import ladder as common
 
-    declared = _variants_of(module)
+    declared, default = _variants_of(module), OWN_DEFAULT_SCALE if given else DEFAULT_SCALE
     others: dict[str, Any] = {
         "TITLE": (module.__doc__ or "").strip().split("\n")[0].rstrip(".") or f"The ladder {Path(given).name}",
         "END": _last_kept(declared),
         "FACTORS": None,
         "SCALES": {},
+        "SCALE": None,
         "SAMPLE": next(iter(declared.values())),
         "TRANSFER_TASK": common.TRANSFER_TASK,
         "TRANSFERRED_TASKS": common.TRANSFERRED_TASKS,
@@ -302,6 +306,8 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
         "PRINTED_AS": {},
     }
     others |= {name: value for name, value in vars(module).items() if name in others}
+    if others["SCALE"] is None and isinstance(others["SCALES"], dict):
+        others["SCALE"] = next(iter(others["SCALES"])) if len(others["SCALES"]) == 1 else default
     if given:
         from ablations.ladder_checks import refuse_unknown_names, refuse_wrong_kinds, verify
 
@@ -318,6 +324,7 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
         end=declared[name_of(others["END"])],
         declared_factors=others["FACTORS"],
         scales=others["SCALES"],
+        scale=others["SCALE"],
         sample=declared[name_of(others["SAMPLE"])],
         transfer_task=others["TRANSFER_TASK"],
         transferred_tasks=tuple(task for task in others["TRANSFERRED_TASKS"] if task != others["TRANSFER_TASK"]),

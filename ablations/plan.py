@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ablations.designs import one_variant
 from ablations.ladders import current, variants
-from ablations.rates import at_scale
+from ablations.readings import at_scale
 from ablations.recipe_runs import (
     EVERYTHING,
     EmbeddingChoice,
@@ -23,7 +23,7 @@ from ablations.recipe_runs import (
     readout_evaluations,
     variant_studies,
 )
-from ablations.scales import Scale, scaled, scaled_variant, vocabulary_of
+from ablations.scales import Scale, scaled, scaled_variant, unrepresented, vocabulary_of
 from ablations.variant import EmbeddingProtocol, Recipe, Variant, change_label
 from neobert.data.sources import Source
 from neobert.errors import MissingData
@@ -120,6 +120,11 @@ class VariantRow(PlanRow):
         """The differences from the parent at this scale: {dotted path: (before, after)}."""
         return {} if self.parent_recipe is None else difference(self.parent_recipe, self.recipe)
 
+    @property
+    def unrepresented(self) -> tuple[str, ...]:
+        """The fields that the variant changes and that equal its parent's at this scale."""
+        return unrepresented(self.variant, self.scale, self.vocabulary)
+
     @cached_property
     def _twins(self) -> dict[str, Recipe]:
         """The ladder's variants with the same pre-training at this scale, such as those that differ in the grid."""
@@ -179,11 +184,11 @@ def plan(
 ) -> list[VariantRow]:
     """Return one row per variant and seed. Data may be missing, except what `choice` names and what mteb reads.
 
-    `finetuning_seeds` are the seeds of fine-tuning; None means the seed of pre-training. A variant at the rate that it
-    has at the scale anyway is replaced by the variant itself.
+    `finetuning_seeds` are the seeds of fine-tuning; None means the seed of pre-training. A reading or a
+    variant at a rate that has its values at the scale anyway is replaced by the variant itself.
 
     Raises:
-        MissingData, ValueError: as `embedding_runs`; the scale replaces the rate of a variant's name.
+        MissingData, ValueError: as `embedding_runs`; a variant is impossible at the scale.
     """
     rows = []
     vocabulary, index = vocabulary_of(source), Index(layout)

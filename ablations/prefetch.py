@@ -42,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--variant", nargs="+", action="extend", required=True, metavar="NAME", help="names, M0..M5, or all")
     add("--data-dir", type=Path, required=True, metavar="DIR", help="the folder that --data DIR will read")
     add_ladder_flag(parser)
-    add_scale_flag(parser, "whose plan (default: smoke)")
+    add_scale_flag(parser, "whose plan (default: smoke; of a ladder of your own: its own, or as-written)")
     stages = ("pretrain", "glue", "contrastive", "mteb")
     add("--stages", nargs="+", choices=stages, default=["pretrain", "glue"], help="data of which parts")
     add_benchmark_flag(parser)

@@ -1,7 +1,7 @@
 """Peak learning rates: variants at another rate, the grid of a sweep, and the best rate by its losses.
 
-`M4@rate4e-3` is M4 at the peak rate 4e-3. The rate in a name is the one that is used, at every scale that allows it.
-Sweeps train on pilot seeds, which are excluded from comparisons of variants.
+`M4@rate4e-3` is M4 at the peak rate 4e-3. The rate in a name is the one that is used, at every scale. Sweeps train on
+pilot seeds, which are excluded from comparisons of variants.
 """
 
 import math
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ablations import budgets
+from ablations import budgets, readings
 from ablations.ladders import variants
-from ablations.scales import Scale, scaled_rate
-from ablations.variant import Modification, Variant
+from ablations.scales import Scale, scaled
+from ablations.variant import Variant
 
 PILOT_SEEDS = range(1000, 1100)
 """Seeds of pre-training for choosing rates. A rate chosen on a seed would look better on that seed than it is."""
@@ -42,31 +42,25 @@ def rounded(rate: float) -> float:
 
 
 def at_rate(variant: Variant, rate: float) -> Variant:
-    """Return a variant at another peak rate, rounded to two digits.
-
-    Raises:
-        ValueError: it is the paper's rate for the variant, which small scales replace.
-    """
-    name = f"{variant.name}{MARK}{rate_text(rate)}"
-    if rounded(rate) == variant.recipe.pretraining.optimization.peak_learning_rate:
-        raise ValueError(f"{name}: {rate_text(rate)} is {variant.name}'s own rate in the paper: say {variant.name}")
-    change = Modification(
-        f"peak learning rate {rate_text(rate)}", source=SOURCE, optimization={"peak_learning_rate": rounded(rate)}
-    )
-    return variant.derive(name, change, kept=variant.kept)
+    """Return a variant at another peak rate, rounded to two digits, which scales leave as it is."""
+    text = rate_text(rate)
+    name, title = f"{variant.name}{MARK}{text}", f"peak learning rate {text}"
+    return readings.with_value(variant, name, "peak_learning_rate", rounded(rate), title, SOURCE)
 
 
 def variant_named(name: str) -> Variant | None:
     """Return the variant at a rate from its name; None if the name has no rate.
 
-    The name can also have a share of the steps (`M4@steps0.25@rate4e-3`).
+    The name can also have a share of the steps or a reading (`M4@steps0.25@rate4e-3`, `M4@beta2-0.95@rate4e-3`).
 
     Raises:
-        ValueError: the rate or the share is not written as in names, or the rate is the paper's own.
+        ValueError: the rate, the share or the reading is not written as in names.
     """
     base, mark, text = name.rpartition(MARK)
-    variant = variants().get(base) or budgets.variant_named(base)
-    if not mark or variant is None:
+    if not mark:
+        return None
+    variant = variants().get(base) or readings.variant_named(base) or budgets.variant_named(base)
+    if variant is None:
         return None
     if TEXT.fullmatch(text) is None:
         raise ValueError(f"{name!r} names no rate: write one or two digits and a power of ten, as {base}{MARK}2.8e-3")
@@ -75,39 +69,12 @@ def variant_named(name: str) -> Variant | None:
 
 def shared_rate(variant: Variant, scale: Scale) -> float:
     """Return the peak rate of a variant at a scale without a rate in its name."""
-    return scaled_rate(variant.recipe.pretraining.optimization.peak_learning_rate, scale)
-
-
-def at_scale(variant: Variant, scale: Scale) -> Variant:
-    """Return a variant at a rate, or its parent if that has the same rate at the scale anyway.
-
-    Raises:
-        ValueError: the scale replaces the rate in the name by another one.
-    """
-    if MARK not in variant.name or variant.parent is None:
-        return variant
-    rate = variant.recipe.pretraining.optimization.peak_learning_rate
-    if (used := scaled_rate(rate, scale)) != rate:
-        raise ValueError(
-            f"{variant.name}: scale {scale} replaces the paper's rate {rate_text(rate)} by {rate_text(used)}, so that "
-            "no variant can have it there: name a rate nearby"
-        )
-    return variant.parent if rate == shared_rate(variant.parent, scale) else variant
+    return scaled(variant.recipe, scale, "published").pretraining.optimization.peak_learning_rate
 
 
 def variant_at(variant: Variant, rate: float, scale: Scale) -> Variant:
-    """Return a variant at a rate of a scale; at its shared rate the variant itself.
-
-    Raises:
-        ValueError: the rate is impossible at the scale.
-    """
-    return variant if rate == shared_rate(variant, scale) else at_scale(at_rate(variant, rate), scale)
-
-
-def free_rate(rate: float, scale: Scale) -> float:
-    """Round a rate to two digits, four percent lower if the scale replaces the rounded rate."""
-    free = rounded(rate)
-    return free if scaled_rate(free, scale) == free else rounded(0.96 * min(rate, free))
+    """Return a variant at a rate of a scale; at its shared rate the variant itself."""
+    return variant if rate == shared_rate(variant, scale) else at_rate(variant, rate)
 
 
 # The grid
@@ -116,7 +83,7 @@ def free_rate(rate: float, scale: Scale) -> float:
 def grid_rate(variant: Variant, scale: Scale, factor: float, step: int) -> float:
     """Return the rate `step` steps of a factor above a variant's shared rate, in two digits."""
     shared = shared_rate(variant, scale)
-    return shared if step == 0 else free_rate(shared * factor**step, scale)
+    return shared if step == 0 else rounded(shared * factor**step)
 
 
 def next_step(losses: Mapping[int, float | None], most: int) -> int | None:
@@ -254,7 +221,7 @@ class RateCurve:
 def best_variant(variant: Variant, optimum: Optimum, scale: Scale) -> Variant:
     """Return a variant at its best rate; the variant itself if its shared rate counts as the same."""
     shared = shared_rate(variant, scale)
-    rate = shared if are_same(shared, optimum.exact) else free_rate(optimum.exact, scale)
+    rate = shared if are_same(shared, optimum.exact) else optimum.rate
     return variant_at(variant, rate, scale)
 
 

@@ -1,17 +1,31 @@
-"""Scales: rules that shrink a recipe and keep its modifications.
+"""Scales: rules that shrink a recipe and keep the meaning of its modifications.
 
-A rule maps one number of the paper to a smaller one and depends on no other number (layers and width together are one
-shape). Equal numbers therefore stay equal, and a scaled variant only differs from its scaled parent by what it
-declares. Numbers without a row in a table follow the scale's formula.
+Equal numbers stay equal, a larger number never becomes a smaller one, and numbers that go with the same row of a table
+keep their ratio (`ablations.shrinking`). A scaled variant therefore only differs from its scaled parent by what it
+declares, and in the same direction; where rules cannot do that, they refuse. Values that a modification declares as
+unscaled are used as they are. A recipe's time constants are the exception to "one number by itself": a scale can keep
+the half-life of Adam's second moment in tokens, which follows from the tokens per step.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, Literal
 
 from ablations import ladders
-from ablations.variant import Recipe, Variant, prove_scaled, validated
+from ablations.shrinking import (
+    gain,
+    nearest_row,
+    refuse_rows,
+    replaced,
+    scaled_count,
+    scaled_number,
+    scaled_shape,
+)
+from ablations.variant import WAYS_OUT, Recipe, Variant, prove_scaled, validated
 from neobert.data.sources import Source
+from neobert.identity import difference
 from neobert.processes import available_cores
 from neobert.runs.run_file import Execution
 
@@ -19,22 +33,41 @@ Vocabulary = Literal["trained", "published"]
 Shape = tuple[int, int]
 
 
+HALF_LIFE_SHARE = 0.1
+"""The longest half-life of Adam's second moment at a scale that keeps it in tokens, as a share of the first stage."""
+BETA_DIGITS = 6
+"""Decimals of a scaled beta2, so that ids do not depend on a platform's last bit of a power."""
+
+
 @dataclass(frozen=True)
 class Rules:
-    """The tables of one scale; shapes are (layers, width). Other lengths and steps shrink like the first row.
+    """The rules of one scale.
 
-    `contrastive` changes the protocol of contrastive fine-tuning. The paper's rate only rises; these short runs warm
-    up quickly and also decay. `documents` is the number of documents in a synthetic corpus. A `large` scale uses all
-    cores.
+    Tables have one row per number: {number of the recipe: number of the scale}. A number without a row keeps its ratio
+    to the nearest row, in the logarithm; whole numbers are rounded down. Of a `grid`, values without a row are left
+    out if another value of the axis has one. `shapes` have (layers, width).
+
+    All else replaces the value of the ladder's baseline: `heads`, `model`, `data`, `finetuning`,
+    `trained_vocabulary_size`, `contrastive`, `contrastive_peak_learning_rate`. Other numbers keep their ratio to the
+    baseline's, and other words stay.
+
+    Time constants of pre-training: decay and plateau shrink like the steps of their stage, so that they end at the same
+    share of it. So does the warm-up, times what makes that of the baseline `warmup_fraction` of its steps.
+    `second_moment` says what becomes of Adam's beta2: it stays as written, or keeps its half-life in tokens
+    (beta2' = beta2^(B'/B) with B and B' tokens per step, arXiv 2507.07101 §3), at most `HALF_LIFE_SHARE` of the first
+    stage's steps. beta1, which is also Muon's momentum, stays as written: it averages a few steps at every scale. So do
+    the constants of fine-tuning.
+
+    `documents` is the number of documents in a synthetic corpus. A `large` scale uses all cores.
     """
 
     shapes: Mapping[Vocabulary, Mapping[Shape, Shape]]
-    shape_divisors: Shape
     heads: int
     contexts: Mapping[int, int]
     tokens_per_step: Mapping[int, int]
     steps: Mapping[int, int]
     warmup_fraction: float
+    second_moment: Literal["as_written", "token_half_life"]
     peak_learning_rates: Mapping[float, float]
     grid: Mapping[str, Mapping[float, float]]
     model: Mapping[str, Any]
@@ -46,6 +79,12 @@ class Rules:
     documents: int
     large: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("contexts", "tokens_per_step", "steps", "peak_learning_rates"):
+            refuse_rows(name, vars(self)[name])
+        for axis, rows in self.grid.items():
+            refuse_rows(f"grid.{axis}", rows)
+
 
 SMOKE = Rules(
     # With small trained vocabularies nearly all parameters are in the blocks. With a published vocabulary the two
@@ -54,12 +93,12 @@ SMOKE = Rules(
         "trained": {(12, 768): (3, 128), (16, 1056): (4, 144), (16, 1008): (4, 136), (28, 768): (6, 120)},
         "published": {(12, 768): (3, 128), (16, 1056): (4, 144), (16, 1008): (4, 136), (28, 768): (7, 136)},
     },
-    shape_divisors=(4, 6),
     heads=4,
     contexts={512: 64, 1024: 96, 2048: 128, 4096: 192},
     tokens_per_step={131_072: 512, 2_097_152: 768},
     steps={1_000_000: 5000, 50_000: 250},
     warmup_fraction=0.1,
+    second_moment="as_written",
     peak_learning_rates={1e-4: 2e-3, 6e-4: 2.5e-3},
     grid={
         "batch_sizes": {32: 32},
@@ -117,17 +156,20 @@ LAPTOP = replace(
 )
 """Real text in minutes on one core: every variant learns more than word frequencies, and long texts are read whole."""
 
+STUDY = replace(LAPTOP, second_moment="token_half_life")
+"""`laptop` with the half-life of Adam's second moment in tokens. As written, beta2 = 0.95 averages 0.4 gradients per
+row of the vocabulary at `laptop`, which predicts at most 154 tokens per step, and 13 in the paper."""
 
 PROXY_SHAPES = {(12, 768): (6, 384), (16, 1056): (8, 512), (16, 1008): (8, 480), (28, 768): (12, 448)}
 
 PROXY = Rules(
     shapes={"trained": PROXY_SHAPES, "published": PROXY_SHAPES},
-    shape_divisors=(2, 2),
     heads=8,
     contexts={512: 128, 1024: 256, 2048: 512, 4096: 1024},
     tokens_per_step={131_072: 65_536, 2_097_152: 262_144},
     steps={1_000_000: 20_000, 50_000: 1_000},
     warmup_fraction=0.02,
+    second_moment="token_half_life",
     peak_learning_rates={1e-4: 1e-3, 6e-4: 2e-3},
     grid={
         "batch_sizes": {16: 16, 32: 32},
@@ -146,11 +188,20 @@ PROXY = Rules(
 
 
 Scale = str
-"""The name of a scale; `paper` is the unchanged recipe."""
-SCALES: tuple[Scale, ...] = ("smoke", "laptop1", "laptop", "proxy", "paper")
+"""The name of a scale."""
+SCALES: tuple[Scale, ...] = ("smoke", "laptop1", "laptop", "study", "proxy", "as-written", "paper")
 
-RULES: Mapping[Scale, Rules] = {"smoke": SMOKE, "laptop1": LAPTOP1, "laptop": LAPTOP, "proxy": PROXY}
-"""The rules of the scales that every ladder has."""
+RULES: Mapping[Scale, Rules] = {
+    "smoke": SMOKE,
+    "laptop1": LAPTOP1,
+    "laptop": LAPTOP,
+    "study": STUDY,
+    "proxy": PROXY,
+}
+"""The rules of the scales that every ladder has, other than those that use recipes as they are."""
+UNSCALED: tuple[Scale, ...] = ("as-written", "paper")
+"""The scales without rules. At `paper` runs need data, because they claim to reproduce the paper."""
+AS_WRITTEN_DOCUMENTS = 100_000
 
 
 def known_scales() -> tuple[Scale, ...]:
@@ -159,41 +210,76 @@ def known_scales() -> tuple[Scale, ...]:
 
 
 def rules_of(scale: Scale) -> Rules | None:
-    """Return the rules of a scale, first looking in the ladder in use; None for the paper's scale."""
-    return None if scale == "paper" else ladders.current().scales.get(scale) or RULES[scale]
+    """Return the rules of a scale, first looking in the ladder in use; None if recipes are used as they are."""
+    return None if scale in UNSCALED else ladders.current().scales.get(scale) or RULES[scale]
 
 
 def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
     """Return the recipe at a scale; `vocabulary` says whether tokenizers are trained on the data or published.
 
     Raises:
-        ValueError: the shrunk recipe is impossible.
+        ValueError: a number cannot keep its order and ratio, or the shrunk recipe is impossible.
     """
     rules = rules_of(scale)
     if rules is None:
         return recipe
-    tree = recipe.model_dump()
-    pretraining = tree["pretraining"]
-    _shrink_model(pretraining["model"], rules, vocabulary)
-    pretraining["data"].update(rules.data)
-    optimization = pretraining["optimization"]
-    optimization["peak_learning_rate"] = scaled_rate(optimization["peak_learning_rate"], scale)
-    for stage in pretraining["stages"]:
-        _shrink_stage(stage, rules)
-    finetuning = tree["finetuning"]
-    finetuning.update(rules.finetuning, max_tokens=_context(rules, finetuning["max_tokens"]))
-    for axis, values in tree["grid"].items():  # the values that the scale keeps, or all if it keeps none
-        kept = tuple(rules.grid[axis][value] for value in values if value in rules.grid[axis])
-        tree["grid"][axis] = kept or values
-    tree["embedding"]["precision"] = "fp32"  # for vectors of small models
-    _shrink_contrastive(tree["embedding"]["contrastive"], rules)
+    try:
+        tree = _shrunk(recipe, rules, vocabulary)
+    except ValueError as error:
+        raise ValueError(f"scale {scale}: {error}") from error
     return validated(tree, f"scale {scale}")
 
 
-def scaled_rate(rate: float, scale: Scale) -> float:
-    """Return the peak rate of pre-training at a scale; a rate without a rule is unchanged."""
-    rules = rules_of(scale)
-    return rate if rules is None else rules.peak_learning_rates.get(rate, rate)
+def _shrunk(recipe: Recipe, rules: Rules, vocabulary: Vocabulary) -> dict[str, Any]:
+    """Return the plain form of the recipe under rules.
+
+    Unscaled fields take part with the baseline's values, and get their own at the end.
+    """
+    written, tree, baseline = recipe.model_dump(), recipe.model_dump(), ladders.current().root.recipe.model_dump()
+    for path in recipe.unscaled:
+        _copy(path, baseline, tree)
+    pretraining, usual = tree["pretraining"], baseline["pretraining"]
+    pretraining["model"] = _shrunk_model(pretraining["model"], usual["model"], rules, vocabulary)
+    pretraining["data"] = replaced("data", rules.data, pretraining["data"], usual["data"])
+    optimization = pretraining["optimization"]
+    rate = optimization["peak_learning_rate"]
+    optimization["peak_learning_rate"] = scaled_number("peak_learning_rate", rules.peak_learning_rates, rate)
+    for stage in pretraining["stages"]:
+        _shrink_stage(stage, usual["stages"][0], rules)
+    tuned = tree["finetuning"] = replaced("finetuning", rules.finetuning, tree["finetuning"], baseline["finetuning"])
+    tuned["max_tokens"] = scaled_count("max_tokens", rules.contexts, tuned["max_tokens"])
+    tree["grid"] = {axis: _shrunk_axis(axis, rules.grid[axis], values) for axis, values in tree["grid"].items()}
+    tree["embedding"] = replaced("embedding", _embedding_rules(rules), tree["embedding"], baseline["embedding"])
+    for path in recipe.unscaled:
+        _copy(path, written, tree)
+    if rules.second_moment == "token_half_life" and BETA2 not in recipe.unscaled:
+        before, after = recipe.pretraining.stages[0], pretraining["stages"][0]
+        share = after["tokens_per_step"] / before.tokens_per_step
+        longest = 0.5 ** (1 / (HALF_LIFE_SHARE * after["steps"]))
+        optimization["beta2"] = round(min(optimization["beta2"] ** share, longest), BETA_DIGITS)
+    return tree
+
+
+BETA2 = "pretraining.optimization.beta2"
+
+
+def _consequences(variant: Variant, rules: Rules | None) -> Collection[str]:
+    """Return the leaves that follow from what a variant declares, without being declared themselves."""
+    if rules is None or rules.second_moment == "as_written":
+        return ()
+    changes_tokens = any(path.endswith((".tokens_per_step", ".steps")) for path in variant.delta())
+    return (BETA2,) if changes_tokens else ()
+
+
+def _copy(path: str, source: Any, target: Any) -> None:
+    """Copy the value at a dotted path from one plain recipe to another; of fewer stages the last one serves."""
+    *parts, name = path.split(".")
+    for part in parts:
+        if part.isdigit():
+            source, target = source[min(int(part), len(source) - 1)], target[int(part)]
+        else:
+            source, target = source[part], target[part]
+    target[name] = source[name]
 
 
 def vocabulary_of(source: Source) -> Vocabulary:
@@ -202,13 +288,49 @@ def vocabulary_of(source: Source) -> Vocabulary:
 
 
 def scaled_variant(variant: Variant, scale: Scale, vocabulary: Vocabulary) -> tuple[Recipe, Recipe | None]:
-    """Return the recipes of a variant and its parent at a scale, after checking that they differ as declared."""
+    """Return the recipes of a variant and its parent at a scale, after checking that they differ as declared.
+
+    Raises:
+        ValueError: as `scaled` and `prove_scaled`; or the scale turns a change around.
+    """
     recipe = scaled(variant.recipe, scale, vocabulary)
     if variant.parent is None:
         return recipe, None
     parent = scaled(variant.parent.recipe, scale, vocabulary)
-    prove_scaled(variant.name, parent, recipe, variant)
+    prove_scaled(variant.name, parent, recipe, variant, _consequences(variant, rules_of(scale)))
+    at_scale = difference(parent, recipe)
+    unscaled = (*variant.recipe.unscaled, *variant.parent.recipe.unscaled)
+    for path, (before, after) in variant.delta().items():
+        small, large = at_scale.get(path, (before, after))
+        numbers = (before, after, small, large)
+        if path.startswith(("grid.", *unscaled)) or not all(isinstance(each, int | float) for each in numbers):
+            continue  # a scale thins out a grid, so that its entries have other places
+        if (after - before) * (large - small) < 0:
+            raise ValueError(
+                f"{variant.name}: scale {scale} turns a change around: {path} {before} → {after} becomes {small} → "
+                f"{large}: add rows for both to the tables of a scale of your own, {WAYS_OUT}"
+            )
     return recipe, parent
+
+
+def unrepresented(variant: Variant, scale: Scale, vocabulary: Vocabulary) -> tuple[str, ...]:
+    """Return the fields that a variant changes and that are equal to its parent's at a scale, as dotted paths.
+
+    A grid's axis, a mixture or a pretraining field each counts as one field.
+    """
+    if variant.parent is None:
+        return ()
+    recipe, parent = (scaled(each.recipe, scale, vocabulary) for each in (variant, variant.parent))
+    fields = (_fields(change) for change in (variant.delta(), difference(parent, recipe)))
+    declared, present = fields
+    return tuple(field for field in declared if field not in present)
+
+
+def _fields(paths: Collection[str]) -> dict[str, None]:
+    """Return the fields of leaves, in order: a number at the end counts entries, and so does what is in a mixture."""
+    ends = (path.partition(".mixture.")[0] + ".mixture" if ".mixture." in path else path for path in paths)
+    fields = (re.sub(r"\.\d+$", "", path).removeprefix("pretraining.") for path in ends)
+    return dict.fromkeys(fields)
 
 
 def trained_vocabulary_size(scale: Scale) -> int | None:
@@ -217,67 +339,84 @@ def trained_vocabulary_size(scale: Scale) -> int | None:
     return None if rules is None else rules.trained_vocabulary_size
 
 
-def _shrink_model(model: dict[str, Any], rules: Rules, vocabulary: Vocabulary) -> None:
-    ratio = model["feedforward_width"] / model["width"]
-    layers, width = model["layers"], model["width"]
-    if (layers, width) in rules.shapes[vocabulary]:
-        layers, width = rules.shapes[vocabulary][layers, width]
-    else:
-        layer_divisor, width_divisor = rules.shape_divisors
-        step = 2 * rules.heads
-        layers, width = max(2, round(layers / layer_divisor)), max(step, round(width / width_divisor / step) * step)
-    if model["attention_window"]:
-        model["attention_window"] = max(2, _context(rules, model["attention_window"]) // 2 * 2)
-    model.update(rules.model)
-    model.update(layers=layers, width=width, heads=rules.heads, feedforward_width=round(ratio * width))
+def _shrunk_model(
+    model: dict[str, Any], baseline: dict[str, Any], rules: Rules, vocabulary: Vocabulary
+) -> dict[str, Any]:
+    heads = replaced("heads", rules.heads, model["heads"], baseline["heads"])
+    layers, width, feedforward_width = scaled_shape(
+        rules.shapes[vocabulary], (model["layers"], model["width"]), model["feedforward_width"], unit=2 * heads
+    )
+    small = replaced("model", rules.model, model, baseline)
+    small |= {"layers": layers, "width": width, "heads": heads, "feedforward_width": feedforward_width}
+    small["attention_window"] = scaled_count("attention_window", rules.contexts, model["attention_window"], unit=2)
     if rules.trained_vocabulary_size is not None and vocabulary == "trained":
-        model["vocabulary_size"] = rules.trained_vocabulary_size
+        same = baseline["vocabulary_size"] in PUBLISHED_VOCABULARIES
+        sizes = dict.fromkeys(
+            PUBLISHED_VOCABULARIES if same else [baseline["vocabulary_size"]], rules.trained_vocabulary_size
+        )
+        small["vocabulary_size"] = scaled_count("vocabulary_size", sizes, model["vocabulary_size"])
+    return small
 
 
-def _context(rules: Rules, tokens: int) -> int:
-    return rules.contexts.get(tokens) or max(_in_proportion(rules.contexts, tokens), min(tokens, 1))
+PUBLISHED_VOCABULARIES = (30_522, 32_064)
+"""Sizes of the paper's two published vocabularies. Tokenizers that are trained in their place have one size, so that
+tokenizers are compared and not sizes."""
 
 
-def _in_proportion(table: Mapping[int, int], number: int) -> int:
-    """Shrink a number that is not in the table in proportion to the first row."""
-    first, shrunk = next(iter(table.items()))
-    return shrunk * number // first
+def _shrunk_axis(axis: str, rows: Mapping[float, float], values: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the values of a grid's axis that have a row, or else all in their ratio to the nearest."""
+    kept = tuple(rows[value] for value in values if value in rows)
+    if kept:
+        return kept
+    if axis == "batch_sizes":
+        return tuple(scaled_count(f"grid.{axis}", rows, int(value)) for value in values)
+    return tuple(scaled_number(f"grid.{axis}", rows, value) for value in values)
 
 
-def _shrink_stage(stage: dict[str, Any], rules: Rules) -> None:
-    steps = rules.steps.get(stage["steps"]) or max(1, _in_proportion(rules.steps, stage["steps"]))
-    stage["decay_steps"] = round(steps * stage["decay_steps"] / stage["steps"])
-    stable = round(steps * stage["stable_steps"] / stage["steps"])
-    stage["warmup_steps"] = round(steps * rules.warmup_fraction) if stage["warmup_steps"] else 0
-    stage["stable_steps"] = max(0, min(stable, stage["decay_steps"] - stage["warmup_steps"] - 1))
-    stage["steps"] = steps
-    stage["context"] = _context(rules, stage["context"])
-    tokens = rules.tokens_per_step.get(stage["tokens_per_step"])
-    stage["tokens_per_step"] = tokens or max(1, stage["tokens_per_step"] // 256 // stage["context"]) * stage["context"]
+def _shrink_stage(stage: dict[str, Any], baseline: dict[str, Any], rules: Rules) -> None:
+    """Shrink a stage in place. Whole numbers are rounded; decay and steps stay above 0."""
+    steps = stage["steps"]
+    factor = gain(rules.steps, nearest_row("steps", rules.steps, steps)) if rules.steps else Fraction(1)
+    stretch = Fraction(1)
+    if baseline["warmup_steps"]:
+        fraction = Fraction(str(rules.warmup_fraction))
+        stretch = fraction * baseline["steps"] / baseline["warmup_steps"]
+    stage["steps"] = scaled_count("steps", rules.steps, steps)
+    stage["warmup_steps"] = round(stage["warmup_steps"] * factor * stretch)
+    stage["stable_steps"] = int(stage["stable_steps"] * factor)
+    stage["decay_steps"] = max(1, round(stage["decay_steps"] * factor)) if stage["decay_steps"] else 0
+    stage["context"] = scaled_count("context", rules.contexts, stage["context"])
+    tokens = stage["tokens_per_step"]
+    stage["tokens_per_step"] = scaled_count("tokens_per_step", rules.tokens_per_step, tokens, stage["context"])
     for subset in stage["mixture"]:
-        subset["minimum_tokens"] = _context(rules, subset["minimum_tokens"]) if subset["minimum_tokens"] else 0
+        subset["minimum_tokens"] = scaled_count("minimum_tokens", rules.contexts, subset["minimum_tokens"])
 
 
-def _shrink_contrastive(contrastive: dict[str, Any], rules: Rules) -> None:
-    """Shrink the contrastive protocol in place. Texts per step stay in proportion to the baseline's."""
-    texts, baseline = contrastive["texts_per_step"], ladders.current().root.recipe.embedding.contrastive
-    contrastive.update(rules.contrastive)
-    contrastive["optimization"]["peak_learning_rate"] = rules.contrastive_peak_learning_rate
-    if "texts_per_step" in rules.contrastive:
-        contrastive["texts_per_step"] = rules.contrastive["texts_per_step"] * texts // baseline.texts_per_step
+def _embedding_rules(rules: Rules) -> dict[str, Any]:
+    rate = {"peak_learning_rate": rules.contrastive_peak_learning_rate}
+    contrastive = {**rules.contrastive, "optimization": rate}
+    return {"precision": "fp32", "contrastive": contrastive}  # fp32 for vectors of small models
 
 
 def synthetic_documents(scale: Scale) -> int:
     """Return the number of documents in a synthetic corpus at a scale."""
     rules = rules_of(scale)
-    return 4_000_000 if rules is None else rules.documents
+    if rules is None:
+        return AS_WRITTEN_DOCUMENTS if scale == "as-written" else 4_000_000
+    return rules.documents
 
 
 def shortest_context(scale: Scale) -> int:
     """Return the shortest context of the ladder's variants at a scale, in tokens; all can be measured in it."""
-    longest = (variant.recipe.pretraining.longest_context for variant in ladders.variants().values())
-    shortest, rules = min(longest), rules_of(scale)
-    return shortest if rules is None else _context(rules, shortest)
+    contexts = {False: set[int](), True: set[int]()}  # of variants with scaled and with unscaled contexts
+    for variant in ladders.variants().values():
+        is_unscaled = any(path.endswith(".context") for path in variant.recipe.unscaled)
+        contexts[is_unscaled].add(variant.recipe.pretraining.longest_context)
+    rules = rules_of(scale)
+    shrunk = (
+        () if not contexts[False] else (scaled_count("context", rules.contexts if rules else {}, min(contexts[False])),)
+    )
+    return min((*shrunk, *contexts[True]))
 
 
 def uses_one_thread(scale: Scale) -> bool:

@@ -1,12 +1,12 @@
 """Variants: a parent plus declared modifications, and a check that they differ in nothing else."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import getitem, or_
 from typing import Any, Literal, Self
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from neobert.data.catalog import is_from_hub
 from neobert.data.mteb_tasks import Wording
@@ -42,13 +42,17 @@ class EmbeddingProtocol(Value):
 
 
 class Recipe(Value):
-    """All choices of a variant: pre-training, GLUE (protocol, grid and checkpoints) and the embedding protocol."""
+    """All choices of a variant: pre-training, GLUE (protocol, grid and checkpoints) and the embedding protocol.
+
+    `unscaled` are the dotted paths of fields that scales leave as they are. They are in no dump and in no id.
+    """
 
     pretraining: Pretraining
     finetuning: FineTuning
     grid: Grid
     checkpoints: Literal["last_stage", "every_stage"]
     embedding: EmbeddingProtocol
+    unscaled: tuple[str, ...] = Field(default=(), exclude=True)
 
 
 SECTIONS: dict[str, tuple[str, type[Value]]] = {
@@ -70,7 +74,8 @@ class Modification:
     """One change. Each section maps fields of the recipe to their new values; other fields keep the parent's values.
 
     `row` is its row in the paper's Table 2. `stages` has one mapping per stage: entry i changes stage i, and an entry
-    past the parent's stages adds a stage that starts as a copy of the previous one.
+    past the parent's stages adds a stage that starts as a copy of the previous one (of a stage that does not decay,
+    without its plateau). Values of an `unscaled` modification are used as they are at every scale.
     """
 
     title: str
@@ -88,6 +93,7 @@ class Modification:
     contrastive: Mapping[str, Any] = field(default_factory=dict)
     grid: Grid | None = None
     checkpoints: str | None = None
+    unscaled: bool = False
 
     def __post_init__(self) -> None:
         named = [(section, fields, vars(self)[section]) for section, (_, fields) in SECTIONS.items()]
@@ -118,9 +124,19 @@ class Modification:
         stages = tree["pretraining"]["stages"] = list(tree["pretraining"]["stages"])
         for index, changes in enumerate(self.stages):
             if index == len(stages):
-                stages.append(dict(stages[-1]))
+                plateau = {} if changes.get("decay_steps", 1) else {"stable_steps": 0}
+                stages.append({**stages[-1], **plateau})
             stages[index].update(changes)
-        return validated(tree, f"modification {self.title!r}")
+        changed = validated(tree, f"modification {self.title!r}")
+        others = tuple(path for path in recipe.unscaled if path not in self._fields)
+        return changed.model_copy(update={"unscaled": others + (self._fields if self.unscaled else ())})
+
+    @property
+    def _fields(self) -> tuple[str, ...]:
+        """The dotted paths of the fields that this modification sets."""
+        stages = ((f"pretraining.stages.{index}", changes) for index, changes in enumerate(self.stages))
+        parts = (*self._changes.items(), *stages)
+        return tuple(f"{path}.{name}" if path else name for path, changes in parts for name in changes)
 
     def declared(self, before: Recipe) -> dict[str, Any]:
         """Return the leaves that this modification sets when applied to `before`: {dotted path: value after}."""
@@ -245,7 +261,8 @@ def prove(name: str, parent: Recipe, child: Recipe, modifications: tuple[Modific
     """Check that the difference between child and parent is exactly what the modifications declare.
 
     Raises:
-        ValueError: an undeclared leaf differs, a modification changes nothing, or a value is not the declared one.
+        ValueError: an undeclared leaf differs, a modification changes nothing (which one that is unscaled may, as it
+            can differ at scales), or a value is not the declared one.
     """
     actual = difference(parent, child)
     by_modification, applied = _declared(parent, modifications)
@@ -258,14 +275,21 @@ def prove(name: str, parent: Recipe, child: Recipe, modifications: tuple[Modific
     if wrong:
         raise ValueError(f"{name} does not have the declared value at {', '.join(wrong)}")
     for modification, own in zip(modifications, by_modification, strict=True):
-        if not any(path in actual for path in own):
+        if not modification.unscaled and not any(path in actual for path in own):
             raise ValueError(f"{name}: modification {modification.title!r} declares a change but changes nothing")
     if other := difference(applied, child):  # a missing stage or subset, which has no value in the child
         raise ValueError(f"{name} does not have what it declares and its parent has: {', '.join(other)}")
 
 
-def prove_scaled(name: str, parent: Recipe, child: Recipe, variant: Variant) -> None:
+WAYS_OUT = "declare the modification unscaled (Modification(…, unscaled=True)), or take --scale as-written"
+
+
+def prove_scaled(
+    name: str, parent: Recipe, child: Recipe, variant: Variant, consequences: Collection[str] = ()
+) -> None:
     """Check a pair at a scale like `prove`: no undeclared leaf differs, and every modification still has an effect.
+
+    `consequences` are leaves that may differ as well, because the scale computes them from declared ones.
 
     Raises:
         ValueError: an undeclared leaf differs at the scale, or the scale erases a modification.
@@ -275,12 +299,18 @@ def prove_scaled(name: str, parent: Recipe, child: Recipe, variant: Variant) -> 
     # Two modifications that cancel out (a width there and back) still declare the leaf: at a scale they may differ.
     by_modification, _ = _declared(variant.parent.recipe, variant.modifications)
     declared = variant.delta().keys() | reduce(or_, by_modification, {}).keys()
-    undeclared = sorted(path for path in actual if path not in declared)
+    undeclared = sorted(path for path in actual if path not in declared and path not in consequences)
     if undeclared:
-        raise ValueError(f"{name}, scaled, differs from its parent by more than it declares: {', '.join(undeclared)}")
+        raise ValueError(
+            f"{name}, scaled, differs from its parent by more than it declares: {', '.join(undeclared)}: add rows for "
+            f"the numbers of both to the tables of a scale of your own, {WAYS_OUT}"
+        )
     for modification, own in zip(variant.modifications, by_modification, strict=True):
         if not any(path in actual for path in own):
-            raise ValueError(f"{name}: the scale erases modification {modification.title!r}")
+            raise ValueError(
+                f"{name}: the scale erases modification {modification.title!r}: add a row for its numbers to the "
+                f"tables of a scale of your own, {WAYS_OUT}"
+            )
 
 
 TOKENIZERS = {"wordpiece": "WordPiece", "bpe": "BPE"}

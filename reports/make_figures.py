@@ -39,7 +39,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     parser.add_argument("--out", type=Path, default=Path("reports/out"), help="where to write (default: reports/out)")
     add_ladder_flag(parser)
-    parser.add_argument("--scale", help="only records of this scale: smoke, laptop, proxy or paper")
+    parser.add_argument("--scale", help="only records of this scale, such as smoke, laptop or paper")
     parser.add_argument("--data", help="only records of this source of data, as --data named it")
     parser.add_argument("--compare", action="store_true", help="also write our numbers beside the paper's")
     parser.add_argument(

@@ -14,6 +14,7 @@ import pandas as pd
 from ablations.budgets import shorter_ladder
 from ablations.designs import variants_of_designs
 from ablations.ladders import current, ladder, variants
+from ablations.readings import readings_in
 from ablations.recipe_runs import protocol_on
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Recipe, Variant
@@ -39,7 +40,7 @@ def group_of(evidence: Evidence, scale: Scale, data: str) -> Group:
     lineages = {name for row in own if row.variant for name in row.variant.lineage()}
     shown = [row for row in of_ladder if row.name in lineages]
     labels = {name for names in runs.variants for name in names}
-    of_designs = variants_of_designs(labels) | shorter_ladder(labels)
+    of_designs = variants_of_designs(labels) | shorter_ladder(labels) | readings_in(labels)
     of_designs |= variants_at_rates(runs, scale, matcher.vocabulary)
     designs = [row for variant in of_designs.values() if (row := matcher.last_row(variant)) is not None]
     drafts = [matcher.draft(row) for row in (*shown, *designs)]

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from ablations.scales import Scale, scaled
+from ablations.scales import Scale, scaled, unrepresented
 from ablations.variant import change_label
 from neobert.errors import name_first
 from neobert.glue.tasks import TASKS
@@ -16,6 +16,7 @@ WARNINGS: Mapping[Scale, str] = {
     "smoke": "Pipeline check at smoke scale: these numbers are not evidence about the modifications.",
     "laptop1": f"First laptop scale: {_SMALL}",
     "laptop": f"Laptop scale: {_SMALL}",
+    "study": f"Study scale: {_SMALL}",
     "proxy": f"Proxy scale: {_SMALL}",
 }
 """Warnings for the numbers of each scale; the paper's scale needs none."""
@@ -45,6 +46,10 @@ def notes(group: Group, short: bool) -> tuple[str, ...]:
         without[why_no_average(row, group)].append(row.label)
     lines += [f"{', '.join(labels)}: {why}." for why, labels in without.items() if why]
     for row in group.all_rows:
+        if row.variant is not None and row.has_records:
+            fields = unrepresented(row.variant, group.scale, group.vocabulary)
+            said = f"{row.label}: not represented at scale {group.scale}, where its parent has the same value: "
+            lines += [f"{said}{', '.join(fields)}."] if fields else []
         lines += _grid_gaps(row, short)
         if row.untrained:
             lines.append(f"{row.untrained}. No difference to it is shown as an effect.")

@@ -112,9 +112,20 @@ class PlannedPart(Value):
     folder: str
 
 
+class RegimeCheck(Value):
+    """A regime check (ablations/regime.py); `number` is None where it is not known yet."""
+
+    name: str
+    number: float | None
+    bound: float
+    holds: bool
+    words: str
+
+
 class PlanRow(Value):
-    """A variant and seed in `run.py --dry-run --json`. `delta` is {path: [before, after]} against the parent; costs are
-    None where nothing tells them."""
+    """A variant and seed in `run.py --dry-run --json`. `delta` is {path: [before, after]} against the parent, and
+    `unrepresented` the fields that the variant changes and the scale makes equal; costs are None where nothing tells
+    them."""
 
     variant: str
     seed: int
@@ -123,6 +134,8 @@ class PlanRow(Value):
     tokens: int
     flops: float
     delta: dict[str, list[Any]]
+    unrepresented: list[str]
+    regime: list[RegimeCheck]
     stages: list[PlannedPart]
     skipped: dict[str, str]
     memory_gb_per_gpu: float | None
@@ -143,6 +156,7 @@ class LadderRow(Value):
     title: str
     source: str
     delta: dict[str, list[Any]]
+    unrepresented: list[str]
     pretraining_id: str
     stages: int
     glue_grid: int

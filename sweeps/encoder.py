@@ -57,7 +57,7 @@ def measure(options: argparse.Namespace, sweep: "Callable[[Workspace, bool], int
 def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
     """Set variant, scale, data and seed to those of the run that finished last.
 
-    Returns True if there is none, so that the sample of the ladder has to be pre-trained at smoke scale.
+    Returns True if there is none, so that the sample of the ladder has to be pre-trained at its default scale.
 
     Raises:
         MissingData: there is no folder of runs.
@@ -78,8 +78,9 @@ def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
     finished = sorted(layout.root.glob("pretraining/*/done.json"), key=lambda path: path.stat().st_mtime)
     if not finished:
         sample = current().sample.name
-        options.variant, options.scale, options.data = sample, "smoke", "synthetic"
-        logs().print(f"{layout.root} holds no finished run: {sample} is pre-trained at smoke scale first", markup=False)
+        options.variant, options.data = sample, "synthetic"
+        said = f"{layout.root} holds no finished run: {sample} is pre-trained at {options.scale} scale first"
+        logs().print(said, markup=False)
         return True
     run_file = read_run_file(finished[-1].parent)
     assert run_file.pretraining is not None
@@ -114,7 +115,7 @@ def variant_row(
     from ablations.designs import one_variant
     from ablations.ladders import current
     from ablations.plan import plan
-    from ablations.rates import at_scale
+    from ablations.readings import at_scale
     from ablations.recipe_runs import EVERYTHING
 
     options = workspace.options

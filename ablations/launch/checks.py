@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from ablations.ladders import current
-from ablations.launch.costs import GIGABYTE, Machine, stage_memory
+from ablations.ladders import DEFAULT_SCALE, current
+from ablations.launch.costs import GIGABYTE, Machine, core_hours, stage_memory
 from ablations.plan import PlanRow, StageName, unfinished
-from ablations.rates import at_scale
+from ablations.readings import at_scale
 from ablations.scales import Scale, scaled_variant
 from ablations.variant import Variant
 from neobert.data.catalog import TASK_SPLITS
@@ -21,6 +21,7 @@ from neobert.data.sources import Source
 from neobert.errors import MissingData
 from neobert.identity import canonical
 from neobert.model.size import parameter_count
+from neobert.processes import available_cores, visible_gpus
 from neobert.recipe import EngineWord, Pretraining
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import (
@@ -186,6 +187,27 @@ def require_heldout_context(context: int | None, rows: Sequence[PlanRow]) -> Non
                     f"--heldout-context {context} is beyond the learned positions of {row.name}, which hold {table} "
                     f"tokens: take {table} or fewer, or leave {row.name} out"
                 )
+
+
+MOST_HOURS_UNASKED = 2.0
+
+
+def refuse_hours(rows: Sequence[PlanRow], given_scale: str | None) -> None:
+    """Check that a plan at a default scale does not take hours on the cores of this machine.
+
+    Raises:
+        ValueError: it does, and a smaller scale than the default exists.
+    """
+    scale = rows[0].scale
+    if given_scale is not None or scale == DEFAULT_SCALE or visible_gpus():
+        return
+    hours = core_hours(unfinished(rows)) / available_cores()
+    if hours > MOST_HOURS_UNASKED:
+        raise ValueError(
+            f"scale {scale}, the default of this ladder, takes about {hours:,.0f} hours of pre-training on the "
+            f"{available_cores()} cores of this machine: take a smaller one, such as --scale {DEFAULT_SCALE}, or say "
+            f"--scale {scale} to run it all the same"
+        )
 
 
 # Before a submission

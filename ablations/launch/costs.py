@@ -265,6 +265,8 @@ def study_bytes(study: GlueStudy, run: PretrainingRun, source: Source) -> int:
 
 
 GIGABYTE = 1e9
+CORE_FLOPS_PER_SECOND = 5e10
+"""Throughput of smoke runs on one core in bf16 (reports/pipeline_check)."""
 SECONDS_PER_UPDATE = 0.03
 """Minimum time of a fine-tuning update: small batches are bound by about 1,200 kernel launches (estimated)."""
 
@@ -352,10 +354,9 @@ class PlanCosts:
         others = [self._costs[run.id] for run in self._unfinished.values() if run.kind != "glue"]
         return sum_costs([*others, *self._corpora.values(), self._studies(studies)])
 
-    @property
-    def pretraining_flops(self) -> float:
-        """Floating-point operations of all unfinished pre-training, if every slot held a token."""
-        return float(sum(map(stage_flops, only(self._unfinished.values(), PretrainingRun))))
+    def core_hours(self, runs: Iterable[Run]) -> float:
+        """Return the core-hours of the unfinished pre-training among runs, each counted once."""
+        return core_hours(run for run in {run.id: run for run in runs}.values() if run.id in self._unfinished)
 
     @cached_property
     def _costs(self) -> dict[str, Cost]:
@@ -455,6 +456,11 @@ COSTS: Mapping[Kind, Callable[[PlanCosts, Any], Cost]] = {
     "readouts": lambda costs, evaluation: Cost(uncounted=("readouts",)),
 }
 """The cost function of each kind of work, without corpora."""
+
+
+def core_hours(runs: Iterable[Run]) -> float:
+    """Return the core-hours of the pre-training among runs, at the throughput of smoke runs on one core."""
+    return sum(map(stage_flops, only(runs, PretrainingRun))) / CORE_FLOPS_PER_SECOND / 3600
 
 
 def stage_flops(run: PretrainingRun) -> float:

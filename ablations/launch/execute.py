@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from ablations.ladders import current
-from ablations.launch.checks import refuse, require_data, validate
+from ablations.launch.checks import refuse, refuse_hours, require_data, validate
 from ablations.launch.flags import execution_of, trust_of
 from ablations.launch.submit import (
     Place,
@@ -132,6 +132,7 @@ def carry_out(
         require_tracker(workspace.options.track)
     if place == "slurm":
         return _submit(workspace, rows, leave_failed=leave_failed, observing=observing)
+    refuse_hours(rows, workspace.options.given_scale)
     runs = unfinished(rows)
     with observing(place) as environment:
         flags = ["--leave-failed"] if leave_failed else []

@@ -23,7 +23,7 @@ def add_common_flags(parser: argparse.ArgumentParser, shown: str, *, models: boo
     """
     add = parser.add_argument
     add_ladder_flag(parser)
-    add_scale_flag(parser, "how large (default: smoke)")
+    add_scale_flag(parser, "how large (default: smoke; of a ladder of your own: its own, or as-written)")
     add("--data", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
     add("--workers", type=count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
     add("--runs", type=Path, default=DEFAULT_RUNS, help="folder of runs (default: ./runs)")

@@ -16,12 +16,13 @@ from ablations.designs import Design
 from ablations.ladders import current, ladder
 from ablations.launch.costs import Cost, PlanCosts, stage_flops
 from ablations.plan import PlannedRun, PlanRow, VariantRow
-from ablations.scales import scaled
+from ablations.regime import Check, checks_of, describe_checks, pilot_records
+from ablations.scales import scaled, uses_one_thread
 from neobert.console import output, quantity, table
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import read_json
 from neobert.identity import leaves, plain
-from neobert.processes import available_cores
+from neobert.processes import available_cores, visible_gpus
 from neobert.runs.index import State, state_of
 from neobert.runs.kinds import KINDS
 from neobert.runs.layout import Layout
@@ -29,10 +30,9 @@ from neobert.runs.run_file import RUN_FILE_WORDS, read_run_file
 from neobert.runs.specifications import Run
 from neobert.runs.work import Kind
 
-CORE_FLOPS_PER_SECOND = 5e10
-"""Throughput of smoke runs on one core in bf16 (reports/pipeline_check)."""
-
-COST_COLUMNS = ("GB a GPU", "GPU-hours", "disk GB")
+COST_COLUMNS = ("GB per GPU", "GPU-hours", "disk GB")
+CORE_COST_COLUMNS = ("core-hours", "disk GB")
+"""Columns of small scales on a machine without a GPU; core-hours are those of pre-training."""
 DIFFS_SHOWN = 10
 UNKNOWN_HOURS = (
     "GPU-hours are not known: name the gpu or its tokens_per_second_per_gpu in a cluster profile, or finish a run of "
@@ -70,6 +70,7 @@ def print_ladder(rows: Sequence[VariantRow], *, as_json: bool) -> None:
             "title": row.title,
             "source": row.variant.source,
             "delta": {path: list(change) for path, change in row.delta.items()},
+            "unrepresented": list(row.unrepresented),
             "pretraining_id": row.stages[-1].id,
             "stages": len(row.stages),
             "glue_grid": len(row.recipe.grid.points()),
@@ -86,7 +87,12 @@ def print_ladder(rows: Sequence[VariantRow], *, as_json: bool) -> None:
             entry["name"] + ("" if entry["kept"] else f" ({'another reading' if '@' in entry['name'] else not_kept})"),
             entry["parent"],
             entry["title"],
-            "\n".join(change_text(path, change) for path, change in entry["delta"].items()),
+            "\n".join(
+                [
+                    *(change_text(path, change) for path, change in entry["delta"].items()),
+                    *(f"not represented: {field}" for field in entry["unrepresented"]),
+                ]
+            ),
             entry["source"],
             f"{entry['glue_grid']} point{'s' * (entry['glue_grid'] > 1)}",
             entry["state"],
@@ -130,22 +136,27 @@ def _equal_on_ladder(rows: Sequence[VariantRow]) -> dict[str, str]:
 
 
 def print_plan(rows: Sequence[VariantRow], costs: PlanCosts, *, as_json: bool) -> None:
-    """Print the runs of each variant with ids, sizes, states, folders and costs, and the total of the plan.
+    """Print the runs of each variant with ids, sizes, states, folders and costs, the total, and the regime checks.
 
     Raises:
         ValueError: the machine names an unknown GPU.
     """
-    diffs = id_diffs(rows, costs.layout)
+    diffs, pilots = id_diffs(rows, costs.layout), pilot_records(costs.layout)
+    checks = {row.name: checks_of(row.stages[-1], pilots) for row in rows}
     if as_json:
         summaries = [
-            {**_summary(row), **costs.row(row).summary(), "near_misses": [vars(diff) for diff in found]}
+            {
+                **_summary(row, checks[row.name]),
+                **costs.row(row).summary(),
+                "near_misses": [vars(diff) for diff in found],
+            }
             for row, found in zip(rows, diffs, strict=True)
         ]
         print(json.dumps(summaries, indent=1))
         return
-    console, data = output(), costs.source.label
+    console, shown = output(), _Costs(costs, on_cores=_is_for_cores(rows, costs))
     if len(rows) == 1:
-        _print_runs(rows[0], costs)
+        _print_runs(rows[0], shown, checks[rows[0].name])
     else:
         cells = [
             (
@@ -153,24 +164,29 @@ def print_plan(rows: Sequence[VariantRow], costs: PlanCosts, *, as_json: bool) -
                 row.seed,
                 quantity(row.parameters),
                 _state_counts(each.state for each in row.planned),
-                *_numbers(costs.row(row)),
+                *shown.cells(costs.row(row), row.runs),
             )
             for row in rows
         ]
-        title = f"{rows[0].scale} scale, {data} data (one variant alone shows every run with its id and folder)"
-        console.print(table(title, ("variant", "seed", "parameters", "runs", *COST_COLUMNS), cells))
-    shown = [diff for found in diffs for diff in found]
-    most = DIFFS_SHOWN if len(rows) > 1 else len(shown)
-    for diff in shown[:most]:
+        title = f"{rows[0].scale} scale, {costs.source.label} data (one variant alone shows all runs, ids and folders)"
+        console.print(table(title, ("variant", "seed", "parameters", "runs", *shown.columns), cells))
+    near = [diff for found in diffs for diff in found]
+    most = DIFFS_SHOWN if len(rows) > 1 else len(near)
+    for diff in near[:most]:
         console.print(escape(f"  {diff.kind}: {diff.sentence()}"))
-    if shown[most:]:
-        console.print(f"  and {len(shown) - most} more runs that are nearly there (--json has them)")
+    if near[most:]:
+        console.print(f"  and {len(near) - most} more runs that are nearly there (--json has them)")
     for reason in dict.fromkeys(f"{task}: {reason}" for row in rows for task, reason in row.skipped.items()):
         console.print(escape(f"  left out: {reason}"))
-    _print_total(rows, costs)
+    absent = {f"{row.name}: {', '.join(row.unrepresented)}": None for row in rows if row.unrepresented}
+    for sentence in absent:
+        console.print(escape(f"  not represented at this scale (equal to the parent's): {sentence}"))
+    shown.print_total(rows)
+    for line in describe_checks(checks):
+        console.print(escape(line))
 
 
-def _summary(row: VariantRow) -> dict[str, Any]:
+def _summary(row: VariantRow, checks: Sequence[Check]) -> dict[str, Any]:
     return {
         "variant": row.name,
         "seed": row.seed,
@@ -179,6 +195,8 @@ def _summary(row: VariantRow) -> dict[str, Any]:
         "tokens": row.recipe.pretraining.tokens,
         "flops": float(sum(map(stage_flops, row.stages))),
         "delta": {path: list(change) for path, change in row.delta.items()},
+        "unrepresented": list(row.unrepresented),
+        "regime": [vars(check) for check in checks],
         "stages": [
             {"kind": each.run.title, "id": each.run.id, "state": each.state, "folder": str(each.folder)}
             for each in row.planned
@@ -187,52 +205,80 @@ def _summary(row: VariantRow) -> dict[str, Any]:
     }
 
 
-def _print_runs(row: VariantRow, costs: PlanCosts) -> None:
-    console, summary = output(), _summary(row)
+def _print_runs(row: VariantRow, shown: "_Costs", checks: Sequence[Check]) -> None:
+    console, summary, costs = output(), _summary(row, checks), shown.costs
     sizes = ", ".join(f"{quantity(summary[key])} {key}" for key in ("parameters", "tokens", "flops"))
     title = f"{row.name} ({row.title}), seed {row.seed}, {row.scale} scale, {costs.source.label} data: {sizes}"
     console.print(escape(title), style="bold")
     for path, change in row.delta.items():
         console.print(f"  {escape(change_text(path, change))}")
     cells = [
-        (each.run.title, each.run.id, each.state, *_numbers(costs.of(each.run)), each.folder) for each in row.planned
+        (each.run.title, each.run.id, each.state, *shown.cells(costs.of(each.run), [each.run]), each.folder)
+        for each in row.planned
     ]
-    total = ("all, data included", None, None, *_numbers(costs.row(row)), None)
-    console.print(table("", ("run", "id", "state", *COST_COLUMNS, "folder"), [*cells, total]))
+    total = ("all, data included", None, None, *shown.cells(costs.row(row), row.runs), None)
+    console.print(table("", ("run", "id", "state", *shown.columns, "folder"), [*cells, total]))
 
 
-def _numbers(cost: Cost) -> tuple[str | None, str | None, str | None]:
-    """Return memory, hours and disk with three digits; None (printed as a dash) if unknown."""
-    hours = None if cost.uncounted and not cost.gpu_hours else cost.gpu_hours
-    memory, hours_text, disk = (
-        None if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-        for value in (cost.memory_gb, hours, cost.disk_gb)
-    )
-    return memory, hours_text, disk
+def _is_for_cores(rows: Sequence[VariantRow], costs: PlanCosts) -> bool:
+    """Return whether a plan is for the cores of this machine: a small scale, no GPU here, and none in the profile."""
+    machine = costs.machine
+    named = machine.gpu or machine.tokens_per_second_per_gpu or machine.gpu_memory_gb
+    return uses_one_thread(rows[0].scale) and not named and not visible_gpus()
 
 
-def _print_total(rows: Sequence[VariantRow], costs: PlanCosts) -> None:
-    console, total, machine = output(), costs.total, costs.machine
-    console.print(_state_counts(each.state for row in rows for each in row.planned))
-    memory, hours, disk = (number or "unknown" for number in _numbers(total))
-    gpus = f"{machine.gpus} GPU{'s' if machine.gpus > 1 else ''} (engine {machine.engine})"
-    console.print(
-        f"to do, each run once: GPU-hours {hours}, disk {disk} GB; on each of {gpus} up to {memory} GB with "
-        f"{machine.micro_batch_tokens} tokens in a micro-batch"
-    )
-    if total.pretended_gb is not None:
-        console.print(f"the same steps on a pretended GPU keep up to {total.pretended_gb:.3g} GB")
-    if total.uncounted:
+@dataclass(frozen=True)
+class _Costs:
+    """The costs of a plan as they are printed: of GPUs, or of the cores of this machine."""
+
+    costs: PlanCosts
+    on_cores: bool
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of costs."""
+        return CORE_COST_COLUMNS if self.on_cores else COST_COLUMNS
+
+    def cells(self, cost: Cost, runs: Sequence[Run]) -> tuple[str | None, ...]:
+        """Return the numbers of the columns with three digits; None (printed as a dash) if unknown."""
+        if self.on_cores:
+            has_pretraining = any(run.kind == "pretraining" for run in runs)
+            return _digits(self.costs.core_hours(runs) if has_pretraining else None), _digits(cost.disk_gb)
+        hours = None if cost.uncounted and not cost.gpu_hours else cost.gpu_hours
+        return _digits(cost.memory_gb), _digits(hours), _digits(cost.disk_gb)
+
+    def print_total(self, rows: Sequence[VariantRow]) -> None:
+        """Print the states of all runs, and the costs of what is left to do."""
+        console, total, machine = output(), self.costs.total, self.costs.machine
+        console.print(_state_counts(each.state for row in rows for each in row.planned))
+        runs = [run for row in rows for run in row.runs]
+        if self.on_cores:
+            minutes = 60 * self.costs.core_hours(runs) / available_cores()
+            disk = _digits(total.disk_gb) or "unknown"
+            console.print(
+                f"to do, each run once: disk {disk} GB; on the {available_cores()} cores of this machine pre-training "
+                f"takes about {max(1, round(minutes)):,} min, at the 50 GFLOP/s of a core that runs of this size "
+                "reached; fine-tuning comes on top"
+            )
+            return
+        memory, hours, disk = (number or "unknown" for number in self.cells(total, runs))
+        gpus = f"{machine.gpus} GPU{'s' if machine.gpus > 1 else ''} (engine {machine.engine})"
         console.print(
-            f"GPU-hours without {', '.join(total.uncounted)}: how many texts its tasks have is not known before"
+            f"to do, each run once: GPU-hours {hours}, disk {disk} GB; on each of {gpus} up to {memory} GB with "
+            f"{machine.micro_batch_tokens} tokens in a micro-batch"
         )
-    console.print(escape(f"GPU-hours at most, {'; '.join(total.sources)}" if total.sources else UNKNOWN_HOURS))
-    if rows[0].scale in ("smoke", "laptop"):
-        minutes = costs.pretraining_flops / (CORE_FLOPS_PER_SECOND * available_cores()) / 60
-        console.print(
-            f"on the {available_cores()} cores of this machine pre-training takes about {max(1, round(minutes))} min, "
-            "at the 50 GFLOP/s of a core that runs of this size reached; fine-tuning comes on top"
-        )
+        if total.pretended_gb is not None:
+            console.print(f"the same steps on a pretended GPU keep up to {total.pretended_gb:.3g} GB")
+        if total.uncounted:
+            console.print(
+                f"GPU-hours without {', '.join(total.uncounted)}: how many texts its tasks have is not known before"
+            )
+        console.print(escape(f"GPU-hours at most, {'; '.join(total.sources)}" if total.sources else UNKNOWN_HOURS))
+
+
+def _digits(value: float | None) -> str | None:
+    """Return a number in three digits; None if it is unknown."""
+    return None if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 # Differences between planned and existing runs

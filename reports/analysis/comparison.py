@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ablations.ladders import current
+from ablations.scales import UNSCALED
 from neobert.data.catalog import is_from_hub
 from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS
@@ -195,7 +196,7 @@ def _checkpoints(group: Group) -> Iterator[Number]:
 
 def _obstacle(row: Row, group: Group) -> str:
     """Return why a row cannot be compared with the paper's number; empty if it can."""
-    if group.scale != "paper":
+    if group.scale not in UNSCALED:
         return f"scale {group.scale}"
     other = [origin for origin in row.origins if not is_from_hub(origin) or "#" in origin]
     if other or not row.origins:

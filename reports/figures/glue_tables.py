@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from ablations.ladders import current
-from ablations.scales import scaled
+from ablations.scales import UNSCALED, scaled
 from ablations.variant import Recipe, Variant
 from neobert.glue.tasks import TASKS
 from neobert.identity import plain
@@ -88,7 +88,7 @@ def table2(group: Group) -> Table:
             "Paper scale": list(map(_arrow, facts.paper_before, facts.paper_after)),
         }
     )
-    if group.scale != "paper":
+    if group.scale not in UNSCALED:
         shown[f"Scale {group.scale}"] = list(map(_arrow, facts.scale_before, facts.scale_after))
     own = current()
     lines = [f"Variants in parentheses are {own.not_kept}: nothing continues them. {own.root.name} is the baseline."]
@@ -276,7 +276,7 @@ def table5(group: Group) -> Table:
         "there, from its own grid.",
         "Ours is the point with the highest mean over seeds; of equal ones the first in the grid.",
     ]
-    if group.scale != "paper":
+    if group.scale not in UNSCALED:
         lines.append(
             f"Scale {group.scale} has rates and batch sizes of its own: its points say nothing about "
             f"{current().published_as}'s."

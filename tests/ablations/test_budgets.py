@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ablations import ladder, ladders
 from ablations.budgets import MARK, share_text, shares, shorter, shorter_ladder
 from ablations.designs import chosen_variants, named
-from ablations.rates import at_scale
+from ablations.readings import at_scale
 from ablations.scales import SCALES, Scale, scaled_variant
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from ablations.designs import named, single_variants
 from ablations.ladders import ladder, variants
-from ablations.scales import SCALES, Scale, Vocabulary, scaled
+from ablations.scales import RULES, SCALES, Scale, Vocabulary, scaled
 from ablations.variant import Variant, change_label
 
 OWN = {"corpus": "texts/corpora/web:3f2a", "tokenizer": "trained:8192"}
@@ -28,7 +28,7 @@ def test_the_papers_recipe_on_published_data_has_the_papers_titles(name: str) ->
 
 
 @pytest.mark.parametrize("name", [*variants(), *POSSIBLE, "F:corpus+batch+context"])
-@pytest.mark.parametrize("scale", [scale for scale in SCALES if scale != "paper"])
+@pytest.mark.parametrize("scale", list(RULES))
 def test_no_small_variant_is_named_after_the_papers_sizes_or_data(name: str, scale: Scale) -> None:
     text = label(name, scale, OWN)
     for claim in ("250M", "Optimal", "RefinedWeb", "LLaMA", "2M-token", "4,096"):

@@ -9,7 +9,7 @@ import pytest
 
 from ablations import ladder, ladders, rates
 from ablations.designs import chosen_variants
-from ablations.scales import SCALES, Scale, Vocabulary, scaled
+from ablations.scales import RULES, Scale, Vocabulary, scaled
 from ablations.variant import Modification, Recipe, Variant, prove, prove_scaled, validated
 from neobert.identity import canonical, difference, leaves
 from neobert.model.size import parameter_count
@@ -20,7 +20,7 @@ from tests.support.golden_files import GoldenFiles
 
 ALL = list(ladders.variants().values())
 CHILDREN = [variant for variant in ALL if variant.parent is not None]
-SHRUNK: list[tuple[Scale, Vocabulary]] = [(s, v) for s in SCALES if s != "paper" for v in ("trained", "published")]
+SHRUNK: list[tuple[Scale, Vocabulary]] = [(s, v) for s in RULES for v in ("trained", "published")]
 
 
 def test_the_lineage_is_the_papers_tree() -> None:

@@ -125,4 +125,7 @@ def test_the_plan_prints_costs_and_near_misses_in_json_and_for_people(
     print_plan(rows, PlanCosts(Layout(tmp_path), rows, SYNTHETIC, MACHINE), as_json=False)
     said = capsys.readouterr().out
     assert "(waiting) in optimization.weight_decay: 0.1 → 0.01" in said
+    assert "core-hours" in said and "GPU" not in said, "smoke scale on a machine without a GPU"
+    print_plan(rows, PlanCosts(Layout(tmp_path), rows, SYNTHETIC, replace(MACHINE, gpu_memory_gb=80)), as_json=False)
+    said = capsys.readouterr().out
     assert "GPU-hours unknown" in said and "GPU-hours are not known" in said

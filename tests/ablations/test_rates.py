@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ablations import ladder, ladders
@@ -17,7 +17,6 @@ from ablations.rates import (
     Optimum,
     RateCurve,
     at_rate,
-    at_scale,
     best_variant,
     grid_rate,
     next_step,
@@ -26,6 +25,7 @@ from ablations.rates import (
     shared_rate,
     variant_at,
 )
+from ablations.readings import at_scale
 from ablations.scales import RULES, SCALES, Scale, scaled_variant
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
@@ -38,7 +38,6 @@ RATES = st.integers(10, 99).flatmap(lambda digits: st.integers(-6, 1).map(lambda
 def test_a_rate_of_two_digits_is_the_same_in_a_name_and_out_of_it(rate: float) -> None:
     own = rounded(rate)
     assert math.isclose(own, rate, rel_tol=1e-9) and float(rate_text(own)) == own and len(rate_text(own)) <= 6
-    assume(own != ladder.M4.recipe.pretraining.optimization.peak_learning_rate)
     variant = named(f"M4{MARK}{rate_text(own)}")
     assert variant is not None and variant.recipe.pretraining.optimization.peak_learning_rate == own
     assert at_rate(ladder.M4, rate) == variant
@@ -57,14 +56,13 @@ def test_a_variant_at_a_rate_is_its_parent_but_for_the_rate_at_every_scale(name:
 
 
 @pytest.mark.parametrize("scale", RULES)
-def test_the_rate_of_a_scale_is_the_variant_itself_and_a_rate_that_it_replaces_is_refused(scale: Scale) -> None:
+def test_the_rate_of_a_scale_is_the_variant_itself_and_every_other_rate_is_used_as_it_is(scale: Scale) -> None:
     shared = shared_rate(ladder.M4, scale)
     assert at_scale(at_rate(ladder.M4, shared), scale) is ladder.M4 is variant_at(ladder.M4, shared, scale)
-    for rate in RULES[scale].peak_learning_rates.keys() - {1e-4}:
-        with pytest.raises(ValueError, match=f"scale {scale} replaces the paper's rate {rate_text(rate)} by"):
-            at_scale(at_rate(ladder.M4, rate), scale)
-    with pytest.raises(ValueError, match="M4's own rate in the paper: say M4"):
-        at_rate(ladder.M4, 1e-4)
+    for rate in (*RULES[scale].peak_learning_rates, 3e-4):  # also rates that the scale replaces, or refuses to scale
+        recipe, _ = scaled_variant(at_scale(at_rate(ladder.M4, rate), scale), scale, "published")
+        assert recipe.pretraining.optimization.peak_learning_rate == rate
+    assert at_scale(at_rate(ladder.M4, 1e-4), "paper") is ladder.M4
 
 
 def test_runs_at_a_rate_have_ids_of_their_own_and_are_planned_and_labelled_like_any_other(tmp_path: Path) -> None:
@@ -142,7 +140,7 @@ def test_every_rate_of_a_grid_is_one_that_a_variant_can_have(factor: float, step
 
 
 @pytest.mark.parametrize(
-    ("exact", "name"), [(2.1e-3, "M4"), (1.83e-3, "M4"), (2.84e-3, "M4@rate2.8e-3"), (5.97e-4, "M4@rate5.7e-4")]
+    ("exact", "name"), [(2.1e-3, "M4"), (1.83e-3, "M4"), (2.84e-3, "M4@rate2.8e-3"), (5.97e-4, "M4@rate6e-4")]
 )
 def test_the_best_variant_is_the_shared_one_within_a_tenth_of_its_rate(exact: float, name: str) -> None:
     assert best_variant(ladder.M4, Optimum(exact, 3.0), "laptop").name == name
