@@ -49,9 +49,9 @@ class Ladder:
 
     `given` is the value of --ladder, empty for the paper's ladder; `title` is the heading of its reports. `scales` are
     added to the common ones, and `scale` is the default. External models are measured with the recipe of `root`. Sweeps
-    pre-train `sample` if nothing is trained yet. `published` is a folder of CSV files with numbers to compare with, `published_as` the name
-    of their source in sentences, `printed_as` the names of variants in that source. `code` is the content of the file
-    of a user's own ladder.
+    pre-train `sample` if nothing is trained yet. `published` is a folder of CSV files with numbers to compare with,
+    `published_as` the name of their source in sentences, `printed_as` the names of variants in that source. `code` is
+    the content of the file of a user's own ladder.
     """
 
     given: str
