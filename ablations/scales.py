@@ -45,7 +45,8 @@ class Rules:
 
     Tables have one row per number: {number of the recipe: number of the scale}. A number without a row keeps its ratio
     to the nearest row, in the logarithm; whole numbers are rounded down. Of a `grid`, values without a row are left
-    out if another value of the axis has one. `shapes` have (layers, width).
+    out if another value of the axis has one. `shapes` have (layers, width); a shape without a row keeps its ratios to
+    that of the baseline if the two have a number in common, or else to the nearest.
 
     All else replaces the value of the ladder's baseline: `heads`, `model`, `data`, `finetuning`,
     `trained_vocabulary_size`, `contrastive`, `contrastive_peak_learning_rate`. Other numbers keep their ratio to the
@@ -54,7 +55,7 @@ class Rules:
     Time constants of pre-training: decay and plateau shrink like the steps of their stage, so that they end at the same
     share of it. So does the warm-up, times what makes that of the baseline `warmup_fraction` of its steps.
     `second_moment` says what becomes of Adam's beta2: it stays as written, or keeps its half-life in tokens
-    (beta2' = beta2^(B'/B) with B and B' tokens per step, arXiv 2507.07101 §3), at most `HALF_LIFE_SHARE` of the first
+    (beta2' = beta2^(B'/B) with B and B' tokens per step, arXiv 2507.07101), at most `HALF_LIFE_SHARE` of the first
     stage's steps. beta1, which is also Muon's momentum, stays as written: it averages a few steps at every scale. So do
     the constants of fine-tuning.
 
@@ -227,7 +228,10 @@ def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
         tree = _shrunk(recipe, rules, vocabulary)
     except ValueError as error:
         raise ValueError(f"scale {scale}: {error}") from error
-    return validated(tree, f"scale {scale}")
+    try:
+        return validated(tree, f"scale {scale}")
+    except ValueError as error:
+        raise ValueError(f"{error}: give a scale of your own other rules for it, {WAYS_OUT}") from error
 
 
 def _shrunk(recipe: Recipe, rules: Rules, vocabulary: Vocabulary) -> dict[str, Any]:
@@ -344,7 +348,11 @@ def _shrunk_model(
 ) -> dict[str, Any]:
     heads = replaced("heads", rules.heads, model["heads"], baseline["heads"])
     layers, width, feedforward_width = scaled_shape(
-        rules.shapes[vocabulary], (model["layers"], model["width"]), model["feedforward_width"], unit=2 * heads
+        rules.shapes[vocabulary],
+        (model["layers"], model["width"]),
+        (baseline["layers"], baseline["width"]),
+        model["feedforward_width"],
+        unit=2 * heads,
     )
     small = replaced("model", rules.model, model, baseline)
     small |= {"layers": layers, "width": width, "heads": heads, "feedforward_width": feedforward_width}

@@ -86,18 +86,24 @@ def scaled_count(name: str, rows: Rows, number: int, unit: int = 1) -> int:
 
 
 def scaled_shape(
-    rows: Mapping[tuple[int, int], tuple[int, int]], shape: tuple[int, int], feedforward_width: int, unit: int
+    rows: Mapping[tuple[int, int], tuple[int, int]],
+    shape: tuple[int, int],
+    baseline: tuple[int, int],
+    feedforward_width: int,
+    unit: int,
 ) -> tuple[int, int, int]:
-    """Return layers, width and feed-forward width at a scale: those of the row, or in their ratios to the nearest.
+    """Return layers, width and feed-forward width at a scale: those of the row, or in their ratios to another row.
 
-    Nearest is a row with the smallest sum of distances in the logarithms of both numbers. Without a row the width is
-    rounded to a multiple of `unit`, and all three are rounded to at least one (unit).
+    That is the row of the baseline's shape if the two have a number in common, or else the nearest, with the smallest
+    sum of distances in the logarithms. Without a row the width is rounded to a multiple of `unit`, and all three are
+    rounded to at least one (unit).
     """
 
     def distance(row: tuple[int, int]) -> float:
         return sum(abs(math.log(ours / theirs)) for ours, theirs in zip(shape, row, strict=True))
 
-    near = min(rows, key=distance)
+    is_arm = shape not in rows and baseline in rows and (shape[0] == baseline[0] or shape[1] == baseline[1])
+    near = baseline if is_arm else min(rows, key=distance)
     (layers, width), (small_layers, small_width) = near, rows[near]
     feedforward_width = max(1, round(Fraction(feedforward_width * small_width, width)))
     if shape == near:

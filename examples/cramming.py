@@ -52,6 +52,5 @@ CRAMMED = C4.derive("crammed", MASKING)
 SHAPES = {(12, 768): (2, 16), (16, 768): (3, 16)}
 TINY = replace(SMOKE, shapes={"trained": SHAPES, "published": SHAPES}, heads=2, documents=200, contexts={128: 32})
 RATES = {1e-4: 1e-3, 1e-3: 2e-3}
-SCALES = {
-    "tiny": replace(TINY, tokens_per_step={1_048_576: 256}, steps={12_500: 6}, peak_learning_rates=RATES),
-}
+TINY = replace(TINY, tokens_per_step={1_048_576: 256}, peak_learning_rates=RATES, warmup_fraction=0.01)
+SCALES = {"tiny": replace(TINY, steps={12_500: 6})}

@@ -56,5 +56,5 @@ B6 = B5.derive("B6", ladder.ADAMW, WSD)
 B7 = B6.derive("B7", DEEP)
 
 SHAPES = {(12, 768): (3, 16), (22, 768): (4, 16)}
-TINY = replace(SMOKE, shapes={"trained": SHAPES, "published": SHAPES}, heads=2, documents=200)
+TINY = replace(SMOKE, shapes={"trained": SHAPES, "published": SHAPES}, heads=2, documents=200, warmup_fraction=0.002)
 SCALES = {"tiny": replace(TINY, contexts={512: 64}, tokens_per_step={131_072: 256}, steps={1_000_000: 6})}

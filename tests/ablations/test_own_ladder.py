@@ -154,6 +154,7 @@ def test_a_design_that_is_impossible_at_the_scale_is_refused(
         "C = B.derive('c', MASKING_20)\ndel M0\n"
     )
     command = ["--ladder", str(tmp_path / "own.py"), "--design", "add-one", "--cluster", "here"]
+    command += ["--scale", "smoke"]
     for flags in (["--dry-run"], []):
         assert run.main([*command, *flags, "--runs", str(tmp_path / "runs")]) == EXIT_REFUSED
         assert "b: scale smoke: " in capsys.readouterr().err
@@ -173,7 +174,20 @@ WRONG = (
     (f"{M0_AND}A = M0.derive('A..B', ROTARY)", "'A..B' cannot be the name of a variant"),
     (
         f"{M0_AND}from ablations.scales import SMOKE\nSCALES = {{'paper': SMOKE}}",
-        "'paper' cannot be the name of a scale",
+        "SCALES redefines 'paper', which every ladder has: give the scale another name",
+    ),
+    (f"{M0_AND}from ablations.scales import SMOKE\nSCALES = {{'smoke': SMOKE}}", "SCALES redefines 'smoke'"),
+    (f"{M0_AND}from ablations.scales import SMOKE\nSCALES = {{'A': SMOKE}}", "'A' cannot be the name of a scale"),
+    (f"{M0_AND}SCALE = 'tinny'", "SCALE has 'tinny': known: smoke"),
+    (
+        f"{M0_AND}from dataclasses import replace\nfrom ablations.scales import SMOKE\n"
+        "replace(SMOKE, peak_learning_rates={1e-4: 2e-3, 6e-4: 1e-3})",
+        "peak_learning_rates maps 0.0001 to 0.002 and 0.0006 to 0.001: their order must stay",
+    ),
+    (
+        f"{M0_AND}from dataclasses import replace\nfrom ablations.scales import SMOKE\n"
+        "replace(SMOKE, contexts={0: 64})",
+        "contexts maps 0 to 64: its rows are numbers above 0",
     ),
     (f"{M0_AND}PUBLISHED = 'nowhere'", "nowhere, which is no folder"),
     (f"{M0_AND}PUBLISHED_AS = ''", "PUBLISHED_AS has '': say who prints the numbers"),

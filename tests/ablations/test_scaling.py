@@ -1,0 +1,275 @@
+"""Scaling keeps the order of numbers and their ratios, or refuses with what to do; unscaled values stay as they are."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from ablations import ladder, ladders
+from ablations.scales import (
+    BETA2,
+    LAPTOP,
+    RULES,
+    SMOKE,
+    STUDY,
+    Rules,
+    Scale,
+    scaled,
+    scaled_variant,
+    unrepresented,
+)
+from ablations.shrinking import nearest_row, replaced, scaled_count, scaled_number
+from ablations.variant import Modification, Variant
+from neobert.identity import leaves
+
+NUMBERS = st.floats(1e-6, 1e-1)
+COUNTS = st.integers(1, 1 << 22)
+
+
+def tables(numbers: st.SearchStrategy[Any], smaller: st.SearchStrategy[Any]) -> st.SearchStrategy[Mapping[Any, Any]]:
+    """Tables of one to four rows that keep the order of their own numbers."""
+
+    def pair(befores: list[Any]) -> st.SearchStrategy[dict[Any, Any]]:
+        afters = st.lists(smaller, min_size=len(befores), max_size=len(befores)).map(sorted)
+        return afters.map(lambda found: dict(zip(sorted(befores), found, strict=True)))
+
+    return st.lists(numbers, min_size=1, max_size=4, unique=True).flatmap(pair)
+
+
+@given(table=tables(NUMBERS, NUMBERS), low=NUMBERS, high=NUMBERS)
+@example(table={1e-4: 2e-3, 6e-4: 2.5e-3}, low=1e-4, high=3e-4)
+@example(table={1e-4: 2e-3}, low=1e-4, high=3e-4)
+def test_of_two_rates_the_larger_stays_larger_and_those_of_one_row_keep_their_ratio(
+    table: Mapping[float, float], low: float, high: float
+) -> None:
+    assume(low < high)
+    try:
+        small, large = (scaled_number("rate", table, each) for each in (low, high))
+    except ValueError as error:
+        assert "lies between the rows" in str(error) and "add a row" in str(error) and len(table) > 1
+        return
+    assert small <= large * (1 + 1e-11)
+    if nearest_row("rate", table, low) == nearest_row("rate", table, high):
+        assert math.isclose(large / small, high / low, rel_tol=1e-10) and small < large
+
+
+@given(table=tables(COUNTS, st.integers(1, 1 << 16)), low=COUNTS, high=COUNTS, unit=st.integers(1, 96))
+@example(table={512: 64, 1024: 96, 4096: 192}, low=2000, high=4096, unit=1)
+@example(table={131_072: 512, 2_097_152: 768}, low=262_144, high=2_097_152, unit=64)
+def test_whole_numbers_keep_order_and_ratio_up_to_their_rounding(
+    table: Mapping[int, int], low: int, high: int, unit: int
+) -> None:
+    assume(low < high)
+    table = {before: after * unit for before, after in table.items()}  # a row that is no multiple is no valid recipe
+    try:
+        near = [nearest_row("steps", table, each) for each in (low, high)]
+    except ValueError as error:
+        assert "lies between the rows" in str(error)
+        return
+    small, large = (scaled_count("steps", table, each, unit) for each in (low, high))
+    assert unit <= small <= large
+    for row, before, after in zip(near, (low, high), (small, large), strict=True):
+        exact = before * table[row] / row
+        assert after % unit == 0 and exact - unit < after <= max(exact, unit)
+
+
+def test_three_times_the_rate_stays_three_times_or_is_refused_with_the_row_to_add() -> None:
+    three = Modification("3x rate", source="here", optimization={"peak_learning_rate": 3e-4})
+    variant = ladder.M0.derive("three", three)
+    with pytest.raises(ValueError, match=r"scale smoke: peak_learning_rate 0\.0003 lies between the rows .*add a row"):
+        scaled_variant(variant, "smoke", "trained")
+    rates = replace(SMOKE, peak_learning_rates={1e-4: 2e-3})
+    recipe, parent = at_rules(variant, rates)
+    assert recipe.pretraining.optimization.peak_learning_rate == 6e-3
+    assert parent is not None and parent.pretraining.optimization.peak_learning_rate == 2e-3
+
+
+def at_rules(variant: Variant, rules: Rules) -> Any:
+    """The recipes of a variant and its parent under rules of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RULES, "own", rules)  # type: ignore[arg-type]
+        return scaled_variant(variant, "own", "trained")
+
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    "model": ("layers", "width", "feedforward_width", "heads", "vocabulary_size", "rotary_base"),
+    "optimization": ("peak_learning_rate", "weight_decay", "beta2", "epsilon", "clip_norm"),
+    "stages": ("steps", "warmup_steps", "decay_steps", "tokens_per_step", "context"),
+    "finetuning": ("epochs", "max_tokens", "dropout", "classifier_scale", "evaluations_per_epoch", "warmup_fraction"),
+    "contrastive": ("steps", "texts_per_step", "warmup_steps", "decay_steps", "max_tokens", "temperature"),
+}
+PATHS = {"model": "pretraining.model", "optimization": "pretraining.optimization", "stages": "pretraining.stages.0"}
+FIELD_NAMES = [(section, field) for section, fields in FIELDS.items() for field in fields]
+
+
+@given(
+    name=st.sampled_from(["M0", "M2", "M4", "M8", "M9"]),
+    place=st.sampled_from(FIELD_NAMES),
+    factor=st.sampled_from([0.1, 0.25, 0.5, 0.75, 1.25, 1.5, 2, 3, 4, 10]),
+    scale=st.sampled_from(sorted(RULES)),
+    unscaled=st.booleans(),
+)
+@example(name="M0", place=("stages", "warmup_steps"), factor=2, scale="smoke", unscaled=False)
+@example(name="M0", place=("model", "heads"), factor=0.5, scale="smoke", unscaled=False)
+@example(name="M0", place=("model", "width"), factor=2, scale="smoke", unscaled=False)
+@example(name="M0", place=("stages", "steps"), factor=2, scale="laptop", unscaled=False)
+def test_no_scale_turns_a_modification_of_any_number_around(
+    name: str, place: tuple[str, str], factor: float, scale: Scale, unscaled: bool
+) -> None:
+    parent, (section, field) = ladders.variants()[name], place
+    path = f"{PATHS.get(section, f'embedding.{section}' if section == 'contrastive' else section)}.{field}"
+    before = leaves(parent.recipe)[path]
+    after = type(before)(before * factor)
+    assume(after != before)
+    changes: Any = {field: after}
+    try:
+        own: Any = {section: (changes,) if section == "stages" else changes}
+        change = Modification("times", source="here", unscaled=unscaled, **own)
+        variant = parent.derive("times", change)
+    except ValueError:
+        assume(False)
+    try:
+        recipe, base = scaled_variant(variant, scale, "trained")
+    except ValueError as error:
+        assert scale in str(error) or "scaled" in str(error) or "the scale" in str(error)
+        assert "unscaled" in str(error) and "--scale as-written" in str(error), "and what to do"
+        return
+    assert base is not None
+    ours, theirs = leaves(recipe)[path], leaves(base)[path]
+    if unscaled:
+        assert ours == after
+        return
+    assert (ours - theirs) * (after - before) >= 0
+    several_rows = (
+        "peak_learning_rate",
+        "context",
+        "max_tokens",
+        "tokens_per_step",
+        "layers",
+        "width",
+        "vocabulary_size",
+    )
+    if field not in (*several_rows, "feedforward_width", "beta2"):
+        unit = 1 if isinstance(ours, int) else 0
+        assert abs(ours - theirs * after / before) <= (unit + unit * factor) + 1e-9 * abs(ours), (ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "pair"),
+    [
+        ({"stages": ({"warmup_steps": 4000},)}, "pretraining.stages.0.warmup_steps", (500, 1000)),
+        ({"stages": ({"steps": 2_000_000},)}, "pretraining.stages.0.steps", (5000, 10_000)),
+        ({"stages": ({"decay_steps": 450_000},)}, "pretraining.stages.0.decay_steps", (4500, 2250)),
+        ({"model": {"heads": 6}}, "pretraining.model.heads", (4, 2)),
+        ({"model": {"vocabulary_size": 15_261}}, "pretraining.model.vocabulary_size", (1024, 512)),
+        ({"finetuning": {"epochs": 20}}, "finetuning.epochs", (4, 8)),
+        ({"contrastive": {"steps": 4000}}, "embedding.contrastive.steps", (300, 600)),
+        ({"model": {"width": 1536}}, "pretraining.model.width", (128, 256)),
+        ({"model": {"layers": 16}}, "pretraining.model.layers", (3, 4)),
+    ],
+)
+def test_arms_that_a_scale_once_erased_are_there(changes: Any, path: str, pair: tuple[int, int]) -> None:
+    recipe, parent = scaled_variant(
+        ladder.M0.derive("arm", Modification("arm", source="here", **changes)), "smoke", "trained"
+    )
+    assert (leaves(parent)[path], leaves(recipe)[path]) == pair
+
+
+def test_a_rate_of_contrastive_fine_tuning_keeps_its_ratio_to_the_baselines() -> None:
+    usual = ladder.M0.recipe.embedding.contrastive.optimization
+    change = {"optimization": usual.model_copy(update={"peak_learning_rate": 3e-4}).model_dump()}
+    variant = ladder.M0.derive("arm", Modification("3x", source="here", contrastive=change))
+    recipe, parent = scaled_variant(variant, "smoke", "trained")
+    rates = [each.embedding.contrastive.optimization.peak_learning_rate for each in (parent, recipe) if each]
+    assert rates == [1e-3, 3e-3]
+
+
+def test_an_initialization_keeps_its_ratio_and_words_stay() -> None:
+    initial = ladder.M0.recipe.pretraining.model.initialization.model_dump()
+    wide = Modification("wide", source="here", model={"initialization": {**initial, "weight_scale": 0.04}})
+    recipe, _ = scaled_variant(ladder.M0.derive("wide", wide), "smoke", "trained")
+    assert recipe.pretraining.model.initialization.weight_scale == 0.1
+    assert replaced("x", "split", "cut", "split") == "cut" and replaced("x", "split", "cut", "cut") == "split"
+    with pytest.raises(ValueError, match="train_examples 5000 has no ratio to the baseline's None"):
+        replaced("train_examples", 1000, 5000, None)
+
+
+def test_a_rate_of_the_grid_without_a_row_keeps_its_ratio_to_the_nearest() -> None:
+    grid = ladder.M0.recipe.grid
+    for rates, expected in (((4e-5,), (2e-3,)), ((1e-5, 2e-5, 3e-5), (1e-3, 1.5e-3))):
+        changed = ladder.M0.recipe.model_copy(update={"grid": grid.model_copy(update={"learning_rates": rates})})
+        assert scaled(changed, "smoke", "trained").grid.learning_rates == expected
+
+
+def test_a_scale_that_would_turn_a_shape_around_refuses() -> None:
+    shapes = {(12, 768): (3, 128), (28, 768): (6, 120)}
+    wider = Modification("deeper, wider", source="here", model={"layers": 26, "width": 792, "feedforward_width": 3168})
+    rules = replace(SMOKE, shapes={"trained": shapes, "published": shapes})
+    with pytest.raises(
+        ValueError, match="turns a change around: pretraining.model.feedforward_width 3072 → 3168 becomes 512 → 495"
+    ):
+        at_rules(ladder.M0.derive("wider", wider), rules)
+
+
+def test_an_unscaled_value_gives_way_to_a_later_one() -> None:
+    first = Modification("own", source="here", optimization={"beta2": 0.9}, unscaled=True)
+    second = Modification("other", source="here", optimization={"beta2": 0.98})
+    assert first.apply(ladder.M0.recipe).unscaled == (BETA2,)
+    assert second.apply(first.apply(ladder.M0.recipe)).unscaled == ()
+    assert "unscaled" not in first.apply(ladder.M0.recipe).model_dump()
+
+
+def test_an_added_stage_that_does_not_decay_has_no_plateau() -> None:
+    plateau = Modification("WSD", source="here", stages=({"stable_steps": 500_000},))
+    constant = Modification("more", source="here", stages=({}, {"steps": 50_000, "warmup_steps": 0, "decay_steps": 0}))
+    stages = ladder.M0.derive("two", plateau, constant).recipe.pretraining.stages
+    assert [stage.stable_steps for stage in stages] == [500_000, 0]
+
+
+# Time constants
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop1", "laptop"])
+def test_scales_with_records_keep_beta2_as_written(scale: Scale) -> None:
+    assert RULES[scale].second_moment == "as_written"
+    assert scaled(ladder.M4.recipe, scale, "trained").pretraining.optimization.beta2 == 0.95
+
+
+def test_study_is_laptop_but_for_the_second_moment() -> None:
+    assert replace(STUDY, second_moment="as_written") == LAPTOP
+    for variant in ladders.variants().values():
+        ours, theirs = (scaled(variant.recipe, scale, "trained").model_dump() for scale in ("study", "laptop"))
+        ours["pretraining"]["optimization"]["beta2"] = theirs["pretraining"]["optimization"]["beta2"]
+        assert ours == theirs
+
+
+@given(beta2=st.floats(0.1, 0.9999), scale=st.sampled_from(["study", "proxy"]))
+def test_the_second_moment_keeps_its_half_life_in_tokens_up_to_a_tenth_of_the_run(beta2: float, scale: Scale) -> None:
+    recipe = Modification("b", source="here", optimization={"beta2": beta2}).apply(ladder.M0.recipe)
+    ours = scaled(recipe, scale, "trained").pretraining
+    written, stage = recipe.pretraining.stages[0], ours.stages[0]
+    tokens = written.tokens_per_step * math.log(2) / -math.log(beta2)
+    steps = min(tokens / stage.tokens_per_step, 0.1 * stage.steps)
+    assert ours.optimization.beta2 == pytest.approx(0.5 ** (1 / steps), abs=1e-6)
+
+
+def test_what_a_scale_does_not_represent_is_named() -> None:
+    assert unrepresented(ladder.M4, "study", "trained") == ("optimization.beta2",)
+    assert unrepresented(ladder.M4, "laptop", "trained") == unrepresented(ladder.M0, "study", "trained") == ()
+    assert unrepresented(ladder.M3, "smoke", "trained") == ("model.vocabulary_size",)
+    assert unrepresented(ladder.M3, "smoke", "published") == ()
+    assert unrepresented(ladder.M10, "smoke", "trained") == ("grid.batch_sizes", "grid.learning_rates")
+    assert all(unrepresented(each, "paper", "published") == () for each in ladders.variants().values())
+
+
+def test_a_modification_of_beta2_alone_is_erased_where_the_cap_binds_and_said_to_be() -> None:
+    beta2 = Modification("beta2", source="here", optimization={"beta2": 0.95})
+    variant = ladder.M2.derive("beta2", beta2)
+    with pytest.raises(ValueError, match=r"the scale erases modification 'beta2'.*unscaled=True.*--scale as-written"):
+        scaled_variant(variant, "study", "trained")
+    recipe, _ = scaled_variant(ladder.M2.derive("own", replace(beta2, unscaled=True)), "study", "trained")
+    assert recipe.pretraining.optimization.beta2 == 0.95
