@@ -20,7 +20,7 @@ NUMERICS = {
     "model": 1,
     "initialization": 1,
     "optimization": 1,
-    "muon": 2,  # counts only where it is the optimizer
+    "muon": 3,  # counts only where it is the optimizer
     "finetuning": 1,
     "contrastive": 2,
     "metrics": 1,

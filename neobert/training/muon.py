@@ -1,17 +1,20 @@
 """Muon: momentum, orthogonalized by a Newton–Schulz iteration, for the matrices of hidden layers (Jordan et al. 2024).
 
 The update is that of torch.optim.Muon with Nesterov momentum and `match_rms_adamw` (Liu et al. 2025, arXiv 2502.16982).
-Three things differ: matrices of equal shape are iterated as one batch; gradients are scaled and updates skipped on the
-device, as in torch's fused optimizers, so that clipping needs no sync; and CPUs iterate in fp32.
+Four things differ: a matrix that is several projections, such as query, key and value, is orthogonalized by projection;
+matrices of equal shape are iterated as one batch; gradients are scaled and updates skipped on the device, as in torch's
+fused optimizers, so that clipping needs no sync; and CPUs iterate in fp32.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from neobert.model.layers import FusedRows
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic iteration, chosen for a steep slope at 0 (github.com/KellerJordan/Muon, muon.py; torch.optim.Muon)."""
@@ -29,15 +32,17 @@ as in fp32."""
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon for matrices (rows, columns); the state of each is its `momentum_buffer`."""
+    """Muon for matrices (rows, columns) with the layout of their projections; the state of each is its
+    `momentum_buffer`."""
 
     # The protocol of GradScaler, see `neobert.training.optimization.takes_scale`.
     _step_supports_amp_scaling = True
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
 
-    def __init__(self, matrices: Iterable[nn.Parameter], lr: float, weight_decay: float, momentum: float) -> None:
+    def __init__(self, matrices: Mapping[Tensor, FusedRows], lr: float, weight_decay: float, momentum: float) -> None:
         super().__init__(list(matrices), {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+        self.layouts = dict(matrices)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -46,21 +51,22 @@ class Muon(torch.optim.Optimizer):
             of_shape: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
             for weight in group["params"]:
                 if weight.grad is not None:
-                    of_shape[tuple(sorted(weight.shape))].append(weight)
-            for weights in of_shape.values():
-                self._update(weights, group)
+                    rows, columns = weight.shape
+                    of_shape[tuple(sorted((rows // self.layouts[weight].projections, columns)))].append(weight)
+            for (_, longer), weights in of_shape.items():
+                self._update(weights, group, ADAMW_RMS * math.sqrt(longer))
 
-    def _update(self, weights: list[Tensor], group: dict[str, Any]) -> None:
-        """Update matrices of one shape, transposed or not."""
+    def _update(self, weights: list[Tensor], group: dict[str, Any], scale: float) -> None:
+        """Update matrices with projections of one shape, transposed or not, by orthogonal ones times `scale`."""
+        layouts = [self.layouts[weight] for weight in weights]
         directions = self._directions(weights, group["momentum"])
-        orthogonal = orthogonalize(torch.stack([each.mT if _is_tall(each) else each for each in directions]))
+        projections = [layout.split(matrix) for layout, matrix in zip(layouts, directions, strict=True)]
+        orthogonal = self._orthogonalized(projections)
+        updates = [layout.join(matrices) for layout, matrices in zip(layouts, orthogonal, strict=True)]
         decay: float | Tensor = 1 - group["lr"] * group["weight_decay"]
         if self.found_inf is not None:
-            orthogonal = orthogonal.where(self.found_inf == 0, 0.0)
             decay = torch.where(self.found_inf == 0, decay, 1.0)
-        updates = [each.mT if _is_tall(weight) else each for weight, each in zip(weights, orthogonal, strict=True)]
         torch._foreach_mul_(weights, decay)
-        scale = ADAMW_RMS * math.sqrt(max(weights[0].shape))
         torch._foreach_add_(weights, updates, alpha=-group["lr"] * scale)
 
     def _directions(self, weights: list[Tensor], momentum: float) -> tuple[Tensor, ...]:
@@ -78,9 +84,15 @@ class Muon(torch.optim.Optimizer):
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
         return torch._foreach_lerp(gradients, buffers, momentum)
 
-
-def _is_tall(matrix: Tensor) -> bool:
-    return matrix.shape[0] > matrix.shape[1]
+    def _orthogonalized(self, stacks: Sequence[Tensor]) -> list[Tensor]:
+        """Orthogonalize stacks of matrices (count, rows, columns) as one batch; 0 if the update is to be skipped."""
+        tall = [stack.shape[1] > stack.shape[2] for stack in stacks]
+        wide = torch.cat([stack.mT if is_tall else stack for stack, is_tall in zip(stacks, tall, strict=True)])
+        orthogonal = orthogonalize(wide)
+        if self.found_inf is not None:
+            orthogonal = orthogonal.where(self.found_inf == 0, 0.0)
+        parts = orthogonal.split([len(stack) for stack in stacks])
+        return [part.mT if is_tall else part for part, is_tall in zip(parts, tall, strict=True)]
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from neobert.model.layers import FusedRows, fused_rows
 from neobert.recipe import Optimization
 from neobert.training.muon import Muon
 
@@ -49,14 +50,15 @@ def _adam(kind: type[torch.optim.Adam], weights: Iterable[nn.Parameter], recipe:
 
 
 def _muon(model: nn.Module, recipe: Optimization) -> torch.optim.Optimizer:
-    """Build Muon (Jordan et al. 2024) with momentum `beta1` for the matrices of the blocks, AdamW for all else. Updates
-    of matrices are scaled to AdamW's root mean square (Liu et al. 2025, arXiv 2502.16982), so that both share learning
-    rate and decay.
+    """Build Muon with momentum `beta1` for the matrices of the blocks, AdamW for all else. Updates of matrices have
+    about the root mean square of AdamW's, so that both share learning rate and decay.
     """
-    matrices: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
+    fused, matrices, others = fused_rows(model), dict[Tensor, FusedRows](), list[nn.Parameter]()
     for name, weight in model.named_parameters():
-        (matrices if weight.ndim == 2 and BLOCKS in name.split(".") else others).append(weight)
+        if weight.ndim == 2 and BLOCKS in name.split("."):
+            matrices[weight] = fused.get(weight, FusedRows())
+        else:
+            others.append(weight)
     if not matrices:
         raise ValueError("optimizer 'muon' updates the matrices of encoder blocks, and this model has none: use adamw")
     muon = Muon(matrices, lr=recipe.peak_learning_rate, weight_decay=recipe.weight_decay, momentum=recipe.beta1)
