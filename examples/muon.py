@@ -1,7 +1,9 @@
-"""Muon instead of Adam on M2, at the rates that names give (docs/muon.md).
+"""Muon against AdamW on M2.
 
-python ablations/run.py --ladder examples/muon.py --variant muon@steps0.25@rate4e-3 --scale laptop --data DIR \\
-    --stages pretrain
+python ablations/run.py --ladder examples/muon.py --list
+python ablations/run.py --ladder examples/muon.py --variant all --scale tiny --stages pretrain --cluster here
+
+Names can give another rate (muon@rate4e-3). docs/muon.md has a measurement at the scale laptop.
 """
 
 from dataclasses import replace
