@@ -13,13 +13,14 @@ from ablations.scales import SMOKE
 from ablations.variant import Modification, Variant
 
 ADAMW = Modification("AdamW", source=ladder.ADAMW.source, optimization={"optimizer": "adamw", "weight_decay": 0.01})
+FP32 = Modification("fp32", source="this study: products in bf16 are slow with AVX2", precision="fp32")
 MUON = Modification(
     "Muon",
     source="Jordan et al. 2024, kellerjordan.github.io/posts/muon; arXiv 2502.16982 §2.2: rate and decay of AdamW",
     optimization={"optimizer": "muon"},  # momentum is M2's beta1
 )
 
-BASE = Variant("adamw", "AdamW on M2", "this study", ADAMW.apply(ladder.M2.recipe))
+BASE = Variant("adamw", "AdamW on M2", "this study", FP32.apply(ADAMW.apply(ladder.M2.recipe)))
 ARM = BASE.derive("muon", MUON)
 
 SHAPES = {(12, 768): (2, 16)}
