@@ -20,6 +20,7 @@ NUMERICS = {
     "model": 1,
     "initialization": 1,
     "optimization": 1,
+    "muon": 3,  # counts only where it is the optimizer
     "finetuning": 1,
     "contrastive": 2,
     "metrics": 1,
@@ -113,8 +114,8 @@ def identity(value: Any) -> str:
 
 
 def chosen(numerics: Mapping[str, int], mechanisms: Sequence[str]) -> dict[str, int]:
-    """Return the numerics versions of the given mechanisms."""
-    return {mechanism: numerics[mechanism] for mechanism in mechanisms}
+    """Return the numerics versions of the given mechanisms, without those that an older version did not number."""
+    return {mechanism: numerics[mechanism] for mechanism in mechanisms if mechanism in numerics}
 
 
 def leaves(value: Any, prefix: str = "") -> dict[str, Any]:

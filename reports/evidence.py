@@ -37,7 +37,7 @@ from neobert.recipe import FineTuning, Point, Pretraining, Value
 from neobert.runs import records
 from neobert.runs.records import read_record, record_paths
 from neobert.runs.run_file import RunFile, read_run_file
-from neobert.runs.specifications import GlueStudy, PretrainingRun
+from neobert.runs.specifications import GlueStudy, PretrainingRun, mechanisms_of
 from reports.forecasts.sealed import Forecast, read_forecasts
 
 ValueType = TypeVar("ValueType", bound=Value)
@@ -360,7 +360,8 @@ class _Run(_Facts):
     def _derive_weights(self) -> Self:
         if self.previous == self.id:
             raise ValueError("it continues itself")
-        self.basis = _basis(self.origins, self.numerics, PretrainingRun.mechanisms)
+        mechanisms = (*PretrainingRun.mechanisms, *mechanisms_of(self.weights.optimization))
+        self.basis = _basis(self.origins, self.numerics, mechanisms)
         self.weights, self.recipe = _share_weights(weights_up_to(self.weights, self.stage))
         if self.weights.model.vocabulary_size == trained_vocabulary_size(self.labels.scale):
             self.vocabulary = "trained"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from neobert.model.attention import AttentionPlan, GatherIndex, attend, take_places
+from neobert.model.layers import FusedModule, FusedRows
 from neobert.model.positions import Positions, Rotation
 
 TURN_PARTS_ALONE = ("cuda",)
@@ -83,7 +84,7 @@ def _with_queries_at(
     return turned_query.squeeze(-2), turned_key.squeeze(-2), value.squeeze(-2)
 
 
-class Block(nn.Module):
+class Block(FusedModule):
     """Pre-norm attention and feed-forward, each with dropout and a residual connection."""
 
     def __init__(
@@ -104,6 +105,10 @@ class Block(nn.Module):
         self.ffn_norm = ffn_norm
         self.ffn = ffn
         self.dropout = dropout
+
+    def fused_rows(self) -> dict[Tensor, FusedRows]:
+        """Return the layout of query, key and value."""
+        return {self.qkv.weight: FusedRows(projections=3, groups=self.heads)}
 
     def forward(
         self, hidden: Tensor, plan: AttentionPlan, rotation: Rotation, gather: GatherIndex | None = None

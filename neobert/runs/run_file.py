@@ -155,7 +155,8 @@ def read_checked_run_file(folder: Path) -> RunFile:
     if run.id == run_file.id == folder.name:
         return run_file
     if run.id_under(run_file.numerics) == folder.name:
-        changed = ", ".join(name for name, version in NUMERICS.items() if run_file.numerics.get(name) != version)
+        mechanisms = (*run.mechanisms, *run.own_mechanisms)
+        changed = ", ".join(name for name in mechanisms if run_file.numerics.get(name) != NUMERICS[name])
         raise DamagedFile(
             f"{folder / 'run.json'} was planned by a version with other numerics ({changed} changed since): run the "
             "command again, which plans it under a new name"

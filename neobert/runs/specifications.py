@@ -20,6 +20,7 @@ from neobert.recipe import (
     EmbeddingPrecision,
     FineTuning,
     Instructed,
+    Optimization,
     Point,
     Pretraining,
     Value,
@@ -35,6 +36,11 @@ EXTERNAL_PREFIX = "model-"
 def pretraining_of(weights: str) -> tuple[str, ...]:
     """Return the reference of the run that produced the weights; empty for an external model."""
     return () if weights.startswith(EXTERNAL_PREFIX) else (f"pretraining/{weights}",)
+
+
+def mechanisms_of(optimization: Optimization) -> tuple[str, ...]:
+    """Return the optimizer as a mechanism if it has a numerics version of its own, beside that of all optimizers."""
+    return (optimization.optimizer,) if optimization.optimizer in NUMERICS else ()
 
 
 class PretrainingRun(Training):
@@ -54,6 +60,10 @@ class PretrainingRun(Training):
     form = "pretraining/<id>"
     hashed_as = ("pretraining", "run")
     mechanisms = ("tokenization", "batching", "masking", "model", "initialization", "optimization")
+
+    @property
+    def own_mechanisms(self) -> tuple[str, ...]:
+        return mechanisms_of(self.recipe.optimization)
 
     @property
     def stage(self) -> int:
@@ -330,6 +340,10 @@ class ContrastiveRun(Training):
     form = "contrastive/<id>"
     hashed_as = ("contrastive", "run")
     mechanisms = ("tokenization", "model", "optimization", "contrastive")
+
+    @property
+    def own_mechanisms(self) -> tuple[str, ...]:
+        return mechanisms_of(self.protocol.optimization)
 
     @model_validator(mode="after")
     def _has_sets(self) -> Self:

@@ -78,7 +78,12 @@ class Work(Value):
     hashed_as: ClassVar[tuple[str, str]]
     """Keys of the kind and of the specification in the hash."""
     mechanisms: ClassVar[tuple[str, ...]]
-    """Mechanisms whose numerics versions determine the result."""
+    """Mechanisms whose numerics versions determine every result of this kind."""
+
+    @property
+    def own_mechanisms(self) -> tuple[str, ...]:
+        """Mechanisms that determine this result, but not every result of this kind."""
+        return ()
 
     @cached_property
     def id(self) -> str:
@@ -88,7 +93,8 @@ class Work(Value):
     def id_under(self, numerics: Mapping[str, int]) -> str:
         """Return the id under other numerics versions."""
         kind, key = self.hashed_as
-        return identity({"kind": kind, key: self, "numerics": chosen(numerics, self.mechanisms)})
+        mechanisms = (*self.mechanisms, *self.own_mechanisms)
+        return identity({"kind": kind, key: self, "numerics": chosen(numerics, mechanisms)})
 
     @property
     def folder(self) -> str:

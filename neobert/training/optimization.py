@@ -9,24 +9,32 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from neobert.model.layers import FusedRows, fused_rows
 from neobert.recipe import Optimization
+from neobert.training.muon import Muon
 
 BLOCKS = "transformer_encoder"
 """Name of the module with the encoder's hidden matrices; embeddings and heads are outside of it."""
 
 
 class JoinedOptimizers(torch.optim.Optimizer):
-    """Several optimizers with disjoint parameters as one, with joint groups and state."""
+    """Several optimizers with disjoint parameters as one, with joint groups and state. It takes a scale if all do."""
+
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None
 
     def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
         super().__init__([group for part in parts for group in part.param_groups], {})
         self.parts = tuple(parts)
+        self._step_supports_amp_scaling = all(map(takes_scale, self.parts))
         for part in self.parts:
             part.state = self.state
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update with each optimizer."""
         for part in self.parts:
+            if self._step_supports_amp_scaling:
+                part.grad_scale, part.found_inf = self.grad_scale, self.found_inf  # type: ignore[attr-defined]
             part.step()
 
 
@@ -42,23 +50,18 @@ def _adam(kind: type[torch.optim.Adam], weights: Iterable[nn.Parameter], recipe:
 
 
 def _muon(model: nn.Module, recipe: Optimization) -> torch.optim.Optimizer:
-    """Build Muon (Jordan et al. 2024) with momentum `beta1` for the matrices of the blocks, AdamW for all else. Updates
-    of matrices are scaled to AdamW's root mean square (Liu et al. 2025, arXiv 2502.16982), so that both share learning
-    rate and decay.
+    """Build Muon with momentum `beta1` for the matrices of the blocks, AdamW for all else. Updates of matrices have
+    about the root mean square of AdamW's, so that both share learning rate and decay.
     """
-    matrices: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
+    fused, matrices, others = fused_rows(model), dict[Tensor, FusedRows](), list[nn.Parameter]()
     for name, weight in model.named_parameters():
-        (matrices if weight.ndim == 2 and BLOCKS in name.split(".") else others).append(weight)
+        if weight.ndim == 2 and BLOCKS in name.split("."):
+            matrices[weight] = fused.get(weight, FusedRows())
+        else:
+            others.append(weight)
     if not matrices:
         raise ValueError("optimizer 'muon' updates the matrices of encoder blocks, and this model has none: use adamw")
-    muon = torch.optim.Muon(
-        matrices,
-        lr=recipe.peak_learning_rate,
-        weight_decay=recipe.weight_decay,
-        momentum=recipe.beta1,
-        adjust_lr_fn="match_rms_adamw",
-    )
+    muon = Muon(matrices, lr=recipe.peak_learning_rate, weight_decay=recipe.weight_decay, momentum=recipe.beta1)
     return JoinedOptimizers([muon, _adam(torch.optim.AdamW, others, recipe)])
 
 

@@ -14,7 +14,12 @@ from tests.support.tree_copy import REPOSITORY
 
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 MOST_LINES = 60
-TRAINED = {"babylm_masking": ("mask15", "mask30to15"), "cramming": ("crammed",), "modernbert": ("BERT", "B7")}
+TRAINED = {
+    "babylm_masking": ("mask15", "mask30to15"),
+    "cramming": ("crammed",),
+    "modernbert": ("BERT", "B7"),
+    "muon": ("muon",),
+}
 
 
 def test_every_example_is_trained_here() -> None:

@@ -99,12 +99,16 @@ def pretraining_batches(slots: int = SLOTS) -> list[Batch]:
     return own_batches(documents, round(rows / documents.padded_fill), GPU)
 
 
-def pretrain(layers: int = 28, slots: int = SLOTS, fault: str | None = None, **changes: Any) -> Pass:
+def pretrain(
+    layers: int = 28, slots: int = SLOTS, fault: str | None = None, optimizer: str = "adamw", **changes: Any
+) -> Pass:
     """The second step of the engine, which has its optimizer's state, with one micro-batch. `fault` is one of
     `tests.gpu_dry.faults.FAULTS`, in whose presence the step is made."""
     from tests.gpu_dry.faults import FAULTS
 
     recipe, measured = neobert_recipe("bf16", layers=layers, **changes), Pass()
+    optimization = recipe.optimization.model_copy(update={"optimizer": optimizer})
+    recipe = recipe.model_copy(update={"optimization": optimization})
     with pretended_cuda() as gpu, FAULTS[fault]() if fault else nullcontext():
         engine = fresh_engine(recipe)
         with gpu.counted() as measured.feeding:

@@ -54,6 +54,15 @@ def test_the_model_of_memory_is_right(steps: dict[str, Pass], form: str) -> None
     assert steps[form].reckoned_bytes == pytest.approx(steps[form].work.peak_bytes, rel=MEMORY_SHARE)
 
 
+@pytest.mark.parametrize("layers", [2, 4])
+def test_muon_waits_for_nothing_and_iterates_all_blocks_at_once(pretend: Pretend, layers: int) -> None:
+    """Two shapes of five iterations with three products each."""
+    step: Pass = pretend(passes.pretrain, optimizer="muon", **{**SMALL, "layers": layers})
+    assert step.feeding.waits == step.work.waits == step.work.pageable == []
+    assert set(dtypes(step.work)) == {"bfloat16"}
+    assert step.work.launches["bmm"] == 2 * 5 and step.work.launches["baddbmm"] == 2 * 5 * 2
+
+
 def test_launches_bytes_and_memory_are_those_of_before(steps: dict[str, Pass], golden: GoldenFiles) -> None:
     golden.compare_entries("gpu_steps.json", {name: figures(step.work) for name, step in steps.items()})
 

@@ -49,7 +49,7 @@ from tests.support.tiny_runs import (
     write_tiny_run,
 )
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "losses.json"
+GOLDEN = Path(__file__).parents[1] / "golden"
 OF_TIME = ("seconds", "per_second")
 """How the keys of a line end that differ from attempt to attempt."""
 
@@ -102,16 +102,19 @@ def test_a_run_leaves_a_record_a_curve_and_its_milestones(undisturbed: Trainable
     assert kept == [f"step-{step:08d}" for step in (0, 6, 12, 18, 20, 24)]
 
 
-def test_losses_are_the_golden_ones(undisturbed: Trainable, write_golden: bool) -> None:
+def compare_with_golden(losses: list[float], file: str, *, write: bool) -> None:
     """Whoever changes what a mechanism computes raises its numerics version and writes these losses anew."""
-    root, run = undisturbed
-    losses = [line["loss"] for line in metrics(root, run) if "loss" in line]
     versions = {**NUMERICS, "synthetic": synthetic.VERSION}
-    if write_golden:
-        GOLDEN.write_text(json.dumps({"versions": versions, "losses": losses}, indent=1) + "\n")
-    golden = json.loads(GOLDEN.read_text())
+    if write:
+        (GOLDEN / file).write_text(json.dumps({"versions": versions, "losses": losses}, indent=1) + "\n")
+    golden = json.loads((GOLDEN / file).read_text())
     assert golden["versions"] == versions, "versions changed: write the losses anew with --write-golden"
     assert losses == pytest.approx(golden["losses"], rel=1e-4)
+
+
+def test_losses_are_the_golden_ones(undisturbed: Trainable, write_golden: bool) -> None:
+    root, run = undisturbed
+    compare_with_golden(curve(root, run), "losses.json", write=write_golden)
 
 
 def test_the_loss_is_measured_on_all_corpora_where_that_is_wanted(undisturbed: Trainable, tmp_path: Path) -> None:
@@ -248,7 +251,9 @@ def test_kill_9_during_a_save_changes_nothing(undisturbed: Trainable, prepared: 
     assert_equal_runs(undisturbed[0], root, run)
 
 
-def test_a_killed_run_under_another_optimizer_changes_nothing(undisturbed: Trainable, tmp_path: Path) -> None:
+def test_a_killed_run_under_another_optimizer_changes_nothing(
+    undisturbed: Trainable, tmp_path: Path, write_golden: bool
+) -> None:
     """Muon keeps one moment of matrices and two of all else."""
     optimization = tiny_recipe().optimization.model_copy(update={"optimizer": "muon"})
     run = tiny_run(optimization=optimization)
@@ -261,6 +266,7 @@ def test_a_killed_run_under_another_optimizer_changes_nothing(undisturbed: Train
     assert_equal_runs(roots[0], roots[1], run)
     losses = curve(roots[0], run)
     assert losses[-1] < losses[0] and losses != curve(undisturbed[0], undisturbed[1])
+    compare_with_golden(losses, "losses_muon.json", write=write_golden)
 
 
 @pytest.mark.drill
