@@ -1,6 +1,7 @@
 """Curves of pre-training from metrics.jsonl, thinned for small charts."""
 
 import math
+import os
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,25 +11,32 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from neobert.files import whole_lines
+from neobert.errors import DamagedFile
+from neobert.files import require_digest, whole_lines
 from neobert.runs.layout import Layout
+from reports.folder import RunsFolder
 
 PIECES = 80
 READ = ("step", "loss", "real_tokens", "seconds", "heldout_loss")
 """Fields that are read from a line; other fields are ignored."""
 BY_CORPUS = "heldout_losses"
 
+UNUSABLE = (DamagedFile, OSError, ValueError, TypeError, AttributeError, KeyError)
+"""Exceptions raised on reading a curve that is damaged, or that is of another run."""
+
 Line = dict[str, Any]
 Points = tuple[tuple[float, float], ...]
 
 
 class Stage(NamedTuple):
-    """A finished stage of pre-training: its index, the run that it continues, and its steps."""
+    """A finished stage of pre-training: its index, the run that it continues, its steps, and the SHA-256 of its curve
+    (None in older records)."""
 
     id: str
     number: int
     previous: str | None
     steps: int
+    curve_sha256: str | None
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ class Curves:
     of which few are drawn. `problems` has a sentence for each unusable file."""
 
     def __init__(self, root: Path, runs: pd.DataFrame) -> None:
-        self._layout, self._stages = Layout(root), stages_of(runs)
+        self._layout, self._folder, self._stages = Layout(root), RunsFolder(root), stages_of(runs)
         self._heldout: dict[str, Mapping[str, Points]] = {}
         self.problems: list[str] = []
 
@@ -77,27 +85,43 @@ class Curves:
         lines: list[Line] = []
         offset = 0
         for stage in stages_up_to(run, self._stages):
-            own = self._read(stage.id)
+            own = self._read(stage)
             if not own:
                 return []
             lines += [{**line, "step": line["step"] + offset} for line in own] if offset else own
             offset += stage.steps
         return lines
 
-    def _read(self, run: str) -> list[Line]:
-        path = self._layout.pretraining(run) / "metrics.jsonl"
+    def _read(self, stage: Stage) -> list[Line]:
+        path = self._layout.pretraining(stage.id) / "metrics.jsonl"
         try:
-            return [_checked(line) for line in whole_lines(path)]
-        except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-            problem = f"the curve of {path.relative_to(self._layout.root)} is left out: {error}"
+            if reason := self._folder.why_not(path):
+                raise DamagedFile(reason)
+            return [_checked(line) for line in read_curve(path, stage.curve_sha256)]
+        except UNUSABLE as error:
+            reason = str(error).replace(f"{self._layout.root}{os.sep}", "")
+            problem = f"the curve of {path.relative_to(self._layout.root)} is left out: {reason}"
             self.problems += [] if problem in self.problems else [problem]
             return []
+
+
+def read_curve(path: Path, sha256: str | None) -> list[Line]:
+    """Return the lines of a metrics.jsonl; none if there is no file. `sha256` is that in the record of its run.
+
+    Raises:
+        DamagedFile: the file is missing or differs from what the record says.
+        ValueError: a line is damaged.
+    """
+    if sha256 is not None:
+        require_digest(path, sha256)
+    return whole_lines(path)
 
 
 def stages_of(runs: pd.DataFrame) -> dict[str, Stage]:
     """Return the finished stages by id."""
     steps = [weights.stages[-1].steps for weights in runs.weights]
-    return {stage[0]: Stage(*stage) for stage in zip(runs.id, runs.stage, runs.previous, steps, strict=True)}
+    facts = zip(runs.id, runs.stage, runs.previous, steps, runs.curve_sha256, strict=True)
+    return {stage[0]: Stage(*stage) for stage in facts}
 
 
 def stages_up_to(run: str, stages: Mapping[str, Stage]) -> list[Stage]:

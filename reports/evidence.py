@@ -5,7 +5,7 @@ Missing facts are None, or NaN in numeric columns. Every record becomes a row or
 
 import json
 import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,23 +22,23 @@ from pydantic import (
     NonNegativeInt,
     PositiveInt,
     ValidationError,
-    field_validator,
     model_validator,
 )
 from pydantic_core import ErrorDetails
 
-from ablations.ladders import current
 from ablations.rates import PILOT_SEEDS
-from ablations.scales import Scale, Vocabulary, known_scales, trained_vocabulary_size
-from neobert.errors import DamagedFile, MissingData, did_you_mean, name_first
+from ablations.scales import Scale, Vocabulary, trained_vocabulary_size
+from neobert.errors import DamagedFile, MissingData, name_first
 from neobert.files import read_json
 from neobert.glue.tasks import decisive_score, task_named
 from neobert.recipe import FineTuning, Point, Pretraining, Value
 from neobert.runs import records
-from neobert.runs.records import read_record, record_paths
-from neobert.runs.run_file import RunFile, read_run_file
+from neobert.runs.records import RECORDS, read_record
+from neobert.runs.run_file import EXECUTION, RunFile, read_run_file
 from neobert.runs.specifications import GlueStudy, PretrainingRun, mechanisms_of
+from reports.folder import RunsFolder
 from reports.forecasts.sealed import Forecast, read_forecasts
+from reports.labels import Labels, OthersRecords
 
 ValueType = TypeVar("ValueType", bound=Value)
 Facts = dict[str, Any]
@@ -62,8 +62,9 @@ class Evidence:
     """All readable records below a folder of runs.
 
     `runs` are finished stages of pre-training: `weights` is the recipe up to the stage without the seed, `recipe` the
-    same as JSON, `origins` identifies the bytes of corpus and tokenizer, `previous` is the preceding stage. `heldout`
-    has one row per run, corpus and context of a held-out loss; `context` is None for the run's own context.
+    same as JSON, `origins` identifies the bytes of corpus and tokenizer, `previous` is the preceding stage,
+    `curve_sha256` identifies the bytes of metrics.jsonl (None in older records). `heldout` has one row per run, corpus
+    and context of a held-out loss; `context` is None for the run's own context.
 
     `trials` are fine-tuning runs at one grid point. `score` is 0..1. `state` is the record's state, "undefined" for a
     done trial whose metric has no value, or "failed" for one with an error and no record. `decisive` is the score that
@@ -137,25 +138,28 @@ def weights_up_to(pretraining: Pretraining, stage: int) -> Pretraining:
 
 
 def read_evidence(root: Path) -> Evidence:
-    """Read the records below a folder of runs, each file once.
+    """Read the records below a folder of runs, each file once. `RunsFolder` says which files are left out.
 
     Raises:
-        MissingData: the folder does not exist or has no usable record.
+        MissingData: the folder does not exist, has no usable record, or its list of digests was changed.
     """
     if not root.is_dir():
         raise MissingData(f"there is no folder of runs at {root}: run python ablations/run.py first or give --runs")
     problems: list[str] = []
-    others = _OthersRecords()
-    rows, files = _read_rows(root, problems, others)
+    folder, others = RunsFolder(root), OthersRecords()
+    rows, files = _read_rows(folder, problems, others)
     if not any(rows.values()):
+        problems += folder.problems
         if told := others.sentences():
             raise MissingData(f"{root} holds no record of this ladder, but {'; '.join(told)}")
         found = f"only {len(problems)} unusable one(s), the first: {sorted(problems)[0]}" if problems else "none"
         raise MissingData(f"{root} holds no finished record ({found}): run python ablations/run.py first")
-    run_files = _read_studies(root, problems)
-    problems += _unfinished_runs(root)
-    forecasts = tuple(read_forecasts(root, problems))
-    rows["glue"] += _failed_trials(root, run_files, {row["id"] for row in rows["glue"]})
+    run_files = _read_studies(folder, problems)
+    problems += _unfinished_runs(folder)
+    forecasts = tuple(read_forecasts(folder, problems))
+    rows["glue"] += _failed_trials(folder, run_files, {row["id"] for row in rows["glue"]})
+    failed_pilots = make_frame(_failed_pilots(folder, problems), FAILED_PILOTS)
+    problems += [*folder.problems, *folder.missing()]
     frames = {
         kind: make_frame(sorted(rows[kind], key=lambda row: row["id"]), reader.columns())
         for kind, reader in READERS.items()
@@ -170,7 +174,7 @@ def read_evidence(root: Path) -> Evidence:
     return Evidence(
         runs=runs[~is_pilot],
         pilots=runs[is_pilot],
-        failed_pilots=make_frame(_failed_pilots(root, problems), FAILED_PILOTS),
+        failed_pilots=failed_pilots,
         heldout=make_frame(_heldout_rows(rows["pretraining"]), HELDOUT),
         trials=measured["glue"],
         embeddings=measured["mteb"],
@@ -185,41 +189,36 @@ def read_evidence(root: Path) -> Evidence:
 
 
 def _read_rows(
-    root: Path, problems: list[str], others: "_OthersRecords"
+    folder: RunsFolder, problems: list[str], others: OthersRecords
 ) -> tuple[dict[str, list[Facts]], dict[str, str]]:
-    """Return the facts of every record by kind, and the record files by id. Of several files with one id, the first in
-    the order of their content is used, so the order of files does not matter."""
-    paths: dict[tuple[str, str], Path] = {}
-    found: dict[tuple[str, str], Facts | str] = {}
-    for path in record_paths(root):
+    """Return the facts of every record by kind, and the record files by id."""
+    rows: dict[str, list[Facts]] = defaultdict(list)
+    files: dict[str, str] = {}
+    for path in folder.files(*RECORDS):
         try:
             record = read_record(path)
         except (DamagedFile, OSError) as error:
             problems.append(str(error))
             continue
-        name = str(record["kind"]), str(record["id"])
-        if name in paths:
-            first = read_record(paths[name])
-            what = "the same" if record == first else "another content"
-            problems.append(f"a second file holds {name[0]} record {name[1]} with {what}: it is counted once")
-            if json.dumps(record, sort_keys=True) >= json.dumps(first, sort_keys=True):
-                continue
-        paths[name] = path
-        if name[0] in READERS and not others.leaves_out(record.get("labels"), named=name[0] in BY_LABEL):
-            found[name] = _read_facts(record)
-    problems += others.sentences()
-    rows: dict[str, list[Facts]] = defaultdict(list)
-    for (kind, _), facts in found.items():
+        kind, name = str(record["kind"]), path.relative_to(folder.root).as_posix()
+        if kind not in READERS or others.leaves_out(record.get("labels"), named=kind in BY_LABEL):
+            continue
+        facts = _read_facts(record, name)
         if isinstance(facts, str):
             problems.append(facts)
         else:
             rows[kind].append(facts)
-    return rows, {record_id: path.relative_to(root).as_posix() for (_, record_id), path in paths.items()}
+            files[facts["id"]] = name
+    problems += others.sentences()
+    return rows, files
 
 
-def _read_facts(record: dict[str, Any]) -> Facts | str:
-    """Return the facts of a record, or the reason why it is left out."""
+def _read_facts(record: dict[str, Any], name: str) -> Facts | str:
+    """Return the facts of the record in a file, or the reason why it is left out."""
     try:
+        place = PLACES[record["kind"]].format_map(record)
+        if place != name:
+            raise ValueError(f"it is at {name} and not at {place}, so it was copied or changed")
         return READERS[record["kind"]].read(record).by_column()
     except UNREADABLE as error:
         reason = str(error)
@@ -239,49 +238,6 @@ def _name_error(error: ErrorDetails) -> str:
 def _at(*path: str, default: Any = ...) -> Any:
     """Return a field that is nested in the record."""
     return Field(default, validation_alias=AliasPath(*path))
-
-
-class _Labels(Value):
-    model_config = ConfigDict(extra="ignore")
-
-    scale: Scale
-    data: str
-    variants: tuple[str, ...] = ()
-    unavailable_tasks: dict[str, str] = Field({})
-    model: str | None = None
-    ladder: str = ""
-
-    @field_validator("scale")
-    @classmethod
-    def _is_known(cls, scale: Scale) -> Scale:
-        if scale not in known_scales():
-            raise ValueError(f"there is no such scale: {did_you_mean(scale, known_scales())}")
-        return scale
-
-
-def why_of_another(ladder: str) -> str:
-    """Describe records that were planned on another ladder than the one in use."""
-    if ladder:
-        return f"of the ladder {ladder}: a report with --ladder and that file shows them"
-    return "of the paper's ladder: a report without --ladder shows them"
-
-
-class _OthersRecords(Counter[str]):
-    """Number of records left out per other ladder: those that could be mistaken for records of the ladder in use."""
-
-    def leaves_out(self, labels: Any, *, named: bool) -> bool:
-        """Return whether a record is left out because of its labels, and count it if so. Records matched by recipe may
-        belong to another ladder if their scale is known; records matched by label (`named`) may not."""
-        theirs = str(labels.get("ladder", "")) if isinstance(labels, dict) else ""
-        if not isinstance(labels, dict) or theirs == current().name:
-            return False
-        is_other = named or bool(labels.get("model")) or labels.get("scale") not in known_scales()
-        self[theirs] += is_other
-        return is_other
-
-    def sentences(self) -> list[str]:
-        """Return one sentence per ladder."""
-        return [f"{count} record(s) {why_of_another(name)}" for name, count in sorted(self.items()) if count]
 
 
 class _Facts(Value):
@@ -310,6 +266,7 @@ class _Facts(Value):
     tokens: NonNegativeFloat | None = None
     real_tokens: NonNegativeFloat | None = None
     flops: NonNegativeFloat | None = None
+    sha256: dict[str, str] = Field({})
 
     @model_validator(mode="before")
     @classmethod
@@ -345,7 +302,7 @@ def _basis(origins: Mapping[str, str | None], numerics: Mapping[str, int], mecha
 
 
 class _Run(_Facts):
-    labels: _Labels
+    labels: Labels
     seed: int
     stage: NonNegativeInt = _at("config", "stage")
     weights: Pretraining = _at("config", "recipe")
@@ -355,6 +312,7 @@ class _Run(_Facts):
     origins: dict[str, str] = _at("config", "origins", default={})
     heldout_loss: dict[str, NonNegativeFloat] = _at("scores", "heldout_loss")
     heldout: tuple[records.HeldoutScore, ...] = _at("scores", "heldout", default=())
+    curve_sha256: str | None = _at("sha256", "metrics", default=None)
 
     @model_validator(mode="after")
     def _derive_weights(self) -> Self:
@@ -378,7 +336,7 @@ Score = Annotated[float, Field(ge=-1, le=1)]
 
 
 class _Trial(_Facts):
-    labels: _Labels
+    labels: Labels
     state: Literal["done", "pruned", "failed", "undefined"]
     seed: int
     task: Annotated[str, AfterValidator(lambda name: task_named(name).name)] = _at("config", "task")
@@ -410,7 +368,7 @@ class _Trial(_Facts):
 
 
 class _Embedding(_Facts):
-    labels: _Labels
+    labels: Labels
     config: records.EmbeddingConfig
     state: Literal["done", "pruned", "failed"]
     seed: int
@@ -426,7 +384,7 @@ class _Embedding(_Facts):
 
 
 class _Perplexity(_Facts):
-    labels: _Labels
+    labels: Labels
     config: records.PerplexityConfig
     scores: records.PerplexityScores
     state: Literal["done"]
@@ -434,7 +392,7 @@ class _Perplexity(_Facts):
 
 
 class _Readout(_Facts):
-    labels: _Labels
+    labels: Labels
     config: records.ReadoutConfig
     state: Literal["done"]
     seed: int
@@ -459,6 +417,17 @@ READERS: Mapping[str, type[_Facts]] = {
     "throughput": _Throughput,
 }
 
+
+PLACES: Mapping[str, str] = {
+    "pretraining": "pretraining/{id}/done.json",
+    "glue": "glue/{config[task]}/{id}.json",
+    "mteb": "mteb/{config[task]}/{id}.json",
+    "pseudo_perplexity": "pseudo_perplexity/{id}.json",
+    "readout": "readouts/{config[readout]}/{id}.json",
+    "throughput": "throughput/{id}.json",
+}
+"""Where a record lies below the folder of runs, by its content. Names of other files are made from ids, so a record
+elsewhere is left out."""
 
 BY_LABEL = frozenset({"mteb", "pseudo_perplexity"})
 """Kinds of records that are shown under the variant names in their labels."""
@@ -488,50 +457,58 @@ def _read_part(part: type[ValueType], text: str) -> tuple[ValueType, str]:
     return value, value.model_dump_json()
 
 
-def _read_studies(root: Path, problems: list[str]) -> list[RunFile]:
+def _read_studies(folder: RunsFolder, problems: list[str]) -> list[RunFile]:
     """Read every study's run.json; unreadable ones are added to `problems`."""
     run_files = []
-    for path in sorted(root.glob("glue/*/studies/*/run.json")):
+    for path in folder.files("glue/*/studies/*/run.json"):
         try:
-            run_file = read_run_file(path.parent)
-            if not _OthersRecords().leaves_out(run_file.labels, named=False):
-                _Labels.read(run_file.labels)
+            run_file = _read_run_file(folder, path.parent)
+            if not OthersRecords().leaves_out(run_file.labels, named=False):
+                Labels.read(run_file.labels)
                 run_files.append(run_file)
-        except (DamagedFile, OSError, *UNREADABLE) as error:
+        except (DamagedFile, MissingData, OSError, *UNREADABLE) as error:
             problems.append(f"the study of {path} is left out: {error}")
     return run_files
 
 
-def _failed_pilots(root: Path, problems: list[str]) -> Iterator[Facts]:
+def _read_run_file(folder: RunsFolder, of_run: Path) -> RunFile:
+    """Read a run file and the newest execution beside it. Raises DamagedFile if one of them may not be read."""
+    for path in (of_run / "run.json", of_run / EXECUTION):
+        if reason := folder.why_not(path):
+            raise DamagedFile(reason)
+    return read_run_file(of_run)
+
+
+def _failed_pilots(folder: RunsFolder, problems: list[str]) -> Iterator[Facts]:
     """Yield the pre-training stages with a pilot seed that have an error and no record."""
-    for path in sorted(root.glob("pretraining/*/error.json")):
+    for path in folder.files("pretraining/*/error.json"):
         if (path.parent / "done.json").exists():
             continue
         try:
-            run_file, error = read_run_file(path.parent), str(read_json(path)["error"])
+            run_file, error = _read_run_file(folder, path.parent), str(read_json(path)["error"])
             run = run_file.pretraining
-            is_other = _OthersRecords().leaves_out(run_file.labels, named=False)
+            is_other = OthersRecords().leaves_out(run_file.labels, named=False)
             if run is not None and run.seed in PILOT_SEEDS and not is_other:
-                labels = _Labels.read(run_file.labels)
+                labels = Labels.read(run_file.labels)
                 weights, recipe = _share_weights(weights_up_to(run.recipe, run.stage))
                 own = {"id": run.id, "seed": run.seed, "weights": weights, "recipe": recipe, "error": error}
                 yield own | {"scale": labels.scale, "data": labels.data}
-        except (DamagedFile, OSError, *UNREADABLE) as reason:
+        except (DamagedFile, MissingData, OSError, *UNREADABLE) as reason:
             problems.append(f"the failure of {path} is left out: {reason}")
 
 
-def _unfinished_runs(root: Path) -> list[str]:
+def _unfinished_runs(folder: RunsFolder) -> list[str]:
     """Return one sentence if any pre-training stages were begun but have no record."""
-    begun = sorted(root.glob("pretraining/*/run.json"))
+    begun = folder.files("pretraining/*/run.json")
     names = [path.parent.name for path in begun if not (path.parent / "done.json").exists()]
     if not names:
         return []
     return [f"{len(names)} stage(s) of pre-training are not finished and not counted: {name_first(names)}"]
 
 
-def _failed_trials(root: Path, run_files: Iterable[RunFile], recorded: set[str]) -> Iterator[Facts]:
+def _failed_trials(folder: RunsFolder, run_files: Iterable[RunFile], recorded: set[str]) -> Iterator[Facts]:
     """Yield trials that have an error and no record, from the studies that planned them."""
-    errors = {(path.parent.parent.name, path.stem) for path in root.glob("glue/*/errors/*.json")}
+    errors = {(path.parent.parent.name, path.stem) for path in folder.files("glue/*/errors/*.json")}
     lost = {(task, trial) for task, trial in errors if trial not in recorded}
     for run_file in run_files:
         study = run_file.study
@@ -552,5 +529,5 @@ def _failed_trials(root: Path, run_files: Iterable[RunFile], recorded: set[str])
                     "start": study.starts_from.study,
                     "fallback": study.starts_from.reason,
                     "processes": 1,
-                    **dict(_Labels.read(run_file.labels)),
+                    **dict(Labels.read(run_file.labels)),
                 }

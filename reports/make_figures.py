@@ -33,8 +33,8 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
         prog="make_figures.py",
         description="Regenerate the figures, the tables and the page OUT/index.html from records. "
         "Every pair of scale and data has a folder of its own, OUT/<scale>-<data>/, and a section of the page.",
-        epilog="Exit codes: 0 done, 1 a file cannot be written, 2 refused configuration, 3 no runs or no record that "
-        "fits, 4 a number that can be compared with the paper's is off (with --compare).",
+        epilog="Exit codes: 0 done, 1 a file cannot be written, 2 refused configuration, 3 no runs, no record that "
+        "fits, or a changed sha256.json, 4 a number that can be compared with the paper's is off (with --compare).",
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     parser.add_argument("--out", type=Path, default=Path("reports/out"), help="where to write (default: reports/out)")

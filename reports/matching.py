@@ -23,7 +23,8 @@ from neobert.glue.selection import best_point
 from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
 from reports.basis import describe_difference, split_by_basis
-from reports.evidence import Evidence, make_frame, select_group, split_repeats, weights_up_to, why_of_another
+from reports.evidence import Evidence, make_frame, select_group, split_repeats, weights_up_to
+from reports.labels import why_of_another
 from reports.rates import find_sweeps, variants_at_rates
 from reports.scores import ABSENCES, POINTS_OF_SCORE, Cell, Estimate, Group, Row, Seeds, point_name
 from reports.tables import frame_of

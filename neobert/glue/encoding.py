@@ -125,13 +125,16 @@ def _labels(task: Task, where: str, labels: Sequence[Any]) -> Array:
 
 
 def save_encoded(path: Path, encoded: EncodedTask) -> None:
-    """Publish an encoded task as one safetensors file, unless another process was faster."""
+    """Publish an encoded task as one safetensors file, unless another process was faster.
+
+    The file's name identifies task, tokenizer and length (`GlueStudy.encoded_task`), and is stored in the file too.
+    """
     arrays = {
         f"{split}/{part}": np.ascontiguousarray(array)
         for split, content in encoded.splits.items()
         for part, array in vars(content).items()
     }
-    header = {"task": encoded.task.name, "sha256": _digest(arrays)}
+    header = {"task": encoded.task.name, "name": path.stem, "sha256": _digest(arrays)}
     publish_once(path, save(arrays, metadata={"encoded_task": json.dumps(header)}))
 
 
@@ -140,10 +143,12 @@ def load_encoded(path: Path) -> EncodedTask:
 
     Raises:
         MissingData: there is no such file.
-        DamagedFile: it is incomplete or does not match its checksum.
+        DamagedFile: it is incomplete, does not match its checksum, or was written under another name.
     """
     if not path.exists():
         raise MissingData(f"{path} is not there: the task is not encoded yet")
+    if not path.is_file():
+        raise DamagedFile(f"{path} is no file: remove it to encode the task again")
     try:
         with safe_open(path, framework="numpy") as file:
             header = json.loads(file.metadata()["encoded_task"])
@@ -153,6 +158,9 @@ def load_encoded(path: Path) -> EncodedTask:
         raise DamagedFile(f"{path} is no encoded task ({error}): remove it to encode the task again") from error
     if _digest(arrays) != sha256:
         raise DamagedFile(f"{path} does not match its checksum: remove it to encode the task again")
+    name, expected = header.get("name", task.name), path.stem if "name" in header else path.stem.partition("-")[0]
+    if name != expected:  # files of early versions contain the task alone
+        raise DamagedFile(f"{path} was written as {name}, so it is another task: remove it to encode the task again")
     splits = {}
     for name in task.splits:
         parts = {part: arrays[f"{name}/{part}"] for part in ("token_ids", "offsets", "labels")}

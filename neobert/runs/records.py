@@ -321,6 +321,10 @@ class ReadoutConfig(Value):
     items: str
 
 
+MOST_UNITS = 10_000_000
+"""A record with more units is refused: a few MB of text could claim many GB of numbers."""
+
+
 class ReadoutScore(Value):
     """Readout on the held-out text of one corpus: `value` is the sum of numerators over the sum of denominators.
 
@@ -331,7 +335,7 @@ class ReadoutScore(Value):
     """
 
     value: float
-    units: PositiveInt
+    units: Annotated[PositiveInt, Field(le=MOST_UNITS)]
     numerators: str
     denominators: str | None
     groups: dict[str, float]
@@ -353,16 +357,20 @@ def pack_numbers(numbers: Any, dtype: str) -> str:
 
 
 def unpack_numbers(text: str, dtype: str, count: int) -> Any:
-    """Return the array that `pack_numbers` packed, (count,). Raises ValueError if the text or its length is wrong."""
+    """Return the array that `pack_numbers` packed, (count,). Raises ValueError if the text or its length is wrong.
+
+    No more than one byte above the expected length is unpacked, so that a short text cannot fill the memory.
+    """
     import numpy as np
 
+    expected, unpacker = count * np.dtype(dtype).itemsize, zlib.decompressobj()
     try:
-        numbers = np.frombuffer(zlib.decompress(base64.b64decode(text, validate=True)), dtype=dtype)
+        content = unpacker.decompress(base64.b64decode(text, validate=True), expected + 1)
     except zlib.error as error:
         raise ValueError(f"no packed numbers: {error}") from error
-    if len(numbers) != count:
-        raise ValueError(f"{len(numbers)} packed numbers, not {count}")
-    return numbers
+    if len(content) != expected or not unpacker.eof:
+        raise ValueError(f"the packed text does not hold {count} numbers")
+    return np.frombuffer(content, dtype=dtype)
 
 
 class ThroughputConfig(Value):

@@ -15,6 +15,7 @@ from neobert.data.rows import PackedRows, StepIterator
 from neobert.data.shards import TokenizedCorpus, all_documents, open_shards
 from neobert.errors import MissingData
 from neobert.evaluation.heldout import HeldoutText, choose_heldout_texts, measure_heldout, token_frequencies
+from neobert.files import sha256_of
 from neobert.identity import plain
 from neobert.model.attention import has_variable_length_kernels
 from neobert.model.build import build_masked_language_model, initialize
@@ -228,7 +229,9 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     """Train the stage from its current step to its end, then publish its record."""
     corpus, *_ = [tokenized_corpus(layout, each, run_file.source, stop) for each in measured_runs(run_file)]
     result = train(layout, run_file, partial(PretrainingTrainer, layout, corpus=corpus), claim, stop)
-    publish_record(part.record, _record(run_file, result, merge_metrics(part.record.parent)))
+    metrics = merge_metrics(part.record.parent)
+    curve = {"sha256": {"metrics": sha256_of(part.record.with_name("metrics.jsonl"))}}
+    publish_record(part.record, _record(run_file, result, metrics) | curve)
 
 
 def _record(run_file: RunFile, result: TrainResult, metrics: list[dict[str, Any]]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ A resample is a number of copies of each example. It depends only on the task an
 are scored on the same resamples. Examples with equal label and prediction form one pattern.
 """
 
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -21,6 +22,7 @@ from neobert.identity import identity
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.specifications import GlueStudy
+from reports.folder import RunsFolder
 from reports.scores import POINTS_OF_SCORE, Row, Seeds
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -36,7 +38,7 @@ class StoredPredictions:
     with the reason if something is missing."""
 
     def __init__(self, root: Path, studies: Mapping[str, GlueStudy]) -> None:
-        self._layout = Layout(root)
+        self._layout, self._folder = Layout(root), RunsFolder(root)
         self._origins: dict[tuple[str, str], set[str]] = defaultdict(set)
         self._studies: dict[tuple[str, str], list[GlueStudy]] = defaultdict(list)
         for study in studies.values():
@@ -58,14 +60,32 @@ class StoredPredictions:
 
     def _resample(self, task: str, trial_id: str, weights: str) -> Array:
         collected = self._layout.resampled(task, trial_id)
-        if collected.is_file():
-            return _stored_arrays(collected, [RESAMPLED])[RESAMPLED]
+        if os.path.lexists(collected):
+            return _checked_scores(self._stored_arrays(collected, [RESAMPLED])[RESAMPLED], collected.name)
         record = self._layout.trial(task, trial_id)
-        predictions = _stored_arrays(record.with_suffix(".npz"), TASKS[task].validation_splits, record)
+        predictions = self._stored_arrays(record.with_suffix(".npz"), TASKS[task].validation_splits, record)
         try:
             return resampled_scores(TASKS[task], predictions, self._labels_of(task, weights))
-        except ValueError as error:
-            raise MissingData(str(error)) from error
+        except (TypeError, ValueError) as error:
+            raise MissingData(f"predictions of {trial_id} do not fit the task: {error}") from error
+
+    def _stored_arrays(self, path: Path, names: Sequence[str], record: Path | None = None) -> Mapping[str, Array]:
+        """Read the named arrays of a file, whose checksum may be in a record.
+
+        Raises:
+            MissingData: the file is missing, cannot be read, or does not match its record.
+        """
+        if reason := self._folder.why_not(path):
+            raise MissingData(reason)
+        try:
+            arrays = read_arrays(path, names)
+            if record is not None:
+                require_digest(path, read_record(record).get("sha256", {}).get("predictions"))
+            return arrays
+        except FileNotFoundError:
+            raise MissingData("predictions are not kept") from None
+        except (DamagedFile, OSError) as error:
+            raise MissingData(str(error).replace(f"{path.parent}/", "")) from error
 
     def _labels_of(self, task: str, weights: str) -> Predictions:
         """Return the true labels of a task's validation splits, from any encoding used by the studies on these weights,
@@ -87,21 +107,12 @@ class StoredPredictions:
         raise MissingData("labels of the examples are not kept")
 
 
-def _stored_arrays(path: Path, names: Sequence[str], record: Path | None = None) -> Mapping[str, Array]:
-    """Read the named arrays of a file, whose checksum may be in a record.
-
-    Raises:
-        MissingData: the file is missing, cannot be read, or does not match its record.
-    """
-    try:
-        arrays = read_arrays(path, names)
-        if record is not None:
-            require_digest(path, read_record(record).get("sha256", {}).get("predictions"))
-        return arrays
-    except FileNotFoundError:
-        raise MissingData("predictions are not kept") from None
-    except (DamagedFile, OSError) as error:
-        raise MissingData(str(error).replace(f"{path.parent}/", "")) from error
+def _checked_scores(scores: Array, name: str) -> Array:
+    """Return the scores of a collected trial on each resample, (DRAWS). Raises MissingData if they cannot be scores."""
+    is_fitting = scores.shape == (DRAWS,) and scores.dtype.kind == "f"
+    if not is_fitting or not np.all((np.abs(scores) <= 1) | np.isnan(scores)):
+        raise MissingData(f"{name} has no {DRAWS} scores from -1 to 1")
+    return scores
 
 
 def resampled_differences(
@@ -144,8 +155,8 @@ def resampled_scores(task: Task, predictions: Predictions, labels: Predictions, 
     for split in task.validation_splits:
         true, own = np.asarray(labels[split]), predictions[split]
         predicted = own.astype(np.float64) if task.is_regression else own.argmax(axis=1)
-        if len(true) != len(predicted):
-            raise ValueError(f"{task.title} {split}: {len(true)} and {len(predicted)} examples do not fit together")
+        if predicted.shape != true.shape:
+            raise ValueError(f"{task.title} {split}: {true.shape} labels and {predicted.shape} predictions")
         patterns, place = np.unique(np.stack([true, predicted], axis=1), axis=0, return_inverse=True)
         weights = _pattern_weights(copies_of_examples(task.name, split, len(true), draws), place.ravel())
         metrics += [weighted_metric(metric, patterns[:, 0], patterns[:, 1], weights) for metric in task.metrics]

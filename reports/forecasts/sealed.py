@@ -17,6 +17,7 @@ from neobert.identity import Neutral, identity
 from neobert.recipe import Value
 from neobert.runs.layout import Layout
 from neobert.runs.records import code_state, publish_sealed, read_sealed
+from reports.folder import RunsFolder
 
 KIND = "forecast"
 Place = tuple[str, str, str, str]
@@ -115,12 +116,14 @@ def name_forecast(facts: dict[str, Any]) -> Forecast:
 def write_forecast(root: Path, forecast: Forecast) -> tuple[Path, bool]:
     """Write a forecast unless its file exists; return the path, and whether the file is new."""
     path = Layout(root).forecast(forecast.id)
-    return path, publish_sealed(path, {"kind": KIND, **forecast.model_dump(mode="json")})
+    is_new = publish_sealed(path, {"kind": KIND, **forecast.model_dump(mode="json")})
+    RunsFolder(root).add_to_list(path)
+    return path, is_new
 
 
-def read_forecasts(root: Path, problems: list[str]) -> Iterator[Forecast]:
+def read_forecasts(folder: RunsFolder, problems: list[str]) -> Iterator[Forecast]:
     """Yield the forecasts of a folder of runs, sorted by name; add a sentence to `problems` for each unusable file."""
-    for path in sorted(root.glob("forecasts/*.json")):
+    for path in folder.files("forecasts/*.json"):
         try:
             content = read_sealed(path)
             if content.get("kind") != KIND:

@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neobert.files import checksummed
 from neobert.runs.layout import Layout
 from reports import collect, make_figures
 from reports.curves import stages_of, stages_up_to
 from reports.evidence import read_evidence
+from reports.folder import DIGESTS
 from reports.page.charts import axis_over
 from reports.tables import Table, csv_text, escape_markdown, frame_of
 from tests.reports.made_up_study import Study, change_record, undrawn_figures
@@ -214,7 +216,8 @@ def spoiled(content: Any, choice: random.Random) -> Any:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_record_makes_a_traceback(tmp_path: Path, seed: int) -> None:
-    """Some files of real records spoiled in one place each: both commands report the others, or that there are none."""
+    """Some files of real records spoiled in one place each, and sealed again, so that what reads them meets the value
+    and not the checksum: both commands report the others, or that there are none."""
     spoil_and_report(tmp_path, seed, files=50)
 
 
@@ -226,11 +229,11 @@ def test_many_spoiled_records_make_no_traceback(tmp_path: Path) -> None:
 
 def spoil_and_report(tmp_path: Path, seed: int, files: int) -> None:
     choice, root = random.Random(seed), tmp_path / f"runs-{seed}"
-    shutil.copytree(RECORDS, root, ignore=shutil.ignore_patterns("*_*.json", "*.md"))
+    shutil.copytree(RECORDS, root, ignore=shutil.ignore_patterns("*_*.json", "*.md", DIGESTS))
     paths = sorted(root.rglob("*.json"))
     for path in choice.sample(paths, files):
-        text = json.dumps(spoiled(json.loads(path.read_text()), choice))
-        path.write_text(text)
+        content = spoiled(json.loads(path.read_text()), choice)
+        path.write_text(json.dumps(checksummed(content) if isinstance(content, dict) else content))
     for name in COMMANDS:
         assert command(name, root, tmp_path / f"{name}-{seed}") in (0, 3), (name, seed)
     for left in (root, *(tmp_path / f"{name}-{seed}" for name in COMMANDS)):

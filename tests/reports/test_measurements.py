@@ -232,7 +232,9 @@ def test_a_copied_record_is_counted_once_and_named(plant: str, study: Study) -> 
     path.with_name("copy.json").write_bytes(path.read_bytes())
     evidence = read_evidence(study.root)
     assert count_measured(evidence) == 1
-    assert len(evidence.problems) == 1 and "with the same: it is counted once" in evidence.problems[0]
+    name = path.relative_to(study.root).as_posix()
+    said = f"record {path.stem} is left out: it is at {Path(name).parent / 'copy.json'} and not at {name}"
+    assert len(evidence.problems) == 1 and said in evidence.problems[0]
 
 
 def test_a_perplexity_outside_its_interval_is_no_record(study: Study) -> None:

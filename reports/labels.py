@@ -1,0 +1,56 @@
+"""Labels of records: names of scale, data, variants and model, and the ladder that a record was planned on."""
+
+from collections import Counter
+from typing import Any
+
+from pydantic import ConfigDict, Field, field_validator
+
+from ablations.ladders import current
+from ablations.scales import Scale, known_scales
+from neobert.errors import did_you_mean
+from neobert.recipe import Value
+
+
+class Labels(Value):
+    """What reports read of a record's labels: names, which decide nothing."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    scale: Scale
+    data: str
+    variants: tuple[str, ...] = ()
+    unavailable_tasks: dict[str, str] = Field({})
+    model: str | None = None
+    ladder: str = ""
+
+    @field_validator("scale")
+    @classmethod
+    def _is_known(cls, scale: Scale) -> Scale:
+        if scale not in known_scales():
+            raise ValueError(f"there is no such scale: {did_you_mean(scale, known_scales())}")
+        return scale
+
+
+def why_of_another(ladder: str) -> str:
+    """Describe records that were planned on another ladder than the one in use."""
+    if ladder:
+        return f"of the ladder {ladder}: a report with --ladder and that file shows them"
+    return "of the paper's ladder: a report without --ladder shows them"
+
+
+class OthersRecords(Counter[str]):
+    """Number of records left out per other ladder: those that could be mistaken for records of the ladder in use."""
+
+    def leaves_out(self, labels: Any, *, named: bool) -> bool:
+        """Return whether a record is left out because of its labels, and count it if so. Records matched by recipe may
+        belong to another ladder if their scale is known; records matched by label (`named`) may not."""
+        theirs = str(labels.get("ladder", "")) if isinstance(labels, dict) else ""
+        if not isinstance(labels, dict) or theirs == current().name:
+            return False
+        is_other = named or bool(labels.get("model")) or labels.get("scale") not in known_scales()
+        self[theirs] += is_other
+        return is_other
+
+    def sentences(self) -> list[str]:
+        """Return one sentence per ladder."""
+        return [f"{count} record(s) {why_of_another(name)}" for name, count in sorted(self.items()) if count]

@@ -1,0 +1,498 @@
+"""A folder of runs from somebody else: no file of the reader's is copied or written, no changed file is published."""
+
+import base64
+import itertools
+import json
+import os
+import random
+import shutil
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from neobert.errors import MissingData
+from neobert.files import json_bytes, line_bytes, sha256_of
+from neobert.runs.layout import Layout
+from reports import collect, folder, make_figures
+from reports.analysis.resampling import DRAWS, RESAMPLED, StoredPredictions
+from reports.curves import Curves
+from reports.evidence import read_evidence
+from reports.folder import DIGESTS, RunsFolder
+from reports.forecasts.sealed import read_forecasts
+from tests.reports.made_up_study import Study, change_record, undrawn_figures
+from tests.reports.measurements import answer, ask
+from tests.reports.predictions import with_predictions
+
+SECRET = "the reader's private key"
+ID = "0123456789ab"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of runs with every kind of file that is collected. Nobody changes it."""
+    study = Study(tmp_path_factory.mktemp("study") / "runs")
+    with_predictions(study, ["M0"], ("cola",))
+    study.metrics("M0")
+    study.search("M0", study.study("M0", "rte"))
+    root = study.root
+    (root / "ladders").mkdir()
+    (root / "ladders" / f"own-{ID}.py").write_text("TITLE = 'x'\n")
+    (root / "models" / "m").mkdir(parents=True)
+    (root / "models" / "m" / "model.json").write_bytes(json_bytes({"name": "bert"}))
+    return root
+
+
+@pytest.fixture
+def runs(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "runs"))
+
+
+@pytest.fixture(scope="module")
+def collected(whole: Path) -> Path:
+    """What is collected of it. Nobody changes it."""
+    out = whole.with_name("collected")
+    assert copy(whole, out) == 0
+    return out
+
+
+@pytest.fixture
+def copied(collected: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(collected, tmp_path / "copied"))
+
+
+def copy(root: Path, out: Path) -> int:
+    return collect.main(["--runs", str(root), "--out", str(out)])
+
+
+def figures(root: Path, out: Path) -> int:
+    with undrawn_figures():
+        return make_figures.main(["--runs", str(root), "--out", str(out)])
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+# Links
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Path:
+    """Private files of the reader, of the kinds that reports read."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / "id_rsa").write_text(SECRET)
+    (folder / "token.json").write_text(json.dumps({"error": SECRET, "token": SECRET}))
+    (folder / "lines.jsonl").write_text(json.dumps({"step": 1, "loss": 1.0, "real_tokens": 1, "secret": SECRET}) + "\n")
+    return folder
+
+
+PLACES = {
+    f"ladders/x-{ID}.py": "id_rsa",
+    "models/x/model.json": "token.json",
+    f"glue/cola/errors/{ID}.json": "token.json",
+    f"glue/cola/{ID}.json": "token.json",
+    f"glue/cola/studies/{ID}/run.json": "token.json",
+    f"glue/cola/studies/{ID}/selection.json": "token.json",
+    f"pretraining/{ID}/done.json": "token.json",
+    f"pretraining/{ID}/error.json": "token.json",
+    f"pretraining/{ID}/metrics.jsonl": "lines.jsonl",
+    f"forecasts/{ID}.json": "token.json",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("of_folder", [False, True], ids=["file", "folder"])
+def test_a_link_to_a_private_file_is_named_and_not_followed(
+    runs: Path, secrets: Path, tmp_path: Path, place: str, of_folder: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link, target = runs / place, secrets / PLACES[place]
+    if of_folder:
+        (secrets / link.name).write_bytes(target.read_bytes())
+        link, target = link.parent, secrets
+        shutil.rmtree(link, ignore_errors=True)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(target)
+    assert copy(runs, tmp_path / "out") == 0
+    assert f"left out: {link.relative_to(runs)} is a link out of the folder: left out\n" in capsys.readouterr().err
+    assert not [name for name, content in contents(tmp_path / "out").items() if SECRET.encode() in content]
+
+
+def test_reports_show_nothing_of_private_files(
+    runs: Path, secrets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place, target in PLACES.items():
+        (runs / place).parent.mkdir(parents=True, exist_ok=True)
+        (runs / place).symlink_to(secrets / target)
+    assert figures(runs, tmp_path / "out") == 0
+    said = capsys.readouterr().err
+    read = [place for place in PLACES if not place.startswith(("ladders", "models")) and "selection" not in place]
+    assert SECRET not in said and all(
+        f"  {place} is a link out of the folder: left out\n" in said for place in read[:-2]
+    )
+    assert not [name for name, content in contents(tmp_path / "out").items() if SECRET.encode() in content]
+
+
+@pytest.mark.parametrize("name", ["resampled", "predictions"])
+def test_scores_behind_a_link_are_not_read(runs: Path, tmp_path: Path, name: str) -> None:
+    evidence = read_evidence(runs)
+    trial = evidence.trials[evidence.trials.task == "cola"].iloc[0]
+    predictions, resampled = runs / "glue" / "cola" / f"{trial.id}.npz", Layout(runs).resampled("cola", trial.id)
+    scores = StoredPredictions(runs, evidence.studies).resampled("cola", trial.id, trial.run)
+    predictions.rename(tmp_path / "private.npz")
+    if name == "resampled":
+        np.savez(tmp_path / "private.npz", **{RESAMPLED: scores})  # type: ignore[arg-type]
+    (resampled if name == "resampled" else predictions).symlink_to(tmp_path / "private.npz")
+    with pytest.raises(MissingData, match="is a link out of the folder"):
+        StoredPredictions(runs, evidence.studies).resampled("cola", trial.id, trial.run)
+
+
+def test_the_folder_of_runs_and_what_is_inside_may_be_links(whole: Path, runs: Path, tmp_path: Path) -> None:
+    (runs / "pretraining").rename(runs / "elsewhere")
+    (runs / "pretraining").symlink_to("elsewhere")
+    (tmp_path / "link").symlink_to(runs)
+    assert copy(tmp_path / "link", tmp_path / "out") == copy(whole, tmp_path / "same") == 0
+    names = set(contents(tmp_path / "out"))
+    assert names - set(contents(tmp_path / "same")) == set() and not read_evidence(tmp_path / "link").problems
+    assert len(read_evidence(tmp_path / "link").runs) == len(read_evidence(whole).runs) > 0
+
+
+def test_what_is_no_regular_file_is_named_and_not_opened(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pipe would be waited for without end."""
+    places = ("glue/cola/x.json", "pretraining/x/metrics.jsonl", "ladders/x.py")
+    for place in places:
+        (runs / place).parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(runs / place)
+    assert copy(runs, tmp_path / "out") == 0
+    said = capsys.readouterr().err
+    assert all(f"left out: {place} is no regular file: left out\n" in said for place in places)
+
+
+def test_a_file_that_is_larger_than_any_record_is_not_read(runs: Path) -> None:
+    with (runs / "glue" / "cola" / "large.json").open("wb") as file:
+        file.truncate(folder.MOST_JSON_BYTES + 1)  # without a block on the disk
+    assert read_evidence(runs).problems == ("glue/cola/large.json has 67 MB, more than any record: left out",)
+
+
+# Writing
+
+
+@pytest.mark.parametrize("name", ["../../../hook/x", "/tmp/hook", "..", "", "f" * 12, 5, None, ["x"]])
+def test_a_record_that_is_named_otherwise_than_its_file_is_left_out(
+    runs: Path, tmp_path: Path, name: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path, *_) = [path for path in sorted(runs.glob("glue/cola/*.json")) if path.with_suffix(".npz").exists()]
+    change_record(path, lambda record: record.update(id=name))
+    before = len(read_evidence(runs).trials)
+    (tmp_path / "out" / "below").mkdir(parents=True)
+    there = set(tmp_path.rglob("*"))
+    assert copy(runs, tmp_path / "out" / "below" / "copy") == 0
+    new = {path for path in tmp_path.rglob("*") if path not in there}
+    assert all(path.is_relative_to(tmp_path / "out" / "below" / "copy") for path in new)
+    assert before == len(list(runs.glob("glue/*/*.json"))) - 1
+    (problem,) = read_evidence(runs).problems
+    assert f"it is at glue/cola/{path.name} and not at glue/cola/{name}.json, so it was copied or changed" in problem
+
+
+@pytest.mark.parametrize("link", ["pretraining", "glue/cola", DIGESTS])
+def test_a_link_in_out_is_not_written_through(
+    runs: Path, tmp_path: Path, link: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "out" / link).parent.mkdir(parents=True)
+    (tmp_path / "out" / link).symlink_to(tmp_path / "precious")
+    assert copy(runs, tmp_path / "out") == (3 if link == DIGESTS else 1)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and ("leads out of" in said or "is a link out of the folder" in said)
+    assert not list((tmp_path / "precious").iterdir())
+
+
+# What was changed since it was collected
+
+
+def test_a_collected_folder_lists_every_file_and_is_read_without_a_finding(collected: Path) -> None:
+    listed = RunsFolder(collected).listed
+    assert listed == {name: sha256_of(collected / name) for name in contents(collected) if name != DIGESTS}
+    assert {Path(name).name.partition(".")[2] for name in listed} >= {"json", "jsonl", "resampled.npz", "py"}
+    assert not read_evidence(collected).problems
+
+
+def test_a_copy_of_an_early_version_is_listed_when_it_is_collected_into(copied: Path, whole: Path) -> None:
+    before = contents(copied)
+    (copied / DIGESTS).unlink()
+    assert copy(whole, copied) == 0 and contents(copied) == before
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_changed_file_is_named_and_left_out(copied: Path, tmp_path: Path, seed: int) -> None:
+    """Also one without a checksum of its own, and one in the place of another."""
+    choice = random.Random(seed)
+    names = sorted(name for name in contents(copied) if name != DIGESTS)
+    before, changed = read_evidence(copied), choice.sample(names, 6)
+    for name in changed:
+        path, content = copied / name, bytearray((copied / name).read_bytes())
+        kind = choice.choice(["flip", "cut", "empty", "other"])
+        if kind == "other":
+            alike = [each for each in names if Path(each).name.partition(".")[2] == path.name.partition(".")[2]]
+            content = bytearray((copied / choice.choice(alike)).read_bytes() + b" ")
+        elif kind == "flip":
+            content[choice.randrange(len(content))] ^= 1 << choice.randrange(8)
+        path.write_bytes(content[: {"cut": len(content) // 2, "empty": 0}.get(kind, len(content))])
+    said = told_of(copied)
+    assert said == {
+        f"{name} is not the file that was collected (its SHA-256 is not that in {DIGESTS})" for name in changed
+    }
+    after = read_evidence(copied)
+    assert len(after.runs) + len(after.trials) == len(before.runs) + len(before.trials) - sum(
+        name.endswith("done.json") or (name.count("/") == 2 and name.startswith("glue/") and name.endswith("json"))
+        for name in changed
+    )
+    assert copy(copied, tmp_path / "again") in (0, 3)
+    assert not set(contents(tmp_path / "again")) & set(changed)
+
+
+def told_of(root: Path) -> set[str]:
+    """The reasons why files are left out, by those who read them."""
+    evidence, found = read_evidence(root), RunsFolder(root)
+    list(found.files(*folder.COLLECTED))
+    curves, stored = Curves(root, evidence.runs), StoredPredictions(root, evidence.studies)
+    reasons = {problem.removesuffix(": left out") for problem in found.problems}
+    for run in evidence.runs.id:
+        curves.of(run)
+    for trial in evidence.trials.itertuples():
+        try:
+            stored.resampled(trial.task, trial.id, trial.run)
+        except MissingData as error:
+            if "SHA-256" in str(error):
+                reasons.add(str(error))
+    reasons |= {problem.partition(" is left out: ")[2] for problem in curves.problems}
+    return reasons | {problem.removesuffix(": left out") for problem in evidence.problems}
+
+
+def test_files_that_are_not_listed_or_not_there_are_named(copied: Path) -> None:
+    first = min(copied.glob("glue/cola/*.json"))
+    first.rename(first.with_name("other.json"))
+    name = first.relative_to(copied)
+    assert read_evidence(copied).problems == (
+        f"1 file(s) listed in {DIGESTS} are not there: {name}",
+        f"glue/cola/other.json is not listed in {DIGESTS} (remove that if the file belongs to the folder): left out",
+    )
+    (copied / DIGESTS).unlink()
+    assert len(read_evidence(copied).problems) == 1, "the name of the record alone"
+
+
+CHANGES: dict[str, Callable[[bytes], bytes]] = {
+    "flip": lambda content: content.replace(b"metrics", b"matrics", 1),
+    "torn": lambda content: content[:50],
+    "list": lambda content: b"[]",
+    "types": lambda content: json_bytes({"files": {"x": 5}}),
+    "empty": lambda content: b"",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("command", [copy, figures])
+def test_a_changed_list_of_digests_is_refused(
+    copied: Path, tmp_path: Path, change: str, command: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = copied / DIGESTS
+    content = CHANGES[change](path.read_bytes())
+    assert content != path.read_bytes()
+    path.write_bytes(content)
+    assert command(copied, tmp_path / "out") == 3
+    said = capsys.readouterr().err
+    assert f"restore {path}, or remove it" in said and said.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_a_forecast_made_in_a_collected_folder_is_listed(copied: Path) -> None:
+    found = RunsFolder(copied)
+    (copied / "forecasts").mkdir()
+    path = copied / "forecasts" / f"{ID}.json"
+    path.write_text("{}")
+    found.add_to_list(path)
+    problems: list[str] = []
+    assert not list(read_forecasts(RunsFolder(copied), problems)) and "has no schema version" in problems[0]
+    assert not RunsFolder(copied).why_not(path)
+
+
+# Scores on resamples
+
+
+STRANGE: dict[str, Any] = {
+    "few": np.zeros(5),
+    "flat": np.zeros(()),
+    "two axes": np.zeros((DRAWS, 2)),
+    "whole numbers": np.zeros(DRAWS, np.int64),
+    "text": np.full(DRAWS, "0.5"),
+    "complex": np.zeros(DRAWS, np.complex128),
+    "dates": np.zeros(DRAWS, "datetime64[s]"),
+    "none": np.zeros(0),
+    "too high": np.full(DRAWS, 1.5),
+    "infinite": np.full(DRAWS, -np.inf),
+}
+
+
+def test_resamples_that_cannot_be_scores_are_refused(
+    copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (copied / DIGESTS).unlink()
+    evidence = read_evidence(copied)
+    trials = list(evidence.trials[evidence.trials.task == "cola"].itertuples())
+    for trial, strange in zip(itertools.cycle(trials), STRANGE.values(), strict=False):
+        np.savez(Layout(copied).resampled("cola", trial.id), **{RESAMPLED: strange})
+        with pytest.raises(MissingData, match=f"{trial.id}.resampled.npz has no 1000 scores from -1 to 1"):
+            StoredPredictions(copied, evidence.studies).resampled("cola", trial.id, trial.run)
+    assert figures(copied, tmp_path / "figures") == 0 and copy(copied, tmp_path / "out") == 0
+    assert capsys.readouterr().err.count("left out: the scores on resamples of cola trial") == len(trials)
+
+
+def test_a_resample_without_a_score_stays(copied: Path) -> None:
+    (copied / DIGESTS).unlink()
+    evidence = read_evidence(copied)
+    trial = evidence.trials[evidence.trials.task == "cola"].iloc[0]
+    np.savez(Layout(copied).resampled("cola", trial.id), **{RESAMPLED: np.full(DRAWS, np.nan)})
+    assert np.isnan(StoredPredictions(copied, evidence.studies).resampled("cola", trial.id, trial.run)).all()
+
+
+@pytest.mark.parametrize("strange", ["text", "flat", "two axes"])
+def test_predictions_that_do_not_fit_the_task_are_refused(runs: Path, strange: str) -> None:
+    evidence = read_evidence(runs)
+    trial = evidence.trials[evidence.trials.task == "cola"].iloc[0]
+    np.savez(runs / "glue" / "cola" / f"{trial.id}.npz", validation=STRANGE[strange])
+    with pytest.raises(MissingData, match="do not fit the task"):
+        StoredPredictions(runs, evidence.studies).resampled("cola", trial.id, trial.run)
+
+
+# Curves
+
+
+@pytest.fixture
+def bound(tmp_path: Path) -> Study:
+    """Two runs whose records name their curves."""
+    study = Study(tmp_path / "bound")
+    for name in ("M0", "M1"):
+        study.pretrain(name)
+        study.metrics(name)
+        path = curve_of(study, name)
+        digest = {"sha256": {"metrics": sha256_of(path)}}
+        change_record(path.with_name("done.json"), lambda record, digest=digest: record.update(digest))  # type: ignore[misc]
+    return study
+
+
+def curve_of(study: Study, name: str) -> Path:
+    return Layout(study.root).pretraining(study.runs(name)[0].id) / "metrics.jsonl"
+
+
+@pytest.mark.parametrize("damage", ["other", "empty", "gone", "line"])
+def test_the_curve_of_a_finished_run_is_the_one_that_its_record_names(
+    bound: Study, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, run = curve_of(bound, "M0"), bound.runs("M0")[0].id
+    whole = Curves(bound.root, read_evidence(bound.root).runs)
+    assert whole.of(run) is not None and not whole.problems
+    if damage == "other":
+        path.write_bytes(curve_of(bound, "M1").read_bytes())
+    elif damage == "line":
+        path.write_bytes(path.read_bytes() + line_bytes({"step": 1, "loss": 9.0, "real_tokens": 5}))
+    else:
+        path.unlink() if damage == "gone" else path.write_bytes(b"")
+    curves = Curves(bound.root, read_evidence(bound.root).runs)
+    reason = "is not there" if damage == "gone" else "does not match the checksum in its record"
+    name = f"pretraining/{run}/metrics.jsonl"
+    assert curves.of(run) is None and curves.problems == [f"the curve of {name} is left out: {name} {reason}"]
+    assert copy(bound.root, tmp_path / "copy") == 0
+    assert f"left out: the curve of {path}: {path} {reason}\n" in capsys.readouterr().err
+    assert not (tmp_path / "copy" / name).exists()
+
+
+def test_the_record_of_a_copy_names_the_thinned_curve(bound: Study, tmp_path: Path) -> None:
+    run, out = bound.runs("M0")[0].id, tmp_path / "copy"
+    bound.metrics("M0", lines=500)
+    path = curve_of(bound, "M0")
+    change_record(path.with_name("done.json"), lambda record: record["sha256"].update(metrics=sha256_of(path)))
+    assert copy(bound.root, out) == 0
+    assert sha256_of(Layout(out).pretraining(run) / "metrics.jsonl") != sha256_of(path)
+    (out / DIGESTS).unlink()
+    curves = Curves(out, read_evidence(out).runs)
+    assert curves.of(run) is not None and not curves.problems
+
+
+# Packed numbers
+
+
+def test_a_short_text_that_unpacks_to_much_fills_no_memory(tmp_path: Path) -> None:
+    study, packer, zeros = Study(tmp_path / "runs"), zlib.compressobj(), bytes(2**20)
+    study.pretrain("M0")
+    bomb = base64.b64encode(b"".join(packer.compress(zeros) for _ in range(64)) + packer.flush()).decode()
+    score = answer(np.ones(3, np.float32)).model_dump() | {"numerators": bomb}
+    ask(study, "M0", 0, "words", answer(np.ones(3, np.float32)))
+    (path,) = study.root.glob("readouts/words/*.json")
+    for units, reason in ((3, "does not hold 3 numbers"), (2**26, "less than or equal to 10000000")):
+        change_record(path, lambda record, units=units: record["scores"].update(web=score | {"units": units}))  # type: ignore[misc]
+        assert path.stat().st_size < 2**20
+        tracemalloc.start()
+        evidence = read_evidence(study.root)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert evidence.readouts.empty and reason in evidence.problems[0]
+        assert peak < 2**24, "a quarter of what the text unpacks to"
+
+
+# Privacy
+
+
+def test_no_path_of_the_machine_is_in_errors_models_and_ladders(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "somebody"
+    monkeypatch.setenv("HOME", str(home))
+    model = str(home / "my models" / "bert")
+    (runs / "models" / "m" / "model.json").write_bytes(
+        json_bytes({"folder": model, "name": "org/bert", "at": str(home)})
+    )
+    errors = {
+        "known": f"OSError: no space left: {runs}/data/x, {runs.resolve()}/y and {model}",
+        "other machine": "DamagedFile: /scratch/alice/study/runs/pretraining/x is torn, see https://h.org/a/b or 1/2",
+        "home": f"cannot write {home}/tmp/file, 'sqlite:///{home}/db/file'",
+    }
+    for number, text in enumerate(errors.values()):
+        path = runs / "pretraining" / f"{number:012x}" / "error.json"
+        path.parent.mkdir()
+        path.write_bytes(json_bytes({"error": text, "traceback": model}))
+    (runs / "glue" / "cola" / "errors").mkdir(exist_ok=True)
+    (runs / "glue" / "cola" / "errors" / f"{ID}.json").write_bytes(json_bytes({"error": errors["known"]}))
+    (runs / "ladders" / f"own-{ID}.py").write_text(f"PUBLISHED = {model!r}\nHALF = 1 /2/ 3\nHOME = {str(home)!r}\n")
+    assert copy(runs, tmp_path / "out") == 0
+    copied = contents(tmp_path / "out")
+    for word in ("somebody", "alice", "scratch", "my models", str(tmp_path)):
+        assert not [name for name, content in copied.items() if word.encode() in content], word
+    said = [json.loads(copied[f"pretraining/{number:012x}/error.json"])["error"] for number in range(3)]
+    assert said == [
+        "OSError: no space left: runs/data/x, runs/y and bert",
+        "DamagedFile: x is torn, see https://h.org/a/b or 1/2",
+        "cannot write file, 'sqlite://file'",
+    ]
+    assert json.loads(copied["models/m/model.json"]) == {"folder": "bert", "name": "org/bert", "at": "~"}
+    (ladder,) = [name for name in copied if name.startswith("ladders/")]
+    assert copied[ladder].decode() == "PUBLISHED = 'bert'\nHALF = 1 /2/ 3\nHOME = '~'\n"
+    assert ladder == f"ladders/own-{sha256_of(tmp_path / 'out' / ladder)[:12]}.py"
+
+
+def test_packed_numbers_that_look_like_a_path_are_copied(tmp_path: Path) -> None:
+    study = Study(tmp_path / "runs")
+    study.pretrain("M0")
+    numbers = np.random.default_rng(0).normal(size=4000).astype(np.float32)
+    ask(study, "M0", 0, "words", answer(numbers))
+    (path,) = study.root.glob("readouts/words/*.json")
+    assert "+/" in path.read_text()
+    assert copy(study.root, tmp_path / "out") == 0
+    assert not read_evidence(tmp_path / "out").problems
+    ours, theirs = (read_evidence(root).readouts.answer[0] for root in (study.root, tmp_path / "out"))
+    assert ours.numerators == theirs.numerators
