@@ -41,6 +41,8 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     add_ladder_flag(parser)
+    declared = "store this declared study with the copy, for records that were made without it"
+    parser.add_argument("--declaration", type=Path, metavar="FILE", help=declared)
     parser.add_argument("--out", type=Path, required=True, help="folder to copy to")
     parser.add_argument("--json", action="store_true", help="print what was copied as JSON")
     return parser.parse_args(given)
@@ -55,8 +57,9 @@ class Collection:
 
     def files(self) -> Iterator[File]:
         """Yield the path of each file relative to the copy, and its content."""
-        ladders = ((path, path.read_bytes()) for path in sorted(self._layout.root.glob("ladders/*.py")))
-        for path, content in (*self._documents(), *self._curves(), *self._resamples(), *ladders):
+        planned = ("ladders/*.py", "declarations/*.json")
+        kept = [(path, path.read_bytes()) for each in planned for path in sorted(self._layout.root.glob(each))]
+        for path, content in (*self._documents(), *self._curves(), *self._resamples(), *kept):
             yield path.relative_to(self._layout.root), content
 
     def _documents(self) -> Iterator[File]:
@@ -163,8 +166,10 @@ def _collect(arguments: argparse.Namespace) -> int:
         ValueError: the copy would be inside the original or vice versa, or `--out` is a file.
         MissingData: there is no record.
     """
+    from ablations.declarations import keep, read_declaration
     from reports.evidence import read_evidence
 
+    declaration = None if arguments.declaration is None else read_declaration(arguments.declaration)
     root, out = arguments.runs, arguments.out
     refuse_no_folder("--out", out)
     if root.resolve() in [out.resolve(), *out.resolve().parents] or out.resolve() in root.resolve().parents:
@@ -174,6 +179,8 @@ def _collect(arguments: argparse.Namespace) -> int:
     for name, content in collection.files():
         replace_file(out / name, content)
         files, size = files + 1, size + len(content)
+    if declaration is not None:
+        keep(declaration, out)
     for problem in collection.problems:
         print(f"left out: {problem}", file=sys.stderr)
     if arguments.json:

@@ -250,6 +250,7 @@ class _Labels(Value):
     unavailable_tasks: dict[str, str] = Field({})
     model: str | None = None
     ladder: str = ""
+    declaration_id: str = ""
 
     @field_validator("scale")
     @classmethod
@@ -304,6 +305,8 @@ class _Facts(Value):
     basis: str = ""
     data_id: str | None = None
     processes: PositiveInt = 1
+    started_at: str | None = None
+    finished_at: str | None = None
     seconds: NonNegativeFloat | None = None
     hours: float | None = None
     gpu_hours: NonNegativeFloat | None = None
@@ -347,6 +350,7 @@ def _basis(origins: Mapping[str, str | None], numerics: Mapping[str, int], mecha
 class _Run(_Facts):
     labels: _Labels
     seed: int
+    compiled: bool | None = None
     stage: NonNegativeInt = _at("config", "stage")
     weights: Pretraining = _at("config", "recipe")
     recipe: str = ""
