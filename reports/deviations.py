@@ -236,6 +236,7 @@ def deviations_table(declaration: Declaration, deviations: Sequence[Deviation], 
             f"The declaration {declaration.id} is compared with the records. What leaves no record, such as commands "
             "of reports and discarded runs, is not seen.",
         ),
+        records=((),) * len(lines),
     )
 
 

@@ -293,7 +293,13 @@ def scores_table(outcomes: Sequence[Outcome], group: Group) -> Table:
             "the width of its interval. Lower is better but for intervals.",
         ),
         rules=rules_between(line[0] for line in lines),
+        records=tuple(_ids_of(scored, line[0]) for line in lines),
     )
+
+
+def _ids_of(scored: Sequence[Outcome], forecast: str) -> tuple[str, ...]:
+    """Return the records behind the outcomes of a forecast."""
+    return tuple(sorted({name for each in scored if each.forecast.id == forecast for name in each.ids}))
 
 
 def _counts(found: Sequence[tuple[Outcome, Score]]) -> tuple[int, int]:
