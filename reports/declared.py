@@ -59,16 +59,18 @@ def declared_section(declaration: Declaration) -> str:
 
 def _lines(declaration: Declaration) -> Iterator[tuple[str, str]]:
     protocol = declaration.protocol
-    looks = ", ".join(f"{seeds} with p ≤ {level:g}" for seeds, level in protocol.looks.items())
+    looks = ", ".join(f"{seeds} with p ≤ {level:g}" for seeds, level in sorted(protocol.looks.items()))
     yield "Declaration", f"{declaration.name}, {declaration.id}"
     yield "Arms", list_arms(declaration.arms)
     yield "Scale and data", f"`{declaration.scale}`, {declaration.data}"
-    yield "Seeds", f"{list_seeds(declaration.seeds)}, paired"
+    yield "Trained with", f"{list_seeds(declaration.seeds)}, paired"
     yield "Looks", f"at {looks} in the family of a measure"
     yield "Primary", "; where an arm lacks it, ".join(map(str, protocol.primary))
     yield "Then, in this sequence", "; ".join(map(str, protocol.sequence)) or "nothing"
-    units = {name: QUANTITIES[name].unit for name in protocol.margins}
-    yield "Margins", "; ".join(f"{name} {margin:g} {units[name]}" for name, margin in protocol.margins.items())
+    margins = [
+        (name, each.unit, protocol.margins[name]) for name, each in QUANTITIES.items() if name in protocol.margins
+    ]
+    yield "Margins", "; ".join(f"{name} {margin:g} {unit}" for name, unit, margin in margins)
     if declaration.own_rates:
         pilots = list_seeds(declaration.pilot_seeds)
         yield "At their own best rate too", f"{list_arms(declaration.own_rates)}, found on pilot {pilots}"

@@ -92,14 +92,14 @@ def _grouped(found: Mapping[str, str]) -> str:
 
 
 def _seeds(declaration: Declaration, group: Group) -> Iterator[Deviation]:
-    wanted, looks = set(declaration.seeds), declaration.protocol.looks
+    wanted, looks = set(declaration.seeds), sorted(declaration.protocol.looks)
     trained = {name: seeds for name, seeds in _seeds_by_arm(declaration.arms, group).items() if seeds}
     declared = list_seeds(wanted)
     missing = {name: f"without {list_seeds(wanted - seeds)}" for name, seeds in trained.items() if wanted - seeds}
     others = {name: f"{list_seeds(seeds - wanted)} too" for name, seeds in trained.items() if seeds - wanted}
     for found in filter(None, map(_grouped, (missing, others))):
         yield Deviation("seeds", declared, found)
-    between = {name: _between_looks(len(seeds & wanted), sorted(looks)) for name, seeds in trained.items()}
+    between = {name: _between_looks(len(seeds & wanted), looks) for name, seeds in trained.items()}
     if found := _grouped(between):
         yield Deviation("looks", f"at {', '.join(map(str, looks))} seeds", found)
 
