@@ -111,7 +111,7 @@ def declared(action: Callable[[argparse.Namespace], int]) -> Callable[[argparse.
             return action(options)
         declaration = read_declaration(options.declaration)
         if options.given_scale is None:
-            options.scale = declaration.scale
+            options.given_scale = options.scale = declaration.scale
         if options.scale != declaration.scale:
             raise ValueError(f"--scale {options.scale}: {options.declaration} declares scale {declaration.scale}")
         if Path(options.data or "synthetic").name != declaration.data:
