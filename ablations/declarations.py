@@ -4,16 +4,48 @@
 reports can list the deviations of the records from it.
 """
 
+import argparse
+import contextlib
+import io
 import json
-from collections.abc import Mapping
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
 
-from neobert.errors import MissingData
-from neobert.identity import identity
+from neobert.errors import MissingData, did_you_mean
+from neobert.identity import identity, plain
 from neobert.recipe import Value
+
+if TYPE_CHECKING:
+    from neobert.runs.layout import Layout
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+SCRIPT = "ablations/run.py"
+"""The command whose flags are checked when a declaration is read."""
+MARGINS: Mapping[str, float] = {
+    "GLUE": 0.5,
+    "loss": 0.05,
+    "bits per byte": 0.016,
+    "loss, all [MASK]": 0.05,
+    "loss, 80/10/10": 0.05,
+    "whole words": 0.016,
+    "cloze": 3.0,
+    "minimal pairs": 5.0,
+}
+"""Every quantity of the reports with its usual margin of equivalence, in the quantity's unit."""
+
+
+def _refuse_repeats(field: str, values: Iterable[str]) -> None:
+    repeated = [value for value, count in Counter(values).items() if count > 1]
+    if repeated:
+        raise ValueError(f"{field} names {repeated[0]} twice")
 
 
 class Measure(Value):
@@ -21,6 +53,12 @@ class Measure(Value):
 
     quantity: str
     corpus: Literal["own", "other"] = "own"
+
+    def __str__(self) -> str:
+        return self.quantity if self.quantity == "GLUE" else f"{self.quantity} on {_CORPORA[self.corpus]}"
+
+
+_CORPORA = {"own": "the child's own corpus", "other": "the other corpora"}
 
 
 class Protocol(Value):
@@ -37,10 +75,30 @@ class Protocol(Value):
     primary: tuple[Measure, ...] = Field(min_length=1)
     sequence: tuple[Measure, ...]
 
+    @model_validator(mode="after")
+    def _is_possible(self) -> "Protocol":
+        for name in (*self.margins, *(each.quantity for each in (*self.primary, *self.sequence))):
+            if name not in MARGINS:
+                raise ValueError(f"{name!r} is no quantity: {did_you_mean(name, MARGINS)}")
+        if missing := sorted({each.quantity for each in (*self.primary, *self.sequence)} - self.margins.keys()):
+            raise ValueError(f"{missing[0]!r} is tested and has no margin: add it to margins")
+        _refuse_repeats("primary and sequence", map(str, (*self.primary, *self.sequence)))
+        if not self.looks:
+            raise ValueError("there is no look: name at least one number of seeds with its level")
+        for seeds, level in self.looks.items():
+            least = 2.0 ** (1 - seeds)
+            if not least <= level < 1:
+                raise ValueError(
+                    f"the look at {seeds} seeds has level {level:g}: the smallest p that sign flips of {seeds} seeds "
+                    f"reach is {least:.3g}; give a level from there to 1, or more seeds"
+                )
+        return self
+
 
 class Declaration(Value):
     """A study: its arms, seeds, budgets, rates and commands, and the protocol that judges it.
 
+    `ladder` is the name of the file of a ladder, empty for the paper's; `data` the name of the data's folder.
     `own_rates` are the arms that are also trained at their own best rate, found on `pilot_seeds`. `budgets` are the
     shares of the steps that the forecast rests on, trained with the seeds `budget_seeds`.
     """
@@ -50,8 +108,8 @@ class Declaration(Value):
     ladder: str
     scale: str
     data: str
-    arms: tuple[str, ...]
-    seeds: tuple[NonNegativeInt, ...]
+    arms: tuple[str, ...] = Field(min_length=1)
+    seeds: tuple[NonNegativeInt, ...] = Field(min_length=1)
     pilot_seeds: tuple[NonNegativeInt, ...]
     own_rates: tuple[str, ...]
     budgets: tuple[PositiveFloat, ...]
@@ -64,19 +122,41 @@ class Declaration(Value):
         """The hash of everything declared."""
         return identity(self)
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of its runs."""
+        return {"declaration": self.name, "declaration_id": self.id}
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> "Declaration":
+        from ablations.budgets import share_text
+        from ablations.rates import PILOT_SEEDS
+
+        if NAME.fullmatch(self.name) is None:
+            raise ValueError(f"{self.name!r} cannot be the name of a study: take small letters, digits, - and _")
+        for field in ("arms", "seeds", "pilot_seeds", "own_rates", "budgets", "budget_seeds"):
+            _refuse_repeats(field, map(str, dict(self)[field]))
+        for arm in self.own_rates:
+            if arm not in self.arms:
+                raise ValueError(f"own_rates names {arm!r}, which is no arm: {did_you_mean(arm, self.arms)}")
+        if pilots := [seed for seed in (*self.seeds, *self.budget_seeds) if seed in PILOT_SEEDS]:
+            raise ValueError(f"seed {pilots[0]} is a pilot seed, which no comparison counts: name it in pilot_seeds")
+        if others := [seed for seed in self.pilot_seeds if seed not in PILOT_SEEDS]:
+            raise ValueError(f"pilot seeds are {PILOT_SEEDS[0]} to {PILOT_SEEDS[-1]}, not {others[0]}")
+        if self.own_rates and not self.pilot_seeds:
+            raise ValueError("own_rates are found on pilot seeds, and pilot_seeds is empty: name one at least")
+        for share in self.budgets:
+            share_text(share)
+        if bool(self.budgets) != bool(self.budget_seeds):
+            raise ValueError("budgets and budget_seeds go together: fill in both, or leave both empty")
+        if (most := max(self.protocol.looks)) > len(self.seeds):
+            raise ValueError(f"there is a look at {most} seeds, and {len(self.seeds)} are declared")
+        return self
+
 
 PROTOCOL = Protocol(
     looks={6: 0.032, 8: 0.016, 10: 0.02},
-    margins={
-        "GLUE": 0.5,
-        "loss": 0.05,
-        "bits per byte": 0.016,
-        "loss, all [MASK]": 0.05,
-        "loss, 80/10/10": 0.05,
-        "whole words": 0.016,
-        "cloze": 3.0,
-        "minimal pairs": 5.0,
-    },
+    margins=MARGINS,
     primary=(Measure(quantity="bits per byte"),),
     sequence=(
         Measure(quantity="bits per byte", corpus="other"),
@@ -87,17 +167,148 @@ PROTOCOL = Protocol(
 """The protocol of records without a declaration."""
 
 
+# Reading
+
+
 def read_declaration(path: Path) -> Declaration:
-    """Read a declaration.
+    """Read a declaration and check it against the ladder in use.
 
     Raises:
         MissingData: there is no such file.
-        ValueError: it is no declaration.
+        ValueError: it is no declaration, is of another ladder, or names an arm or a command that does not exist.
     """
+    from ablations.ladders import current
+
+    declaration = _parse(path)
+    if declaration.ladder != current().name:
+        flag = f"--ladder with the file {declaration.ladder}" if declaration.ladder else "no --ladder"
+        raise ValueError(f"{path} is a study of {declaration.ladder or 'the paper'}: give {flag}")
+    try:
+        _check_names(declaration)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return declaration
+
+
+def _parse(path: Path) -> Declaration:
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise MissingData(f"{path}: there is no such declaration") from error
+    except OSError as error:
+        raise MissingData(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ValueError(f"{path} is no JSON: {error}") from error
-    return Declaration.read(content)
+    try:
+        return Declaration.read(content)
+    except ValidationError as error:
+        raise ValueError(f"{path}: {'; '.join(_in_words(each) for each in error.errors())}") from error
+
+
+def _in_words(error: Any) -> str:
+    place = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        fields = {*Declaration.model_fields, *Protocol.model_fields, *Measure.model_fields}
+        return f"{place} is no field of a declaration: {did_you_mean(str(error['loc'][-1]), sorted(fields))}"
+    if error["type"] == "missing":
+        return f"the field {place} is missing"
+    return f"{place}: {error['msg']}".removeprefix(": ").replace("Value error, ", "")
+
+
+def _check_names(declaration: Declaration) -> None:
+    """Check arms, scale and commands against the ladder in use.
+
+    Raises:
+        ValueError: one does not exist.
+    """
+    from ablations.designs import one_variant
+    from ablations.ladders import variants
+    from ablations.scales import known_scales
+
+    for arm in declaration.arms:
+        if arm not in variants() and one_variant(arm).name != arm:
+            raise ValueError(f"{arm!r} is no arm")
+    if declaration.scale not in known_scales():
+        raise ValueError(f"{declaration.scale!r} is no scale: {did_you_mean(declaration.scale, known_scales())}")
+    for command in declaration.commands:
+        run_options(command)
+
+
+def run_options(command: str) -> argparse.Namespace | None:
+    """Return the flags of a command of `ablations/run.py`; None for every other command.
+
+    Raises:
+        ValueError: the command is refused.
+    """
+    from ablations.run import build_parser
+
+    words = shlex.split(command)
+    if SCRIPT not in words:
+        return None
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return build_parser().parse_args(words[words.index(SCRIPT) + 1 :])
+    except SystemExit as error:
+        raise ValueError(f"the command {command!r} is refused: {said.getvalue().strip().splitlines()[-1]}") from error
+
+
+# In use
+
+
+_used: ContextVar[Declaration | None] = ContextVar("declaration", default=None)
+
+
+@contextmanager
+def using(declaration: Declaration | None) -> Iterator[None]:
+    """Label the runs that are planned within the context with a declaration; None labels nothing."""
+    token = _used.set(declaration)
+    try:
+        yield
+    finally:
+        _used.reset(token)
+
+
+def labels_in_use() -> dict[str, str]:
+    """Return the labels of the declaration in use; empty without one."""
+    declaration = _used.get()
+    return {} if declaration is None else declaration.labels
+
+
+def keep_in_use(layout: "Layout") -> None:
+    """Store a copy of the declaration in use beside the runs that are planned for it."""
+    if (declaration := _used.get()) is not None:
+        keep(declaration, layout.root)
+
+
+def kept_as(declaration: Declaration) -> str:
+    """Return the path of a declaration's copy in a folder of runs, relative to it."""
+    return f"declarations/{declaration.name}-{declaration.id}.json"
+
+
+def keep(declaration: Declaration, root: Path) -> None:
+    """Store a declaration below `declarations/` of a folder of runs, unless it is there."""
+    from neobert.files import json_bytes, replace_file
+
+    path = root / kept_as(declaration)
+    if not path.exists():
+        replace_file(path, json_bytes(plain(declaration)))
+
+
+def kept_declarations(paths: Iterable[Path], problems: list[str]) -> list[Declaration]:
+    """Return the declarations in files of a folder of runs that are of the ladder in use; add a sentence to `problems`
+    for each that cannot be read or is not what its name says."""
+    from ablations.ladders import current
+
+    found = []
+    for path in paths:
+        try:
+            declaration = _parse(path)
+        except (ValueError, MissingData) as error:
+            problems.append(f"a declaration is left out: {error}")
+            continue
+        if path.stem != f"{declaration.name}-{declaration.id}":
+            problems.append(f"the declaration {path} is left out: it holds {declaration.name}-{declaration.id}")
+        elif declaration.ladder == current().name:
+            found.append(declaration)
+    return found

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from ablations import declarations
 from ablations.designs import one_variant
 from ablations.ladders import current, variants
 from ablations.readings import at_scale
@@ -85,7 +86,7 @@ class PlanRow:
     def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:
         """Return the entries of a run's run.json other than its specification."""
         common = {"scale": self.scale, "data": source.label, "unavailable_tasks": self.skipped}
-        return common | current().labels
+        return common | current().labels | declarations.labels_in_use()
 
     def write(self, layout: Layout, source: Source, specification: SourceSpecification, execution: Execution) -> None:
         """Write the run.json of every run, before anything starts."""

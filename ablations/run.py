@@ -26,6 +26,7 @@ from ablations.launch.flags import (
     add_design_flags,
     add_execution_flags,
     add_perplexity_flags,
+    declared,
     perplexity_flags,
     trust_of,
 )
@@ -103,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("name variants with --variant (M7, M0..M5, all), --design or --model, or see them with --list")
     of_variants = _cancel if options.cancel and not options.list else _run_variants
     action = _run_model if options.model is not None else _clean if options.gc else of_variants
-    return guarded("run.py", on_ladder(options, action), options.runs)
+    return guarded("run.py", on_ladder(options, declared(action)), options.runs)
 
 
 def _clean(options: argparse.Namespace) -> int:

@@ -15,7 +15,8 @@ if not __package__:  # run as a script: its own folder is on sys.path, the repos
 
 from ablations.ladders import add_ladder_flag, on_ladder
 from neobert.command_line import Parser, guarded, refuse_no_folder
-from neobert.files import inside, replace_file, sha256_of
+from neobert.files import inside, json_bytes, replace_file, sha256_of
+from neobert.identity import plain
 
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:
@@ -30,6 +31,8 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     add_ladder_flag(parser)
+    declared = "store this declared study with the copy, for records that were made without it"
+    parser.add_argument("--declaration", type=Path, metavar="FILE", help=declared)
     parser.add_argument("--out", type=Path, required=True, help="folder to copy to")
     parser.add_argument("--json", action="store_true", help="print what was copied as JSON")
     return parser.parse_args(given)
@@ -46,10 +49,12 @@ def _collect(arguments: argparse.Namespace) -> int:
         MissingData: there is no record, or a list of digests was changed.
         DamagedFile: a link in `--out` leads out of it.
     """
+    from ablations.declarations import kept_as, read_declaration
     from reports.collection import Collection
     from reports.evidence import read_evidence
     from reports.folder import COLLECTED, DIGESTS, RunsFolder, digests_bytes
 
+    declaration = None if arguments.declaration is None else read_declaration(arguments.declaration)
     root, out = arguments.runs, arguments.out
     refuse_no_folder("--out", out)
     if root.resolve() in [out.resolve(), *out.resolve().parents] or out.resolve() in root.resolve().parents:
@@ -59,7 +64,8 @@ def _collect(arguments: argparse.Namespace) -> int:
     if digests is None:  # a copy of an early version
         digests = {path.relative_to(out).as_posix(): sha256_of(path) for path in before.files(*COLLECTED)}
     files = size = 0
-    for name, content in collection.files():
+    declared = [] if declaration is None else [(kept_as(declaration), json_bytes(plain(declaration)))]
+    for name, content in (*collection.files(), *declared):
         replace_file(inside(out, name), content)
         digests[name] = hashlib.sha256(content).hexdigest()
         files, size = files + 1, size + len(content)

@@ -23,7 +23,7 @@ from neobert.runs.records import RECORDS, read_sealed, sealed
 from reports.analysis.resampling import RESAMPLED, StoredPredictions
 from reports.curves import UNUSABLE, read_curve, stretches
 from reports.evidence import Evidence
-from reports.folder import CURVES, DOCUMENTS, LADDERS, RUN_FILES, RunsFolder
+from reports.folder import CURVES, DECLARATIONS, DOCUMENTS, LADDERS, RUN_FILES, RunsFolder
 
 File = tuple[Path, bytes]
 CURVE = "metrics.jsonl"
@@ -48,7 +48,13 @@ class Collection:
         names = self._names(contents)
         curves = dict(self._curves(contents))
         documents = self._documents(contents, names, curves)
-        for path, content in (*documents, *curves.items(), *self._resamples(), *self._ladders(names)):
+        for path, content in (
+            *documents,
+            *curves.items(),
+            *self._resamples(),
+            *self._ladders(names),
+            *self._declarations(),
+        ):
             yield path.relative_to(self._layout.root).as_posix(), content
 
     def _read(self, paths: Iterable[Path]) -> Iterator[tuple[Path, Any]]:
@@ -116,6 +122,9 @@ class Collection:
             buffer = io.BytesIO()
             np.savez_compressed(buffer, allow_pickle=False, **{RESAMPLED: scores})
             yield self._layout.resampled(task, trial), buffer.getvalue()
+
+    def _declarations(self) -> Iterator[File]:
+        yield from ((path, path.read_bytes()) for path in self._folder.files(DECLARATIONS))
 
     def _ladders(self, names: Mapping[str, str]) -> Iterator[File]:
         """Yield ladder files; one with a path of this machine gets the name of its new content."""

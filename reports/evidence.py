@@ -260,6 +260,8 @@ class _Facts(Value):
     basis: str = ""
     data_id: str | None = None
     processes: PositiveInt = 1
+    started_at: str | None = None
+    finished_at: str | None = None
     seconds: NonNegativeFloat | None = None
     hours: float | None = None
     gpu_hours: NonNegativeFloat | None = None
@@ -304,6 +306,7 @@ def _basis(origins: Mapping[str, str | None], numerics: Mapping[str, int], mecha
 class _Run(_Facts):
     labels: Labels
     seed: int
+    compiled: bool | None = None
     stage: NonNegativeInt = _at("config", "stage")
     weights: Pretraining = _at("config", "recipe")
     recipe: str = ""

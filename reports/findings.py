@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from neobert.runs.records import ENGLISH_SUITE_V2, Protocol
+from ablations.declarations import PROTOCOL, Declaration, Protocol
+from neobert.runs import records
+from neobert.runs.records import ENGLISH_SUITE_V2
 from reports.analysis.compute_gain import ComputeGain, find_gains, gains_table
 from reports.analysis.deltas import deltas_table, find_deltas
 from reports.analysis.effects import Factorial, effects_table, find_factorials
@@ -17,6 +19,7 @@ from reports.analysis.quantities import OF_READOUTS
 from reports.analysis.readouts import SignalToNoise, find_signals, signals_table
 from reports.analysis.resampling import StoredPredictions
 from reports.curves import Curves
+from reports.deviations import Deviation, deviations_table, find_deviations
 from reports.evidence import Evidence
 from reports.figures.embeddings import Embeddings, embedding_table, figure4, figure5, find_embeddings
 from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
@@ -32,7 +35,7 @@ from reports.figures.forests import (
 from reports.figures.glue_tables import score_table, table2, table3, table5
 from reports.figures.perplexity import PerplexityLine, figure2, perplexity_lines, perplexity_table
 from reports.figures.rates import draw_sweeps, sweeps_table
-from reports.forecasts.outcomes import Outcome, forecasts_table, score_forecasts
+from reports.forecasts.outcomes import Outcome, forecasts_table, score_forecasts, scores_table
 from reports.scores import Group
 from reports.tables import Table
 
@@ -43,13 +46,28 @@ CSV = ("csv",)
 
 @dataclass(frozen=True)
 class Findings:
-    """A group and its results, computed on demand. `folder` is the name of the output folder."""
+    """A group and its results, computed on demand. `folder` is the name of the output folder. `declaration` judges the
+    group, if there is one; `kept` are all declarations that are stored with the records."""
 
     group: Group
     folder: str
     stored: StoredPredictions
     evidence: Evidence
     curves: Curves
+    declaration: Declaration | None = None
+    kept: tuple[Declaration, ...] = ()
+
+    @property
+    def protocol(self) -> Protocol:
+        """The declared protocol, or the usual one."""
+        return PROTOCOL if self.declaration is None else self.declaration.protocol
+
+    @cached_property
+    def deviations(self) -> tuple[Deviation, ...]:
+        """The deviations from the declaration; none without one."""
+        if self.declaration is None:
+            return ()
+        return find_deviations(self.declaration, self.group, self.evidence, self.kept)
 
     @cached_property
     def bars(self) -> Bars:
@@ -136,7 +154,7 @@ def _draw_column(findings: Findings) -> Images:
     return _draw(one_quantity(forest), COLUMN_INCHES) if forest.columns else {}
 
 
-def _embeddings(title: str, protocol: Protocol, *, are_v2: bool = False) -> Callable[[Findings], Table | None]:
+def _embeddings(title: str, protocol: records.Protocol, *, are_v2: bool = False) -> Callable[[Findings], Table | None]:
     def make(findings: Findings) -> Table | None:
         rows = findings.embeddings.of(protocol, are_v2=are_v2)
         return embedding_table(rows, findings.group, title) if rows else None
@@ -171,6 +189,16 @@ OUTPUTS: Mapping[str, Output] = {
     "forecasts": Output(
         "Forecasts and outcomes",
         lambda its: forecasts_table(its.outcomes, its.group) if its.outcomes else None,
+        part="statistics",
+    ),
+    "forecast-scores": Output(
+        "Forecasts beside simple ones",
+        lambda its: scores_table(its.outcomes, its.group) if any(each.scores for each in its.outcomes) else None,
+        part="statistics",
+    ),
+    "deviations": Output(
+        "Deviations from the declaration",
+        lambda its: deviations_table(its.declaration, its.deviations, its.group) if its.declaration else None,
         part="statistics",
     ),
     "effects": Output(

@@ -24,6 +24,7 @@ MOST_JSON_BYTES = 64 * 2**20
 CURVES = "pretraining/*/metrics.jsonl"
 RUN_FILES = tuple(f"{folder}/run.json" for folder in RUN_FOLDERS)
 LADDERS = "ladders/*.py"
+DECLARATIONS = "declarations/*.json"
 DOCUMENTS = (
     "forecasts/*.json",
     "glue/*/studies/*/selection.json",
@@ -31,7 +32,7 @@ DOCUMENTS = (
     "pretraining/*/error.json",
     "models/*/model.json",
 )
-COLLECTED = (*RECORDS, *RUN_FILES, *DOCUMENTS, CURVES, "glue/*/*.resampled.npz", LADDERS)
+COLLECTED = (*RECORDS, *RUN_FILES, *DOCUMENTS, CURVES, "glue/*/*.resampled.npz", LADDERS, DECLARATIONS)
 """Patterns of the files of a collected folder."""
 
 

@@ -19,10 +19,13 @@ from neobert.command_line import Parser, count, guarded
 from neobert.errors import EXIT_DONE, MissingData
 
 if TYPE_CHECKING:
+    from ablations.declarations import Declaration
     from ablations.scales import Scale
     from reports.evidence import Evidence
     from reports.forecasts.budgets import Budget
     from reports.forecasts.sealed import Forecast
+
+DEFAULT_SCALE = "laptop"
 
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:
@@ -37,7 +40,9 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     add_ladder_flag(parser)
-    add("--scale", default="laptop", help="what is forecast: smoke, laptop, proxy or paper (default: laptop)")
+    declared = "seal the forecast with the hash of a declared study, and take its scale, data and budgets"
+    add("--declaration", type=Path, metavar="FILE", help=declared)
+    add("--scale", help="what is forecast: smoke, laptop, proxy or paper (default: laptop)")
     add("--data", help="only records of this source of data, as --data named it (default: the only one)")
     budgets = "laptop@steps0.25, smoke, … (default: every share of the steps of --scale that has records)"
     add("--from", dest="budgets", nargs="+", metavar="BUDGET", help=budgets)
@@ -72,17 +77,41 @@ def _chosen_data(evidence: "Evidence", data: str | None) -> str:
     return chosen[0]
 
 
+def _take_declared(arguments: argparse.Namespace, declaration: "Declaration") -> None:
+    """Fill in scale, data, budgets and seeds of a declaration.
+
+    Raises:
+        ValueError: a flag says something else, or the study declares no budgets.
+    """
+    if not declaration.budgets:
+        raise ValueError(f"{arguments.declaration} declares no budgets, so it has no forecast")
+    budgets = [f"{declaration.scale}@steps{share:g}" for share in declaration.budgets]
+    seeds = min(declaration.protocol.looks)
+    wanted = {"scale": declaration.scale, "data": declaration.data, "budgets": budgets, "seeds": seeds}
+    for name, value in wanted.items():
+        given = vars(arguments)[name]
+        if given is not None and given != value and (name != "data" or Path(given).name != value):
+            flag = "from" if name == "budgets" else name
+            raise ValueError(f"--{flag} says {given}, and {arguments.declaration} declares {value}")
+    vars(arguments).update(wanted)
+
+
 def _forecast(arguments: argparse.Namespace) -> int:
+    from ablations.declarations import read_declaration
     from reports.analysis.inference import SEEDS_FOR_A_CLAIM
     from reports.evidence import read_evidence
     from reports.forecasts.budgets import make_forecast, scale_named
     from reports.forecasts.sealed import write_forecast
 
-    scale = scale_named(arguments.scale)
+    declaration = None if arguments.declaration is None else read_declaration(arguments.declaration)
+    if declaration is not None:
+        _take_declared(arguments, declaration)
+    scale = scale_named(arguments.scale or DEFAULT_SCALE)
     evidence = read_evidence(arguments.runs)
     data = _chosen_data(evidence, arguments.data)
     budgets = _chosen_budgets(arguments.budgets, evidence, scale, data)
-    forecast = make_forecast(evidence, scale, data, budgets, arguments.seeds or SEEDS_FOR_A_CLAIM)
+    seeds = arguments.seeds or SEEDS_FOR_A_CLAIM
+    forecast = make_forecast(evidence, scale, data, budgets, seeds, declaration.id if declaration else "")
     path, is_new = write_forecast(arguments.runs, forecast)
     if arguments.json:
         print(forecast.model_dump_json(indent=1))

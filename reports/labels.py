@@ -22,6 +22,7 @@ class Labels(Value):
     unavailable_tasks: dict[str, str] = Field({})
     model: str | None = None
     ladder: str = ""
+    declaration_id: str = ""
 
     @field_validator("scale")
     @classmethod

@@ -39,6 +39,8 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     parser.add_argument("--out", type=Path, default=Path("reports/out"), help="where to write (default: reports/out)")
     add_ladder_flag(parser)
+    declared = "judge the records of its scale and data by this declared study (default: the one stored with them)"
+    parser.add_argument("--declaration", type=Path, metavar="FILE", help=declared)
     parser.add_argument("--scale", help="only records of this scale, such as smoke, laptop or paper")
     parser.add_argument("--data", help="only records of this source of data, as --data named it")
     parser.add_argument("--compare", action="store_true", help="also write our numbers beside the paper's")
@@ -111,7 +113,7 @@ def _write_study(findings: "Findings", out: Path, compare: bool) -> dict[str, An
     from reports.notes import notes_page
 
     group, bars, folder = findings.group, findings.bars, out / findings.folder
-    files = _write(folder, {**findings.files(), "remarks.md": notes_page(group).encode()})
+    files = _write(folder, {**findings.files(), "remarks.md": notes_page(group, findings.deviations).encode()})
     comparison = _write_comparison(findings, folder) if compare else None
     files += comparison.pop("files") if comparison else []
     return {
@@ -121,7 +123,18 @@ def _write_study(findings: "Findings", out: Path, compare: bool) -> dict[str, An
         "scores": {bar.row.name: bar.score.mean if bar.score else None for bar in bars.bars},
         "files": [str(path) for path in files],
         **({"comparison": comparison} if comparison else {}),
+        **(_summarize_declaration(findings)),
     }
+
+
+def _summarize_declaration(findings: "Findings") -> dict[str, Any]:
+    """Return the declaration and the deviations from it; nothing without one."""
+    from reports.deviations import summarize
+
+    if findings.declaration is None:
+        return {}
+    told = [str(deviation) for deviation in findings.deviations]
+    return {"declaration": summarize(findings.declaration, findings.deviations), "deviations": told}
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
@@ -132,6 +145,8 @@ def _print_summary(summary: dict[str, Any]) -> None:
     if missing:
         print(f"  no score: {', '.join(missing)}")
     print("\n".join(f"  {path}" for path in summary["files"]))
+    if "declaration" in summary:
+        print("\n".join([f"  {summary['declaration']}", *(f"    {text}" for text in summary["deviations"])]))
     if comparison := summary.get("comparison"):
         where = current().published_as
         counts = ", ".join(f"{count} {verdict}" for verdict, count in comparison["verdicts"].items())
@@ -141,17 +156,35 @@ def _print_summary(summary: dict[str, Any]) -> None:
             print(f"  off: {', '.join(comparison['off'])}")
 
 
-def _find_studies(arguments: argparse.Namespace, evidence: "Evidence", curves: "Curves") -> "list[Findings]":
+def _find_studies(
+    arguments: argparse.Namespace, evidence: "Evidence", curves: "Curves", problems: list[str]
+) -> "list[Findings]":
+    from ablations.declarations import kept_declarations, read_declaration
     from reports.analysis.resampling import StoredPredictions
+    from reports.declared import declaration_of
     from reports.findings import Findings
+    from reports.folder import DECLARATIONS, RunsFolder
     from reports.matching import group_of
 
+    folder = RunsFolder(arguments.runs)
+    kept = kept_declarations(folder.files(DECLARATIONS), problems)
+    problems += folder.problems
+    declarations = kept if arguments.declaration is None else [read_declaration(arguments.declaration)]
     groups = evidence.groups()
     names, stored = name_folders(groups), StoredPredictions(arguments.runs, evidence.studies)
     if not (groups or arguments.scale or arguments.data):
         return []  # throughput alone, which belongs to no scale
     chosen = _choose_groups(groups, arguments.scale, arguments.data)
-    return [Findings(group_of(evidence, *group), names[group], stored, evidence, curves) for group in chosen]
+    judged = {group: declaration_of(declarations, *group) for group in chosen}
+    if arguments.declaration is not None and not any(judged.values()):
+        raise MissingData(
+            f"no chosen record has scale {declarations[0].scale} with data {declarations[0].data}, which "
+            f"{arguments.declaration} declares"
+        )
+    return [
+        Findings(group_of(evidence, *group), names[group], stored, evidence, curves, declaration, tuple(kept))
+        for group, declaration in judged.items()
+    ]
 
 
 def _require_packages() -> None:
@@ -177,9 +210,15 @@ def _report(arguments: argparse.Namespace) -> int:
     page = None if arguments.results is None else read_page(arguments.results)
     evidence = read_evidence(arguments.runs)
     curves = Curves(arguments.runs, evidence.runs)
-    studies = _find_studies(arguments, evidence, curves)
+    of_declarations: list[str] = []
+    studies = _find_studies(arguments, evidence, curves, of_declarations)
     speeds, replaced = throughput_lines(evidence.throughputs)
-    problems = [*evidence.problems, *(problem for study in studies for problem in study.problems), *replaced]
+    problems = [
+        *evidence.problems,
+        *of_declarations,
+        *(problem for study in studies for problem in study.problems),
+        *replaced,
+    ]
     summaries = [_write_study(study, arguments.out, arguments.compare) for study in studies]
     others = _write(arguments.out / FOLDER, throughput_files(speeds))
     files = {study.folder: summary["files"] for study, summary in zip(studies, summaries, strict=True)}

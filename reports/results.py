@@ -8,12 +8,15 @@ from reports.analysis.answer import answer
 from reports.analysis.deltas import find_changed_verdicts
 from reports.analysis.pairing import LADDER, OWN_RATES, Delta
 from reports.analysis.quantities import OF_READOUTS, QUANTITIES
+from reports.declared import declared_section
+from reports.deviations import NONE
 from reports.findings import Findings
 from reports.forecasts.outcomes import describe_scores
 from reports.page.costs import costs_table
 from reports.tables import DASH, Table, frame_of, printed_range, signed
 
 PLACE = re.compile(r"(<!-- results of (\S+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+DECLARED = re.compile(r"(<!-- declaration of (\S+) -->\n).*?(<!-- end of declaration -->)", re.DOTALL)
 NO_RECORDS = "No run of the study is recorded yet.\n"
 TITLES = {LADDER: "At the rate of the scale", OWN_RATES: "Each arm at its own best rate"}
 
@@ -34,7 +37,7 @@ def read_page(path: Path) -> str:
 
 def with_results(page: str, studies: Sequence[Findings], recorded: Collection[str]) -> str:
     """Return the page with the results of each study inserted between the markers that name its folder. Sections of
-    other `recorded` folders stay as they are."""
+    other `recorded` folders stay as they are. So are the declarations of the studies, between markers of their own."""
     by_folder: Mapping[str, Findings] = {study.folder: study for study in studies}
 
     def replaced(found: re.Match[str]) -> str:
@@ -42,11 +45,17 @@ def with_results(page: str, studies: Sequence[Findings], recorded: Collection[st
             return found[1] + describe(by_folder[found[2]]) + found[3]
         return found[0] if found[2] in recorded else found[1] + NO_RECORDS + found[3]
 
-    return PLACE.sub(replaced, page)
+    def declared(found: re.Match[str]) -> str:
+        study = by_folder.get(found[2])
+        if study is None or study.declaration is None:
+            return found[0]
+        return found[1] + declared_section(study.declaration) + found[3]
+
+    return PLACE.sub(replaced, DECLARED.sub(declared, page))
 
 
 def describe(findings: Findings) -> str:
-    """Describe answer, costs, differences, readouts by signal to noise, and outcomes of forecasts."""
+    """Describe answer, costs, differences, readouts by signal to noise, outcomes of forecasts, and deviations."""
     return "\n\n".join([" ".join(answer(findings.deltas)), _describe_costs(findings), *_parts(findings)]) + "\n"
 
 
@@ -77,8 +86,13 @@ def _parts(findings: Findings) -> Iterator[str]:
         yield from ("### Readouts by signal to noise", _without_title(findings.tables["readouts"]))
     if findings.outcomes:
         yield "### The forecast"
+    if "forecast-scores" in findings.tables:
+        yield _without_title(findings.tables["forecast-scores"])
     for forecast in dict.fromkeys(each.forecast for each in findings.outcomes):
         yield f"{forecast.id}: {describe_scores([each for each in findings.outcomes if each.forecast == forecast])}"
+    if findings.declaration is not None:
+        yield "### Deviations from the declaration"
+        yield _without_title(findings.tables["deviations"]) if findings.deviations else NONE
 
 
 def _pivot(deltas: Sequence[Delta]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
+from ablations import declarations
 from ablations.ladders import current
 from ablations.launch.checks import refuse, refuse_hours, require_data, validate
 from ablations.launch.flags import execution_of, trust_of
@@ -62,6 +63,7 @@ class Workspace:
     def write(self, rows: Sequence[PlanRow], execution: Execution) -> None:
         """Write the run.json of every run of the rows, before anything starts."""
         current().keep(self.layout)
+        declarations.keep_in_use(self.layout)
         for row in rows:
             row.write(self.layout, self.source, self.specification, execution)
 

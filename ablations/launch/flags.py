@@ -1,6 +1,7 @@
 """Flags that commands share, and values computed from them. Imports nothing heavy, so that --help is fast."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ def add_common_flags(parser: argparse.ArgumentParser, shown: str, *, models: boo
     add_ladder_flag(parser)
     add_scale_flag(parser, "how large (default: smoke; of a ladder of your own: its own, or as-written)")
     add("--data", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
+    declaration = "label the runs with a declared study, whose scale and data they must have (docs/guide.md)"
+    add("--declaration", type=Path, metavar="FILE", help=declaration)
     add("--workers", type=count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
     add("--runs", type=Path, default=DEFAULT_RUNS, help="folder of runs (default: ./runs)")
     add("--dry-run", action="store_true", help=f"print the {shown} and stop")
@@ -92,6 +95,32 @@ def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     add("--micro-batch-tokens", type=count, metavar="N", help="tokens a GPU computes at once")
     add("--engine", choices=("single", "ddp", "zero1", "zero2"), help="how GPUs share a model (default: ddp)")
     add("--sbatch", action="append", metavar="LINE", help="a further line for sbatch, such as mail-type=FAIL")
+
+
+def declared(action: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """Return the action of a command within the declaration that its flag names.
+
+    The action raises:
+        MissingData, ValueError: as `read_declaration`, or the flags are of another scale or other data.
+    """
+
+    def act(options: argparse.Namespace) -> int:
+        from ablations.declarations import read_declaration, using
+
+        if options.declaration is None:
+            return action(options)
+        declaration = read_declaration(options.declaration)
+        if options.given_scale is None:
+            options.given_scale = options.scale = declaration.scale
+        if options.scale != declaration.scale:
+            raise ValueError(f"--scale {options.scale}: {options.declaration} declares scale {declaration.scale}")
+        if Path(options.data or "synthetic").name != declaration.data:
+            given = f"--data {options.data}" if options.data else "there is no --data"
+            raise ValueError(f"{given}: {options.declaration} declares data {declaration.data}")
+        with using(declaration):
+            return action(options)
+
+    return act
 
 
 def add_design_flags(parser: argparse.ArgumentParser) -> None:

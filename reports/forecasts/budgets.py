@@ -5,6 +5,7 @@ run, because their learning rate has not decayed.
 """
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -83,28 +84,21 @@ def budgets_on_record(evidence: Evidence, scale: Scale, data: str) -> list[Budge
     return [Budget(scale, share) for share in shares(name for names in runs.variants for name in names)]
 
 
-def make_forecast(evidence: Evidence, scale: Scale, data: str, budgets: Sequence[Budget], seeds: int) -> Forecast:
+def make_forecast(
+    evidence: Evidence, scale: Scale, data: str, budgets: Sequence[Budget], seeds: int, declaration: str = ""
+) -> Forecast:
     """Forecast the means over this many seeds at the full steps of a scale, from the records of some budgets. Budgets
-    of other scales only give signs, as their losses have other tokens and lengths.
+    of other scales only give signs, as their losses have other tokens and lengths. `declaration` is the hash of the
+    study's declaration.
 
     Raises:
         ValueError: all that could be forecast is recorded already, a budget is not smaller, or none has two seeds.
         MissingData: no step of the ladder is recorded at two of the budgets.
     """
     target = Budget(scale)
-    vocabulary = evidence.vocabulary(scale, data)
     group_at = cache(partial(group_of, evidence))
     groups = {each: group_at(each, data) for each in sorted({budget.scale for budget in budgets})}
-    octaves = {
-        (name, budget): math.log2(
-            budget.compute(variant, groups[budget.scale].vocabulary) / target.compute(variant, vocabulary)
-        )
-        for name, variant in ladder().items()
-        for budget in budgets
-    }
-    for (_, budget), less in octaves.items():
-        if less >= 0:
-            raise ValueError(f"{budget.name} is no smaller budget than {target.name}: name shares of its steps")
+    octaves = _octaves_below(target, evidence.vocabulary(scale, data), budgets, groups)
     is_of_signs = any(budget.scale != scale for budget in budgets)
     there = [each for each in evidence.groups() if each[0] == scale and (is_of_signs or each[1] == data)]
     tasks = _shared_tasks(budgets, groups)
@@ -116,40 +110,77 @@ def make_forecast(evidence: Evidence, scale: Scale, data: str, budgets: Sequence
     left_out = [f"{describe_place(each)} is recorded at {target.name} already" for each in found if each in recorded]
     left_out += _why_left_out(found, reasons, recorded, budgets)
     if not known:
-        listed = ", ".join(budget.name for budget in budgets) or "two shares of its steps"
-        if recorded:
-            raise ValueError(f"nothing is left to forecast at {target.name}: {'; '.join(left_out)}")
-        more = f" ({'; '.join(left_out)})" if left_out else ""
-        raise MissingData(f"no step of the ladder is recorded at two budgets below {target.name}: {listed}{more}")
-    families: dict[tuple[str, str], dict[Place, Mapping[Budget, Delta]]] = defaultdict(dict)
-    for place, own in known.items():
-        families[place[2:]][place] = own
-    predictions: list[Predicted] = []
-    for (quantity, _), family in families.items():
-        if all(len(delta.differences) < LEAST_SEEDS for own in family.values() for delta in own.values()):
-            left_out += [
-                f"{describe_place(place)} has one seed at every budget, so its noise is unknown" for place in family
-            ]
-        else:
-            own_tasks = tasks if quantity == "GLUE" else ()
-            predictions += _predict(family, octaves, seeds, own_tasks, is_of_signs=is_of_signs)
+        _refuse_nothing(target, budgets, left_out, is_recorded=bool(recorded))
+    predictions, without_noise = _predict_all(known, octaves, seeds, tasks, is_of_signs=is_of_signs)
+    left_out += without_noise
     if not predictions:
         raise ValueError(
             f"a forecast needs a budget with two seeds at least, which tell the noise: {'; '.join(left_out)}"
         )
-    return name_forecast(
-        {
-            "scale": scale,
-            "data": data,
-            "budgets": tuple(budget.name for budget in budgets),
-            "seeds": seeds,
-            "predictions": tuple(predictions),
-            "left_out": tuple(left_out),
-            "records": tuple(sorted({name for own in known.values() for delta in own.values() for name in delta.ids})),
-            "present": tuple(sorted(_ids_at(evidence, there, target))),
-            **({"ladder": current().name} if current().name else {}),
-        }
-    )
+    facts = {
+        "scale": scale,
+        "data": data,
+        "budgets": tuple(budget.name for budget in budgets),
+        "seeds": seeds,
+        "predictions": predictions,
+        "left_out": tuple(left_out),
+        "records": tuple(sorted({name for own in known.values() for delta in own.values() for name in delta.ids})),
+        "present": tuple(sorted(_ids_at(evidence, there, target))),
+    }
+    context = {"ladder": current().name, "declaration": declaration}
+    return name_forecast(facts | {name: value for name, value in context.items() if value})
+
+
+def _octaves_below(
+    target: Budget, vocabulary: Vocabulary, budgets: Sequence[Budget], groups: Mapping[Scale, Group]
+) -> dict[tuple[str, Budget], float]:
+    """Return the compute of every variant at every budget, in octaves relative to the target: all are below 0."""
+    octaves = {
+        (name, budget): math.log2(
+            budget.compute(variant, groups[budget.scale].vocabulary) / target.compute(variant, vocabulary)
+        )
+        for name, variant in ladder().items()
+        for budget in budgets
+    }
+    for (_, budget), less in octaves.items():
+        if less >= 0:
+            raise ValueError(f"{budget.name} is no smaller budget than {target.name}: name shares of its steps")
+    return octaves
+
+
+def _refuse_nothing(target: Budget, budgets: Sequence[Budget], left_out: Sequence[str], *, is_recorded: bool) -> None:
+    """Raise the error of a forecast without any step."""
+    if is_recorded:
+        raise ValueError(f"nothing is left to forecast at {target.name}: {'; '.join(left_out)}")
+    listed = ", ".join(budget.name for budget in budgets) or "two shares of its steps"
+    more = f" ({'; '.join(left_out)})" if left_out else ""
+    raise MissingData(f"no step of the ladder is recorded at two budgets below {target.name}: {listed}{more}")
+
+
+def _predict_all(
+    known: "Known",
+    octaves: Mapping[tuple[str, Budget], float],
+    seeds: int,
+    tasks: Sequence[str],
+    *,
+    is_of_signs: bool,
+) -> tuple[tuple[Predicted, ...], list[str]]:
+    """Return the predictions of every family (quantity and corpus), and a sentence for each place whose noise is
+    unknown."""
+    families: dict[tuple[str, str], dict[Place, Mapping[Budget, Delta]]] = defaultdict(dict)
+    for place, own in known.items():
+        families[place[2:]][place] = own
+    predictions: list[Predicted] = []
+    without_noise: list[str] = []
+    for (quantity, _), family in families.items():
+        if any(len(delta.differences) >= LEAST_SEEDS for own in family.values() for delta in own.values()):
+            own_tasks = tasks if quantity == "GLUE" else ()
+            predictions += _predict(family, octaves, seeds, own_tasks, is_of_signs=is_of_signs)
+        else:
+            without_noise += [
+                f"{describe_place(place)} has one seed at every budget, so its noise is unknown" for place in family
+            ]
+    return tuple(predictions), without_noise
 
 
 def _shared_tasks(budgets: Sequence[Budget], groups: Mapping[Scale, Group]) -> tuple[str, ...]:
@@ -233,6 +264,7 @@ def _predict(
                 octaves=octaves[variant, budget],
                 seeds=len(delta.differences),
                 mean=math.fsum(delta.differences.values()) / len(delta.differences),
+                deviation=statistics.stdev(delta.differences.values()) if len(delta.differences) > 1 else None,
             )
             for budget, delta in own.items()
         ]

@@ -1,16 +1,31 @@
-"""Compare forecasts with later measurements: coverage of their intervals, and Brier scores of their signs.
+"""Compare forecasts with later measurements, beside simple forecasts from the same budgets: errors, CRPS, Brier scores
+of signs, coverage of intervals.
 
 A forecast is only scored on differences whose records did not exist when it was made.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
 from neobert.errors import name_first
+from reports.analysis.inference import seed_interval
 from reports.analysis.pairing import LADDER, Delta
 from reports.analysis.quantities import QUANTITIES, name_measurement
+from reports.forecasts.comparators import (
+    FORECAST,
+    LINE,
+    PERSISTENCE,
+    Normal,
+    Score,
+    as_normal,
+    mean_over_steps,
+    pooled_variances,
+    score,
+    simple_forecasts,
+)
 from reports.forecasts.extrapolation import COVERAGE
 from reports.forecasts.sealed import Forecast, Place, Predicted
 from reports.notes import warnings
@@ -21,13 +36,39 @@ from reports.tables import Table, count, facets, frame_of, number, printed_range
 @dataclass(frozen=True)
 class Outcome:
     """One difference that was forecast. `measured` is the mean over the forecast's number of first seeds; None if there
-    is nothing to score, for the `reason`. `ids` are the records behind it."""
+    is nothing to score, for the `reason`. `ids` are the records behind it. `variance` is that of one seed's difference
+    at the budgets; None if unknown."""
 
     forecast: Forecast
     predicted: Predicted
     measured: float | None
     reason: str
     ids: tuple[str, ...]
+    variance: float | None = None
+
+    @cached_property
+    def simple(self) -> Mapping[str, Normal]:
+        """The simple forecasts from the same budgets, by name; none for signs, or without the variance."""
+        if self.variance is None or self.predicted.mean is None:
+            return {}
+        return simple_forecasts(self.predicted, self.variance, self.forecast.seeds)
+
+    @cached_property
+    def scores(self) -> Mapping[str, Score]:
+        """The scores of the forecast and of the simple ones, by name; empty without a measurement or for signs."""
+        expected = as_normal(self.predicted)
+        if self.measured is None or expected is None or self.brier is None:
+            return {}
+        own = replace(score(expected, self.measured), brier=self.brier, is_covered=bool(self.is_covered))
+        return {FORECAST: own} | {name: score(each, self.measured) for name, each in self.simple.items()}
+
+    @property
+    def unit(self) -> str:
+        return QUANTITIES[self.predicted.quantity].unit
+
+    @property
+    def step(self) -> tuple[str, str]:
+        return self.predicted.variant, self.predicted.base
 
     @property
     def is_covered(self) -> bool | None:
@@ -52,12 +93,16 @@ def score_forecasts(
     """Return the outcome of every difference forecast for a group, or forecast from its records for another scale.
     GLUE's deltas are of means over `tasks`."""
     at = {delta.place: delta for delta in deltas if delta.design == LADDER}
+    ours = [forecast for forecast in forecasts if _belongs(forecast, group)]
+    variances = {forecast.id: pooled_variances(forecast, group, tasks) for forecast in ours}
     return tuple(
-        _outcome(forecast, predicted, at, tasks)
+        replace(
+            _outcome(forecast, predicted, at, tasks),
+            variance=variances[forecast.id].get((predicted.quantity, predicted.corpus)),
+        )
         if forecast.scale == group.scale
         else Outcome(forecast, predicted, None, f"scored beside the records of scale {forecast.scale}", ())
-        for forecast in forecasts
-        if _belongs(forecast, group)
+        for forecast in ours
         for predicted in forecast.predictions
     )
 
@@ -94,7 +139,8 @@ HEADER = (
 FACTS = (
     *("forecast", "scale", "variant", "against", "quantity", "corpus", "budgets", "octaves", "means", "seeds"),
     *("expected", "low", "high", "probability_higher", "measured", "covered", "brier", "naive_brier", "reason"),
-    *("made_from", "records"),
+    *("crps", "persistence", "persistence_sd", "persistence_crps", "persistence_brier", "line", "line_sd", "line_crps"),
+    *("line_brier", "made_from", "records"),
 )
 
 
@@ -138,8 +184,17 @@ def _facts(outcome: Outcome) -> tuple[Any, ...]:
         forecast.seeds,
         *(each.mean, *(each.interval or (None, None)), each.probability_higher, outcome.measured),
         *("" if outcome.is_covered is None else str(outcome.is_covered).lower(), outcome.brier, outcome.naive_brier),
-        *(outcome.reason, " ".join(forecast.records), " ".join(outcome.ids)),
+        *(outcome.reason, outcome.scores[FORECAST].crps if outcome.scores else None),
+        *(value for name in (PERSISTENCE, LINE) for value in _simple_facts(outcome, name)),
+        *(" ".join(forecast.records), " ".join(outcome.ids)),
     )
+
+
+def _simple_facts(outcome: Outcome, name: str) -> tuple[float | None, ...]:
+    """Return mean, standard deviation, CRPS and Brier score of a simple forecast."""
+    expected, found = outcome.simple.get(name), outcome.scores.get(name)
+    distribution = (None, None) if expected is None else (expected.mean, expected.deviation)
+    return *distribution, *((None, None) if found is None else (found.crps, found.brier))
 
 
 def _notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -162,7 +217,7 @@ def _notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 def describe_scores(outcomes: Sequence[Outcome]) -> str:
-    """Return a sentence with coverage and Brier scores."""
+    """Return a sentence with coverage and Brier scores, and one on the paired difference to each simple forecast."""
     scored = [each for each in outcomes if each.measured is not None]
     if not scored:
         return "nothing is measured here yet that it could be scored on."
@@ -174,7 +229,79 @@ def describe_scores(outcomes: Sequence[Outcome]) -> str:
     )
     brier = fmean(each.brier for each in scored if each.brier is not None)
     naive = fmean(each.naive_brier for each in scored if each.naive_brier is not None)
-    return (
+    steps = len({each.step for each in scored})
+    sentence = (
         f"{intervals}Brier score of the sign {number(brier, 3)}, of the smallest budget's sign {number(naive, 3)} "
-        f"(lower is better; {count(len(scored), 'difference')}, which share arms and seeds)."
+        f"(lower is better; {count(len(scored), 'difference')} of {count(steps, 'step')}, which share arms and seeds)."
     )
+    return " ".join([sentence, *_paired_sentences(scored)])
+
+
+def _paired_sentences(scored: Sequence[Outcome]) -> Iterator[str]:
+    """Yield how the forecast's CRPS differs from that of each simple forecast, paired over steps, by unit."""
+    for unit in dict.fromkeys(each.unit for each in scored):
+        told = [each for each in scored if each.unit == unit and len(each.scores) > 1]
+        parts = []
+        for name in (PERSISTENCE, LINE):
+            pairs = [(each.step, each.scores[FORECAST].crps - each.scores[name].crps) for each in told]
+            means = mean_over_steps(pairs)
+            interval = seed_interval(means)
+            if interval is not None:
+                parts.append(f"{signed(fmean(means), 3)} ({printed_range(interval, 3)}) against {name}")
+        if parts:
+            steps = count(len({each.step for each in told}), "step")
+            yield f"CRPS in {unit}, paired over {steps}, 95 % t interval: {', '.join(parts)} (below 0: it is better)."
+
+
+SCORES_FACTS = ("forecast", "method", "unit", "differences", "steps", "mean_absolute_error", "crps", "brier", "covered")
+
+
+def scores_table(outcomes: Sequence[Outcome], group: Group) -> Table:
+    """Return a table of the scores of forecasts and of the simple ones, with one line per method."""
+    scored = [each for each in outcomes if each.scores]
+    units = list(dict.fromkeys(each.unit for each in scored))
+    lines: list[tuple[str, ...]] = []
+    facts: list[tuple[Any, ...]] = []
+    for forecast in dict.fromkeys(each.forecast for each in scored):
+        own = [each for each in scored if each.forecast == forecast]
+        for name in (FORECAST, PERSISTENCE, LINE):
+            found = [(each, each.scores[name]) for each in own if name in each.scores]
+            if not found:
+                continue
+            cells = []
+            for unit in units:
+                of_unit = [(each, scores) for each, scores in found if each.unit == unit]
+                error, crps = (
+                    fmean(vars(scores)[field] for _, scores in of_unit) if of_unit else None
+                    for field in ("error", "crps")
+                )
+                cells += [number(error, 3), number(crps, 3)]
+                facts.append((forecast.id, name, unit, *_counts(of_unit), error, crps, None, None))
+            brier, covered = fmean(scores.brier for _, scores in found), sum(scores.is_covered for _, scores in found)
+            lines.append((forecast.id, name, *cells, number(brier, 3), f"{covered} of {len(found)}"))
+            facts.append((forecast.id, name, "", *_counts(found), None, None, brier, covered))
+    header = ("Forecast", "Method", *(f"{what}, {unit}" for unit in units for what in ("Mean absolute error", "CRPS")))
+    return Table(
+        title=f"Forecasts beside simple ones (scale {group.scale}, data {group.data})",
+        shown=frame_of(lines, (*header, "Brier score of the sign", f"In the {100 * COVERAGE:g} % interval")),
+        facts=frame_of(facts, SCORES_FACTS),
+        alignment="ll" + "r" * (2 * len(units) + 2),
+        notes=(
+            "Persistence: the difference at the largest budget. Straight line: the least-squares line over the "
+            "logarithm of compute. Both are normal distributions with the variance over seeds that is pooled over the "
+            "budgets of a quantity and corpus. CRPS: the forecast is taken as a normal distribution with its mean and "
+            "the width of its interval. Lower is better but for intervals.",
+        ),
+        rules=rules_between(line[0] for line in lines),
+        records=tuple(_ids_of(scored, line[0]) for line in lines),
+    )
+
+
+def _ids_of(scored: Sequence[Outcome], forecast: str) -> tuple[str, ...]:
+    """Return the records behind the outcomes of a forecast."""
+    return tuple(sorted({name for each in scored if each.forecast.id == forecast for name in each.ids}))
+
+
+def _counts(found: Sequence[tuple[Outcome, Score]]) -> tuple[int, int]:
+    """Return the numbers of differences and of steps."""
+    return len(found), len({each.step for each, _ in found})

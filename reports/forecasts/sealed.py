@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, PositiveInt, model_validator
+from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveInt, model_validator
 
 from ablations.ladders import current
 from ablations.scales import Scale
@@ -25,13 +25,14 @@ Place = tuple[str, str, str, str]
 
 
 class AtBudget(Value):
-    """A difference at a smaller budget: its mean over seeds; `octaves` is the logarithm to base 2 of its compute over
-    that of what is forecast."""
+    """A difference at a smaller budget: its mean and standard deviation over seeds; `octaves` is the logarithm to base
+    2 of its compute over that of what is forecast. The deviation is None for one seed, and in older files."""
 
     budget: str
     octaves: Annotated[float, Field(lt=0)]
     seeds: PositiveInt
     mean: float
+    deviation: Annotated[NonNegativeFloat | None, Neutral(None)]
 
 
 class Predicted(Value):
@@ -78,7 +79,8 @@ class Forecast(Value):
     """What `scale` with `data` was expected to measure in the mean of so many first `seeds`.
 
     `records` are those that it was made from, `present` those of `scale` and `data` that were there. Where the budgets
-    are of other scales it is of signs alone. `ladder` is the file of a ladder of one's own.
+    are of other scales it is of signs alone. `ladder` is the file of a ladder of one's own, `declaration` the hash of
+    the study's declaration.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -95,6 +97,7 @@ class Forecast(Value):
     commit: str | None
     dirty: bool | None
     ladder: str = ""
+    declaration: str = ""
 
     @property
     def is_of_signs(self) -> bool:

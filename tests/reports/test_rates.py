@@ -211,3 +211,25 @@ def test_where_an_own_rate_is_the_shared_one_the_page_shows_the_ladders_verdict(
     findings.__dict__["deltas"] = tuple(replace(delta, no_verdict=delta.design) for delta in findings.deltas)
     pairs = _pair_variants(findings, Register())["pairs"]
     assert {pair[4] for pair in pairs if len(pair) > 4} == {"ladder"}
+
+
+def test_of_two_rates_that_count_as_the_optimum_the_nearer_one_is_taken(study: Study) -> None:
+    pilot(study, "M4", best=0.6)
+    for rate in ("2.8e-3", "3.1e-3"):
+        train(study, f"M4@rate{rate}", 0, 3.0)
+    row = read(study)[0].row_at_best_rate("M4")
+    assert row is not None and row.name == "M4@rate3.1e-3", "2e-3 · 2^0.6 is 3.03e-3"
+
+
+def test_a_sweep_goes_by_the_loss_on_the_variants_own_corpus(study: Study) -> None:
+    """M4 reads the web. On wikibook its loss has another optimum, and M0's is that one."""
+    for name, own in (("M4", "web"), ("M0", "wikibook")):
+        other = {"web": "wikibook", "wikibook": "web"}[own]
+        for step, rate in ((-1, "1e-3"), (0, "2e-3"), (1, "4e-3")):
+            loss = {own: 3 + 0.2 * (step - 0.25) ** 2, other: 3 + 0.2 * (step + 0.25) ** 2}
+            scores = {"heldout_loss": loss, "training_loss": 3.0}
+            study.pretrain(f"{name}@rate{rate}" if step else name, 1000, scores=scores)
+    sweeps = read(study)[0].sweeps
+    for name in ("M4", "M0"):
+        optimum = sweeps[name].optimum
+        assert optimum is not None and optimum.exact == pytest.approx(2e-3 * 2**0.25)

@@ -11,7 +11,7 @@ from neobert.runs.layout import Layout
 from reports.evidence import read_evidence
 from reports.matching import group_of
 from reports.notes import notes, warnings
-from reports.scores import Group, Row, Seeds, point_name
+from reports.scores import Estimate, Group, Row, Seeds, point_name
 from tests.reports.made_up_study import LEVELS, Study, change_record
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
@@ -397,3 +397,23 @@ def test_a_task_that_one_seed_has_begun_takes_no_other_seed_from_the_score(study
     assert row.scored_tasks == found.shared_tasks == ("sst2",) and f"cola of seed {seed} is unfinished" in row.notes[0]
     mean = row.mean_over(found.shared_tasks)
     assert mean is not None and len(mean.by_seeds) == 3
+
+
+def test_a_seed_of_pretraining_counts_with_the_mean_of_its_fine_tuning_seeds() -> None:
+    estimate = Estimate({Seeds(0, 7): 3.0, Seeds(0, 0): 1.0, Seeds(1, 1): 5.0})
+    assert estimate.by_pretraining == {0: 2.0, 1: 5.0}
+
+
+@pytest.mark.parametrize(("gain", "is_trained"), [(0.02, False), (0.09, False), (0.11, True)])
+def test_a_row_is_trained_from_a_tenth_of_a_nat_below_the_frequencies_of_its_own_corpus(
+    study: Study, gain: float, is_trained: bool
+) -> None:
+    """Whatever it is on the other corpus: there M2, which reads the web, is above the frequencies."""
+    study.measured, study.common_context, study.frequency_loss = ("web", "wikibook"), 16, 4.0
+    losses = {"web": 4.0 - gain, "wikibook": 4.5}
+    for run in study.runs("M2"):
+        heldout = {
+            "heldout": [each | {"loss": losses[each["corpus"]]} for each in study.heldout(run, losses)["heldout"]]
+        }
+        study.pretrain("M2", scores={"heldout_loss": losses, "training_loss": 4.0, **heldout})
+    assert (last_row(study, "M2").untrained == "") == is_trained

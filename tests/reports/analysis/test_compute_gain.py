@@ -13,7 +13,7 @@ from neobert.runs.layout import Layout
 from reports.analysis.compute_gain import ComputeGain, Crossing, cross, find_gains, gains_table
 from reports.curves import Curves, Points
 from reports.evidence import read_evidence
-from tests.reports.made_up_study import Study
+from tests.reports.made_up_study import Study, change_record
 
 PARTS = (0.1, 0.25, 0.5, 1.0)
 
@@ -119,3 +119,22 @@ def test_runs_without_curves_have_no_gain(study: Study) -> None:
 def test_the_target_is_the_final_loss_and_no_lower_one_on_the_way() -> None:
     ours, theirs = ((1.0, 3.0), (2.0, 2.55)), ((1.0, 3.0), (1.5, 2.5), (2.0, 2.6))
     assert cross(ours, theirs).log_gain > 0 > cross(theirs, ours).log_gain
+
+
+@pytest.mark.parametrize(("name", "frequencies"), [("M0", 3.4), ("M1", 3.4)])
+def test_there_is_no_gain_from_or_over_a_row_that_has_learned_only_frequencies(
+    study: Study, name: str, frequencies: float
+) -> None:
+    """Each row in turn is at the frequencies, while the other is below them."""
+    study.common_context = 16
+    for each in ("M0", "M1"):
+        write_curve(study, each, 0, 1.0)
+        study.frequency_loss = frequencies if each == name else 9.0
+        (run,) = study.runs(each)
+        loss = {"wikibook": 3.4}
+        scores = {"heldout_loss": loss, "training_loss": 3.4, **study.heldout(run, loss)}
+        path = Layout(study.root).pretraining(run.id) / "done.json"
+        change_record(path, lambda record, scores=scores: record.update(scores=scores))  # type: ignore[misc]
+    group = study.group()
+    assert group.last_rows[name].untrained and sum(bool(row.untrained) for row in group.last_rows.values()) == 1
+    assert find_gains(group, Curves(study.root, read_evidence(study.root).runs)) == ()

@@ -1,15 +1,26 @@
 """The bootstrap over examples: its metrics are the task's own, whatever is drawn."""
 
-from typing import Any
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neobert.glue.metrics import evaluate
 from neobert.glue.tasks import TASKS
-from reports.analysis.resampling import copies_of_examples, resampled_scores, weighted_metric
+from reports.analysis.resampling import (
+    StoredPredictions,
+    copies_of_examples,
+    resample,
+    resampled_differences,
+    resampled_scores,
+    weighted_metric,
+)
+from reports.scores import Row, Seeds
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -103,3 +114,41 @@ def test_predictions_of_another_number_of_examples_are_refused() -> None:
     shorter = {"validation": models[0]["validation"][:9]}
     with pytest.raises(ValueError, match="RTE validation"):
         resampled_scores(TASKS["rte"], shorter, labels, 10)
+
+
+SCORES = {("sst2", 0, 0): 0.5, ("sst2", 0, 7): 0.9, ("sst2", 1, 1): 0.2, ("stsb", 0, 0): 0.1, ("stsb", 0, 7): 0.3}
+SEEDS = [Seeds(0, 0), Seeds(0, 7), Seeds(1, 1)]
+
+
+@dataclass(frozen=True)
+class Known:
+    """Scores on resamples that are known: those of SCORES plus what the draw adds, of the base 0."""
+
+    def resampled(self, task: str, trial_id: str, weights: str) -> Array:
+        assert weights == f"run {trial_id.split()[2]}", "the weights are those of the trial's own run"
+        name, who, pretraining, finetuning = trial_id.split()
+        known = SCORES.get((name, int(pretraining), int(finetuning)), 0.0)
+        return np.array([known, known + 0.1]) if who == "M1" else np.zeros(2)
+
+
+def row(name: str) -> Row:
+    """What the bootstrap reads of a row: its trials by seeds, and its runs."""
+    cells = {
+        task: SimpleNamespace(ids={each: f"{task} {name} {each.pretraining} {each.finetuning}" for each in SEEDS})
+        for task in ("sst2", "stsb")
+    }
+    runs = pd.DataFrame({"seed": [0, 1], "id": ["run 0", "run 1"]})
+    return cast(Row, SimpleNamespace(name=name, cells=cells, runs=runs))
+
+
+def test_a_resampled_score_is_the_mean_over_pretraining_seeds_of_means_over_fine_tuning_seeds() -> None:
+    """Seed 0 has two trials and seed 1 one: each counts half."""
+    found = resample(row("M1"), "sst2", cast(StoredPredictions, Known()), SEEDS)
+    assert found.tolist() == pytest.approx([(0.7 + 0.2) / 2, (0.8 + 0.3) / 2])
+
+
+def test_resampled_differences_are_means_over_tasks_in_points() -> None:
+    rows, stored = (row("M1"), row("M0")), cast(StoredPredictions, Known())
+    first = [Seeds(0, 0), Seeds(0, 7)]
+    found = resampled_differences(*rows, ["sst2", "stsb"], stored, first)
+    assert found.tolist() == pytest.approx([100 * (0.7 + 0.2) / 2, 100 * (0.8 + 0.3) / 2])

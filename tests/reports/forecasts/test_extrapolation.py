@@ -182,3 +182,26 @@ def test_what_cannot_be_forecast_is_refused() -> None:
         extrapolate([{-1.0: {0: 0.1, 1: 0.2}, 0.0: {0: 0.1}}], 6)
     with pytest.raises(ValueError, match="two seeds at least"):
         extrapolate([{-2.0: {0: 0.1}, -1.0: {0: 0.2}}], 6)
+
+
+def test_the_noise_of_the_larger_runs_own_seeds_is_in_the_forecast() -> None:
+    """Between one seed and very many, the variance of each component falls by that component's variance of a seed."""
+    random = np.random.default_rng(0)
+    family: list[Measured] = [
+        {octaves: dict(enumerate(random.normal(0.1, 0.03, 40))) for octaves in (-2.0, -1.0)} for _ in range(4)
+    ]
+    for one, many in zip(extrapolate(family, 1), extrapolate(family, 10**9), strict=True):
+        lost = one.deviations**2 - many.deviations**2
+        nodes = np.unique(lost.round(10))
+        assert len(nodes) == 5 and nodes.min() > 0
+        assert 0.7 * 0.03**2 < np.median(nodes) < 1.4 * 0.03**2, "the noise of a seed"
+    first, sixth = (extrapolate(family, seeds)[0].interval for seeds in (1, 6))
+    assert first[1] - first[0] > 1.3 * (sixth[1] - sixth[0])
+
+
+def test_the_noise_of_a_difference_is_drawn_towards_that_of_its_family() -> None:
+    """Two seeds that agree by chance do not make a difference certain where all others are noisy."""
+    noisy: list[Measured] = [{-2.0: {0: 0.0, 1: 0.1}, -1.0: {0: 0.1, 1: 0.0}} for _ in range(5)]
+    quiet: Measured = {-2.0: {0: 0.05, 1: 0.0501}, -1.0: {0: 0.05, 1: 0.0501}}
+    widths = [high - low for low, high in (each.interval for each in extrapolate([*noisy, quiet], 6))]
+    assert widths[-1] > 0.5 * widths[0]

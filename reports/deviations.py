@@ -1,0 +1,247 @@
+"""Deviations of records from the declaration of their study: what was declared, and what the records show instead."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from ablations.budgets import MARK as SHARE_MARK
+from ablations.budgets import share_text
+from ablations.declarations import Declaration, run_options
+from ablations.designs import chosen_variants
+from neobert.errors import name_first
+from neobert.identity import difference
+from reports.declared import list_arms, list_seeds
+from reports.evidence import Evidence, select_group
+from reports.scores import Group
+from reports.tables import Table, count, frame_of
+
+NONE = "The records show no deviation from the declaration."
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """One deviation: its subject, what was declared of it, and what was found."""
+
+    subject: str
+    declared: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.subject}: declared {self.declared}; found {self.found}."
+
+
+def find_deviations(
+    declaration: Declaration, group: Group, evidence: Evidence, others: Sequence[Declaration] = ()
+) -> tuple[Deviation, ...]:
+    """Return all deviations of a group's records from its declaration. `others` are further declarations that are
+    stored with the records."""
+    return (
+        *_changes(declaration, others),
+        *_labels(declaration, group, evidence),
+        *_arms(declaration, group),
+        *_seeds(declaration, group),
+        *_rates(declaration, group, evidence),
+        *_budgets(declaration, group),
+        *_forecasts(declaration, evidence),
+        *_commands(declaration, group, evidence),
+    )
+
+
+def _changes(declaration: Declaration, others: Sequence[Declaration]) -> Iterator[Deviation]:
+    """Compare the declaration with the others of its study, which runs were planned with."""
+    for other in others:
+        if other.name == declaration.name and other.id != declaration.id:
+            for path, (before, after) in difference(other, declaration).items():
+                yield Deviation(f"{path} (changed since {other.id})", str(before), str(after))
+
+
+def _labels(declaration: Declaration, group: Group, evidence: Evidence) -> Iterator[Deviation]:
+    """Count the records with another declaration, or none."""
+    frames = (evidence.runs, evidence.pilots, evidence.trials)
+    hashes = pd.concat([select_group(frame, group.scale, group.data).declaration_id.fillna("") for frame in frames])
+    for found, number in sorted(hashes[hashes != declaration.id].value_counts().items()):
+        named = f"name declaration {found}" if found else "name no declaration"
+        yield Deviation("records", f"{declaration.name}, {declaration.id}", f"{number} of {len(hashes)} {named}")
+
+
+def _seeds_by_arm(names: Iterable[str], group: Group) -> dict[str, set[int]]:
+    rows = group.compared_rows
+    return {name: set(rows[name].runs.seed) if name in rows else set() for name in names}
+
+
+def _arms(declaration: Declaration, group: Group) -> Iterator[Deviation]:
+    trained = _seeds_by_arm(declaration.arms, group)
+    if missing := [name for name, seeds in trained.items() if not seeds]:
+        yield Deviation("arms", list_arms(declaration.arms), f"{list_arms(missing)} not trained")
+    rows = group.compared_rows
+    known = {run for name in declaration.arms if name in rows for run in rows[name].run_ids}
+    added = [row.name for row in group.last_rows.values() if set(row.run_ids) - known]
+    if added:
+        yield Deviation("arms", list_arms(declaration.arms), f"{list_arms(added)} trained and not declared")
+
+
+def _grouped(found: Mapping[str, str]) -> str:
+    """Join the arms with equal findings: M0 to M3: no seed 6; M4: no seed 2."""
+    arms: dict[str, list[str]] = defaultdict(list)
+    for name, text in found.items():
+        if text:
+            arms[text].append(name)
+    return "; ".join(f"{list_arms(names)}: {text}" for text, names in arms.items())
+
+
+def _seeds(declaration: Declaration, group: Group) -> Iterator[Deviation]:
+    wanted, looks = set(declaration.seeds), sorted(declaration.protocol.looks)
+    trained = {name: seeds for name, seeds in _seeds_by_arm(declaration.arms, group).items() if seeds}
+    declared = list_seeds(wanted)
+    missing = {name: f"without {list_seeds(wanted - seeds)}" for name, seeds in trained.items() if wanted - seeds}
+    others = {name: f"{list_seeds(seeds - wanted)} too" for name, seeds in trained.items() if seeds - wanted}
+    for found in filter(None, map(_grouped, (missing, others))):
+        yield Deviation("seeds", declared, found)
+    between = {name: _between_looks(len(seeds & wanted), looks) for name, seeds in trained.items()}
+    if found := _grouped(between):
+        yield Deviation("looks", f"at {', '.join(map(str, looks))} seeds", found)
+
+
+def _between_looks(seeds: int, looks: Sequence[int]) -> str:
+    if seeds in looks:
+        return ""
+    before = [look for look in looks if look < seeds]
+    return f"{count(seeds, 'seed')}, of which the first {before[-1]} count" if before else f"{count(seeds, 'seed')}"
+
+
+def _rates(declaration: Declaration, group: Group, evidence: Evidence) -> Iterator[Deviation]:
+    """Compare the arms that were swept and trained at their own rates, and when."""
+    if not declaration.own_rates:
+        return
+    declared = f"{list_arms(declaration.own_rates)} on pilot {list_seeds(declaration.pilot_seeds)}"
+    if missing := [name for name in declaration.own_rates if name not in group.sweeps]:
+        yield Deviation("rates", declared, f"no sweep of {list_arms(missing)}")
+    wanted, swept = set(declaration.pilot_seeds), set(declaration.own_rates) & group.sweeps.keys()
+    lacking = {name: wanted - set(group.sweeps[name].curve.seeds) for name in declaration.own_rates if name in swept}
+    if found := _grouped({name: f"without pilot {list_seeds(own)}" for name, own in lacking.items() if own}):
+        yield Deviation("rates", declared, found)
+    rows = {name: group.row_at_best_rate(name) for name in declaration.own_rates if name in swept}
+    if untrained := [name for name, row in rows.items() if row is None]:
+        yield Deviation("rates", declared, f"{list_arms(untrained)} not trained at their own best rate")
+    yield from _late_sweeps(declaration, group, evidence)
+
+
+def _late_sweeps(declaration: Declaration, group: Group, evidence: Evidence) -> Iterator[Deviation]:
+    """Compare when pilot runs began with when the runs of the first look had ended, as far as records have times."""
+    first = sorted(declaration.seeds)[: min(declaration.protocol.looks)]
+    ends = [
+        run.finished_at
+        for name in declaration.arms
+        if name in group.compared_rows
+        for run in group.compared_rows[name].runs.itertuples()
+        if run.seed in first
+    ]
+    pilots = select_group(evidence.pilots, group.scale, group.data)
+    if pilots.empty or not ends or pilots.started_at.isna().any() or not all(ends):
+        return
+    look = max(ends)
+    late = {
+        name: f"pilot runs begun after the first look's runs had ended ({look})"
+        for name, sweep in group.sweeps.items()
+        for ids in [{run for by_seed in sweep.ids.values() for run in by_seed.values()}]
+        if (pilots[pilots.id.isin(ids)].started_at > look).any()
+    }
+    if found := _grouped(late):
+        yield Deviation("rates", "found before the runs of all arms", found)
+
+
+def _budgets(declaration: Declaration, group: Group) -> Iterator[Deviation]:
+    wanted = set(declaration.budget_seeds)
+    for share in declaration.budgets:
+        mark = f"{SHARE_MARK}{share_text(share)}"
+        trained = _seeds_by_arm([f"{name}{mark}" for name in declaration.arms], group)
+        lacking = {name.removesuffix(mark): wanted - seeds for name, seeds in trained.items()}
+        found = _grouped(
+            {
+                name: f"without {list_seeds(seeds)}" if seeds < wanted else "not trained"
+                for name, seeds in lacking.items()
+                if seeds
+            }
+        )
+        if found:
+            yield Deviation(f"{share:g} of the steps", list_seeds(wanted), found)
+
+
+def _forecasts(declaration: Declaration, evidence: Evidence) -> Iterator[Deviation]:
+    if not declaration.budgets:
+        return
+    own = [each for each in evidence.forecasts if (each.scale, each.data) == (declaration.scale, declaration.data)]
+    shares = ", ".join(f"{share:g}" for share in declaration.budgets)
+    seeds = list_seeds(declaration.budget_seeds)
+    if not own:
+        yield Deviation("forecast", f"from {shares} of the steps", "none")
+    for each in own:
+        if each.declaration != declaration.id:
+            yield Deviation("forecast", f"{declaration.name}, {declaration.id}", _names(each.id, each.declaration))
+        budgets = [name.partition(SHARE_MARK)[2] for name in each.budgets]
+        if budgets != [share_text(share) for share in declaration.budgets]:
+            yield Deviation("forecast", f"from {shares} of the steps", f"{each.id} from {', '.join(each.budgets)}")
+        fewest = min(at.seeds for predicted in each.predictions for at in predicted.budgets)
+        if fewest != len(declaration.budget_seeds):
+            yield Deviation("forecast", seeds, f"{each.id} was made from {count(fewest, 'seed')} at a budget")
+        if each.present:
+            there = count(len(each.present), "record")
+            yield Deviation("forecast", "before any run in full", f"{each.id} was made beside {there}")
+
+
+def _names(forecast: str, declaration: str) -> str:
+    return f"{forecast} names {f'declaration {declaration}' if declaration else 'no declaration'}"
+
+
+def _commands(declaration: Declaration, group: Group, evidence: Evidence) -> Iterator[Deviation]:
+    """Compare each command of ablations/run.py with the records: runs, stages after them, compilation."""
+    asked = set(evidence.readouts.run)
+    tuned = set(evidence.trials.run)
+    for number, command in enumerate(declaration.commands, 1):
+        options = run_options(command)
+        if options is None:
+            continue
+        names = [variant.name for variant in chosen_variants(options.variant or declaration.arms)]
+        seeds = set(options.seed or [0])
+        rows = [group.compared_rows[name] for name in names if name in group.compared_rows]
+        runs = pd.concat([evidence.runs[:0], *(row.runs for row in rows)])
+        own = runs[runs.seed.isin(seeds)].drop_duplicates("id")
+        if own.empty:
+            yield Deviation(f"command {number}", command, "nothing of it is recorded")
+            continue
+        for stage, done in (("readouts", asked), ("glue", tuned)):
+            if stage in options.stages and (lacking := set(own.id) - done):
+                yield Deviation(f"command {number}", f"stage {stage}", f"{len(lacking)} of {len(own)} runs lack it")
+        other = own[own.compiled.notna() & (own.compiled != (options.compile == "on"))]
+        if options.compile != "auto" and len(other):
+            how = "compiled" if options.compile == "off" else "not compiled"
+            yield Deviation(f"command {number}", f"--compile {options.compile}", f"{count(len(other), 'run')} {how}")
+
+
+HEADER = ("What", "Declared", "Found")
+
+
+def deviations_table(declaration: Declaration, deviations: Sequence[Deviation], group: Group) -> Table:
+    """Return a table with one line per deviation."""
+    lines = [(each.subject, each.declared, each.found) for each in deviations]
+    return Table(
+        title=f"Deviations from the declaration {declaration.name} (scale {group.scale}, data {group.data})",
+        shown=frame_of(lines, HEADER),
+        facts=frame_of(lines, HEADER),
+        alignment="lll",
+        notes=(
+            *([] if lines else [NONE]),
+            f"The declaration {declaration.id} is compared with the records. What leaves no record, such as commands "
+            "of reports and discarded runs, is not seen.",
+        ),
+        records=((),) * len(lines),
+    )
+
+
+def summarize(declaration: Declaration, deviations: Sequence[Deviation]) -> str:
+    """Return a line for the terminal."""
+    subjects = list(dict.fromkeys(each.subject for each in deviations))
+    told = f"{count(len(deviations), 'deviation')}: {name_first(subjects, 8)}" if deviations else "no deviation"
+    return f"declaration {declaration.name} ({declaration.id}): {told}"

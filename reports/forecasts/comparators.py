@@ -1,0 +1,165 @@
+"""Simple forecasts that a forecast has to beat, made from its own budgets, and the scores of all of them.
+
+Persistence expects the difference at the largest budget again; the straight line goes through the differences at the
+budgets over the logarithm of compute, which is that of tokens within a step. Both are normal distributions with the
+variance over seeds that is pooled over the budgets of a quantity and corpus. So is the forecast where a score needs a
+whole distribution: its sealed file has the mean and the 80 % interval.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reports.analysis.inference import Interval
+from reports.forecasts.budgets import budget_named, differences_at
+from reports.forecasts.extrapolation import COVERAGE
+from reports.forecasts.sealed import AtBudget, Forecast, Predicted
+from reports.scores import Group
+
+SAME_MEAN = 1e-6
+"""Largest distance of a budget's mean from the sealed one, if its records are those of the forecast."""
+FORECAST, PERSISTENCE, LINE = "forecast", "persistence", "straight line"
+
+
+@dataclass(frozen=True)
+class Normal:
+    """A normal predictive distribution of the mean difference over the seeds of the larger runs."""
+
+    mean: float
+    deviation: float
+
+    @property
+    def interval(self) -> Interval:
+        """The central 80 % interval."""
+        half = _quantile((1 + COVERAGE) / 2) * self.deviation
+        return self.mean - half, self.mean + half
+
+    @property
+    def probability_above_zero(self) -> float:
+        return _share_below(self.mean / self.deviation)
+
+    def crps(self, measured: float) -> float:
+        """Return the continuous ranked probability score of a measurement, in its unit; lower is better.
+
+        It is the integral of (F(x) − [x ≥ measured])², in the closed form of the normal distribution (Gneiting and
+        Raftery 2007, equation 21); for a distribution without width it is the absolute error.
+        """
+        z = (measured - self.mean) / self.deviation
+        density = math.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+        return self.deviation * (z * (2 * _share_below(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))
+
+
+@dataclass(frozen=True)
+class Score:
+    """The scores of one forecast of one difference: absolute error and CRPS in the unit of the difference, the Brier
+    score of its sign, and whether the 80 % interval holds what was measured."""
+
+    error: float
+    crps: float
+    brier: float
+    is_covered: bool
+
+
+def _share_below(z: float) -> float:
+    """Return the distribution function of the standard normal distribution."""
+    return math.erfc(-z / math.sqrt(2)) / 2
+
+
+def _quantile(share: float) -> float:
+    from scipy.special import ndtri
+
+    return float(ndtri(share))
+
+
+def score(expected: Normal, measured: float) -> Score:
+    """Score a distribution by what was measured."""
+    low, high = expected.interval
+    return Score(
+        error=abs(expected.mean - measured),
+        crps=expected.crps(measured),
+        brier=(expected.probability_above_zero - (measured > 0)) ** 2,
+        is_covered=low <= measured <= high,
+    )
+
+
+def as_normal(predicted: Predicted) -> Normal | None:
+    """Return a forecast as a normal distribution with its mean and the width of its interval; None for a sign."""
+    if predicted.mean is None or predicted.interval is None:
+        return None
+    low, high = predicted.interval
+    return Normal(predicted.mean, (high - low) / (2 * _quantile((1 + COVERAGE) / 2)))
+
+
+def persistence(predicted: Predicted, variance: float, seeds: int) -> Normal:
+    """Return the difference at the largest budget as the forecast of a mean over so many seeds. `variance` is that of
+    one seed."""
+    largest = predicted.budgets[-1]
+    return Normal(largest.mean, math.sqrt(variance * (1 / largest.seeds + 1 / seeds)))
+
+
+def straight_line(predicted: Predicted, variance: float, seeds: int) -> Normal:
+    """Return the least-squares line over octaves of compute, at the compute of what is forecast."""
+    octaves = np.array([at.octaves for at in predicted.budgets])
+    weights = np.linalg.pinv(np.stack([np.ones_like(octaves), octaves], axis=1))[0]  # of each mean in the intercept
+    mean = float(weights @ [at.mean for at in predicted.budgets])
+    of_budgets = float(weights**2 @ [1 / at.seeds for at in predicted.budgets])
+    return Normal(mean, math.sqrt(variance * (of_budgets + 1 / seeds)))
+
+
+def simple_forecasts(predicted: Predicted, variance: float, seeds: int) -> dict[str, Normal]:
+    """Return the simple forecasts of a difference by name."""
+    return {
+        PERSISTENCE: persistence(predicted, variance, seeds),
+        LINE: straight_line(predicted, variance, seeds),
+    }
+
+
+def pooled_variances(forecast: Forecast, group: Group, tasks: Sequence[str]) -> dict[tuple[str, str], float]:
+    """Return the variance of one seed's difference by quantity and corpus, pooled over steps and budgets.
+
+    Forecasts hold the standard deviation at each budget. For older ones it is taken from the records of the group, as
+    far as they have the mean that was sealed. A family without any is left out.
+    """
+    recorded = dict(_recorded_deviations(forecast, group, tasks)) if _lacks_deviations(forecast) else {}
+    squares: dict[tuple[str, str], float] = defaultdict(float)
+    degrees: dict[tuple[str, str], int] = defaultdict(int)
+    for predicted in forecast.predictions:
+        for at in predicted.budgets:
+            deviation = recorded.get((predicted.place, at.budget)) if at.deviation is None else at.deviation
+            if deviation is not None:
+                family = predicted.quantity, predicted.corpus
+                squares[family] += (at.seeds - 1) * deviation**2
+                degrees[family] += at.seeds - 1
+    return {family: squares[family] / degrees[family] for family in squares if squares[family] > 0}
+
+
+def _lacks_deviations(forecast: Forecast) -> bool:
+    budgets = (at for predicted in forecast.predictions for at in predicted.budgets)
+    return any(at.deviation is None and at.seeds > 1 for at in budgets)
+
+
+def _recorded_deviations(
+    forecast: Forecast, group: Group, tasks: Sequence[str]
+) -> Iterator[tuple[tuple[tuple[str, str, str, str], str], float]]:
+    """Yield the standard deviations over seeds at each budget of the group's own scale, by place and budget."""
+    sealed: Mapping[tuple[tuple[str, str, str, str], str], AtBudget] = {
+        (predicted.place, at.budget): at for predicted in forecast.predictions for at in predicted.budgets
+    }
+    for name in forecast.budgets:
+        budget = budget_named(name)
+        for delta in differences_at(budget, group, tasks) if budget.scale == group.scale else ():
+            at, values = sealed.get((delta.place, name)), list(delta.differences.values())
+            if at is not None and len(values) == at.seeds > 1 and abs(np.mean(values) - at.mean) < SAME_MEAN:
+                yield (delta.place, name), float(np.std(values, ddof=1))
+
+
+def mean_over_steps(scores: Iterable[tuple[tuple[str, str], float]]) -> list[float]:
+    """Return the mean of a score over the quantities and corpora of each step (variant, base): these are measured on
+    the same runs, so a step counts once."""
+    by_step: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for step, value in scores:
+        by_step[step].append(value)
+    return [float(np.mean(values)) for values in by_step.values()]

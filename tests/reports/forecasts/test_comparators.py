@@ -1,0 +1,187 @@
+"""Scores of forecasts and of simple ones: closed forms against integrals, and the committed forecast's figures."""
+
+import math
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from reports.analysis.deltas import find_deltas
+from reports.analysis.pairing import Delta
+from reports.analysis.resampling import StoredPredictions
+from reports.evidence import read_evidence
+from reports.forecasts.comparators import (
+    FORECAST,
+    LINE,
+    PERSISTENCE,
+    Normal,
+    as_normal,
+    mean_over_steps,
+    persistence,
+    score,
+    straight_line,
+)
+from reports.forecasts.outcomes import Outcome, _outcome, describe_scores, score_forecasts, scores_table
+from reports.forecasts.sealed import AtBudget, Forecast, Predicted
+from reports.matching import group_of
+from tests.reports.made_up_study import facts_of
+
+RECORDS = Path(__file__).resolve().parents[3] / "reports" / "study"
+finite = st.floats(-3, 3)
+
+
+def predicted(*means: float, **changes: Any) -> Predicted:
+    """A difference in loss on web, with budgets of half of the steps, a quarter, an eighth …"""
+    count = len(means)
+    budgets = [
+        AtBudget(
+            budget=f"laptop@steps{2.0 ** (place - count):g}", octaves=place - count, seeds=2, mean=mean, deviation=0.1
+        )
+        for place, mean in enumerate(means)
+    ]
+    facts = {"variant": "M1", "base": "M0", "quantity": "loss", "corpus": "web", "tasks": ""}
+    numbers = {"probability_higher": 0.9, "mean": 0.1, "low": -0.1, "high": 0.3}
+    return Predicted(**{**facts, **numbers, "budgets": tuple(budgets), **changes})
+
+
+def forecast(*predictions: Predicted) -> Forecast:
+    return Forecast(
+        id="f", scale="laptop", data="d", budgets=("laptop@steps0.25", "laptop@steps0.5"), seeds=6, left_out=(),
+        predictions=predictions, records=("r",), present=(), commit=None, dirty=None,
+    )  # fmt: skip
+
+
+@given(finite, st.floats(0.01, 3), finite)
+def test_the_crps_is_its_integral(mean: float, deviation: float, measured: float) -> None:
+    def squared(x: float) -> float:
+        return float((norm.cdf(x, mean, deviation) - (x >= measured)) ** 2)
+
+    ends = min(mean, measured) - 9 * deviation, max(mean, measured) + 9 * deviation
+    breaks = sorted({ends[0], mean, measured, ends[1]})
+    integral = sum(quad(squared, low, high)[0] for low, high in pairwise(breaks))
+    assert Normal(mean, deviation).crps(measured) == pytest.approx(integral, abs=1e-6)
+
+
+def test_the_crps_of_a_sure_forecast_is_its_absolute_error() -> None:
+    assert Normal(1.0, 1e-9).crps(1.3) == pytest.approx(0.3)
+
+
+def test_a_score_is_that_of_the_normal_distribution() -> None:
+    found = score(Normal(0.1, 0.2), -0.3)
+    assert found.error == pytest.approx(0.4) and found.brier == pytest.approx(norm.cdf(0.5) ** 2)
+    low, high = Normal(0.1, 0.2).interval
+    assert (low, high) == pytest.approx(norm.interval(0.8, 0.1, 0.2))
+    assert [score(Normal(0.1, 0.2), at).is_covered for at in (low - 1e-9, low + 1e-9, high - 1e-9, high + 1e-9)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_persistence_is_the_largest_budget_with_the_noise_of_both_means() -> None:
+    found = persistence(predicted(0.5, 0.3), variance=0.09, seeds=6)
+    assert found.mean == 0.3 and found.deviation == pytest.approx(0.3 * math.sqrt(1 / 2 + 1 / 6))
+
+
+@given(finite, finite)
+def test_the_straight_line_goes_on_through_two_budgets(level: float, slope: float) -> None:
+    found = straight_line(predicted(level - 2 * slope, level - slope), variance=0.09, seeds=6)
+    assert found.mean == pytest.approx(level, abs=1e-9)
+    assert found.deviation == pytest.approx(0.3 * math.sqrt(4 / 2 + 1 / 2 + 1 / 6))
+
+
+def test_through_three_budgets_it_is_the_least_squares_line() -> None:
+    means = (0.9, 0.2, 0.4)
+    found = straight_line(predicted(*means), variance=0.09, seeds=6)
+    assert found.mean == pytest.approx(np.polyval(np.polyfit([-3, -2, -1], means, 1), 0))
+
+
+def test_a_forecast_is_taken_as_normal_by_its_mean_and_interval() -> None:
+    expected = as_normal(predicted(0.5, 0.3))
+    assert expected is not None and expected.mean == 0.1 and expected.interval == pytest.approx((-0.1, 0.3))
+    assert as_normal(predicted(0.5, 0.3, mean=None, low=None, high=None)) is None
+
+
+@pytest.mark.parametrize(("measured", "covered"), [(-0.2, False), (-0.05, True), (0.25, True), (0.4, False)])
+def test_an_interval_holds_what_lies_between_both_of_its_ends(measured: float, covered: bool) -> None:
+    own = predicted(0.5, 0.3)
+    outcome = Outcome(forecast(own), own, measured, "", (), variance=0.01)
+    assert outcome.is_covered is covered and outcome.scores[FORECAST].is_covered is covered
+
+
+def test_the_first_seeds_are_scored_and_later_ones_change_nothing() -> None:
+    own = predicted(0.5, 0.3)
+    values = {seed: 0.1 * seed for seed in range(8)}
+    delta = Delta("M1", "M0", "loss", "web", differences=values, ids=("new",))
+    found = _outcome(forecast(own), own, {delta.place: delta}, ())
+    assert found.measured == pytest.approx(0.25), "the mean of seeds 0 to 5"
+
+
+def test_a_step_counts_once() -> None:
+    assert mean_over_steps([(("M1", "M0"), 1.0), (("M1", "M0"), 3.0), (("M2", "M1"), 5.0)]) == [2.0, 5.0]
+
+
+def test_signs_and_unknown_noise_have_no_simple_forecast() -> None:
+    signs = predicted(0.5, 0.3, mean=None, low=None, high=None)
+    assert not Outcome(forecast(signs), signs, 0.1, "", (), variance=0.01).scores
+    own = predicted(0.5, 0.3)
+    assert list(Outcome(forecast(own), own, 0.1, "", ()).scores) == [FORECAST]
+    assert list(Outcome(forecast(own), own, 0.1, "", (), variance=0.01).scores) == [FORECAST, PERSISTENCE, LINE]
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> tuple[Outcome, ...]:
+    """What became of the committed forecast, from the records."""
+    evidence = read_evidence(RECORDS)
+    group = group_of(evidence, "laptop", "real_text")
+    tasks = ("sst2", "stsb")
+    deltas = find_deltas(group, tasks, StoredPredictions(RECORDS, evidence.studies))
+    return score_forecasts(evidence.forecasts, deltas, group, tasks)
+
+
+def mean_error(outcomes: list[Outcome], name: str) -> float:
+    return fmean(each.scores[name].error for each in outcomes)
+
+
+def test_the_committed_forecast_is_no_better_than_persistence(outcomes: tuple[Outcome, ...]) -> None:
+    """Figures of docs/study.md; the 8 differences are those of M1 to M4, whose steps are claimed."""
+    assert {each.forecast.id for each in outcomes} == {"9d5a8843eeb5"} and len(outcomes) == 14
+    assert len({each.step for each in outcomes}) == 7
+    of = {name: [each.scores[name] for each in outcomes] for name in (FORECAST, PERSISTENCE, LINE)}
+    assert {name: sum(each.is_covered for each in own) for name, own in of.items()} == {
+        FORECAST: 10,
+        PERSISTENCE: 10,
+        LINE: 14,
+    }
+    brier = {name: round(fmean(each.brier for each in own), 3) for name, own in of.items()}
+    assert brier == {FORECAST: 0.067, PERSISTENCE: 0.070, LINE: 0.123}
+    assert fmean(each.brier for each in of[FORECAST]) == pytest.approx(0.0666, abs=1e-4)
+    assert fmean(each.naive_brier or 0.0 for each in outcomes) == pytest.approx(2 / 14)
+    assert round(mean_error(list(outcomes), FORECAST), 3) == 0.109
+    assert round(mean_error(list(outcomes), PERSISTENCE), 3) == 0.099
+    early = [each for each in outcomes if each.predicted.variant in ("M1", "M2", "M3", "M4")]
+    errors = {name: round(mean_error(early, name), 3) for name in (FORECAST, PERSISTENCE, LINE)}
+    assert len(early) == 8 and errors == {FORECAST: 0.171, PERSISTENCE: 0.130, LINE: 0.039}
+
+
+def test_the_table_and_the_sentence_hold_the_scores(outcomes: tuple[Outcome, ...]) -> None:
+    table = scores_table(outcomes, group_of(read_evidence(RECORDS), "laptop", "real_text"))
+    lines = {(line["method"], line["unit"]): line for line in facts_of(table)}
+    assert len(table.rows) == 3 and len(lines) == 9
+    for name in (FORECAST, PERSISTENCE, LINE):
+        nats = [each for each in outcomes if each.unit == "nats a token"]
+        line = lines[name, "nats a token"]
+        assert (line["differences"], line["steps"]) == ("12", "6")
+        assert float(line["mean_absolute_error"]) == pytest.approx(mean_error(nats, name), abs=1e-6)
+        assert float(line["crps"]) == pytest.approx(fmean(each.scores[name].crps for each in nats), abs=1e-6)
+        assert (lines[name, ""]["differences"], lines[name, ""]["steps"]) == ("14", "7")
+    said = describe_scores(outcomes)
+    assert "14 differences of 7 steps" in said and "paired over 6 steps" in said and "against persistence" in said
