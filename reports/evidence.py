@@ -47,7 +47,8 @@ SECONDS_PER_HOUR = 3600
 UNREADABLE = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
 """Exceptions raised on reading a record with a missing, wrongly typed or impossible field."""
 
-HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "frequency_loss", "texts")
+OF_UNITS = ("units", "numerators", "denominators")
+HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "frequency_loss", "texts", *OF_UNITS)
 OF_READOUT = ("id", "run", "seed", "readout", "items", "code", "processes", "seconds", "real_tokens")
 READOUTS = (*OF_READOUT, "corpus", "answer")
 FAILED_PILOTS = ("id", "seed", "scale", "data", "weights", "recipe", "error")

@@ -15,7 +15,7 @@ from reports.analysis.compute_gain import ComputeGain, find_gains, gains_table
 from reports.analysis.deltas import deltas_table, find_deltas
 from reports.analysis.effects import Factorial, effects_table, find_factorials
 from reports.analysis.pairing import Delta
-from reports.analysis.quantities import OF_READOUTS
+from reports.analysis.quantities import BITS, OF_READOUTS
 from reports.analysis.readouts import SignalToNoise, find_signals, signals_table
 from reports.analysis.resampling import StoredPredictions
 from reports.curves import Curves
@@ -75,7 +75,7 @@ class Findings:
 
     @cached_property
     def deltas(self) -> tuple[Delta, ...]:
-        return find_deltas(self.group, self.bars.tasks, self.stored)
+        return find_deltas(self.group, self.bars.tasks, self.stored, self.evidence, self.signals)
 
     @cached_property
     def delta_table(self) -> Table:
@@ -142,6 +142,8 @@ def make_forest(findings: Findings, *, are_readouts: bool) -> Forest:
     """Return the forest of readouts, or of all other differences; readouts have a separate figure of up to ten
     columns."""
     deltas = [delta for delta in findings.deltas if (delta.quantity in OF_READOUTS) == are_readouts]
+    if any(delta.quantity == BITS and delta.comparison for delta in deltas):  # they say the same of all steps
+        deltas = [delta for delta in deltas if delta.quantity != "loss"]
     return forest_of_deltas(deltas, findings.group, findings.bars.quantity, findings.signals)
 
 

@@ -13,7 +13,7 @@ from reports.deviations import NONE
 from reports.findings import Findings
 from reports.forecasts.outcomes import describe_scores
 from reports.page.costs import costs_table
-from reports.tables import DASH, Table, frame_of, printed_range, signed
+from reports.tables import DASH, Table, frame_of, p_value, printed_range, signed
 
 PLACE = re.compile(r"(<!-- results of (\S+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 DECLARED = re.compile(r"(<!-- declaration of (\S+) -->\n).*?(<!-- end of declaration -->)", re.DOTALL)
@@ -75,12 +75,15 @@ def _parts(findings: Findings) -> Iterator[str]:
     for design, title in TITLES.items():
         own = [delta for delta in findings.deltas if delta.design == design]
         corpora = dict.fromkeys(delta.corpus for delta in own if delta.quantity in OF_READOUTS)
-        parts = [[delta for delta in own if delta.quantity not in OF_READOUTS]]
+        judged = [delta for delta in own if delta.judged.is_tested]
+        rest = [delta for delta in own if not delta.judged.is_tested]
+        parts = [[delta for delta in rest if delta.quantity not in OF_READOUTS]]
         parts += [
-            [delta for delta in own if delta.quantity in OF_READOUTS and delta.corpus == each] for each in corpora
+            [delta for delta in rest if delta.quantity in OF_READOUTS and delta.corpus == each] for each in corpora
         ]
         told = [_pivot(part) for part in parts if any(delta.comparison for delta in part)]
-        yield from [f"### {title}", *told] if told else []
+        yield from [f"### {title}", _verdicts(judged)] if judged else []
+        yield from [f"### {title}: exploratory, without verdicts", *told] if told else []
     yield from filter(None, [" ".join(find_changed_verdicts(findings.deltas))])
     if findings.signals:
         yield from ("### Readouts by signal to noise", _without_title(findings.tables["readouts"]))
@@ -95,8 +98,25 @@ def _parts(findings: Findings) -> Iterator[str]:
         yield _without_title(findings.tables["deviations"]) if findings.deviations else NONE
 
 
+def _verdicts(deltas: Sequence[Delta]) -> str:
+    """Return a line per tested measure of a step: mean difference, interval that decides, p by look, verdict."""
+    order = {pair: place for place, pair in enumerate(dict.fromkeys((each.variant, each.base) for each in deltas))}
+    lines = [
+        (
+            f"{delta.variant} − {delta.base}",
+            f"{delta.measured}, {QUANTITIES[delta.quantity].unit}",
+            _cell(delta),
+            ", ".join(f"{p_value(p)} at {seeds}" for seeds, p in delta.judged.p_by_look.items()) or DASH,
+            delta.verdict,
+        )
+        for delta in sorted(deltas, key=lambda each: (order[each.variant, each.base], each.judged.place))
+    ]
+    header = ("step", "measure", "difference", "p of the family", "verdict")
+    return _without_title(Table("", frame_of(lines, header), frame_of([], ()), "llrrl"))
+
+
 def _pivot(deltas: Sequence[Delta]) -> str:
-    """Return a line per compared step and a column per quantity: mean difference, 95 % interval, verdict."""
+    """Return a line per compared step and a column per quantity: mean difference and 95 % interval."""
     units = {delta.measured: QUANTITIES[delta.quantity].unit for delta in deltas if delta.comparison}
     cells = {(delta.variant, delta.base, delta.measured): _cell(delta) for delta in deltas}
     pairs = dict.fromkeys((delta.variant, delta.base) for delta in deltas if delta.comparison)
@@ -113,7 +133,7 @@ def _cell(delta: Delta) -> str:
         return DASH
     digits = QUANTITIES[delta.quantity].digits - 1
     interval = printed_range(delta.both or delta.comparison.interval, digits)
-    return f"{signed(delta.comparison.mean, digits)} ({interval}) {delta.verdict}"
+    return f"{signed(delta.comparison.mean, digits)} ({interval})"
 
 
 def _without_title(table: Table) -> str:

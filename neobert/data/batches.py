@@ -258,13 +258,17 @@ def _read(rows: PackedRows, corpus: TokenizedCorpus) -> tuple[Integers, Integers
     return token_ids, owner, framed, places
 
 
-def heldout_batches(documents: Documents, context: int, rows_per_batch: int) -> Iterator[Batch]:
-    """Yield batches of documents fitted to the context, packed with borders, under a fixed masking: 15 %, all [MASK].
-
-    Documents are masked by the hash of their text, so that masks are the same for every recipe.
-    """
+def heldout_rows(documents: Documents, context: int) -> PackedRows:
+    """Pack documents fitted to the context, with borders. Documents are masked by the hash of their text, so that masks
+    are the same for every recipe."""
     hashes = documents.corpus.text_hashes[documents.numbers]
     keys = counter_hash(HELDOUT_SEED, (hashes & np.uint64(0xFFFFFFFF)).astype(np.int64))
-    rows = pack_documents(documents, np.arange(len(documents)), keys, context)
+    return pack_documents(documents, np.arange(len(documents)), keys, context)
+
+
+def heldout_batches(
+    rows: PackedRows, corpus: TokenizedCorpus, rows_per_batch: int
+) -> Iterator[tuple[PackedRows, Batch]]:
+    """Yield parts of the rows and their batches under a fixed masking: 15 %, all [MASK]."""
     for part in micro_batches(rows, rows_per_batch):
-        yield collate(part, documents.corpus, HELDOUT_MASKING, sizes=ExactSizes(rows_per_batch))
+        yield part, collate(part, corpus, HELDOUT_MASKING, sizes=ExactSizes(rows_per_batch))

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from neobert.data.batches import Batch, heldout_batches
-from neobert.data.shards import Documents, TokenizedCorpus, all_documents
+from neobert.data.batches import Batch, heldout_batches, heldout_rows
+from neobert.data.rows import PackedRows
+from neobert.data.shards import Documents, Integers, TokenizedCorpus, all_documents
 from neobert.errors import MissingData, RunFailed
 from neobert.model.heads import IGNORED_TARGET, MaskedLanguageModel
 from neobert.recipe import LongDocuments, PretrainingPrecision
-from neobert.runs.records import HeldoutScore
+from neobert.runs.records import HeldoutScore, pack_numbers
 from neobert.training.engine import autocast
 
 HELDOUT_BYTES = 2**22
@@ -26,6 +27,9 @@ compared with 131 G or more of training."""
 
 COUNTED_BYTES = 512
 """Largest number of bytes of a cut document that count towards `HELDOUT_BYTES`: about 128 tokens."""
+
+MOST_UNITS = 2048
+"""Largest number of units of a held-out loss, see `HeldoutText.unit_of`. The packed numbers of so many take 14 kB."""
 
 HASH_DIGITS = 12
 
@@ -50,9 +54,33 @@ class HeldoutText:
         """The documents as the model sees them."""
         return self.documents.fitted(self.context, self.long_documents)
 
+    @cached_property
+    def rows(self) -> PackedRows:
+        """The documents packed into rows."""
+        return heldout_rows(self.shown, self.context)
+
     def batches(self) -> Iterator[Batch]:
         """Yield the documents with the fixed masks."""
-        return heldout_batches(self.shown, self.context, self.rows_per_batch)
+        for _, batch in heldout_batches(self.rows, self.documents.corpus, self.rows_per_batch):
+            yield batch
+
+    @property
+    def units(self) -> int:
+        """Number of units: one for each document, at most `MOST_UNITS`."""
+        return min(len(self.documents), MOST_UNITS)
+
+    @cached_property
+    def unit_of(self) -> Integers:
+        """The unit of each predicted token in the order of `batches`, (predicted,) int64.
+
+        A unit is a document with all of its passages, or a run of documents in the order of their hashes if there are
+        more than `MOST_UNITS`. It depends on the texts alone, so that units of different models are the same texts.
+        """
+        documents = self.documents.numbers
+        places = np.empty(int(documents.max()) + 1, dtype=np.int64)
+        places[documents] = np.arange(len(documents)) * self.units // len(documents)
+        batches = heldout_batches(self.rows, self.documents.corpus, self.rows_per_batch)
+        return places[np.concatenate([_document_of(part, batch) for part, batch in batches])]
 
     @property
     def tokens(self) -> int:
@@ -76,6 +104,14 @@ class HeldoutText:
         """A hash of the set of texts."""
         hashes = np.sort(self.documents.corpus.text_hashes[self.documents.numbers])
         return hashlib.sha256(hashes.astype("<u8").tobytes()).hexdigest()[:HASH_DIGITS]
+
+
+def _document_of(rows: PackedRows, batch: Batch) -> Integers:
+    """Return the number in the corpus of the document of each predicted token, (predicted,)."""
+    assert batch.plan.documents is not None
+    places = batch.gather.places.numpy()[: batch.predicted_tokens]
+    first_of_row = np.searchsorted(rows.spans.rows, places // rows.context)
+    return rows.spans.documents[first_of_row + batch.plan.documents.numpy().ravel()[places]]
 
 
 def choose_heldout_texts(
@@ -164,10 +200,30 @@ def measure_frequency_loss(batches: Iterable[Batch], frequencies: NDArray[np.flo
 
 
 @torch.no_grad()
+def token_losses(
+    model: MaskedLanguageModel, text: HeldoutText, precision: PretrainingPrecision, device: torch.device
+) -> NDArray[np.float64]:
+    """Return the loss of each predicted token in nats, in the order of `text.batches()`: (predicted,).
+
+    Touches no random state and leaves the model in the mode it was in.
+    """
+    was_training = model.training
+    model.eval()
+    losses = [torch.empty(0, device=device)]
+    for batch in text.batches():
+        moved = batch.to(device)
+        # Eager: the shapes differ from those that the model may be compiled for.
+        with autocast(device, precision), torch.compiler.set_stance("force_eager"):
+            of_targets = model.losses(moved.token_ids, moved.plan, moved.gather, moved.targets)
+        losses.append(of_targets[: batch.predicted_tokens])
+    model.train(was_training)
+    return torch.cat(losses).double().cpu().numpy()
+
+
 def measure_heldout(
     model: MaskedLanguageModel, text: HeldoutText, precision: PretrainingPrecision, device: torch.device
 ) -> HeldoutScore:
-    """Measure the loss on a text in nats per predicted token and in bits per byte of text.
+    """Measure the loss on a text in nats per predicted token and in bits per byte of text, and by unit of text.
 
     Bits per byte is loss × tokens / (bytes × ln 2): the cost of all tokens at the mean loss of the predicted ones,
     divided by the size of the raw text. For one tokenizer, text and context it is the loss times a constant. Between
@@ -179,21 +235,12 @@ def measure_heldout(
         MissingData: no token is predicted, because there are too few texts.
         RunFailed: the loss is not finite.
     """
-    was_training = model.training
-    model.eval()
-    total, predicted = torch.zeros((), dtype=torch.float64, device=device), 0
-    for batch in text.batches():
-        moved = batch.to(device)
-        # Eager: the shapes differ from those that the model may be compiled for.
-        with autocast(device, precision), torch.compiler.set_stance("force_eager"):
-            total += model(moved.token_ids, moved.plan, moved.gather, moved.targets)
-        predicted += batch.predicted_tokens
-    model.train(was_training)
-    if predicted == 0:
+    losses = token_losses(model, text, precision, device)
+    if not len(losses):
         raise MissingData(
             f"the {text.corpus} corpus holds out {len(text.documents)} texts, in which no token is predicted: take more"
         )
-    loss, tokens, text_bytes = total.item() / predicted, text.tokens, text.text_bytes
+    loss, tokens, text_bytes = float(losses.mean()), text.tokens, text.text_bytes
     if not math.isfinite(loss):
         raise RunFailed(f"the held-out loss on {text.corpus} is {loss}: training diverged, take a lower learning rate")
     return HeldoutScore(
@@ -203,8 +250,11 @@ def measure_heldout(
         documents=len(text.documents),
         tokens=tokens,
         text_bytes=text_bytes,
-        predicted_tokens=predicted,
+        predicted_tokens=len(losses),
         loss=loss,
         bits_per_byte=loss * tokens / (text_bytes * math.log(2)),
         frequency_loss=text.frequency_loss,
+        units=text.units,
+        numerators=pack_numbers(np.bincount(text.unit_of, weights=losses, minlength=text.units), "<f4"),
+        denominators=pack_numbers(np.bincount(text.unit_of, minlength=text.units), "<i4"),
     )

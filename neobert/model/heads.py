@@ -49,6 +49,11 @@ class MaskedLanguageModel(nn.Module):
             logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED_TARGET, reduction="sum"
         )
 
+    def losses(self, token_ids: Tensor, plan: AttentionPlan, gather: GatherIndex, targets: Tensor) -> Tensor:
+        """Return the cross-entropy in nats of each of the `targets` (gathered,), 0 where it is −100: fp32."""
+        logits = self._padded_logits(self.model(token_ids, plan, gather)).float()
+        return functional.cross_entropy(logits, targets, ignore_index=IGNORED_TARGET, reduction="none")
+
 
 def mean_over_tokens(hidden: Tensor, positions: Tensor) -> Tensor:
     """Return the mean of `hidden` (rows, tokens, width) over each row's tokens, without padding: (rows, width)."""

@@ -253,6 +253,10 @@ class HeldoutScore(Value):
     compared. `tokens` and `text_bytes` measure what is shown of them. `loss` is in nats per predicted token;
     `neobert.evaluation.heldout` explains `bits_per_byte` and what it can compare. `frequency_loss` is the loss of token
     frequencies alone on the same documents; None in records from before it was measured.
+
+    `numerators` (nats, float32) and `denominators` (predicted tokens, int32) have one number per unit, packed as in
+    `ReadoutScore`. A unit is a document, or a run of documents if there are more than 2,048, in the order of their
+    hashes: those of records with the same `texts` are the same. None in the metrics and in older records.
     """
 
     corpus: str
@@ -265,6 +269,28 @@ class HeldoutScore(Value):
     loss: NonNegativeFloat
     bits_per_byte: NonNegativeFloat
     frequency_loss: Annotated[NonNegativeFloat | None, Neutral(None)]
+    units: Annotated[PositiveInt | None, Neutral(None)]
+    numerators: Annotated[str | None, Neutral(None)]
+    denominators: Annotated[str | None, Neutral(None)]
+
+    @model_validator(mode="after")
+    def _has_the_loss_of_its_units(self) -> Self:
+        if self.units is None and self.numerators is None and self.denominators is None:
+            return self
+        if self.units is None or self.numerators is None or self.denominators is None:
+            raise ValueError("units, numerators and denominators are given together")
+        nats = unpack_numbers(self.numerators, "<f4", self.units)
+        tokens = unpack_numbers(self.denominators, "<i4", self.units)
+        if tokens.min() < 0 or tokens.sum() != self.predicted_tokens:
+            raise ValueError("denominators that do not add up to the predicted tokens")
+        if not math.isclose(float(nats.sum(dtype="f8")) / self.predicted_tokens, self.loss, rel_tol=1e-5):
+            raise ValueError("numerators that do not add up to the loss")
+        return self
+
+    @property
+    def summary(self) -> Self:
+        """The score without the numbers of its units."""
+        return self.model_copy(update={"units": None, "numerators": None, "denominators": None})
 
 
 class PerplexityConfig(Value):

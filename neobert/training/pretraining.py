@@ -33,6 +33,7 @@ from neobert.training.compiling import LEAST_SECONDS_LEFT, Remainder, TrialStep,
 from neobert.training.distributed import Process, default_device, said_by_first
 from neobert.training.loop import StepBatches
 from neobert.training.trainer import (
+    HeldoutScores,
     Trainer,
     TrainResult,
     engine_class,
@@ -212,14 +213,17 @@ class PretrainingTrainer(Trainer[Batch]):
                     loss = partial(summed_loss, self.model, batch.to(self.device))
                     yield TrialStep(self.model, loss, self.run.recipe.precision, self.device)
 
-    def heldout_scores(self) -> dict[str, Any]:
+    def heldout_scores(self) -> HeldoutScores:
         """Return the loss in nats on the held-out documents of the run's own corpus and of each measured corpus, at the
-        run's own context; `heldout` has all measurements."""
+        run's own context; `heldout` has all measurements, in `details` with the numbers of their units."""
         precision = self.run.recipe.precision
         scores = [measure_heldout(self.model, text, precision, self.device) for text in self.heldout]
         losses = {score.corpus: score.loss for score in scores if score.context == self.stage.context}
         own = losses[self.run.recipe.data.corpus]
-        return {"heldout_loss": own, "heldout_losses": losses, "heldout": plain(scores)}
+        summaries = plain([score.summary for score in scores])
+        return HeldoutScores(
+            {"heldout_loss": own, "heldout_losses": losses, "heldout": summaries}, {"heldout": plain(scores)}
+        )
 
 
 make_trainer = PretrainingTrainer
@@ -237,7 +241,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
 def _record(run_file: RunFile, result: TrainResult, metrics: list[dict[str, Any]]) -> dict[str, Any]:
     run = run_file.specification(PretrainingRun)
     stage = run.recipe.stages[-1]
-    measured = [line for line in metrics if "heldout_losses" in line][-1]
+    assert result.heldout is not None
     return {
         "kind": "pretraining",
         "id": run.id,
@@ -250,8 +254,8 @@ def _record(run_file: RunFile, result: TrainResult, metrics: list[dict[str, Any]
         },
         "labels": run_file.labels,
         "scores": {
-            "heldout_loss": measured["heldout_losses"],
-            "heldout": measured["heldout"],
+            "heldout_loss": result.heldout.line["heldout_losses"],
+            "heldout": result.heldout.details["heldout"],
             "training_loss": training_loss(metrics, stage.steps),
         },
         "seed": run.recipe.seed,

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -95,10 +95,20 @@ def prefetch(items: Iterator[Item], depth: int = PREFETCHED_STEPS) -> Iterator[I
 
 
 @dataclass(frozen=True)
+class HeldoutScores:
+    """Scores on held-out data: `line` is for the metrics and has at least `heldout_loss` in nats, `details` are for the
+    record alone."""
+
+    line: Mapping[str, Any]
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class TrainResult:
     """Result of an attempt, which trained from step `begun` to `step` of `steps`.
 
-    `optimizer_state_bytes` counts this rank alone; `compiled` is whether its model was compiled.
+    `optimizer_state_bytes` counts this rank alone; `compiled` is whether its model was compiled. `heldout` are the
+    scores at the end of the stage, None before it and in all ranks but rank 0.
     """
 
     totals: Totals
@@ -108,6 +118,7 @@ class TrainResult:
     begun: int
     step: int
     steps: int
+    heldout: HeldoutScores | None
 
     def machine_record(self) -> dict[str, Any]:
         """Return the record's keys about hardware, kernels and environment."""
@@ -167,8 +178,8 @@ class Trainer(ABC, Generic[MicroBatch]):
         """Yield this rank's share of every remaining step."""
 
     @abstractmethod
-    def heldout_scores(self) -> dict[str, Any]:
-        """Return the scores on held-out data for the metrics, at least `heldout_loss` in nats."""
+    def heldout_scores(self) -> HeldoutScores:
+        """Return the scores on held-out data."""
 
     def compile(self, began_compiled: bool | None) -> None:
         """Compile the model if requested. `began_compiled`: whether earlier attempts did; None in the first."""
@@ -206,10 +217,9 @@ class Trainer(ABC, Generic[MicroBatch]):
             if stopping:
                 stop.request()  # the request may have come from another rank
             log.write()
-            if step == self.stage.steps:
-                log.note_heldout_loss(step)
+            heldout = log.note_heldout_loss(step) if step == self.stage.steps else None
             held = self.engine.optimizer_state_bytes()
-            return TrainResult(self.totals, execution, held, self.compiled, begun, step, self.stage.steps)
+            return TrainResult(self.totals, execution, held, self.compiled, begun, step, self.stage.steps, heldout)
 
     def restore(self) -> int:
         """Continue from the newest valid checkpoint, else from the stage's beginning; return the number of steps done.
@@ -342,9 +352,12 @@ class _MetricsLog:
         }
         append_line(self.path, line)
 
-    def note_heldout_loss(self, step: int) -> None:
-        if self.path is not None:
-            append_line(self.path, {"step": step, **self.trainer.heldout_scores()})
+    def note_heldout_loss(self, step: int) -> HeldoutScores | None:
+        if self.path is None:
+            return None
+        scores = self.trainer.heldout_scores()
+        append_line(self.path, {"step": step, **scores.line})
+        return scores
 
 
 def train(

@@ -2,32 +2,31 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import chain
 
 from neobert.errors import name_first
 from reports.analysis.inference import SEEDS_FOR_A_CLAIM
 from reports.analysis.pairing import LADDER, Delta
-from reports.analysis.quantities import BITS, QUANTITIES
+from reports.analysis.quantities import QUANTITIES
 from reports.tables import count
 
 MOST_NAMED = 4
+OWN, OTHER = "on the variant's training corpus", "on another corpus"
 
 
 def answer(deltas: Sequence[Delta]) -> tuple[str, str, str]:
-    """Return three answers: the claims in held-out losses (in nats or bits), a sentence for each corpus with claims, or
-    one for the corpus with most comparisons; the claims in GLUE; the steps of which neither claims anything."""
+    """Return three answers: the claims in the primary measure, the claims in the measures that are tested after it, and
+    the steps of which the primary measure claims nothing. Exploratory measures are in none of them."""
     steps = [delta for delta in deltas if delta.design == LADDER]
-    by_loss: dict[str, list[Delta]] = defaultdict(list)
+    primary = [delta for delta in steps if delta.judged.place == 0]
+    later: dict[str, list[Delta]] = defaultdict(list)
     for delta in steps:
-        if delta.quantity in ("loss", BITS) and delta.comparison is not None:
-            by_loss[delta.measured].append(delta)
-    losses = [each for each in by_loss.values() if any(delta.claimed[0] for delta in each)]
-    losses = losses or [max(by_loss.values(), key=len, default=[])]
-    of_glue = [delta for delta in steps if delta.quantity == "GLUE" and delta.comparison and not delta.no_verdict]
+        if delta.judged.is_tested and delta.judged.place:
+            later[f"{delta.quantity} {OWN if delta.is_own else OTHER}"].append(delta)
+    measured = " or ".join(dict.fromkeys(delta.quantity for delta in primary)) or "the primary measure"
     return (
-        " ".join(_claims(f"held-out {each[0].measured}" if each else "held-out loss", each) for each in losses),
-        _claims("GLUE", of_glue),
-        _untold(steps, [*chain.from_iterable(by_loss.values()), *of_glue]),
+        _claims(f"{measured} {OWN}" if primary else measured, primary),
+        " ".join(_claims(readout, own) for readout, own in later.items()),
+        _untold(steps, primary),
     )
 
 
@@ -45,23 +44,24 @@ def _claims(readout: str, compared: Sequence[Delta]) -> str:
     ]
     if told:
         number_of = sum(map(len, found.values()))
-        return f"In {readout} a difference is claimed of {number_of} of {steps} compared; {'; '.join(told)}."
+        return f"In {readout} a difference is claimed of {number_of} of {steps} tested; {'; '.join(told)}."
     fewest = min(delta.comparison.seeds for delta in compared if delta.comparison is not None)
     most = max(delta.comparison.seeds for delta in compared if delta.comparison is not None)
     seeds = count(most, "seed") if fewest == most else f"{fewest} to {most} seeds"
     if most < SEEDS_FOR_A_CLAIM:
         return (
-            f"In {readout} nothing is claimed of {steps} compared: they have {seeds}, and a claim needs "
+            f"In {readout} nothing is claimed of {steps} tested: they have {seeds}, and a claim needs "
             f"{SEEDS_FOR_A_CLAIM}."
         )
-    return f"In {readout} none of {steps} compared, with {seeds}, changes it beyond the noise of seeds."
+    return f"In {readout} none of {steps} tested, with {seeds}, changes it beyond the noise of seeds."
 
 
-def _untold(steps: Sequence[Delta], compared: Sequence[Delta]) -> str:
-    """Return a sentence on the steps of which nothing is claimed, and on those claimed to be equivalent."""
+def _untold(steps: Sequence[Delta], primary: Sequence[Delta]) -> str:
+    """Return a sentence on the steps of which the primary measure claims nothing, and on those claimed to be
+    equivalent in a tested measure."""
     pairs = dict.fromkeys((delta.variant, delta.base) for delta in steps)
-    told = {(delta.variant, delta.base) for delta in compared if any(delta.claimed)}
-    equal = [f"{d.variant} against {d.base} in {d.measured}" for d in compared if d.claimed == ("", True)]
+    told = {(delta.variant, delta.base) for delta in primary if any(delta.claimed)}
+    equal = [f"{d.variant} against {d.base} in {d.measured}" for d in steps if d.claimed == ("", True)]
     missing = [f"{variant} against {base}" for variant, base in pairs if (variant, base) not in told]
     if len(missing) == len(pairs):
         return "No step of the ladder can be told from these records."

@@ -1,32 +1,32 @@
 """Deltas over paired seeds: the ladder, leave-one-out and add-one designs, with their statistics and table."""
 
-import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from ablations.declarations import PROTOCOL, Measure, Protocol
 from ablations.designs import claims
 from ablations.ladders import current, ladder
 from ablations.rates import MARK
 from neobert.errors import MissingData
 from reports.analysis.inference import (
-    LOOKS,
+    EQUIVALENCE_LEVEL,
     SEEDS_FOR_A_CLAIM,
-    adjust,
     collapsed_seeds,
     compare,
-    family_p_values,
     last_look,
     with_examples,
 )
-from reports.analysis.pairing import LADDER, OWN_RATES, Delta, pair_all
+from reports.analysis.pairing import LADDER, OWN_RATES, Delta, Noise, pair_all
+from reports.analysis.pilots import LEAST_PILOTS, scale_by_pilots
 from reports.analysis.quantities import BITS, QUANTITIES
-from reports.analysis.readouts import paired_variance
+from reports.analysis.readouts import LEAST_RATIO, SignalToNoise, paired_variance, tells_apart
 from reports.analysis.resampling import StoredPredictions, resampled_differences
+from reports.analysis.verdicts import Candidate, judge
+from reports.evidence import Evidence
 from reports.notes import warnings
 from reports.scores import Group, Row
 from reports.tables import (
@@ -44,16 +44,31 @@ from reports.tables import (
 
 NORMAL_QUANTILE = 1.959964
 """For the 95 % interval over hundreds of items."""
+LEAST_FOR_A_CORRELATION = 3
+LEAST_CORRELATION = 0.1
+"""Below it, pairing by seed lowers the variance of a difference by less than a tenth."""
+NOT_JUDGED = "exploratory"
 
 
-def find_deltas(group: Group, tasks: Sequence[str], stored: StoredPredictions) -> tuple[Delta, ...]:
-    """Return all deltas in the order of the ladder: GLUE means over `tasks`, then held-out losses, then the designs."""
+def find_deltas(
+    group: Group,
+    tasks: Sequence[str],
+    stored: StoredPredictions,
+    evidence: Evidence,
+    signals: Sequence[SignalToNoise],
+    protocol: Protocol = PROTOCOL,
+) -> tuple[Delta, ...]:
+    """Return all deltas in the order of the ladder: GLUE means over `tasks`, then held-out losses, then the designs.
+    `signals` tell which readouts can tell arms apart."""
     families: dict[tuple[str, str], list[Delta]] = defaultdict(list)
+    rows: dict[str, Row] = {}
     for design, variant, base in _compared_pairs(group):
+        rows |= {variant.name: variant, base.name: base}
         for delta in pair_all(variant, base, tasks, group):
-            compared = _compare(replace(delta, design=design), variant, base, tasks, stored)
+            compared = _compare(replace(delta, design=design), variant, base, tasks, stored, protocol)
             families[compared.family].append(compared)
-    return tuple(delta for family in families.values() for delta in _corrected(family))
+    deltas = [delta for family in families.values() for delta in _with_collapses(family)]
+    return tuple(_judged(deltas, rows, evidence, signals, protocol))
 
 
 def _compared_pairs(group: Group) -> Iterator[tuple[str, Row, Row]]:
@@ -76,80 +91,151 @@ def _compared_pairs(group: Group) -> Iterator[tuple[str, Row, Row]]:
                 yield OWN_RATES, ours, theirs
 
 
-def _compare(delta: Delta, variant: Row, base: Row, tasks: Sequence[str], stored: StoredPredictions) -> Delta:
-    """Add the statistics of a delta, except those corrected over its family."""
+def _compare(
+    delta: Delta, variant: Row, base: Row, tasks: Sequence[str], stored: StoredPredictions, protocol: Protocol
+) -> Delta:
+    """Add the statistics of a delta by itself."""
     if not delta.differences:
         return delta
-    delta = replace(delta, comparison=compare(delta.differences.values(), QUANTITIES[delta.quantity].margin))
-    looked = dict(islice(delta.differences.items(), last_look(len(delta.differences))))
-    if delta.quantity == "GLUE":
-        seeds = [each for each in delta.seeds if each.pretraining in looked]
+    by_seed = dict(sorted(delta.differences.items()))
+    delta = replace(
+        delta,
+        differences=by_seed,
+        comparison=compare(by_seed.values(), protocol.margins[delta.quantity]),
+        correlation=_correlation(delta),
+    )
+    noises: dict[int, Noise] = {}
+    for seeds in [look for look in sorted(protocol.looks) if look <= len(by_seed)] or [len(by_seed)]:
+        looked = list(by_seed)[:seeds]
         try:
-            draws = resampled_differences(variant, base, tasks, stored, seeds)
+            noise = _noise(delta, looked, variant, base, tasks, stored)
         except MissingData as error:
             return replace(delta, no_examples=str(error))
-        low, high = np.nanpercentile(draws, (2.5, 97.5))
-        delta = replace(delta, examples=(float(low), float(high)), variance=float(np.nanvar(draws, ddof=1)))
-    elif delta.answers:
-        delta = _with_noise_of_items(delta, list(looked.values()))
-    if delta.variance is None:
-        return delta
-    found = with_examples(looked.values(), delta.variance)
-    return delta if found is None else replace(delta, both=found[0], p_both=found[1])
+        if noise is not None:
+            noises[seeds] = noise
+    return replace(delta, noises=noises)
 
 
-def _corrected(family: Sequence[Delta]) -> list[Delta]:
-    """Add the family-corrected statistics and the collapsed seeds to the deltas of a family."""
+def _correlation(delta: Delta) -> float | None:
+    """Return the correlation of both arms over their paired seeds; None for fewer than three, or without spread."""
+    ours, theirs = (np.array([arm[seed] for seed in delta.differences]) for arm in delta.arms.values())
+    if len(ours) < LEAST_FOR_A_CORRELATION or ours.std() == 0 or theirs.std() == 0:
+        return None
+    return float(np.corrcoef(ours, theirs)[0, 1])
+
+
+def _noise(
+    delta: Delta, seeds: Sequence[int], variant: Row, base: Row, tasks: Sequence[str], stored: StoredPredictions
+) -> Noise | None:
+    """Return the noise of examples, texts or items at some seeds; None if records have no numbers for each."""
+    if delta.quantity == "GLUE":
+        own = [each for each in delta.seeds if each.pretraining in seeds]
+        draws = resampled_differences(variant, base, tasks, stored, own)
+        low, high = map(float, np.nanpercentile(draws, (2.5, 97.5)))
+        variance = float(np.nanvar(draws, ddof=1))
+    else:
+        found = paired_variance(delta.units[: len(seeds)]) if delta.units else None
+        if found is None:
+            return None
+        mean, half, variance = np.mean([delta.differences[seed] for seed in seeds]), NORMAL_QUANTILE * found**0.5, found
+        low, high = float(mean - half), float(mean + half)
+    both, p_both = with_examples([delta.differences[seed] for seed in seeds], variance) or (None, None)
+    return Noise((low, high), variance, both, p_both)
+
+
+def _with_collapses(family: Sequence[Delta]) -> list[Delta]:
+    """Add the collapsed seeds to the deltas of one design in one measure."""
     collapsed = collapsed_seeds({name: arm for delta in family for name, arm in delta.arms.items()})
     by_arm = [
         {name: [seed for seed in collapsed.get(name, ()) if seed in delta.differences] for name in delta.arms}
         for delta in family
     ]
-    of_pairs = [set[int]().union(*own.values()) for own in by_arm]
-    of_difference = family_p_values([{} if delta.no_verdict else delta.differences for delta in family], of_pairs)
-    of_equivalence = adjust(
-        [delta.comparison.p_equivalence if delta.comparison and not delta.no_verdict else None for delta in family]
-    )
     return [
-        replace(
-            delta,
-            p_family=difference,
-            p_equivalence_holm=equivalence,
-            collapsed={name: seeds for name, seeds in own.items() if seeds},
-        )
-        for delta, own, difference, equivalence in zip(family, by_arm, of_difference, of_equivalence, strict=True)
+        replace(delta, collapsed={name: seeds for name, seeds in own.items() if seeds})
+        for delta, own in zip(family, by_arm, strict=True)
     ]
 
 
-def _with_noise_of_items(delta: Delta, looked: Sequence[float]) -> Delta:
-    """Add to a readout's delta the variance over texts or items at the seeds looked at, and the interval over them."""
-    variance = paired_variance(delta.answers[: len(looked)])
-    if variance is None:
-        return delta
-    factor = QUANTITIES[delta.quantity].factor
-    mean, half = np.mean(looked), NORMAL_QUANTILE * factor * math.sqrt(variance)
-    return replace(delta, variance=factor**2 * variance, examples=(float(mean - half), float(mean + half)))
+def _judged(
+    deltas: Sequence[Delta],
+    rows: Mapping[str, Row],
+    evidence: Evidence,
+    signals: Sequence[SignalToNoise],
+    protocol: Protocol,
+) -> list[Delta]:
+    """Return the deltas with their verdicts: one family of all steps, each in its primary measure and the sequence."""
+    steps: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for place, delta in enumerate(deltas):
+        if delta.comparison is not None and not delta.no_verdict:
+            steps[delta.design, delta.variant, delta.base].append(place)
+    sequences = [found for own in steps.values() if (found := _sequence(deltas, own, protocol))]
+    scaled = list(deltas)
+    for level in sorted({level for sequence in sequences for level, _ in sequence}):
+        places = [place for sequence in sequences for at, place in sequence if at == level]
+        for place, delta in zip(
+            places, scale_by_pilots([deltas[each] for each in places], rows, evidence), strict=True
+        ):
+            scaled[place] = delta
+    tested = [[_tested(scaled[place], level, signals) for level, place in sequence] for sequence in sequences]
+    for sequence, verdicts in zip(sequences, judge(tested, protocol.looks), strict=True):
+        for (_, place), verdict in zip(sequence, verdicts, strict=True):
+            scaled[place] = replace(scaled[place], judged=verdict)
+    return scaled
+
+
+def _sequence(deltas: Sequence[Delta], places: Sequence[int], protocol: Protocol) -> list[tuple[int, int]]:
+    """Return the (number of the measure, place of the delta) of a step's primary measure, and of those that are tested
+    after it, up to the first that it lacks. Steps without a primary measure have none."""
+
+    def found(measure: Measure) -> list[int]:
+        is_own = measure.corpus == "own"
+        return [each for each in places if deltas[each].quantity == measure.quantity and deltas[each].is_own == is_own]
+
+    primary = [(level, own[0]) for level, measure in enumerate(protocol.primary) if (own := found(measure))]
+    if not primary:
+        return []
+    sequence = primary[:1]
+    for level, measure in enumerate(protocol.sequence, len(protocol.primary)):
+        if not (own := found(measure)):
+            break
+        sequence += [(level, place) for place in own]
+    return sequence
+
+
+def _tested(delta: Delta, level: int, signals: Sequence[SignalToNoise]) -> Candidate:
+    assert delta.comparison is not None
+    both = {seeds: (noise.both, noise.p_both) for seeds, noise in delta.noises.items()}
+    return Candidate(
+        delta.differences,
+        delta.comparison.margin,
+        level=level,
+        scale=delta.scale,
+        collapsed={seed for seeds in delta.collapsed.values() for seed in seeds},
+        both={seeds: (own, p) for seeds, (own, p) in both.items() if own is not None and p is not None},
+        tells_apart=tells_apart(signals, delta.quantity, delta.corpus, delta.arms.values()),
+    )
 
 
 HEADER = (
     *("Design", "Variant", "Against", "Quantity", "Seeds", "Difference", "95 % over seeds", "95 % over examples"),
-    *("95 % over both", "p (t)", "p (family)", "p (TOST, Holm)", "Detectable", "Verdict"),
+    *("95 % over both", "r", "p (t)", "p (family)", "p (TOST, Holm)", "Detectable", "Verdict"),
 )
 FACTS = (
     *("design", "variant", "against", "quantity", "measured", "seeds", "difference", "sd", "t_low", "t_high"),
-    *("examples_low", "examples_high", "both_low", "both_high", "p_both", "p_t", "p_family", "look", "level", "p_tost"),
-    *("p_tost_holm", "margin", "detectable", "verdict", "differences_by_seed", "collapsed", "left_out", "records"),
+    *("examples_low", "examples_high", "both_low", "both_high", "p_both", "correlation", "p_t", "test", "pilot_seeds"),
+    *("pilot_sd", "p_family", "p_tost_holm", "margin", "detectable", "verdict"),
+    *("differences_by_seed", "collapsed", "left_out", "records"),
 )
 
 
-def deltas_table(deltas: Sequence[Delta], group: Group, quantity: str) -> Table:
+def deltas_table(deltas: Sequence[Delta], group: Group, quantity: str, protocol: Protocol = PROTOCOL) -> Table:
     """Return a table with one line per delta; `quantity` describes the tasks over which GLUE is averaged."""
     return Table(
         title=f"Deltas with paired seeds (scale {group.scale}, data {group.data})",
         shown=frame_of([_shown(delta) for delta in deltas], HEADER),
         facts=frame_of([_facts(delta, quantity) for delta in deltas], FACTS),
         alignment="llllr" + "r" * (len(HEADER) - 6) + "l",
-        notes=(*warnings(group), *_notes(deltas, quantity)),
+        notes=(*warnings(group), *_notes(deltas, quantity, protocol)),
         rules=rules_between(delta.family for delta in deltas),
         records=tuple(delta.ids for delta in deltas),
         facets=tuple(delta.facets for delta in deltas),
@@ -161,34 +247,47 @@ def _shown(delta: Delta) -> tuple[str, ...]:
     found, digits = delta.comparison, QUANTITIES[delta.quantity].digits
     if found is None:
         return (*names, "0", *[DASH] * (len(HEADER) - 6), f"left out: {delta.reason}")
+    intervals = found.interval, delta.examples, delta.both
     return (
         *(*names, str(found.seeds), signed(found.mean, digits)),
-        *(printed_range(interval, digits) for interval in (found.interval, delta.examples, delta.both)),
-        *map(p_value, (found.p_t, delta.p_family, delta.p_equivalence_holm)),
-        number(found.detectable, digits),
-        delta.verdict,
+        *(printed_range(interval, digits) for interval in intervals),
+        signed(delta.correlation, 2),
+        *map(p_value, (found.p_t, delta.judged.p_difference, delta.judged.p_equivalence)),
+        number(delta.judged.detectable, digits),
+        delta.verdict or NOT_JUDGED,
     )
 
 
 def _facts(delta: Delta, quantity: str) -> tuple[Any, ...]:
-    """Return every number, seed by seed, with the ids of its records."""
+    """Return every number, seed by seed, with the ids of its records; family-wise p-values are by look."""
     found, measured = delta.comparison, quantity if delta.quantity == "GLUE" else f"held-out {delta.measured}"
     names = delta.design, delta.variant, delta.base, delta.quantity, measured, len(delta.differences)
     if found is None:
-        return (*names, *[None] * 20, delta.reason, "")
-    look = last_look(found.seeds)
+        return (*names, *[None] * (len(FACTS) - len(names) - 2), delta.reason, "")
+    judged = delta.judged
+    intervals = found.interval, delta.examples, delta.both
     return (
         *(*names, found.mean, found.deviation),
-        *(end for interval in (found.interval, delta.examples, delta.both) for end in interval or (None, None)),
-        *(delta.p_both, found.p_t, delta.p_family, look, look and LOOKS[look], found.p_equivalence),
-        *(delta.p_equivalence_holm, found.margin, found.detectable, delta.verdict, print_by_seed(delta.differences)),
+        *(end for interval in intervals for end in interval or (None, None)),
+        *(delta.noise.p_both if delta.noise else None, delta.correlation, found.p_t),
+        *(_test(delta), " ".join(f"{name}:{count}" for name, count in delta.pilots.items()), delta.scale),
+        *map(print_by_seed, (judged.p_by_look, judged.p_equivalence_by_look)),
+        *(found.margin, judged.detectable, delta.verdict, print_by_seed(delta.differences)),
         "; ".join(delta.collapses),
         "; ".join(filter(None, (*delta.notes, delta.no_examples))),
         " ".join(delta.ids),
     )
 
 
-def _notes(deltas: Sequence[Delta], quantity: str) -> list[str]:
+def _test(delta: Delta) -> str:
+    """Return the test that decides: flips of differences divided by what pilot seeds show, or not; empty for none."""
+    if not delta.judged.is_tested:
+        return ""
+    return "joint flips, pooled variances" if delta.scale is None else "joint flips, pilot deviations"
+
+
+def _notes(deltas: Sequence[Delta], quantity: str, protocol: Protocol) -> list[str]:
+    compared = [delta for delta in deltas if delta.comparison is not None]
     told = {delta.quantity for delta in deltas} | {"GLUE", "loss"}
     margins = ", ".join(
         f"{each.margin:g} {each.unit.split()[0]}: {each.reason} ({name})"
@@ -199,36 +298,85 @@ def _notes(deltas: Sequence[Delta], quantity: str) -> list[str]:
         f"GLUE: {quantity}, in points; loss: held-out MLM loss in nats a token on a corpus that both were measured on, "
         "lower is better. Pairs share the seed of pre-training, which is the unit; nothing missing is filled in.",
         "Over seeds: t interval of the mean difference, df = seeds − 1. Over examples: percentile bootstrap of "
-        "development examples at these seeds, normal for texts and items of readouts; it tells nothing about "
+        "development examples at these seeds, normal for documents, texts and items; it tells nothing about "
         "other seeds. Over both: the variances of both added. A difference is claimed only where this holds too.",
-        "p (t): paired t test, uncorrected. p (family): joint sign flips over all deltas of the same design and "
-        "quantity, exact for symmetric noise; the verdict goes by it. TOST: that the difference is smaller than the "
-        "margin, with Holm's correction over the same deltas. "
+        f"Verdicts: one family of all steps, each in {_described(protocol.primary)}; "
+        f"{_described(protocol.sequence)} are tested after it, in this order, for the steps that all before "
+        "claimed. Everything else is exploratory: numbers and intervals without a verdict.",
+        "p (t): paired t test, uncorrected. p (family): joint sign flips over the family; the verdict goes by it. "
+        "TOST: that the difference is smaller than the margin, with Holm's correction; claimed with "
+        f"p ≤ {EQUIVALENCE_LEVEL:g}, and only in readouts whose signal to noise is {LEAST_RATIO:g} or more. "
         f"Margins: {margins}.",
-        "Detectable: the smallest true difference that the t test would find with power 0.8 at these seeds and their "
-        "observed spread, uncorrected.",
-        *_looks(deltas),
+        *_tests(compared),
+        "Detectable: the smallest true difference that the test of the verdict would claim with power 0.8 at the last "
+        "look, at the observed spread of seeds.",
+        *_looks(compared, protocol),
+        *_pairing(compared),
         *_collapses(deltas),
     ]
     if BITS in told:
         lines.append(
-            "Bits per byte: held-out MLM loss of runs with other tokenizers or contexts, on the same documents cut to "
-            "a common context; the loss a token times the tokens of the text over its bytes. Masks hide tokens, so a "
-            "tokenizer of shorter ones shows more beside each mask: between tokenizers it is no strict comparison."
+            "Bits per byte: held-out MLM loss on the same documents cut to a common context; the loss a token times "
+            "the tokens of the text over its bytes. Masks hide tokens, so a tokenizer of shorter ones shows more "
+            "beside each mask: between tokenizers it is no strict comparison."
         )
     designs = list(dict.fromkeys(delta.design for delta in deltas))
     told_of = claims()
     lines += [told_of[design] for design in designs if design in told_of]
     lines += find_changed_verdicts(deltas)
     lines += [f"{d.variant} against {d.base} ({d.measured}): {note}." for d in deltas for note in d.notes]
-    without = {delta.no_examples for delta in deltas if delta.no_examples}
-    return [*lines, *(f"No interval over examples: {reason}." for reason in sorted(without))]
+    without = {delta.no_examples: delta.quantity for delta in compared if delta.no_examples}
+    return [
+        *lines,
+        *(
+            f"No interval over {'examples' if quantity == 'GLUE' else 'texts'}: {reason}."
+            for reason, quantity in sorted(without.items())
+        ),
+    ]
+
+
+def _described(measures: Sequence[Measure]) -> str:
+    corpora = {"own": "the variant's training corpus", "other": "the other corpora"}
+    return ", ".join(f"{each.quantity} on {corpora[each.corpus]}" for each in measures)
+
+
+def _tests(deltas: Sequence[Delta]) -> list[str]:
+    """Return sentences on the test of each measure: which differences were divided by what pilot seeds show."""
+    tested = [delta for delta in deltas if delta.judged.is_tested]
+    scaled = sorted({delta.measured for delta in tested if delta.scale is not None})
+    lines = [f"Differences are divided by their deviation known from pilot seeds in: {', '.join(scaled)}."] * bool(
+        scaled
+    )
+    pooled = [delta for delta in tested if delta.scale is None]
+    few = {name: count for delta in pooled for name, count in delta.pilots.items() if count < LEAST_PILOTS}
+    if pooled:
+        arms = ", ".join(f"{name} {count}" for name, count in few.items())
+        lines.append(
+            f"Variances are pooled over the family in: {', '.join(sorted({delta.measured for delta in pooled}))}. "
+            f"Dividing by deviations needs {LEAST_PILOTS} pilot seeds of every arm; these have fewer: {arms}. The test "
+            "is valid without them, and finds little in steps that are less noisy than others."
+        )
+    return lines
+
+
+def _pairing(deltas: Sequence[Delta]) -> list[str]:
+    """Return a sentence on what pairing by seed is worth in the primary measure."""
+    known = [delta.correlation for delta in deltas if delta.judged.is_tested and delta.correlation is not None]
+    if not known:
+        return []
+    mean = float(np.mean(known))
+    told = f"r: correlation of both arms over paired seeds; its mean over tested differences is {signed(mean, 2)}."
+    if mean > LEAST_CORRELATION:
+        return [told]
+    return [
+        f"{told} Pairing buys nothing here: unpaired seeds would spread as little, with twice the degrees of freedom."
+    ]
 
 
 def find_changed_verdicts(deltas: Sequence[Delta]) -> list[str]:
     """Return a sentence for each ladder step whose verdict at the arms' own rates differs from the one at the shared
     rate, or one sentence that there is none."""
-    told = [delta for delta in deltas if delta.comparison is not None]
+    told = [delta for delta in deltas if delta.judged.is_tested]
     own = {
         (delta.variant.partition(MARK)[0], delta.base.partition(MARK)[0], delta.measured): delta
         for delta in told
@@ -248,14 +396,16 @@ def find_changed_verdicts(deltas: Sequence[Delta]) -> list[str]:
     return changed or ([f"None of {count(len(shared), 'verdict')} changes at own rates."] if shared else [])
 
 
-def _looks(deltas: Sequence[Delta]) -> list[str]:
+def _looks(deltas: Sequence[Delta], protocol: Protocol) -> list[str]:
     """Return sentences on the looks, and on which one each number of seeds has reached."""
     counts = sorted({delta.comparison.seeds for delta in deltas if delta.comparison})
     lines = ["One seed: no interval and no test; the difference may be noise."] if 1 in counts else []
-    declared = ", ".join(f"{look} seeds with p ≤ {level:g}" for look, level in LOOKS.items())
+    declared = ", ".join(f"{look} seeds with p ≤ {level:g}" for look, level in protocol.looks.items())
     reached = [(count, look) for count in counts if (look := last_look(count)) is not None]
     at = "; ".join(f"{count} seeds are at the look of {look}" for count, look in reached)
-    lines.append(f"Looks, declared before the study: {declared}; between looks the first seeds of the last one count.")
+    lines.append(
+        f"Looks, declared before the study: {declared}. Each counts the first seeds; what one claims stays claimed."
+    )
     lines += [f"{at}."] if at else []
     few = [count for count in counts if 1 < count < SEEDS_FOR_A_CLAIM]
     if few:

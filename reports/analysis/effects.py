@@ -17,14 +17,12 @@ from ablations.designs import Fraction, cautions, cell, cells, claims, possible_
 from reports.analysis.inference import (
     SEEDS_FOR_A_CLAIM,
     Comparison,
-    adjust,
     collapsed_seeds,
     compare,
-    family_p_values,
-    verdict,
 )
 from reports.analysis.pairing import shared_corpora, why_losses_differ
 from reports.analysis.quantities import QUANTITIES, name_measurement
+from reports.analysis.verdicts import EXPLORATORY, Candidate, Verdict, judge
 from reports.basis import why_scores_not_paired
 from reports.notes import warnings
 from reports.scores import Estimate, Group, Row
@@ -56,8 +54,7 @@ class Effect:
     factors: Cell
     comparison: Comparison
     alias: Cell = ()
-    p_family: float | None = None
-    p_equivalence_holm: float | None = None
+    judged: Verdict = EXPLORATORY
     share: float | None = None
 
     @property
@@ -67,10 +64,9 @@ class Effect:
         return ("all" if self.kind == "whole" else " × ".join(self.factors)) + alias
 
     @property
-    def verdict(self) -> str:
-        """What may be claimed; empty for effects that are not tested."""
-        tested = self.kind in ("main", "interaction")
-        return verdict(self.comparison, self.p_family, self.p_equivalence_holm) if tested else ""
+    def is_contrast(self) -> bool:
+        """Whether it is a main effect or an interaction."""
+        return self.kind in ("main", "interaction")
 
 
 @dataclass(frozen=True)
@@ -138,10 +134,13 @@ def _of_factors(group: Group, factors: Cell, tasks: Sequence[str]) -> Iterator[F
         return
     runs = pd.concat([row.runs for row in rows.values()])
     for corpus in corpora:
-        yield _estimate(replace(of_loss, corpus=corpus), {on: row.losses[corpus] for on, row in rows.items()}, runs)
+        losses = {on: row.losses[corpus] for on, row in rows.items()}
+        yield _estimate(replace(of_loss, corpus=corpus), losses, runs, is_judged=corpus == corpora[0])
 
 
-def _estimate(empty: Factorial, estimates: Mapping[Cell, Estimate | None], records: pd.DataFrame) -> Factorial:
+def _estimate(
+    empty: Factorial, estimates: Mapping[Cell, Estimate | None], records: pd.DataFrame, *, is_judged: bool = False
+) -> Factorial:
     """Estimate the effects from the seeds that all cells have, with the ids of their `records`; no effects if a cell
     has no estimate."""
     wanted = cells(empty.factors, empty.fraction)
@@ -157,10 +156,11 @@ def _estimate(empty: Factorial, estimates: Mapping[Cell, Estimate | None], recor
     left_out = sorted({seed for by_seed in scores.values() for seed in by_seed} - set(seeds))
     collapsed = collapsed_seeds({cell(on).name: {seed: scores[on][seed] for seed in seeds} for on in wanted})
     far = sorted({seed for own in collapsed.values() for seed in own})
+    effects = estimate_effects(values, empty.factors, empty.quantity)
     return replace(
         empty,
         seeds=tuple(seeds),
-        effects=estimate_effects(values, empty.factors, empty.quantity, [seeds.index(seed) for seed in far]),
+        effects=judge_effects(effects, [seeds.index(seed) for seed in far]) if is_judged else effects,
         notes=(
             *(f"seed {seed} lacks some cells and is left out" for seed in left_out),
             *(f"collapsed: seed {', '.join(map(str, own))} of {name}" for name, own in collapsed.items()),
@@ -177,9 +177,8 @@ def _why_not_comparable(rows: Sequence[Row], corpora: Sequence[str]) -> str:
     return next(filter(None, (why_losses_differ(row, rows[0]) for row in others)), "")
 
 
-def estimate_effects(values: Values, factors: Cell, quantity: str, collapsed: Sequence[int] = ()) -> tuple[Effect, ...]:
-    """Estimate and test main effects and interactions of all orders; in a full factorial also Shapley values and the
-    whole. If seeds at the given positions collapsed, p is the larger of the values with and without them."""
+def estimate_effects(values: Values, factors: Cell, quantity: str) -> tuple[Effect, ...]:
+    """Estimate main effects and interactions of all orders; in a full factorial also Shapley values and the whole."""
     margin = QUANTITIES[quantity].margin
     found = []
     for subset, alias in _contrasts(values, factors):
@@ -187,14 +186,19 @@ def estimate_effects(values: Values, factors: Cell, quantity: str, collapsed: Se
         numbers = np.sum([values[on] * sign for on, sign in signs.items()], axis=0) / (len(values) / 2)
         kind = "main" if len(subset) == 1 else "interaction"
         found.append(Effect(kind, subset, compare(numbers, margin), alias))
-    by_place = [dict(enumerate(effect.comparison.differences)) for effect in found]
-    of_difference = family_p_values(by_place, [collapsed] * len(by_place))
-    of_equivalence = adjust([effect.comparison.p_equivalence for effect in found])
+    return (*found, *_parts(values, factors, margin))
+
+
+def judge_effects(effects: Sequence[Effect], collapsed: Sequence[int] = ()) -> tuple[Effect, ...]:
+    """Return the effects with the verdicts of main effects and interactions, which are one family. If seeds at the
+    given positions collapsed, p is the larger of the values with and without them."""
+    contrasts = [effect for effect in effects if effect.is_contrast]
     tested = [
-        replace(effect, p_family=difference, p_equivalence_holm=equivalence)
-        for effect, difference, equivalence in zip(found, of_difference, of_equivalence, strict=True)
+        [Candidate(dict(enumerate(each.comparison.differences)), each.comparison.margin, collapsed=collapsed)]
+        for each in contrasts
     ]
-    return (*tested, *_parts(values, factors, margin))
+    judged = [replace(each, judged=own) for each, (own,) in zip(contrasts, judge(tested), strict=True)]
+    return (*judged, *(effect for effect in effects if not effect.is_contrast))
 
 
 def _contrasts(values: Values, factors: Cell) -> Iterator[tuple[Cell, Cell]]:
@@ -267,10 +271,10 @@ def _shown(each: Factorial, effect: Effect | None) -> tuple[str, ...]:
     found, digits = effect.comparison, QUANTITIES[each.quantity].digits
     return (
         *(each.title, each.measured, effect.kind, effect.name, str(found.seeds), signed(found.mean, digits)),
-        *(printed_range(found.interval, digits), p_value(found.p_t if effect.verdict else None)),
-        p_value(effect.p_family),
+        *(printed_range(found.interval, digits), p_value(found.p_t if effect.is_contrast else None)),
+        p_value(effect.judged.p_difference),
         DASH if effect.share is None else f"{number(effect.share, 0)} %",
-        effect.verdict or DASH,
+        effect.judged.words or DASH,
     )
 
 
@@ -283,7 +287,9 @@ def _facts(each: Factorial, effect: Effect | None) -> tuple[Any, ...]:
     return (
         *(*names, effect.kind, "*".join(effect.factors), "*".join(effect.alias)),
         *(found.seeds, found.mean, found.deviation, *(found.interval or (None, None))),
-        *(found.p_t, effect.p_family, effect.p_equivalence_holm, found.margin, effect.share, effect.verdict),
+        found.p_t,
+        *map(print_by_seed, (effect.judged.p_by_look, effect.judged.p_equivalence_by_look)),
+        *(found.margin, effect.share, effect.judged.words),
         *(print_by_seed(dict(zip(each.seeds, found.differences, strict=True))), "; ".join(each.notes)),
         " ".join(each.ids),
     )
@@ -293,8 +299,8 @@ def _notes(factorials: Sequence[Factorial], quantity: str) -> list[str]:
     lines = [
         f"GLUE: {quantity}, in points; loss: held-out MLM loss in nats a token, lower is better.",
         "Main effect: mean of the cells with the factor on less mean of those with it off. Interaction: the same for "
-        "the product of the factors' signs. Each is one number a seed; intervals, p and looks as for deltas, where a "
-        "family is all effects of a factorial in one quantity.",
+        "the product of the factors' signs. Each is one number a seed; intervals, p and looks as for deltas. A family "
+        "is all effects of one factorial in the loss on its first corpus; all else is exploratory and has no verdict.",
         "Shapley: what a factor adds, averaged over all orders of adding factors; the values add up to the whole. "
         f"Shares are given where the whole is not within noise, for up to {MOST_FACTORS_FOR_SHAPLEY} factors.",
     ]

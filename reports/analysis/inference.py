@@ -1,4 +1,4 @@
-"""Inference on paired differences over seeds: intervals, family-wise tests, equivalence, collapsed seeds, verdicts.
+"""Inference on paired differences over seeds: intervals, family-wise tests, equivalence, collapsed seeds.
 
 The unit is the pre-training seed: a variant and its parent share it, and with it the initialisation, the data order and
 the masks, wherever their recipes allow. Seeds are the last axis of arrays, so that simulations can use the same
@@ -6,29 +6,32 @@ functions as reports. scipy is imported inside the functions. docs/statistics.md
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from ablations.declarations import PROTOCOL
+
 Array = np.ndarray[Any, np.dtype[Any]]
 Interval = tuple[float, float]
 
 ALPHA = 0.05
 POWER = 0.8
-LOOKS: Mapping[int, float] = {6: 0.032, 8: 0.016, 10: 0.02}
-"""Numbers of seeds at which differences may be claimed, with the largest family-wise p that claims one. Declared before
-the study: over all three looks together, a ladder of ten nulls claims something in 3.3 to 5.8 % of 2,000 simulated
-studies, whatever the noise (tests/reports/analysis/test_family_oracle.py). No exact test reaches these levels below six
-seeds."""
+LOOKS = PROTOCOL.looks
+"""Numbers of seeds at which differences may be claimed, with the largest family-wise p that claims one; no exact test
+reaches these levels below six seeds. docs/statistics.md shows the error of all three looks together."""
+EQUIVALENCE_LEVEL = 0.005
+"""Largest family-wise p that claims an equivalence at a look: all looks together add 1.5 % at most to the error."""
 SEEDS_FOR_A_CLAIM = min(LOOKS)
 TINY = 1e-12  # points: smaller spreads are rounding errors
 MOST_SEEDS_FLIPPED = 16  # 2^15 patterns; with more seeds, as many patterns are drawn at random
 POOLED_QUANTILE = 0.25  # of the mean squares of a family: true effects and outlying arms are above it
 COLLAPSE_IN_DEVIATIONS = 6
 ARMS_FOR_A_SEED = 8  # with fewer arms, single arms influence the median too much
+DRAWS, BISECTIONS, LARGEST_EFFECT = 400, 8, 64.0  # of the search for the detectable effect, the last in deviations
 SEEDS_FOR_A_COLLAPSE = 4  # with three seeds, every fifth sound study would have a collapse
 
 
@@ -63,64 +66,80 @@ def sign_patterns(seeds: int) -> Array:
     return 1 - 2 * (np.arange(2 ** (seeds - 1))[:, None] >> np.arange(seeds) & 1)
 
 
-def joint_sign_flips(differences: Array) -> Array:
-    """Return two-sided p-values, (…, deltas), that control the family-wise error, for differences (…, deltas, seeds),
-    NaN if a delta lacks a seed. For a family of one this is the exact sign-flip test.
+def flip_statistics(differences: Array) -> Array:
+    """Return the statistic of each delta under each sign pattern, (…, deltas, patterns), for differences (…, deltas,
+    seeds), NaN if a delta lacks a seed.
 
-    A pattern flips the sign of a seed in all deltas at once, since they share seeds and arms. The p is the share of
-    patterns whose largest statistic among the remaining deltas is at least the delta's own, stepping down from the
-    largest (Westfall and Young 1993). The statistic is |Σd| / √(Σd² + seeds · c), where c is the lower quartile of the
-    family's mean squares, so that variances are partly pooled. Flips do not change c and Σd², so the test is exact for
-    all symmetric noise, and nearly so beside true effects. If c is 0, the order is that of the t test.
+    The statistic is |Σd| / √(Σd² + seeds · c), where c is the lower quartile of the mean squares of the deltas, so that
+    variances are partly pooled. Flips do not change c and Σd². If c is 0, the order is that of the t test.
     """
-    is_there = ~np.isnan(differences)
-    values, counts = np.where(is_there, differences, 0.0), is_there.sum(axis=-1)
-    squares = (values**2).sum(axis=-1)
-    pooled = np.quantile(squares / counts, POOLED_QUANTILE, axis=-1, keepdims=True)
-    scale = np.sqrt(squares + counts * pooled)[..., None]
+    values, counts = np.nan_to_num(differences), (~np.isnan(differences)).sum(axis=-1)
+    scale = np.sqrt((values**2).sum(axis=-1) + counts * pooled_variance(differences))[..., None]
     sums = np.abs(values @ sign_patterns(differences.shape[-1]).T)
-    statistics = np.divide(sums, scale, out=np.zeros_like(sums), where=scale > 0)
-    observed = statistics[..., 0]
-    order = np.argsort(observed, axis=-1, kind="stable")
-    largest = np.maximum.accumulate(np.take_along_axis(statistics, order[..., None], axis=-2), axis=-2)
-    ranked = np.take_along_axis(observed, order, axis=-1)[..., None]
-    shares = (largest >= ranked * (1 - 1e-9)).mean(axis=-1)
-    raised = np.maximum.accumulate(shares[..., ::-1], axis=-1)[..., ::-1]
-    return np.take_along_axis(raised, np.argsort(order, axis=-1, kind="stable"), axis=-1)
+    return np.divide(sums, scale, out=np.zeros_like(sums), where=scale > 0)
+
+
+def pooled_variance(differences: Array) -> Array:
+    """Return the lower quartile of the mean squares of deltas, (…, 1), for differences (…, deltas, seeds)."""
+    return np.asarray(np.quantile(np.nanmean(differences**2, axis=-1), POOLED_QUANTILE, axis=-1, keepdims=True))
+
+
+def stepwise_p_values(statistics: Array) -> Array:
+    """Return family-wise p-values, (…, steps, measures), of the measures of each step in their sequence.
+
+    `statistics` are theirs under joint sign patterns, (…, steps, measures, patterns), NaN for a measure that a step
+    lacks; its p, and that of all after it, is 1.
+
+    The family holds each step once: in its first measure that is not passed yet. Of the family the largest statistic is
+    passed, and its step goes on to its next measure. Its p is the share of patterns whose largest statistic in the
+    family is at least as large, and no smaller than the p before. With one measure, this is the step-down test of
+    Westfall and Young (1993).
+    """
+    *batch, steps, measures, patterns = statistics.shape
+    known = np.nan_to_num(statistics.reshape(-1, steps, measures, patterns), nan=-np.inf)
+    studies, places = np.arange(len(known)), np.zeros((len(known), steps), dtype=int)
+    p_values, highest = np.ones((len(known), steps, measures)), np.zeros(len(known))
+    for _ in range(steps * measures):
+        family = np.take_along_axis(known, np.minimum(places, measures - 1)[..., None, None], axis=2)[:, :, 0]
+        family[places == measures] = -np.inf
+        chosen = family[..., 0].argmax(axis=1)
+        observed = family[studies, chosen, 0]
+        shares = (family.max(axis=1) >= (observed * (1 - 1e-9))[:, None]).mean(axis=-1)
+        highest = np.maximum(highest, shares)
+        left = np.flatnonzero(observed > -np.inf)
+        p_values[left, chosen[left], places[left, chosen[left]]] = highest[left]
+        places[left, chosen[left]] += 1
+    return p_values.reshape(*batch, steps, measures)
+
+
+def joint_sign_flips(differences: Array) -> Array:
+    """Return two-sided p-values, (…, deltas), that control the family-wise error of one measure, for differences (…,
+    deltas, seeds), NaN if a delta lacks a seed. For a family of one this is the exact sign-flip test.
+
+    A pattern flips the sign of a seed in all deltas at once, since they share seeds and arms. The test is exact for all
+    symmetric noise, and stays so if each delta is divided by a number that was fixed before; next to true effects it is
+    nearly exact.
+    """
+    return stepwise_p_values(flip_statistics(differences)[..., None, :])[..., 0]
+
+
+def shrink_variances(variances: Array, degrees: Array) -> Array:
+    """Return variances of arms, (…, arms), with their logarithms shrunk to their mean, by James and Stein's factor: the
+    less they differ beyond the noise of variances with these `degrees` of freedom, (arms,), the more. Three arms or
+    fewer are not shrunk."""
+    from scipy.special import polygamma
+
+    logarithms = np.log(np.maximum(variances, TINY**2))
+    centre = logarithms.mean(axis=-1, keepdims=True)
+    spread = ((logarithms - centre) ** 2).sum(axis=-1, keepdims=True)
+    noise = max(0, logarithms.shape[-1] - 3) * float(np.mean(polygamma(1, np.asarray(degrees) / 2)))
+    weight = np.minimum(1, noise / np.maximum(spread, TINY))
+    return np.asarray(np.exp(centre + (1 - weight) * (logarithms - centre)))
 
 
 def last_look(seeds: int) -> int | None:
     """Return the last look reached with this number of seeds; None before the first."""
     return max((look for look in LOOKS if look <= seeds), default=None)
-
-
-def family_p_values(
-    family: Sequence[Mapping[int, float]], collapsed: Sequence[Collection[int]] = ()
-) -> list[float | None]:
-    """Return the family-wise p of each delta, given by seed, at its last look: over as many first seeds as the look
-    has, or over all seeds before the first look. None for deltas with fewer than two seeds, which belong to no family.
-
-    `collapsed` are the seeds of each delta at which one side lies far from its arm's other seeds. If there are any, p
-    is the larger of the values with and without them, so that no claim depends on them.
-    """
-    looked = [dict(sorted(each.items())[: last_look(len(each))]) for each in family]
-    p_values = _p_of_family(looked)
-    if not any(collapsed):
-        return p_values
-    kept = [
-        {s: value for s, value in each.items() if s not in far} for each, far in zip(looked, collapsed, strict=True)
-    ]
-    both = zip(p_values, _p_of_family(kept), strict=True)
-    return [None if p is None else max(p, 1.0 if without is None else without) for p, without in both]
-
-
-def _p_of_family(family: Sequence[Mapping[int, float]]) -> list[float | None]:
-    tested = [each for each in family if len(each) > 1]
-    if not tested:
-        return [None] * len(family)
-    seeds = sorted(set[int]().union(*tested))
-    found = iter(joint_sign_flips(np.array([[each.get(seed, np.nan) for seed in seeds] for each in tested])).tolist())
-    return [next(found) if len(each) > 1 else None for each in family]
 
 
 def holm(p_values: Array) -> Array:
@@ -141,23 +160,35 @@ def adjust(p_values: Sequence[float | None]) -> list[float | None]:
     return [None if p is None else next(known) for p in p_values]
 
 
-@cache
-def detectable_in_deviations(seeds: int) -> float:
-    """Return the smallest true mean, in standard deviations of the differences, that the t test detects with power 0.8.
-    The solution is exact; statsmodels' `TTestPower` iterates to six digits."""
-    from scipy.special import nctdtrinc, stdtrit
+def detectable(values: Array, signs: Array, others: Array, pooled: float, level: float) -> float:
+    """Return the smallest true mean that joint sign flips claim at a level with power 0.8, in the unit of `values`, the
+    differences of one delta, (seeds,), under the `signs`, (patterns, seeds).
 
-    degrees = seeds - 1
-    return float(nctdtrinc(degrees, 1 - POWER, stdtrit(degrees, 1 - ALPHA / 2))) / math.sqrt(seeds)
+    Noise is normal with the observed deviation. `others`, (patterns,), are the largest statistics of the rest of the
+    family, which stay as observed, as does the `pooled` variance.
+    """
+    seeds, deviation = len(values), float(values.std(ddof=1))
+    noise = np.random.default_rng(0).normal(0, deviation, (DRAWS, seeds))
+
+    def power(mean: float) -> float:
+        drawn = noise + mean
+        own = np.abs(drawn @ signs.T) / np.sqrt((drawn**2).sum(axis=1, keepdims=True) + seeds * pooled)
+        shares = (np.maximum(own, others) >= own[:, :1] * (1 - 1e-9)).mean(axis=1)
+        return float((shares <= level).mean())
+
+    low, high = 0.0, deviation
+    while power(high) < POWER and high < LARGEST_EFFECT * deviation:
+        low, high = high, 2 * high
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if power(middle) >= POWER else (middle, high)
+    return high
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Paired differences of one quantity in the order of seeds, and their statistics; None if undefined.
-
-    `interval` is the 95 % t interval, `detectable` the smallest effect that as many seeds detect with power 0.8 at the
-    observed spread, `p_equivalence` the p of TOST for ±`margin` at the last look.
-    """
+    """Paired differences of one quantity in the order of seeds, and their statistics; None if undefined. `interval` is
+    the 95 % t interval."""
 
     differences: tuple[float, ...]
     margin: float
@@ -165,8 +196,6 @@ class Comparison:
     deviation: float | None = None
     interval: Interval | None = None
     p_t: float | None = None
-    p_equivalence: float | None = None
-    detectable: float | None = None
 
     @property
     def seeds(self) -> int:
@@ -181,26 +210,19 @@ def compare(differences: Iterable[float], margin: float) -> Comparison:
     """
     values = np.asarray(tuple(differences), dtype=np.float64)
     assert values.ndim == 1 and len(values) and np.isfinite(values).all(), values
-    pairs, mean, seeds = tuple(values.tolist()), float(values.mean()), len(values)
-    if seeds == 1:
+    pairs, mean = tuple(values.tolist()), float(values.mean())
+    if len(values) == 1:
         return Comparison(pairs, margin, mean)
     deviation = float(values.std(ddof=1))
-    looked = values[: last_look(seeds)]
     p_t = (1.0 if abs(mean) < TINY else None) if deviation < TINY else float(t_test(values))
-    if looked.std() < TINY:
-        p_equivalence = 0.0 if abs(looked[0]) < TINY else None
-    else:
-        p_equivalence = float(equivalence_test(looked, margin))
-    return Comparison(
-        differences=pairs,
-        margin=margin,
-        mean=mean,
-        deviation=deviation,
-        interval=seed_interval(values),
-        p_t=p_t,
-        p_equivalence=p_equivalence,
-        detectable=deviation * detectable_in_deviations(seeds),
-    )
+    return Comparison(pairs, margin, mean, deviation, seed_interval(values), p_t)
+
+
+def p_of_equivalence(values: Array, margin: float) -> float | None:
+    """Return the p of TOST; of equal differences 0 if all are 0, else None."""
+    if values.std() < TINY:
+        return 0.0 if abs(values[0]) < TINY else None
+    return float(equivalence_test(values, margin))
 
 
 def with_examples(differences: Iterable[float], variance: float) -> tuple[Interval, float] | None:
@@ -237,26 +259,6 @@ def seed_interval(by_seed: Iterable[float]) -> Interval | None:
         return None
     half = stdtrit(len(values) - 1, 1 - ALPHA / 2) * values.std(ddof=1) / math.sqrt(len(values))
     return float(values.mean() - half), float(values.mean() + half)
-
-
-def claims(comparison: Comparison, p_difference: float | None, p_equivalence: float | None) -> tuple[str, bool]:
-    """Return what may be claimed at the last look, from p-values corrected over the family: the direction of the
-    difference, or an empty text, and whether it is equivalent. Before the first look, neither is claimed."""
-    look = last_look(comparison.seeds)
-    if look is None:
-        return "", False
-    direction = "higher" if sum(comparison.differences[:look]) > 0 else "lower"
-    equivalent = p_equivalence is not None and p_equivalence <= LOOKS[look]
-    return direction if p_difference is not None and p_difference <= LOOKS[look] else "", equivalent
-
-
-def verdict(comparison: Comparison, p_difference: float | None, p_equivalence: float | None) -> str:
-    """Return in words what may be claimed."""
-    if last_look(comparison.seeds) is None:
-        return "too few seeds"
-    direction, is_equivalent = claims(comparison, p_difference, p_equivalence)
-    words = f"equivalent within {comparison.margin:g}" if is_equivalent else ""
-    return ", yet ".join(filter(None, (direction, words))) or "within noise"
 
 
 def collapsed_seeds(arms: Mapping[str, Mapping[int, float]]) -> dict[str, tuple[int, ...]]:

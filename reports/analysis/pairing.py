@@ -12,35 +12,46 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from neobert.glue.tasks import TASKS
-from neobert.runs.records import ReadoutScore
-from reports.analysis.inference import ALPHA, Comparison, Interval, claims, verdict
-from reports.analysis.quantities import BITS, READOUTS, estimate_answers, name_measurement
+from reports.analysis.inference import Comparison, Interval
+from reports.analysis.quantities import BITS, QUANTITIES, READOUTS, Units, estimate_answers, name_measurement
+from reports.analysis.verdicts import EXPLORATORY, Verdict
 from reports.basis import why_not_paired, why_scores_not_paired
 from reports.notes import why_no_average
 from reports.scores import Estimate, Group, Row, Seeds
 from reports.tables import facets
 
 LADDER, OWN_RATES = "ladder", "own rates"
+NO_UNITS = "the records have no numbers per document"
 OTHER_GRID = "no verdict: the grids differ on the same weights, and a choice among more points alone scores higher"
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Examples, texts or items of the first seeds of a difference: the 95 % interval over them, their `variance` in the
+    mean difference, the interval over them and over seeds, and the p of the latter; None for one seed."""
+
+    examples: Interval
+    variance: float
+    both: Interval | None
+    p_both: float | None
 
 
 @dataclass(frozen=True)
 class Delta:
     """A variant minus its base in one `quantity` (a key of `QUANTITIES`), by pre-training seed.
 
-    `corpus` is the corpus of a loss; empty for GLUE, and if no corpus was measured on both sides. `context` is the
-    common context, in tokens, of bits per byte. If there is nothing to compare, `reason` says why, `differences` is
-    empty and `comparison` is None. `notes` name the seeds of only one side, `seeds` are the common seeds, `ids` are the
-    records.
+    `corpus` is the corpus of a loss; empty for GLUE, and if no corpus was measured on both sides. `is_own`: whether the
+    variant was trained on it. `context` is the common context, in tokens, of bits per byte. If there is nothing to
+    compare, `reason` says why, `differences` is empty and `comparison` is None. `notes` name the seeds of one side
+    alone, `seeds` are the common seeds, `ids` are the records.
 
-    `p_family` (joint sign flips) and `p_equivalence_holm` are corrected over all deltas of the same design and
-    quantity, separately for each corpus of a loss, at the last look. `arms` are the values of both sides by seed,
-    including unpaired ones; `collapsed` are, by arm, the paired seeds that lie far from its other seeds. With such
-    seeds, `p_family` is the larger of the values with and without them, so that no claim depends on them. `examples` is
-    the 95 % interval over development examples, texts or items at the seeds of the last look, `variance` their variance
-    in the mean difference; None if `no_examples` says why, or if records have no numbers per example. `both` is the
-    interval over seeds and examples at the last look, `p_both` its p. `answers` are the readout scores of both sides,
-    by seed. If `no_verdict` says why, the difference is shown, but belongs to no family.
+    `arms` are the values of both sides by seed, including unpaired ones; `collapsed` are, by arm, the paired seeds that
+    lie far from its other seeds. `correlation` is that of the paired values. `units` are the numbers of both sides by
+    seed and unit, and `noises` what follows from them for each number of first seeds that was looked at; empty if
+    `no_examples` says why, or if records have no such numbers.
+
+    `judged` is the verdict; `scale` is the standard deviation known from pilot seeds, by which its test divides, and
+    `pilots` are their numbers by arm. If `no_verdict` says why, the difference is shown, but belongs to no family.
     """
 
     variant: str
@@ -54,17 +65,17 @@ class Delta:
     notes: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
     design: str = ""
+    is_own: bool = True
     comparison: Comparison | None = None
     arms: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     collapsed: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    p_family: float | None = None
-    p_equivalence_holm: float | None = None
-    examples: Interval | None = None
-    variance: float | None = None
-    both: Interval | None = None
-    p_both: float | None = None
+    correlation: float | None = None
+    noises: Mapping[int, Noise] = field(default_factory=dict)
     no_examples: str = ""
-    answers: tuple[tuple[ReadoutScore, ReadoutScore], ...] = ()
+    units: tuple[tuple[Units, Units], ...] = ()
+    judged: Verdict = EXPLORATORY
+    scale: float | None = None
+    pilots: Mapping[str, int] = field(default_factory=dict)
     no_verdict: str = ""
 
     @property
@@ -89,16 +100,16 @@ class Delta:
 
     @property
     def verdict(self) -> str:
-        """What may be claimed in words, with the collapsed seeds; empty if nothing is compared."""
+        """What may be claimed in words, with the collapsed seeds; empty for exploratory measures without any."""
         if self.comparison is None or self.no_verdict:
             return self.no_verdict
-        words = verdict(self.comparison, *self._p_values)
-        return f"{words}; collapsed: {', '.join(self.collapses)}" if self.collapsed else words
+        collapses = f"collapsed: {', '.join(self.collapses)}" if self.collapsed else ""
+        return "; ".join(filter(None, (self.judged.words, collapses)))
 
     @property
     def claimed(self) -> tuple[str, bool]:
         """The direction claimed, or an empty text, and whether equivalence is claimed."""
-        return ("", False) if self.comparison is None else claims(self.comparison, *self._p_values)
+        return self.judged.claimed
 
     @property
     def collapses(self) -> tuple[str, ...]:
@@ -106,13 +117,19 @@ class Delta:
         return tuple(f"seed {', '.join(map(str, seeds))} of {name}" for name, seeds in self.collapsed.items())
 
     @property
-    def _p_values(self) -> tuple[float | None, float | None]:
-        """The p of difference and equivalence; None where the interval over both does not bear the claim."""
-        includes_zero = self.p_both is not None and self.p_both > ALPHA
-        is_wide = (
-            self.both is not None and self.comparison is not None and max(map(abs, self.both)) > self.comparison.margin
-        )
-        return None if includes_zero else self.p_family, None if is_wide else self.p_equivalence_holm
+    def noise(self) -> Noise | None:
+        """The noise of examples at the last look, or at all seeds before the first."""
+        return self.noises[max(self.noises)] if self.noises else None
+
+    @property
+    def examples(self) -> Interval | None:
+        """The 95 % interval over examples, texts or items."""
+        return self.noise.examples if self.noise else None
+
+    @property
+    def both(self) -> Interval | None:
+        """The 95 % interval over seeds and examples."""
+        return self.noise.both if self.noise else None
 
 
 def pair_all(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Iterator[Delta]:
@@ -121,7 +138,8 @@ def pair_all(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Ite
     untrained = "; ".join(filter(None, (variant.untrained, base.untrained)))
     glue = pair_glue(variant, base, tasks, group)
     for delta in (glue, *pair_losses(variant, base), *pair_readouts(variant, base)):
-        yield replace(delta, differences={}, seeds=(), ids=(), reason=untrained) if untrained else delta
+        own = replace(delta, is_own=delta.corpus in ("", variant.recipe.pretraining.data.corpus))
+        yield replace(own, differences={}, seeds=(), ids=(), reason=untrained) if untrained else own
 
 
 def pair_glue(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Delta:
@@ -157,20 +175,21 @@ def _why_no_mean(row: Row, tasks: Sequence[str], group: Group) -> str:
     return f"{row.name}: {why_no_average(row, group) or 'no seed has all tasks'}"
 
 
-def pair_losses(variant: Row, base: Row) -> tuple[Delta, ...]:
-    """Return the deltas of held-out losses, in nats a token, on every common corpus, the variant's own first, for
-    models with the same tokens and lengths. If losses cannot be compared, return one delta with the reason, followed by
-    deltas in bits per byte if both were measured in a common context."""
+def pair_losses(variant: Row, base: Row) -> Iterator[Delta]:
+    """Yield the deltas of held-out losses on every common corpus, the variant's own first: in nats a token for models
+    with the same tokens and lengths, or one delta with the reason against it; then in bits per byte, in the longest
+    common context."""
     empty, shared = Delta(variant.name, base.name, "loss"), shared_corpora([variant, base])
-    if reason := why_not_paired(variant, base):
-        return (replace(empty, reason=reason),)
-    if reason := why_losses_differ(variant, base) or ("" if shared else _why_no_shared_loss(variant, base)):
-        is_same = variant.recipe.pretraining == base.recipe.pretraining
-        return replace(empty, reason=reason), *(() if is_same else _pairs_in_bits(variant, base))
-    return tuple(
-        _subtract_losses(replace(empty, corpus=corpus), variant, base, variant.losses[corpus], base.losses[corpus])
-        for corpus in shared
-    )
+    if reason := why_not_paired(variant, base) or why_losses_differ(variant, base):
+        yield replace(empty, reason=reason)
+    elif not shared:
+        yield replace(empty, reason=_why_no_shared_loss(variant, base))
+    else:
+        for corpus in shared:
+            ours, theirs = variant.losses[corpus], base.losses[corpus]
+            yield _subtract_losses(replace(empty, corpus=corpus), variant, base, ours, theirs)
+    if variant.recipe.pretraining != base.recipe.pretraining and not why_not_paired(variant, base):
+        yield from _pairs_in_bits(variant, base)
 
 
 def shared_corpora(rows: Sequence[Row]) -> list[str]:
@@ -235,10 +254,12 @@ def _subtract_answers(empty: Delta, ours: pd.DataFrame, theirs: pd.DataFrame) ->
     seeds = sorted(seed for items, seed in first.keys() & second.keys() if items == usual)
     pairs = [(first[usual, seed], second[usual, seed]) for seed in seeds]
     estimates = (estimate_answers(each[each["items"] == usual], empty.quantity) for each in (ours, theirs))
+    factor = QUANTITIES[empty.quantity].factor
+    units = [[Units(a.numerators, a.denominators, a.units, factor) for a in (o.answer, t.answer)] for o, t in pairs]
     return replace(
         _subtract(empty, *estimates),
         ids=tuple(sorted({each.id for pair in pairs for each in pair})),
-        answers=tuple((mine.answer, other.answer) for mine, other in pairs),
+        units=tuple((mine, other) for mine, other in units),
     )
 
 
@@ -270,7 +291,11 @@ def _subtract_losses(empty: Delta, variant: Row, base: Row, ours: Estimate, thei
     texts = runs.id.map(lambda run: named.get(run, "")).groupby(runs.seed).nunique()
     odd = [seed for seed in delta.differences if texts[seed] > 1]
     kept = {seed: difference for seed, difference in delta.differences.items() if seed not in odd}
-    delta = replace(delta, ids=tuple(sorted(runs.id[runs.seed.isin(kept)])))
+    ids = tuple(sorted(runs.id[runs.seed.isin(kept)]))
+    ours_by_seed, theirs_by_seed = _units_of(variant, delta), _units_of(base, delta)
+    is_complete = set(kept) <= ours_by_seed.keys() & theirs_by_seed.keys()
+    units = tuple((ours_by_seed[seed], theirs_by_seed[seed]) for seed in kept) if is_complete else ()
+    delta = replace(delta, ids=ids, units=units, no_examples="" if units else NO_UNITS)
     if not odd:
         return delta
     why = f"seed {', '.join(map(str, odd))} was measured on other held-out texts of {delta.corpus} on each side"
@@ -281,3 +306,17 @@ def _subtract_losses(empty: Delta, variant: Row, base: Row, ours: Estimate, thei
         reason="" if kept else why,
         notes=(*delta.notes, f"{why} and is left out"),
     )
+
+
+def _units_of(row: Row, delta: Delta) -> dict[int, Units]:
+    """Return the numbers by unit of a row's held-out losses, by seed, in the unit of the delta."""
+    own = row.heldout[row.heldout.units.notna()]
+    if own.empty:
+        return {}
+    own = own[own.corpus == delta.corpus]
+    own = own[own.context == (delta.context or row.context)]
+    factors = own.bits_per_byte / own.loss if delta.quantity == BITS else [1.0] * len(own)
+    return {
+        each.seed: Units(each.numerators, each.denominators, int(each.units), factor)
+        for each, factor in zip(own.itertuples(), factors, strict=True)
+    }

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from neobert.glue.tasks import TASKS
-from neobert.runs.records import ReadoutScore, unpack_numbers
-from reports.analysis.quantities import QUANTITIES, READOUTS, estimate_answers
+from neobert.runs.records import unpack_numbers
+from reports.analysis.quantities import BITS, QUANTITIES, READOUTS, Units, estimate_answers, name_measurement
 from reports.notes import warnings
 from reports.scores import Estimate, Group, Row, of_most
 from reports.tables import Table, facets, frame_of, number
@@ -23,15 +23,17 @@ from reports.tables import Table, facets, frame_of, number
 Array = np.ndarray[Any, np.dtype[Any]]
 
 LEAST_SEEDS = 2
+LEAST_RATIO = 2.0
+"""Signal to noise below which a readout claims no equivalence: arms look alike in it, whatever they are."""
 
 
-def influence(answer: ReadoutScore) -> Array:
-    """Return the contribution of each unit to the error of the value, (units,) float32; the error is their mean.
+def influence(own: Units) -> Array:
+    """Return the contribution of each unit to the error of the value, (units,); the error is their mean.
 
     The value is a ratio of two sums; to first order its error is the mean of (numerator − value · denominator) over the
     mean denominator.
     """
-    return _influence(answer.numerators, answer.denominators, answer.units)
+    return own.factor * _influence(own.numerators, own.denominators, own.units).astype(np.float64)
 
 
 @lru_cache(maxsize=1 << 15)
@@ -41,9 +43,9 @@ def _influence(numerators: str, denominators: str | None, units: int) -> Array:
     return np.asarray((above - above.sum() / below.sum() * below) / below.mean(), dtype=np.float32)
 
 
-def paired_variance(pairs: Sequence[tuple[ReadoutScore, ReadoutScore]]) -> float | None:
+def paired_variance(pairs: Sequence[tuple[Units, Units]]) -> float | None:
     """Return the variance due to units in the mean over seeds of a difference of two models; None for a single unit.
-    Each pair has the answers of both models at one seed.
+    Each pair has the numbers of both models at one seed.
 
     All models and seeds have the same units. The result is therefore the variance over units of their mean difference
     over seeds, divided by the number of units.
@@ -51,34 +53,51 @@ def paired_variance(pairs: Sequence[tuple[ReadoutScore, ReadoutScore]]) -> float
     units = pairs[0][0].units
     if units < 2:
         return None
-    mean = np.mean([influence(ours).astype(np.float64) - influence(theirs) for ours, theirs in pairs], axis=0)
+    mean = np.mean([influence(ours) - influence(theirs) for ours, theirs in pairs], axis=0)
     return float(mean.var(ddof=1) / units)
 
 
 @dataclass(frozen=True)
 class SignalToNoise:
-    """How well a readout separates arms: the standard deviation of the arms' means, and the pooled one of seeds within
-    arms. `seeds` is the total number of runs, `readout` the quantity of deltas."""
+    """How well a readout separates arms that were trained on one corpus: the standard deviation of the arms' means, and
+    that of seeds within each arm, by arm. `seeds` is the total number of runs, `readout` the quantity of deltas."""
 
     name: str
     readout: str
     corpus: str
-    arms: tuple[str, ...]
     seeds: int
     between_arms: float
-    between_seeds: float
+    between_seeds: Mapping[str, float]
     ids: tuple[str, ...]
 
     @property
+    def noise(self) -> float:
+        """The standard deviation of seeds within the median arm."""
+        return statistics.median(self.between_seeds.values())
+
+    @property
     def ratio(self) -> float | None:
-        """Signal-to-noise ratio; None if seeds do not differ at all."""
-        return self.between_arms / self.between_seeds if self.between_seeds > 0 else None
+        """Signal-to-noise ratio of the median arm; None if its seeds do not differ at all."""
+        return self.between_arms / self.noise if self.noise > 0 else None
+
+
+def tells_apart(
+    signals: Sequence[SignalToNoise], readout: str, corpus: str, arms: Iterable[Mapping[int, float]]
+) -> bool:
+    """Whether a readout tells arms apart that are as noisy as these two, given by seed: whether the spread between arms
+    is at least twice their noise. Without a signal on record it does not."""
+    noise = math.sqrt(statistics.fmean(statistics.variance(arm.values()) if len(arm) > 1 else 0.0 for arm in arms))
+    return any(
+        each.between_arms >= LEAST_RATIO * noise for each in signals if (each.readout, each.corpus) == (readout, corpus)
+    )
 
 
 def find_signals(group: Group) -> tuple[SignalToNoise, ...]:
     """Return the signals of every readout, held-out loss and GLUE task with at least two trained arms of at least two
-    seeds each, the best first."""
-    rows = [row for row in group.last_rows.values() if row.has_records and not row.untrained]
+    seeds each, the best first. Only the arms of the most common training corpus count: another corpus moves a readout
+    more than any modification does."""
+    trained = [row for row in group.last_rows.values() if row.has_records and not row.untrained]
+    rows = of_most(trained, lambda row: row.recipe.pretraining.data.corpus)
     found = [signal for each in _measurements(rows) if (signal := _signal(*each)) is not None]
     return tuple(sorted(found, key=_sorting_ratio, reverse=True))
 
@@ -107,6 +126,10 @@ def _measurements(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, str, str], A
     for corpus in sorted({corpus for row in comparable for corpus in row.losses}):
         losses = {row.name: (row.losses[corpus], row.runs.id) for row in comparable if corpus in row.losses}
         yield (f"held-out loss on {corpus}", "loss", corpus), losses
+    for corpus, context in sorted({place for row in rows for place in row.bits_per_byte}):
+        place = corpus, context
+        bits = {row.name: (row.bits_per_byte[place], row.runs.id) for row in rows if place in row.bits_per_byte}
+        yield (name_measurement(BITS, corpus, int(context)), BITS, corpus), bits
     for task, about in TASKS.items():
         cells = {row.name: row.cells[task] for row in rows if task in row.cells}
         scores = {name: (cell.score, cell.ids.values()) for name, cell in cells.items() if cell.score is not None}
@@ -118,20 +141,23 @@ def _signal(about: tuple[str, str, str], arms: Arms) -> SignalToNoise | None:
     by_seed = {arm: values for arm, values in by_seed.items() if len(values) >= LEAST_SEEDS}
     if len(by_seed) < 2:
         return None
-    runs = sum(map(len, by_seed.values()))
-    squares = sum(statistics.variance(values) * (len(values) - 1) for values in by_seed.values())
     return SignalToNoise(
         *about,
-        arms=tuple(by_seed),
-        seeds=runs,
+        seeds=sum(map(len, by_seed.values())),
         between_arms=statistics.stdev(map(statistics.fmean, by_seed.values())),
-        between_seeds=math.sqrt(squares / (runs - len(by_seed))),
+        between_seeds={arm: statistics.stdev(values) for arm, values in by_seed.items()},
         ids=tuple(sorted({record for arm in by_seed for record in arms[arm][1]})),
     )
 
 
-HEADER = ("Readout", "Unit", "Arms", "Runs", "Spread between arms", "Spread between seeds", "Signal to noise")
-FACTS = ("readout", "unit", "arms", "runs", "between_arms", "between_seeds", "signal_to_noise", "names", "records")
+HEADER = (
+    *("Readout", "Unit", "Arms", "Runs", "Spread between arms", "Spread between seeds", "Least", "Most"),
+    "Signal to noise",
+)
+FACTS = (
+    *("readout", "unit", "arms", "runs", "between_arms", "between_seeds", "least_between_seeds", "most_between_seeds"),
+    *("signal_to_noise", "by_arm", "records"),
+)
 
 
 def signals_table(signals: Sequence[SignalToNoise], group: Group) -> Table:
@@ -139,22 +165,26 @@ def signals_table(signals: Sequence[SignalToNoise], group: Group) -> Table:
     shown, facts = [], []
     for each in signals:
         unit, digits = QUANTITIES[each.readout].unit, QUANTITIES[each.readout].digits
-        spreads = each.between_arms, each.between_seeds
-        counts = len(each.arms), each.seeds
-        shown.append(
-            (each.name, unit, *map(str, counts), *(number(spread, digits) for spread in spreads), number(each.ratio))
-        )
-        facts.append((each.name, unit, *counts, *spreads, each.ratio, " ".join(each.arms), " ".join(each.ids)))
+        counts = len(each.between_seeds), each.seeds
+        least, most = (choose(each.between_seeds, key=each.between_seeds.__getitem__) for choose in (min, max))
+        spreads = each.between_arms, each.noise
+        ends = [f"{number(each.between_seeds[arm], digits)} ({arm})" for arm in (least, most)]
+        printed = [number(spread, digits) for spread in spreads]
+        shown.append((each.name, unit, *map(str, counts), *printed, *ends, number(each.ratio)))
+        by_arm = " ".join(f"{arm}:{spread:.6f}" for arm, spread in each.between_seeds.items())
+        numbers = *spreads, each.between_seeds[least], each.between_seeds[most], each.ratio
+        facts.append((each.name, unit, *counts, *numbers, by_arm, " ".join(each.ids)))
     return Table(
         title=f"Readouts by signal to noise (scale {group.scale}, data {group.data})",
         shown=frame_of(shown, HEADER),
         facts=frame_of(facts, FACTS),
-        alignment="llrrrrr",
+        alignment="llrrrrrrr",
         notes=(
             *warnings(group),
-            "Signal to noise: the standard deviation of the arms' means over that of seeds within an arm, pooled. Arms "
-            "are those of the ladder that trained and have two seeds or more; losses in nats a token are of the "
-            "tokenizer (held-out losses also of the context) that most arms have.",
+            "Signal to noise: the standard deviation of the arms' means over that of seeds within the median arm; "
+            "least and most are those of single arms. Arms are those of the ladder on the most common training corpus "
+            "that trained and have two seeds or more; losses in nats a token are of the tokenizer (held-out losses "
+            "also of the context) that most arms have.",
             "A readout with a small ratio needs many seeds. The ratio says how well arms are told apart, not whether "
             "that in which they differ matters.",
         ),

@@ -47,12 +47,14 @@ MOST_REACH = 2
 
 @dataclass(frozen=True)
 class Strip:
-    """One difference. `examples` is its interval over development examples; if `quiet`, it is drawn in grey."""
+    """One difference. `examples` is its interval over development examples; if `quiet`, it is drawn in grey; its
+    diamond is `hollow` if no difference is claimed."""
 
     comparison: Comparison
     digits: int
     examples: Interval | None = None
     quiet: bool = False
+    hollow: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,8 @@ def _draw_strip(axes: "Axes", strip: Strip, line: int) -> None:
     if found.seeds > 1:
         ring: dict[str, Any] = {"ls": "", "marker": "o", "ms": 3.0, "mfc": "white", "mec": colour, "mew": 0.7}
         axes.plot(found.differences, [line] * found.seeds, zorder=4, **ring)
-    axes.plot(found.mean, line, ls="", marker="D", ms=3.6, color=colour, zorder=5)
+    filled = "white" if strip.hollow else colour
+    axes.plot(found.mean, line, ls="", marker="D", ms=3.6, mfc=filled, mec=colour, mew=0.7, zorder=5)
 
 
 def near_strips(strips: Sequence[Strip]) -> list[Strip]:
@@ -218,10 +221,15 @@ def forest_of_deltas(
         for variant, base in pairs
     ]
     of_glue = f"GLUE: {quantity}. " if any(delta.quantity == "GLUE" for delta in deltas) else ""
-    of_ratio = "; SNR: signal to noise, the spread between arms over that between seeds" if ratios else ""
+    of_ratio = (
+        "; SNR: signal to noise, the spread between arms of one training corpus over that between seeds"
+        if ratios
+        else ""
+    )
     of_left_out = f" Not compared in any of these: {', '.join(left_out)}." if left_out else ""
     foot = (
-        f"{of_glue}Diamond: mean, grey of {current().not_kept.replace(' ', '-')} variants; {SEEDS}; "
+        f"{of_glue}Diamond: mean, filled where a difference is claimed, grey of {current().not_kept.replace(' ', '-')} "
+        f"variants; {SEEDS}; "
         f"thin line: 95 % over development examples, texts or items{of_ratio}. {CUT}{of_left_out}"
     )
     return Forest(tuple(lines), tuple(columns), cells, f"Differences — {describe_data(group)}", foot)
@@ -249,7 +257,7 @@ def forest_of_effects(factorials: Sequence[Factorial], group: Group) -> Forest:
     effects."""
     told = [each for each in factorials if each.effects]
     several = len({each.factors for each in told}) > 1
-    tested = [[effect for effect in each.effects if effect.verdict] for each in told]
+    tested = [[effect for effect in each.effects if effect.is_contrast] for each in told]
     lines = list(dict.fromkeys(effect.name for effects in tested for effect in effects))
     cells: dict[tuple[int, int], Strip | str] = {}
     for place, (each, effects) in enumerate(zip(told, tested, strict=True)):
@@ -271,4 +279,5 @@ def _strip(delta: Delta, group: Group) -> Strip | str:
         return delta.reason
     row = group.last_rows.get(delta.variant)
     is_discarded = row is not None and not row.kept
-    return Strip(delta.comparison, QUANTITIES[delta.quantity].digits, delta.examples, is_discarded)
+    digits, is_hollow = QUANTITIES[delta.quantity].digits, not delta.claimed[0]
+    return Strip(delta.comparison, digits, delta.examples, is_discarded, is_hollow)

@@ -103,6 +103,11 @@ def draw_ladder(findings: Findings, register: Register) -> dict[str, Any]:
     """
     bars = {bar.row.name: bar for bar in findings.bars.bars}
     of_glue, of_loss = _deltas_to_parents(findings, bars)
+    verdicts = {
+        delta.variant: f"{delta.measured}: {delta.verdict}"
+        for delta in findings.deltas
+        if delta.judged.place == 0 and delta.variant in bars and delta.design != OWN_RATES
+    }
     scores = [score for bar in bars.values() if bar.score for score in bar.score.by_seeds.values()]
     differences = [0.0, *(value for delta in of_glue.values() for value in delta.differences.values())]
     order = list(_in_tree_order(findings.group.last_rows))
@@ -127,7 +132,7 @@ def draw_ladder(findings: Findings, register: Register) -> dict[str, Any]:
             "delta_percent": "" if bar.delta_percent is None else signed_percent(bar.delta_percent),
             "delta_interval": "" if found is None or found.interval is None else printed_range(found.interval, 1),
             "forest": None if found is None else mark(of_deltas, found.mean, found.differences, found.interval),
-            "verdict": delta.verdict if delta else "",
+            "verdict": verdicts.get(name, ""),
             "loss": _loss(bar.row, register),
             "loss_delta": _difference(loss_delta, register),
             "loss_why": loss_delta.reason.partition(":")[0] if loss_delta else "",

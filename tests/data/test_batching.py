@@ -20,6 +20,7 @@ from neobert.data.batches import (
     PaddingBuckets,
     collate,
     heldout_batches,
+    heldout_rows,
     micro_batches,
 )
 from neobert.data.rows import (
@@ -412,7 +413,8 @@ def test_seed_and_stage_decide_the_order_and_nothing_else_does(packing: PackingW
 def evaluation(documents: Documents, rows: int) -> list[tuple[list[int], list[int]]]:
     """(tokens with masks, targets) of each held-out document as evaluated, in a stable order."""
     found = []
-    for batch in heldout_batches(documents.truncated(CONTEXT), CONTEXT, rows):
+    packed = heldout_rows(documents.truncated(CONTEXT), CONTEXT)
+    for _, batch in heldout_batches(packed, documents.corpus, rows):
         assert batch.token_ids.shape == (rows, CONTEXT)
         targets = torch.full_like(batch.token_ids, -1)
         for row, column, target in masks(batch):

@@ -8,21 +8,24 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from scipy.optimize import minimize_scalar
 
-from neobert.data.batches import heldout_batches
-from neobert.data.shards import Documents, all_documents
+from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.errors import MissingData
 from neobert.evaluation import heldout
 from neobert.evaluation.heldout import (
     COUNTED_BYTES,
     HELDOUT_BYTES,
+    MOST_UNITS,
     HeldoutText,
     choose_heldout_texts,
     measure_heldout,
     sample,
     token_frequencies,
 )
+from neobert.recipe import LongDocuments
+from neobert.runs.records import HeldoutScore, pack_numbers, unpack_numbers
 from tests.support.small_corpora import IDS, corpus_of, realistic_lengths
 from tests.support.small_models import language_model
 
@@ -68,7 +71,7 @@ def test_there_are_more_than_a_hundred_thousand_predicted_tokens(tokens: int) ->
     """In documents of one sentence, as Wikipedia's and the books' sentences are, and in those of the web."""
     corpus = corpus_of([tokens] * (HELDOUT_BYTES // min(4 * tokens, COUNTED_BYTES)))
     documents = sample(all_documents(replace(corpus, text_bytes=(4.5 * corpus.lengths).astype(np.int64))))
-    assert sum(batch.predicted_tokens for batch in heldout_batches(documents.truncated(128), 128, 512)) > 100_000
+    assert sum(batch.predicted_tokens for batch in held_out(documents, 128, 512).batches()) > 100_000
 
 
 def test_bits_per_byte_of_a_model_that_knows_nothing_is_the_price_of_its_tokens() -> None:
@@ -76,13 +79,83 @@ def test_bits_per_byte_of_a_model_that_knows_nothing_is_the_price_of_its_tokens(
     torch.nn.init.zeros_(model.decoder.weight)
     torch.nn.init.zeros_(model.decoder.bias)
     corpus = corpus_of([10, 30, 0, 7])
-    corpus = replace(corpus, shards=tuple(shard % 45 + 5 for shard in corpus.shards), text_bytes=corpus.lengths * 5)
+    corpus = with_tokens_of(corpus)
     score = measure_heldout(model, held_out(all_documents(corpus), 16, 3), "fp32", CPU)
     assert score.loss == pytest.approx(math.log(50), rel=1e-6)
     # 14 of 30 tokens are shown of the second document, and as many of its bytes; the third has none.
     assert (score.documents, score.tokens, score.text_bytes) == (4, 10 + 14 + 7, 5 * (10 + 14 + 7))
     assert score.bits_per_byte == pytest.approx(math.log2(50) / 5, rel=1e-6)
     assert 0 < score.predicted_tokens < score.tokens
+
+
+def with_tokens_of(corpus: TokenizedCorpus) -> TokenizedCorpus:
+    """The same lengths, with tokens that the small model knows and bytes."""
+    return replace(corpus, shards=tuple(shard % 45 + 5 for shard in corpus.shards), text_bytes=corpus.lengths * 5)
+
+
+@pytest.mark.parametrize("long_documents", ["cut", "split"])
+def test_units_are_documents_and_each_has_the_loss_that_it_has_alone(long_documents: LongDocuments) -> None:
+    """Packing, batches and the order of rows decide nothing: measured alone, a document has the same loss."""
+    corpus = with_tokens_of(corpus_of(realistic_lengths(12, 30)))
+    documents = sample(all_documents(corpus))
+    model = language_model(context=16)
+
+    def measured(chosen: Documents, rows: int) -> HeldoutScore:
+        text = HeldoutText("web", chosen, 16, rows, long_documents, frequencies_of(documents))
+        return measure_heldout(model, text, "fp32", CPU)
+
+    together = measured(documents, 3)
+    assert together.units == len(documents) and together.numerators and together.denominators
+    nats = unpack_numbers(together.numerators, "<f4", len(documents))
+    tokens = unpack_numbers(together.denominators, "<i4", len(documents))
+    assert tokens.sum() == together.predicted_tokens and len(set(tokens.tolist())) > 3
+    for place in np.flatnonzero(tokens):
+        alone = measured(documents.at(np.array([place])), 1)
+        assert alone.predicted_tokens == tokens[place]
+        assert alone.loss * alone.predicted_tokens == pytest.approx(nats[place], rel=1e-5)
+
+
+def test_many_documents_are_joined_into_units_of_equal_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbours in the order of hashes, whatever the tokenizer; the sums stay what they are."""
+    corpus = with_tokens_of(corpus_of(realistic_lengths(90, 20)))
+    text = held_out(sample(all_documents(corpus)), 16, 8)
+    model = language_model(context=16)
+    whole, single = measure_heldout(model, text, "fp32", CPU), np.bincount(text.unit_of, minlength=90)
+    monkeypatch.setattr(heldout, "MOST_UNITS", 30)
+    joined = held_out(text.documents, 16, 8)
+    assert joined.units == 30
+    assert np.bincount(joined.unit_of, minlength=30).tolist() == single.reshape(30, 3).sum(axis=1).tolist()
+    parts = measure_heldout(model, joined, "fp32", CPU)
+    assert parts.summary == whole.summary and (whole.units, parts.units) == (90, 30)
+
+
+def test_the_packed_numbers_of_the_most_units_are_small() -> None:
+    """4 MiB of single sentences are 40,000 documents."""
+    generator = np.random.default_rng(0)
+    numerators = pack_numbers(generator.gamma(40, 1.5, MOST_UNITS), "<f4")
+    denominators = pack_numbers(generator.poisson(40, MOST_UNITS), "<i4")
+    assert len(numerators) + len(denominators) < 14_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"units": None}, "given together"),
+        ({"units": 3}, "2 packed numbers, not 3"),
+        ({"numerators": pack_numbers([1, 9], "<f4")}, "do not add up to the loss"),
+        ({"numerators": pack_numbers([1, math.nan], "<f4")}, "do not add up to the loss"),
+        ({"denominators": pack_numbers([1, 2], "<i4")}, "do not add up to the predicted tokens"),
+        ({"denominators": pack_numbers([-1, 6], "<i4")}, "do not add up to the predicted tokens"),
+    ],
+)
+def test_units_that_contradict_the_loss_are_refused(changes: dict[str, object], message: str) -> None:
+    whole = {"corpus": "web", "context": 16, "texts": "t", "documents": 2, "tokens": 40, "text_bytes": 160}
+    measured = {"predicted_tokens": 5, "loss": 4.0, "bits_per_byte": 1.4, "frequency_loss": None}
+    units = {"units": 2, "numerators": pack_numbers([9, 11], "<f4"), "denominators": pack_numbers([2, 3], "<i4")}
+    assert HeldoutScore.read(whole | measured).units is None, "as older records have it"
+    assert HeldoutScore.read(whole | measured | units).units == 2
+    with pytest.raises(ValidationError, match=message):
+        HeldoutScore.read(whole | measured | units | changes)
 
 
 def test_the_loss_of_frequencies_is_that_of_their_best_mixture_counted_by_hand() -> None:

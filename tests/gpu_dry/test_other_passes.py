@@ -25,7 +25,7 @@ PASSES: dict[str, tuple[Callable[..., Pass], dict[str, Any]]] = {
 READS_A_RESULT = {
     "encoding": r"blocking copy of \(600, 768\) to the CPU",
     "encoding in M0's form": r"blocking copy of \(600, 768\) to the CPU",
-    "held-out loss": "_local_scalar_dense at heldout.py",
+    "held-out loss": r"blocking copy of \(\d+,\) to the CPU",
     "pseudo-perplexity": r"blocking copy of \(65,\) to the CPU",
 }
 """What waits for the device, once, at the end of a pass."""

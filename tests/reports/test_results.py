@@ -28,7 +28,7 @@ def write_results(study: Study, folder: Path, page: str = PAGE, *chosen: str) ->
 
 def test_every_cell_is_a_delta_of_the_table(tmp_path: Path) -> None:
     """At six seeds, with losses on two corpora and a readout whose interval holds items; again nothing changes."""
-    study = Study(tmp_path / "runs", measured=("web", "wikibook"))
+    study = Study(tmp_path / "runs", measured=("web", "wikibook"), common_context=64)
     for name, right in (("M0", 100), ("M1", 140), ("M2", 141), ("M3", 120)):
         for seed in range(6):
             study.pretrain(name, seed, seconds=3600.0)

@@ -3,16 +3,19 @@
 import json
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ablations.declarations import PROTOCOL, Measure, Protocol
 from ablations.designs import cell, cells
 from ablations.ladders import ladder
 from neobert.runs.layout import Layout
-from reports.analysis.inference import compare, family_p_values
+from reports.analysis.deltas import find_deltas
+from reports.analysis.inference import compare, joint_sign_flips
 from reports.analysis.pairing import Delta
 from reports.figures.figure1 import find_bars
 from reports.figures.forests import (
@@ -28,9 +31,13 @@ from reports.figures.forests import (
     one_quantity,
 )
 from reports.findings import make_forest
+from reports.tables import signed
 from tests.reports.extents import require_texts_fit
 from tests.reports.made_up_study import Study, by_place, change_record, facts_of
+from tests.reports.measurements import add_units
 from tests.reports.predictions import with_predictions
+
+PRIMARY = "bits per byte on wikibook, 64 tokens"
 
 
 def reported(study: Study) -> tuple[dict[tuple[str, str, str], Delta], str]:
@@ -51,16 +58,18 @@ def test_a_delta_is_the_mean_over_paired_seeds_of_differences_of_averages(study:
     by_seed = [ours.by_seeds[seeds] - theirs.by_seeds[seeds] for seeds in ours.by_seeds]
     assert list(delta.differences.values()) == pytest.approx(by_seed)
     assert delta.comparison.interval is not None and delta.comparison.mean == pytest.approx(np.mean(by_seed))
-    assert delta.p_family == 1.0 or delta.p_family in (0.25, 0.5, 0.75)
+    assert delta.judged.p_difference is None and not delta.judged.is_tested, "GLUE is exploratory"
     assert "the smallest p that an exact sign-flip test can reach is 0.25 with 3" in page
     assert len(delta.ids) == 2 * 3 * 8
 
 
 def test_one_seed_has_no_interval_and_says_so(study: Study) -> None:
+    study.common_context = 64
     study.write(["M0", "M1"])
     deltas, page = reported(study)
-    found = deltas["M1", "M0", "GLUE"]
-    assert found.comparison is not None and found.comparison.interval is None and found.verdict == "too few seeds"
+    found, primary = deltas["M1", "M0", "GLUE"], deltas["M1", "M0", PRIMARY]
+    assert found.comparison is not None and found.comparison.interval is None
+    assert found.verdict == "" and primary.verdict == "too few seeds"
     assert "One seed: no interval and no test" in page
 
 
@@ -97,19 +106,22 @@ def test_losses_are_compared_only_where_they_are_on_the_same_text_in_the_same_to
     assert "losses in other contexts" in deltas["M9", "M8", "loss"].reason
 
 
-def test_where_tokens_or_contexts_differ_bits_per_byte_in_a_common_context_are_compared(study: Study) -> None:
+def test_bits_per_byte_in_a_common_context_are_compared_for_every_step(study: Study) -> None:
+    """Also where tokens or contexts differ, so that losses are not."""
     study.common_context, study.measured = 64, ("web", "wikibook")
     study.write(["M1", "M2", "M3", "M8", "M9", "M10"], seeds=(0, 1))
     deltas, page = reported(study)
-    for variant, base in (("M3", "M2"), ("M9", "M8")):
-        assert deltas[variant, base, "loss"].reason
+    for variant, base in (("M2", "M1"), ("M3", "M2"), ("M9", "M8")):
+        assert variant == "M2" or deltas[variant, base, "loss"].reason
         for corpus in ("web", "wikibook"):
             delta = deltas[variant, base, f"bits per byte on {corpus}, 64 tokens"]
             expected = -(study.level(variant) - study.level(base)) / 80
             assert delta.comparison is not None and delta.comparison.mean == pytest.approx(expected, abs=1e-4)
             assert len(delta.ids) == 4
     names = {(delta.variant, delta.base) for delta in deltas.values() if delta.quantity == "bits per byte"}
-    assert names == {("M3", "M2"), ("M9", "M8")}, "the others are compared in nats, or have the same weights"
+    assert names == {("M2", "M1"), ("M3", "M2"), ("M9", "M8")}, "M10 and M9 have the same weights"
+    assert deltas["M2", "M1", "bits per byte on web, 64 tokens"].is_own
+    assert not deltas["M2", "M1", "bits per byte on wikibook, 64 tokens"].is_own
     assert "bits per byte on web, 64 tokens" in page and "it is no strict comparison" in page
 
 
@@ -186,33 +198,178 @@ def test_fine_tuning_seeds_of_one_pre_training_are_no_further_seeds(study: Study
     deltas, page = reported(study)
     delta = deltas["M1", "M0", "GLUE"]
     assert len(delta.seeds) == 3 and len(delta.differences) == 1
-    assert delta.verdict == "too few seeds" and "are averaged and count as one seed" in page
+    assert (
+        delta.comparison is not None
+        and delta.comparison.interval is None
+        and "are averaged and count as one seed" in page
+    )
 
 
-def test_families_are_the_ladder_and_alternatives_by_themselves(study: Study) -> None:
-    names = ["M0", "M1", "M2", "M4", "M0@dropout"]
-    study.write(names, seeds=tuple(range(6)))
+def learn(study: Study, levels: dict[str, float], seeds: int, noise: float = 0.3) -> None:
+    """Runs whose held-out losses have noise of their own: 6 − level / 20 nats, `noise` in levels."""
+    random = np.random.default_rng(sum(map(ord, "".join(levels))))
+    study.common_context, study.measured = 64, ("web", "wikibook")
+    for seed in range(seeds):
+        for name, level in levels.items():
+            study.levels[name] = level + float(random.normal(0, noise))
+            study.pretrain(name, seed)
+
+
+def test_the_family_is_the_primary_measure_of_all_steps_of_all_designs(study: Study) -> None:
+    """Each step on the corpus that its variant was trained on: M1's is wikibook, M2's is web."""
+    learn(study, {"M0": 52.0, "M1": 52.0, "M2": 57.0, "M4": 57.0, "M5": 57.0, "M0@dropout": 52.0}, seeds=6)
     deltas, page = reported(study)
-    of_ladder = [delta for delta in deltas.values() if delta.design == "ladder" and delta.comparison]
-    in_glue = [delta for delta in of_ladder if delta.quantity == "GLUE"]
-    assert [delta.p_family for delta in in_glue] == family_p_values([delta.differences for delta in in_glue])
-    assert len(in_glue) == 3
-    other = deltas["M0@dropout", "M0", "GLUE"]
-    assert other.design == "alternatives" and [other.p_family] == family_p_values([other.differences])
-    assert {deltas["M1", "M0", "GLUE"].verdict} <= {"higher", "within noise"}
+    primary = [delta for delta in deltas.values() if delta.judged.place == 0]
+    assert {(d.variant, d.corpus, d.design) for d in primary} == {
+        ("M1", "wikibook", "ladder"),
+        ("M2", "web", "ladder"),
+        ("M4", "web", "ladder"),
+        ("M5", "web", "ladder"),
+        ("M0@dropout", "wikibook", "alternatives"),
+    }
+    together = joint_sign_flips(np.array([list(delta.differences.values()) for delta in primary]))
+    for delta, p_value in zip(primary, together.tolist(), strict=True):
+        claimed = delta.claimed[0]
+        assert (delta.variant == "M2") == bool(claimed)
+        if not claimed:  # no measure of M2 that is tested later is larger
+            assert delta.judged.p_difference == pytest.approx(p_value, abs=0.1)
+    assert deltas["M2", "M1", "bits per byte on wikibook, 64 tokens"].judged.place == 1
+    assert not deltas["M4", "M2", "bits per byte on wikibook, 64 tokens"].judged.is_tested
     assert "6 seeds are at the look of 6" in page and "6 seeds with p ≤ 0.032" in page
+    assert "one family of all steps, each in bits per byte on the variant's training corpus" in page
+
+
+def test_exploratory_measures_have_numbers_and_no_verdict(study: Study) -> None:
+    learn(study, {"M0": 52.0, "M1": 57.0}, seeds=6)
+    deltas, page = reported(study)
+    for measured in ("loss on wikibook", "loss on web"):
+        delta = deltas["M1", "M0", measured]
+        assert delta.comparison is not None and delta.comparison.p_t is not None and delta.comparison.p_t < 1e-4
+        assert delta.verdict == "" and delta.claimed == ("", False)
+    assert deltas["M1", "M0", PRIMARY].verdict == "lower (claimed at 6 seeds)"
+    lines = [line for line in page.splitlines() if "| loss on" in line]
+    assert len(lines) == 2 and all(line.endswith("| exploratory |") for line in lines)
+
+
+def test_a_protocol_says_what_is_primary_and_what_its_margins_are(study: Study) -> None:
+    learn(study, {"M0": 52.0, "M1": 57.0}, seeds=6)
+    protocol = Protocol(
+        looks={6: 0.04},
+        margins=PROTOCOL.margins | {"loss": 9.0},
+        primary=(Measure(quantity="cloze"), Measure(quantity="loss")),
+        sequence=(),
+    )
+    findings = study.findings()
+    deltas = find_deltas(study.group(), (), findings.stored, findings.evidence, findings.signals, protocol)
+    told = {delta.measured: delta for delta in deltas if delta.judged.is_tested}
+    assert list(told) == ["loss on wikibook"] and told["loss on wikibook"].claimed[0] == "lower"
+    assert told["loss on wikibook"].verdict.endswith("equivalent within 9 (claimed at 6 seeds)")
+
+
+def test_steps_without_a_primary_measure_are_in_no_family(study: Study) -> None:
+    study.write(["M0", "M1"], seeds=range(6))
+    deltas, _ = reported(study)
+    assert not any(delta.judged.is_tested for delta in deltas.values())
+
+
+def test_deviations_of_pilot_seeds_divide_the_differences(study: Study) -> None:
+    """M4 and M5 spread twenty times as much as the others; four pilot seeds of every arm tell."""
+    levels = {"M0": 52.0, "M1": 52.5, "M2": 57.0, "M4": 57.2, "M5": 57.3, "M6": 57.1}
+    random = np.random.default_rng(7)
+    study.common_context, study.measured = 64, ("web", "wikibook")
+
+    def train(seeds: range) -> None:
+        for seed in seeds:
+            for name, level in levels.items():
+                spread = 4.0 if name in ("M4", "M5", "M6") else 0.1
+                study.levels[name] = level + float(random.normal(0, spread))
+                study.pretrain(name, seed)
+
+    train(range(6))
+    train(range(1000, 1003))
+    deltas, page = reported(study)
+    few = deltas["M1", "M0", PRIMARY]
+    assert few.scale is None and few.pilots == {"M1": 3, "M0": 3} and few.verdict == "within noise"
+    assert "Dividing by deviations needs 4 pilot seeds of every arm; these have fewer: M1 3, M0 3, M2 3" in page
+    train(range(1003, 1004))
+    deltas, page = reported(study)
+    enough = deltas["M1", "M0", PRIMARY]
+    assert enough.comparison is not None and few.comparison is not None
+    assert enough.scale is not None and enough.comparison.differences == few.comparison.differences
+    assert enough.verdict == "lower (claimed at 6 seeds)"
+    noisy = deltas["M5", "M4", "bits per byte on web, 64 tokens"]
+    assert noisy.scale is not None and noisy.scale > 10 * enough.scale and noisy.verdict == "within noise"
+    assert enough.judged.detectable is not None and few.judged.detectable is not None
+    assert enough.judged.detectable < few.judged.detectable / 3
+    assert "Differences are divided by their deviation known from pilot seeds in: bits per byte on" in page
+    facts = {(line["variant"], line["measured"]): line for line in facts_of(study.findings().delta_table)}
+    line = facts["M1", f"held-out {PRIMARY}"]
+    assert (line["test"], line["pilot_seeds"]) == ("joint flips, pilot deviations", "M1:4 M0:4")
+    assert line["p_family"] == "6:0.031250" and float(line["pilot_sd"]) == pytest.approx(enough.scale, abs=1e-6)
+
+
+def test_the_correlation_of_paired_seeds_is_told_and_what_it_is_worth(study: Study) -> None:
+    learn(study, {"M0": 52.0, "M1": 54.0}, seeds=6)
+    deltas, page = reported(study)
+    delta = deltas["M1", "M0", PRIMARY]
+    ours, theirs = (list(arm.values()) for arm in delta.arms.values())
+    assert delta.correlation == pytest.approx(np.corrcoef(ours, theirs)[0, 1])
+    assert f"| {signed(delta.correlation, 2)} |" in page
+    buys = delta.correlation > 0.1
+    assert ("Pairing buys nothing here" not in page) == buys
+    shared = Study(study.root / "shared")
+    shared.common_context = 64
+    shared.write(["M0", "M1"], seeds=range(4))
+    deltas, page = reported(shared)
+    assert deltas["M1", "M0", PRIMARY].correlation == pytest.approx(1.0) and "Pairing buys nothing" not in page
+
+
+def test_numbers_by_document_give_intervals_over_texts(study: Study) -> None:
+    """Both sides share the difficulty of the texts: only what they do not share is noise of the difference."""
+    learn(study, {"M0": 52.0, "M1": 52.6}, seeds=6, noise=0.05)
+    deltas, page = reported(study)
+    without = deltas["M1", "M0", PRIMARY]
+    assert without.both is None and without.claimed[0] == "lower"
+    assert "No interval over texts: the records have no numbers per document." in page
+    random = np.random.default_rng(3)
+    hard, own = random.normal(0, 1.0, 9), random.normal(0, 0.002, 9)
+    for seed in range(6):
+        add_units(study, "M0", seed, hard)
+        add_units(study, "M1", seed, hard + own)
+    deltas, page = reported(study)
+    with_texts, in_nats = deltas["M1", "M0", PRIMARY], deltas["M1", "M0", "loss on wikibook"]
+    assert with_texts.examples is not None and with_texts.both is not None and "No interval over texts" not in page
+    half = (with_texts.examples[1] - with_texts.examples[0]) / 2
+    assert half == pytest.approx(1.959964 * (own / 4).std(ddof=1) / 3, rel=0.01), "nats / 4 are made-up bits per byte"
+    assert in_nats.noise is not None and with_texts.noise is not None
+    assert in_nats.noise.variance == pytest.approx(16 * with_texts.noise.variance, rel=0.01)
+    assert with_texts.claimed[0] == "lower"
+    for seed in range(6):
+        add_units(study, "M1", seed, hard + 50 * own)
+    far = reported(study)[0]["M1", "M0", PRIMARY]
+    assert far.comparison == with_texts.comparison and far.verdict == "within noise"
+    assert far.both is not None and far.both[0] < 0 < far.both[1]
 
 
 def test_a_collapsed_seed_is_named_with_its_values_and_carries_no_claim(study: Study) -> None:
+    study.common_context = 64
     study.write(["M0", "M1", "M2", "M4"], seeds=tuple(range(6)))
+    before = reported(study)[0]["M1", "M0", PRIMARY]
+    assert before.claimed[0] == "lower"
     (run,) = study.runs("M1", 3)
     path = Layout(study.root).pretraining(run.id) / "done.json"
-    change_record(path, lambda record: record["scores"]["heldout_loss"].update(wikibook=9.0))
+
+    def collapse(record: dict[str, Any]) -> None:
+        for score in record["scores"]["heldout"]:
+            score["bits_per_byte"] = 0.5  # better than the others: all six seeds have the same sign
+
+    change_record(path, collapse)
     deltas, page = reported(study)
-    delta = deltas["M1", "M0", "loss on wikibook"]
-    assert delta.verdict == "within noise; collapsed: seed 3 of M1"
-    assert "Collapsed in loss on wikibook: seed 3 of M1, far from the arm's other seeds (0: " in page
-    assert "3: 9.0000" in page and not deltas["M1", "M0", "GLUE"].collapsed
+    delta = deltas["M1", "M0", PRIMARY]
+    assert all(value < 0 for value in delta.differences.values())
+    assert delta.verdict == "within noise; collapsed: seed 3 of M1" and delta.judged.p_difference == 1 / 16
+    assert f"Collapsed in {PRIMARY}: seed 3 of M1, far from the arm's other seeds (0: " in page
+    assert "3: 0.5000" in page and not deltas["M1", "M0", "GLUE"].collapsed
 
 
 def test_stored_predictions_give_an_interval_over_examples_around_the_difference(study: Study) -> None:
@@ -240,18 +397,16 @@ def test_a_further_run_without_glue_takes_no_interval_over_examples(study: Study
 def test_another_grid_on_the_same_weights_has_a_difference_and_no_verdict(study: Study) -> None:
     """M10's points hold M9's: the best of more is never worse, whatever is true."""
     study.write(["M8", "M9", "M10"], seeds=range(6))
-    deltas, _ = reported(study)
-    delta, other = deltas["M10", "M9", "GLUE"], deltas["M9", "M8", "GLUE"]
+    findings = study.findings()
+    protocol = PROTOCOL.model_copy(update={"primary": (Measure(quantity="GLUE"),)})
+    tasks = findings.bars.tasks
+    deltas = find_deltas(study.group(), tasks, findings.stored, findings.evidence, findings.signals, protocol)
+    told = {(delta.variant, delta.base): delta for delta in deltas if delta.quantity == "GLUE" and delta.differences}
+    delta, other = told["M10", "M9"], told["M9", "M8"]
     assert delta.comparison is not None and delta.verdict.startswith("no verdict: the grids differ")
-    assert delta.p_family is delta.p_equivalence_holm is None and delta.claimed == ("", False)
-    assert [other.p_family] == family_p_values([other.differences]), "a family by itself"
-
-
-@pytest.mark.parametrize(("p_both", "words"), [(0.045, "higher"), (0.055, "within noise")])
-def test_a_difference_is_claimed_if_the_interval_over_both_excludes_zero(p_both: float, words: str) -> None:
-    values = dict.fromkeys(range(6), 1.0)
-    delta = Delta("M1", "M0", "GLUE", differences=values, comparison=compare(values.values(), 0.5))
-    assert replace(delta, p_family=2 / 64, both=(0.05 - p_both, 2.0), p_both=p_both).verdict == words
+    assert not delta.judged.is_tested and delta.claimed == ("", False)
+    alone = joint_sign_flips(np.array([list(other.differences.values())]))
+    assert [other.judged.p_difference] == alone.tolist(), "a family by itself"
 
 
 @pytest.mark.parametrize("damage", ["gone", "torn", "other", "labels"])

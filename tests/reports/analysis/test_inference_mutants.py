@@ -1,12 +1,19 @@
-"""Faults put into a copy of reports/analysis/inference.py, one at a time: the tests must notice each of them."""
+"""Faults put into a copy of the analysis, one at a time: the tests of the module must notice each of them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.support.tree_copy import REPOSITORY, fresh_clone, shell
+from tests.support.mutants import Mutant, require_noticed
+from tests.support.tree_copy import fresh_clone
 
-MODULE = Path("reports/analysis/inference.py")
+INFERENCE = "reports/analysis/inference.py"
+TESTS: Mapping[str, str] = {
+    INFERENCE: "tests/reports/analysis/test_{inference,inference_oracle,family_oracle}.py",
+}
+"""The tests that must notice the faults of a module."""
+
 HALF = "half = stdtrit(len(values) - 1, 1 - ALPHA / 2) * values.std(ddof=1) / math.sqrt(len(values))"
 P_OF_T = "return 2 * _share_above(np.abs(differences.mean(axis=-1)), differences)"
 P_OF_FLIPS = 'return np.take_along_axis(raised, np.argsort(order, axis=-1, kind="stable"), axis=-1)'
@@ -24,7 +31,7 @@ FDR = """from scipy.stats import false_discovery_control
 
     return np.asarray(false_discovery_control(p_values, axis=-1))"""
 
-MUTANTS = {
+IN_INFERENCE = {
     "the interval divides by n": (HALF, HALF.replace("ddof=1", "ddof=0")),
     "the interval is that of a normal distribution": (
         HALF,
@@ -59,17 +66,12 @@ MUTANTS = {
 }
 
 
-def mutate(text: str, mutant: str) -> str:
-    """The module's text with one fault."""
-    sound, faulty = MUTANTS[mutant]
-    assert text.count(sound) == 1, f"{mutant}: {sound!r} does not stand once in {MODULE}"
-    return text.replace(sound, faulty)
+MUTANTS: Mapping[str, Mutant] = {name: Mutant(INFERENCE, *texts) for name, texts in IN_INFERENCE.items()}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_every_fault_has_its_place_in_the_module(mutant: str) -> None:
-    text = (REPOSITORY / MODULE).read_text(encoding="utf-8")
-    compile(mutate(text, mutant), MODULE.name, "exec")
+def test_every_fault_has_its_place(mutant: str) -> None:
+    assert MUTANTS[mutant].text()
 
 
 @pytest.fixture(scope="module")
@@ -80,11 +82,4 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.drill
 @pytest.mark.parametrize("mutant", [None, *MUTANTS])
 def test_the_tests_notice_every_fault_and_pass_without_one(tree: Path, mutant: str | None) -> None:
-    text = (REPOSITORY / MODULE).read_text(encoding="utf-8")
-    (tree / MODULE).write_text(mutate(text, mutant) if mutant else text, encoding="utf-8")
-    done = shell(
-        tree,
-        ".venv/bin/python -m pytest -q -x tests/reports/analysis/test_{inference,inference_oracle,family_oracle}.py",
-    )
-    assert done.returncode == (1 if mutant else 0), f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
-    assert not mutant or " failed" in done.stdout or "FAILED" in done.stdout, done.stdout[-2000:]
+    require_noticed(tree, MUTANTS[mutant] if mutant else None, TESTS)

@@ -1,0 +1,59 @@
+"""Pilot runs: the spread of an arm's held-out losses over pilot seeds, which is known before a study's seeds are.
+
+Joint sign flips divide each difference by it (`reports.analysis.verdicts`).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from reports.analysis.inference import shrink_variances
+from reports.analysis.pairing import Delta
+from reports.analysis.quantities import BITS
+from reports.evidence import Evidence, weights_up_to
+from reports.scores import Row
+
+LEAST_PILOTS = 4
+
+
+def scale_by_pilots(deltas: Sequence[Delta], rows: Mapping[str, Row], evidence: Evidence) -> list[Delta]:
+    """Return the deltas of one measure with the number of pilot seeds of both arms and the standard deviation of their
+    differences that follows from them; if any arm has fewer than four, no delta has a deviation.
+
+    The variance of a difference is the sum of those of both arms, with logarithms shrunk to their mean over all arms.
+    """
+    arms = {
+        (name, delta.measured): _pilot_values(rows[name], delta, evidence)
+        for delta in deltas
+        for name in (delta.variant, delta.base)
+    }
+    own_arms = [((each.variant, each.measured), (each.base, each.measured)) for each in deltas]
+    counted = [
+        replace(each, pilots={arm[0]: len(arms[arm]) for arm in own})
+        for each, own in zip(deltas, own_arms, strict=True)
+    ]
+    if min(map(len, arms.values())) < LEAST_PILOTS:
+        return counted
+    degrees = np.array([len(values) - 1 for values in arms.values()])
+    variances = shrink_variances(np.array([np.var(values, ddof=1) for values in arms.values()]), degrees)
+    known = dict(zip(arms, variances.tolist(), strict=True))
+    return [
+        replace(each, scale=math.sqrt(sum(known[arm] for arm in own)))
+        for each, own in zip(counted, own_arms, strict=True)
+    ]
+
+
+def _pilot_values(row: Row, delta: Delta, evidence: Evidence) -> list[float]:
+    """Return an arm's held-out losses on its pilot seeds, in the quantity of a delta; none for other quantities."""
+    if delta.quantity not in (BITS, "loss") or row.stage is None:
+        return []
+    recipe = weights_up_to(row.recipe.pretraining, row.stage).model_dump_json()
+    pilots = evidence.pilots
+    runs = pilots[(pilots.recipe == recipe) & (pilots.stage == row.stage) & pilots.basis.isin(set(row.runs.basis))]
+    heldout = evidence.heldout
+    own = heldout[heldout.run.isin(set(runs.id)) & (heldout.corpus == delta.corpus)]
+    own = own[own.context.isna() if delta.context is None else own.context == delta.context]
+    column = "loss" if delta.quantity == "loss" else "bits_per_byte"
+    return own.sort_values("run").groupby("seed")[column].first().tolist()
