@@ -147,13 +147,14 @@ def without_paths(value: Any, names: Mapping[str, str]) -> Any:
 
 def thin(lines: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the lines of a metrics.jsonl with training steps joined into as many stretches as a chart shows: the mean
-    step, the mean loss, and the sums of tokens and seconds of each. Held-out losses stay as they are."""
+    step, the mean loss, and the sums of tokens and seconds of each. Held-out losses of all texts stay as they are."""
+    from neobert.training.transitions import SMALL_TEXT_LOSS
     from reports.curves import stretches
 
     for piece in stretches([line for line in lines if "loss" in line]):
         means = {name: statistics.fmean(line[name] for line in piece) for name in ("step", "loss")}
         yield means | {name: sum(line[name] for line in piece) for name in SUMMED if name in piece[0]}
-    yield from (dict(line) for line in lines if "heldout_loss" in line)
+    yield from (dict(line) for line in lines if "heldout_loss" in line or SMALL_TEXT_LOSS in line)
 
 
 def _collect(arguments: argparse.Namespace) -> int:
