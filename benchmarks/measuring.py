@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from neobert.command_line import Parser, guarded
 from neobert.files import json_bytes, read_json, replace_file
-from neobert.runs.records import provenance
+from neobert.runs.records import cpu_model, provenance
 
 Returned = TypeVar("Returned")
 
@@ -214,11 +214,8 @@ def describe_machine() -> dict[str, Any]:
     """Describe the hardware that determines speed, without anything that identifies this machine."""
     import torch
 
-    known = Path("/proc/cpuinfo")
-    lines = known.read_text().splitlines() if known.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {
-        "processor": models[0] if models else platform.machine(),
+        "processor": cpu_model() or platform.machine(),
         "cores": os.cpu_count(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "system": platform.system(),

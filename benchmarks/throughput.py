@@ -29,7 +29,7 @@ from neobert.model.attention import is_flash_attn_available, whole_rows_plan
 from neobert.model.build import build_encoder, initialize
 from neobert.recipe import Model, Precision
 from neobert.runs.layout import Layout
-from neobert.runs.records import ThroughputConfig, ThroughputScores, provenance, sealed
+from neobert.runs.records import ThroughputConfig, ThroughputScores, sealed, timed_provenance, utc_now
 from neobert.training.accounting import DTYPES
 from neobert.training.distributed import default_device
 
@@ -271,13 +271,17 @@ def sequences(rows: int, tokens: int, vocabulary_size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Speed:
-    """Time per real token in each timed step of one model at one length, at the best batch size found."""
+    """Time per real token in each timed step of one model at one length, at the best batch size found.
+
+    `started_at` is when the models began to be measured at that length.
+    """
 
     encoder: EncoderShape
     parameters: int
     tokens: int
     found: BatchSearch
     per_token: tuple[Timing[None], ...]
+    started_at: str
 
     @property
     def tokens_per_second(self) -> list[float]:
@@ -301,6 +305,7 @@ def measure_speeds(setting: ThroughputSetting, left_out: dict[str, str]) -> Iter
             left_out[encoder.name] = str(error).partition("\n")[0]
     for tokens in setting.lengths:
         searches: dict[str, BatchSearch] = {}
+        started_at = utc_now()
         for name, model in loaded.items():
             if not model.encoder.reads(tokens):
                 left_out[f"{name} at {tokens} tokens"] = f"it has {model.encoder.positions} positions"
@@ -316,7 +321,8 @@ def measure_speeds(setting: ThroughputSetting, left_out: dict[str, str]) -> Iter
             assert rows is not None
             timings[name] += loaded[name].time_steps(rows, tokens, -(-setting.steps // setting.turns))
         for name, search in searches.items():
-            yield Speed(loaded[name].encoder, loaded[name].parameters, tokens, search, tuple(timings[name]))
+            model = loaded[name]
+            yield Speed(model.encoder, model.parameters, tokens, search, tuple(timings[name]), started_at)
 
 
 def _search(setting: ThroughputSetting, model: LoadedEncoder, tokens: int) -> BatchSearch:
@@ -369,7 +375,7 @@ def throughput_record(speed: Speed, setting: ThroughputSetting) -> dict[str, Any
         "seed": 0,
         "device": device,
         "date": datetime.now(UTC).date().isoformat(),
-        **provenance(),
+        **timed_provenance(speed.started_at),
     }
 
 

@@ -20,6 +20,7 @@ from neobert.errors import DamagedFile, MissingData
 from neobert.files import json_bytes, read_json
 from neobert.runs.layout import Layout
 from neobert.runs.records import RECORDS, read_sealed, sealed
+from neobert.training.transitions import SMALL_TEXT_LOSS
 from reports.analysis.resampling import RESAMPLED, StoredPredictions
 from reports.curves import UNUSABLE, read_curve, stretches
 from reports.evidence import Evidence
@@ -183,4 +184,4 @@ def thin(lines: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     for piece in stretches([line for line in lines if "loss" in line]):
         means = {name: statistics.fmean(line[name] for line in piece) for name in ("step", "loss")}
         yield means | {name: sum(line[name] for line in piece) for name in SUMMED if name in piece[0]}
-    yield from (dict(line) for line in lines if "heldout_loss" in line)
+    yield from (dict(line) for line in lines if "heldout_loss" in line or SMALL_TEXT_LOSS in line)

@@ -6,6 +6,7 @@ python -m reports.schemas --check       exit code 4 where a file there is not wh
 
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,11 +50,13 @@ class PretrainingConfig(Open):
 
 
 class PretrainingScores(Open):
-    """Losses in nats a predicted token: held-out by corpus, and of the last step."""
+    """Losses in nats a predicted token: held-out by corpus, and of the last step. `transition` is when the held-out
+    loss left that of token frequencies; None in older records."""
 
     heldout_loss: dict[str, float]
     heldout: tuple[records.HeldoutScore, ...] = ()
     training_loss: float | None
+    transition: records.Transition | None = None
 
 
 class TrialConfig(Open):
@@ -99,6 +102,9 @@ def record_of(kind: str) -> type[Value]:
         "labels": (Labels if kind != "throughput" else dict[str, Any], ... if kind != "throughput" else {}),
         "config": (config, ...),
         "scores": (scores, ...),
+        "machine": (dict[str, Any], {}),
+        "started_at": (datetime | None, None),
+        "finished_at": (datetime | None, None),
     }
     return create_model(f"{kind}_record", __base__=Open, __doc__=f"A {kind} record (docs/records.md).", **common)
 

@@ -23,7 +23,7 @@ from neobert.identity import plain
 from neobert.processes import StopRequest
 from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
-from neobert.runs.records import EmbeddingConfig, EmbeddingScores, provenance, publish_record
+from neobert.runs.records import EmbeddingConfig, EmbeddingScores, publish_record, timed_provenance, utc_now
 from neobert.runs.run_file import RunFile, read_checked_run_file
 from neobert.runs.specifications import EXTERNAL_PREFIX, EmbeddingEvaluation, TaskOnData
 from neobert.runs.work import Part
@@ -97,6 +97,7 @@ def load_named_encoder(layout: Layout, run_file: RunFile, device: torch.device) 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     """Measure one task of an evaluation, or read its score from mteb's cache, then publish the record."""
+    started_at = utc_now()
     evaluation = run_file.specification(EmbeddingEvaluation)
     encoder, task = next((run.encoder, run.task) for run in evaluation.runs() if run.id == part.id)
     named, source = _open_evaluation(layout, run_file.id)
@@ -137,7 +138,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
         "seconds": round(score.seconds, 3),
         "threads": torch.get_num_threads(),
         "device": default_device().type,
-        **provenance(),
+        **timed_provenance(started_at),
     }
     if not publish_record(part.record, record):
         raise ClaimLost(f"task {part.id} was recorded by another process; this result is dropped")

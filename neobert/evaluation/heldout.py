@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,6 +28,9 @@ compared with 131 G or more of training."""
 COUNTED_BYTES = 512
 """Largest number of bytes of a cut document that count towards `HELDOUT_BYTES`: about 128 tokens."""
 
+SMALL_TEXT_TOKENS = 20_000
+"""Approximate number of tokens of the small text for the curve of a run."""
+
 MOST_UNITS = 2048
 """Largest number of units of a held-out loss, see `HeldoutText.unit_of`. The packed numbers of so many take 14 kB."""
 
@@ -39,7 +42,7 @@ class HeldoutText:
     """Held-out documents of a corpus, each cut to `context` tokens or split into passages of that length.
 
     All tokenizers and contexts get the same texts. All contexts get the same masks at the beginning of each text.
-    `frequencies` are those of the tokens in training.
+    `frequencies` are those of the tokens in training. Of the documents or passages, `every` so many-th is shown.
     """
 
     corpus: str
@@ -48,11 +51,18 @@ class HeldoutText:
     rows_per_batch: int
     long_documents: LongDocuments
     frequencies: NDArray[np.float64]
+    every: int = 1
 
     @cached_property
     def shown(self) -> Documents:
         """The documents as the model sees them."""
-        return self.documents.fitted(self.context, self.long_documents)
+        shown = self.documents.fitted(self.context, self.long_documents)
+        return shown if self.every == 1 else shown.at(np.arange(0, len(shown), self.every))
+
+    @cached_property
+    def small(self) -> "HeldoutText":
+        """About `SMALL_TEXT_TOKENS` of its tokens: documents or passages at equal distances."""
+        return replace(self, every=max(1, round(self.tokens / SMALL_TEXT_TOKENS)))
 
     @cached_property
     def rows(self) -> PackedRows:
@@ -220,6 +230,18 @@ def token_losses(
     return torch.cat(losses).double().cpu().numpy()
 
 
+def mean_loss(losses: NDArray[np.float64], text: HeldoutText) -> float:
+    """Return the mean of the losses on a text; raises the same errors as `measure_heldout`."""
+    if not len(losses):
+        raise MissingData(
+            f"the {text.corpus} corpus holds out {len(text.documents)} texts, in which no token is predicted: take more"
+        )
+    loss = float(losses.mean())
+    if not math.isfinite(loss):
+        raise RunFailed(f"the held-out loss on {text.corpus} is {loss}: training diverged, take a lower learning rate")
+    return loss
+
+
 def measure_heldout(
     model: MaskedLanguageModel, text: HeldoutText, precision: PretrainingPrecision, device: torch.device
 ) -> HeldoutScore:
@@ -236,13 +258,7 @@ def measure_heldout(
         RunFailed: the loss is not finite.
     """
     losses = token_losses(model, text, precision, device)
-    if not len(losses):
-        raise MissingData(
-            f"the {text.corpus} corpus holds out {len(text.documents)} texts, in which no token is predicted: take more"
-        )
-    loss, tokens, text_bytes = float(losses.mean()), text.tokens, text.text_bytes
-    if not math.isfinite(loss):
-        raise RunFailed(f"the held-out loss on {text.corpus} is {loss}: training diverged, take a lower learning rate")
+    loss, tokens, text_bytes = mean_loss(losses, text), text.tokens, text.text_bytes
     return HeldoutScore(
         corpus=text.corpus,
         context=text.context,

@@ -31,8 +31,9 @@ from neobert.runs.records import (
     PerplexityAtLength,
     PerplexityConfig,
     PerplexityScores,
-    provenance,
     publish_record,
+    timed_provenance,
+    utc_now,
 )
 from neobert.runs.run_file import RunFile
 from neobert.runs.specifications import PretrainingRun
@@ -242,7 +243,9 @@ class PerplexityRun:
         model.load_state_dict(last_checkpoint(self.layout, self.measurement.run).weights())
         model.to(device).eval()
         batch_tokens = self.batch_tokens or BATCH_TOKENS[device.type]
-        done = self._done_before()
+        before = self._lines_before()
+        done = {(line["tokens"], line["text_hash"]): DocumentLoss(line["loss"], line["positions"]) for line in before}
+        started_at = before[0].get("started_at") if before else utc_now()
         for tokens, texts in self.passages.items():
             for passage in texts:
                 if (tokens, passage.text_hash) in done:
@@ -252,19 +255,19 @@ class PerplexityRun:
                 losses = measure_losses(model, passage, self.corpus.ids.mask, run.recipe.precision, batch_tokens)
                 loss = DocumentLoss(float(losses.mean()), len(losses))
                 done[tokens, passage.text_hash] = loss
-                append_line(self.documents_path, {"tokens": tokens, "text_hash": passage.text_hash, **vars(loss)})
+                place = {"tokens": tokens, "text_hash": passage.text_hash, "started_at": started_at}
+                append_line(self.documents_path, {**place, **vars(loss)})
         claim.check()
-        publish_record(self.part.record, self._record(done, device, time.perf_counter() - started))
+        costs = {"seconds": round(time.perf_counter() - started, 3), **timed_provenance(started_at)}
+        publish_record(self.part.record, {**self._record(done, device), **costs})
 
-    def _done_before(self) -> dict[tuple[int, int], DocumentLoss]:
+    def _lines_before(self) -> list[dict[str, Any]]:
+        """Return the lines of the documents that earlier attempts have measured."""
         keys = ("tokens", "text_hash", "loss", "positions")
         mend_lines(self.documents_path, *keys)
-        lines = read_lines(self.documents_path, *keys)
-        return {(line["tokens"], line["text_hash"]): DocumentLoss(line["loss"], line["positions"]) for line in lines}
+        return list(read_lines(self.documents_path, *keys))
 
-    def _record(
-        self, done: dict[tuple[int, int], DocumentLoss], device: torch.device, seconds: float
-    ) -> dict[str, Any]:
+    def _record(self, done: dict[tuple[int, int], DocumentLoss], device: torch.device) -> dict[str, Any]:
         run, asked = self.run_specification, self.measurement
         lengths = tuple(
             pseudo_perplexity(tokens, [done[tokens, passage.text_hash] for passage in texts])
@@ -286,6 +289,4 @@ class PerplexityRun:
             "most_documents": asked.documents,
             "precision": run.recipe.precision,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-            "seconds": round(seconds, 3),
-            **provenance(),
         }

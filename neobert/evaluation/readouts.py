@@ -38,8 +38,9 @@ from neobert.runs.records import (
     ReadoutName,
     ReadoutScore,
     pack_numbers,
-    provenance,
     publish_record,
+    timed_provenance,
+    utc_now,
 )
 from neobert.runs.run_file import RunFile, read_run_file
 from neobert.runs.specifications import PretrainingRun, ReadoutEvaluation
@@ -344,7 +345,8 @@ def measure(readout: ReadoutName, items: Items, subject: Subject, stop: StopRequ
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     """Measure one readout of an evaluation, then publish the record."""
-    evaluation, started = run_file.specification(ReadoutEvaluation), time.perf_counter()
+    started_at, started = utc_now(), time.perf_counter()
+    evaluation = run_file.specification(ReadoutEvaluation)
     run = next(run for run in evaluation.runs() if run.id == part.id)
     items = items_of(layout, run, run_file.source, stop)
     subject = _open_subject(layout, run.weights, run.context, default_device())
@@ -369,7 +371,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
         "threads": torch.get_num_threads(),
         "device": subject.device.type,
         "seconds": round(time.perf_counter() - started, 3),
-        **provenance(),
+        **timed_provenance(started_at),
     }
     if not publish_record(part.record, record):
         raise ClaimLost(f"readout {part.id} was recorded by another process; this result is dropped")

@@ -29,7 +29,7 @@ from neobert.model.heads import Classifier, Weights, all_but_classifier, encoder
 from neobert.processes import StopRequest
 from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
-from neobert.runs.records import provenance, publish_record
+from neobert.runs.records import publish_record, timed_provenance, utc_now
 from neobert.runs.run_file import RunFile, read_checked_run_file, read_run_file
 from neobert.runs.specifications import GlueStudy, PretrainingRun, Trial
 from neobert.runs.work import Part
@@ -93,7 +93,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
         select(layout, study, claim)
         return
     trial = next(trial for trial in study.trials(layout) if trial.id == part.id)
-    started = time.perf_counter()
+    started_at, started = utc_now(), time.perf_counter()
     tuner = _fine_tuner(layout, study.task, study.id, stop)
     outcome = tuner.run(trial.point, study.seed, stop)
     predictions = io.BytesIO()
@@ -105,6 +105,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     claim.check()
     record = {
         **_record(run_file, trial, outcome),
+        **timed_provenance(started_at),
         "claim": claim.number,
         "course_steps": tuner.schedule(trial.point).steps,
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
@@ -140,7 +141,6 @@ def _record(run_file: RunFile, trial: Trial, outcome: Outcome) -> dict[str, Any]
         "labels": run_file.labels,
         "seed": study.seed,
         "threads": torch.get_num_threads(),
-        **provenance(),
         "state": "done",
         "scores": {
             "score": outcome.score,

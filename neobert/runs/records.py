@@ -11,8 +11,10 @@ import math
 import os
 import platform
 import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -78,14 +80,44 @@ def _version(package: str) -> str | None:
         return None
 
 
+def utc_now() -> str:
+    """Return the time in UTC, to the second, in ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@cache
+def cpu_model() -> str | None:
+    """Return the name of the processor's model; None if the system does not tell it."""
+    known = Path("/proc/cpuinfo")
+    if not known.exists():
+        return platform.processor() or None
+    names = [line.partition(":")[2].strip() for line in known.read_text().splitlines() if line.startswith("model name")]
+    return names[0] if names else None
+
+
+def cpu_capability() -> str | None:
+    """Return the instruction set that torch's kernels use, such as AVX512; None if this process has not imported
+    torch."""
+    torch = sys.modules.get("torch")
+    return None if torch is None else str(torch.backends.cpu.get_cpu_capability())
+
+
+def timed_provenance(started_at: str | None) -> dict[str, Any]:
+    """Return the provenance of a record that is published now. `started_at`: when its first attempt began, see
+    `utc_now`; None if that is not known."""
+    return {**provenance(), "started_at": started_at, "finished_at": utc_now()}
+
+
 def provenance() -> dict[str, Any]:
-    """Return the code state, package versions and machine for a record."""
+    """Return the code state, package versions and machine, without anything that identifies the machine."""
     return {
         **code_state(),
         "packages": {package: _version(package) for package in PACKAGES},
         "machine": {
             "system": platform.system(),
             "processor": platform.machine(),
+            "cpu": cpu_model(),
+            "cpu_capability": cpu_capability(),
             "cores": os.cpu_count(),
             "python": platform.python_version(),
         },
@@ -291,6 +323,38 @@ class HeldoutScore(Value):
     def summary(self) -> Self:
         """The score without the numbers of its units."""
         return self.model_copy(update={"units": None, "numerators": None, "denominators": None})
+
+
+class CurvePoint(Value):
+    """Held-out loss on the small text after a step of a stage, in nats, and the real tokens of the stage until then."""
+
+    step: PositiveInt
+    tokens: PositiveInt
+    loss: NonNegativeFloat
+
+
+class Transition(Value):
+    """When the held-out loss of a stage was `margin` nats below that of token frequencies for the first time.
+
+    `tokens` are the stage's real tokens until then, and `step` its steps; both are interpolated between measurements in
+    log tokens, and None for the `reason`. `steepest_step` is the step at which the loss falls fastest per log token,
+    below the loss of frequencies; None if it never does. `curve` are the measurements. All losses are on one small
+    text, the same for all runs with the same corpus, tokenizer and context (`neobert.training.transitions`).
+    """
+
+    margin: PositiveFloat
+    frequency_loss: NonNegativeFloat
+    tokens: PositiveFloat | None
+    step: PositiveFloat | None
+    steepest_step: PositiveFloat | None
+    reason: str | None
+    curve: tuple[CurvePoint, ...]
+
+    @model_validator(mode="after")
+    def _has_tokens_or_a_reason(self) -> Self:
+        if (self.tokens is None) != (self.step is None) or (self.tokens is None) == (self.reason is None):
+            raise ValueError("a transition has tokens and a step, or else a reason")
+        return self
 
 
 class PerplexityConfig(Value):

@@ -14,7 +14,14 @@ from neobert.data.preparation import measured_runs, tokenized_corpus
 from neobert.data.rows import PackedRows, StepIterator
 from neobert.data.shards import TokenizedCorpus, all_documents, open_shards
 from neobert.errors import MissingData
-from neobert.evaluation.heldout import HeldoutText, choose_heldout_texts, measure_heldout, token_frequencies
+from neobert.evaluation.heldout import (
+    HeldoutText,
+    choose_heldout_texts,
+    mean_loss,
+    measure_heldout,
+    token_frequencies,
+    token_losses,
+)
 from neobert.files import sha256_of
 from neobert.identity import plain
 from neobert.model.attention import has_variable_length_kernels
@@ -24,7 +31,7 @@ from neobert.processes import StopRequest
 from neobert.recipe import Masking, Stage
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
-from neobert.runs.records import publish_record
+from neobert.runs.records import CurvePoint, Transition, publish_record
 from neobert.runs.run_file import RunFile
 from neobert.runs.specifications import PretrainingRun
 from neobert.runs.work import Part
@@ -42,6 +49,7 @@ from neobert.training.trainer import (
     train,
     training_loss,
 )
+from neobert.training.transitions import SMALL_TEXT_LOSS, curve_steps, find_transition
 
 SIZED_STEPS = 16
 """First steps of a stage, whose batch sizes are compiled before training; later steps rarely have others."""
@@ -222,8 +230,26 @@ class PretrainingTrainer(Trainer[Batch]):
         own = losses[self.run.recipe.data.corpus]
         summaries = plain([score.summary for score in scores])
         return HeldoutScores(
-            {"heldout_loss": own, "heldout_losses": losses, "heldout": summaries}, {"heldout": plain(scores)}
+            line={"heldout_loss": own, "heldout_losses": losses, "heldout": summaries},
+            details={"heldout": plain(scores), "small_text_frequency_loss": self.curve_text.frequency_loss},
         )
+
+    @cached_property
+    def curve_text(self) -> HeldoutText:
+        """The small text of the curve, from the run's own corpus at its own context."""
+        own = (self.run.recipe.data.corpus, self.stage.context)
+        return next(text for text in self.heldout if (text.corpus, text.context) == own).small
+
+    @cached_property
+    def curve_steps(self) -> frozenset[int]:
+        """The steps after which the loss on the small text is measured."""
+        return curve_steps(self.stage.steps)
+
+    def curve_point(self, step: int) -> Mapping[str, Any] | None:
+        if step not in self.curve_steps:
+            return None
+        losses = token_losses(self.model, self.curve_text, self.run.recipe.precision, self.device)
+        return {SMALL_TEXT_LOSS: mean_loss(losses, self.curve_text), "trained_tokens": self.totals.real_tokens}
 
 
 make_trainer = PretrainingTrainer
@@ -257,6 +283,7 @@ def _record(run_file: RunFile, result: TrainResult, metrics: list[dict[str, Any]
             "heldout_loss": result.heldout.line["heldout_losses"],
             "heldout": result.heldout.details["heldout"],
             "training_loss": training_loss(metrics, stage.steps),
+            "transition": plain(_transition(metrics, result.heldout.details["small_text_frequency_loss"])),
         },
         "seed": run.recipe.seed,
         "steps": stage.steps,
@@ -266,3 +293,9 @@ def _record(run_file: RunFile, result: TrainResult, metrics: list[dict[str, Any]
         "compiled": result.compiled,
         **result.machine_record(),
     }
+
+
+def _transition(metrics: list[dict[str, Any]], frequency_loss: float) -> Transition:
+    lines = [line for line in metrics if SMALL_TEXT_LOSS in line]
+    curve = [CurvePoint(step=line["step"], tokens=line["trained_tokens"], loss=line[SMALL_TEXT_LOSS]) for line in lines]
+    return find_transition(curve, frequency_loss)

@@ -29,7 +29,7 @@ from neobert.recipe import Contrastive, EngineWord, Optimization, Stage
 from neobert.runs.claims import Claim, acquire
 from neobert.runs.kinds import KINDS
 from neobert.runs.layout import Layout
-from neobert.runs.records import provenance
+from neobert.runs.records import timed_provenance, utc_now
 from neobert.runs.run_file import Execution, RunFile, read_run_file
 from neobert.runs.work import write_failure
 from neobert.training import checkpoints
@@ -54,6 +54,7 @@ from neobert.training.distributed import (
 from neobert.training.engine import Engine
 from neobert.training.loop import Step, StepBatches, training_steps
 from neobert.training.schedule import learning_rate, milestones
+from neobert.training.transitions import SMALL_TEXT_LOSS
 
 LOGGED_STEPS = 2000
 PREFETCHED_STEPS = 2
@@ -108,7 +109,8 @@ class TrainResult:
     """Result of an attempt, which trained from step `begun` to `step` of `steps`.
 
     `optimizer_state_bytes` counts this rank alone; `compiled` is whether its model was compiled. `heldout` are the
-    scores at the end of the stage, None before it and in all ranks but rank 0.
+    scores at the end of the stage, None before it and in all ranks but rank 0. `started_at` is when the first attempt
+    began, None if it was of a version that did not note it.
     """
 
     totals: Totals
@@ -119,6 +121,7 @@ class TrainResult:
     step: int
     steps: int
     heldout: HeldoutScores | None
+    started_at: str | None
 
     def machine_record(self) -> dict[str, Any]:
         """Return the record's keys about hardware, kernels and environment."""
@@ -134,7 +137,7 @@ class TrainResult:
             "processes": self.execution.processes,
             "engine": self.execution.engine,
             "optimizer_state_bytes": self.optimizer_state_bytes,
-            **provenance(),
+            **timed_provenance(self.started_at),
         }
 
 
@@ -162,6 +165,7 @@ class Trainer(ABC, Generic[MicroBatch]):
         torch.set_num_threads(min(run_file.execution.threads, available_cores()))
         self.data_state: Mapping[str, Any] = {}
         self.totals = Totals()
+        self.started_at: str | None = None
         self.compiled = False
         self._compile_seconds = compile_seconds()
 
@@ -180,6 +184,9 @@ class Trainer(ABC, Generic[MicroBatch]):
     @abstractmethod
     def heldout_scores(self) -> HeldoutScores:
         """Return the scores on held-out data."""
+
+    def curve_point(self, step: int) -> Mapping[str, Any] | None:
+        """Return the metrics on a small held-out text if they are measured after `step`; None by default."""
 
     def compile(self, began_compiled: bool | None) -> None:
         """Compile the model if requested. `began_compiled`: whether earlier attempts did; None in the first."""
@@ -218,8 +225,17 @@ class Trainer(ABC, Generic[MicroBatch]):
                 stop.request()  # the request may have come from another rank
             log.write()
             heldout = log.note_heldout_loss(step) if step == self.stage.steps else None
-            held = self.engine.optimizer_state_bytes()
-            return TrainResult(self.totals, execution, held, self.compiled, begun, step, self.stage.steps, heldout)
+            return TrainResult(
+                totals=self.totals,
+                execution=execution,
+                optimizer_state_bytes=self.engine.optimizer_state_bytes(),
+                compiled=self.compiled,
+                begun=begun,
+                step=step,
+                steps=self.stage.steps,
+                heldout=heldout,
+                started_at=self.started_at,
+            )
 
     def restore(self) -> int:
         """Continue from the newest valid checkpoint, else from the stage's beginning; return the number of steps done.
@@ -229,6 +245,7 @@ class Trainer(ABC, Generic[MicroBatch]):
         """
         checkpoint = self.newest_checkpoint(self.checkpoints)
         if checkpoint is None:
+            self.started_at = utc_now()
             self.begin()
             self.compile(None)
             return 0
@@ -238,6 +255,7 @@ class Trainer(ABC, Generic[MicroBatch]):
         self.restore_data(state["data"])
         self.data_state = state["data"]
         self.totals = Totals.restored(state["totals"])
+        self.started_at = state.get("started_at")
         self.compile(state.get("compiled", False))
         return checkpoint.step
 
@@ -302,7 +320,13 @@ class Trainer(ABC, Generic[MicroBatch]):
         tensors = self.engine.optimizer_tensors(wanted=claim is not None)
         if claim is None:
             return
-        state = {"data": self.data_state, "totals": vars(self.totals), "step": step, "compiled": self.compiled}
+        state = {
+            "data": self.data_state,
+            "totals": vars(self.totals),
+            "step": step,
+            "compiled": self.compiled,
+            "started_at": self.started_at,
+        }
         checkpoints.save(self.checkpoints, step, self.model.state_dict(), tensors, state, claim)
         checkpoints.prune(self.checkpoints, self.milestones, step)
 
@@ -324,7 +348,8 @@ class _MetricsLog:
     pending: Step | None = None
 
     def note(self, step: Step) -> None:
-        """Log a subset of steps that does not depend on where attempts began, and the held-out loss at milestones."""
+        """Log a subset of steps that does not depend on where attempts began, the held-out loss at milestones, and
+        that on a small text at the steps of the curve."""
         self.write()
         steps = self.trainer.stage.steps
         if step.number % max(1, steps // LOGGED_STEPS) == 0 or step.number in (1, steps):
@@ -332,6 +357,9 @@ class _MetricsLog:
         if step.number in self.trainer.milestones and step.number < steps:
             self.write()
             self.note_heldout_loss(step.number)
+        if self.path is not None and (point := self.trainer.curve_point(step.number)) is not None:
+            self.write()
+            append_line(self.path, {"step": step.number, **point})
 
     def write(self) -> None:
         """Write the pending line."""
@@ -465,11 +493,11 @@ def merge_metrics(folder: Path) -> list[dict[str, Any]]:
 
     Files with damaged lines are set aside, and their other lines are merged.
     """
-    lines: dict[tuple[int, bool], Any] = {}
+    lines: dict[tuple[int, bool, bool], Any] = {}
     for path in sorted((folder / "attempts").glob("*/metrics.jsonl")):
         mend_lines(path, "step")
         for line in read_lines(path, "step"):
-            lines[line["step"], "loss" in line] = line
+            lines[line["step"], "loss" in line, SMALL_TEXT_LOSS in line] = line
     ordered = [lines[key] for key in sorted(lines)]
     replace_file(folder / "metrics.jsonl", b"".join(map(line_bytes, ordered)))
     return ordered

@@ -210,7 +210,7 @@ def test_a_scale_that_would_turn_a_shape_around_refuses() -> None:
     wider = Modification("deeper, wider", source="here", model={"layers": 26, "width": 792, "feedforward_width": 3168})
     rules = replace(SMOKE, shapes={"trained": shapes, "published": shapes})
     with pytest.raises(
-        ValueError, match="turns a change around: pretraining.model.feedforward_width 3072 → 3168 becomes 512 → 495"
+        ValueError, match=r"turns a change around: pretraining.model.feedforward_width 3072 → 3168 becomes 512 → 495"
     ):
         at_rules(ladder.M0.derive("wider", wider), rules)
 

@@ -36,7 +36,7 @@ from benchmarks.throughput import (
     write_throughput,
 )
 from neobert.recipe import Precision
-from neobert.runs.records import ThroughputConfig, ThroughputScores, read_records
+from neobert.runs.records import ThroughputConfig, ThroughputScores, read_records, utc_now
 
 CPU = torch.device("cpu")
 FAMILIES: tuple[Family, ...] = ("neobert", "bert", "roberta", "modernbert")
@@ -180,7 +180,7 @@ def made(name: str, tokens: int, *walls: float) -> Speed:
     """A speed with these times of a token."""
     shape = replace(SMALL[0], name=name)
     timings = tuple(Timing(wall, wall / 2, None) for wall in walls)
-    return Speed(shape, 1234, tokens, BatchSearch({1: 3.0, 2: 5.0, 4: 4.0}, "slower at batch 4"), timings)
+    return Speed(shape, 1234, tokens, BatchSearch({1: 3.0, 2: 5.0, 4: 4.0}, "slower at batch 4"), timings, utc_now())
 
 
 def test_the_ratio_is_that_of_speeds_at_the_compared_length_in_pairs() -> None:
@@ -196,7 +196,8 @@ def test_a_record_is_complete_and_read_by_the_reports(tmp_path: Path) -> None:
     record = throughput_record(speed, SETTING)
     write_throughput(tmp_path, speed, SETTING)
     (read,), problems = read_records(tmp_path)
-    assert not problems and {key: read[key] for key in record} == record
+    assert not problems and {key: read[key] for key in record} == record | {"finished_at": read["finished_at"]}
+    assert read["started_at"] == speed.started_at <= read["finished_at"]
     config = ThroughputConfig.model_validate(record["config"])
     assert (config.model, config.sequence_tokens, config.batch_size, config.steps) == ("small neobert", 32, 2, 4)
     scores = ThroughputScores.model_validate(record["scores"])

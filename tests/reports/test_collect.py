@@ -11,7 +11,9 @@ from neobert.files import read_lines
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, write_run_file
 from neobert.runs.specifications import GlueStudy
+from neobert.training.transitions import SMALL_TEXT_LOSS
 from reports import collect, make_figures
+from reports.collect import thin
 from reports.curves import PIECES
 from tests.reports.made_up_study import EXECUTION, Study
 from tests.reports.predictions import with_predictions
@@ -102,6 +104,12 @@ def test_curves_are_joined_to_what_a_picture_shows(study: Study, copy: Path) -> 
     assert [line for line in after if "heldout_loss" in line] == [line for line in before if "heldout_loss" in line]
     for total in ("real_tokens", "seconds"):
         assert sum(line[total] for line in steps) == pytest.approx(sum(line.get(total, 0) for line in before))
+
+
+def test_a_held_out_loss_on_the_small_text_stays_in_the_curve() -> None:
+    trained = [{"step": step, "loss": 5.0, "real_tokens": 9, "seconds": 1.0} for step in (1, 2)]
+    measured = [{"step": 1, "heldout_loss": 6.0}, {"step": 2, SMALL_TEXT_LOSS: 6.1, "trained_tokens": 18}]
+    assert list(thin([*trained, *measured, {"step": 2}])) == [*trained, *measured]
 
 
 def test_collecting_again_or_from_a_copy_changes_no_byte(study: Study, copy: Path, tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def assert_equal_weights(first: Path, second: Path, run: Trained) -> None:
 def wait_for_steps(root: Path, run: Trained, count: int, seconds: float = 120) -> None:
     """Return as soon as the first attempt has noted so many steps."""
     path = root / run.reference / "attempts" / "000001" / "metrics.jsonl"
-    until(lambda: path.exists() and path.read_bytes().count(b"\n") >= count, seconds, pause_seconds=0.002)
+    until(lambda: path.exists() and path.read_bytes().count(b'"gradient_norm"') >= count, seconds, pause_seconds=0.002)
 
 
 def finish(root: Path, *references: str) -> str:

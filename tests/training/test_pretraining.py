@@ -5,6 +5,7 @@ import random
 import shutil
 import signal
 import time
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,13 @@ from neobert.processes import Stopped, StopRequest
 from neobert.runs.claims import acquire
 from neobert.runs.index import state_of
 from neobert.runs.layout import Layout
+from neobert.runs.records import Transition, cpu_model
 from neobert.runs.run_file import read_run_file
 from neobert.runs.specifications import PretrainingRun
 from neobert.training.distributed import Process
 from neobert.training.pretraining import PretrainingTrainer, execute
 from neobert.training.trainer import last_checkpoint
+from neobert.training.transitions import SMALL_TEXT_LOSS, curve_steps
 from tests.support.tiny_runs import (
     SOURCE,
     STEPS,
@@ -55,7 +58,7 @@ OF_TIME = ("seconds", "per_second")
 
 WITHOUT_TIME = (
     *("seconds", "tokens_per_second", "phase_seconds", "compile_seconds", "gpu_hours"),
-    *("model_flops_utilization", "peak_memory_bytes", "commit", "dirty", "checksum"),
+    *("model_flops_utilization", "peak_memory_bytes", "commit", "dirty", "checksum", "started_at", "finished_at"),
 )
 
 
@@ -97,9 +100,51 @@ def test_a_run_leaves_a_record_a_curve_and_its_milestones(undisturbed: Trainable
     lines = metrics(root, run)
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, STEPS + 1))
     assert [line["step"] for line in lines if "heldout_loss" in line] == [6, 12, 18, 24]
-    assert content["scores"]["heldout_loss"]["web"] == lines[-2 if "loss" in lines[-1] else -1]["heldout_loss"]
+    assert (
+        content["scores"]["heldout_loss"]["web"]
+        == [line for line in lines if "heldout_loss" in line][-1]["heldout_loss"]
+    )
     kept = sorted(path.name for path in (root / "pretraining" / run.id / "checkpoints").iterdir())
     assert kept == [f"step-{step:08d}" for step in (0, 6, 12, 18, 20, 24)]
+
+
+def test_a_record_has_the_loss_on_the_small_text_and_the_metrics_have_each_point_once(undisturbed: Trainable) -> None:
+    """At the end the small text of this corpus, which is all of its held-out text, has the loss of the whole."""
+    root, run = undisturbed
+    lines = metrics(root, run)
+    points = [line for line in lines if SMALL_TEXT_LOSS in line]
+    assert [line["step"] for line in points] == sorted(curve_steps(STEPS))
+    tokens = {line["step"]: line["trained_tokens"] for line in points}
+    steps = [line for line in lines if "loss" in line]
+    assert tokens == {number: sum(line["real_tokens"] for line in steps[:number]) for number in tokens}
+    found = Transition.read(record(root, run)["scores"]["transition"])
+    assert [(point.step, point.tokens, point.loss) for point in found.curve] == [
+        (line["step"], line["trained_tokens"], line[SMALL_TEXT_LOSS]) for line in points
+    ]
+    (score,) = record(root, run)["scores"]["heldout"]
+    assert (found.curve[-1].loss, found.frequency_loss) == (score["loss"], score["frequency_loss"])
+    assert found.tokens is None and found.reason and "never falls below" in found.reason
+    assert [line for line in lines if "heldout" in line][-1]["heldout"][0]["numerators"] is None
+    assert score["units"] == score["documents"]
+
+
+def test_a_record_says_when_and_on_which_processor_it_was_made(undisturbed: Trainable) -> None:
+    content = record(*undisturbed)
+    begun, ended = (datetime.fromisoformat(content[name]) for name in ("started_at", "finished_at"))
+    assert begun.utcoffset() == ended.utcoffset() == timedelta(0) and begun <= ended <= datetime.now(UTC)
+    assert content["machine"].keys() == {"system", "processor", "cpu", "cpu_capability", "cores", "python"}
+    assert content["machine"]["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
+    assert content["machine"]["cpu"] == cpu_model()
+
+
+def test_a_resumed_run_started_with_its_first_attempt(prepared: Trainable, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, run = prepared
+    kill_after(root, run, 12)
+    for module in ("neobert.runs.records", "neobert.training.trainer"):
+        monkeypatch.setattr(f"{module}.utc_now", lambda: "2100-01-01T00:00:00+00:00")
+    assert work(root, run.reference) == 0
+    content = record(root, run)
+    assert content["finished_at"].startswith("2100") and not content["started_at"].startswith("2100")
 
 
 def compare_with_golden(losses: list[float], file: str, *, write: bool) -> None:
