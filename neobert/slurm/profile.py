@@ -14,14 +14,25 @@ from typing import Any, get_args
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
 
-from neobert.errors import MissingData, did_you_mean
-from neobert.files import append_line, damaged_lines, mend_lines, read_lines
+from neobert.errors import DamagedFile, MissingData, did_you_mean
+from neobert.files import (
+    append_line,
+    checksummed,
+    damaged_lines,
+    is_local,
+    json_bytes,
+    mend_lines,
+    read_checksummed,
+    read_lines,
+    replace_file,
+)
 from neobert.identity import plain
 from neobert.recipe import EngineWord, Value
 from neobert.runs.layout import Layout
 from neobert.runs.work import JobKind
 
 JOB_KINDS: tuple[JobKind, ...] = get_args(JobKind)
+ANNOUNCEMENT = "submission.json"
 
 
 class Resources(Value):
@@ -146,7 +157,7 @@ class Submission(Value):
     """Job (or array of `elements`) that SLURM accepted. Folders are relative to the folder of `runs`.
 
     `runs` distinguishes a copied folder, which has the lines but not the jobs; lines without it count as the folder's
-    own. Fields of other versions are ignored, since an unreadable job would count as one that its launcher lost.
+    own. Fields of other versions are ignored. `job` is empty in an announcement, as SLURM has given no id yet.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -170,11 +181,27 @@ def note_submission(layout: Layout, submission: Submission) -> None:
     append_line(layout.submissions, plain(submission))
 
 
+def announce_submission(layout: Layout, submission: Submission) -> None:
+    """Write a submission into its log folder. Call it before the job is submitted: a job without it is not ours."""
+    replace_file(layout.root / submission.logs / ANNOUNCEMENT, json_bytes(checksummed(plain(submission))))
+
+
+def read_announced(layout: Layout, name: str, job: str) -> Submission | None:
+    """Return the submission that was announced under a name, with its job; None if there is none or it is damaged."""
+    if not is_local(name):
+        return None
+    try:
+        announced = Submission.model_validate(read_checksummed(layout.root / "jobs" / name / ANNOUNCEMENT))
+    except (DamagedFile, OSError, ValueError):
+        return None
+    return announced.model_copy(update={"job": job}) if announced.name == name else None
+
+
 def read_submissions(layout: Layout) -> list[Submission]:
     """Return all submissions, oldest first. Damaged lines are reported and skipped; incomplete ones are skipped."""
     path, found = layout.submissions, []
     for number in damaged_lines(path):
-        print(f"{path} line {number} is damaged: the job that it told of is not known", file=sys.stderr)
+        print(f"{path} line {number} is damaged: it is left out", file=sys.stderr)
     for line in read_lines(path):
         with suppress(ValueError):
             found.append(Submission.model_validate(line))

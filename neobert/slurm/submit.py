@@ -103,6 +103,17 @@ def cancel(jobs: Sequence[str]) -> None:
         raise RunFailed(f"scancel {' '.join(jobs)}: {answer.stderr.strip()}")
 
 
+def log_folders(job: str) -> set[Path]:
+    """Return the folders of a job's output, as the controller knows them; empty if it does not know the job."""
+    answer = _client(["scontrol", "show", "job", job])
+    return {Path(path).parent for path in re.findall(r"^ *StdOut=(/.+)$", answer.stdout, re.MULTILINE)}
+
+
+def has_payload(job: str, logs: Path) -> bool:
+    """Return whether a job, or an element of an array, has what it is to run."""
+    return any(logs.glob(f"{job}_*submitted.pkl"))
+
+
 def refuse_folder(folder: Path) -> None:
     """Check that SLURM can write logs into a folder and that Python can import from it.
 

@@ -1,5 +1,6 @@
 """Submitting beside others: no job of another folder is touched, any path is quoted, no secret is written down."""
 
+import json
 import os
 import re
 import shutil
@@ -12,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ablations.run import main
-from neobert.files import line_bytes, read_lines
+from neobert.files import checksummed, json_bytes, line_bytes, read_lines
+from neobert.identity import plain
 from neobert.runs.layout import Layout
 from neobert.runs.optuna_view import cause_of, storage_address, without_password
 from neobert.slurm.job import _come_back
@@ -75,22 +77,85 @@ def test_an_id_that_slurm_gave_to_somebody_elses_job_is_not_ours_any_more(slurm:
     assert cancelled(slurm) == jobs(runs) - {job} and live(slurm) == {job}
 
 
-@pytest.mark.parametrize("name", ["somebody-elses", ""])
-def test_what_a_killed_launcher_submitted_but_did_not_note_is_cancelled_and_sent_again(
+def forget(runs: Path, damage: str) -> None:
+    """Damage submissions.jsonl: all of it is gone, or its last line, or one bit of that line is flipped."""
+    path = runs / "submissions.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    flipped = lines[-1].replace(b'"job": "1', b'"job": "0')
+    assert flipped != lines[-1]
+    if damage == "file":
+        path.unlink()
+    else:
+        path.write_bytes(b"".join(lines[:-1]) + (flipped if damage == "bit" else b""))
+
+
+@pytest.mark.parametrize("damage", ["file", "line", "bit"])
+def test_a_copy_without_its_lines_cancels_no_job_of_the_original(slurm: FakeSlurm, tmp_path: Path, damage: str) -> None:
+    """Also where the original is gone from its path, and where the copy's announcements name the copy."""
+    first, copy, third = tmp_path / "first", tmp_path / "copy", tmp_path / "third"
+    submit(first)
+    shutil.copytree(first, copy)
+    shutil.copytree(first, third)
+    first.rename(tmp_path / "moved")
+    for path in third.glob("jobs/*/submission.json"):
+        announced = json.loads(path.read_text()) | {"runs": str(third)}
+        path.write_bytes(json_bytes(checksummed(announced)))
+    for folder in (copy, third):
+        forget(folder, damage)
+        before = live(slurm)
+        assert submit(folder) == cancel(folder) == 0
+        assert not cancelled(slurm) & before
+
+
+@pytest.mark.parametrize("damage", ["file", "line", "bit"])
+def test_a_damaged_line_costs_no_job_and_sends_none_twice(slurm: FakeSlurm, runs: Path, damage: str) -> None:
+    submit(runs)
+    before = {each.job: each for each in read_submissions(Layout(runs))}
+    forget(runs, damage)
+    assert submit(runs) == 0
+    after = {each.job: each for each in read_submissions(Layout(runs))}
+    assert after == before and live(slurm) == before.keys() and not cancelled(slurm)
+    forget(runs, damage)
+    assert cancel(runs) == 0 and cancelled(slurm) == before.keys()
+
+
+@pytest.mark.parametrize("name", ["somebody-elses", "", "..", "named"])
+def test_a_job_without_payload_that_a_killed_launcher_left_is_cancelled_and_sent_again(
     slurm: FakeSlurm, runs: Path, name: str
 ) -> None:
+    """No other job is, even one with a folder of its name in jobs/."""
     submit(runs)
-    path = runs / "submissions.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[:-1]))
-    (slurm.state / "live" / "99").write_text(f"#SBATCH --job-name={name}\n")
-    lost = max(live(slurm) - {"99"})
+    lost = max(jobs(runs))
+    logs = runs / next(each.logs for each in read_submissions(Layout(runs)) if each.job == lost)
+    forget(runs, "line")
+    for payload in logs.glob("*.pkl"):
+        payload.unlink()
+    (runs / "jobs" / "named").mkdir()
+    output = runs.parent / "theirs" / "log.out"
+    (slurm.state / "live" / "99").write_text(f"#SBATCH --job-name={name}\n#SBATCH --output={output}\n")
     assert submit(runs) == 0
     assert cancelled(slurm) == {lost} and live(slurm) == jobs(runs) | {"99"}
 
 
+def test_a_line_that_names_somebody_elses_job_does_not_cancel_it(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Id, name and folder match, but its output goes elsewhere, even if the log folder that the line names is there."""
+    submit(runs)
+    named = read_submissions(Layout(runs))[-1]
+    theirs = runs.parent / "theirs"
+    theirs.mkdir()
+    script = slurm.state / "live" / named.job
+    script.write_text(f"#SBATCH --job-name={named.name}\n#SBATCH --output={theirs / 'log.out'}\n")
+    (runs / "submissions.jsonl").write_bytes(line_bytes(plain(named.model_copy(update={"logs": "../theirs"}))))
+    for folder in (runs / "jobs").iterdir():
+        shutil.rmtree(folder)
+    assert cancel(runs) == 0
+    assert not cancelled(slurm) and f"job {named.job} does not write into {runs}" in capsys.readouterr().err
+
+
 def test_jobs_that_a_later_version_submitted_are_known(slurm: FakeSlurm, runs: Path) -> None:
-    """A job that is not known is taken for one that a killed launcher lost, and cancelled."""
+    """Else their work would be sent twice."""
     submit(runs)
     path = runs / "submissions.jsonl"
     lines = [line | {"later": 1, "resources": line["resources"] | {"later": 1}} for line in read_lines(path)]
