@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from neobert.runs.claims import acquire
 from neobert.runs.layout import SUBMISSION_CLAIM, Layout
 from neobert.runs.records import publish_record
 from neobert.runs.run_file import read_run_file
+from neobert.slurm.job import take_snapshot
 from neobert.slurm.profile import Submission, read_submissions
 from sweeps import glue_grid
 from tests.ablations.fake_slurm import FakeSlurm, submit
@@ -193,6 +195,43 @@ def test_jobs_run_the_code_as_it_was_submitted(slurm: FakeSlurm, runs: Path) -> 
     code = "import neobert; from neobert.runs.records import provenance; print(provenance())"
     own = [sys.executable, "-P", "-c", code]
     assert snapshot.name in subprocess.check_output(own, env={"PYTHONPATH": str(snapshot)}, text=True)
+
+
+def remove_patch(snapshot: Path) -> None:
+    (snapshot / "dirty.patch").unlink()
+
+
+def change_constant(snapshot: Path) -> None:
+    path = snapshot / "neobert" / "runs" / "claims.py"
+    path.write_text(path.read_text().replace("LEASE_SECONDS = 60.0", "LEASE_SECONDS = 61.0"))
+
+
+def remove_module(snapshot: Path) -> None:
+    (snapshot / "ablations" / "run.py").unlink()
+
+
+@pytest.mark.parametrize("damage", [remove_patch, change_constant, remove_module])
+def test_a_snapshot_that_was_changed_runs_no_job_and_is_taken_again(
+    slurm: FakeSlurm, runs: Path, damage: Callable[[Path], None]
+) -> None:
+    """A file-by-file purge of a scratch file system, or an edit: the id of the snapshot would name other code."""
+    submit(runs, "--stages", "pretrain")
+    snapshot = runs / sent(runs)[0].snapshot
+    job = ["-P", "-c", f"from neobert.slurm.job import Payload; Payload({str(snapshot)!r}, ('--help',))()"]
+
+    def run() -> subprocess.CompletedProcess[str]:
+        environment = {"PYTHONPATH": str(snapshot)}
+        return subprocess.run([sys.executable, *job], env=environment, capture_output=True, text=True, check=False)
+
+    assert (run().returncode, take_snapshot(snapshot.parent)) == (0, snapshot)
+    damage(snapshot)
+    refused = run()
+    assert refused.returncode == 1 and "was changed since this job was submitted" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert take_snapshot(snapshot.parent) == snapshot
+    aside = snapshot.with_name(f"{snapshot.name}.damaged-1")
+    assert run().returncode == 0 and aside.is_dir()
+    assert (snapshot / "neobert/runs/claims.py").read_bytes() == (REPOSITORY / "neobert/runs/claims.py").read_bytes()
 
 
 def test_a_cluster_is_taken_where_there_is_one(
