@@ -225,7 +225,9 @@ class Submitter:
             elements=job.elements,
             logs=str(folder.relative_to(root)),
             snapshot=str(snapshot.relative_to(root)),
-            resources=plain(job.resources.model_copy(update={"setup": ()})),  # it may hold secrets
+            resources=plain(
+                job.resources.with_masked_exports().model_copy(update={"setup": ()})
+            ),  # it may hold secrets
             at=time.time(),
             runs=str(root),
         )
@@ -244,7 +246,8 @@ class Submitter:
         for number, planned in enumerate(planned_jobs):
             after = at_work.on(*planned.after)
             for job in self.jobs(planned, number, planned.workers):
-                texts.append(f"# {job.name}\n{sbatch_text(job, snapshot, self._logs(job), after)}")
+                shown = replace(job, resources=job.resources.with_masked_exports())
+                texts.append(f"# {job.name}\n{sbatch_text(shown, snapshot, self._logs(job), after)}")
                 at_work.add(f"<{job.name}>", planned.references)
         return "\n".join(texts)
 

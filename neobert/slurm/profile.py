@@ -4,6 +4,7 @@ A file has keys of `Resources`; tables named after a kind of job (`[pretrain]`, 
 override them for that kind. Without a file only time is requested, and SLURM's defaults apply.
 """
 
+import re
 import sys
 import tomllib
 import unicodedata
@@ -73,10 +74,19 @@ class Resources(Value):
         """Number of processes of the job."""
         return self.nodes * self.tasks_on_a_node
 
+    def with_masked_exports(self) -> "Resources":
+        """Return a copy to be shown or stored: the values of `export` lines, which may be secrets, are masked."""
+        return self.model_copy(update={"sbatch": tuple(map(mask_export, self.sbatch))})
+
     def for_one_task(self, *, gpus: bool) -> "Resources":
         """Return a copy for a job of one task, with at most one GPU."""
         used = min(1, self.gpus_per_node) if gpus else 0
         return self.model_copy(update={"nodes": 1, "tasks_per_node": 1, "gpus_per_node": used})
+
+
+def mask_export(line: str) -> str:
+    """Return an sbatch line with everything behind the first value of an `export` masked."""
+    return re.sub(r"(\bexport[=\s][^=]*=).*", r"\1…", line)
 
 
 Profile = Mapping[JobKind, Resources]
@@ -109,7 +119,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise MissingData(f"there is no cluster profile {path}: {did_you_mean(path.stem, known)}")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # of the syntax, or of the encoding
+    except (ValueError, RecursionError) as error:  # of the syntax or the encoding, or nested too deeply
         raise ValueError(f"{path} is no TOML: {error}") from error
 
 
@@ -132,7 +142,8 @@ def _resources(tree: Mapping[str, Any], place: str, kind: JobKind) -> Resources:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        shown = key if key.startswith("setup") else f"{key} = {first['input']!r}"  # setup may contain secrets
+        may_be_secret = key.startswith(("setup", "sbatch"))
+        shown = key if may_be_secret else f"{key} = {first['input']!r}"
         raise ValueError(f"{place} [{kind}]: {shown}: {first['msg']}") from error
     for key, value in resources:
         for text in [value] if isinstance(value, str) else value if isinstance(value, tuple) else ():
