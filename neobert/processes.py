@@ -6,6 +6,7 @@ pipe closes; the child then sends itself SIGTERM, and SIGKILL after `GRACE_SECON
 
 import ctypes
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -228,10 +229,29 @@ PLACE_VARIABLES = frozenset(
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use: all, or its share if a scheduler limits it."""
-    share = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SLURM_CPUS_ON_NODE")
+    """Return the number of cores that this process may use: all, or its share if a scheduler limits it.
+
+    Raises ValueError if the scheduler's variable is no number.
+    """
+    share = read_count(os.environ, "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
     own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(own, int(share)) if share else own
+    return min(own, share or own)
+
+
+def read_count(environment: Mapping[str, str], *names: str, least: int = 1) -> int | None:
+    """Return the whole number in the first of the variables that is set and not empty, None if none is.
+
+    Raises ValueError, with the variable's name, if it is no whole number or less than `least`.
+    """
+    name = next((name for name in names if environment.get(name)), None)
+    if name is None:
+        return None
+    text = environment[name].strip()
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < least:
+        raise ValueError(
+            f"the environment variable {name} is {text!r}, and must be a whole number from {least}: correct or unset it"
+        )
+    return int(text)
 
 
 def thread_variables(threads: int) -> dict[str, str]:

@@ -32,7 +32,9 @@ from neobert.slurm.profile import (
     Profile,
     Resources,
     Submission,
+    announce_submission,
     note_submission,
+    read_announced,
     read_profile,
     read_submissions,
 )
@@ -40,9 +42,11 @@ from neobert.slurm.submit import (
     Job,
     answers,
     cancel,
+    has_payload,
     is_inside_job,
     largest_array,
     live_jobs,
+    log_folders,
     refuse_folder,
     release_stranded,
     sbatch_text,
@@ -212,8 +216,8 @@ class Submitter:
         root = self.layout.root
         job = replace(job, name=f"{job.name}-{uuid.uuid4().hex[:8]}")
         folder = self._logs(job)
-        submission = Submission(
-            job=submit(job, root, snapshot, folder, after),
+        announced = Submission(
+            job="",
             name=job.name,
             kind=job.kind,
             references=job.references,
@@ -221,10 +225,14 @@ class Submitter:
             elements=job.elements,
             logs=str(folder.relative_to(root)),
             snapshot=str(snapshot.relative_to(root)),
-            resources=plain(job.resources.model_copy(update={"setup": ()})),  # it may hold secrets
+            resources=plain(
+                job.resources.with_masked_exports().model_copy(update={"setup": ()})
+            ),  # it may hold secrets
             at=time.time(),
             runs=str(root),
         )
+        announce_submission(self.layout, announced)
+        submission = announced.model_copy(update={"job": submit(job, root, snapshot, folder, after)})
         note_submission(self.layout, submission)
         return submission
 
@@ -238,7 +246,8 @@ class Submitter:
         for number, planned in enumerate(planned_jobs):
             after = at_work.on(*planned.after)
             for job in self.jobs(planned, number, planned.workers):
-                texts.append(f"# {job.name}\n{sbatch_text(job, snapshot, self._logs(job), after)}")
+                shown = replace(job, resources=job.resources.with_masked_exports())
+                texts.append(f"# {job.name}\n{sbatch_text(shown, snapshot, self._logs(job), after)}")
                 at_work.add(f"<{job.name}>", planned.references)
         return "\n".join(texts)
 
@@ -253,15 +262,24 @@ def _submission_claim(layout: Layout) -> Claim:
 def _living(layout: Layout, submissions: Sequence[Submission]) -> list[Submission]:
     """Return a folder's submissions whose jobs are pending or running. Id and name must match, as ids are reused.
 
-    Call it while holding the submission claim.
-    Jobs that an earlier command submitted but did not note before it died may lack their payload; they are cancelled.
+    Call it while holding the submission claim. A job of this folder without a line, since its launcher died or the line
+    was damaged, is noted again; if its launcher died before the job had its payload, it is cancelled.
     """
     alive = live_jobs()
-    noted = {each.job: each.name for each in submissions}
-    begun = {path.name for path in (layout.root / "jobs").glob("*")} - set(noted.values())
-    if lost := [job for job, name in alive.items() if name in begun]:
-        cancel(lost)
-    return [each for each in submissions if alive.get(each.job) == each.name and _is_of(layout, each)]
+    living = [each for each in submissions if alive.get(each.job) == each.name and _is_of(layout, each)]
+    noted = {each.job for each in living}
+    without_payload = []
+    for each in (read_announced(layout, name, job) for job, name in alive.items() if job not in noted):
+        if each is None or not _is_of(layout, each) or not _writes_into(layout, each.job):
+            continue
+        if has_payload(each.job, layout.root / "jobs" / each.name):
+            note_submission(layout, each)
+            living.append(each)
+        else:
+            without_payload.append(each.job)
+    if without_payload:
+        cancel(without_payload)
+    return living
 
 
 def _is_of(layout: Layout, submission: Submission) -> bool:
@@ -269,6 +287,15 @@ def _is_of(layout: Layout, submission: Submission) -> bool:
     with suppress(FileNotFoundError):
         return submission.runs is None or layout.root.samefile(submission.runs)
     return False
+
+
+def _writes_into(layout: Layout, job: str) -> bool:
+    """Return whether the output of a job goes into this folder, so that it may be cancelled.
+
+    SLURM is asked, as files here may be copies, or name anything.
+    """
+    above = (parent for folder in log_folders(job) for parent in folder.resolve().parents)
+    return any(parent.exists() and layout.root.samefile(parent) for parent in above)
 
 
 def cancel_jobs(options: argparse.Namespace, layout: Layout, names: set[str]) -> list[str]:
@@ -280,7 +307,7 @@ def cancel_jobs(options: argparse.Namespace, layout: Layout, names: set[str]) ->
     Raises:
         RunFailed: SLURM refuses or does not answer.
     """
-    if not layout.submissions.exists():
+    if not (layout.submissions.exists() or (layout.root / "jobs").exists()):
         return []
     data = None if options.data is None else specify(options.data, 1).name
 
@@ -303,9 +330,13 @@ def cancel_jobs(options: argparse.Namespace, layout: Layout, names: set[str]) ->
         living = _living(layout, read_submissions(layout))
         named = [each for each in living if any(map(is_named, each.references))]
         still_needed = {job for each in living if each not in named for job in each.after}
-        jobs = [each.job for each in named if each.kind != "prepare" or each.job not in still_needed]
+        listed = [each.job for each in named if each.kind != "prepare" or each.job not in still_needed]
+        jobs = [job for job in listed if _writes_into(layout, job)]
         if jobs:
             cancel(jobs)
+    for job in listed:
+        if job not in jobs:
+            logs().print(f"job {job} does not write into {layout.root}, so it is not cancelled", markup=False)
     return jobs
 
 

@@ -5,12 +5,13 @@ not on the disk.
 """
 
 import hashlib
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 from neobert.data.catalog import hub_origin
 from neobert.errors import DamagedFile, MissingData, NewerFile
@@ -32,7 +33,7 @@ class Entry:
 
     repository: str
     revision: str
-    bytes: int
+    bytes: NonNegativeInt
     sha256: str | None = None
     repository_type: str = "dataset"
     branch: str = "main"
@@ -183,8 +184,11 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.is_file():
         return Manifest({})
     content = read_checksummed(path)
-    if content.get("schema", SCHEMA) > SCHEMA:
-        raise NewerFile(f"{path} has schema {content['schema']}, and this version reads {SCHEMA}: update the code")
+    schema = content.get("schema", SCHEMA)
+    if not isinstance(schema, int):
+        raise DamagedFile(f"{path} has schema {schema!r}, which is no number: remove it and prefetch again")
+    if schema > SCHEMA:
+        raise NewerFile(f"{path} has schema {schema}, and this version reads {SCHEMA}: update the code")
     try:
         found = _MANIFEST.validate_python(content)
     except ValidationError as error:
@@ -192,9 +196,13 @@ def read_manifest(folder: Path) -> Manifest:
         reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise DamagedFile(f"{path} is no manifest of this version ({reason}): remove it and prefetch again") from error
     for name, entry in found.files.items():
-        if not (is_local(name) and is_local(entry.file or name)):
-            raise DamagedFile(f"{path} names {name} ({entry.file}), which is no file of this folder: do not trust it")
+        if not all(is_local(each) and not _has_control(each) for each in (name, entry.file or name)):
+            raise DamagedFile(f"{path} names {name!r} ({entry.file!r}), no file of this folder: do not trust it")
     return found
+
+
+def _has_control(name: str) -> bool:
+    return any(unicodedata.category(letter) == "Cc" for letter in name)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -9,7 +9,6 @@ The age of a heartbeat is measured by the clock that stamps it. On NFS this is t
 clocks differ agree on which owners are alive; where clients stamp files (Lustre), their clocks must agree to seconds.
 """
 
-import json
 import os
 import socket
 import threading
@@ -18,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Self
+
+from pydantic import BaseModel, Field
 
 from neobert.files import publish_once
 
@@ -97,7 +98,7 @@ def _silent_seconds(path: Path) -> float:
 
 
 def _highest(folder: Path) -> int:
-    numbers = [int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit()]
+    numbers = [int(path.name) for path in folder.glob("[0-9]*") if path.name.isascii() and path.name.isdecimal()]
     return max(numbers, default=0)
 
 
@@ -128,19 +129,28 @@ class Owner:
         return not (self.is_live or self.is_released)
 
 
+class _Process(BaseModel):
+    """Content of a claim file: the process that took the part. Fields of other versions are ignored."""
+
+    host: str
+    pid: int = Field(ge=0, lt=1 << 31)
+    birth: str | None
+    job: str | None = None
+    space: str | None = None
+
+
 def _read_owner(path: Path, lease_seconds: float) -> Owner | None:
-    """Return the owner in a claim file, None if the file is gone or torn."""
+    """Return the owner in a claim file, None if the file is gone or torn, or is no file."""
     try:
-        content = json.loads(path.read_bytes())
+        process = _Process.model_validate_json(path.read_bytes())
         silent_seconds = _silent_seconds(path)
-        host, pid, birth = content["host"], content["pid"], content["birth"]
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, IsADirectoryError, ValueError):  # other errors may be temporary: a server is away
         return None
     is_released = path.with_name(f"{path.name}.{RELEASED}").exists()
-    space = content.get("space")
-    is_dead = space is not None and space == _process_space() and _process_birth(pid) != birth
+    is_here = process.space is not None and process.space == _process_space()
+    is_dead = is_here and _process_birth(process.pid) != process.birth
     is_live = not is_released and not is_dead and silent_seconds < lease_seconds
-    return Owner(int(path.name), host, pid, content.get("job"), silent_seconds, is_released, is_live)
+    return Owner(int(path.name), process.host, process.pid, process.job, silent_seconds, is_released, is_live)
 
 
 @dataclass
@@ -188,9 +198,11 @@ def acquire(folder: Path, lease_seconds: float = LEASE_SECONDS) -> Claim | None:
     last = _read_owner(folder / str(number), lease_seconds)
     if last is not None and last.is_live:
         return None
-    process = {"pid": os.getpid(), "birth": _process_birth(os.getpid()), "space": _process_space()}
-    content = {"host": socket.gethostname(), "job": _job(), **process}
-    taken = publish_once(folder / str(number + 1), json.dumps(content).encode())
+    pid = os.getpid()
+    process = _Process(
+        host=socket.gethostname(), pid=pid, birth=_process_birth(pid), job=_job(), space=_process_space()
+    )
+    taken = publish_once(folder / str(number + 1), process.model_dump_json().encode())
     return Claim(folder, number + 1, lease_seconds) if taken else None
 
 

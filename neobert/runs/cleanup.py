@@ -247,7 +247,8 @@ def _superseded_checkpoints(uses: Uses) -> Iterator[Garbage]:
     for run_folder, work in uses.finished.items():
         assert work.total is not None
         folder = run_folder / "checkpoints"
-        on_disk = {int(p.name[5:]): p for p in folder.glob("step-*") if p.name[5:].isdigit() and not p.is_symlink()}
+        steps = {path.name.removeprefix("step-"): path for path in folder.glob("step-*") if not path.is_symlink()}
+        on_disk = {int(name): path for name, path in steps.items() if name.isascii() and name.isdecimal()}
         if work.total not in on_disk or not _is_whole(on_disk[work.total]):
             continue  # the checkpoint before is the newest that can be read
         for step in on_disk.keys() - milestones(work.total):

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote_plus
 
 from neobert.errors import did_you_mean
 from neobert.files import read_json
@@ -35,6 +36,10 @@ JOURNAL_GRACE_SECONDS = 10
 SYNCHRONIZATION_SECONDS = 60.0
 """How long a worker waits at its end for another process that synchronises the same study."""
 TROUBLES_BEFORE_SILENCE = 3
+SHOWN_OPTIONS = ("user", "host", "port", "dbname", "sslmode", "connect_timeout", "application_name")
+"""Options of an address whose values are no secrets."""
+SECRET_LENGTH = 4
+"""Shorter secrets are not masked in errors, where they would be found in any word; drivers do not quote passwords."""
 UNDEFINED = "the score is undefined"
 
 
@@ -45,28 +50,61 @@ def storage_address(name: str, root: Path) -> str:
         return f"sqlite:{rest}" if separator else f"sqlite:///{root / 'optuna.db'}"
     if kind == "journal":
         return f"journal:{Path(rest).resolve() if rest else root / 'optuna.journal'}"
-    if kind in ("postgresql", "postgres") and separator:
+    if kind in ("postgresql", "postgres", "postgresql+psycopg") and separator:
+        if rest.count("@") > 1:  # SQLAlchemy would take what follows the first for the host
+            raise ValueError(f"storage {shown_address(name)}: write every @ but the one before the host as %40")
         return f"postgresql+psycopg:{rest}"
-    if kind == "postgresql+psycopg" and separator:
-        return name
     hint = "postgresql needs an address" if kind == "postgresql" else did_you_mean(kind, STORAGES)
     raise ValueError(
-        f"{without_password(name)!r} is no storage ({hint}): give sqlite, journal, or postgresql://USER@HOST/DATABASE"
+        f"{shown_address(name)!r} is no storage ({hint}): give sqlite, journal, or postgresql://USER@HOST/DATABASE"
     )
 
 
-def without_password(text: str) -> str:
-    """Mask the passwords in an address, or in a text with addresses: `user:…@host`, `?password=…`."""
-    text = re.sub(r"(://[^\s/:@]*):\S*@", r"\1:…@", text)
-    return re.sub(r"(?i)\b(\w*(?:password|passwd|pwd|token|secret)=)('[^']*'|[^&#\s'\")]*)", r"\1…", text)
+def shown_address(address: str) -> str:
+    """Return an address of a storage without its secrets: `postgresql://user:…@host/database?options=…`."""
+    return _shown_and_secrets(address)[0]
 
 
-def cause_of(error: BaseException) -> str:
-    """Return one line with the root cause of a storage's error, which drivers and Optuna wrap several times."""
+def _shown_and_secrets(address: str) -> tuple[str, list[str]]:
+    """Return an address with its secrets masked, and the secrets.
+
+    Secret is everything between the user's name and the last @, and the value of any option not in `SHOWN_OPTIONS`.
+    """
+    kind, separator, rest = address.partition(":")
+    if not separator or kind in ("sqlite", "journal"):
+        return address, []
+    user = (re.match(r"/*(\[[^]]*\]|[^/:@?#]*)", rest) or [""])[0]
+    credentials, at, place = rest[len(user) :].rpartition("@")
+    place, question, query = place.partition("?")
+    options = [option.partition("=") for option in query.split("&")]
+    secrets = [credentials.removeprefix(":")]
+    for key, _, value in options:
+        if key not in SHOWN_OPTIONS:
+            settings = unquote_plus(value)  # of the server: -c name=value -c name=value
+            secrets += [value, settings.partition("=")[2], *re.findall(r"=(\S+)", settings)]
+    shown = "&".join(
+        f"{key}{equals}{value if key in SHOWN_OPTIONS or not value else '…'}" for key, equals, value in options
+    )
+    secrets += [unquote_plus(secret) for secret in secrets]
+    if "?" in credentials or re.match(r":(?!\d+(/|$))", place):  # an @ in an option; a password without a host
+        return f"{kind}:{user}:…", [*secrets, place]
+    return f"{kind}:{user}{':…' if credentials else ''}{at}{place}{question}{shown}", secrets
+
+
+def cause_of(error: BaseException, address: str = "") -> str:
+    """Return one line with the root cause of a storage's error, which drivers and Optuna wrap several times.
+
+    The secrets of the address, and whatever looks like a password in an address or a connection string, are masked.
+    """
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).strip().splitlines()
-    return without_password(lines[0]) if lines else type(error).__name__
+    text = lines[0] if lines else type(error).__name__
+    for secret in sorted(_shown_and_secrets(address)[1], key=len, reverse=True):
+        if len(secret) >= SECRET_LENGTH:
+            text = text.replace(secret, "…")
+    text = re.sub(r"(://[^\s/:@]*):\S*@", r"\1:…@", text)
+    return re.sub(r"(?i)\b(\w*(?:password|passwd|pwd|token|secret)=)('[^']*'|[^&#\s'\")]*)", r"\1…", text)
 
 
 def open_storage(address: str) -> "BaseStorage":
@@ -79,15 +117,35 @@ def open_storage(address: str) -> "BaseStorage":
     except ImportError as error:
         raise ValueError("the Optuna study needs optuna: install it with `pip install optuna`") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    shown = without_password(address)
+    shown = shown_address(address)
+    _refuse_unparsable(address, shown)
     try:
         storage = _connect(address)
         storage.get_all_studies()
     except ImportError as error:
         raise ValueError(f"storage {shown} needs a driver: install it with `pip install 'psycopg[binary]'`") from error
     except Exception as error:  # each backend has its own errors, and all mean that it cannot be used
-        raise ValueError(f"storage {shown} cannot be used ({cause_of(error)})") from error
+        raise ValueError(f"storage {shown} cannot be used ({cause_of(error, address)})") from error
     return storage
+
+
+def _refuse_unparsable(address: str, shown: str) -> None:
+    """Check that SQLAlchemy can parse an address. Its own message is not shown: it may quote a part of the password.
+
+    Raises ValueError if it cannot.
+    """
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    if address.startswith("journal:"):
+        return
+    try:
+        make_url(address)
+    except (ArgumentError, ValueError):
+        raise ValueError(
+            f"storage {shown} is no address: expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with %40 for @, "
+            "%3A for : and %2F for / in the password"
+        ) from None
 
 
 def _connect(address: str) -> "BaseStorage":
@@ -211,7 +269,7 @@ class OptunaView:
                 self._in_a_row = 0
             except Exception as error:  # no error of a database, a driver or a damaged file may stop the work
                 if self.troubles == 0:
-                    _say(f"{without_password(self.address)}: {cause_of(error)}; the work goes on without it")
+                    _say(f"{shown_address(self.address)}: {cause_of(error, self.address)}; the work goes on without it")
                 self.troubles += 1
                 self._in_a_row += 1
 

@@ -9,8 +9,8 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import NonNegativeInt, PositiveInt, ValidationError, model_validator
 
-from neobert.errors import DamagedFile, MissingData
-from neobert.files import publish_once, replace_file
+from neobert.errors import DamagedFile, MissingData, NewerFile
+from neobert.files import publish_once, replace_file, set_aside
 from neobert.identity import NUMERICS, plain
 from neobert.recipe import EngineWord, Value
 from neobert.runs.layout import Layout
@@ -131,16 +131,35 @@ def write_run_file(
 ) -> Path:
     """Write run.json before the run starts, unless it exists. Returns its folder.
 
+    A damaged one, or one that describes another run, is set aside and written again.
     Execution does not affect the result: if it differs from the recorded one, it is written to execution.json.
+
+    Raises DamagedFile if an intact file was written by another version that this one cannot read.
     """
     content = RunFile.of(run, source, execution, labels)
     folder = layout.root / run.folder
     path = folder / "run.json"
+    for written in (path, folder / EXECUTION):
+        if _is_damaged(written):
+            set_aside(written, f"{written} is damaged")
+    if path.exists() and (described := read_run_file(folder).run.id) != run.id:
+        set_aside(path, f"{path} describes {described} and not {run.id}")
     if not path.exists():
         publish_once(path, sealed({**plain(content), "provenance": provenance()}))
     if read_run_file(folder).execution != execution:
         replace_file(folder / EXECUTION, sealed(plain(execution)))
     return folder
+
+
+def _is_damaged(path: Path) -> bool:
+    """Return whether a file is torn or was changed. A missing file, or one of a newer version, is not damaged."""
+    try:
+        read_sealed(path)
+    except (FileNotFoundError, NewerFile):
+        return False
+    except DamagedFile:
+        return True
+    return False
 
 
 def read_checked_run_file(folder: Path) -> RunFile:
@@ -162,8 +181,8 @@ def read_checked_run_file(folder: Path) -> RunFile:
             "command again, which plans it under a new name"
         )
     raise DamagedFile(
-        f"{folder / 'run.json'} describes {run.id} and not {folder.name}: it was changed or moved; restore it, or move "
-        "the folder away and run the command again"
+        f"{folder / 'run.json'} describes {run.id} and not {folder.name}: it was changed or moved: run "
+        "the command again, which writes it again"
     )
 
 

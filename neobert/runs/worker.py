@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import Protocol
 
 from neobert.command_line import Parser, guarded
-from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, MissingData, RunFailed
+from neobert.errors import (
+    EXIT_DONE,
+    EXIT_REQUEUE,
+    EXIT_RUN_FAILED,
+    DamagedFile,
+    MissingData,
+    RunFailed,
+    exit_code,
+)
 from neobert.files import append_line, refresh
 from neobert.processes import Stopped, StopRequest, end_with_parent, keep_freed_memory
 from neobert.runs import tracking
@@ -250,8 +258,27 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
         return _work(layout, options, stop)
 
 
+def _open_readable(layout: Layout, references: Sequence[str]) -> tuple[list[PartOfRun], int]:
+    """Return the parts of all references that can be read, and the exit code of the first that cannot (else 0).
+
+    Raises MissingData or DamagedFile if none can be read.
+    """
+    parts: list[PartOfRun] = []
+    errors: list[MissingData | DamagedFile] = []
+    for reference in references:
+        try:
+            parts += open_parts(layout, reference)
+        except (MissingData, DamagedFile) as error:
+            errors.append(error)
+    if len(errors) == len(references):
+        raise errors[0]
+    for error in errors:
+        print(f"{error}; the other work goes on", file=sys.stderr, flush=True)
+    return parts, exit_code(errors[0]) if errors else EXIT_DONE
+
+
 def _work(layout: Layout, options: argparse.Namespace, stop: StopRequest) -> Ended:
-    parts = [part for reference in options.references for part in open_parts(layout, reference)]
+    parts, skipped = _open_readable(layout, options.references)
     studies = {each.part.study.id: each.part.study for each in parts if isinstance(each.part, Trial)}
     observer = view_of_environment(layout, list(studies.values()))
     followed = [reference for reference in options.references if not reference.startswith("corpus/")]
@@ -261,7 +288,7 @@ def _work(layout: Layout, options: argparse.Namespace, stop: StopRequest) -> End
     elif options.failures_since is not None:
         worker.failures_since = options.failures_since
     with tracking.followed(os.environ.get(tracking.VARIABLE), layout, followed):
-        return Ended(worker.run(), worker.progressed)
+        return Ended(worker.run() or skipped, worker.progressed)
 
 
 if __name__ == "__main__":

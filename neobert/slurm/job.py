@@ -13,48 +13,66 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neobert.command_line import guarded
-from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED
-from neobert.files import TEMPORARY_MARK, json_bytes, publish_folder, replace_file, temporary_sibling
+from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, DamagedFile, RunFailed
+from neobert.files import TEMPORARY_MARK, json_bytes, publish_folder, replace_file, set_aside, temporary_sibling
 from neobert.identity import IDENTITY_DIGITS
 from neobert.processes import REPOSITORY, StopRequest
 from neobert.runs.records import SNAPSHOT_FILE, code_state, git
 
 PACKAGES = ("neobert", "ablations", "sweeps")
+PATCH = "dirty.patch"
 
 
 def take_snapshot(folder: Path) -> Path:
     """Copy the packages that jobs import into `folder`/<id>, once for equal code. Returns that folder.
 
     Beside the packages, snapshot.json has the commit and whether the tree differs from it; dirty.patch has the diff.
+    The id is a digest of the packages. A snapshot that was changed since is set aside, and the code is copied again.
+
+    Raises RunFailed if the code changes while it is copied.
     """
-    files = sorted(_source_files())
-    digest = hashlib.sha256()
-    for path in files:
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(REPOSITORY).as_posix()}\0{len(content)}\0".encode() + content)
-    identifier = digest.hexdigest()[:IDENTITY_DIGITS]
-    final = folder / identifier
-    if not final.exists():
-        _copy(files, final, identifier)
+    final = folder / code_id(REPOSITORY)
+    if not is_unchanged(final):
+        _copy(final)
     return final
 
 
-def _source_files() -> Iterator[Path]:
+def is_unchanged(snapshot: Path) -> bool:
+    """Return whether a snapshot is complete and its packages have the digest that it is named after."""
+    beside = (SNAPSHOT_FILE, PATCH)
+    return all((snapshot / name).is_file() for name in beside) and code_id(snapshot) == snapshot.name
+
+
+def code_id(root: Path) -> str:
+    """Return the id of the code below a folder: a digest of the names and contents of the packages' files."""
+    digest = hashlib.sha256()
+    for path in sorted(_source_files(root)):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:IDENTITY_DIGITS]
+
+
+def _source_files(root: Path) -> Iterator[Path]:
     for package in PACKAGES:
-        for path in (REPOSITORY / package).rglob("*"):
-            hidden = "__pycache__" in path.parts or TEMPORARY_MARK in path.name
+        for path in (root / package).rglob("*"):
+            hidden = "__pycache__" in path.relative_to(root).parts or TEMPORARY_MARK in path.name
             if path.is_file() and not hidden:
                 yield path
 
 
-def _copy(files: list[Path], final: Path, identifier: str) -> None:
+def _copy(final: Path) -> None:
     temporary = temporary_sibling(final)
-    for path in files:
+    for path in _source_files(REPOSITORY):
         target = temporary / path.relative_to(REPOSITORY)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    replace_file(temporary / SNAPSHOT_FILE, json_bytes({"id": identifier, **code_state()}))
-    (temporary / "dirty.patch").write_bytes(git("diff", "HEAD", "--binary") or b"")
+    replace_file(temporary / SNAPSHOT_FILE, json_bytes({"id": final.name, **code_state()}))
+    (temporary / PATCH).write_bytes(git("diff", "HEAD", "--binary") or b"")
+    if code_id(temporary) != final.name:
+        shutil.rmtree(temporary)
+        raise RunFailed(f"files of {REPOSITORY} were changed while they were copied: give the command again")
+    if final.exists():
+        set_aside(final, f"{final} was changed since the code was copied")
     try:
         publish_folder(temporary, final)
     except OSError:  # another launcher was faster
@@ -63,12 +81,22 @@ def _copy(files: list[Path], final: Path, identifier: str) -> None:
             raise
 
 
-def refuse_another_copy(snapshot: Path) -> None:
-    """Raise ValueError unless this process imported neobert from the snapshot."""
+def refuse_another_code(snapshot: Path) -> None:
+    """Check that this process imported neobert from the snapshot, and that the snapshot is unchanged.
+
+    Raises:
+        ValueError: neobert comes from another folder.
+        DamagedFile: files of the snapshot were changed or removed.
+    """
     if snapshot.resolve() != REPOSITORY:
         raise ValueError(
             f"this job was submitted with the code in {snapshot} but imports {REPOSITORY}: an environment that puts "
             f"another copy first (a .pth file, PYTHONPATH, {sys.executable}'s own site) must not; nothing was run"
+        )
+    if not is_unchanged(snapshot):
+        raise DamagedFile(
+            f"the code in {snapshot} was changed since this job was submitted; nothing was run: give the command that "
+            "submitted it again, which copies the code again"
         )
 
 
@@ -90,7 +118,7 @@ class Payload:
         return code
 
     def _work(self) -> int:
-        refuse_another_copy(Path(self.snapshot))
+        refuse_another_code(Path(self.snapshot))
         from neobert.runs.worker import run  # only now: it imports what the snapshot must bring
 
         stop = StopRequest()

@@ -4,6 +4,7 @@ A file has keys of `Resources`; tables named after a kind of job (`[pretrain]`, 
 override them for that kind. Without a file only time is requested, and SLURM's defaults apply.
 """
 
+import re
 import sys
 import tomllib
 import unicodedata
@@ -14,14 +15,25 @@ from typing import Any, get_args
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
 
-from neobert.errors import MissingData, did_you_mean
-from neobert.files import append_line, damaged_lines, mend_lines, read_lines
+from neobert.errors import DamagedFile, MissingData, did_you_mean
+from neobert.files import (
+    append_line,
+    checksummed,
+    damaged_lines,
+    is_local,
+    json_bytes,
+    mend_lines,
+    read_checksummed,
+    read_lines,
+    replace_file,
+)
 from neobert.identity import plain
 from neobert.recipe import EngineWord, Value
 from neobert.runs.layout import Layout
 from neobert.runs.work import JobKind
 
 JOB_KINDS: tuple[JobKind, ...] = get_args(JobKind)
+ANNOUNCEMENT = "submission.json"
 
 
 class Resources(Value):
@@ -62,10 +74,19 @@ class Resources(Value):
         """Number of processes of the job."""
         return self.nodes * self.tasks_on_a_node
 
+    def with_masked_exports(self) -> "Resources":
+        """Return a copy to be shown or stored: the values of `export` lines, which may be secrets, are masked."""
+        return self.model_copy(update={"sbatch": tuple(map(mask_export, self.sbatch))})
+
     def for_one_task(self, *, gpus: bool) -> "Resources":
         """Return a copy for a job of one task, with at most one GPU."""
         used = min(1, self.gpus_per_node) if gpus else 0
         return self.model_copy(update={"nodes": 1, "tasks_per_node": 1, "gpus_per_node": used})
+
+
+def mask_export(line: str) -> str:
+    """Return an sbatch line with everything behind the first value of an `export` masked."""
+    return re.sub(r"(\bexport[=\s][^=]*=).*", r"\1…", line)
 
 
 Profile = Mapping[JobKind, Resources]
@@ -98,7 +119,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise MissingData(f"there is no cluster profile {path}: {did_you_mean(path.stem, known)}")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # of the syntax, or of the encoding
+    except (ValueError, RecursionError) as error:  # of the syntax or the encoding, or nested too deeply
         raise ValueError(f"{path} is no TOML: {error}") from error
 
 
@@ -121,7 +142,8 @@ def _resources(tree: Mapping[str, Any], place: str, kind: JobKind) -> Resources:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        shown = key if key.startswith("setup") else f"{key} = {first['input']!r}"  # setup may contain secrets
+        may_be_secret = key.startswith(("setup", "sbatch"))
+        shown = key if may_be_secret else f"{key} = {first['input']!r}"
         raise ValueError(f"{place} [{kind}]: {shown}: {first['msg']}") from error
     for key, value in resources:
         for text in [value] if isinstance(value, str) else value if isinstance(value, tuple) else ():
@@ -146,7 +168,7 @@ class Submission(Value):
     """Job (or array of `elements`) that SLURM accepted. Folders are relative to the folder of `runs`.
 
     `runs` distinguishes a copied folder, which has the lines but not the jobs; lines without it count as the folder's
-    own. Fields of other versions are ignored, since an unreadable job would count as one that its launcher lost.
+    own. Fields of other versions are ignored. `job` is empty in an announcement, as SLURM has given no id yet.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -170,11 +192,27 @@ def note_submission(layout: Layout, submission: Submission) -> None:
     append_line(layout.submissions, plain(submission))
 
 
+def announce_submission(layout: Layout, submission: Submission) -> None:
+    """Write a submission into its log folder. Call it before the job is submitted: a job without it is not ours."""
+    replace_file(layout.root / submission.logs / ANNOUNCEMENT, json_bytes(checksummed(plain(submission))))
+
+
+def read_announced(layout: Layout, name: str, job: str) -> Submission | None:
+    """Return the submission that was announced under a name, with its job; None if there is none or it is damaged."""
+    if not is_local(name):
+        return None
+    try:
+        announced = Submission.model_validate(read_checksummed(layout.root / "jobs" / name / ANNOUNCEMENT))
+    except (DamagedFile, OSError, ValueError):
+        return None
+    return announced.model_copy(update={"job": job}) if announced.name == name else None
+
+
 def read_submissions(layout: Layout) -> list[Submission]:
     """Return all submissions, oldest first. Damaged lines are reported and skipped; incomplete ones are skipped."""
     path, found = layout.submissions, []
     for number in damaged_lines(path):
-        print(f"{path} line {number} is damaged: the job that it told of is not known", file=sys.stderr)
+        print(f"{path} line {number} is damaged: it is left out", file=sys.stderr)
     for line in read_lines(path):
         with suppress(ValueError):
             found.append(Submission.model_validate(line))

@@ -18,7 +18,7 @@ from typing import Any
 from neobert.errors import RunFailed
 from neobert.runs.work import JobKind
 from neobert.slurm.job import Payload
-from neobert.slurm.profile import Resources
+from neobert.slurm.profile import Resources, mask_export
 
 CLIENT_SECONDS = 60
 CONTROLLER_RETRIES = 3
@@ -101,6 +101,17 @@ def cancel(jobs: Sequence[str]) -> None:
     answer = _client(["scancel", *jobs])
     if answer.returncode:
         raise RunFailed(f"scancel {' '.join(jobs)}: {answer.stderr.strip()}")
+
+
+def log_folders(job: str) -> set[Path]:
+    """Return the folders of a job's output, as the controller knows them; empty if it does not know the job."""
+    answer = _client(["scontrol", "show", "job", job])
+    return {Path(path).parent for path in re.findall(r"^ *StdOut=(/.+)$", answer.stdout, re.MULTILINE)}
+
+
+def has_payload(job: str, logs: Path) -> bool:
+    """Return whether a job, or an element of an array, has what it is to run."""
+    return any(logs.glob(f"{job}_*submitted.pkl"))
 
 
 def refuse_folder(folder: Path) -> None:
@@ -196,7 +207,7 @@ def _refusal(job: Job, reason: str) -> RunFailed | ValueError:
         return RunFailed(
             f"SLURM does not answer as it should ({reason}): {job.name} was not submitted, try again later"
         )
-    given = job.resources.model_dump(exclude={"setup"}, exclude_defaults=True)
+    given = job.resources.with_masked_exports().model_dump(exclude={"setup"}, exclude_defaults=True)
     asked = ", ".join(f"{key} = {value}" for key, value in given.items()) or "nothing asked for"
     return ValueError(f"SLURM refuses {job.kind} jobs: {reason}; change the profile or flags ({asked})")
 
@@ -210,7 +221,7 @@ def _submitit() -> Any:
 
 
 def _submit(executor: Any, payload: Payload, elements: int | None) -> str:
-    with _without_options():
+    with _without_options(), _private_files():
         if elements is None:
             return str(executor.submit(payload).job_id)
         with executor.batch():
@@ -226,6 +237,16 @@ def _without_options() -> Iterator[None]:
         yield
     finally:
         os.environ.update(hidden)
+
+
+@contextmanager
+def _private_files() -> Iterator[None]:
+    """Context in which new files are for the user alone: `export` lines put their values into the batch script."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _parameters(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> dict[str, Any]:
@@ -284,7 +305,7 @@ def _extra_lines(lines: Iterable[str]) -> dict[str, Any]:
     for line in lines:
         name, equals, value = line.removeprefix("#SBATCH").strip().lstrip("-").partition("=")
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-            raise ValueError(f"sbatch line {line!r} is not of the form --name or --name=value")
+            raise ValueError(f"sbatch line {mask_export(line)!r} is not of the form --name or --name=value")
         if name in OWN_OPTIONS:
             raise ValueError(f"sbatch line {line!r}: --{name} is set for every job, by which it is found: leave it out")
         extra[name] = value if equals else True

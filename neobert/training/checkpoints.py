@@ -60,7 +60,7 @@ def save(
         ClaimLost: another process owns the run now.
     """
     final = folder_of(checkpoints, step)
-    if (final / OPTIMIZER).exists() and is_valid(final):
+    if is_valid(final, with_optimizer=True):
         return
     temporary = temporary_sibling(final)
     temporary.mkdir(parents=True)
@@ -79,11 +79,15 @@ def save(
         raise
 
 
-def is_valid(folder: Path) -> bool:
-    """Whether every file in the manifest exists and matches its checksum."""
+def is_valid(folder: Path, *, with_optimizer: bool = False) -> bool:
+    """Return whether every file in the manifest exists and matches its checksum.
+
+    With `with_optimizer` the manifest must have the optimizer state: a file that it lacks is checked by nothing.
+    """
+    needed = {WEIGHTS, STATE, OPTIMIZER} if with_optimizer else {WEIGHTS, STATE}
     try:
         digests = read_json(folder / MANIFEST)["sha256"]
-        is_complete = {WEIGHTS, STATE} <= digests.keys() <= {WEIGHTS, OPTIMIZER, STATE}
+        is_complete = needed <= digests.keys() <= {WEIGHTS, OPTIMIZER, STATE}
         return is_complete and all(sha256_of(folder / name) == digest for name, digest in digests.items())
     except (DamagedFile, OSError, KeyError, TypeError, AttributeError):
         return False
@@ -91,14 +95,15 @@ def is_valid(folder: Path) -> bool:
 
 def steps_on_disk(checkpoints: Path) -> list[int]:
     """Return the steps of all checkpoint folders, valid or not, in ascending order."""
-    return sorted(int(path.name[5:]) for path in checkpoints.glob("step-*") if path.name[5:].isdigit())
+    names = (path.name.removeprefix("step-") for path in checkpoints.glob("step-*"))
+    return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
 
 def newest(checkpoints: Path) -> Checkpoint | None:
     """Return the newest valid checkpoint that has its optimizer state; damaged ones are skipped."""
     for step in reversed(steps_on_disk(checkpoints)):
         folder = folder_of(checkpoints, step)
-        if (folder / OPTIMIZER).exists() and is_valid(folder):
+        if is_valid(folder, with_optimizer=True):
             return Checkpoint(folder, step)
     return None
 

@@ -34,7 +34,7 @@ from neobert.errors import EXIT_RUN_FAILED, RunFailed
 from neobert.files import json_bytes, read_json, replace_file
 from neobert.identity import plain
 from neobert.model.attention import activate_fa3
-from neobert.processes import Stopped, StopRequest, start_child
+from neobert.processes import Stopped, StopRequest, read_count, start_child
 from neobert.runs.claims import RELEASED, acquire, is_claimed, last_owner
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution
@@ -95,8 +95,9 @@ class JobRank:
             return cls(environment["NEOBERT_RENDEZVOUS"], process)
         if not {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID"} <= environment.keys():
             return None
-        count = int(environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS") or 1)
-        return cls(_slurm_key(environment), Process(int(environment["SLURM_PROCID"]), count)) if count > 1 else None
+        count = read_count(environment, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") or 1
+        rank = read_count(environment, "SLURM_PROCID", least=0) or 0
+        return cls(_slurm_key(environment), Process(rank, count)) if count > 1 else None
 
     def variables(self) -> dict[str, str]:
         """Return environment variables for a process on this machine; all but the key's are torchrun's."""
@@ -137,7 +138,7 @@ def default_device() -> torch.device:
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    local_rank = int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0)
+    local_rank = read_count(os.environ, "LOCAL_RANK", "SLURM_LOCALID", least=0) or 0
     count = torch.cuda.device_count()
     if 1 < count <= local_rank:
         raise ValueError(f"process {local_rank} of this machine sees {count} GPUs, one for each of those before it")

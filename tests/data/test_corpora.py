@@ -90,6 +90,26 @@ def test_a_manifest_of_a_newer_version_is_not_read(folder: Path) -> None:
         DirectorySource(folder).corpus_origin("web")
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"schema": "2", "files": {}}, "has schema '2', which is no number"),
+        ({"schema": None, "files": {}}, "has schema None, which is no number"),
+        ({"schema": [1], "files": {}}, r"has schema \[1\], which is no number"),
+        ({"files": {"corpora/web/a": {"repository": "a/b", "revision": "c", "bytes": -3}}}, r"a\.bytes: .* equal to 0"),
+        ({"files": {"corpora/web/\n": {"repository": "a/b", "revision": "c", "bytes": 3}}}, r"names 'corpora/web/\\n'"),
+        (
+            {"files": {"a": {"repository": "a/b", "revision": "c", "bytes": 3, "file": "b\x1b"}}},
+            r"names 'a' \('b\\x1b'\)",
+        ),
+    ],
+)
+def test_a_manifest_with_wrong_values_is_refused_in_one_sentence(folder: Path, content: object, said: str) -> None:
+    (folder / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(DamagedFile, match=rf"^{folder}/manifest\.json .*{said}"):
+        DirectorySource(folder).corpus_origin("web")
+
+
 def test_hidden_files_are_no_data(folder: Path) -> None:
     """As file browsers leave them."""
     (folder / "corpora" / "web" / "._a.parquet").write_bytes(b"\0\5\26\7")

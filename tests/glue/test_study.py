@@ -9,7 +9,7 @@ import pytest
 
 from neobert.processes import StopRequest
 from neobert.runs.layout import Layout
-from neobert.runs.optuna_view import open_storage, storage_address, view_for_command, without_password
+from neobert.runs.optuna_view import open_storage, shown_address, storage_address, view_for_command
 from neobert.runs.work import Part
 from neobert.runs.worker import Worker
 from tests.glue.grid_worlds import (
@@ -202,4 +202,4 @@ def test_a_storage_that_cannot_be_reached_is_refused_without_its_password(tmp_pa
     with pytest.raises(ValueError, match="cannot be used") as refusal:
         open_storage(storage_address(name.format(tmp_path), tmp_path))
     assert "secret" not in str(refusal.value) and "\n" not in str(refusal.value)
-    assert without_password("postgresql+psycopg://me:secret@host/grid") == "postgresql+psycopg://me:…@host/grid"
+    assert shown_address("postgresql+psycopg://me:secret@host/grid") == "postgresql+psycopg://me:…@host/grid"

@@ -1,5 +1,6 @@
 """Claims: one owner at a time, dead owners make way, paused owners are fenced."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -7,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
@@ -164,6 +165,59 @@ def test_the_last_owner_is_told_from_one_that_was_lost(tmp_path: Path) -> None:
     assert claims.last_owner(folder) is None
 
 
+def spoil_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def spoil_deep(path: Path) -> None:
+    path.write_text("[" * 100_000)
+
+
+def spoil_values(path: Path) -> None:
+    path.write_text(json.dumps({"host": ["elsewhere"], "pid": 1, "birth": "1"}))
+
+
+def spoil_process(path: Path) -> None:
+    path.write_text(
+        json.dumps({"host": "elsewhere", "pid": "1/../1\0", "birth": "1", "space": claims._process_space()})
+    )
+
+
+def spoil_number(path: Path) -> None:
+    path.write_text(json.dumps({"host": "elsewhere", "pid": 1 << 40, "birth": "1", "space": claims._process_space()}))
+
+
+@pytest.mark.parametrize("spoil", [spoil_folder, spoil_deep, spoil_values, spoil_process, spoil_number])
+def test_a_claim_that_no_process_wrote_names_nobody_and_makes_way(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    """Beside it lie names that are digits to Unicode but not to `int`, or not in ASCII."""
+    folder = tmp_path / "claims" / "part"
+    folder.mkdir(parents=True)
+    spoil(folder / "5")
+    for name in ("1²", "7²", "９"):
+        (folder / name).touch()
+    assert claims.last_owner(folder) is None and not claims.is_claimed(folder)
+    with taken(folder) as claim:
+        assert claim.number == 6
+        claim.check()
+        assert claims.acquire(folder) is None
+
+
+def test_a_claim_that_cannot_be_read_for_now_is_not_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the file server says nothing about the owner."""
+    folder = tmp_path / "claims" / "part"
+    with taken(folder):
+
+        def fail(path: Path) -> bytes:
+            raise OSError(116, "Stale file handle")
+
+        monkeypatch.setattr(Path, "read_bytes", fail)
+        with pytest.raises(OSError, match="Stale"):
+            claims.acquire(folder)
+        monkeypatch.undo()
+
+
 @pytest.fixture
 def hours_off(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
     """Sets this machine's clock so many hours ahead of the file system's, which the kernel stamps here."""
@@ -190,15 +244,18 @@ def test_a_taker_whose_clock_is_off_steals_nothing(
     assert claims.acquire(folder) is not None
 
 
-def test_a_dead_owner_whose_stamp_lies_in_the_future_makes_way_after_one_lease(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ahead_seconds", [60, 86_400])
+def test_a_dead_owner_whose_stamp_lies_in_the_future_makes_way_after_one_lease(
+    tmp_path: Path, ahead_seconds: float
+) -> None:
     """As where a file server's clock was set back: the stamp is worth what it changes."""
     folder = tmp_path / "claims" / "part"
     owner = taken_elsewhere(folder)
-    tomorrow = time.time() + 86_400
-    os.utime(owner, (tomorrow, tomorrow))
+    later = time.time() + ahead_seconds
+    os.utime(owner, (later, later))
     assert claims.acquire(folder, lease_seconds=0.3) is None
     time.sleep(0.2)
-    os.utime(owner, (tomorrow + 1, tomorrow + 1))  # a heartbeat
+    os.utime(owner, (later + 1, later + 1))  # a heartbeat
     time.sleep(0.2)
     assert claims.acquire(folder, lease_seconds=0.3) is None
     time.sleep(0.4)
@@ -217,25 +274,39 @@ def test_a_live_owner_of_another_pid_namespace_is_not_taken_for_dead(
     assert claims.acquire(folder) is None
 
 
-def test_a_heartbeat_survives_errors_of_the_file_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    claim = taken(tmp_path / "claims" / "part", lease_seconds=0.4)
-    true_utime, calls = os.utime, []
+@dataclass
+class ScriptedWaits:
+    """An event that is never set until it was waited for so many times; what it was asked to wait."""
 
-    def failing(path: Path) -> None:
-        calls.append(path)
-        if len(calls) <= 2:
+    most: int
+    seconds: list[float] = field(default_factory=list)
+
+    def wait(self, seconds: float) -> bool:
+        self.seconds.append(seconds)
+        return len(self.seconds) > self.most
+
+
+def test_a_heartbeat_that_fails_is_tried_again_within_the_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file server is away for two heartbeats: the claim is touched again before its lease is over."""
+    claim = taken(tmp_path / "claims" / "part", lease_seconds=60.0)
+    waits = ScriptedWaits(most=5)
+    beats: list[float] = []
+
+    def utime(path: Path) -> None:
+        assert path == claim.folder / "1"
+        if len(waits.seconds) in (2, 3):
             raise OSError(116, "Stale file handle")
-        true_utime(path)
+        beats.append(sum(waits.seconds))
 
-    with claim:
-        path = claim.folder / "1"
-        first = path.stat().st_mtime_ns
-        monkeypatch.setattr(os, "utime", failing)
-        deadline = time.monotonic() + 20
-        while path.stat().st_mtime_ns == first and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert path.stat().st_mtime_ns > first and len(calls) >= 3
-        monkeypatch.undo()
+    monkeypatch.setattr(claim, "_stop", waits)
+    monkeypatch.setattr(os, "utime", utime)
+    claim._beat()
+    monkeypatch.undo()
+    assert len(beats) == 3
+    assert all(later - earlier < claim.lease_seconds / 2 for earlier, later in itertools.pairwise([0.0, *beats]))
+    assert waits.seconds[0] == waits.seconds[1] == waits.seconds[-1] >= claim.lease_seconds / 10, "no needless load"
 
 
 @dataclass

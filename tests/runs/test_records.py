@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neobert.errors import DamagedFile
+from neobert.errors import DamagedFile, NewerFile
 from neobert.files import checksum_of
 from neobert.identity import NUMERICS, Neutral, decisive, identity, plain
 from neobert.recipe import Value
@@ -18,7 +19,7 @@ from neobert.runs.records import NUMERICS_BEFORE_SCHEMA_2, SCHEMA, publish_recor
 from neobert.runs.run_file import read_checked_run_file, read_run_file, write_run_file
 from neobert.runs.specifications import PretrainingRun
 from tests.ablations.status_worlds import EXECUTION, SOURCE, declare, study_of
-from tests.support.tiny_runs import tiny_recipe, tiny_run
+from tests.support.tiny_runs import ends, record, starts, tiny_recipe, tiny_run, tiny_stage, worker, write_tiny_run
 
 STUDY = Path(__file__).parents[2] / "reports" / "study"
 RECORD = {"kind": "glue", "id": "a", "state": "done", "scores": {"score": 0.25, "curve": [[1, 0.5], [2, 1e-7]]}}
@@ -179,3 +180,71 @@ def test_an_optimizer_with_a_version_of_its_own_names_only_its_runs(
     assert read_checked_run_file(written[0]).run == adam
     with pytest.raises(DamagedFile, match=r"other numerics \(muon changed since\)"):
         read_checked_run_file(written[1])
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda content: content[: len(content) // 2],
+    "empty": lambda content: b"",
+    "zeros": lambda content: bytes(len(content)),
+    "flip": lambda content: content.replace(b'"seed": 0', b'"seed": 1'),
+    "deep": lambda content: b"[" * 100_000,
+    "other": lambda content: next(STUDY.glob("pretraining/*/run.json")).read_bytes(),
+}
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, "folder", "loop"])
+def test_a_damaged_run_file_is_written_again_from_the_plan(tmp_path: Path, damage: str) -> None:
+    """The plan knows what it must say; the damaged file is kept beside it."""
+    layout, run = Layout(tmp_path), tiny_run()
+    path = write_run_file(layout, run, SOURCE, EXECUTION, {}) / "run.json"
+    whole = read_run_file(path.parent)
+    content = path.read_bytes()
+    path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    elif damage == "loop":
+        path.symlink_to(path)
+    else:
+        damaged = DAMAGES[damage](content)
+        assert damaged != content
+        path.write_bytes(damaged)
+    assert write_run_file(layout, run, SOURCE, EXECUTION, {}) == path.parent
+    assert read_checked_run_file(path.parent) == whole
+    aside = path.with_name("run.json.damaged-1")
+    assert damage in ("folder", "loop") or aside.read_bytes() == damaged
+    assert aside.is_dir() == (damage == "folder") and aside.is_symlink() == (damage == "loop")
+
+
+def test_a_damaged_execution_is_written_again_and_a_newer_run_file_stays(tmp_path: Path) -> None:
+    layout, run = Layout(tmp_path), tiny_run()
+    folder = write_run_file(layout, run, SOURCE, EXECUTION, {})
+    (folder / "execution.json").write_text("{")
+    changed = EXECUTION.model_copy(update={"micro_batch_tokens": 64})
+    write_run_file(layout, run, SOURCE, changed, {})
+    assert read_run_file(folder).execution == changed
+    path = folder / "run.json"
+    path.write_text(json.dumps({"schema": SCHEMA + 1, "kind": "pretraining"}))
+    newer = path.read_bytes()
+    with pytest.raises(NewerFile):
+        write_run_file(layout, run, SOURCE, EXECUTION, {})
+    assert path.read_bytes() == newer
+
+
+@pytest.mark.parametrize(("damage", "code"), [("cut", 1), ("gone", 3)])
+def test_a_worker_leaves_out_the_one_run_that_it_cannot_read(tmp_path: Path, damage: str, code: int) -> None:
+    """It finishes the others and ends with the code of what it left out; alone, that run is refused as ever."""
+    runs = [tiny_run(seed=seed, stages=(tiny_stage(steps=4, warmup_steps=1, decay_steps=3),)) for seed in (0, 1)]
+    folders = [write_tiny_run(tmp_path, run) for run in runs]
+    path = folders[0] / "run.json"
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:100])
+    else:
+        path.unlink()
+    codes, said = ends([worker(tmp_path, *(run.reference for run in runs))])
+    assert codes == [code] and "the other work goes on" in said and "Traceback" not in said
+    assert record(tmp_path, runs[1])["state"] == "done" and runs[0].id not in starts(tmp_path)
+    codes, said = ends([worker(tmp_path, runs[0].reference)])
+    assert codes == [code] and str(path.parent) in said
+    write_tiny_run(tmp_path, runs[0])
+    codes, said = ends([worker(tmp_path, *(run.reference for run in runs))])
+    assert codes == [0] and record(tmp_path, runs[0])["state"] == "done"

@@ -1,5 +1,6 @@
 """Submitting beside others: no job of another folder is touched, any path is quoted, no secret is written down."""
 
+import json
 import os
 import re
 import shutil
@@ -8,13 +9,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import make_url
 
 from ablations.run import main
-from neobert.files import line_bytes, read_lines
+from neobert.files import checksummed, json_bytes, line_bytes, read_lines
+from neobert.identity import plain
+from neobert.runs import optuna_view
 from neobert.runs.layout import Layout
-from neobert.runs.optuna_view import cause_of, storage_address, without_password
+from neobert.runs.optuna_view import cause_of, open_storage, shown_address, storage_address
 from neobert.slurm.job import _come_back
 from neobert.slurm.profile import Resources, read_submissions
 from neobert.slurm.submit import Job, refuse_folder, sbatch_text
@@ -75,22 +79,85 @@ def test_an_id_that_slurm_gave_to_somebody_elses_job_is_not_ours_any_more(slurm:
     assert cancelled(slurm) == jobs(runs) - {job} and live(slurm) == {job}
 
 
-@pytest.mark.parametrize("name", ["somebody-elses", ""])
-def test_what_a_killed_launcher_submitted_but_did_not_note_is_cancelled_and_sent_again(
+def forget(runs: Path, damage: str) -> None:
+    """Damage submissions.jsonl: all of it is gone, or its last line, or one bit of that line is flipped."""
+    path = runs / "submissions.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    flipped = lines[-1].replace(b'"job": "1', b'"job": "0')
+    assert flipped != lines[-1]
+    if damage == "file":
+        path.unlink()
+    else:
+        path.write_bytes(b"".join(lines[:-1]) + (flipped if damage == "bit" else b""))
+
+
+@pytest.mark.parametrize("damage", ["file", "line", "bit"])
+def test_a_copy_without_its_lines_cancels_no_job_of_the_original(slurm: FakeSlurm, tmp_path: Path, damage: str) -> None:
+    """Also where the original is gone from its path, and where the copy's announcements name the copy."""
+    first, copy, third = tmp_path / "first", tmp_path / "copy", tmp_path / "third"
+    submit(first)
+    shutil.copytree(first, copy)
+    shutil.copytree(first, third)
+    first.rename(tmp_path / "moved")
+    for path in third.glob("jobs/*/submission.json"):
+        announced = json.loads(path.read_text()) | {"runs": str(third)}
+        path.write_bytes(json_bytes(checksummed(announced)))
+    for folder in (copy, third):
+        forget(folder, damage)
+        before = live(slurm)
+        assert submit(folder) == cancel(folder) == 0
+        assert not cancelled(slurm) & before
+
+
+@pytest.mark.parametrize("damage", ["file", "line", "bit"])
+def test_a_damaged_line_costs_no_job_and_sends_none_twice(slurm: FakeSlurm, runs: Path, damage: str) -> None:
+    submit(runs)
+    before = {each.job: each for each in read_submissions(Layout(runs))}
+    forget(runs, damage)
+    assert submit(runs) == 0
+    after = {each.job: each for each in read_submissions(Layout(runs))}
+    assert after == before and live(slurm) == before.keys() and not cancelled(slurm)
+    forget(runs, damage)
+    assert cancel(runs) == 0 and cancelled(slurm) == before.keys()
+
+
+@pytest.mark.parametrize("name", ["somebody-elses", "", "..", "named"])
+def test_a_job_without_payload_that_a_killed_launcher_left_is_cancelled_and_sent_again(
     slurm: FakeSlurm, runs: Path, name: str
 ) -> None:
+    """No other job is, even one with a folder of its name in jobs/."""
     submit(runs)
-    path = runs / "submissions.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[:-1]))
-    (slurm.state / "live" / "99").write_text(f"#SBATCH --job-name={name}\n")
-    lost = max(live(slurm) - {"99"})
+    lost = max(jobs(runs))
+    logs = runs / next(each.logs for each in read_submissions(Layout(runs)) if each.job == lost)
+    forget(runs, "line")
+    for payload in logs.glob("*.pkl"):
+        payload.unlink()
+    (runs / "jobs" / "named").mkdir()
+    output = runs.parent / "theirs" / "log.out"
+    (slurm.state / "live" / "99").write_text(f"#SBATCH --job-name={name}\n#SBATCH --output={output}\n")
     assert submit(runs) == 0
     assert cancelled(slurm) == {lost} and live(slurm) == jobs(runs) | {"99"}
 
 
+def test_a_line_that_names_somebody_elses_job_does_not_cancel_it(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Id, name and folder match, but its output goes elsewhere, even if the log folder that the line names is there."""
+    submit(runs)
+    named = read_submissions(Layout(runs))[-1]
+    theirs = runs.parent / "theirs"
+    theirs.mkdir()
+    script = slurm.state / "live" / named.job
+    script.write_text(f"#SBATCH --job-name={named.name}\n#SBATCH --output={theirs / 'log.out'}\n")
+    (runs / "submissions.jsonl").write_bytes(line_bytes(plain(named.model_copy(update={"logs": "../theirs"}))))
+    for folder in (runs / "jobs").iterdir():
+        shutil.rmtree(folder)
+    assert cancel(runs) == 0
+    assert not cancelled(slurm) and f"job {named.job} does not write into {runs}" in capsys.readouterr().err
+
+
 def test_jobs_that_a_later_version_submitted_are_known(slurm: FakeSlurm, runs: Path) -> None:
-    """A job that is not known is taken for one that a killed launcher lost, and cancelled."""
+    """Else their work would be sent twice."""
     submit(runs)
     path = runs / "submissions.jsonl"
     lines = [line | {"later": 1, "resources": line["resources"] | {"later": 1}} for line in read_lines(path)]
@@ -248,6 +315,7 @@ def test_a_control_character_in_a_profile_is_refused(
     [
         ("--partition", "gpu\n#SBATCH --uid=0", "flags [prepare]: partition has '\\n' in it"),
         ("--sbatch", "job-name=mine", "by which it is found"),
+        ("--sbatch", "export ALL,A=s3cret", "sbatch line 'export ALL,A=…' is not of the form"),
     ],
 )
 def test_a_flag_that_would_change_the_script_is_refused(
@@ -274,19 +342,26 @@ def test_no_secret_is_written_where_others_read(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
-    """A profile's shell lines lie in a file of their own for the user alone; tokens of the environment nowhere."""
+    """A profile's shell lines lie in a file of their own for the user alone, as does the batch script, where the values
+    of `export` must stand; tokens of the environment lie nowhere."""
     profile = tmp_path / "mine.toml"
-    profile.write_text('setup = ["export WANDB_API_KEY=s3cret"]\n')
+    profile.write_text('setup = ["export WANDB_API_KEY=s3cret"]\nsbatch = ["export=ALL,TOKEN=ex-s3cret,A=ex-s3cret"]\n')
     monkeypatch.setenv("HF_TOKEN", "hf_s3cret")
-    assert submit(runs, "--cluster-profile", str(profile), "--dry-run") == 0
-    assert submit(runs, "--cluster-profile", str(profile)) == 0
-    written = {path for path in runs.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()}
-    assert {path.name for path in written} == {"setup.sh"} and len(written) == 4
+    flags = ("--cluster-profile", str(profile))
+    assert submit(runs, *flags, "--dry-run") == submit(runs, *flags, "--json") == 0
+    (slurm.state / "refuse").write_text("invalid account")
+    assert submit(runs, *flags, "--seed", "1") == 2
+    files = (path for path in runs.rglob("*") if path.is_file() and not path.is_symlink())
+    ours = (path for path in files if path.name != "dirty.patch")  # it has this test as long as it is not committed
+    written = {path for path in ours if b"s3cret" in path.read_bytes()}
+    assert {re.sub(r"\d+", "N", path.name) for path in written} == {"setup.sh", "N_submission.sh"} and len(written) == 8
     assert {stat.S_IMODE(path.stat().st_mode) for path in written} == {0o600}
-    assert not [text for text in slurm.submitted().values() if "s3cret" in text]
     said = capsys.readouterr()
     assert "s3cret" not in said.out + said.err
+    assert "#SBATCH --export='ALL,TOKEN=…'" in said.out and "export=ALL,TOKEN=\\u2026" in said.out
+    assert "sbatch = ('export=ALL,TOKEN=…',)" in said.err
     for script in slurm.submitted().values():
+        assert "--export=ALL,TOKEN=ex-s3cret,A=ex-s3cret\n" in script and script.count("s3cret") == 2
         sourced = re.findall(r"^source (.*)$", script, re.MULTILINE)
         assert [Path(each.strip("'")) in written for each in sourced] == [True]
 
@@ -296,7 +371,10 @@ def test_no_secret_is_written_where_others_read(
     [
         (b'setup = "export WANDB_API_KEY=s3cret"', "[prepare]: setup: Input should be a valid tuple"),
         (b'setup = [["s3cret"]]', "[prepare]: setup.0: Input should be a valid string"),
+        (b'sbatch = "export=ALL,A=s3cret"', "[prepare]: sbatch: Input should be a valid tuple"),
         ("account = 'Zürich'".encode("latin-1"), "is no TOML: 'utf-8' codec can't decode"),
+        (b"a = " + b"[" * 5000, "is no TOML: maximum recursion depth exceeded"),
+        (b"a = " + b"{b = " * 5000, "is no TOML: maximum recursion depth exceeded"),
     ],
 )
 def test_a_profile_that_cannot_be_read_is_named_and_its_secrets_are_not(
@@ -335,32 +413,68 @@ def test_a_job_that_was_not_requeued_does_not_say_so(
     assert said in capsys.readouterr().err
 
 
-PASSWORDS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=20)
+PIECES = st.lists(st.sampled_from(["s3cret", *"@:/?#&%[]= "]), min_size=1, max_size=8)
+
+PLACES = ("://me:{}@host:5432/grid", "://me:{}/grid", "://host/grid?options={}", ":me:{}@host/grid")
 
 
-@given(password=PASSWORDS.map(lambda text: f"#1{text}".replace("&", "x").replace("'", "x").replace('"', "x")))
-def test_no_message_shows_a_password(password: str) -> None:
-    for_user = f"postgresql://me:{password}@host:5432/grid"
-    assert password not in without_password(f"storage {for_user} cannot be used")
-    assert password not in str(cause_of(ValueError(f"could not parse {for_user}")))
+class NoServerError(Exception):
+    """What a driver says: where it looked for a server."""
+
+
+@given(pieces=PIECES, place=st.sampled_from(PLACES))
+def test_no_message_shows_a_secret_of_an_address(pieces: list[str], place: str) -> None:
+    """Wherever an unquoted character makes SQLAlchemy take a part of the password for host, port or database."""
+    assume("@" not in pieces or place != "://me:{}/grid")  # what follows an @ there is a host
+    address = f"postgresql{place.format('s3cret' + ''.join(pieces))}"
+
+    def connect(address: str) -> None:
+        url = make_url(address)
+        options = " ".join(f"{key} {value}" for key, value in url.query.items() if key != "options")
+        raise NoServerError(f"no server {url.host} port {url.port} database {url.database} with {options}")
+
     with pytest.raises(ValueError, match="is no storage") as refusal:
-        storage_address(for_user.replace("postgresql", "mysql"), Path())
-    assert password not in str(refusal.value)
+        storage_address(address.replace("postgresql", "mysql"), Path())
+    assert "s3cret" not in str(refusal.value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optuna_view, "_connect", connect)
+        with pytest.raises(ValueError, match=r"storage postgresql.*(as %40|is no address|cannot be used)") as refusal:
+            open_storage(storage_address(address, Path()))
+    assert "s3cret" not in str(refusal.value) and "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
     ("address", "shown"),
     [
         ("postgresql+psycopg://me:pw@host/grid", "postgresql+psycopg://me:…@host/grid"),
+        ("postgresql://me:p@ss:pw@host/grid", "postgresql://me:…@host/grid"),
+        ("postgresql://me:p/w@[::1]:5432/grid", "postgresql://me:…@[::1]:5432/grid"),
+        ("postgresql://me:pw/grid", "postgresql://me:…"),
         ("postgresql://host/grid?user=me&password=pw", "postgresql://host/grid?user=me&password=…"),
-        (
-            "postgresql://host/grid?sslpassword=pw&sslmode=require",
-            "postgresql://host/grid?sslpassword=…&sslmode=require",
-        ),
-        ("connection to host=h password=pw failed", "connection to host=h password=… failed"),
+        ("postgresql://host/grid?options=-c x=pw&sslmode=require", "postgresql://host/grid?options=…&sslmode=require"),
+        ("postgresql://host/grid?password=p@w", "postgresql://host:…"),
         ("postgresql://me@host:5432/grid", "postgresql://me@host:5432/grid"),
+        ("postgresql://[::1]:5432/grid", "postgresql://[::1]:5432/grid"),
+        ("postgresql:///grid?host=/tmp", "postgresql:///grid?host=/tmp"),
         ("sqlite:////data/optuna.db", "sqlite:////data/optuna.db"),
+        ("journal:/data/a@b", "journal:/data/a@b"),
+        ("postgresql", "postgresql"),
     ],
 )
 def test_what_is_shown_of_an_address(address: str, shown: str) -> None:
-    assert without_password(address) == shown
+    assert shown_address(address) == shown
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("could not parse postgresql://you:p@ss@host/grid", "could not parse postgresql://you:…@host/grid"),
+        ("connection to host=h password=pw failed", "connection to host=h password=… failed"),
+        ('invalid value for parameter "x": "a s3cret"', 'invalid value for parameter "x": "…"'),
+        ('password authentication failed for user "me"', 'password authentication failed for user "me"'),
+    ],
+)
+def test_what_is_shown_of_an_error(said: str, shown: str) -> None:
+    error = RuntimeError("wrapped")
+    error.__cause__ = ValueError(f"{said}\nHINT: see postgresql://you:pw@host")
+    assert cause_of(error, "postgresql+psycopg://me:pw@host/grid?options=-c%20x%3Da%20s3cret") == shown

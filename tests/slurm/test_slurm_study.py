@@ -1,6 +1,7 @@
 """The study as users send it: the real command, dependencies, several nodes, several launchers."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -64,6 +65,39 @@ def test_two_folders_of_one_account_leave_each_others_jobs_alone(cluster: Cluste
     cluster.wait_for(jobs[theirs][0], {"COMPLETED"}, 240)
     assert not any("CANCELLED" in cluster.states(job) for job in jobs[theirs])
     assert not list(tmp_path.rglob("gotcha")) and not list((cluster.folder / "jobs").glob("gotcha"))
+
+
+def test_neither_a_copy_nor_a_damaged_line_nor_a_name_costs_a_job(cluster: Cluster, tmp_path: Path) -> None:
+    """The copy lacks submissions.jsonl, a line of the original loses a bit, and a job of the user is called like a
+    folder in jobs/. Every command then finds the jobs of its own folder, and --cancel takes those alone."""
+    mine, copy = tmp_path / "mine", tmp_path / "copy"
+    flags = (
+        "--variant",
+        "M0",
+        "--stages",
+        "pretrain",
+        "--cluster",
+        "slurm",
+        "--cpus",
+        "1",
+        "--sbatch",
+        "begin=now+1hour",
+    )
+    precious = cluster.submit("sleep 600", "--job-name=precious")
+    launch(cluster, 1, *flags, "--runs", str(mine))
+    jobs = {each.job for each in read_submissions(Layout(mine))}
+    (mine / "jobs" / "precious").mkdir()
+    shutil.copytree(mine, copy, ignore=shutil.ignore_patterns("submissions.jsonl"))
+    launch(cluster, 1, *flags, "--runs", str(copy))
+    path = mine / "submissions.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"job": "', b'"jmb": "', 1))
+    assert json.loads(launch(cluster, 1, *flags, "--runs", str(mine), "--json")) == []
+    assert {each.job for each in read_submissions(Layout(mine))} == jobs
+    launch(cluster, 1, "--variant", "M0", "--cancel", "--runs", str(copy))
+    copied = {each.job for each in read_submissions(Layout(copy))}
+    until(lambda: all(cluster.states(job) == {"CANCELLED"} for job in copied), 60, "cancelled jobs of the copy")
+    assert len(jobs) == len(copied) == 2
+    assert [cluster.states(job) for job in (*jobs, precious)] == [{"PENDING"}, {"PENDING"}, {"RUNNING"}]
 
 
 def test_a_controller_that_has_just_started_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:

@@ -133,3 +133,60 @@ def test_a_run_that_fell_back_keeps_what_it_saves_and_can_always_resume(tmp_path
     for step in (40, 50):
         (saved / f"step-{step:08d}" / checkpoints.WEIGHTS).write_bytes(b"")
     train()
+
+
+def test_an_optimizer_state_that_no_checksum_covers_is_not_resumed_from(
+    tmp_path: Path, claim: Claim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What kill -9 leaves between the new manifest and the end of the file, here with a bit flipped since: only the
+    weights are valid. Saving the step again makes it whole, and pruning again removes the file."""
+    saved = tmp_path / "c"
+    for step in range(0, 40, 10):
+        save(saved, step, claim)
+
+    def killed(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "unlink", killed)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.prune(saved, frozenset({0, 10, 20, 30}), 30)
+    monkeypatch.undo()
+    path = checkpoints.folder_of(saved, 0) / checkpoints.OPTIMIZER
+    path.write_bytes(path.read_bytes()[:-1] + b"\1")
+    for step in (10, 20, 30):
+        (checkpoints.folder_of(saved, step) / checkpoints.STATE).unlink()
+    assert checkpoints.is_valid(path.parent) and checkpoints.newest(saved) is None
+    save(saved, 0, claim)
+    found = checkpoints.newest(saved)
+    assert found is not None and torch.equal(found.optimizer()["exp_avg/model.weight"], torch.zeros(3, 2))
+    for step in (10, 20, 30):
+        save(saved, step, claim)
+    checkpoints.prune(saved, frozenset({0}), 30)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("change", ["without weights", "without state", "another file", "nothing", "a list"])
+def test_a_manifest_that_covers_other_files_is_not_valid(tmp_path: Path, claim: Claim, change: str) -> None:
+    """Even if every file that it names has its checksum."""
+    save(tmp_path / "c", 5, claim)
+    folder = checkpoints.folder_of(tmp_path / "c", 5)
+    manifest = files.read_json(folder / checkpoints.MANIFEST)
+    digests = manifest["sha256"]
+    if change == "another file":
+        (tmp_path / "c" / "more").write_bytes(b"")
+        digests["../more"] = files.sha256_of(tmp_path / "c" / "more")
+    elif change == "nothing":
+        manifest["sha256"] = {}
+    elif change == "a list":
+        manifest["sha256"] = list(digests)
+    else:
+        digests.pop(checkpoints.WEIGHTS if "weights" in change else checkpoints.STATE)
+    (folder / checkpoints.MANIFEST).write_bytes(files.json_bytes(manifest))
+    assert not checkpoints.is_valid(folder) and checkpoints.newest(tmp_path / "c") is None
+
+
+def test_a_folder_with_another_name_is_no_checkpoint(tmp_path: Path, claim: Claim) -> None:
+    for name in ("step-1²", "step-００００００１５", "step-", "step-old"):
+        (tmp_path / "c" / name).mkdir(parents=True)
+    save(tmp_path / "c", 5, claim)
+    assert checkpoints.steps_on_disk(tmp_path / "c") == [5]

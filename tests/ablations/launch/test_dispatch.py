@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from neobert.runs.claims import acquire
 from neobert.runs.layout import SUBMISSION_CLAIM, Layout
 from neobert.runs.records import publish_record
 from neobert.runs.run_file import read_run_file
+from neobert.slurm.job import take_snapshot
 from neobert.slurm.profile import Submission, read_submissions
 from sweeps import glue_grid
 from tests.ablations.fake_slurm import FakeSlurm, submit
@@ -99,6 +101,22 @@ def finish_pretraining(slurm: FakeSlurm, runs: Path) -> None:
     checkpoint.mkdir(parents=True)
     (checkpoint / "model.safetensors").touch()
     publish_record(folder / "done.json", {"kind": "pretraining", "id": folder.name, "state": "done"})
+
+
+def test_one_damaged_run_file_does_not_keep_other_work_from_starting(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Even that of a finished run."""
+    submit(runs)
+    finish_pretraining(slurm, runs)
+    path = runs / sent(runs, "pretrain")[0].references[0] / "run.json"
+    whole = read_run_file(path.parent)
+    path.write_bytes(path.read_bytes()[:200])
+    assert submit(runs, "--seed", "0", "1") == 0
+    said = capsys.readouterr().err
+    assert f"{path} is damaged: set aside as run.json.damaged-1" in said and "Traceback" not in said
+    assert read_run_file(path.parent) == whole
+    assert len(sent(runs, "pretrain")) == 2
 
 
 def test_a_sweep_goes_to_the_queue_as_well(slurm: FakeSlurm, runs: Path) -> None:
@@ -193,6 +211,43 @@ def test_jobs_run_the_code_as_it_was_submitted(slurm: FakeSlurm, runs: Path) -> 
     code = "import neobert; from neobert.runs.records import provenance; print(provenance())"
     own = [sys.executable, "-P", "-c", code]
     assert snapshot.name in subprocess.check_output(own, env={"PYTHONPATH": str(snapshot)}, text=True)
+
+
+def remove_patch(snapshot: Path) -> None:
+    (snapshot / "dirty.patch").unlink()
+
+
+def change_constant(snapshot: Path) -> None:
+    path = snapshot / "neobert" / "runs" / "claims.py"
+    path.write_text(path.read_text().replace("LEASE_SECONDS = 60.0", "LEASE_SECONDS = 61.0"))
+
+
+def remove_module(snapshot: Path) -> None:
+    (snapshot / "ablations" / "run.py").unlink()
+
+
+@pytest.mark.parametrize("damage", [remove_patch, change_constant, remove_module])
+def test_a_snapshot_that_was_changed_runs_no_job_and_is_taken_again(
+    slurm: FakeSlurm, runs: Path, damage: Callable[[Path], None]
+) -> None:
+    """A file-by-file purge of a scratch file system, or an edit: the id of the snapshot would name other code."""
+    submit(runs, "--stages", "pretrain")
+    snapshot = runs / sent(runs)[0].snapshot
+    job = ["-P", "-c", f"from neobert.slurm.job import Payload; Payload({str(snapshot)!r}, ('--help',))()"]
+
+    def run() -> subprocess.CompletedProcess[str]:
+        environment = {"PYTHONPATH": str(snapshot)}
+        return subprocess.run([sys.executable, *job], env=environment, capture_output=True, text=True, check=False)
+
+    assert (run().returncode, take_snapshot(snapshot.parent)) == (0, snapshot)
+    damage(snapshot)
+    refused = run()
+    assert refused.returncode == 1 and "was changed since this job was submitted" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert take_snapshot(snapshot.parent) == snapshot
+    aside = snapshot.with_name(f"{snapshot.name}.damaged-1")
+    assert run().returncode == 0 and aside.is_dir()
+    assert (snapshot / "neobert/runs/claims.py").read_bytes() == (REPOSITORY / "neobert/runs/claims.py").read_bytes()
 
 
 def test_a_cluster_is_taken_where_there_is_one(

@@ -12,7 +12,8 @@ import pytest
 from ablations import run
 from ablations.launch import execute, submit
 from neobert import processes
-from neobert.processes import visible_gpus, worker_environment
+from neobert.processes import available_cores, visible_gpus, worker_environment
+from neobert.training.distributed import JobRank
 from sweeps import glue_grid
 
 Started = list[tuple[str | None, tuple[str, ...]]]
@@ -173,3 +174,49 @@ def test_gpus_are_named_as_the_environment_names_them(
     assert visible_gpus.__wrapped__() == names
     monkeypatch.setattr(processes, "GPU_DEVICES", ("no-such-device",))
     assert visible_gpus.__wrapped__() == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SLURM_CPUS_PER_TASK", "0"),
+        ("SLURM_CPUS_PER_TASK", "abc"),
+        ("SLURM_CPUS_ON_NODE", "4(x2)"),
+        ("SLURM_CPUS_ON_NODE", "-1"),
+        ("SLURM_CPUS_PER_TASK", "４"),
+        ("SLURM_CPUS_PER_TASK", "9" * 5000),
+    ],
+)
+def test_a_variable_of_the_scheduler_that_is_no_number_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, name: str, value: str
+) -> None:
+    for each in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(name, value)
+    flags = ["--variant", "M0", "--scale", "proxy", "--dry-run", "--cluster", "here", "--runs", str(tmp_path)]
+    assert run.main(flags) == 2
+    assert f"the environment variable {name} is '{value}', and must be a whole number" in capsys.readouterr().err
+
+
+def test_the_first_variable_that_is_set_counts() -> None:
+    environment = {"A": "", "B": "3", "C": "0"}
+    assert processes.read_count(environment, "A", "B") == 3
+    assert processes.read_count(environment, "C", "B", least=0) == 0
+    assert processes.read_count(environment, "A", "D") is None
+    with pytest.raises(ValueError, match="variable C is '0', and must be a whole number from 1"):
+        processes.read_count(environment, "A", "C", "B")
+    own = available_cores()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CPUS_PER_TASK", "1")
+        patch.setenv("SLURM_CPUS_ON_NODE", "no number, and not read")
+        assert available_cores() == 1
+        patch.setenv("SLURM_CPUS_PER_TASK", "999999")
+        assert available_cores() == own
+
+
+@pytest.mark.parametrize("name", ["SLURM_PROCID", "SLURM_NTASKS"])
+def test_a_rank_that_is_no_number_is_named(name: str) -> None:
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}
+    assert JobRank.of_environment(step) is not None
+    with pytest.raises(ValueError, match=f"the environment variable {name} is 'x'"):
+        JobRank.of_environment(step | {name: "x"})
