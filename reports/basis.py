@@ -71,14 +71,16 @@ def why_scores_not_paired(first: Row, second: Row, tasks: Sequence[str]) -> str:
 
 
 def describe_code(group: Group) -> list[str]:
-    """Return sentences if the group's records come from several commits or versions of torch, or from uncommitted
-    code."""
+    """Return sentences if the group's records come from several commits, versions of torch or processors, or from
+    uncommitted code."""
     lines = []
-    codes, versions = dict(_rows_by(group, "code")), dict(_rows_by(group, "torch"))
+    codes, versions, processors = (dict(_rows_by(group, column)) for column in ("code", "torch", "processor"))
     if len(codes) > 1 or any(" " in code for code in codes):
         lines.append(f"Not all records are of one committed code: {_listed(codes)}.")
     if len(versions) > 1:
         lines.append(f"Records are of several versions of torch: {_listed(versions)}.")
+    if len(processors) > 1:
+        lines.append(f"Records are of several processors: {_listed(processors)}.")
     return lines
 
 

@@ -257,6 +257,9 @@ class _Facts(Value):
     dirty: bool | None = None
     code: str | None = None
     torch: str | None = Field(None, validation_alias=AliasPath("packages", "torch"))
+    cpu: str | None = Field(None, validation_alias=AliasPath("machine", "cpu"))
+    cpu_capability: str | None = Field(None, validation_alias=AliasPath("machine", "cpu_capability"))
+    processor: str | None = None
     numerics: dict[str, int] = Field({})
     basis: str = ""
     data_id: str | None = None
@@ -279,8 +282,9 @@ class _Facts(Value):
         return {**record, "data_id": inputs.get("data") or of_task or None}
 
     @model_validator(mode="after")
-    def _derive_code_and_hours(self) -> Self:
+    def _derive_columns(self) -> Self:
         self.code = f"{self.commit} with uncommitted changes" if self.commit and self.dirty else self.commit
+        self.processor = " with ".join(filter(None, (self.cpu, self.cpu_capability))) or None
         self.hours = None if self.seconds is None else self.seconds * self.processes / SECONDS_PER_HOUR
         return self
 
@@ -317,6 +321,7 @@ class _Run(_Facts):
     heldout_loss: dict[str, NonNegativeFloat] = _at("scores", "heldout_loss")
     heldout: tuple[records.HeldoutScore, ...] = _at("scores", "heldout", default=())
     curve_sha256: str | None = _at("sha256", "metrics", default=None)
+    transition: records.Transition | None = _at("scores", "transition", default=None)
 
     @model_validator(mode="after")
     def _derive_weights(self) -> Self:

@@ -18,6 +18,7 @@ from reports.analysis.pairing import Delta
 from reports.analysis.quantities import BITS, OF_READOUTS
 from reports.analysis.readouts import SignalToNoise, find_signals, signals_table
 from reports.analysis.resampling import StoredPredictions
+from reports.analysis.transitions import Regime, Wait, find_regime, find_waits, waits_table
 from reports.curves import Curves
 from reports.deviations import Deviation, deviations_table, find_deviations
 from reports.evidence import Evidence
@@ -30,6 +31,7 @@ from reports.figures.forests import (
     draw_forest,
     forest_of_deltas,
     forest_of_effects,
+    forest_of_waits,
     one_quantity,
 )
 from reports.figures.glue_tables import score_table, table2, table3, table5
@@ -96,6 +98,14 @@ class Findings:
     @cached_property
     def gains(self) -> tuple[ComputeGain, ...]:
         return find_gains(self.group, self.curves)
+
+    @cached_property
+    def waits(self) -> tuple[Wait, ...]:
+        return find_waits(self.group, self.curves)
+
+    @cached_property
+    def regime(self) -> Regime:
+        return find_regime(self.group, self.curves)
 
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -186,6 +196,12 @@ OUTPUTS: Mapping[str, Output] = {
     "compute": Output(
         "Compute-equivalent gains",
         lambda its: gains_table(its.gains, its.group) if its.gains else None,
+        part="statistics",
+    ),
+    "waiting": Output(
+        "Waiting and level",
+        lambda its: waits_table(its.waits, its.regime, its.group) if any(wait.arms for wait in its.waits) else None,
+        lambda its: _draw(forest_of_waits(its.waits, its.regime, its.group)),
         part="statistics",
     ),
     "forecasts": Output(

@@ -113,7 +113,8 @@ def _write_study(findings: "Findings", out: Path, compare: bool) -> dict[str, An
     from reports.notes import notes_page
 
     group, bars, folder = findings.group, findings.bars, out / findings.folder
-    files = _write(folder, {**findings.files(), "remarks.md": notes_page(group, findings.deviations).encode()})
+    remarks = [*(f"Deviation from the declaration, {each}" for each in findings.deviations), *findings.regime.remarks]
+    files = _write(folder, {**findings.files(), "remarks.md": notes_page(group, remarks).encode()})
     comparison = _write_comparison(findings, folder) if compare else None
     files += comparison.pop("files") if comparison else []
     return {

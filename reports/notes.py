@@ -57,11 +57,12 @@ def notes(group: Group, short: bool) -> tuple[str, ...]:
     return (*lines, *_fallbacks(group))
 
 
-def notes_page(group: Group, deviations: Sequence[object] = ()) -> str:
-    """Return all notes in full, after the deviations from the declaration, as a Markdown page."""
+def notes_page(group: Group, more: Sequence[str] = ()) -> str:
+    """Return `more` and all notes in full, as a Markdown page."""
     title = f"# Remarks (scale {group.scale}, data {escape_markdown(group.data)})"
-    lines = [*(f"Deviation from the declaration, {each}" for each in deviations), *notes(group, short=False)]
-    return "\n".join([title, "", *(f"- {escape_markdown(line)}" for line in lines)]) + "\n"
+    return (
+        "\n".join([title, "", *(f"- {escape_markdown(line)}" for line in (*more, *notes(group, short=False)))]) + "\n"
+    )
 
 
 def _spread(group: Group) -> list[str]:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ablations.ladders import current
 from reports.analysis.effects import Factorial
-from reports.analysis.inference import Comparison, Interval
+from reports.analysis.inference import Comparison, Interval, compare
 from reports.analysis.pairing import Delta
 from reports.analysis.quantities import QUANTITIES
 from reports.analysis.readouts import SignalToNoise
+from reports.analysis.transitions import Regime, Wait
 from reports.figures.drawing import INK, KEPT, describe_data, rendered
 from reports.notes import describe_change
 from reports.scores import Group
@@ -268,6 +269,31 @@ def forest_of_effects(factorials: Sequence[Factorial], group: Group) -> Forest:
     columns = [(title, _unit(each.quantity)) for title, each in zip(titles, told, strict=True)]
     foot = f"Diamond: mean, grey of interactions; {SEEDS}. {CUT}"
     return Forest(tuple((line, "") for line in lines), tuple(columns), cells, f"Effects — {describe_data(group)}", foot)
+
+
+def forest_of_waits(waits: Sequence[Wait], regime: Regime, group: Group) -> Forest:
+    """Return a forest with a line for every ladder step whose times are compared: its difference in loss at the end and
+    at equal time since the transition, and its waiting. Steps without a verdict are grey."""
+    told = [wait for wait in waits if wait.waiting]
+    loss = QUANTITIES["loss"]
+    columns = (
+        ("loss at the end", _unit("loss")),
+        ("at equal time since the transition", _unit("loss")),
+        ("waiting", "steps, positive is later"),
+    )
+    cells: dict[tuple[int, int], Strip | str] = {}
+    for line, wait in enumerate(told):
+        is_quiet = (wait.variant, wait.base) in regime.no_verdicts
+        for place, (values, digits) in enumerate(
+            ((wait.at_end, loss.digits), (wait.since, loss.digits), (wait.waiting, 1))
+        ):
+            found = Strip(compare(values.values(), loss.margin), digits, quiet=is_quiet) if values else wait.no_losses
+            cells[line, place] = found
+    lines = tuple((f"{wait.variant} − {wait.base}", "") for wait in told)
+    left_out = [f"{wait.variant} − {wait.base}" for wait in waits if not wait.waiting]
+    of_left_out = f" Not compared: {', '.join(left_out)}." if left_out else ""
+    foot = f"Diamond: mean, grey of steps that get no verdict; {SEEDS}. {CUT}{of_left_out}"
+    return Forest(lines, columns if told else (), cells, f"Waiting and level — {describe_data(group)}", foot)
 
 
 def _unit(quantity: str) -> str:
