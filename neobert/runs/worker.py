@@ -272,8 +272,8 @@ def _open_readable(layout: Layout, references: Sequence[str]) -> tuple[list[Part
             errors.append(error)
     if len(errors) == len(references):
         raise errors[0]
-    for error in errors:
-        print(f"{error}; the other work goes on", file=sys.stderr, flush=True)
+    for failure in errors:
+        print(f"{failure}; the other work goes on", file=sys.stderr, flush=True)
     return parts, exit_code(errors[0]) if errors else EXIT_DONE
 
 
