@@ -196,13 +196,17 @@ def _summary(row: VariantRow, checks: Sequence[Check]) -> dict[str, Any]:
         "flops": float(sum(map(stage_flops, row.stages))),
         "delta": {path: list(change) for path, change in row.delta.items()},
         "unrepresented": list(row.unrepresented),
-        "regime": [vars(check) for check in checks],
+        "regime": [_check_entry(check) for check in checks],
         "stages": [
             {"kind": each.run.title, "id": each.run.id, "state": each.state, "folder": str(each.folder)}
             for each in row.planned
         ],
         "skipped": row.skipped,
     }
+
+
+def _check_entry(check: Check) -> dict[str, Any]:
+    return {**vars(check), "number": None if check.number is None else float(f"{check.number:.4g}")}
 
 
 def _print_runs(row: VariantRow, shown: "_Costs", checks: Sequence[Check]) -> None:

@@ -210,7 +210,7 @@ def test_a_scale_that_would_turn_a_shape_around_refuses() -> None:
     wider = Modification("deeper, wider", source="here", model={"layers": 26, "width": 792, "feedforward_width": 3168})
     rules = replace(SMOKE, shapes={"trained": shapes, "published": shapes})
     with pytest.raises(
-        ValueError, match="turns a change around: pretraining.model.feedforward_width 3072 → 3168 becomes 512 → 495"
+        ValueError, match=r"turns a change around: pretraining\.model\.feedforward_width 3072 → 3168 becomes 512 → 495"
     ):
         at_rules(ladder.M0.derive("wider", wider), rules)
 
@@ -228,6 +228,11 @@ def test_an_added_stage_that_does_not_decay_has_no_plateau() -> None:
     constant = Modification("more", source="here", stages=({}, {"steps": 50_000, "warmup_steps": 0, "decay_steps": 0}))
     stages = ladder.M0.derive("two", plateau, constant).recipe.pretraining.stages
     assert [stage.stable_steps for stage in stages] == [500_000, 0]
+
+
+@pytest.mark.parametrize("scale", ["as-written", "paper"])
+def test_scales_without_rules_take_recipes_as_they_are(scale: Scale) -> None:
+    assert all(scaled(each.recipe, scale, "trained") is each.recipe for each in ladders.variants().values())
 
 
 # Time constants

@@ -89,7 +89,7 @@ def test_every_variant_keeps_its_names_at_every_scale_on_every_source(
     folder: Path, tmp_path: Path, golden: GoldenFiles
 ) -> None:
     made: dict[str, dict[str, Any]] = {name: {} for name in variants()}
-    for scale in SCALES:
+    for scale in (each for each in SCALES if each != "as-written"):  # whose recipes are the paper's
         for word in ("synthetic", "hub", str(folder)):
             source = open_source(word, synthetic_documents=synthetic_documents(scale))
             where = f"{scale}, {'a folder' if word == str(folder) else word}"
