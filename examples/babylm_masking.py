@@ -1,6 +1,6 @@
 """How much to mask with ten million words (BabyLM, strict-small): rates that stay, rise and fall.
 
-python ablations/run.py --ladder examples/babylm_masking.py --variant all --seed 0 1 2 3 4 5 --data DIR --scale as-written
+python ablations/run.py --ladder examples/babylm_masking.py --variant all --seed 0 1 2 3 4 --data DIR --scale as-written
 python ablations/run.py --ladder examples/babylm_masking.py --variant all --scale tiny --stages pretrain --cluster here
 
 DIR holds the text in corpora/wikibook/; the recipes are small, and as-written takes them as they are. Every
