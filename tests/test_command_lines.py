@@ -11,6 +11,7 @@ import pytest
 
 import neobert.export.__main__ as export
 from ablations import prefetch, real_text, run, status
+from ablations.ladders import ladder
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT_REQUEUE, EXIT_RUN_FAILED
 from neobert.evaluation import pseudo_perplexity
 from neobert.runs import worker
@@ -233,7 +234,7 @@ REFUSALS = (
     ),
     ("glue_grid.py", "--task cola --variant M55", 2, "did you mean 'M5'"),
     ("glue_grid.py", "--task cola --variant M0..M3", 2, "M0..M3 names 4 variants, and this is about one"),
-    ("glue_grid.py", "--task cola --variant all", 2, "all names 11 variants"),
+    ("glue_grid.py", "--task cola --variant all", 2, f"all names {len(ladder())} variants"),
     ("glue_grid.py", "--task cola --scale smoke", 2, "--scale goes with --variant or --model"),
     ("mteb_suite.py", "--data synthetic", 2, "--data goes with --variant or --model"),
     ("mteb_suite.py", "--pretraining-seed 3", 2, "--pretraining-seed goes with --variant"),
