@@ -15,10 +15,11 @@ from reports.analysis.compute_gain import ComputeGain, find_gains, gains_table
 from reports.analysis.deltas import deltas_table, find_deltas
 from reports.analysis.effects import Factorial, effects_table, find_factorials
 from reports.analysis.pairing import Delta
+from reports.analysis.plateau import Regime
 from reports.analysis.quantities import BITS, OF_READOUTS
 from reports.analysis.readouts import SignalToNoise, find_signals, signals_table
 from reports.analysis.resampling import StoredPredictions
-from reports.analysis.transitions import Regime, Wait, find_regime, find_waits, waits_table
+from reports.analysis.transitions import Wait, find_regime, find_waits, waits_table
 from reports.curves import Curves
 from reports.deviations import Deviation, deviations_table, find_deviations
 from reports.evidence import Evidence
@@ -77,7 +78,7 @@ class Findings:
 
     @cached_property
     def deltas(self) -> tuple[Delta, ...]:
-        return find_deltas(self.group, self.bars.tasks, self.stored, self.evidence, self.signals)
+        return find_deltas(self.group, self.bars.tasks, self.stored, self.evidence, self.signals, regime=self.regime)
 
     @cached_property
     def delta_table(self) -> Table:
@@ -105,7 +106,7 @@ class Findings:
 
     @cached_property
     def regime(self) -> Regime:
-        return find_regime(self.group, self.curves)
+        return find_regime(self.group, self.curves, self.waits)
 
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:

@@ -22,6 +22,7 @@ from reports.analysis.inference import (
 )
 from reports.analysis.pairing import LADDER, OWN_RATES, Delta, Noise, pair_all
 from reports.analysis.pilots import LEAST_PILOTS, scale_by_pilots
+from reports.analysis.plateau import UNKNOWN, Regime
 from reports.analysis.quantities import BITS, QUANTITIES
 from reports.analysis.readouts import LEAST_RATIO, SignalToNoise, paired_variance, tells_apart
 from reports.analysis.resampling import StoredPredictions, resampled_differences
@@ -57,15 +58,19 @@ def find_deltas(
     evidence: Evidence,
     signals: Sequence[SignalToNoise],
     protocol: Protocol = PROTOCOL,
+    regime: Regime = UNKNOWN,
 ) -> tuple[Delta, ...]:
     """Return all deltas in the order of the ladder: GLUE means over `tasks`, then held-out losses, then the designs.
-    `signals` tell which readouts can tell arms apart."""
+    `signals` tell which readouts can tell arms apart, and `regime` which arms get no verdict."""
     families: dict[tuple[str, str], list[Delta]] = defaultdict(list)
     rows: dict[str, Row] = {}
     for design, variant, base in _compared_pairs(group):
         rows |= {variant.name: variant, base.name: base}
         for delta in pair_all(variant, base, tasks, group):
-            compared = _compare(replace(delta, design=design), variant, base, tasks, stored, protocol)
+            no_verdict = delta.no_verdict or regime.why_no_verdict(variant.name, base.name)
+            timing = regime.words.get((variant.name, base.name), "") if delta.quantity in ("loss", BITS) else ""
+            own = replace(delta, design=design, timing=timing, no_verdict=no_verdict)
+            compared = _compare(own, variant, base, tasks, stored, protocol)
             families[compared.family].append(compared)
     deltas = [delta for family in families.values() for delta in _with_collapses(family)]
     return tuple(_judged(deltas, rows, evidence, signals, protocol))
@@ -314,6 +319,11 @@ def _notes(deltas: Sequence[Delta], quantity: str, protocol: Protocol) -> list[s
         *_pairing(compared),
         *_collapses(deltas),
     ]
+    if any(delta.timing for delta in deltas):
+        lines.append(
+            "Level, by waiting: the reading of a claimed difference in loss by when both arms leave the plateau of "
+            "token frequencies; the table of waiting has its numbers."
+        )
     if BITS in told:
         lines.append(
             "Bits per byte: held-out MLM loss on the same documents cut to a common context; the loss a token times "

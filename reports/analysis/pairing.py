@@ -52,6 +52,7 @@ class Delta:
 
     `judged` is the verdict; `scale` is the standard deviation known from pilot seeds, by which its test divides, and
     `pilots` are their numbers by arm. If `no_verdict` says why, the difference is shown, but belongs to no family.
+    `timing` is the reading of a loss, if one is known: whether its difference is one of level or of waiting.
     """
 
     variant: str
@@ -77,6 +78,7 @@ class Delta:
     scale: float | None = None
     pilots: Mapping[str, int] = field(default_factory=dict)
     no_verdict: str = ""
+    timing: str = ""
 
     @property
     def measured(self) -> str:
@@ -104,7 +106,8 @@ class Delta:
         if self.comparison is None or self.no_verdict:
             return self.no_verdict
         collapses = f"collapsed: {', '.join(self.collapses)}" if self.collapsed else ""
-        return "; ".join(filter(None, (self.judged.words, collapses)))
+        timing = self.timing if self.claimed[0] else ""
+        return "; ".join(filter(None, (self.judged.words, timing, collapses)))
 
     @property
     def claimed(self) -> tuple[str, bool]:

@@ -9,7 +9,7 @@ little.
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ablations.regime import Check
 from reports.analysis.inference import seed_interval
@@ -133,3 +133,31 @@ def check_spread(arm: ArmSeeds, parent: ArmSeeds) -> Check:
         f"(bound: ≤ {bound:g}, or F test p ≥ {SPREAD_LEVEL:g}; here p = {p:.2g})"
     )
     return Check(name, ratio, bound, ratio <= bound or p >= SPREAD_LEVEL, words)
+
+
+@dataclass(frozen=True)
+class Regime:
+    """What the runs of a group show of their regime.
+
+    `checks` are those of each arm, `reasons` why differences to an arm get no verdict, in words that begin with "no
+    verdict". `words` are the readings of steps, (variant, base), by `timing_word`.
+    """
+
+    checks: Mapping[str, tuple[Check, ...]] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    def why_no_verdict(self, variant: str, base: str) -> str:
+        """Return why the difference of two arms gets no verdict; empty if it may."""
+        return self.reasons.get(variant) or self.reasons.get(base, "")
+
+    @property
+    def remarks(self) -> list[str]:
+        """One sentence for each arm with all of its checks."""
+        return [
+            f"Regime of {name}: {'; '.join(('fails: ' if fails(check) else '') + check.words for check in own)}."
+            for name, own in self.checks.items()
+        ]
+
+
+UNKNOWN = Regime()

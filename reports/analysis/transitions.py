@@ -12,12 +12,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ablations.regime import Check
 from neobert.runs.records import Transition
 from neobert.training.transitions import MARGIN_NATS, crossing
 from reports.analysis.inference import Interval, seed_interval
 from reports.analysis.pairing import why_losses_differ
-from reports.analysis.plateau import ArmSeeds, check_spread, check_transition, diagnose, fails, timing_word
+from reports.analysis.plateau import ArmSeeds, Regime, check_spread, check_transition, diagnose, fails, timing_word
 from reports.analysis.quantities import QUANTITIES
 from reports.basis import why_not_paired
 from reports.curves import Curves, Points
@@ -230,51 +229,35 @@ def _differences(
     return dict(sorted(found.items()))
 
 
-@dataclass(frozen=True)
-class Regime:
-    """Measured checks of each arm, and the reason why a step, (variant, base), gets no verdict."""
-
-    checks: Mapping[str, tuple[Check, ...]]
-    no_verdicts: Mapping[tuple[str, str], str]
-
-    @property
-    def remarks(self) -> list[str]:
-        """One sentence for each arm with all of its checks."""
-        return [
-            f"Regime of {name}: {'; '.join(('fails: ' if fails(check) else '') + check.words for check in own)}."
-            for name, own in self.checks.items()
-        ]
-
-
-def find_regime(group: Group, curves: Curves) -> Regime:
-    """Return the checks of all arms with runs, and the steps that get no verdict because of them."""
+def find_regime(group: Group, curves: Curves, waits: Sequence[Wait]) -> Regime:
+    """Return the checks of all arms with runs; remarks are for those of the ladder and at own rates."""
     margin = QUANTITIES["loss"].margin
-    arms: dict[str, ArmSeeds] = {}
-    checks: dict[str, tuple[Check, ...]] = {}
     steps = list(steps_of(group))
-    for row in (*group.last_rows.values(), *(row for pair in steps for row in pair)):
-        if row.stage == 0 and len(row.runs) and row.own_loss is not None and row.name not in arms:
-            arms[row.name] = _seeds_of(row, curves)
-            checks[row.name] = (check_transition(arms[row.name]),)
-    parents = {variant.name: base.name for variant, base in steps if variant.name in arms and base.name in arms}
-    for name, parent in parents.items():
-        checks[name] += (check_spread(arms[name], arms[parent]),)
-    reasons = {
-        name: _why_no_verdict(arms[name], arms.get(parents.get(name, "")), checks[name], margin) for name in arms
+    rows = {**group.compared_rows, **{row.name: row for pair in steps for row in pair}}
+    parents = {name: row.parent for name, row in rows.items()} | {variant.name: base.name for variant, base in steps}
+    arms = {
+        name: _seeds_of(row, curves)
+        for name, row in rows.items()
+        if row.stage == 0 and len(row.runs) and row.own_loss is not None
     }
-    no_verdicts = {(name, parent): reasons[name] or reasons[parent] for name, parent in parents.items()}
-    return Regime(checks, {step: reason for step, reason in no_verdicts.items() if reason})
+    checks, reasons = {}, {}
+    for name, arm in arms.items():
+        parent = arms.get(parents[name])
+        checks[name] = (check_transition(arm), *(() if parent is None else (check_spread(arm, parent),)))
+        failed = [f"no verdict: {check.words}" for check in checks[name] if fails(check)]
+        reasons[name] = diagnose(arm, parent, margin) or next(iter(failed), "")
+    told = {row.name for row in (*group.last_rows.values(), *(row for pair in steps for row in pair))}
+    return Regime(
+        checks={name: own for name, own in checks.items() if name in told},
+        reasons={name: reason for name, reason in reasons.items() if reason},
+        words={(wait.variant, wait.base): wait.word for wait in waits if wait.word},
+    )
 
 
 def _seeds_of(row: Row, curves: Curves) -> ArmSeeds:
     arm = arm_of(row, curves, "held-out") or arm_of(row, curves, "training")
     assert row.own_loss is not None
     return ArmSeeds(row.name, row.own_loss[1].by_pretraining, {}) if arm is None else arm.seeds
-
-
-def _why_no_verdict(arm: ArmSeeds, parent: ArmSeeds | None, checks: Sequence[Check], margin: float) -> str:
-    failed = [f"no verdict: {check.words}" for check in checks if fails(check)]
-    return diagnose(arm, parent, margin) or next(iter(failed), "")
 
 
 HEADER = (
@@ -311,7 +294,7 @@ def _mean(values: Mapping[int, float]) -> tuple[float | None, Interval | None]:
 
 def _shown(wait: Wait, regime: Regime) -> tuple[str, ...]:
     names, without = (wait.variant, wait.base), wait.reason or wait.no_losses
-    no_verdict = regime.no_verdicts.get((wait.variant, wait.base), "")
+    no_verdict = regime.why_no_verdict(wait.variant, wait.base)
     remark = "; ".join(filter(None, (wait.word, no_verdict, without))) or DASH
     if not wait.arms:
         return (*names, *[DASH] * (len(HEADER) - 3), remark)
@@ -336,7 +319,7 @@ def _leaves(arm: Arm) -> str:
 
 
 def _facts(wait: Wait, regime: Regime) -> tuple[Any, ...]:
-    no_verdict = regime.no_verdicts.get((wait.variant, wait.base), "")
+    no_verdict = regime.why_no_verdict(wait.variant, wait.base)
     left_out = wait.reason or wait.no_losses
     ids = " ".join(wait.ids)
     if not wait.arms:

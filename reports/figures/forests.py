@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from ablations.ladders import current
 from reports.analysis.effects import Factorial
 from reports.analysis.inference import Comparison, Interval, compare
 from reports.analysis.pairing import Delta
+from reports.analysis.plateau import Regime
 from reports.analysis.quantities import QUANTITIES
 from reports.analysis.readouts import SignalToNoise
-from reports.analysis.transitions import Regime, Wait
+from reports.analysis.transitions import Wait
 from reports.figures.drawing import INK, KEPT, describe_data, rendered
 from reports.notes import describe_change
 from reports.scores import Group
@@ -216,7 +216,7 @@ def forest_of_deltas(
             continue
         for place, other in enumerate(told.values()):
             if delta.measured == other.measured or (delta.comparison is None and delta.quantity == other.quantity):
-                cells[pairs.index((delta.variant, delta.base)), place] = _strip(delta, group)
+                cells[pairs.index((delta.variant, delta.base)), place] = _strip(delta)
     lines = [
         (f"{variant} − {base}", describe_change(rows[variant], group) if {variant, base} <= set(rows) else "")
         for variant, base in pairs
@@ -229,8 +229,8 @@ def forest_of_deltas(
     )
     of_left_out = f" Not compared in any of these: {', '.join(left_out)}." if left_out else ""
     foot = (
-        f"{of_glue}Diamond: mean, filled where a difference is claimed, grey of {current().not_kept.replace(' ', '-')} "
-        f"variants; {SEEDS}; "
+        f"{of_glue}Diamond: mean, filled where a difference is claimed, grey where a step gets no verdict, for the "
+        f"reason in the table; {SEEDS}; "
         f"thin line: 95 % over development examples, texts or items{of_ratio}. {CUT}{of_left_out}"
     )
     return Forest(tuple(lines), tuple(columns), cells, f"Differences — {describe_data(group)}", foot)
@@ -283,7 +283,7 @@ def forest_of_waits(waits: Sequence[Wait], regime: Regime, group: Group) -> Fore
     )
     cells: dict[tuple[int, int], Strip | str] = {}
     for line, wait in enumerate(told):
-        is_quiet = (wait.variant, wait.base) in regime.no_verdicts
+        is_quiet = bool(regime.why_no_verdict(wait.variant, wait.base))
         for place, (values, digits) in enumerate(
             ((wait.at_end, loss.digits), (wait.since, loss.digits), (wait.waiting, 1))
         ):
@@ -300,10 +300,8 @@ def _unit(quantity: str) -> str:
     return f"{QUANTITIES[quantity].unit}, {QUANTITIES[quantity].better} is better"
 
 
-def _strip(delta: Delta, group: Group) -> Strip | str:
+def _strip(delta: Delta) -> Strip | str:
     if delta.comparison is None:
         return delta.reason
-    row = group.last_rows.get(delta.variant)
-    is_discarded = row is not None and not row.kept
     digits, is_hollow = QUANTITIES[delta.quantity].digits, not delta.claimed[0]
-    return Strip(delta.comparison, digits, delta.examples, is_discarded, is_hollow)
+    return Strip(delta.comparison, digits, delta.examples, quiet=bool(delta.no_verdict), hollow=is_hollow)

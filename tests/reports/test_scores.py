@@ -310,6 +310,17 @@ def test_records_of_several_commits_or_versions_of_torch_say_so(study: Study) ->
     assert "Records are of several versions of torch: 2.12.0: M0, M1; 2.13.0: M4." in said
 
 
+def test_records_of_several_processors_say_so(study: Study) -> None:
+    """The same processor with another instruction set counts as another one; older records name none."""
+    study.pretrain("M0", machine={"processor": "x86_64"})
+    study.pretrain("M1", machine={"processor": "x86_64", "cpu": "Some CPU", "cpu_capability": "AVX512"})
+    study.pretrain("M2", machine={"processor": "x86_64", "cpu": "Some CPU", "cpu_capability": "AVX512"})
+    assert not [line for line in warnings(study.group()) if "processor" in line]
+    study.pretrain("M4", machine={"processor": "x86_64", "cpu": "Some CPU", "cpu_capability": "AVX2"})
+    said = warnings(study.group())
+    assert "Records are of several processors: Some CPU with AVX2: M4; Some CPU with AVX512: M1, M2." in said
+
+
 def test_torn_foreign_and_malformed_files_are_named_and_not_counted(study: Study) -> None:
     plant(study, "M2", {0: [0.5, 0.9]})
     of_task = study.study("M2", "cola")

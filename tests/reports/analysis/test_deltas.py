@@ -17,6 +17,7 @@ from neobert.runs.layout import Layout
 from reports.analysis.deltas import find_deltas
 from reports.analysis.inference import compare, joint_sign_flips
 from reports.analysis.pairing import Delta
+from reports.analysis.plateau import Regime
 from reports.figures.figure1 import find_bars
 from reports.figures.forests import (
     COLUMN_INCHES,
@@ -25,6 +26,7 @@ from reports.figures.forests import (
     Forest,
     Strip,
     draw_forest,
+    forest_of_deltas,
     forest_of_effects,
     limits,
     near_strips,
@@ -266,6 +268,22 @@ def test_a_protocol_says_what_is_primary_and_what_its_margins_are(study: Study) 
     assert told["loss on wikibook"].verdict.endswith("equivalent within 9 (claimed at 6 seeds)")
 
 
+def test_a_regime_that_fails_takes_the_verdict_and_a_reading_of_losses_follows_a_claim(study: Study) -> None:
+    learn(study, {"M0": 52.0, "M1": 57.0, "M2": 52.0, "M4": 57.0}, seeds=6)
+    findings = study.findings()
+    regime = Regime(
+        reasons={"M4": "no verdict: M4 leaves the plateau after 90% of the run"},
+        words={("M1", "M0"): "by waiting", ("M2", "M1"): "level", ("M4", "M2"): "level"},
+    )
+    found = find_deltas(study.group(), (), findings.stored, findings.evidence, findings.signals, PROTOCOL, regime)
+    told = {(delta.variant, delta.measured): delta for delta in found}
+    assert told["M1", PRIMARY].verdict == "lower (claimed at 6 seeds); by waiting"
+    assert told["M1", "loss on wikibook"].verdict == "", "nothing is claimed"
+    bits = told["M4", "bits per byte on web, 64 tokens"]
+    assert bits.verdict == "no verdict: M4 leaves the plateau after 90% of the run"
+    assert bits.claimed == ("", False) and not bits.judged.is_tested and bits.comparison is not None
+
+
 def test_steps_without_a_primary_measure_are_in_no_family(study: Study) -> None:
     study.write(["M0", "M1"], seeds=range(6))
     deltas, _ = reported(study)
@@ -297,7 +315,11 @@ def test_deviations_of_pilot_seeds_divide_the_differences(study: Study) -> None:
     assert enough.comparison is not None and few.comparison is not None
     assert enough.scale is not None and enough.comparison.differences == few.comparison.differences
     assert enough.verdict == "lower (claimed at 6 seeds)"
-    noisy = deltas["M5", "M4", "bits per byte on web, 64 tokens"]
+    place = "M5", "M4", "bits per byte on web, 64 tokens"
+    assert deltas[place].verdict.startswith("no verdict: the seeds of M4 spread much more"), "but for its regime"
+    findings = study.findings()
+    unchecked = find_deltas(study.group(), (), findings.stored, findings.evidence, findings.signals)
+    (noisy,) = [delta for delta in unchecked if (delta.variant, delta.base, delta.measured) == place]
     assert noisy.scale is not None and noisy.scale > 10 * enough.scale and noisy.verdict == "within noise"
     assert enough.judged.detectable is not None and few.judged.detectable is not None
     assert enough.judged.detectable < few.judged.detectable / 3
@@ -475,7 +497,7 @@ def test_every_delta_that_is_measured_has_a_line_and_every_quantity_a_column(com
     assert "not evidence" in forest.title
 
 
-def test_discarded_variants_and_interactions_are_grey(study: Study) -> None:
+def test_steps_without_a_verdict_and_interactions_are_grey(study: Study) -> None:
     study.measured = ("web", "wikibook")
     study.write(["M0", "M1", "M2", "M3"], seeds=(0, 1))
     for on in cells(("positions", "norm")):
@@ -483,7 +505,8 @@ def test_discarded_variants_and_interactions_are_grey(study: Study) -> None:
         study.pretrain(cell(on).name)
         study.pretrain(cell(on).name, seed=1)
     findings = study.findings()
-    forest = make_forest(findings, are_readouts=False)
+    told = [replace(each, no_verdict="no verdict: …" if each.variant == "M3" else "") for each in findings.deltas]
+    forest = forest_of_deltas(told, findings.group, findings.bars.quantity)
     of_ladder = {line: at(forest, line, "GLUE") for line in ("M2 − M1", "M3 − M2")}
     assert {line: strip.quiet for line, strip in of_ladder.items() if isinstance(strip, Strip)} == {
         "M2 − M1": False,
