@@ -18,8 +18,9 @@ from reports.analysis.pairing import Delta
 from reports.analysis.plateau import Regime
 from reports.analysis.quantities import BITS, OF_READOUTS
 from reports.analysis.readouts import SignalToNoise, find_signals, signals_table
+from reports.analysis.regime import find_regime
 from reports.analysis.resampling import StoredPredictions
-from reports.analysis.transitions import Wait, find_regime, find_waits, waits_table
+from reports.analysis.transitions import Wait, find_waits, waits_table
 from reports.curves import Curves
 from reports.deviations import Deviation, deviations_table, find_deviations
 from reports.evidence import Evidence

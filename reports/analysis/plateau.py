@@ -68,7 +68,7 @@ def diagnose(arm: ArmSeeds, parent: ArmSeeds | None, margin: float) -> str:
 
     `margin` is the margin of equivalence of the loss in nats. `parent` is None for the root.
     """
-    is_wider = parent is not None and fails(check_spread(arm, parent))
+    is_wider = parent is not None and check_spread(arm, parent).fails
     is_of_two_kinds = arm.is_of_two_kinds(margin)
     if not (is_wider or is_of_two_kinds):
         return ""
@@ -97,22 +97,15 @@ def timing_word(at_end: Sequence[float], since: Sequence[float], waiting: Sequen
     return WAITING if of_waiting else ""
 
 
-def fails(check: Check) -> bool:
-    """Whether the number of a check is known, and beyond its bound."""
-    return check.number is not None and not check.holds
-
-
 def check_transition(arm: ArmSeeds) -> Check:
     """Check that an arm leaves the plateau early in its run: share of the run at the 95th percentile of its seeds."""
     name, bound = "transition time as a share of the run", LATEST_SHARE
     if not arm.shares:
-        return Check(name, None, bound, holds=False, words=f"the transition of {arm.name} is not known")
+        return Check(name, None, bound, holds=False, words="the time of its transition is not known")
     import numpy as np
 
     share = float(np.percentile(list(arm.shares.values()), 95))
-    words = (
-        f"{arm.name} leaves the plateau after {share:.0%} of the run (95th percentile of seeds; bound: ≤ {bound:.0%})"
-    )
+    words = f"it leaves the plateau after {share:.0%} of the run (95th percentile of seeds; bound: ≤ {bound:.0%})"
     return Check(name, share, bound, share <= bound, words)
 
 
@@ -122,14 +115,14 @@ def check_spread(arm: ArmSeeds, parent: ArmSeeds) -> Check:
     name, bound = "sd of child over parent", MOST_DEVIATIONS
     ours, theirs = arm.deviation, parent.deviation
     if ours is None or not theirs:
-        words = f"the spread of {arm.name} over {parent.name} is not known"
+        words = f"the spread of its seeds over that of {parent.name} is not known"
         return Check(name, None, bound, holds=False, words=words)
     from scipy.special import fdtrc
 
     ratio = ours / theirs
     p = float(fdtrc(len(arm.losses) - 1, len(parent.losses) - 1, ratio**2))
     words = (
-        f"the seeds of {arm.name} have {ratio:.1f} times the sd of those of {parent.name} "
+        f"its seeds have {ratio:.1f} times the sd of those of {parent.name} "
         f"(bound: ≤ {bound:g}, or F test p ≥ {SPREAD_LEVEL:g}; here p = {p:.2g})"
     )
     return Check(name, ratio, bound, ratio <= bound or p >= SPREAD_LEVEL, words)
@@ -139,23 +132,26 @@ def check_spread(arm: ArmSeeds, parent: ArmSeeds) -> Check:
 class Regime:
     """What the runs of a group show of their regime.
 
-    `checks` are those of each arm, `reasons` why differences to an arm get no verdict, in words that begin with "no
-    verdict". `words` are the readings of steps, (variant, base), by `timing_word`.
+    `checks` are those of each arm. `diagnoses` and `failures` say why differences to an arm get no verdict, in words
+    that begin with "no verdict": what its seeds show, and the first check that fails. `words` are the readings of
+    steps, (variant, base), by `timing_word`.
     """
 
     checks: Mapping[str, tuple[Check, ...]] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    diagnoses: Mapping[str, str] = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def why_no_verdict(self, variant: str, base: str) -> str:
         """Return why the difference of two arms gets no verdict; empty if it may."""
-        return self.reasons.get(variant) or self.reasons.get(base, "")
+        told = [reasons.get(name, "") for reasons in (self.diagnoses, self.failures) for name in (variant, base)]
+        return next(filter(None, told), "")
 
     @property
     def remarks(self) -> list[str]:
         """One sentence for each arm with all of its checks."""
         return [
-            f"Regime of {name}: {'; '.join(('fails: ' if fails(check) else '') + check.words for check in own)}."
+            f"Regime of {name}: {'; '.join(('fails: ' if check.fails else '') + check.words for check in own)}."
             for name, own in self.checks.items()
         ]
 

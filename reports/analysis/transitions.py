@@ -16,8 +16,7 @@ from neobert.runs.records import Transition
 from neobert.training.transitions import MARGIN_NATS, crossing
 from reports.analysis.inference import Interval, seed_interval
 from reports.analysis.pairing import why_losses_differ
-from reports.analysis.plateau import ArmSeeds, Regime, check_spread, check_transition, diagnose, fails, timing_word
-from reports.analysis.quantities import QUANTITIES
+from reports.analysis.plateau import ArmSeeds, Regime, timing_word
 from reports.basis import why_not_paired
 from reports.curves import Curves, Points
 from reports.notes import warnings
@@ -227,37 +226,6 @@ def _differences(
         if ours is not None and theirs is not None:
             found[seed] = ours - theirs
     return dict(sorted(found.items()))
-
-
-def find_regime(group: Group, curves: Curves, waits: Sequence[Wait]) -> Regime:
-    """Return the checks of all arms with runs; remarks are for those of the ladder and at own rates."""
-    margin = QUANTITIES["loss"].margin
-    steps = list(steps_of(group))
-    rows = {**group.compared_rows, **{row.name: row for pair in steps for row in pair}}
-    parents = {name: row.parent for name, row in rows.items()} | {variant.name: base.name for variant, base in steps}
-    arms = {
-        name: _seeds_of(row, curves)
-        for name, row in rows.items()
-        if row.stage == 0 and len(row.runs) and row.own_loss is not None
-    }
-    checks, reasons = {}, {}
-    for name, arm in arms.items():
-        parent = arms.get(parents[name])
-        checks[name] = (check_transition(arm), *(() if parent is None else (check_spread(arm, parent),)))
-        failed = [f"no verdict: {check.words}" for check in checks[name] if fails(check)]
-        reasons[name] = diagnose(arm, parent, margin) or next(iter(failed), "")
-    told = {row.name for row in (*group.last_rows.values(), *(row for pair in steps for row in pair))}
-    return Regime(
-        checks={name: own for name, own in checks.items() if name in told},
-        reasons={name: reason for name, reason in reasons.items() if reason},
-        words={(wait.variant, wait.base): wait.word for wait in waits if wait.word},
-    )
-
-
-def _seeds_of(row: Row, curves: Curves) -> ArmSeeds:
-    arm = arm_of(row, curves, "held-out") or arm_of(row, curves, "training")
-    assert row.own_loss is not None
-    return ArmSeeds(row.name, row.own_loss[1].by_pretraining, {}) if arm is None else arm.seeds
 
 
 HEADER = (

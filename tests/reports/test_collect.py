@@ -13,7 +13,7 @@ from neobert.runs.run_file import SourceSpecification, write_run_file
 from neobert.runs.specifications import GlueStudy
 from neobert.training.transitions import SMALL_TEXT_LOSS
 from reports import collect, make_figures
-from reports.collect import thin
+from reports.collection import thin
 from reports.curves import PIECES
 from tests.reports.made_up_study import EXECUTION, Study
 from tests.reports.predictions import with_predictions

@@ -272,7 +272,7 @@ def test_a_regime_that_fails_takes_the_verdict_and_a_reading_of_losses_follows_a
     learn(study, {"M0": 52.0, "M1": 57.0, "M2": 52.0, "M4": 57.0}, seeds=6)
     findings = study.findings()
     regime = Regime(
-        reasons={"M4": "no verdict: M4 leaves the plateau after 90% of the run"},
+        failures={"M4": "no verdict: M4 leaves the plateau after 90% of the run"},
         words={("M1", "M0"): "by waiting", ("M2", "M1"): "level", ("M4", "M2"): "level"},
     )
     found = find_deltas(study.group(), (), findings.stored, findings.evidence, findings.signals, PROTOCOL, regime)

@@ -16,7 +16,6 @@ from reports.analysis.plateau import (
     check_spread,
     check_transition,
     diagnose,
-    fails,
     timing_word,
 )
 
@@ -78,7 +77,7 @@ def test_a_transition_that_decides_less_than_the_margin_is_no_reason() -> None:
 def test_a_few_seeds_may_spread_by_chance() -> None:
     ours, theirs = arm("M1", (5.0, 5.1, 5.2)), arm("M0", (5.0, 5.02, 5.04))
     check = check_spread(ours, theirs)
-    assert check.number == pytest.approx(5) and check.holds and not fails(check)
+    assert check.number == pytest.approx(5) and check.holds and not check.fails
     assert stats.f.sf(25, 2, 2) > SPREAD_LEVEL and f"p = {stats.f.sf(25, 2, 2):.2g}" in check.words
 
 
@@ -88,12 +87,12 @@ def test_the_spread_fails_exactly_beyond_both_bounds(ratio: float, seeds: int) -
     ours, theirs = (arm("M1", tuple(5 + factor * noise)) for factor in (0.01 * ratio, 0.01))
     check = check_spread(ours, theirs)
     assert check.number == pytest.approx(ratio)
-    assert fails(check) == (ratio > 3 and stats.f.sf(ratio**2, seeds - 1, seeds - 1) < SPREAD_LEVEL)
+    assert check.fails == (ratio > 3 and stats.f.sf(ratio**2, seeds - 1, seeds - 1) < SPREAD_LEVEL)
 
 
 def test_what_is_not_known_does_not_fail() -> None:
     for check in (check_spread(arm("M1", (5.0, 5.1)), CALM), check_transition(ArmSeeds("M1", {}, {}))):
-        assert check.number is None and not fails(check) and "not known" in check.words
+        assert check.number is None and not check.fails and "not known" in check.words
     assert arm("M1", NOISE[: LEAST_SEEDS - 1]).shared_variance is None
 
 
@@ -102,5 +101,5 @@ def test_a_late_transition_fails_with_number_and_bound() -> None:
         check_transition(arm("M0", NOISE, shares)) for shares in (EARLY, (0.15, 0.16, 0.14, 0.15, 0.17, 1.0))
     )
     assert early.holds and early.number is not None and early.number < LATEST_SHARE
-    assert fails(late) and late.number == pytest.approx(np.percentile((0.15, 0.16, 0.14, 0.15, 0.17, 1.0), 95))
-    assert late.words == "M0 leaves the plateau after 79% of the run (95th percentile of seeds; bound: ≤ 20%)"
+    assert late.fails and late.number == pytest.approx(np.percentile((0.15, 0.16, 0.14, 0.15, 0.17, 1.0), 95))
+    assert late.words == "it leaves the plateau after 79% of the run (95th percentile of seeds; bound: ≤ 20%)"

@@ -1,6 +1,7 @@
 """Waiting and level on curves whose truth is known, and on the committed study."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,12 @@ from neobert.runs.records import CurvePoint, publish_record, read_record
 from neobert.training.transitions import curve_steps, find_transition
 from reports.analysis.inference import seed_interval
 from reports.analysis.plateau import LEVEL, WAITING
+from reports.analysis.regime import find_regime
 from reports.analysis.transitions import (
     Arm,
     RunCurve,
     Source,
     Wait,
-    find_regime,
     find_waits,
     level_of,
     moving_mean,
@@ -178,26 +179,31 @@ def test_m4_leaves_the_plateau_with_m2_and_is_worse_ever_after(papers_ladder: No
     assert wait.word == LEVEL
 
 
-def test_m5_gets_a_diagnosis_and_its_children_no_verdict(
+def test_m5_gets_a_diagnosis_and_remarks_have_every_check(
     papers_ladder: None, study: tuple[Group, Curves], waits: dict[str, Wait]
 ) -> None:
     regime = find_regime(*study, list(waits.values()))
     told = regime.why_no_verdict("M5", "M4")
     assert told == "no verdict: the seeds of M5 differ by when they leave the plateau (sd 0.100, parent 0.008)"
-    steps = [(wait.variant, wait.base) for wait in waits.values()]
-    without = [("M1", "M0"), ("M5", "M4"), ("M6", "M5"), ("M7", "M5")]
-    assert [step for step in steps if regime.why_no_verdict(*step)] == without
+    assert regime.why_no_verdict("M7", "M5") == told, "an arm tells of its children, too"
+    assert {name for name in regime.diagnoses if "@" not in name} == {"M0", "M5"}
+    late = {name for name, checks in regime.checks.items() if checks[0].fails}
+    assert late == {"M0", "M5", "M6", "M7"} and {checks[0].name for checks in regime.checks.values()} == {
+        "transition time as a share of the run"
+    }
     assert regime.words == {("M1", "M0"): WAITING, ("M4", "M2"): LEVEL, ("M4@rate1.3e-3", "M2@rate1.3e-3"): LEVEL}
     assert waits["M5 − M4"].reason == "training losses under other masks" and not waits["M5 − M4"].waiting
     assert waits["M7 − M5"].word == waits["M6 − M5"].word == ""
-    assert any(line.startswith("Regime of M0: fails: M0 leaves the plateau after 37%") for line in regime.remarks)
-    assert any(line.startswith("Regime of M4: M4 leaves") and "0.4 times" in line for line in regime.remarks)
+    assert any(line.startswith("Regime of M0: fails: it leaves the plateau after 37%") for line in regime.remarks)
+    (of_m4,) = [line for line in regime.remarks if line.startswith("Regime of M4: it leaves")]
+    assert "; its seeds have 0.4 times the sd of those of M2 (bound" in of_m4
+    assert "; fails: 0.375 gradients per vocabulary row in beta2's window of 20 steps (bound: ≥ 4);" in of_m4
 
 
 def test_the_table_has_every_step_and_the_figure_greys_those_without_a_verdict(
     papers_ladder: None, study: tuple[Group, Curves], waits: dict[str, Wait]
 ) -> None:
-    regime = find_regime(*study, list(waits.values()))
+    regime = replace(find_regime(*study, list(waits.values())), failures={})
     table = waits_table(list(waits.values()), regime, study[0])
     shown = pd.DataFrame(table.shown).set_index("Variant")
     assert list(shown.index) == ["M1", "M2", "M3", "M4", "M5", "M6", "M7", "M4@rate1.3e-3"]
