@@ -56,7 +56,8 @@ def with_results(page: str, studies: Sequence[Findings], recorded: Collection[st
 
 def describe(findings: Findings) -> str:
     """Describe answer, costs, differences, readouts by signal to noise, outcomes of forecasts, and deviations."""
-    return "\n\n".join([" ".join(answer(findings.deltas)), _describe_costs(findings), *_parts(findings)]) + "\n"
+    told = " ".join(filter(None, answer(findings.deltas)))
+    return "\n\n".join([told, _describe_costs(findings), *_parts(findings)]) + "\n"
 
 
 def _describe_costs(findings: Findings) -> str:

@@ -15,8 +15,12 @@ OWN, OTHER = "on the variant's training corpus", "on another corpus"
 
 def answer(deltas: Sequence[Delta]) -> tuple[str, str, str]:
     """Return three answers: the claims in the primary measure, the claims in the measures that are tested after it, and
-    the steps of which the primary measure claims nothing. Exploratory measures are in none of them."""
+    the steps of which the primary measure claims nothing. Exploratory measures are in none of them. If no step gets a
+    verdict, the first says so and the others are empty."""
     steps = [delta for delta in deltas if delta.design == LADDER]
+    compared = [delta for delta in steps if delta.comparison is not None]
+    if compared and all(delta.no_verdict for delta in compared):
+        return "No step of the ladder gets a verdict: the table of differences says why for each.", "", ""
     primary = [delta for delta in steps if delta.judged.place == 0]
     later: dict[str, list[Delta]] = defaultdict(list)
     for delta in steps:

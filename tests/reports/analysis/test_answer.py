@@ -85,3 +85,10 @@ def test_a_step_is_claimed_exactly_where_its_verdict_is(values: list[tuple[int, 
         name = f"{each.variant} against {each.base}"
         assert (name in better) == each.verdict.startswith("lower")
         assert (name in worse) == each.verdict.startswith("higher")
+
+
+def test_steps_without_verdicts_are_one_sentence() -> None:
+    barred = [replace(delta(*step, -1.0), no_verdict="no verdict: it leaves the plateau late") for step in STEPS]
+    said = "No step of the ladder gets a verdict: the table of differences says why for each."
+    assert answer(barred) == (said, "", "")
+    assert answer([*barred[:2], delta(*STEPS[2], -1.0, direction="lower")])[0] != said
