@@ -13,6 +13,7 @@ import pytest
 from ablations.ladders import ladder
 from reports.analysis import inference
 from reports.analysis.inference import LOOKS
+from reports.analysis.verdicts import Candidate, judge
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 
@@ -124,14 +125,15 @@ def collapsing(probability: float, key: int) -> tuple[Array, Array]:
 
 
 def claimed_of(study: Array, look: int) -> tuple[list[bool], dict[str, tuple[int, ...]]]:
-    """What is claimed of one study, as reports do it: (11, seeds)."""
+    """What is claimed of one study at a look, as reports do it: (11, seeds)."""
     named = {name: dict(enumerate(arm)) for name, arm in zip(ladder(), study[:, :look].tolist(), strict=True)}
     collapsed = inference.collapsed_seeds(named)
-    pairs = [(name, variant.parent.name) for name, variant in ladder().items() if variant.parent]
-    differences = [{seed: named[a][seed] - named[b][seed] for seed in named[a]} for a, b in pairs]
-    far = [{*collapsed.get(a, ()), *collapsed.get(b, ())} for a, b in pairs]
-    found = inference.family_p_values(differences, far)
-    return [p is not None and p <= LOOKS[look] for p in found], collapsed
+    steps = []
+    for name, parent in ((name, variant.parent.name) for name, variant in ladder().items() if variant.parent):
+        differences = {seed: named[name][seed] - named[parent][seed] for seed in named[name]}
+        far = {*collapsed.get(name, ()), *collapsed.get(parent, ())}
+        steps.append([Candidate(differences, margin=0.1, collapsed=far)])
+    return [bool(own.claimed[0]) for (own,) in judge(steps, {look: LOOKS[look]})], collapsed
 
 
 @pytest.mark.parametrize("look", LOOKS)

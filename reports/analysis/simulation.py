@@ -1,0 +1,305 @@
+"""Simulated studies of a known truth: how often each test claims what is untrue, and finds what is true.
+
+`python -m reports.analysis.simulation` prints the tables of docs/statistics.md; `--page docs/statistics.md` writes them
+there. Seven arms form six steps of a tree, with spreads like those that were recorded at laptop scale, in nats.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from neobert.errors import EXIT_DONE, EXIT_REFUSED
+from neobert.files import replace_file
+from reports.analysis.inference import (
+    EQUIVALENCE_LEVEL,
+    LOOKS,
+    Array,
+    equivalence_test,
+    flip_statistics,
+    holm,
+    joint_sign_flips,
+    shrink_variances,
+    stepwise_p_values,
+    t_test,
+)
+from reports.analysis.pilots import LEAST_PILOTS
+from reports.analysis.plateau import LEAST_SHARED_VARIANCE, MOST_DEVIATIONS, SPREAD_LEVEL
+
+ARMS = ("M0", "M1", "M2", "M4", "M5", "M6", "M7")
+PARENTS = (0, 1, 2, 3, 4, 4)  # places in ARMS of the parents of all arms but the first
+SPREADS = (0.045, 0.025, 0.02, 0.008, 0.10, 0.09, 0.06)
+EQUAL = 0.0155
+"""With it, differences spread as those of M4 − M2 above."""
+LATE_ARMS = slice(4, 7)  # M5 to M7
+WITHIN_MODE = 0.1  # of an arm's standard deviation: the noise around each of its two modes
+NO_EFFECTS = (0.0,) * 6
+EFFECTS = (-0.2, -0.9, 0.05, 0.0, 0.0, 0.0)
+SMALL = 2  # M4 − M2, whose effect of 0.05 is the margin of equivalence
+MARGIN = 0.05
+STUDIES, PARTS = 2000, 40
+OF_PILOTS = 2  # measures with pilot deviations
+PLACE = re.compile(r"(<!-- simulation -->\n).*?(<!-- end of simulation -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Noise of seeds: standard deviations of the arms, and the share of seeds of M5 to M7 that leave the plateau late
+    and have another mode; None if all noise is normal."""
+
+    title: str
+    spreads: Sequence[float]
+    late: float | None = None
+
+
+NOISES: Mapping[str, Noise] = {
+    "equal": Noise("normal, equal spreads", (EQUAL,) * 7),
+    "unequal": Noise("normal, unequal spreads", SPREADS),
+    **{
+        f"late{share:g}": Noise(f"M5 to M7: {share:.0%} of the seeds late", SPREADS, share)
+        for share in (0.5, 0.35, 0.2, 0.1)
+    },
+}
+
+
+@dataclass(frozen=True)
+class Studies:
+    """Simulated studies: values (studies, arms, 10 seeds), those of pilot seeds (studies, arms, 4), whether a seed is
+    late, and the true effects of the steps."""
+
+    values: Array
+    pilots: Array
+    is_late: Array
+    effects: Array
+
+    @property
+    def differences(self) -> Array:
+        """Variant minus parent, (studies, steps, seeds)."""
+        return subtract(self.values)
+
+
+def subtract(values: Array) -> Array:
+    """Return each arm but the first minus its parent, for arms on the second axis."""
+    return np.asarray(values[:, 1:] - values[:, list(PARENTS)])
+
+
+def levels_of(effects: Sequence[float]) -> Array:
+    """Return the true means of the arms, (arms,)."""
+    levels = np.zeros(len(ARMS))
+    for step, (parent, effect) in enumerate(zip(PARENTS, effects, strict=True), 1):
+        levels[step] = levels[parent] + effect
+    return levels
+
+
+def simulate(noise: Noise, effects: Sequence[float], studies: int, key: int) -> Studies:
+    """Simulate studies with true effects of the steps."""
+    random, levels = np.random.default_rng([key, *noise.title.encode()]), levels_of(effects)
+
+    def draw(seeds: int) -> tuple[Array, Array]:
+        unit = random.normal(size=(studies, len(ARMS), seeds))
+        is_late = np.zeros(unit.shape, dtype=bool)
+        if noise.late is not None:
+            is_late[:, LATE_ARMS] = random.random(unit[:, LATE_ARMS].shape) < noise.late
+            modes = (is_late - noise.late) / np.sqrt(noise.late * (1 - noise.late))
+            both = np.sqrt(1 - WITHIN_MODE**2) * modes + WITHIN_MODE * unit
+            unit[:, LATE_ARMS] = both[:, LATE_ARMS]
+        return unit * np.array(noise.spreads)[:, None] + levels[:, None], is_late
+
+    values, is_late = draw(max(LOOKS))
+    return Studies(values, draw(LEAST_PILOTS)[0], is_late, np.array(effects))
+
+
+def pilot_scales(pilots: Array) -> Array:
+    """Return the standard deviation of each difference known from pilot seeds, (studies, steps)."""
+    variances = shrink_variances(pilots.var(axis=-1, ddof=1), np.full(len(ARMS), LEAST_PILOTS - 1))
+    return np.asarray(np.sqrt(variances[:, 1:] + variances[:, list(PARENTS)]))
+
+
+# Tests: p-values at a look, (studies, steps)
+
+
+def _pooled(studies: Studies, seeds: int) -> Array:
+    return joint_sign_flips(studies.differences[..., :seeds])
+
+
+def _scaled(studies: Studies, seeds: int) -> Array:
+    return joint_sign_flips(studies.differences[..., :seeds] / pilot_scales(studies.pilots)[..., None])
+
+
+def _diagnosed(studies: Studies, seeds: int) -> Array:
+    return np.where(is_diagnosed(studies, seeds), 1.0, _scaled(studies, seeds))
+
+
+def _by_holm(studies: Studies, seeds: int) -> Array:
+    return holm(t_test(studies.differences[..., :seeds]))
+
+
+TESTS: Mapping[str, Callable[[Studies, int], Array]] = {
+    "variances pooled": _pooled,
+    "divided by pilots": _scaled,
+    "and diagnosed": _diagnosed,
+    "Holm's t": _by_holm,
+}
+
+
+def is_diagnosed(studies: Studies, seeds: int) -> Array:
+    """Whether a step has no verdict since the seeds of one of its arms spread more than its parent's, or differ by when
+    they leave the plateau (`reports.analysis.plateau.diagnose`), (studies, steps). Such steps stay in the family."""
+    from scipy.special import fdtrc
+
+    values, is_late = studies.values[..., :seeds], studies.is_late[..., :seeds].astype(float)
+    deviations = values.std(axis=-1, ddof=1)
+    ratios = deviations[:, 1:] / deviations[:, list(PARENTS)]
+    is_wide = (ratios > MOST_DEVIATIONS) & (fdtrc(seeds - 1, seeds - 1, ratios**2) < SPREAD_LEVEL)
+    late_spread, own = is_late.std(axis=-1), values - values.mean(axis=-1, keepdims=True)
+    covariance = (own * (is_late - is_late.mean(axis=-1, keepdims=True))).mean(axis=-1)
+    product = values.std(axis=-1) * late_spread
+    shared = np.divide(covariance, product, out=np.zeros_like(product), where=product > 0) ** 2
+    of_arm = (shared > LEAST_SHARED_VARIANCE) & (np.sqrt(shared) * deviations > MARGIN)
+    of_arm[:, 1:] |= is_wide
+    return np.asarray(of_arm[:, 1:] | of_arm[:, list(PARENTS)])
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Percent of studies: with an untrue claim at each look and at any, and that claim the small effect by each look."""
+
+    errors: tuple[float, ...]
+    powers: tuple[float, ...]
+
+
+def rates(studies: Studies, test: Callable[[Studies, int], Array]) -> Rates:
+    """Return the rates of a test. Claims stay: those of any look count."""
+    is_null = studies.effects == 0
+    claims = [test(studies, seeds) <= level for seeds, level in LOOKS.items()]
+    wrong = [claim[:, is_null].any(axis=1) for claim in claims]
+    found = np.logical_or.accumulate([claim[:, SMALL] for claim in claims])
+    everything = [*wrong, np.any(wrong, axis=0)]
+    return Rates(
+        tuple(100 * float(each.mean()) for each in everything), tuple(100 * float(each.mean()) for each in found)
+    )
+
+
+def find_rates(noise: str, effects: Sequence[float], studies: int) -> dict[str, Rates]:
+    """Return the rates of every test for one noise."""
+    simulated = simulate(NOISES[noise], effects, studies, key=int(any(effects)))
+    return {name: rates(simulated, test) for name, test in TESTS.items()}
+
+
+# Everything with a verdict: measures in sequence, equivalences
+
+CORRELATED = ((1.0, 0.95, 0.9, 0.5), (0.95, 1.0, 0.9, 0.5), (0.9, 0.9, 1.0, 0.5), (0.5, 0.5, 0.5, 1.0))
+"""Correlation within arms between four measures: both corpora, whole words, cloze."""
+NULLS = (NO_EFFECTS,) * 3
+TRUTHS: Mapping[str, tuple[str, tuple[Sequence[float], ...], Array]] = {
+    "null": ("nothing differs in any measure", (NO_EFFECTS, *NULLS), np.array(CORRELATED)),
+    "large": ("three steps differ clearly, in the primary measure alone", (EFFECTS, *NULLS), np.eye(4)),
+    "small": (
+        "three steps differ by 0.05, in the primary measure alone",
+        ((0.05,) * 3 + (0.0,) * 3, *NULLS),
+        np.eye(4),
+    ),
+    "margin": (
+        "three steps differ by the margin in all measures, three do not differ",
+        ((0.05,) * 3 + (0.0,) * 3,) * 4,
+        np.array(CORRELATED),
+    ),
+}
+
+
+def find_false_words(truth: str, studies: int) -> tuple[float, float, float]:
+    """Return the percent of studies with a false difference, a false equivalence, and either, over all measures and
+    looks. Spreads are unequal; differences are divided by pilot deviations in the first two measures, as held-out
+    losses are."""
+    _, effects, correlation = TRUTHS[truth]
+    random, mixing = np.random.default_rng(list(truth.encode())), np.linalg.cholesky(correlation)
+    levels = np.array([levels_of(own) for own in effects])
+    is_null, is_far = np.array(effects).T == 0, np.abs(np.array(effects).T) >= MARGIN
+    wrong = []
+    for part in np.array_split(np.arange(studies), PARTS):
+        noise = random.normal(size=(len(part), len(ARMS), max(LOOKS) + LEAST_PILOTS, len(effects))) @ mixing.T
+        values = np.moveaxis(noise, -1, 1) * np.array(SPREADS)[:, None] + levels[:, :, None]
+        scales = [pilot_scales(values[:, measure, :, max(LOOKS) :]) for measure in range(OF_PILOTS)]
+        scales += [np.ones_like(scales[0])] * (len(effects) - OF_PILOTS)
+        own = np.zeros((2, len(part)), dtype=bool)
+        for seeds, level in LOOKS.items():
+            looked = [subtract(values[:, measure, :, :seeds]) for measure in range(len(effects))]
+            flips = [flip_statistics(each / scale[..., None]) for each, scale in zip(looked, scales, strict=True)]
+            is_different = stepwise_p_values(np.stack(flips, axis=2)) <= level
+            tost = equivalence_test(np.stack(looked, axis=2), MARGIN)
+            is_equivalent = holm(tost.reshape(len(part), -1)).reshape(tost.shape) <= EQUIVALENCE_LEVEL
+            own |= [(is_different & is_null).any(axis=(1, 2)), (is_equivalent & is_far).any(axis=(1, 2))]
+        wrong.append(own)
+    difference, equivalence = np.concatenate(wrong, axis=1)
+    return tuple(100 * float(each.mean()) for each in (difference, equivalence, difference | equivalence))
+
+
+# Tables
+
+
+def tables(studies: int = STUDIES) -> Iterator[str]:
+    """Yield the lines of the tables."""
+    yield f"Percent of {studies:,} studies with an untrue claim at 6 / 8 / 10 seeds / any of the three. Nothing differs:"
+    yield from ("", f"| noise | {' | '.join(TESTS)} |", f"|---|{'---:|' * len(TESTS)}")
+    for name, noise in NOISES.items():
+        yield _line(noise.title, [found.errors for found in find_rates(name, NO_EFFECTS, studies).values()])
+    both = [f"{name}: {what}" for name in TESTS for what in ("error", "power")]
+    yield from (
+        "",
+        "M1, M2 and M4 differ. Percent of studies with an untrue claim at any look, and that claim M4 − M2 by",
+    )
+    yield from ("6 / 8 / 10 seeds (0.05, 2.3 standard deviations of the difference):", "")
+    yield from (f"| noise | {' | '.join(both)} |", f"|---|{'---:|' * len(both)}")
+    for name, noise in NOISES.items():
+        found = find_rates(name, EFFECTS, studies).values()
+        yield _line(noise.title, [part for each in found for part in (each.errors[-1:], each.powers)])
+    yield from (
+        "",
+        "Four measures in sequence, with equivalences. Percent of studies with a false word at any look:",
+        "",
+    )
+    yield from ("| truth | a false difference | a false equivalence | any |", "|---|---:|---:|---:|")
+    for name, (title, *_) in TRUTHS.items():
+        yield _line(title, [(each,) for each in find_false_words(name, studies)])
+
+
+def _line(title: str, cells: Sequence[Sequence[float]]) -> str:
+    return f"| {title} | {' | '.join(' / '.join(f'{each:.1f}' for each in cell) for cell in cells)} |"
+
+
+def with_tables(page: str, lines: Sequence[str]) -> str:
+    """Return a page with the tables between its markers.
+
+    Raises:
+        ValueError: it has no markers.
+    """
+    if not PLACE.search(page):
+        raise ValueError("the page has no lines <!-- simulation --> and <!-- end of simulation -->")
+    return PLACE.sub(lambda found: f"{found[1]}{chr(10).join(lines)}\n{found[2]}", page)
+
+
+def main(given: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m reports.analysis.simulation", description=__doc__)
+    parser.add_argument("--studies", type=int, default=STUDIES, help="studies per line (default: %(default)s)")
+    parser.add_argument("--page", type=Path, help="page whose tables are written; default: print them")
+    arguments = parser.parse_args(given)
+    lines = list(tables(arguments.studies))
+    if arguments.page is None:
+        print("\n".join(lines))
+        return EXIT_DONE
+    try:
+        page = with_tables(arguments.page.read_text(encoding="utf-8"), lines)
+    except (OSError, ValueError) as error:
+        print(f"{parser.prog}: {arguments.page}: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    replace_file(arguments.page, page.encode())
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
