@@ -48,7 +48,7 @@ def test_the_papers_ladder_passes_all_checks() -> None:
     own = ladders.papers()
     verify(own)
     declared = {name: vars(ladder)[name] for name in KINDS if name in vars(ladder)}
-    others = {"SCALES": {}, "TITLE": own.title, "PUBLISHED_AS": own.published_as} | declared
+    others = {"SCALES": {}, "SCALE": own.scale, "TITLE": own.title, "PUBLISHED_AS": own.published_as} | declared
     refuse_wrong_kinds(others)
     refuse_unknown_names(own.variants, others)
     assert own.declared_factors is ladder.FACTORS and len(declared) == 8
@@ -181,6 +181,7 @@ ACCEPTED = {
     *(("PRINTED_AS", value) for value in ("{}",)),
     *(("TRANSFERRED_TASKS", value) for value in ("[]", "()")),
     *(("PUBLISHED", value) for value in ("None", "''")),
+    ("SCALE", "None"),
     *((name, "M0") for name in ("END", "SAMPLE")),
 }
 

@@ -35,7 +35,7 @@ from tests.support.tiny_runs import assert_equal_weights, curve, final_weights, 
 
 Trainable = tuple[Path, ContrastiveRun]
 COUNTED = tuple(field.name for field in fields(PairCounts))
-WITHOUT_TIME = ("seconds", "gpu_hours", "commit", "dirty", "checksum")
+WITHOUT_TIME = ("seconds", "gpu_hours", "commit", "dirty", "checksum", "started_at", "finished_at", "sha256")
 
 
 def trainer_of(root: Path, run: ContrastiveRun, **execution: int) -> ContrastiveTrainer:

@@ -141,7 +141,7 @@ def test_the_packed_numbers_of_the_most_units_are_small() -> None:
     ("changes", "message"),
     [
         ({"units": None}, "given together"),
-        ({"units": 3}, "2 packed numbers, not 3"),
+        ({"units": 3}, "does not hold 3 numbers"),
         ({"numerators": pack_numbers([1, 9], "<f4")}, "do not add up to the loss"),
         ({"numerators": pack_numbers([1, math.nan], "<f4")}, "do not add up to the loss"),
         ({"denominators": pack_numbers([1, 2], "<i4")}, "do not add up to the predicted tokens"),
