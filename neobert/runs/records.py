@@ -126,8 +126,8 @@ def provenance() -> dict[str, Any]:
 
 def _upgraded_from_2(content: dict[str, Any]) -> dict[str, Any]:
     """Rename the scale `laptop` to `laptop1`, since schema 3 changed the rules of `laptop`."""
-    labels = content.get("labels") or {}
-    if labels.get("scale") != "laptop":
+    labels = content.get("labels")
+    if not isinstance(labels, dict) or labels.get("scale") != "laptop":
         return content
     return {**content, "labels": {**labels, "scale": "laptop1"}}
 

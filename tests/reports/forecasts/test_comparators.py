@@ -15,6 +15,7 @@ from scipy.stats import norm
 
 from reports.analysis.deltas import find_deltas
 from reports.analysis.pairing import Delta
+from reports.analysis.readouts import find_signals
 from reports.analysis.resampling import StoredPredictions
 from reports.evidence import read_evidence
 from reports.forecasts.comparators import (
@@ -143,7 +144,7 @@ def outcomes() -> tuple[Outcome, ...]:
     evidence = read_evidence(RECORDS)
     group = group_of(evidence, "laptop", "real_text")
     tasks = ("sst2", "stsb")
-    deltas = find_deltas(group, tasks, StoredPredictions(RECORDS, evidence.studies))
+    deltas = find_deltas(group, tasks, StoredPredictions(RECORDS, evidence.studies), evidence, find_signals(group))
     return score_forecasts(evidence.forecasts, deltas, group, tasks)
 
 
