@@ -79,7 +79,8 @@ class Findings:
 
     @cached_property
     def deltas(self) -> tuple[Delta, ...]:
-        return find_deltas(self.group, self.bars.tasks, self.stored, self.evidence, self.signals, regime=self.regime)
+        found = self.group, self.bars.tasks, self.stored, self.evidence, self.signals
+        return find_deltas(*found, self.protocol, self.regime)
 
     @cached_property
     def delta_table(self) -> Table:
