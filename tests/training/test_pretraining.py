@@ -58,7 +58,16 @@ OF_TIME = ("seconds", "per_second")
 
 WITHOUT_TIME = (
     *("seconds", "tokens_per_second", "phase_seconds", "compile_seconds", "gpu_hours"),
-    *("model_flops_utilization", "peak_memory_bytes", "commit", "dirty", "checksum", "started_at", "finished_at", "sha256"),
+    *(
+        "model_flops_utilization",
+        "peak_memory_bytes",
+        "commit",
+        "dirty",
+        "checksum",
+        "started_at",
+        "finished_at",
+        "sha256",
+    ),
 )
 
 

@@ -29,7 +29,7 @@ from reports.analysis.comparison import (
     task_error,
     tolerance_of,
 )
-from reports.analysis.resampling import StoredPredictions
+from reports.analysis.resampling import DRAWS, StoredPredictions
 from reports.evidence import read_evidence
 from tests.ablations.papers_ladder import PAPERS_LADDER
 from tests.reports.made_up_study import TASK_SHIFTS, Study
@@ -58,13 +58,13 @@ def keep_resamples(study: Study, shared: float, own: float) -> None:
     """Scores of every trial on resamples, as a collected folder has them: scatter that all trials of a task share, and
     scatter of a trial's own, in points."""
     of_examples = {
-        task: np.random.default_rng([1, place]).normal(0, 0.01 * shared, 400) for place, task in enumerate(TASKS)
+        task: np.random.default_rng([1, place]).normal(0, 0.01 * shared, DRAWS) for place, task in enumerate(TASKS)
     }
     for number, trial in enumerate(read_evidence(study.root).trials.itertuples()):
-        of_trial = np.random.default_rng([2, number]).normal(0, 0.01 * own, 400)
+        of_trial = np.random.default_rng([2, number]).normal(0, 0.01 * own, DRAWS)
         path = Layout(study.root).resampled(trial.task, trial.id)
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, allow_pickle=False, score=trial.score + of_examples[trial.task] + of_trial)
+        np.savez(path, allow_pickle=False, score=np.clip(trial.score + of_examples[trial.task] + of_trial, -1, 1))
 
 
 def test_tolerances_follow_from_the_development_sets() -> None:
