@@ -43,11 +43,12 @@ def test_every_cell_is_a_delta_of_the_table(tmp_path: Path) -> None:
             low, high = ("both_low", "both_high") if line["both_low"] else ("t_low", "t_high")
             interval = printed_range((float(line[low]), float(line[high])), digits)
             difference = signed(float(line["difference"]), digits)
-            expected.add((f"{line['variant']} − {line['against']}", f"{difference} ({interval}) {line['verdict']}"))
+            words = "" if line["verdict"].startswith(("exploratory", "no verdict")) else line["verdict"]
+            expected.add((f"{line['variant']} − {line['against']}", f"{difference} ({interval}) {words}".strip()))
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if " − M" in line]
     told = {(row[0], cell) for row in rows for cell in row[1:] if cell not in ("—", "")}
-    assert told == expected and len(told) == 5
-    assert "M1 against M0" in page and "24 stages of pre-training" in page
+    assert told == expected and len(told) == len(expected) > 5
+    assert "M1 − M0" in page and "24 stages of pre-training" in page
     assert re.search(r"\| cloze on web \| points \| 4 \| 24 \|", page)
     assert write_results(study, tmp_path, page) == (0, page)
 
