@@ -49,7 +49,7 @@ def test_every_cell_is_a_delta_of_the_table(tmp_path: Path) -> None:
     told = {(row[0], cell) for row in rows for cell in row[1:] if cell not in ("—", "")}
     assert told == expected and len(told) == len(expected) > 5
     assert "M1 − M0" in page and "24 stages of pre-training" in page
-    assert re.search(r"\| cloze on web \| points \| 4 \| 24 \|", page)
+    assert re.search(r"\| cloze on web \| points \| 2 \| 12 \|", page)
     assert write_results(study, tmp_path, page) == (0, page)
 
 
