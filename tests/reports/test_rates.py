@@ -69,12 +69,13 @@ def test_pilot_seeds_are_in_nothing_but_the_sweep(study: Study) -> None:
     for name in ("M2", "M4"):
         for seed in (0, 1, 2):
             study.pretrain(name, seed)
-    before, deltas, page = read(study)
+    before, deltas, _ = read(study)
     for name in ("M2", "M4"):
         pilot(study, name, best=5.0, level=1.0)
         study.search(name, study.study(name, "cola", PILOT_SEEDS[0]))
-    after, again, text = read(study)
-    assert again == deltas and text == page and after.sweeps and not before.sweeps
+    after, again, _ = read(study)
+    assert {place: each.differences for place, each in again.items()} == {p: d.differences for p, d in deltas.items()}
+    assert after.sweeps and not before.sweeps
     evidence = read_evidence(study.root)
     assert not set(evidence.runs.seed) & set(PILOT_SEEDS) and set(evidence.pilots.seed) == {1000, 1001}
     assert evidence.trials.empty
@@ -85,7 +86,7 @@ def test_pilot_seeds_are_in_nothing_but_the_sweep(study: Study) -> None:
         )
 
 
-def test_every_step_is_told_at_the_shared_rate_and_at_own_rates_and_changed_verdicts_are_named(study: Study) -> None:
+def test_every_step_is_told_at_the_shared_rate_and_at_own_rates(study: Study) -> None:
     """M4 is worse than M2 at the rate of both, and better at its own."""
     pilot(study, "M2", best=0.0)
     pilot(study, "M4", best=1.0)
@@ -100,20 +101,19 @@ def test_every_step_is_told_at_the_shared_rate_and_at_own_rates_and_changed_verd
     assert shared.comparison is not None and shared.comparison.mean == pytest.approx(0.1, abs=0.01)
     assert own.comparison is not None and own.comparison.mean == pytest.approx(-0.1, abs=0.01)
     assert own.seeds == shared.seeds and len(own.seeds) == 8 and own.family != shared.family
-    assert "M4 against M2 (loss on web): higher at the shared rate, lower at own rates (M4@rate4e-3 against M2)" in page
     assert "Own rates: the ladder's deltas again" in page
     row = group.row_at_best_rate("M4")
     assert row is not None and row.name == "M4@rate4e-3" and group.row_at_best_rate("M1") is None
     assert group.problems == ()
 
 
-def test_where_no_verdict_changes_that_is_said(study: Study) -> None:
+def test_an_arm_at_its_shared_rate_is_compared_at_own_rates_too(study: Study) -> None:
     for name in ("M2", "M4"):
         pilot(study, name, best=0.0)
         for seed in range(3):
             train(study, name, seed, 3.0 + (name == "M4") * 0.1 * (1 + seed / 10))
-    _, deltas, page = read(study)
-    assert (OWN_RATES, "M4", "M2", "loss on web") in deltas and "None of 2 verdicts changes at own rates" in page
+    _, deltas, _ = read(study)
+    assert (OWN_RATES, "M4", "M2", "loss on web") in deltas
 
 
 def test_a_rate_near_the_optimum_counts_as_it_and_a_far_one_does_not(study: Study) -> None:
