@@ -166,7 +166,7 @@ def is_diagnosed(studies: Studies, seeds: int) -> Array:
 
 @dataclass(frozen=True)
 class Rates:
-    """Percent of studies: with an untrue claim at each look and at any, and that claim the small effect by each look."""
+    """Percent of studies with an untrue claim, at each look and at any, and that find the small effect by each look."""
 
     errors: tuple[float, ...]
     powers: tuple[float, ...]
@@ -243,7 +243,7 @@ def find_false_words(truth: str, studies: int) -> tuple[float, float, float]:
 
 def tables(studies: int = STUDIES) -> Iterator[str]:
     """Yield the lines of the tables."""
-    yield f"Percent of {studies:,} studies with an untrue claim at 6 / 8 / 10 seeds / any of the three. Nothing differs:"
+    yield f"Percent of {studies:,} studies with an untrue claim at 6 / 8 / 10 seeds / any of them. Nothing differs:"
     yield from ("", f"| noise | {' | '.join(TESTS)} |", f"|---|{'---:|' * len(TESTS)}")
     for name, noise in NOISES.items():
         yield _line(noise.title, [found.errors for found in find_rates(name, NO_EFFECTS, studies).values()])
