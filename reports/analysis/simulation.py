@@ -235,7 +235,11 @@ def find_false_words(truth: str, studies: int) -> tuple[float, float, float]:
             own |= [(is_different & is_null).any(axis=(1, 2)), (is_equivalent & is_far).any(axis=(1, 2))]
         wrong.append(own)
     difference, equivalence = np.concatenate(wrong, axis=1)
-    return tuple(100 * float(each.mean()) for each in (difference, equivalence, difference | equivalence))
+    return (
+        100 * float(difference.mean()),
+        100 * float(equivalence.mean()),
+        100 * float((difference | equivalence).mean()),
+    )
 
 
 # Tables
