@@ -21,7 +21,7 @@ from reports.analysis.inference import (
     with_examples,
 )
 from reports.analysis.pairing import LADDER, OWN_RATES, Delta, Noise, pair_all
-from reports.analysis.pilots import LEAST_PILOTS, scale_by_pilots
+from reports.analysis.pilots import LEAST_PILOTS, scale_by_pilots, why_unlike_pilots
 from reports.analysis.plateau import UNKNOWN, Regime
 from reports.analysis.quantities import BITS, QUANTITIES
 from reports.analysis.readouts import LEAST_RATIO, SignalToNoise, paired_variance, tells_apart
@@ -173,8 +173,14 @@ def _judged(
     for place, delta in enumerate(deltas):
         if delta.comparison is not None and not delta.no_verdict:
             steps[delta.design, delta.variant, delta.base].append(place)
-    sequences = [found for own in steps.values() if (found := _sequence(deltas, own, protocol))]
-    scaled = list(deltas)
+    scaled, sequences = list(deltas), []
+    for own in steps.values():
+        sequence = _sequence(deltas, own, protocol)
+        if sequence and (reason := why_unlike_pilots(deltas[sequence[0][1]], rows, evidence)):
+            for place in own:
+                scaled[place] = replace(deltas[place], no_verdict=reason)
+        elif sequence:
+            sequences.append(sequence)
     for level in sorted({level for sequence in sequences for level, _ in sequence}):
         places = [place for sequence in sequences for at, place in sequence if at == level]
         for place, delta in zip(

@@ -1,6 +1,7 @@
 """Pilot runs: the spread of an arm's held-out losses over pilot seeds, which is known before a study's seeds are.
 
-Joint sign flips divide each difference by it (`reports.analysis.verdicts`).
+Joint sign flips divide each difference by it (`reports.analysis.verdicts`). An arm whose pilot seeds spread otherwise
+than its other seeds may have seeds of two kinds, and gets no verdict.
 """
 
 import math
@@ -9,13 +10,44 @@ from dataclasses import replace
 
 import numpy as np
 
-from reports.analysis.inference import shrink_variances
+from reports.analysis.inference import SEEDS_FOR_A_CLAIM, TINY, Array, shrink_variances
 from reports.analysis.pairing import Delta
-from reports.analysis.quantities import BITS
+from reports.analysis.plateau import MOST_DEVIATIONS
+from reports.analysis.quantities import BITS, QUANTITIES
 from reports.evidence import Evidence, weights_up_to
 from reports.scores import Row
 
 LEAST_PILOTS = 4
+UNLIKE_LEVEL = 0.001
+"""Pilot seeds spread otherwise if one standard deviation is more than three times the other, and an F test of both
+variances has a smaller p than this."""
+
+
+def are_unlike(variances: Array, degrees: int, of_pilots: Array, pilot_degrees: int) -> Array:
+    """Whether arms spread otherwise over pilot seeds than over their other seeds, for variances of equal shapes and
+    their degrees of freedom."""
+    from scipy.special import fdtrc
+
+    more, less = np.maximum(variances, of_pilots), np.minimum(variances, of_pilots)
+    ratios = more / np.maximum(less, TINY**2)
+    is_wider = variances > of_pilots
+    above, below = np.where(is_wider, degrees, pilot_degrees), np.where(is_wider, pilot_degrees, degrees)
+    return np.asarray((ratios > MOST_DEVIATIONS**2) & (fdtrc(above, below, ratios) < UNLIKE_LEVEL))
+
+
+def why_unlike_pilots(delta: Delta, rows: Mapping[str, Row], evidence: Evidence) -> str:
+    """Return why a step gets no verdict, as the pilot seeds of one of its arms spread otherwise than its other seeds;
+    empty if they do not, or if there are too few seeds to tell."""
+    for name, arm in delta.arms.items():
+        pilots = np.array(_pilot_values(rows[name], delta, evidence))
+        values = np.array(list(arm.values()))
+        if len(pilots) < LEAST_PILOTS or len(values) < SEEDS_FOR_A_CLAIM:
+            continue
+        if are_unlike(values.var(ddof=1), len(values) - 1, pilots.var(ddof=1), len(pilots) - 1):
+            digits = QUANTITIES[delta.quantity].digits
+            spreads = f"sd {pilots.std(ddof=1):.{digits}f} and {values.std(ddof=1):.{digits}f}"
+            return f"no verdict: the pilot seeds of {name} spread otherwise than its other seeds ({spreads})"
+    return ""
 
 
 def scale_by_pilots(deltas: Sequence[Delta], rows: Mapping[str, Row], evidence: Evidence) -> list[Delta]:

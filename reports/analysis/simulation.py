@@ -27,8 +27,8 @@ from reports.analysis.inference import (
     stepwise_p_values,
     t_test,
 )
-from reports.analysis.pilots import LEAST_PILOTS
-from reports.analysis.plateau import LEAST_SHARED_VARIANCE, MOST_DEVIATIONS, SPREAD_LEVEL
+from reports.analysis.pilots import LEAST_PILOTS, are_unlike
+from reports.analysis.plateau import LATEST_SHARE, MOST_DEVIATIONS, SPREAD_LEVEL
 
 ARMS = ("M0", "M1", "M2", "M4", "M5", "M6", "M7")
 PARENTS = (0, 1, 2, 3, 4, 4)  # places in ARMS of the parents of all arms but the first
@@ -36,6 +36,7 @@ SPREADS = (0.045, 0.025, 0.02, 0.008, 0.10, 0.09, 0.06)
 EQUAL = 0.0155
 """With it, differences spread as those of M4 − M2 above."""
 LATE_ARMS = slice(4, 7)  # M5 to M7
+EARLY_SHARE, LATE_SHARE = 0.15, 0.4  # of the run, when seeds leave the plateau
 WITHIN_MODE = 0.1  # of an arm's standard deviation: the noise around each of its two modes
 NO_EFFECTS = (0.0,) * 6
 EFFECTS = (-0.2, -0.9, 0.05, 0.0, 0.0, 0.0)
@@ -147,20 +148,17 @@ TESTS: Mapping[str, Callable[[Studies, int], Array]] = {
 
 
 def is_diagnosed(studies: Studies, seeds: int) -> Array:
-    """Whether a step has no verdict since the seeds of one of its arms spread more than its parent's, or differ by when
-    they leave the plateau (`reports.analysis.plateau.diagnose`), (studies, steps). Such steps stay in the family."""
+    """Whether a step has no verdict at a look, (studies, steps), as reports decide it: one of its arms leaves the
+    plateau late in its run, or spreads more than its parent (`reports.analysis.plateau`), or otherwise than its pilot
+    seeds (`reports.analysis.pilots`). Such steps stay in the family here."""
     from scipy.special import fdtrc
 
-    values, is_late = studies.values[..., :seeds], studies.is_late[..., :seeds].astype(float)
-    deviations = values.std(axis=-1, ddof=1)
-    ratios = deviations[:, 1:] / deviations[:, list(PARENTS)]
-    is_wide = (ratios > MOST_DEVIATIONS) & (fdtrc(seeds - 1, seeds - 1, ratios**2) < SPREAD_LEVEL)
-    late_spread, own = is_late.std(axis=-1), values - values.mean(axis=-1, keepdims=True)
-    covariance = (own * (is_late - is_late.mean(axis=-1, keepdims=True))).mean(axis=-1)
-    product = values.std(axis=-1) * late_spread
-    shared = np.divide(covariance, product, out=np.zeros_like(product), where=product > 0) ** 2
-    of_arm = (shared > LEAST_SHARED_VARIANCE) & (np.sqrt(shared) * deviations > MARGIN)
-    of_arm[:, 1:] |= is_wide
+    variances = studies.values[..., :seeds].var(axis=-1, ddof=1)
+    shares = np.where(studies.is_late[..., :seeds], LATE_SHARE, EARLY_SHARE)
+    of_arm = np.percentile(shares, 95, axis=-1) > LATEST_SHARE
+    of_arm |= are_unlike(variances, seeds - 1, studies.pilots.var(axis=-1, ddof=1), LEAST_PILOTS - 1)
+    ratios = variances[:, 1:] / variances[:, list(PARENTS)]
+    of_arm[:, 1:] |= (ratios > MOST_DEVIATIONS**2) & (fdtrc(seeds - 1, seeds - 1, ratios) < SPREAD_LEVEL)
     return np.asarray(of_arm[:, 1:] | of_arm[:, list(PARENTS)])
 
 
@@ -252,20 +250,14 @@ def tables(studies: int = STUDIES) -> Iterator[str]:
     for name, noise in NOISES.items():
         yield _line(noise.title, [found.errors for found in find_rates(name, NO_EFFECTS, studies).values()])
     both = [f"{name}: {what}" for name in TESTS for what in ("error", "power")]
-    yield from (
-        "",
-        "M1, M2 and M4 differ. Percent of studies with an untrue claim at any look, and that claim M4 − M2 by",
-    )
-    yield from ("6 / 8 / 10 seeds (0.05, 2.3 standard deviations of the difference):", "")
+    yield from ("", "M1, M2 and M4 differ. Percent of studies with an untrue claim at any look, and with a claim of")
+    yield from ("M4 − M2 (0.05, 2.3 standard deviations of the difference) by 6 / 8 / 10 seeds:", "")
     yield from (f"| noise | {' | '.join(both)} |", f"|---|{'---:|' * len(both)}")
     for name, noise in NOISES.items():
         found = find_rates(name, EFFECTS, studies).values()
         yield _line(noise.title, [part for each in found for part in (each.errors[-1:], each.powers)])
-    yield from (
-        "",
-        "Four measures in sequence, with equivalences. Percent of studies with a false word at any look:",
-        "",
-    )
+    yield from ("", "Four measures in sequence, with equivalences. Percent of studies with a false word at any look:")
+    yield ""
     yield from ("| truth | a false difference | a false equivalence | any |", "|---|---:|---:|---:|")
     for name, (title, *_) in TRUTHS.items():
         yield _line(title, [(each,) for each in find_false_words(name, studies)])
