@@ -284,16 +284,16 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--studies", type=int, default=STUDIES, help="studies per line (default: %(default)s)")
     parser.add_argument("--page", type=Path, help="page whose tables are written; default: print them")
     arguments = parser.parse_args(given)
-    lines = list(tables(arguments.studies))
     if arguments.page is None:
-        print("\n".join(lines))
+        print("\n".join(tables(arguments.studies)))
         return EXIT_DONE
     try:
-        page = with_tables(arguments.page.read_text(encoding="utf-8"), lines)
+        page = arguments.page.read_text(encoding="utf-8")
+        with_tables(page, [])
     except (OSError, ValueError) as error:
         print(f"{parser.prog}: {arguments.page}: {error}", file=sys.stderr)
         return EXIT_REFUSED
-    replace_file(arguments.page, page.encode())
+    replace_file(arguments.page, with_tables(page, list(tables(arguments.studies))).encode())
     return EXIT_DONE
 
 
