@@ -12,6 +12,7 @@ from neobert.files import json_bytes, replace_file
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, write_run_file
 from reports import collect, make_figures
+from reports.analysis.deltas import find_changed_verdicts, find_deltas
 from reports.analysis.pairing import OWN_RATES, Delta
 from reports.evidence import read_evidence
 from reports.figures.rates import draw_sweeps, sweeps_table
@@ -105,6 +106,31 @@ def test_every_step_is_told_at_the_shared_rate_and_at_own_rates(study: Study) ->
     row = group.row_at_best_rate("M4")
     assert row is not None and row.name == "M4@rate4e-3" and group.row_at_best_rate("M1") is None
     assert group.problems == ()
+
+
+def test_verdicts_that_differ_at_own_rates_are_named(study: Study) -> None:
+    """M4 is worse than M2 at the shared rate, and better with each arm at its own."""
+    for name in ("M2", "M4"):
+        pilot(study, name, best=1.0)
+    study.common_context, study.measured = 64, ("web", "wikibook")
+    levels = {"M2": 56.0, "M4": 52.0, "M2@rate4e-3": 57.0, "M4@rate4e-3": 60.0}
+    for seed in range(6):
+        for name, level in levels.items():
+            study.levels[name.partition("@")[0]] = level + 0.1 * (seed % 3 - 1)
+            study.pretrain(name, seed)
+    findings = study.findings()
+    deltas = find_deltas(findings.group, (), findings.stored, findings.evidence, findings.signals)
+    own = {each.measured: each for each in deltas if each.design == OWN_RATES}
+    assert {(each.variant, each.base) for each in own.values()} == {("M4@rate4e-3", "M2@rate4e-3")}
+    found = own["bits per byte on web, 64 tokens"].comparison
+    assert found is not None and found.mean == pytest.approx(-3 / 80, abs=1e-4)
+    changed = find_changed_verdicts(deltas)
+    assert changed[0] == (
+        "M4 against M2 (bits per byte on web, 64 tokens): higher (claimed at 6 seeds) at the shared rate, lower "
+        "(claimed at 6 seeds) at own rates (M4@rate4e-3 against M2@rate4e-3)."
+    )
+    alike = [replace(each, judged=own[each.measured].judged) if each.measured in own else each for each in deltas]
+    assert find_changed_verdicts(alike)[0].startswith("None of ")
 
 
 def test_an_arm_at_its_shared_rate_is_compared_at_own_rates_too(study: Study) -> None:

@@ -18,6 +18,7 @@ from reports.analysis.deltas import find_deltas
 from reports.analysis.inference import compare, joint_sign_flips
 from reports.analysis.pairing import Delta
 from reports.analysis.plateau import Regime
+from reports.analysis.resampling import resampled_differences
 from reports.figures.figure1 import find_bars
 from reports.figures.forests import (
     COLUMN_INCHES,
@@ -330,6 +331,28 @@ def test_deviations_of_pilot_seeds_divide_the_differences(study: Study) -> None:
     assert line["p_family"] == "6:0.031250" and float(line["pilot_sd"]) == pytest.approx(enough.scale, abs=1e-6)
 
 
+def test_an_arm_whose_pilot_seeds_spread_otherwise_has_no_verdict(study: Study) -> None:
+    """One of four pilot seeds of M1 is of another kind, as none of its six others is: M2's parent too."""
+    levels = {"M0": 52.0, "M1": 54.0, "M2": 57.0, "M4": 60.0}
+    learn(study, levels, seeds=6, noise=0.1)
+    random = np.random.default_rng(4)
+    for seed in range(1000, 1004):
+        for name, level in levels.items():
+            study.levels[name] = level + float(random.normal(0, 0.1)) - 20 * (name == "M1" and seed == 1002)
+            study.pretrain(name, seed)
+    deltas, page = reported(study)
+    for variant, base in (("M1", "M0"), ("M2", "M1")):
+        own = [
+            delta for delta in deltas.values() if (delta.variant, delta.base) == (variant, base) and delta.comparison
+        ]
+        assert own and not any(delta.judged.is_tested for delta in own)
+        assert {delta.verdict.partition(" (")[0] for delta in own} == {
+            "no verdict: the pilot seeds of M1 spread otherwise than its other seeds"
+        }
+    assert deltas["M4", "M2", "bits per byte on web, 64 tokens"].claimed[0] == "lower"
+    assert "the pilot seeds of M1 spread otherwise than its other seeds (sd 0.12" in page
+
+
 def test_the_correlation_of_paired_seeds_is_told_and_what_it_is_worth(study: Study) -> None:
     learn(study, {"M0": 52.0, "M1": 54.0}, seeds=6)
     deltas, page = reported(study)
@@ -401,6 +424,11 @@ def test_stored_predictions_give_an_interval_over_examples_around_the_difference
     assert delta.comparison is not None and delta.examples is not None, delta.no_examples
     low, high = delta.examples
     assert low < delta.comparison.mean < high and 2 < high - low < 40
+    findings = study.findings()
+    rows = findings.group.last_rows
+    draws = resampled_differences(rows["M1"], rows["M0"], findings.bars.tasks, findings.stored, delta.seeds)
+    assert np.mean(draws < low) == pytest.approx(0.025, abs=0.001) == pytest.approx(np.mean(draws > high), abs=0.001)
+    assert delta.noise is not None and delta.noise.variance == pytest.approx(draws.var(ddof=1))
     again, _ = reported(study)
     assert again["M1", "M0", "GLUE"].examples == delta.examples
     assert "No interval over examples" not in page
