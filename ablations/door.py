@@ -190,7 +190,8 @@ class TrainedVariant:
     @property
     def metrics(self) -> "pd.DataFrame":
         """One row per logged step: stage (from 1), step, loss, learning_rate, gradient_norm, tokens_per_second,
-        seconds, …, and heldout_loss at the milestones. Losses are in nats per predicted token."""
+        seconds, …, heldout_loss at the milestones, and small_text_loss at 24 steps of each stage. Losses are in nats
+        per predicted token."""
         import pandas as pd
 
         rows: dict[tuple[int, int], dict[str, Any]] = {}
