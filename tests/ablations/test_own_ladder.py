@@ -10,6 +10,7 @@ import pytest
 from ablations import ladders, prefetch, run, status
 from ablations.designs import chosen_variants, design_of, single_variants
 from ablations.ladder import M0, M1, M5
+from ablations.launch.checks import refuse_hours
 from ablations.recipe_runs import pretraining_runs
 from ablations.scales import execution_at, known_scales, scaled
 from ablations.variant import Modification
@@ -232,3 +233,36 @@ def test_a_scale_of_another_ladder_is_unknown(file: Path, tmp_path: Path, capsys
     assert "--scale 'tiny' is no scale" in capsys.readouterr().err
     assert run.main(plan(file, tmp_path, "--variant", "M5", "--dry-run")) == EXIT_REFUSED
     assert "there is no variant 'M5'" in capsys.readouterr().err and M5.name not in ladders.load(str(file)).variants
+
+
+def test_the_default_scale_is_the_files_own_or_as_written(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The one that SCALE names, or the only one of SCALES; with none or several, recipes as they are."""
+    plain_file, named = tmp_path / "plain.py", tmp_path / "named.py"
+    plain_file.write_text("from ablations.ladder import M0, M1\n")
+    named.write_text(f"{OWN}\nSCALES['other'] = SMOKE\nSCALE = 'other'\n")
+    scales = [ladders.load(str(each)).scale for each in (file, plain_file, named)]
+    assert scales == ["tiny", "as-written", "other"] and ladders.papers().scale == "smoke"
+    named.write_text(f"{OWN}\nSCALES['other'] = SMOKE\n")
+    assert ladders.load(str(named)).scale == "as-written"
+    assert run.main(["--ladder", str(file), "--runs", str(tmp_path), "--list", "--variant", "A1"]) == EXIT_DONE
+    assert "The ladder at tiny scale" in capsys.readouterr().out
+
+
+def test_hours_on_this_machine_are_refused_unless_the_scale_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "large.py").write_text("from ablations.ladder import M0\n")
+    command = ["--ladder", str(tmp_path / "large.py"), "--variant", "M0", "--runs", str(tmp_path / "runs")]
+    monkeypatch.setattr("ablations.launch.checks.visible_gpus", lambda: ())
+    assert run.main([*command, "--cluster", "here"]) == EXIT_REFUSED
+    said = capsys.readouterr().err
+    assert re.search(r"scale as-written, the default of this ladder, takes about [\d,]{3,} hours", said)
+    assert "such as --scale smoke, or say --scale as-written to run it all the same" in said
+    assert not (tmp_path / "runs").exists() and said.count("\n") == 1
+    with ladders.using(ladders.load(str(tmp_path / "large.py"))):
+        rows = rows_of(tmp_path, "M0", scale="as-written", stages=["pretrain"])
+        refuse_hours(rows, given_scale="as-written")
+        monkeypatch.setattr("ablations.launch.checks.visible_gpus", lambda: ("0",))
+        refuse_hours(rows, given_scale=None)
