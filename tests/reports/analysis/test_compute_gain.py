@@ -121,20 +121,20 @@ def test_the_target_is_the_final_loss_and_no_lower_one_on_the_way() -> None:
     assert cross(ours, theirs).log_gain > 0 > cross(theirs, ours).log_gain
 
 
-@pytest.mark.parametrize(("name", "frequencies"), [("M0", 3.4), ("M1", 3.4)])
-def test_there_is_no_gain_from_or_over_a_row_that_has_learned_only_frequencies(
-    study: Study, name: str, frequencies: float
+@pytest.mark.parametrize(("untrained", "gains"), [("M0", 0), ("M1", 0), ("", 1)])
+def test_there_is_no_gain_of_or_over_a_row_that_has_learned_only_frequencies(
+    study: Study, untrained: str, gains: int
 ) -> None:
-    """Each row in turn is at the frequencies, while the other is below them."""
-    study.common_context = 16
+    """Each row in turn is at the frequencies, while the other is below them; with neither there there is a gain."""
+    study.measured, study.common_context = ("wikibook",), 16
     for each in ("M0", "M1"):
         write_curve(study, each, 0, 1.0)
-        study.frequency_loss = frequencies if each == name else 9.0
+        study.frequency_loss = 3.4 if each == untrained else 9.0
         (run,) = study.runs(each)
         loss = {"wikibook": 3.4}
         scores = {"heldout_loss": loss, "training_loss": 3.4, **study.heldout(run, loss)}
         path = Layout(study.root).pretraining(run.id) / "done.json"
         change_record(path, lambda record, scores=scores: record.update(scores=scores))  # type: ignore[misc]
     group = study.group()
-    assert group.last_rows[name].untrained and sum(bool(row.untrained) for row in group.last_rows.values()) == 1
-    assert find_gains(group, Curves(study.root, read_evidence(study.root).runs)) == ()
+    assert [row.name for row in group.last_rows.values() if row.untrained] == [untrained] * bool(untrained)
+    assert len(find_gains(group, Curves(study.root, read_evidence(study.root).runs))) == gains
