@@ -59,9 +59,9 @@ class RunsFolder:
                 reason = self.why_not(path)
                 if not reason:
                     yield path
-                elif (problem := f"{reason}: left out") not in self.problems[
-                    -1:
-                ]:  # once for all files of a linked folder
+                    continue
+                problem = f"{reason}: left out"
+                if problem not in self.problems[-1:]:  # once for all files of a linked folder
                     self.problems.append(problem)
 
     def why_not(self, path: Path) -> str:

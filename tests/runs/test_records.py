@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neobert.errors import DamagedFile, NewerFile
-from neobert.files import checksum_of
+from neobert.files import checksum_of, checksummed
 from neobert.identity import NUMERICS, Neutral, decisive, identity, plain
 from neobert.recipe import Value
 from neobert.runs.layout import Layout
@@ -89,6 +89,13 @@ def test_what_was_recorded_under_the_first_rules_of_a_scale_keeps_a_name_for_the
     path = tmp_path / "run.json"
     path.write_text(json.dumps({**content, "checksum": checksum_of(content)}))
     assert read_sealed(path)["labels"] == {"scale": now, "data": "texts"}
+
+
+@pytest.mark.parametrize("labels", ["laptop", ["scale"], None, 5])
+def test_labels_that_are_no_object_are_read_as_they_are(tmp_path: Path, labels: object) -> None:
+    content = {"schema": 2, "numerics": NUMERICS, "labels": labels}
+    (tmp_path / "run.json").write_text(json.dumps(checksummed(content)))
+    assert read_sealed(tmp_path / "run.json")["labels"] == labels
 
 
 @given(st.data())
