@@ -7,6 +7,7 @@ docs/statistics.md has the argument for the family-wise error.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
@@ -130,8 +131,11 @@ class Verdict:
 EXPLORATORY = Verdict()
 
 
-def judge(steps: Sequence[Sequence[Candidate]], looks: Mapping[int, float] = LOOKS) -> list[list[Verdict]]:
-    """Return the verdict of every measure of every step of one family."""
+def judge(
+    steps: Sequence[Sequence[Candidate]], looks: Mapping[int, float] = LOOKS, *, with_detectable: bool = True
+) -> list[list[Verdict]]:
+    """Return the verdict of every measure of every step of one family; the detectable differences, which take nearly
+    all of the time, only if asked for."""
     found: list[list[list[Look]]] = [[[] for _ in sequence] for sequence in steps]
     families = {seeds: _Family(steps, seeds, level) for seeds, level in sorted(looks.items())}
     places = [(step, place) for step, sequence in enumerate(steps) for place in range(len(sequence))]
@@ -146,7 +150,7 @@ def judge(steps: Sequence[Sequence[Candidate]], looks: Mapping[int, float] = LOO
     verdicts: list[list[Verdict]] = [[] for _ in steps]
     for step, place in places:
         own, margin = tuple(found[step][place]), steps[step][place].margin
-        size = families[own[-1].seeds].detectable((step, place), found) if own else None
+        size = families[own[-1].seeds].detectable((step, place), found) if own and with_detectable else None
         verdicts[step].append(Verdict(own, is_open(step, place), place, margin, size))
     return verdicts
 
@@ -160,10 +164,10 @@ class _Family:
         self._measures = {(step, place): steps[step][place] for step, place in places}
         self._first = {at: own for at, measure in self._measures.items() if (own := measure.first(seeds))}
         collapsed = {at: set(self._measures[at].collapsed) & set(own) for at, own in self._first.items()}
-        self._p_values = self._test(self._first)
+        self._p_values = self._test(self._statistics_of_first)
         if any(collapsed.values()):  # then p is the larger of the values with and without these seeds
             kept = {at: {s: d for s, d in own.items() if s not in collapsed[at]} for at, own in self._first.items()}
-            without = self._test({at: own for at, own in kept.items() if len(own) > 1})
+            without = self._test(self._statistics({at: own for at, own in kept.items() if len(own) > 1}))
             self._p_values = {at: max(p, without.get(at, 1.0)) for at, p in self._p_values.items()}
         tost = [
             p_of_equivalence(np.array(list(own.values())), self._measures[at].margin) for at, own in self._first.items()
@@ -174,9 +178,12 @@ class _Family:
         """Whether a measure has as many seeds as the look."""
         return (step, place) in self._first
 
-    def _test(self, differences: Mapping[Place, Mapping[int, float]]) -> dict[Place, float]:
-        """Return the family-wise p of each measure of each step."""
-        found = self._statistics(differences)
+    @cached_property
+    def _statistics_of_first(self) -> dict[Place, Array]:
+        return self._statistics(self._first)
+
+    def _test(self, found: Mapping[Place, Array]) -> dict[Place, float]:
+        """Return the family-wise p of each measure of each step from its statistics."""
         if not found:
             return {}
         shape = (max(step for step, _ in found) + 1, max(place for _, place in found) + 1)
@@ -184,7 +191,7 @@ class _Family:
         for at, own in found.items():
             statistics[at] = own
         p_values = stepwise_p_values(statistics)
-        return {at: float(p_values[at]) for at in differences}
+        return {at: float(p_values[at]) for at in found}
 
     def _statistics(self, differences: Mapping[Place, Mapping[int, float]]) -> dict[Place, Array]:
         """Return the statistics of each measure of each step, (patterns,)."""
@@ -210,8 +217,9 @@ class _Family:
             next((place for place, looks in enumerate(sequence) if not any(look.direction for look in looks)), -1)
             for sequence in found
         ]
-        statistics = self._statistics(self._first)
-        rest = [own for (step, place), own in statistics.items() if step != at[0] and place == left[step]]
+        rest = [
+            own for (step, place), own in self._statistics_of_first.items() if step != at[0] and place == left[step]
+        ]
         level = [other for other in self._first if self._measures[other].level == self._measures[at].level]
         pooled = float(pooled_variance(self._scaled(self._first, level))[0])
         seeds = sorted(set[int]().union(*self._first.values()))
