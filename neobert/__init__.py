@@ -10,6 +10,12 @@ if TYPE_CHECKING:
     from ablations.door import load_records as load_records
     from ablations.door import train as train
     from ablations.door import variants as variants
+    from neobert.hub import NeoBERTConfig as NeoBERTConfig
+    from neobert.hub import NeoBERTForMaskedLM as NeoBERTForMaskedLM
+    from neobert.hub import NeoBERTForQuestionAnswering as NeoBERTForQuestionAnswering
+    from neobert.hub import NeoBERTForSequenceClassification as NeoBERTForSequenceClassification
+    from neobert.hub import NeoBERTForTokenClassification as NeoBERTForTokenClassification
+    from neobert.hub import NeoBERTModel as NeoBERTModel
 
 __version__ = "0.1.0"
 

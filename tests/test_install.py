@@ -42,6 +42,7 @@ def test_what_a_wheel_holds_builds_a_model_of_the_ladder(tmp_path: Path) -> None
     """Without the rest of the repository."""
     packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     for package in packages:
+        assert (ROOT / package / "py.typed").is_file(), "without it, type checkers take everything for Any"
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     code = "import neobert, ablations; print(neobert.build('M1').state_dict().keys() and ablations.__file__)"
     ended = subprocess.run(
