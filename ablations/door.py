@@ -36,6 +36,7 @@ from neobert.export.publishing import Target, export
 from neobert.files import read_lines
 from neobert.glue.tasks import TASKS
 from neobert.identity import plain
+from neobert.runs.collected import open_runs
 from neobert.runs.index import Index
 from neobert.runs.records import read_record, read_records
 from neobert.runs.specifications import GlueStudy, PretrainingRun, ReadoutEvaluation, only
@@ -127,7 +128,7 @@ def train(
 
 
 def load_records(runs: str | Path = "runs") -> "pd.DataFrame":
-    """Load every record below a folder of runs as a frame with one row per record.
+    """Load every record of a folder of runs, collected or not, as a frame with one row per record.
 
     The first columns are kind, id, state, variants, scale, data and seed, then one column per fact, such as
     `scores.score` or `config.recipe.model.width`; lists stay lists. Files that cannot be read are left out with a
@@ -141,8 +142,9 @@ def load_records(runs: str | Path = "runs") -> "pd.DataFrame":
     root = Path(runs)
     if not root.is_dir():
         raise MissingData(f"there is no folder of runs at {root}: train something, or name another folder")
-    records, problems = read_records(root)
-    for problem in problems:
+    files = open_runs(root)
+    records, problems = read_records(files.root)
+    for problem in (*problems, *files.problems):
         warnings.warn(problem, stacklevel=2)
     frame = pd.json_normalize([{**record.pop("labels", {}), **record} for record in records])
     first = [name for name in LISTED_FIRST if name in frame]

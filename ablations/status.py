@@ -30,7 +30,7 @@ from ablations.ladders import add_ladder_flag, current, on_ladder
 from neobert.command_line import guarded, parser_from, seconds_of_a_day
 from neobert.console import logs, output, table
 from neobert.errors import EXIT_DONE, name_first
-from neobert.runs.collected import unpacked
+from neobert.runs.collected import open_runs
 from neobert.runs.index import ROW_STATES, Cause, Row, Worker, age, causes_of, read_index
 from neobert.runs.layout import Layout
 
@@ -87,8 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     options.runs = options.runs.resolve()
-    collected = unpacked(options.runs)
-    layout = Layout(options.runs if collected is None else collected.root)
+    files = open_runs(options.runs)
+    layout = Layout(files.root)
     try:
         rows, problems = _read(layout, options) if options.watch is None else _watch(layout, options)
     except KeyboardInterrupt:  # the usual way to end a watch
@@ -98,7 +98,7 @@ def _show(options: argparse.Namespace) -> int:
         _print_json(rows, tracebacks=options.errors)
     else:
         _print(rows, options.runs, tracebacks=options.errors)
-    for problem in [*problems, *(collected.problems if collected is not None else ())]:
+    for problem in (*problems, *files.problems):
         logs().print(problem, markup=False)
     return EXIT_DONE
 

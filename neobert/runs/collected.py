@@ -19,7 +19,7 @@ from typing import Any
 from neobert.errors import DamagedFile, MissingData, name_first
 from neobert.files import checksum_of, checksummed, inside, is_local, json_bytes, read_json, replace_file
 from neobert.runs.index import RUN_FOLDERS
-from neobert.runs.records import RECORDS
+from neobert.runs.records import RECORDS, publish_sealed
 
 DIGESTS = "sha256.json"
 CURVES = "pretraining/*/metrics.jsonl"
@@ -124,13 +124,37 @@ class Collected:
         return ""
 
 
-class Unpacked:
-    """The files of a collected folder below `root`, a temporary folder that is removed when the process ends."""
+class RunFiles:
+    """The files of a folder of runs, which lie below `root`; `problems` has a sentence for each that is left out."""
 
-    def __init__(self, collected: Collected) -> None:
-        self.root = Path(tempfile.mkdtemp(prefix="collected-"))
-        self.problems, self.links = list(collected.problems), collected.links
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.problems: list[str] = []
+
+    def link(self, path: Path) -> str:
+        """Return where a file of the folder is found, relative to the folder."""
+        return path.relative_to(self.root).as_posix()
+
+    def holder(self, path: Path) -> Path:
+        """Return the file on the disk that holds a file of the folder."""
+        return path
+
+    def publish(self, path: Path, content: Mapping[str, Any]) -> bool:
+        """Write a sealed file once. Returns False if an intact one exists."""
+        return publish_sealed(path, content)
+
+
+class UnpackedFiles(RunFiles):
+    """The files of a collected folder, unpacked into a temporary folder that is removed when the process ends.
+
+    A link is the table and the line of a file, `records.jsonl#L12`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        collected = Collected(folder)
+        super().__init__(Path(tempfile.mkdtemp(prefix="collected-")))
         weakref.finalize(self, shutil.rmtree, self.root, ignore_errors=True)
+        self._folder, self._links, self.problems = folder, collected.links, collected.problems
         for path, content in collected.files.items():
             try:
                 (self.root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -138,21 +162,33 @@ class Unpacked:
             except (FileExistsError, NotADirectoryError, IsADirectoryError):
                 self.problems.append(f"{path} lies below another file, or is a folder of others: left out")
 
+    def link(self, path: Path) -> str:
+        return self._links[super().link(path)]
 
-def unpacked(root: Path) -> Unpacked | None:
-    """Return the unpacked files of a collected folder; None if the folder is none, but one of runs.
+    def holder(self, path: Path) -> Path:
+        return self._folder / str(table_of(super().link(path)))
+
+    def publish(self, path: Path, content: Mapping[str, Any]) -> bool:
+        is_new = super().publish(path, content)
+        if is_new:
+            Collected(self._folder).write({super().link(path): path.read_bytes()})
+        return is_new
+
+
+def open_runs(folder: Path) -> RunFiles:
+    """Return the files of a folder of runs, collected or not. A collected one is unpacked again only if it changed.
 
     Raises:
-        MissingData: `sha256.json` of the folder cannot be read, or was changed.
+        MissingData: `sha256.json` of a collected folder cannot be read, or was changed.
     """
-    stamps = tuple(map(_stamp, (root / name for name in (*TABLES, DIGESTS))))
-    return _unpack(root.absolute(), stamps) if any(stamps[:-1]) else None
+    stamps = tuple(map(_stamp, (folder / name for name in (*TABLES, DIGESTS))))
+    return _unpack(folder.absolute(), stamps) if any(stamps[:-1]) else RunFiles(folder)
 
 
 @lru_cache(maxsize=4)
-def _unpack(root: Path, stamps: tuple[object, ...]) -> Unpacked:
-    del stamps  # a changed folder is unpacked again
-    return Unpacked(Collected(root))
+def _unpack(folder: Path, stamps: tuple[object, ...]) -> UnpackedFiles:
+    del stamps
+    return UnpackedFiles(folder)
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:

@@ -299,10 +299,10 @@ class Index:
         row = replace(row, total=work.total, counted=work.counted)
         closing = work.closing(self.layout)
         if closing is not None and self.is_there(closing.record):
-            return _finished(row, work, read_sealed(closing.record))
+            return _finished(row, work, closing.read(closing.record))
         progress = self.progress(work)
         if progress.state == "done":
-            return _finished(row, work, {} if closing is None else read_sealed(closing.record))
+            return _finished(row, work, {} if closing is None else closing.read(closing.record))
         waits = [reference for reference in work.after if not is_done(self.layout, reference)]
         row = replace(
             row,

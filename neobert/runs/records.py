@@ -13,7 +13,7 @@ import platform
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib import metadata
@@ -146,23 +146,23 @@ def read_sealed(path: Path) -> dict[str, Any]:
     return dict(content)
 
 
-def is_published(path: Path) -> bool:
-    """Return whether a sealed file exists and is intact. If it is damaged, its part has to be done again."""
+def is_published(path: Path, read: Callable[[Path], Any] = read_sealed) -> bool:
+    """Return whether a file exists and `read` finds it intact. If it is damaged, its part has to be done again."""
     try:
         status = path.stat()
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             return False
         raise
-    return _is_whole(path, status.st_size, status.st_mtime_ns, status.st_ino)
+    return _is_whole(read, path, status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 @lru_cache(maxsize=1 << 17)
-def _is_whole(path: Path, size: int, modified_ns: int, inode: int) -> bool:
+def _is_whole(read: Callable[[Path], Any], path: Path, size: int, modified_ns: int, inode: int) -> bool:
     """Read a file once as long as it does not change."""
     del size, modified_ns, inode
     try:
-        read_sealed(path)
+        read(path)
     except NewerFile:
         return True
     except DamagedFile:

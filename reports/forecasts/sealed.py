@@ -121,7 +121,7 @@ def write_forecast(root: Path, forecast: Forecast) -> tuple[Path, bool]:
     folder = RunsFolder(root)
     path = Layout(folder.root).forecast(forecast.id)
     is_new = folder.publish(path, {"kind": KIND, **forecast.model_dump(mode="json")})
-    return folder.where(path), is_new
+    return folder.holder(path), is_new
 
 
 def read_forecasts(folder: RunsFolder, problems: list[str]) -> Iterator[Forecast]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from neobert.files import json_bytes, replace_file, sha256_of
 from neobert.runs import collected
-from neobert.runs.collected import DIGESTS, TABLES, Collected, Unpacked, unpacked
+from neobert.runs.collected import DIGESTS, TABLES, Collected, UnpackedFiles, open_runs
 from reports import collect, make_figures
 from reports.evidence import read_evidence
 from reports.folder import RunsFolder
@@ -112,7 +112,7 @@ def test_what_is_written_is_read_again_and_what_was_there_stays(
 
 
 def test_unpacked_files_are_those_of_the_tables_and_go_with_their_reader(whole: Path) -> None:
-    reader = Unpacked(Collected(whole))
+    reader = UnpackedFiles(whole)
     root = reader.root
     assert contents(root) == Collected(whole).files
     del reader
@@ -121,12 +121,11 @@ def test_unpacked_files_are_those_of_the_tables_and_go_with_their_reader(whole: 
 
 
 def test_a_folder_is_unpacked_once_and_again_when_it_changes(copied: Path, runs: Path) -> None:
-    assert unpacked(runs) is None
-    first = unpacked(copied)
-    assert first is not None and unpacked(copied) is first
+    assert open_runs(runs).root == runs
+    first = open_runs(copied)
+    assert open_runs(copied) is first and list(first.root.rglob("metrics.jsonl"))
     (copied / "curves.jsonl").unlink()
-    second = unpacked(copied)
-    assert second is not None and second is not first and not list(second.root.rglob("metrics.jsonl"))
+    assert not list(open_runs(copied).root.rglob("metrics.jsonl"))
 
 
 # What was changed since it was collected
@@ -211,8 +210,8 @@ def test_a_line_that_leads_elsewhere_is_named_and_written_nowhere(copied: Path, 
     for table, paths in (added | {"runs.jsonl": ["mteb/evaluations/x.json/run.json"]}).items():
         with (copied / table).open("ab") as file:
             file.writelines(json.dumps({"path": path, "content": {}}).encode() + b"\n" for path in paths)
-    found = unpacked(copied)
-    assert found is not None and len(found.problems) == len(HOSTILE) + 2
+    found = open_runs(copied)
+    assert len(found.problems) == len(HOSTILE) + 2
     assert len(contents(found.root)) == count + 2
     assert all(path.is_relative_to(tmp_path / "copied") for path in tmp_path.rglob("*") if path.is_file())
 

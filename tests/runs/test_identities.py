@@ -16,7 +16,7 @@ from neobert.data.catalog import CORPORA, TASK_SPLITS
 from neobert.data.sources import Source, open_source
 from neobert.external import external_id
 from neobert.identity import NUMERICS, identity
-from neobert.runs.collected import unpacked
+from neobert.runs.collected import open_runs
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
 from neobert.runs.specifications import ContrastiveRun, EmbeddingEvaluation, GlueStudy, PretrainingRun
@@ -119,11 +119,10 @@ def test_every_committed_record_has_the_name_that_its_recipe_gives(
     records: str, runs: int, trials: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under the versions of the mechanisms that it was made with: runs by their recipes, trials by their studies."""
-    collected = unpacked(REPORTS / records)
-    assert collected is not None
+    files = open_runs(REPORTS / records)
     names: list[str] = []
     planned: set[str] = set()
-    for place in (path.parent for path in collected.root.rglob("run.json")):
+    for place in (path.parent for path in files.root.rglob("run.json")):
         content = read_run_file(place)
         for mechanism, version in content.numerics.items():
             monkeypatch.setitem(NUMERICS, mechanism, version)
@@ -131,5 +130,5 @@ def test_every_committed_record_has_the_name_that_its_recipe_gives(
         assert content.run.id == content.id == place.name, place
         if isinstance(content.run, GlueStudy):
             planned |= {content.run.trial_id(point) for point in content.run.points}
-    recorded = {path.stem for path in collected.root.glob("glue/*/*.json")}
+    recorded = {path.stem for path in files.root.glob("glue/*/*.json")}
     assert (len(names), len(recorded)) == (runs, trials) and recorded <= planned
