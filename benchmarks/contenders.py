@@ -277,7 +277,7 @@ class Setting:
     def own_engine(self, mode: Mode) -> Engine[Batch]:
         """Return the engine of a run of the recipe, with initial weights."""
         recipe = self.recipe
-        model = build_masked_language_model(recipe.model, self.documents.context)
+        model = build_masked_language_model(recipe.model, self.documents.context, recipe.precision)
         initialize(model, recipe.model.initialization, recipe.seed)
         model.train()
         if mode == "compiled":

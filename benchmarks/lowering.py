@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 
 from benchmarks.pretended_cuda import GPU, H100
 from neobert.data.batches import Batch
-from neobert.model import encoder, heads
+from neobert.model import attention
 from neobert.model.build import build_masked_language_model
 from neobert.recipe import Pretraining
 from neobert.training.compiling import INDUCTOR_ON_GPU
@@ -121,14 +121,13 @@ def _trace(recipe: Pretraining, batch: Batch) -> tuple[fx.GraphModule, list[Any]
         raise _Traced
 
     with torch.device("meta"):
-        model = build_masked_language_model(recipe.model, batch.token_ids.shape[1])
+        model = build_masked_language_model(recipe.model, batch.token_ids.shape[1], recipe.precision)
     model = model.to_empty(device="cpu").train()  # uninitialised memory
     model.compile(backend=take, dynamic=False)
     try:
         with (
             autocast(torch.device("cpu"), recipe.precision),
-            mock.patch.object(encoder, "TURN_PARTS_ALONE", ("cpu",)),
-            mock.patch.object(heads, "WANT_ALIGNED_ROWS", ("cpu",)),
+            mock.patch.object(attention, "CUDA_KERNELS", ("cpu",)),
         ):
             summed_loss(model, batch)
     except Exception:

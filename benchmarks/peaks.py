@@ -63,7 +63,7 @@ def peak_of_step(recipe: Pretraining, position_table: int, rows: int) -> int:
     packed = pack_documents(documents, documents.numbers, counter_hash(SEED, documents.numbers), context)
     with pretended_cuda() as gpu:
         with GPU:
-            model = build_masked_language_model(recipe.model, position_table)
+            model = build_masked_language_model(recipe.model, position_table, recipe.precision)
         model.train()
         engine = pretraining_engine(model, recipe, GPU)
         batch = collate(packed, documents.corpus, recipe.masking, flat=True).to(GPU)

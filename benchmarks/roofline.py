@@ -186,7 +186,7 @@ def count_eager(recipe: Pretraining, context: int, slots: int, mode: Mode) -> Ea
     """Count the second step of the engine, on a batch for `mode`; runs in a `pretending_process`."""
     with pretended_cuda() as gpu:
         with GPU:
-            model = build_masked_language_model(recipe.model, context)
+            model = build_masked_language_model(recipe.model, context, recipe.precision)
         model.train()
         engine = pretraining_engine(model, recipe, GPU)
         batch = first_batch(recipe, context, slots, mode)

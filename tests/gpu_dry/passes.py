@@ -25,14 +25,14 @@ from neobert.embeddings.encoders import PackedEncoder, TextEncoder
 from neobert.evaluation.heldout import HeldoutText, measure_heldout
 from neobert.evaluation.perplexity import measure_losses
 from neobert.evaluation.texts import Passage
-from neobert.glue import finetuning
 from neobert.glue.encoding import EncodedSplit, EncodedTask
-from neobert.glue.finetuning import Compiling, FineTuner
+from neobert.glue.finetuning import FineTuner
 from neobert.glue.tasks import task_named
 from neobert.model.build import build_classifier, build_encoder, build_masked_language_model
 from neobert.model.size import MicroBatchShape, training_memory
 from neobert.recipe import Point, Pretraining
-from neobert.training.compiling import TrialStep
+from neobert.training import compiling
+from neobert.training.compiling import CompilePolicy, TrialStep
 from neobert.training.distributed import Process
 from neobert.training.engine import Engine
 
@@ -88,7 +88,7 @@ def figures(counts: Counts) -> dict[str, Any]:
 def fresh_engine(recipe: Pretraining) -> Engine[Batch]:
     """The engine of pre-training; values are not initialised."""
     with GPU:
-        model = build_masked_language_model(recipe.model, CONTEXT)
+        model = build_masked_language_model(recipe.model, CONTEXT, recipe.precision)
     return pretraining_engine(model.train(), recipe, GPU)
 
 
@@ -263,10 +263,11 @@ def choose_cuda_graphs(eager_seconds: float, replay_seconds: float, points: int)
 
     with (
         pretended_cuda(),
-        mock.patch.object(finetuning, "compile_model", compile_model),
+        mock.patch.object(compiling, "compile_model", compile_model),
+        mock.patch.object(compiling, "make_eager", lambda model: None),
         mock.patch.object(TrialStep, "seconds", seconds),
     ):
         tuner = fine_tuner(layers=2)
         point = Point(batch_size=4, learning_rate=1e-5, weight_decay=0.01)
-        tuner.compiling = Compiling("auto", (point,) * points)
+        tuner.policy, tuner.points = CompilePolicy("auto"), (point,) * points
         return tuner._compile(batch_size=4), len(tried)

@@ -22,8 +22,8 @@ from neobert import (
     NeoBERTForTokenClassification,
     NeoBERTModel,
 )
-from neobert.hub import AUTO_CLASSES, modeling
-from neobert.hub.modeling import eager_attention
+from neobert.hub import AUTO_CLASSES, attention
+from neobert.hub.attention import eager_attention
 from neobert.model.attention import packed_plan
 from neobert.model.heads import MaskedLanguageModel
 from tests.support.small_models import (
@@ -174,7 +174,7 @@ def test_eager_attention_keeps_no_weights_that_nobody_asked_for(form: str, monke
         made.append(weakref.ref(weights))
         return attended, weights
 
-    monkeypatch.setattr(modeling, "eager_attention", watched)
+    monkeypatch.setattr(attention, "eager_attention", watched)
     with torch.no_grad():
         model(TOKEN_IDS, MASK)
     assert len(made) == 3

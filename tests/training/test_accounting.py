@@ -127,10 +127,8 @@ def test_utilization_follows_from_the_records_own_numbers(finished: Path, runs: 
     assert told["peak_memory_bytes"].keys() == {"process"} and told["peak_memory_bytes"]["process"] > 1 << 26
 
 
-def test_totals_of_a_checkpoint_come_back_and_those_of_an_older_version() -> None:
-    totals = Totals(real_tokens=30, slots=40, attended_tokens=300)
-    assert Totals.restored(vars(totals)) == Totals.restored(vars(totals) | {"counted_tokens": 30}) == totals
-    assert totals.padding == 0.25
+def test_padding_is_the_share_of_slots_without_a_token() -> None:
+    assert Totals(real_tokens=30, slots=40, attended_tokens=300).padding == 0.25
 
 
 def test_the_ceiling_is_measured_once_and_takes_no_random_number() -> None:
