@@ -4,8 +4,7 @@ The model is traced on the CPU and its graph moved to a fake "cuda". Inductor th
 for an H100 as usual. It stops before it writes Triton code, so neither Triton nor a GPU is needed.
 """
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -66,41 +65,20 @@ class _Traced(Exception):
 def lower(recipe: Pretraining, batch: Batch) -> Kernels:
     """Return the kernels of a model's forward and backward pass on a batch on the CPU; runs in a
     `benchmarks.pretended_cuda.pretending_process`."""
-    nodes: list[Any] = []
-
-    def take_nodes(lowering: Any) -> None:
-        lowering.init_wrapper_code()
-        lowering._update_scheduler()
-        nodes.extend((node, node.get_read_write_buffers_sizes()) for node in lowering.scheduler.nodes)
-
-    _lower(recipe, batch, take_nodes)
-    return _count(nodes)
-
-
-def write_kernels(recipe: Pretraining, batch: Batch) -> dict[str, str]:
-    """Return the Python source of every Triton kernel of these passes, by name; runs like `lower`, and needs Triton."""
-    sources: dict[str, str] = {}
-
-    def take_sources(lowering: Any) -> None:
-        wrapper, _ = lowering.codegen()
-        sources.update(re.findall(r"async_compile\.triton\('(\w+)', '''(.*?)''', device_str", wrapper.value, re.DOTALL))
-
-    _lower(recipe, batch, take_sources)
-    return sources
-
-
-def _lower(recipe: Pretraining, batch: Batch, take: Callable[[Any], None]) -> None:
-    """Call `take` with the lowered graphs of the forward and backward pass, in place of compiling them."""
     from torch._guards import TracingContext, tracing
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.graph import GraphLowering
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    graph, inputs = _trace(recipe, batch)
+    graph, inputs = trace(recipe, batch)
+    nodes: list[Any] = []
 
     def stop(lowering: Any) -> SimpleNamespace:
-        take(lowering)
+        """Take the scheduled nodes of the forward or backward pass, in place of compiling them."""
+        lowering.init_wrapper_code()
+        lowering._update_scheduler()
+        nodes.extend((node, node.get_read_write_buffers_sizes()) for node in lowering.scheduler.nodes)
         return SimpleNamespace(call=lambda inputs: None, __file__=__file__, key=__file__)
 
     with _inductor_for_h100(), mock.patch.object(GraphLowering, "compile_to_module", stop):
@@ -110,9 +88,10 @@ def _lower(recipe: Pretraining, batch: Batch, take: Callable[[Any], None]) -> No
         moved = [_moved(tensor, fake) if isinstance(tensor, Tensor) else tensor for tensor in inputs]
         with tracing(TracingContext(fake)), autocast(GPU, recipe.precision), fake:
             compile_fx(graph, moved)
+    return _count(nodes)
 
 
-def _trace(recipe: Pretraining, batch: Batch) -> tuple[fx.GraphModule, list[Any]]:
+def trace(recipe: Pretraining, batch: Batch) -> tuple[fx.GraphModule, list[Any]]:
     """Return the model's graph as a compiler gets it on "cuda", and its inputs."""
     traced: list[tuple[fx.GraphModule, list[Any]]] = []
 

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -194,21 +195,20 @@ class CompilePolicy:
         Raises:
             RunFailed: compilation was requested, but no compiler works.
         """
-        if self.word == "off":
-            return False
-        device, precision = trial.device, trial.precision
-        is_gpu, is_auto = device.type == "cuda", self.word == "auto"
-        left = [workload.remainder() for workload in workloads] if is_auto else []
+        if self.word != "auto":
+            return self.word == "on" and self._compile(trial)
+        left, is_gpu = [workload.remainder() for workload in workloads], trial.device.type == "cuda"
+        pays = partial(compiling_pays, layers=layers, device=trial.device, precision=trial.precision)
         at_best = [replace(part, compiled_seconds=0.0) for part in left] if is_gpu else left
-        if is_auto and not compiling_pays(at_best, layers, device, precision):
+        if not pays(at_best) or not self._compile(trial):
             return False
-        mode = "reduce-overhead" if is_gpu and self.backend == "inductor" else None
-        if not compile_model(trial, self.word, backend=self.backend, mode=mode):
-            return False
-        if is_auto and is_gpu:
+        if is_gpu:
             replayed = [workload.fixed.seconds(GRAPH_WARM_UP_PASSES) for workload in workloads]
-            measured = [replace(part, compiled_seconds=taken) for part, taken in zip(left, replayed, strict=True)]
-            if not compiling_pays(measured, layers, device, precision):
+            if not pays([replace(part, compiled_seconds=taken) for part, taken in zip(left, replayed, strict=True)]):
                 make_eager(trial.model)
                 return False
         return True
+
+    def _compile(self, trial: TrialStep) -> bool:
+        mode = "reduce-overhead" if trial.device.type == "cuda" and self.backend == "inductor" else None
+        return compile_model(trial, self.word, backend=self.backend, mode=mode)

@@ -15,10 +15,13 @@ import numpy as np
 import torch
 
 from ablations.ladders import variants
-from benchmarks.contenders import masked_documents, neobert_recipe, own_batches, pretraining_engine
-from benchmarks.data import IDS, web_lengths
+from benchmarks.contenders import SEED, masked_documents, neobert_recipe, own_batches, pretraining_engine
+from benchmarks.data import IDS, random_corpus, web_lengths
 from benchmarks.pretended_cuda import Counts, pretended_cuda
-from neobert.data.batches import Batch
+from neobert.data.batches import Batch, collate
+from neobert.data.masking import counter_hash
+from neobert.data.rows import pack_documents
+from neobert.data.shards import FRAME_TOKENS, all_documents
 from neobert.data.sources import SyntheticSource
 from neobert.embeddings.contrastive import GradCache, StepCollator, StepTexts, match_texts
 from neobert.embeddings.encoders import PackedEncoder, TextEncoder
@@ -123,6 +126,23 @@ def pretrain(
     memory = training_memory(recipe, CONTEXT, shape, "single", 1, rows * context)
     measured.reckoned_bytes = memory.total - memory.reserve
     return measured
+
+
+def peak_of_full_rows(recipe: Pretraining, position_table: int, rows: int) -> int:
+    """Peak bytes of a step with the optimizer's state and two micro-batches of full rows, so that the second one runs
+    beside the gradients of the first."""
+    context = recipe.stages[-1].context
+    documents = all_documents(random_corpus(np.full(rows, context - FRAME_TOKENS), recipe.model.vocabulary_size))
+    packed = pack_documents(documents, documents.numbers, counter_hash(SEED, documents.numbers), context)
+    with pretended_cuda() as gpu:
+        with GPU:
+            model = build_masked_language_model(recipe.model, position_table, recipe.precision)
+        engine = pretraining_engine(model.train(), recipe, GPU)
+        batch = collate(packed, documents.corpus, recipe.masking, flat=True).to(GPU)
+        engine.step([batch, batch], 1e-4)
+        with gpu.counted() as counts:
+            engine.step([batch, batch], 1e-4)
+    return counts.peak_bytes
 
 
 def explain_a_loss(micro_batches: int = 3, **changes: Any) -> tuple[int, int]:
