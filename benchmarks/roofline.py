@@ -292,7 +292,7 @@ def compute(options: argparse.Namespace) -> int:
         MissingData: no GPU can be pretended here.
     """
     if options.slots < max(CONTEXTS):
-        raise ValueError(f"--slots {options.slots} hold no row of {max(CONTEXTS)} tokens: give more")
+        raise ValueError(f"--slots {options.slots} is less than a row of {max(CONTEXTS)} tokens: give more")
     if (options.write or options.table) and (options.layers, options.slots) != (LAYERS, TOKENS_PER_STEP):
         raise ValueError("what is kept is NeoBERT's own step: leave out --layers and --slots")
     if options.table:

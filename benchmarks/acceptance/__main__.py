@@ -1,4 +1,4 @@
-"""Tell whether what is said of GPUs holds on this one: checks that judge themselves, each in a process of its own.
+"""Check the project's claims about GPUs on this one, each check in a process of its own.
 
 examples:
   python -m benchmarks.acceptance                  # on a GPU; the same command goes on after a break

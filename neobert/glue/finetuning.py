@@ -74,9 +74,6 @@ class FineTuner:
 
     `policy` decides at the first run, for all, whether updates run compiled; `points` are those that are still to run.
     Evaluations never do: their shapes occur too rarely for compilation to pay.
-
-    Raises:
-        ValueError: the names of `start` differ from the encoder's.
     """
 
     def __init__(
@@ -90,7 +87,9 @@ class FineTuner:
         policy: CompilePolicy | None = None,
         points: Sequence[Point] = (),
     ) -> None:
-        _check_names(classifier, start)
+        layers = ("model.", "dense.") if any(name.startswith("dense.") for name in start) else ("model.",)
+        expected = {name for name in classifier.state_dict() if name.startswith(layers)}
+        assert start.keys() == expected, f"the starting weights differ in {min(start.keys() ^ expected)}"
         self.classifier = classifier.to(device)
         self.encoded = encoded
         self.protocol = protocol
@@ -268,15 +267,6 @@ class FineTuner:
 
     def _copy_of_weights(self) -> dict[str, Tensor]:
         return {name: tensor.to("cpu", copy=True) for name, tensor in self.classifier.state_dict().items()}
-
-
-def _check_names(classifier: Classifier, start: Mapping[str, Tensor]) -> None:
-    parts = ("model.", "dense.") if any(name.startswith("dense.") for name in start) else ("model.",)
-    expected = {name for name in classifier.state_dict() if name.startswith(parts)}
-    if start.keys() != expected:
-        first = min(start.keys() ^ expected)
-        side = "lack" if first in expected else "have, beside the encoder's,"
-        raise ValueError(f"the starting weights {side} {first!r}: give the encoder's tensors of an equal model")
 
 
 def _mean_loss(losses: list[Tensor], last_step: int) -> float:

@@ -91,7 +91,7 @@ def document_positions(borders: Tensor, embeddings: Tensor, mask: Tensor | None,
     if rows != 1 or mask is not None or positions is not None:
         raise ValueError(
             "cu_seqlens are borders of documents in a single row without attention_mask and position_ids, not in "
-            f"{rows} rows or beside these"
+            f"{rows} rows or together with these"
         )
     starts, lengths = borders[:-1].long(), borders.diff().long()
     if not torch.compiler.is_compiling() and (borders[0] != 0 or borders[-1] != tokens or bool((lengths < 0).any())):
@@ -114,7 +114,7 @@ def refuse_borders_alone(options: Mapping[str, Any], mask: Tensor | None, positi
     given = [name for name in FLATTENED if options.get(name) is not None]
     if given and (positions is None or mask is not None):
         raise ValueError(
-            f"{', '.join(given)} without position_ids, or beside an attention_mask, would not keep documents apart: "
+            f"{', '.join(given)} without position_ids, or with an attention_mask, would let documents see each other: "
             "pass position_ids that start again at each document, and no attention_mask (DataCollatorWithFlattening: "
             "return_position_ids=True), or cu_seqlens alone"
         )

@@ -42,7 +42,7 @@ def refuse_pickle(name_or_folder: Any, use_safetensors: bool | None) -> None:
         ValueError: a pickle is requested, or the folder has pickles but no safetensors.
     """
     if use_safetensors is False:
-        raise ValueError("use_safetensors=False asks for pickled weights, which run code when read: leave it out")
+        raise ValueError("use_safetensors=False loads pickled weights, which can run code: leave it out")
     named = Path(str(name_or_folder))
     files = sorted(named.iterdir()) if named.is_dir() else [named]
     pickles = [file for file in files if file.suffix in PICKLE_SUFFIXES and file.is_file()]
@@ -79,7 +79,7 @@ def refuse_incomplete(name: Any, info: Mapping[str, Any], needs_decoder: bool, m
             if may_replace_head:
                 continue
         raise ValueError(
-            f"the checkpoint {name} holds {key} as {tuple(found)}, but the configuration asks for {tuple(expected)}: "
+            f"the checkpoint {name} has {key} of shape {tuple(found)}, but the configuration needs {tuple(expected)}: "
             f"{advice}"
         )
 
@@ -270,7 +270,7 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
             return
         if isinstance(self.positional_embedding, LearnedPositions):
             raise ValueError(
-                f"a sequence reaches {longest} tokens, but the learned position table holds {context}: truncate it to "
+                f"a sequence reaches {longest} tokens, but the learned position table has {context}: truncate it to "
                 f"{context} tokens, or take a model with rotary positions or a longer context"
             )
         logger.warning_once(f"A sequence reaches {longest} tokens, and the model was trained on at most {context}.")

@@ -115,7 +115,7 @@ class LearnedPositions(nn.Embedding, Positions):
         # The values are read only if the bound is too large, because reading them needs a sync with a GPU.
         if longest > context and int(positions.max()) >= context:
             raise ValueError(
-                f"a document has {int(positions.max()) + 1} tokens, but the learned position table holds {context}: "
+                f"a document has {int(positions.max()) + 1} tokens, but the learned position table has {context}: "
                 f"truncate it to {context} tokens, or take a model with rotary positions or a longer context"
             )
         return embeddings + self(positions + 1)

@@ -222,5 +222,5 @@ def traced(steps: Iterator[Step], count: int, path: Path, device: torch.device) 
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        print(f"the trace of steps {numbers[0]} to {numbers[-1]} lies in {path}", file=sys.stderr, flush=True)
+        print(f"wrote the trace of steps {numbers[0]} to {numbers[-1]} to {path}", file=sys.stderr, flush=True)
     yield from steps

@@ -150,7 +150,7 @@ def compile_model(
         make_eager(trial.model)
         if word == "on":
             raise RunFailed(f"the model cannot be compiled here ({reason}): take --compile off or auto") from error
-        print(f"the model cannot be compiled here ({reason}): training goes on without", file=sys.stderr, flush=True)
+        print(f"the model cannot be compiled here ({reason}): training continues eagerly", file=sys.stderr, flush=True)
         return False
     return True
 

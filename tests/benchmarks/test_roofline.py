@@ -191,7 +191,7 @@ def test_a_gpu_that_was_computed_for_is_known_by_its_drivers_name(mode: Mode) ->
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--slots", "1024"], "hold no row of 4096 tokens"),
+        (["--slots", "1024"], "is less than a row of 4096 tokens"),
         (["--write", "--layers", "3"], "leave out --layers"),
         (["--table", "--layers", "3"], "leave out --layers"),
     ],

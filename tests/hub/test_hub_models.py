@@ -253,9 +253,9 @@ def test_a_flattened_batch_is_every_document_alone(form: str, implementation: st
     torch.testing.assert_close(outputs.loss, expected, **CLOSE)
     if flags:
         without = DataCollatorWithFlattening(return_tensors="pt", return_position_ids=False, **flags)
-        with pytest.raises(ValueError, match=r"would not keep documents apart: pass position_ids that start again"):
+        with pytest.raises(ValueError, match=r"would let documents see each other: pass position_ids that start again"):
             model(**without([{"input_ids": document} for document in documents]))
-        with pytest.raises(ValueError, match=r"would not keep documents apart"):
+        with pytest.raises(ValueError, match=r"would let documents see each other"):
             model(**batch, attention_mask=torch.ones_like(batch["input_ids"]))
 
 

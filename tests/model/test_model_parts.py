@@ -184,7 +184,7 @@ def test_learned_positions_add_row_zero_to_padding_and_row_one_to_the_first_toke
 def test_learned_positions_refuse_a_document_beyond_the_context():
     table = LearnedPositions(small_model(positions="learned"), 4)
     table.add(torch.zeros(1, 6, WIDTH), torch.tensor([[0, 1, 2, 3, -1, -1]]), longest=6)
-    with pytest.raises(ValueError, match="a document has 5 tokens, but the learned position table holds 4"):
+    with pytest.raises(ValueError, match="a document has 5 tokens, but the learned position table has 4"):
         table.add(torch.zeros(1, 5, WIDTH), torch.arange(5)[None], longest=5)
 
 
