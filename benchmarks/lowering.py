@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_map
 
-from benchmarks.pretended_cuda import GPU, H100
+from benchmarks.pretended_cuda import GPU, H100, PretendedGPU, cuda_stubs
 from neobert.data.batches import Batch
 from neobert.model import attention
 from neobert.model.build import build_masked_language_model
@@ -56,6 +56,13 @@ class Kernels:
                 raise ValueError(f"{name} do not grow by the layer: {getattr(shallower, name)} and {own}")
             grown[name] = own + added * (layers - own_layers)
         return Kernels(**grown)
+
+
+STUBBED = (
+    *("current_device", "device_count", "get_device_capability", "get_device_name", "get_device_properties"),
+    *("is_available", "is_bf16_supported"),
+)
+"""Members of torch.cuda that inductor asks about the device."""
 
 
 class _Traced(Exception):
@@ -139,16 +146,10 @@ def _inductor_for_h100() -> Iterator[None]:
     from torch._inductor import scheduler
     from torch._inductor.fx_passes import joint_graph
 
-    members = {
-        "current_device": lambda: 0,
+    pretended = cuda_stubs(PretendedGPU(), gpus=1)
+    members = {name: pretended[name] for name in STUBBED} | {
         "device": lambda *index: nullcontext(),
-        "device_count": lambda: 1,
-        "get_device_capability": lambda *device: (H100.major, H100.minor),
-        "get_device_name": lambda *device: H100.name,
-        "get_device_properties": lambda *device: H100,
         "get_rng_state": lambda *device: torch.zeros(16, dtype=torch.uint8),
-        "is_available": lambda: True,
-        "is_bf16_supported": lambda *words: True,
         "set_rng_state": lambda *state: None,
     }
     with ExitStack() as stack:

@@ -421,7 +421,9 @@ def pretended_cuda(gpus: int = 1) -> Iterator[PretendedGPU]:
     """
     gpu = PretendedGPU()
     with ExitStack() as stack:
-        patches: list[tuple[Any, str, Any]] = [(torch.cuda, name, value) for name, value in _cuda(gpu, gpus).items()]
+        patches: list[tuple[Any, str, Any]] = [
+            (torch.cuda, name, value) for name, value in cuda_stubs(gpu, gpus).items()
+        ]
         patches += [
             (nn.Module, "to", _move_module),
             (nvtx, "range_push", lambda message: 0),
@@ -447,7 +449,7 @@ def _compute(*args: object, **kwargs: object) -> None:
     raise NotImplementedError("a pretended GPU computes no numbers")
 
 
-def _cuda(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
+def cuda_stubs(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
     """Return replacements for members of torch.cuda."""
 
     class Event:

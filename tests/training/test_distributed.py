@@ -311,7 +311,7 @@ def test_a_rank_gives_up_when_the_first_dies(tmp_path: Path) -> None:
 def test_one_attempt_of_a_job_has_one_process_a_rank(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     with host_ranks(layout, FIRST):
-        with pytest.raises(RunFailed, match="only one may run"), host_ranks(layout, FIRST):
+        with pytest.raises(RunFailed, match="both claim to be rank 0"), host_ranks(layout, FIRST):
             pass
         second = find_rendezvous(layout, SECOND)
         assert second is not None

@@ -162,7 +162,7 @@ def test_a_trials_updates_are_those_of_its_course() -> None:
 NUMBERS = st.none() | st.floats(0, 9)
 
 
-@given(st.lists(st.builds(Cost, NUMBERS, NUMBERS, NUMBERS, st.just(()), NUMBERS)))
+@given(st.lists(st.builds(Cost, NUMBERS, NUMBERS, st.just(()), NUMBERS)))
 def test_what_is_unknown_makes_a_sum_unknown_but_not_a_most(costs: list[Cost]) -> None:
     total = sum_costs(costs)
     assert (total.gpu_hours is None) == any(cost.gpu_hours is None for cost in costs)
