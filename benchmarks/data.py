@@ -73,7 +73,6 @@ def random_corpus(lengths: Integers, vocabulary_size: int) -> TokenizedCorpus:
 
 
 def endless_stage(context: int, rows: int) -> Stage:
-    """Return an endless stage of `rows` rows per step."""
     return Stage(
         context=context,
         tokens_per_step=context * rows,
@@ -160,7 +159,6 @@ def _compare(folder: Path, best: tuple[int, int], repetitions: int, megabytes: f
 
 
 def _tokenize(folder: Path, way: str, *form: int) -> Timing[Outcome]:
-    """Time one way once and discard its output."""
     with tempfile.TemporaryDirectory() as out:
         return call_in_child(tokenize, way, folder, Path(out), *form)
 
@@ -172,7 +170,6 @@ def tokenize(way: str, folder: Path, out: Path, *form: int) -> Timing[Outcome]:
 
 
 def read_texts(paths: Iterable[Path]) -> Iterator[str]:
-    """Yield the documents of text files."""
     for path in paths:
         with path.open(encoding="utf-8") as file:
             yield from (line.rstrip("\n") for line in file)

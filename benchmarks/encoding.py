@@ -180,7 +180,6 @@ def _theirs(batch_size: int) -> str:
 
 
 def measure_on(device: str, data: Path | None, texts: TextSets, repetitions: int) -> dict[str, Any]:
-    """Measure both precisions on a device."""
     from sentence_transformers import SentenceTransformer
 
     figures: dict[str, Any] = {"texts": {name: len(own) for name, own in texts.items()}}

@@ -40,7 +40,6 @@ class Kernels:
 
     @property
     def launches(self) -> int:
-        """Number of all kernels."""
         return self.products + self.attention + self.streaming
 
     def at_depth(self, layers: int, shallower: "Kernels", shallower_layers: int, own_layers: int) -> "Kernels":

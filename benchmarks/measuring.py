@@ -37,12 +37,10 @@ class Timing(Generic[Returned]):
     returned: Returned
 
     def per(self, tokens: float) -> "Timing[Returned]":
-        """Return the time divided by `tokens`."""
         return Timing(self.wall / tokens, self.processor / tokens, self.returned)
 
 
 def time_call(run: Callable[[], Returned]) -> Timing[Returned]:
-    """Time a call."""
     wall, processor = time.perf_counter(), _processor_seconds()
     returned = run()
     return Timing(time.perf_counter() - wall, _processor_seconds() - processor, returned)
@@ -156,7 +154,6 @@ class Benchmark:
 
 
 def _load_averages() -> list[float]:
-    """Return the load averages of the machine over 1, 5 and 15 minutes."""
     return [round(value, 2) for value in os.getloadavg()]
 
 

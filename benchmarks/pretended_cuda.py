@@ -169,7 +169,6 @@ class Product(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """Number of floating-point operations."""
         return 2 * self.batch * self.rows * self.inner * self.columns
 
 
@@ -218,7 +217,6 @@ class PretendedGPU(TorchDispatchMode):
             self.counts = before
 
     def wait(self, reason: str) -> None:
-        """Record that the host waits for the device."""
         self.counts.waits.append(f"{reason} at {_caller()}")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -394,7 +392,6 @@ def _is_composite(func: Any) -> bool:
 
 
 def _is_view(func: Any) -> bool:
-    """Return whether an operator returns a view of its input and does not write it."""
     return any(result.alias_info is not None and not result.alias_info.is_write for result in func._schema.returns)
 
 

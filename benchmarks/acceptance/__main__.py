@@ -177,7 +177,6 @@ def environment_of(rehearse: bool) -> Mapping[str, str]:
 
 
 def describe_end(code: int) -> str:
-    """Describe an exit code in words."""
     return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 

@@ -414,7 +414,6 @@ def random_texts(setting: Setting) -> list[tuple[Any, Any]]:
 
 
 def text_encoder(setting: Setting, device: torch.device, precision: Precision) -> PackedEncoder:
-    """Return an encoder with initial weights, in `precision`."""
     recipe = setting.recipe
     encoder = PackedEncoder(build_encoder(recipe.model, setting.documents.context))
     initialize(encoder, recipe.model.initialization, recipe.seed)

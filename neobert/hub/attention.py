@@ -198,7 +198,6 @@ class AttentionRequest:
         return InterfaceAttention(function, module, mask, options, weights)
 
     def _for_flash(self, window: int) -> tuple[Any, Mapping[str, Any]]:
-        """Return mask and options of a flash kernel."""
         options = dict(self.options)
         if window:
             options["sliding_window"] = window + 1  # transformers counts the token itself
@@ -207,7 +206,6 @@ class AttentionRequest:
         return self._visible(), options
 
     def _visible(self, window: int = 0) -> Any:
-        """Return the mask, in the form that the implementation takes."""
         functions = [] if self.documents is None else [packed_sequence_mask_function(self.documents)]
         if window:
             functions.append(window_mask_function(window))

@@ -151,7 +151,6 @@ class PretrainingTrainer(Trainer[Batch]):
 
     @property
     def _most_rows(self) -> int:
-        """Rows of the largest micro-batch."""
         return min(self._rows_of(self.stage.context), self.stage.tokens_per_step // self.stage.context)
 
     def _sizes(self) -> PaddingSizes:

@@ -315,7 +315,6 @@ class _MetricsLog:
             append_line(self.path, {"step": step.number, **point})
 
     def write(self) -> None:
-        """Write the pending line."""
         step, self.pending = self.pending, None
         if step is None or self.path is None:
             return
