@@ -142,7 +142,7 @@ def compile_model(
     torch._dynamo.config.optimize_ddp = False
     configure_inductor(trial.device)
     compiled = torch.compile(trial.model.forward, dynamic=False, backend=backend, mode=mode)
-    trial.model.forward = compiled  # type: ignore[method-assign]
+    trial.model.forward = compiled
     try:
         trial.run()
     except TorchDynamoException as error:
