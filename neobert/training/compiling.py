@@ -141,8 +141,7 @@ def compile_model(
     # Compiling inside DDP would split the model into many graphs, at the borders of DDP's buckets.
     torch._dynamo.config.optimize_ddp = False
     configure_inductor(trial.device)
-    compiled = torch.compile(trial.model.forward, dynamic=False, backend=backend, mode=mode)
-    trial.model.forward = compiled
+    trial.model.forward = torch.compile(trial.model.forward, dynamic=False, backend=backend, mode=mode)
     try:
         trial.run()
     except TorchDynamoException as error:
