@@ -104,7 +104,7 @@ def test_the_order_of_tokens_matters(network):
 def test_learned_positions_stop_at_the_context_and_rotary_ones_do_not():
     document = random_document(CONTEXT + 1)[None]
     assert language_model().model(document, whole_rows_plan(document)).shape[1] == CONTEXT + 1
-    with pytest.raises(ValueError, match=f"holds {CONTEXT}"):
+    with pytest.raises(ValueError, match=f"has {CONTEXT}"):
         language_model(**FORMS["M0 form"]).model(document, whole_rows_plan(document))
 
 
