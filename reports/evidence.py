@@ -26,6 +26,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from ablations.declarations import Declaration, kept_declarations
 from ablations.rates import PILOT_SEEDS
 from ablations.scales import Scale, Vocabulary, trained_vocabulary_size
 from neobert.errors import DamagedFile, MissingData, name_first
@@ -33,6 +34,7 @@ from neobert.files import read_json
 from neobert.glue.tasks import decisive_score, task_named
 from neobert.recipe import FineTuning, Point, Pretraining, Value
 from neobert.runs import records
+from neobert.runs.collected import DECLARATIONS
 from neobert.runs.records import RECORDS, read_record
 from neobert.runs.run_file import EXECUTION, RunFile, read_run_file
 from neobert.runs.specifications import GlueStudy, PretrainingRun, mechanisms_of
@@ -75,8 +77,8 @@ class Evidence:
 
     `readouts` has one row per record and corpus: `answer` is the `ReadoutScore`, `items` identifies the items.
 
-    `studies` are the grids that were begun, by id. `forecasts` are the forecasts stored beside the records. `files`
-    are the record paths relative to the folder, by id.
+    `studies` are the grids that were begun, by id. `forecasts` and `declarations` are those stored beside the records.
+    `files` are the links to the records below the folder, by id (`RunsFolder.link`).
 
     Runs with pilot seeds appear only in `pilots` and `heldout`; `failed_pilots` are those with an error and no record.
     """
@@ -92,6 +94,7 @@ class Evidence:
     throughputs: pd.DataFrame
     studies: Mapping[str, GlueStudy]
     forecasts: tuple[Forecast, ...]
+    declarations: tuple[Declaration, ...]
     files: Mapping[str, str]
     problems: tuple[str, ...]
 
@@ -158,9 +161,10 @@ def read_evidence(root: Path) -> Evidence:
     run_files = _read_studies(folder, problems)
     problems += _unfinished_runs(folder)
     forecasts = tuple(read_forecasts(folder, problems))
+    declarations = tuple(kept_declarations(folder.files(DECLARATIONS), problems))
     rows["glue"] += _failed_trials(folder, run_files, {row["id"] for row in rows["glue"]})
     failed_pilots = make_frame(_failed_pilots(folder, problems), FAILED_PILOTS)
-    problems += [*folder.problems, *folder.missing()]
+    problems += folder.problems
     frames = {
         kind: make_frame(sorted(rows[kind], key=lambda row: row["id"]), reader.columns())
         for kind, reader in READERS.items()
@@ -184,8 +188,9 @@ def read_evidence(root: Path) -> Evidence:
         throughputs=frames["throughput"],
         studies={run_file.id: run_file.study for run_file in run_files if run_file.study is not None},
         forecasts=forecasts,
+        declarations=declarations,
         files=files,
-        problems=tuple(sorted(problem.replace(f"{root}{os.sep}", "") for problem in problems)),
+        problems=tuple(sorted(problem.replace(f"{folder.root}{os.sep}", "") for problem in problems)),
     )
 
 
@@ -209,7 +214,7 @@ def _read_rows(
             problems.append(facts)
         else:
             rows[kind].append(facts)
-            files[facts["id"]] = name
+            files[facts["id"]] = folder.link(path)
     problems += others.sentences()
     return rows, files
 
@@ -346,7 +351,7 @@ Score = Annotated[float, Field(ge=-1, le=1)]
 
 class _Trial(_Facts):
     labels: Labels
-    state: Literal["done", "pruned", "failed", "undefined"]
+    state: Literal["done", "failed", "undefined"]
     seed: int
     task: Annotated[str, AfterValidator(lambda name: task_named(name).name)] = _at("config", "task")
     run: str = _at("inputs", "pretraining")
@@ -379,7 +384,7 @@ class _Trial(_Facts):
 class _Embedding(_Facts):
     labels: Labels
     config: records.EmbeddingConfig
-    state: Literal["done", "pruned", "failed"]
+    state: Literal["done", "failed"]
     seed: int
     run: str = _at("inputs", "pretraining")
     weights: str = _at("inputs", "weights")

@@ -28,7 +28,7 @@ from neobert.identity import IDENTITY_DIGITS
 from neobert.runs.claims import acquire, is_claimed, last_owner
 from neobert.runs.index import RUN_FOLDERS, Index, Submitted, read_index
 from neobert.runs.layout import MANIFEST, PARTIAL, SUBMISSION_CLAIM, Layout
-from neobert.runs.records import SNAPSHOT_FILE, read_record, read_records, read_selection
+from neobert.runs.records import SNAPSHOT_FILE, read_record, read_records, read_sealed
 from neobert.runs.run_file import read_run_file
 from neobert.runs.work import Work
 from neobert.training.schedule import milestones
@@ -159,7 +159,7 @@ def read_uses(layout: Layout) -> Uses:
             uses.unreadable.append(f"{path} is not readable: {type(error).__name__}: {error}")
     for path in layout.root.glob("glue/*/studies/*/selection.json"):  # also of a study whose run.json is gone
         try:
-            uses.weights.add(str(read_selection(path)["trial"]))
+            uses.weights.add(str(read_sealed(path)["trial"]))
         except (DamagedFile, OSError, KeyError, TypeError) as error:
             uses.unreadable.append(f"{path} is not readable: {error}")
     return uses

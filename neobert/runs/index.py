@@ -18,7 +18,7 @@ from neobert.files import TEMPORARY_MARK, line_value, read_json
 from neobert.runs.claims import LEASE_SECONDS, Owner, last_owner
 from neobert.runs.kinds import KINDS, kind_of
 from neobert.runs.layout import PARTIAL, Layout
-from neobert.runs.records import is_published, read_selection
+from neobert.runs.records import is_published, read_sealed
 from neobert.runs.run_file import read_run_file
 from neobert.runs.work import Counted, Kind, Part, Work
 
@@ -292,17 +292,17 @@ class Index:
             return self._of_work(row, run)
         record = self.layout.record_of(row.folder)
         if self.is_there(record):
-            return _finished(row, run, read_selection(record))
+            return _finished(row, run, read_sealed(record))
         return replace(row, state="waiting", note="named by another numerics version: its parts are not known here")
 
     def _of_work(self, row: Row, work: Work) -> Row:
         row = replace(row, total=work.total, counted=work.counted)
         closing = work.closing(self.layout)
         if closing is not None and self.is_there(closing.record):
-            return _finished(row, work, closing.read(closing.record))
+            return _finished(row, work, read_sealed(closing.record))
         progress = self.progress(work)
         if progress.state == "done":
-            return _finished(row, work, {} if closing is None else closing.read(closing.record))
+            return _finished(row, work, {} if closing is None else read_sealed(closing.record))
         waits = [reference for reference in work.after if not is_done(self.layout, reference)]
         row = replace(
             row,
@@ -378,7 +378,7 @@ def state_of(layout: Layout, work: Work) -> State:
 
 def is_done(layout: Layout, reference: str) -> bool:
     """Return whether a training run or study is done."""
-    return is_published(layout.record_of(reference), read_selection)
+    return is_published(layout.record_of(reference))
 
 
 def _newest_step_line(folder: Path) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import NonNegativeInt, PositiveInt, field_validator, model_validator
+from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from neobert.files import read_json
 from neobert.identity import NUMERICS, Neutral, chosen, decisive, identity, neutral_values
@@ -26,7 +26,7 @@ from neobert.recipe import (
     Value,
 )
 from neobert.runs.layout import MANIFEST, Layout
-from neobert.runs.records import Category, Protocol, ReadoutName, read_selection
+from neobert.runs.records import Category, Protocol, ReadoutName
 from neobert.runs.work import Part, Training, Work, error_beside
 
 EXTERNAL_PREFIX = "model-"
@@ -170,8 +170,7 @@ class Start(Value):
 class GlueStudy(Work):
     """A grid of fine-tuning trials of one task on one pre-trained model with one seed.
 
-    `weights` is the id of a pre-training run, or of an external model (`neobert.external`). `pruning` is always None:
-    studies that earlier versions pruned are refused, since their trials depend on each other.
+    `weights` is the id of a pre-training run, or of an external model (`neobert.external`).
     """
 
     task: str
@@ -184,7 +183,6 @@ class GlueStudy(Work):
     starts_from: Start
     task_origin: str
     tokenizer_origin: str
-    pruning: Annotated[None, Neutral(None)] = None
 
     kind = "glue"
     job = "glue"
@@ -192,12 +190,6 @@ class GlueStudy(Work):
     form = "glue/<task>/studies/<id>"
     hashed_as = ("glue_study", "study")
     mechanisms = ("tokenization", "model", "finetuning", "metrics")
-
-    @field_validator("pruning", mode="before")
-    @classmethod
-    def _is_whole(cls, pruning: Any) -> None:
-        if pruning is not None:
-            raise ValueError("the study was made with --prune, which this version no longer has")
 
     @property
     def title(self) -> str:
@@ -270,7 +262,6 @@ class GlueStudy(Work):
             title=f"selection of {self.task} on {self.weights}",
             record=folder / "selection.json",
             error=folder / "error.json",
-            read=read_selection,
         )
 
     def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ State, readiness, listing, cleanup and jobs are generic over it. `neobert.runs.k
 import re
 import traceback
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from neobert.identity import NUMERICS, chosen, identity
 from neobert.recipe import Value
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
-from neobert.runs.records import is_published, read_sealed
+from neobert.runs.records import is_published
 
 Kind = Literal["corpus", "pretraining", "glue", "contrastive", "mteb", "readouts"]
 JobKind = Literal["prepare", "pretrain", "glue", "mteb"]
@@ -30,7 +30,7 @@ Counted = Literal["steps", "points", "shards", "tasks", "readouts"]
 class Part:
     """Unit of work of one worker: a whole run, a trial or the selection of a study, or one task.
 
-    Its claim is named `id`. `record` is published last: the part is done once `read` finds it intact. `error` is the
+    Its claim is named `id`. `record` is published last: the part is done once it is intact. `error` is the
     file of the last failure. `after` are the parts of the same work that must be done first.
     """
 
@@ -39,12 +39,11 @@ class Part:
     record: Path
     error: Path
     after: "tuple[Part, ...]" = ()
-    read: Callable[[Path], Any] = read_sealed
 
     @property
     def is_done(self) -> bool:
         """Whether the record exists and is intact."""
-        return is_published(self.record, self.read)
+        return is_published(self.record)
 
 
 def error_beside(record: Path) -> Path:
