@@ -80,7 +80,7 @@ def trainer_of(job: TrainerJob, folder: str) -> Any:
         classifier_init_range=job.protocol.classifier_scale,
     )
 
-    def metrics(predicted: tuple[Any, Any]) -> dict[str, float]:
+    def metrics(predicted: Any) -> dict[str, float]:
         (split,), (logits, labels) = task.validation_splits, predicted
         score = evaluate(task, {split: np.asarray(logits)}, {split: np.asarray(labels)}).score
         return {"score": float("nan") if score is None else score}

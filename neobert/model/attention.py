@@ -264,15 +264,14 @@ def _variable_length_attention(
     query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, query_boundaries: Tensor, scale: float
 ) -> Tensor:
     """Compute attention with `variable_length_kernels`."""
-    assert plan.boundaries is not None
     flat = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
-    documents = query_boundaries, plan.boundaries, plan.longest, plan.longest
+    key_boundaries, longest = plan.boundaries, plan.longest
+    assert key_boundaries is not None
     # The kernel aligns the window with the end of the keys; here there are as many queries as keys.
     window = (plan.window, plan.window) if plan.window else (-1, -1)
     if is_flash_attn_available() and current_flash_attention_impl() is None:
         attended = flash_attn_varlen_func(
-            *flat,
-            *documents,
+            *(*flat, query_boundaries, key_boundaries, longest, longest),
             softmax_scale=scale,
             window_size=window,
             deterministic=torch.are_deterministic_algorithms_enabled(),
@@ -280,7 +279,9 @@ def _variable_length_attention(
     else:
         from torch.nn.attention.varlen import varlen_attn
 
-        attended = varlen_attn(*flat, *documents, scale=scale, window_size=window)
+        attended = varlen_attn(
+            *flat, query_boundaries, key_boundaries, longest, longest, scale=scale, window_size=window
+        )
     return attended.view(query.shape)
 
 
