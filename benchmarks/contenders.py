@@ -139,7 +139,6 @@ class PeerBatch:
     real_tokens: int
 
     def to(self, device: torch.device) -> "PeerBatch":
-        """Copy the batch to a device."""
         return PeerBatch({name: tensor.to(device) for name, tensor in self.arguments.items()}, self.real_tokens)
 
 
@@ -236,7 +235,6 @@ def huggingface_config(family: str, model: Model, **settings: Any) -> Any:
 
 
 def contender_name(name: str, precision: Precision, mode: Mode) -> str:
-    """Return the name of a contender."""
     return f"{name}, {precision}, {mode}"
 
 
@@ -253,7 +251,6 @@ def neobert_recipe(precision: PretrainingPrecision, **shape: Any) -> Pretraining
 
 
 def pretraining_engine(model: nn.Module, recipe: Pretraining, device: torch.device) -> Engine[Batch]:
-    """Return the engine of a run of the recipe."""
     return Engine(
         model, summed_loss, lambda batch: batch.predicted_tokens, recipe.optimization, recipe.precision, device
     )
@@ -277,7 +274,7 @@ class Setting:
     def own_engine(self, mode: Mode) -> Engine[Batch]:
         """Return the engine of a run of the recipe, with initial weights."""
         recipe = self.recipe
-        model = build_masked_language_model(recipe.model, self.documents.context)
+        model = build_masked_language_model(recipe.model, self.documents.context, recipe.precision)
         initialize(model, recipe.model.initialization, recipe.seed)
         model.train()
         if mode == "compiled":

@@ -7,11 +7,11 @@ import argparse
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from benchmarks.measuring import Benchmark, Goal, Result, Timing, median_ratio, seconds_of, time_call, turns
+from benchmarks.measuring import Benchmark, Goal, Result, Timing, median_ratio, seconds_of, take_turns, time_call
 from neobert.command_line import count, number_above_0
 from neobert.data.batches import collate
 from neobert.data.catalog import CORPORA
-from neobert.data.rows import WINDOW_DOCUMENTS, StepIterator, best_fit_decreasing
+from neobert.data.rows import StepIterator
 from neobert.data.shards import TOKEN, Documents, Integers, TokenizedCorpus, all_documents, prepare
 from neobert.data.sources import Source, open_source
 from neobert.data.tokenizers import TOKENIZER_FILE, SpecialIds, load_tokenizer
@@ -73,7 +73,6 @@ def random_corpus(lengths: Integers, vocabulary_size: int) -> TokenizedCorpus:
 
 
 def endless_stage(context: int, rows: int) -> Stage:
-    """Return an endless stage of `rows` rows per step."""
     return Stage(
         context=context,
         tokens_per_step=context * rows,
@@ -94,13 +93,12 @@ def call_in_child(run: Callable[..., T], *arguments: Any) -> T:
 
 # From text files to rows of tokens on disk: ours, datasets.map with run_mlm's grouping, and the tokenizer alone.
 
-OURS, BARE, PEER = "ours", "encode_batch_fast alone", "datasets.map"
+OURS, PEER = "ours", "datasets.map"
 PEER_FORMS = {
     f"{processes} processes, batches of {batch}": (processes, batch) for processes in (1, 2) for batch in (1000, 4000)
 }
 CONTEXT = 512
 ROWS_PER_STEP = 128
-BARE_BATCH = 2048
 
 
 def measure_tokenizing(options: argparse.Namespace) -> Iterator[Result]:
@@ -144,17 +142,12 @@ def write_texts(texts: Iterable[str], folder: Path, megabytes: float) -> dict[st
 
 
 def _compare(folder: Path, best: tuple[int, int], repetitions: int, megabytes: float) -> dict[str, Any]:
-    """Time all ways in turn, each time in a fresh process."""
-    timings: dict[str, list[Timing[Outcome]]] = {OURS: [], BARE: [], PEER: []}
-    for way in turns(list(timings), repetitions):
-        timings[way].append(_tokenize(folder, way, *(best if way == PEER else ())))
-        print(f"  {way}: {timings[way][-1].wall:.2f} s", flush=True)
-    shares = [limit.wall / own.returned["tokenised"] for limit, own in zip(timings[BARE], timings[OURS], strict=True)]
+    """Time both ways in turn, each time in a fresh process."""
+    ways = {OURS: partial(_tokenize, folder, OURS), PEER: partial(_tokenize, folder, PEER, *best)}
+    timings = take_turns(ways, repetitions)
     ours, theirs = timings[OURS][-1].returned, timings[PEER][-1].returned
     return {
         "median of paired ratios": median_ratio(timings[PEER], timings[OURS]),
-        "bare rate reached, rows and masks included": median_ratio(timings[BARE], timings[OURS]),
-        "bare rate reached by tokenising alone (clock)": round(statistics.median(shares), 3),
         "fill": ours["fill"],
         "version of datasets": theirs["version"],
         "rows": {OURS: ours["rows"], PEER: theirs["rows"]},
@@ -166,7 +159,6 @@ def _compare(folder: Path, best: tuple[int, int], repetitions: int, megabytes: f
 
 
 def _tokenize(folder: Path, way: str, *form: int) -> Timing[Outcome]:
-    """Time one way once and discard its output."""
     with tempfile.TemporaryDirectory() as out:
         return call_in_child(tokenize, way, folder, Path(out), *form)
 
@@ -174,13 +166,10 @@ def _tokenize(folder: Path, way: str, *form: int) -> Timing[Outcome]:
 def tokenize(way: str, folder: Path, out: Path, *form: int) -> Timing[Outcome]:
     """Time one way after all imports; runs in a child process."""
     paths = sorted(folder.glob("*.txt"))
-    if way == OURS:
-        return time_call(with_shards(paths, folder, out))
-    return time_call(with_tokenizer_alone(paths, folder) if way == BARE else with_datasets(paths, folder, out, *form))
+    return time_call(with_shards(paths, folder, out) if way == OURS else with_datasets(paths, folder, out, *form))
 
 
 def read_texts(paths: Iterable[Path]) -> Iterator[str]:
-    """Yield the documents of text files."""
     for path in paths:
         with path.open(encoding="utf-8") as file:
             yield from (line.rstrip("\n") for line in file)
@@ -190,9 +179,7 @@ def with_shards(paths: list[Path], folder: Path, out: Path) -> Callable[[], Outc
     """Make shards, then write one epoch of packed rows as training would read them, masks included."""
 
     def run() -> Outcome:
-        begun = time.perf_counter()
         corpus = prepare(read_texts(paths), load_tokenizer(folder), out / "corpus", origins={})
-        tokenised = time.perf_counter() - begun
         steps = StepIterator(all_documents(corpus), endless_stage(CONTEXT, ROWS_PER_STEP), "packed", seed=0)
         count = slots = tokens = 0
         with (out / "rows.bin").open("wb") as file:
@@ -202,20 +189,7 @@ def with_shards(paths: list[Path], folder: Path, out: Path) -> Callable[[], Outc
                 file.write(batch.token_ids.numpy().astype(TOKEN).tobytes())
                 count += len(rows.spans.documents)
                 slots, tokens = slots + rows.count * CONTEXT, tokens + rows.real_tokens
-        return {"rows": slots // CONTEXT, "fill": round(tokens / slots, 4), "tokenised": tokenised}
-
-    return run
-
-
-def with_tokenizer_alone(paths: list[Path], folder: Path) -> Callable[[], Outcome]:
-    """Run only encode_batch_fast on texts in memory, as an upper limit."""
-    texts = list(read_texts(paths))
-    tokenizer = load_tokenizer(folder).tokenizer
-
-    def run() -> Outcome:
-        for first in range(0, len(texts), BARE_BATCH):
-            tokenizer.encode_batch_fast(texts[first : first + BARE_BATCH], add_special_tokens=False)
-        return {}
+        return {"rows": slots // CONTEXT, "fill": round(tokens / slots, 4)}
 
     return run
 
@@ -254,7 +228,7 @@ def group(examples: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
     return {name: [ids[i : i + CONTEXT] for i in range(0, end, CONTEXT)] for name, ids in joined.items()}
 
 
-# Speed of packing and of collating batches, fill of the rows, and the loader's share of the time of a step.
+# Speed of packing rows and collating batches: the loader's share of the time of a step.
 
 STEP_TOKENS_PER_SECOND = 310_000
 """Target speed of pre-training on one GPU at a context of 1024, with which the loader must keep up."""
@@ -263,12 +237,11 @@ MASKINGS = {"mask 20 %": NEOBERT_MASKING, "mask 15 %, of it 80/10/10": BERT_MASK
 LOADED_CONTEXT, LOADED_TOKENS = 1024, 65_536
 """Context and tokens of a micro-batch."""
 
-CONTEXTS = (128, 512, 1024, 4096)
 DOCUMENTS = 40_000
 
 
 def measure_loader(options: argparse.Namespace) -> Iterator[Result]:
-    """How fast documents are packed and rows become batches, how full rows are, and what share of a step that is."""
+    """How fast documents become batches of packed rows with masks, and what share of a step that is."""
     # Free a large array, after which glibc keeps freed memory, as in a process that has built a model. Otherwise each
     # array of half a megabyte is new memory from the system, and clearing its pages takes as long as the rest.
     np.ones(3_900_000)
@@ -284,7 +257,6 @@ def measure_loader(options: argparse.Namespace) -> Iterator[Result]:
         figures = {
             "documents": "real" if options.data else "log-normal lengths",
             "mean tokens a document": round(float(view.lengths.mean()), 1),
-            "packing": {f"context {context}": packing_rate(view, context) for context in CONTEXTS},
             "loader, million tokens a processor second": rates,
         }
     yield Result("data_loader", STEP_TOKENS_PER_SECOND / (min(rates.values()) * 1e6), figures)
@@ -302,20 +274,6 @@ LOADER = Benchmark(
         "--steps": {"type": count, "default": 60, "help": "of each masking"},
     },
 )
-
-
-def packing_rate(view: Documents, context: int) -> dict[str, float]:
-    """Return speed and fill of best-fit packing of windows of documents."""
-    lengths = view.truncated(context).framed_lengths
-    order = np.random.default_rng(1).permutation(len(lengths))
-    starts = range(0, len(order) - WINDOW_DOCUMENTS, WINDOW_DOCUMENTS)
-    windows = [lengths[order[start : start + WINDOW_DOCUMENTS]] for start in starts]
-    packed = time_call(lambda: sum(best_fit_decreasing(window, context)[-1] for window in windows))
-    tokens = sum(int(window.sum()) for window in windows)
-    return {
-        "million tokens a second": round(tokens / packed.processor / 1e6, 1),
-        "fill": round(tokens / (packed.returned * context), 4),
-    }
 
 
 def loading_rate(view: Documents, steps: int, masking: Masking) -> float:

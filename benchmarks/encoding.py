@@ -174,23 +174,12 @@ class EncoderPair:
         vectors = [self.theirs.encode(texts, **options).float().cpu() for texts in self.texts.values()]
         return np.asarray(torch.cat(vectors).numpy())
 
-    def tokens_computed(self, batch_size: int) -> dict[str, int]:
-        """Return the number of tokens that each library computes for the texts, padding included."""
-        theirs: list[int] = []
-        hook = self.theirs[0].register_forward_pre_hook(lambda _, given: theirs.append(given[0]["input_ids"].numel()))
-        self.their_vectors(batch_size)
-        hook.remove()
-        before = self.ours.counts.tokens
-        self.our_vectors()
-        return {OURS: self.ours.counts.tokens - before, _theirs(batch_size): sum(theirs)}
-
 
 def _theirs(batch_size: int) -> str:
     return f"sentence-transformers, batch {batch_size}"
 
 
 def measure_on(device: str, data: Path | None, texts: TextSets, repetitions: int) -> dict[str, Any]:
-    """Measure both precisions on a device."""
     from sentence_transformers import SentenceTransformer
 
     figures: dict[str, Any] = {"texts": {name: len(own) for name, own in texts.items()}}
@@ -228,7 +217,6 @@ def compare(pair: EncoderPair, repetitions: int) -> dict[str, Any]:
     return {
         "least cosine": round(cosine, 6),
         "texts a second, ratio": median_ratio(timings[_theirs(best)], timings[OURS]),
-        "tokens computed": pair.tokens_computed(best),
         "first pass": {name: seconds_of(timing) for name, timing in first.items()},
         **{name: seconds_of(timing) for name, timing in timings.items()},
     }

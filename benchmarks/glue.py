@@ -130,7 +130,6 @@ class Contest:
         }
 
     def train_by_worker(self, variables: Mapping[str, str]) -> dict[str, Any]:
-        """Train the studies of all tasks with the real worker in one process."""
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
             copy = replace(self, runs=Path(folder) / "runs")
             shutil.copytree(self.runs, copy.runs, ignore=shutil.ignore_patterns("glue", "claims"))

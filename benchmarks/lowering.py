@@ -4,8 +4,7 @@ The model is traced on the CPU and its graph moved to a fake "cuda". Inductor th
 for an H100 as usual. It stops before it writes Triton code, so neither Triton nor a GPU is needed.
 """
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -16,9 +15,9 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_map
 
-from benchmarks.pretended_cuda import GPU, H100
+from benchmarks.pretended_cuda import GPU, H100, PretendedGPU, cuda_stubs
 from neobert.data.batches import Batch
-from neobert.model import encoder, heads
+from neobert.model import attention
 from neobert.model.build import build_masked_language_model
 from neobert.recipe import Pretraining
 from neobert.training.compiling import INDUCTOR_ON_GPU
@@ -41,7 +40,6 @@ class Kernels:
 
     @property
     def launches(self) -> int:
-        """Number of all kernels."""
         return self.products + self.attention + self.streaming
 
     def at_depth(self, layers: int, shallower: "Kernels", shallower_layers: int, own_layers: int) -> "Kernels":
@@ -59,6 +57,13 @@ class Kernels:
         return Kernels(**grown)
 
 
+STUBBED = (
+    *("current_device", "device_count", "get_device_capability", "get_device_name", "get_device_properties"),
+    *("is_available", "is_bf16_supported"),
+)
+"""Members of torch.cuda that inductor asks about the device."""
+
+
 class _Traced(Exception):
     """Raised to stop tracing once the graph is captured."""
 
@@ -66,41 +71,20 @@ class _Traced(Exception):
 def lower(recipe: Pretraining, batch: Batch) -> Kernels:
     """Return the kernels of a model's forward and backward pass on a batch on the CPU; runs in a
     `benchmarks.pretended_cuda.pretending_process`."""
-    nodes: list[Any] = []
-
-    def take_nodes(lowering: Any) -> None:
-        lowering.init_wrapper_code()
-        lowering._update_scheduler()
-        nodes.extend((node, node.get_read_write_buffers_sizes()) for node in lowering.scheduler.nodes)
-
-    _lower(recipe, batch, take_nodes)
-    return _count(nodes)
-
-
-def write_kernels(recipe: Pretraining, batch: Batch) -> dict[str, str]:
-    """Return the Python source of every Triton kernel of these passes, by name; runs like `lower`, and needs Triton."""
-    sources: dict[str, str] = {}
-
-    def take_sources(lowering: Any) -> None:
-        wrapper, _ = lowering.codegen()
-        sources.update(re.findall(r"async_compile\.triton\('(\w+)', '''(.*?)''', device_str", wrapper.value, re.DOTALL))
-
-    _lower(recipe, batch, take_sources)
-    return sources
-
-
-def _lower(recipe: Pretraining, batch: Batch, take: Callable[[Any], None]) -> None:
-    """Call `take` with the lowered graphs of the forward and backward pass, in place of compiling them."""
     from torch._guards import TracingContext, tracing
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.graph import GraphLowering
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    graph, inputs = _trace(recipe, batch)
+    graph, inputs = trace(recipe, batch)
+    nodes: list[Any] = []
 
     def stop(lowering: Any) -> SimpleNamespace:
-        take(lowering)
+        """Take the scheduled nodes of the forward or backward pass, in place of compiling them."""
+        lowering.init_wrapper_code()
+        lowering._update_scheduler()
+        nodes.extend((node, node.get_read_write_buffers_sizes()) for node in lowering.scheduler.nodes)
         return SimpleNamespace(call=lambda inputs: None, __file__=__file__, key=__file__)
 
     with _inductor_for_h100(), mock.patch.object(GraphLowering, "compile_to_module", stop):
@@ -110,9 +94,10 @@ def _lower(recipe: Pretraining, batch: Batch, take: Callable[[Any], None]) -> No
         moved = [_moved(tensor, fake) if isinstance(tensor, Tensor) else tensor for tensor in inputs]
         with tracing(TracingContext(fake)), autocast(GPU, recipe.precision), fake:
             compile_fx(graph, moved)
+    return _count(nodes)
 
 
-def _trace(recipe: Pretraining, batch: Batch) -> tuple[fx.GraphModule, list[Any]]:
+def trace(recipe: Pretraining, batch: Batch) -> tuple[fx.GraphModule, list[Any]]:
     """Return the model's graph as a compiler gets it on "cuda", and its inputs."""
     traced: list[tuple[fx.GraphModule, list[Any]]] = []
 
@@ -121,14 +106,13 @@ def _trace(recipe: Pretraining, batch: Batch) -> tuple[fx.GraphModule, list[Any]
         raise _Traced
 
     with torch.device("meta"):
-        model = build_masked_language_model(recipe.model, batch.token_ids.shape[1])
+        model = build_masked_language_model(recipe.model, batch.token_ids.shape[1], recipe.precision)
     model = model.to_empty(device="cpu").train()  # uninitialised memory
     model.compile(backend=take, dynamic=False)
     try:
         with (
             autocast(torch.device("cpu"), recipe.precision),
-            mock.patch.object(encoder, "TURN_PARTS_ALONE", ("cpu",)),
-            mock.patch.object(heads, "WANT_ALIGNED_ROWS", ("cpu",)),
+            mock.patch.object(attention, "CUDA_KERNELS", ("cpu",)),
         ):
             summed_loss(model, batch)
     except Exception:
@@ -161,16 +145,10 @@ def _inductor_for_h100() -> Iterator[None]:
     from torch._inductor import scheduler
     from torch._inductor.fx_passes import joint_graph
 
-    members = {
-        "current_device": lambda: 0,
+    pretended = cuda_stubs(PretendedGPU(), gpus=1)
+    members = {name: pretended[name] for name in STUBBED} | {
         "device": lambda *index: nullcontext(),
-        "device_count": lambda: 1,
-        "get_device_capability": lambda *device: (H100.major, H100.minor),
-        "get_device_name": lambda *device: H100.name,
-        "get_device_properties": lambda *device: H100,
         "get_rng_state": lambda *device: torch.zeros(16, dtype=torch.uint8),
-        "is_available": lambda: True,
-        "is_bf16_supported": lambda *words: True,
         "set_rng_state": lambda *state: None,
     }
     with ExitStack() as stack:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
@@ -36,12 +37,10 @@ class Timing(Generic[Returned]):
     returned: Returned
 
     def per(self, tokens: float) -> "Timing[Returned]":
-        """Return the time divided by `tokens`."""
         return Timing(self.wall / tokens, self.processor / tokens, self.returned)
 
 
 def time_call(run: Callable[[], Returned]) -> Timing[Returned]:
-    """Time a call."""
     wall, processor = time.perf_counter(), _processor_seconds()
     returned = run()
     return Timing(time.perf_counter() - wall, _processor_seconds() - processor, returned)
@@ -52,21 +51,22 @@ def _processor_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
+def take_turns(contenders: Mapping[str, Callable[[], Returned]], repetitions: int) -> dict[str, list[Returned]]:
+    """Call every contender once per repetition; the order reverses each time, so that none always goes first."""
+    returned: dict[str, list[Returned]] = {name: [] for name in contenders}
+    for repetition in range(repetitions):
+        for name in list(contenders)[:: 1 if repetition % 2 == 0 else -1]:
+            call = time_call(contenders[name])
+            returned[name].append(call.returned)
+            print(f"  {name}: {call.wall:.2f} s, load {os.getloadavg()[0]:.1f}", flush=True)
+    return returned
+
+
 def time_in_turns(
     contenders: Mapping[str, Callable[[], Returned]], repetitions: int
 ) -> dict[str, list[Timing[Returned]]]:
-    """Time every contender once per repetition; the order reverses each time, so that none always goes first."""
-    timings: dict[str, list[Timing[Returned]]] = {name: [] for name in contenders}
-    for name in turns(list(contenders), repetitions):
-        timings[name].append(time_call(contenders[name]))
-        print(f"  {name}: {timings[name][-1].wall:.2f} s, load {os.getloadavg()[0]:.1f}", flush=True)
-    return timings
-
-
-def turns(names: Sequence[str], repetitions: int) -> Iterator[str]:
-    """Yield every name once per repetition, in alternating order."""
-    for repetition in range(repetitions):
-        yield from names if repetition % 2 == 0 else names[::-1]
+    """Time every contender once per repetition, in turns."""
+    return take_turns({name: partial(time_call, run) for name, run in contenders.items()}, repetitions)
 
 
 def median_ratio(own: Sequence[Timing[Any]], other: Sequence[Timing[Any]]) -> dict[str, float]:
@@ -154,7 +154,6 @@ class Benchmark:
 
 
 def _load_averages() -> list[float]:
-    """Return the load averages of the machine over 1, 5 and 15 minutes."""
     return [round(value, 2) for value in os.getloadavg()]
 
 

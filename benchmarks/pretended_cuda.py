@@ -25,10 +25,11 @@ import tempfile
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import metadata
 from importlib.util import find_spec
 from multiprocessing import get_context
@@ -102,8 +103,6 @@ SINGLE_KERNELS = ("_fused_rms_norm", "_fused_rms_norm_backward", "silu_backward"
 """Operators that are one kernel on CUDA, but decompose on devices that do not register them."""
 
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
-INDEXING = {"index", "index_put", "index_put_", "_unsafe_index"}
-COPIES = {"_to_copy", "copy_"}
 
 
 def build_guard() -> Path:
@@ -136,18 +135,8 @@ def _compile(compiler: str, library: Path) -> None:
     links = [f"-L{root / 'lib'}", f"-Wl,-rpath,{root / 'lib'}", "-ltorch_cpu", "-lc10"]
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         built = Path(folder) / library.name
-        command = [
-            compiler,
-            "-shared",
-            "-fPIC",
-            "-O0",
-            "-std=c++20",
-            *includes,
-            str(GUARD_SOURCE),
-            *links,
-            "-o",
-            str(built),
-        ]
+        flags = ["-shared", "-fPIC", "-O0", "-std=c++20", *includes]
+        command = [compiler, *flags, str(GUARD_SOURCE), *links, "-o", str(built)]
         found = subprocess.run(command, capture_output=True, text=True, check=False)
         if found.returncode:
             reason = next((line for line in found.stderr.splitlines() if "error" in line), found.stderr.strip())
@@ -180,7 +169,6 @@ class Product(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """Number of floating-point operations."""
         return 2 * self.batch * self.rows * self.inner * self.columns
 
 
@@ -229,7 +217,6 @@ class PretendedGPU(TorchDispatchMode):
             self.counts = before
 
     def wait(self, reason: str) -> None:
-        """Record that the host waits for the device."""
         self.counts.waits.append(f"{reason} at {_caller()}")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -239,29 +226,31 @@ class PretendedGPU(TorchDispatchMode):
         if torch.is_inference_mode_enabled() and _is_composite(func):  # otherwise autograd decomposes it
             with self:
                 return func.decompose(*args, **kwargs)
-        name = func._schema.name.partition("::")[2]
-        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        on_gpu = [tensor for tensor in inputs if tensor.device.type == "cuda"]
-        if not on_gpu and not _is_cuda(kwargs.get("device")):
-            return self._on_host(func, name, args, kwargs)
-        self._note_waits(func, name, args, kwargs)
-        if name == "_local_scalar_dense":
+        call = Call(func, func._schema.name.partition("::")[2], args, kwargs)
+        if not call.on_gpu and not _is_cuda(kwargs.get("device")):
+            return self._on_host(call)
+        copy = COPIES[call.name](call) if call.name in COPIES else None
+        if copy is not None:
+            self._note_copy(copy)
+        for reason in WAITS.get(call.name, lambda _: [])(call):
+            self.wait(reason)
+        if call.name == "_local_scalar_dense":
             return torch.ones((), dtype=args[0].dtype).item()
-        if name in COPIES:
-            source, target = (args[1], args[0].device) if name == "copy_" else (args[0], kwargs.get("device"))
-            if source.device.type == "cuda" and target is not None and torch.device(target).type == "cpu":
-                return self._read(name, args, kwargs)
-        args, kwargs = tree_map_only(Tensor, self._as_fake, (args, kwargs))
+        return self._run(call) if copy is None or not copy.reads else copy.ones(call)
+
+    def _run(self, call: "Call") -> Any:
+        """Run an operator without numbers; count its kernel and the memory of its results."""
+        args, kwargs = tree_map_only(Tensor, self._as_fake, (call.args, call.kwargs))
         with self.fake:
-            out = func(*args, **kwargs)
+            out = call.func(*args, **kwargs)
         made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor) and leaf.device.type == "cuda"]
-        if name not in WITHOUT_KERNEL and not _is_view(func):
-            self.counts.launches[name] += 1
-            read = {id(tensor): tensor for tensor in on_gpu}.values()
-            written = {id(tensor): tensor for tensor in (*made, *_mutated(func, args, kwargs))}.values()
-            self.counts.bytes_moved[name] += sum(tensor.nbytes for tensor in (*read, *written))
-        if name in PRODUCTS:
-            self.counts.products[_product(name, on_gpu)] += 1
+        if call.name not in WITHOUT_KERNEL and not _is_view(call.func):
+            self.counts.launches[call.name] += 1
+            read = {id(tensor): tensor for tensor in call.on_gpu}.values()
+            written = {id(tensor): tensor for tensor in (*made, *_mutated(call.func, args, kwargs))}.values()
+            self.counts.bytes_moved[call.name] += sum(tensor.nbytes for tensor in (*read, *written))
+        if call.name in PRODUCTS:
+            self.counts.products[_product(call)] += 1
         for tensor in made:
             self._keep(tensor)
         return out
@@ -269,15 +258,15 @@ class PretendedGPU(TorchDispatchMode):
     def _as_fake(self, tensor: Tensor) -> Tensor:
         return tensor if isinstance(tensor, FakeTensor) else self.fake.from_tensor(tensor.detach())
 
-    def _on_host(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+    def _on_host(self, call: "Call") -> Any:
         """Run an operator on the CPU; memory counts as pinned if that was requested."""
-        if name == "is_pinned":
-            return args[0].untyped_storage()._cdata in self._pinned
-        if name == "_pin_memory":
-            return self._pin(args[0].clone())
-        if kwargs.get("pin_memory"):
-            return self._pin(func(*args, **kwargs | {"pin_memory": False}))
-        return func(*args, **kwargs)
+        if call.name == "is_pinned":
+            return call.args[0].untyped_storage()._cdata in self._pinned
+        if call.name == "_pin_memory":
+            return self._pin(call.args[0].clone())
+        if call.kwargs.get("pin_memory"):
+            return self._pin(call.func(*call.args, **call.kwargs | {"pin_memory": False}))
+        return call.func(*call.args, **call.kwargs)
 
     def _pin(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -285,43 +274,15 @@ class PretendedGPU(TorchDispatchMode):
         weakref.finalize(storage, self._pinned.discard, storage._cdata)
         return tensor
 
-    def _read(self, name: str, args: Any, kwargs: Any) -> Tensor:
-        """Return ones in place of numbers on the device."""
-        if name == "copy_":
-            target: Tensor = args[0]
-            return target.fill_(1)
-        return torch.ones(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
-
-    def _note_waits(self, func: Any, name: str, args: Any, kwargs: Any) -> None:
-        if name in HOST_WAITS or (name == "repeat_interleave" and func._overloadname == "Tensor"):
-            self.wait(name)
-        elif name in INDEXING:
-            indices = [index for index in args[1] if index is not None]
-            if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
-                self.wait(f"{name} by a mask")
-            if any(index.device.type == "cpu" and index.ndim for index in indices):
-                self.wait(f"{name} by indices on the CPU")
-        elif name == "segment_reduce" and not kwargs.get("unsafe"):
-            self.wait("segment_reduce that checks its lengths")
-        elif name in COPIES:
-            self._note_copy(name, args, kwargs)
-
-    def _note_copy(self, name: str, args: Any, kwargs: Any) -> None:
-        if name == "copy_":
-            source, target = args[1], args[0].device
-            on_host, non_blocking = (source if target.type == "cuda" else args[0]), bool((*args, False)[2])
-        else:
-            source, target = args[0], torch.device(kwargs.get("device") or args[0].device)
-            on_host, non_blocking = (source if target.type == "cuda" else None), False
-        non_blocking = non_blocking or bool(kwargs.get("non_blocking"))
-        if source.device.type == target.type or (source.device.type == "cpu" and source.ndim == 0 and name == "copy_"):
+    def _note_copy(self, copy: "Copy") -> None:
+        """Count a copy between host and device that waits, or that is staged on the host."""
+        if copy.source.device.type == copy.target.type:
             return
-        # Non-blocking copies to a new tensor on the CPU use pinned memory.
-        pinned = on_host is None or on_host.untyped_storage()._cdata in self._pinned
-        what = f"copy of {tuple(source.shape)} from {'pinned' if pinned else 'pageable'} memory to cuda"
-        if source.device.type == "cuda":
-            what = f"copy of {tuple(source.shape)} to the CPU"
-        if not non_blocking or (source.device.type == "cuda" and not pinned):
+        pinned = copy.host is None or copy.host.untyped_storage()._cdata in self._pinned
+        what = f"copy of {tuple(copy.source.shape)} from {'pinned' if pinned else 'pageable'} memory to cuda"
+        if copy.reads:
+            what = f"copy of {tuple(copy.source.shape)} to the CPU"
+        if not copy.non_blocking or (copy.reads and not pinned):
             self.wait(f"blocking {what}")
         elif not pinned:
             self.counts.pageable.append(f"{what} at {_caller()}")
@@ -345,6 +306,77 @@ def _is_cuda(device: Any) -> bool:
     return device is not None and torch.device(device).type == "cuda"
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call of an operator; `name` is without name space and overload."""
+
+    func: Any
+    name: str
+    args: Any
+    kwargs: dict[str, Any]
+
+    @cached_property
+    def on_gpu(self) -> list[Tensor]:
+        """The tensors on the device among the arguments."""
+        leaves = tree_leaves((self.args, self.kwargs))
+        return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.device.type == "cuda"]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of `source` to a device. `host` is the tensor on the CPU if there is one before the copy: without it, a
+    non-blocking copy makes one in pinned memory."""
+
+    source: Tensor
+    target: torch.device
+    host: Tensor | None
+    non_blocking: bool
+
+    @property
+    def reads(self) -> bool:
+        """Whether the copy brings numbers from the device to the host."""
+        return self.source.device.type == "cuda" and self.target.type == "cpu"
+
+    def ones(self, call: Call) -> Tensor:
+        """Return ones in place of the numbers that it reads."""
+        if self.host is not None:
+            return self.host.fill_(1)
+        return torch.ones(self.source.shape, dtype=call.kwargs.get("dtype") or self.source.dtype)
+
+
+def _copy_in_place(call: Call) -> Copy | None:
+    target, source, *flags = call.args
+    if source.device.type == "cpu" and source.ndim == 0:  # a number, which travels with the launch
+        return None
+    non_blocking = any(flags) or bool(call.kwargs.get("non_blocking"))
+    return Copy(source, target.device, source if target.device.type == "cuda" else target, non_blocking)
+
+
+def _copy_to_new(call: Call) -> Copy:
+    (source,), target = call.args, torch.device(call.kwargs.get("device") or call.args[0].device)
+    return Copy(source, target, source if target.type == "cuda" else None, bool(call.kwargs.get("non_blocking")))
+
+
+COPIES: Mapping[str, Callable[[Call], Copy | None]] = {"copy_": _copy_in_place, "_to_copy": _copy_to_new}
+
+
+def _waits_of_indexing(call: Call) -> Iterator[str]:
+    indices = [index for index in call.args[1] if index is not None]
+    if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
+        yield f"{call.name} by a mask"
+    if any(index.device.type == "cpu" and index.ndim for index in indices):
+        yield f"{call.name} by indices on the CPU"
+
+
+WAITS: Mapping[str, Callable[[Call], Iterable[str]]] = {
+    **dict.fromkeys(HOST_WAITS, lambda call: [call.name]),
+    **dict.fromkeys(("index", "index_put", "index_put_", "_unsafe_index"), _waits_of_indexing),
+    "repeat_interleave": lambda call: [call.name] if call.func._overloadname == "Tensor" else [],
+    "segment_reduce": lambda call: [] if call.kwargs.get("unsafe") else ["segment_reduce that checks its lengths"],
+}
+"""For each operator that may wait for the device besides copies, the function that returns its reasons."""
+
+
 def _mutated(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
     """Return the arguments on the device that an operator modifies in place."""
     values = zip(func._schema.arguments, args, strict=False)  # omitted arguments have defaults
@@ -360,14 +392,13 @@ def _is_composite(func: Any) -> bool:
 
 
 def _is_view(func: Any) -> bool:
-    """Return whether an operator returns a view of its input and does not write it."""
     return any(result.alias_info is not None and not result.alias_info.is_write for result in func._schema.returns)
 
 
-def _product(name: str, on_gpu: list[Tensor]) -> Product:
-    left, right = on_gpu[-2:]  # an added tensor comes first
+def _product(call: Call) -> Product:
+    left, right = call.on_gpu[-2:]  # an added tensor comes first
     if left.dtype != right.dtype:
-        raise RuntimeError(f"{name} of {left.dtype} and {right.dtype}")
+        raise RuntimeError(f"{call.name} of {left.dtype} and {right.dtype}")
     batch, (rows, inner) = left.shape[0] if left.ndim == 3 else 1, left.shape[-2:]
     return Product(str(left.dtype).removeprefix("torch."), batch, rows, inner, right.shape[-1])
 
@@ -387,7 +418,9 @@ def pretended_cuda(gpus: int = 1) -> Iterator[PretendedGPU]:
     """
     gpu = PretendedGPU()
     with ExitStack() as stack:
-        patches: list[tuple[Any, str, Any]] = [(torch.cuda, name, value) for name, value in _cuda(gpu, gpus).items()]
+        patches: list[tuple[Any, str, Any]] = [
+            (torch.cuda, name, value) for name, value in cuda_stubs(gpu, gpus).items()
+        ]
         patches += [
             (nn.Module, "to", _move_module),
             (nvtx, "range_push", lambda message: 0),
@@ -413,7 +446,7 @@ def _compute(*args: object, **kwargs: object) -> None:
     raise NotImplementedError("a pretended GPU computes no numbers")
 
 
-def _cuda(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
+def cuda_stubs(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
     """Return replacements for members of torch.cuda."""
 
     class Event:
@@ -430,8 +463,8 @@ def _cuda(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
             assert self.enable_timing and other.enable_timing
             return 1.0
 
-    class Stream:
-        def wait_stream(self, other: "Stream") -> None: ...
+    class FakeStream:
+        def wait_stream(self, other: "FakeStream") -> None: ...
 
         def synchronize(self) -> None:
             gpu.wait("stream.synchronize")
@@ -441,11 +474,11 @@ def _cuda(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
 
     return {
         "Event": Event,
-        "Stream": Stream,
+        "Stream": FakeStream,
         "_lazy_init": lambda: None,
         "current_device": lambda: gpu.current,
-        "current_stream": lambda *device: Stream(),
-        "default_stream": lambda *device: Stream(),
+        "current_stream": lambda *device: FakeStream(),
+        "default_stream": lambda *device: FakeStream(),
         "device_count": lambda: gpus,
         "empty_cache": lambda: None,
         "get_device_capability": lambda *device: (H100.major, H100.minor),

@@ -32,7 +32,7 @@ from benchmarks.contenders import (
     race,
 )
 from benchmarks.data import NEOBERT_MASKING, SHORTEST, web_lengths
-from benchmarks.measuring import Benchmark, Goal, Result, time_in_turns, wait_passively
+from benchmarks.measuring import Benchmark, Goal, Result, take_turns, wait_passively
 from neobert.command_line import count
 from neobert.data.preparation import open_specified, tokenized_corpus
 from neobert.files import read_lines
@@ -44,7 +44,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
 from neobert.runs.specifications import PretrainingRun
 from neobert.training.accounting import datasheet_ceiling
-from neobert.training.distributed import default_device
+from neobert.training.distributed import set_up_device
 
 Measured = tuple[float | None, dict[str, Any]]
 """A ratio (None if not measured) and its figures."""
@@ -199,7 +199,7 @@ def measure_gpu(options: argparse.Namespace) -> Iterator[Result]:
     if not torch.cuda.is_available():
         print("not measured: there is no GPU here")
         return
-    device, recipe = default_device(), neobert_recipe("bf16")
+    device, recipe = set_up_device(), neobert_recipe("bf16")
     with compiling_anew():
         for context, goal in OWN_SPEED_GOALS.items():
             setting = gpu_setting(recipe, context, TOKENS_PER_STEP, device)
@@ -232,7 +232,6 @@ PRETRAINING_GPU = Benchmark(
 # One process and two, one thread each, through the worker's own command; and the bytes that they exchange.
 
 SOURCE = SourceSpecification(name="synthetic", synthetic_documents=2000)
-LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")
 ROW_TOKENS = 96
 ROWS_PER_STEP = (8, 64)
 """Rows of a step at smoke scale, and enough rows that computing takes longer than exchanging gradients."""
@@ -265,20 +264,17 @@ def plan_worker(root: Path, run: PretrainingRun, execution: Execution, corpora: 
     return folder, [sys.executable, "-m", "neobert.runs.worker", "--runs", str(root), f"pretraining/{run.id}"]
 
 
-def train_with(processes: int, run: PretrainingRun, corpora: Path) -> tuple[float, float | None]:
-    """Train with the real worker in a new folder. Return the median real tokens per second, and the bytes per step on
-    the loopback device (None if the system does not count them), those of other programs included."""
+def train_with(processes: int, run: PretrainingRun, corpora: Path) -> float:
+    """Train with the real worker in a new folder; return the median real tokens per second."""
     rows_each = run.recipe.stages[0].tokens_per_step // ROW_TOKENS // 2
     execution = Execution(
         threads=1, processes=processes, micro_batch_tokens=rows_each * ROW_TOKENS, checkpoint_interval_steps=STEPS
     )
     with tempfile.TemporaryDirectory() as root:
         folder, command = plan_worker(Path(root), run, execution, corpora)
-        before = int(LOOPBACK.read_text()) if LOOPBACK.exists() else None
         subprocess.run(command, check=True, env=worker_environment(1))
-        sent = None if before is None else (int(LOOPBACK.read_text()) - before) / STEPS
         lines = [line for line in read_lines(folder / "metrics.jsonl") if "loss" in line][UNCOUNTED_STEPS:]
-    return statistics.median(line["real_tokens"] / line["seconds"] for line in lines), sent
+    return statistics.median(line["real_tokens"] / line["seconds"] for line in lines)
 
 
 def compare_processes(corpora: Path, rows: int, repetitions: int) -> dict[str, Any]:
@@ -286,19 +282,16 @@ def compare_processes(corpora: Path, rows: int, repetitions: int) -> dict[str, A
     (run,) = pretraining_runs(recipe_with(rows), 0, open_specified(SOURCE))
     print(f"{rows} rows a step", flush=True)
     sides = {f"{processes} processes": partial(train_with, processes, run, corpora) for processes in (1, 2)}
-    found = {name: [each.returned for each in own] for name, own in time_in_turns(sides, repetitions).items()}
-    one, two = found.values()
+    speeds = take_turns(sides, repetitions)
+    one, two = speeds.values()
     parameters = parameter_count(run.recipe.model, ROW_TOKENS).total
     return {
         "rows per step": rows,
-        "ratio": round(statistics.median(both[0] / alone[0] for alone, both in zip(one, two, strict=True)), 3),
-        "real tokens per second": {name: [round(speed) for speed, _ in own] for name, own in found.items()},
+        "ratio": round(statistics.median(both / alone for alone, both in zip(one, two, strict=True)), 3),
+        "real tokens per second": {name: [round(speed) for speed in own] for name, own in speeds.items()},
         "parameters": parameters,
         # fp32 gradients, summed around a ring of two (Patarasuk and Yuan 2009)
         "bytes per step that all processes send, computed": 2 * 4 * parameters,
-        "bytes per step seen on the loopback device": {
-            name: [None if sent is None else round(sent) for _, sent in own] for name, own in found.items()
-        },
     }
 
 

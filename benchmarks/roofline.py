@@ -186,7 +186,7 @@ def count_eager(recipe: Pretraining, context: int, slots: int, mode: Mode) -> Ea
     """Count the second step of the engine, on a batch for `mode`; runs in a `pretending_process`."""
     with pretended_cuda() as gpu:
         with GPU:
-            model = build_masked_language_model(recipe.model, context)
+            model = build_masked_language_model(recipe.model, context, recipe.precision)
         model.train()
         engine = pretraining_engine(model, recipe, GPU)
         batch = first_batch(recipe, context, slots, mode)
@@ -292,7 +292,7 @@ def compute(options: argparse.Namespace) -> int:
         MissingData: no GPU can be pretended here.
     """
     if options.slots < max(CONTEXTS):
-        raise ValueError(f"--slots {options.slots} hold no row of {max(CONTEXTS)} tokens: give more")
+        raise ValueError(f"--slots {options.slots} is less than a row of {max(CONTEXTS)} tokens: give more")
     if (options.write or options.table) and (options.layers, options.slots) != (LAYERS, TOKENS_PER_STEP):
         raise ValueError("what is kept is NeoBERT's own step: leave out --layers and --slots")
     if options.table:

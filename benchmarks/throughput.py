@@ -13,6 +13,8 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +23,7 @@ from torch import Tensor, nn
 
 from benchmarks.contenders import WARM_UP_STEPS, count_parameters, huggingface_config, neobert_recipe
 from benchmarks.data import IDS
-from benchmarks.measuring import Benchmark, Goal, Result, Timing, describe_machine, median_ratio, time_call, turns
+from benchmarks.measuring import Benchmark, Goal, Result, Timing, describe_machine, median_ratio, take_turns, time_call
 from neobert.command_line import count
 from neobert.files import replace_file
 from neobert.identity import identity, plain
@@ -31,7 +33,7 @@ from neobert.recipe import Model, Precision
 from neobert.runs.layout import Layout
 from neobert.runs.records import ThroughputConfig, ThroughputScores, sealed, timed_provenance, utc_now
 from neobert.training.accounting import DTYPES
-from neobert.training.distributed import default_device
+from neobert.training.distributed import set_up_device
 
 Family = Literal["neobert", "bert", "roberta", "modernbert"]
 Forward = Callable[[Tensor], Tensor]
@@ -177,7 +179,7 @@ def cpu_setting() -> ThroughputSetting:
 def gpu_setting() -> ThroughputSetting:
     """Return the protocol of the paper: lengths 512 to 8,192, batches up to 512 or out of memory, 100 steps."""
     return ThroughputSetting(
-        device=default_device(),
+        device=set_up_device(),
         precision="bf16",
         attention="flash_attention_2" if is_flash_attn_available() else "sdpa",
         encoders=PAPER_ENCODERS,
@@ -315,14 +317,13 @@ def measure_speeds(setting: ThroughputSetting, left_out: dict[str, str]) -> Iter
                 left_out[f"{name} at {tokens} tokens"] = search.ended
             else:
                 searches[name] = search
-        timings: dict[str, list[Timing[None]]] = {name: [] for name in searches}
-        for name in turns(list(searches), setting.turns):
-            rows = searches[name].best
-            assert rows is not None
-            timings[name] += loaded[name].time_steps(rows, tokens, -(-setting.steps // setting.turns))
-        for name, search in searches.items():
-            model = loaded[name]
-            yield Speed(model.encoder, model.parameters, tokens, search, tuple(timings[name]), started_at)
+        steps = -(-setting.steps // setting.turns)
+        bursts = {
+            name: partial(loaded[name].time_steps, search.best or 1, tokens, steps) for name, search in searches.items()
+        }
+        for name, timings in take_turns(bursts, setting.turns).items():
+            model, per_token = loaded[name], tuple(chain.from_iterable(timings))
+            yield Speed(model.encoder, model.parameters, tokens, searches[name], per_token, started_at)
 
 
 def _search(setting: ThroughputSetting, model: LoadedEncoder, tokens: int) -> BatchSearch:

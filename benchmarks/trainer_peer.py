@@ -55,38 +55,44 @@ def main() -> int:
 
 
 def trainer_of(job: TrainerJob, folder: str) -> Any:
-    """Return a `Trainer` with model, rows and arguments."""
+    """Return a `Trainer` of the exported encoder with a new head, as in the protocol."""
     import torch
-    from transformers import AutoTokenizer, DataCollatorWithPadding, Trainer, set_seed
+    from transformers import (
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
+        DataCollatorWithPadding,
+        Trainer,
+        set_seed,
+    )
+
+    import neobert.hub  # noqa: F401 - registers the classes
+    from neobert.glue.metrics import evaluate
 
     set_seed(job.seed)
     task, tokenizer = task_named(job.task), AutoTokenizer.from_pretrained(job.model)
     train, validation = task_rows(job, task, tokenizer)
-    return Trainer(
-        classifier(job, task),
-        arguments(job, folder, len(train), has_gpu=torch.cuda.is_available()),
-        train_dataset=train,
-        eval_dataset=validation,
-        data_collator=DataCollatorWithPadding(tokenizer),
-        processing_class=tokenizer,
-        compute_metrics=lambda predicted: metrics(task, *predicted),
-    )
-
-
-def classifier(job: TrainerJob, task: Task) -> Any:
-    """Load the exported encoder with a new head, as in the protocol."""
-    import torch
-    from transformers import AutoModelForSequenceClassification
-
-    import neobert.hub  # noqa: F401 - registers the classes
-
-    return AutoModelForSequenceClassification.from_pretrained(
+    classifier = AutoModelForSequenceClassification.from_pretrained(
         job.model,
         dtype=torch.float32,
         num_labels=task.labels,
         classifier_pooling=job.protocol.pooling,
         classifier_dropout=job.protocol.dropout,
         classifier_init_range=job.protocol.classifier_scale,
+    )
+
+    def metrics(predicted: Any) -> dict[str, float]:
+        (split,), (logits, labels) = task.validation_splits, predicted
+        score = evaluate(task, {split: np.asarray(logits)}, {split: np.asarray(labels)}).score
+        return {"score": float("nan") if score is None else score}
+
+    return Trainer(
+        classifier,
+        arguments(job, folder, len(train), has_gpu=torch.cuda.is_available()),
+        train_dataset=train,
+        eval_dataset=validation,
+        data_collator=DataCollatorWithPadding(tokenizer),
+        processing_class=tokenizer,
+        compute_metrics=metrics,
     )
 
 
@@ -142,15 +148,6 @@ def arguments(job: TrainerJob, folder: str, examples: int, *, has_gpu: bool) -> 
         use_cpu=not has_gpu,
         dataloader_pin_memory=has_gpu,
     )
-
-
-def metrics(task: Task, logits: Any, labels: Any) -> dict[str, float]:
-    """Return the task's score."""
-    from neobert.glue.metrics import evaluate
-
-    (split,) = task.validation_splits
-    score = evaluate(task, {split: np.asarray(logits)}, {split: np.asarray(labels)}).score
-    return {"score": float("nan") if score is None else score}
 
 
 if __name__ == "__main__":

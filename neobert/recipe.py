@@ -6,7 +6,7 @@ that listing, planning and reporting start fast. Labels, paths, devices and micr
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -306,6 +306,8 @@ class Contrastive(Value):
     that of the loss over the queries of a step, before the gradient is clipped. The rate rises over `warmup_steps` and
     falls until `decay_steps`, as in a stage of pre-training.
     """
+
+    stable_steps: ClassVar[int] = 0
 
     steps: PositiveInt
     texts_per_step: PositiveInt

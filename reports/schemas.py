@@ -145,7 +145,6 @@ class PlanRow(Value):
     stages: list[PlannedPart]
     skipped: dict[str, str]
     memory_gb_per_gpu: float | None
-    pretended_memory_gb_per_gpu: float | None
     gpu_hours: float | None
     gpu_hours_source: str | None
     gpu_hours_without: list[str]

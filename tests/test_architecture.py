@@ -35,6 +35,7 @@ DOORS = {
         "benchmarks/throughput.py",
         "benchmarks/trainer_peer.py",
         "neobert/hub/__init__.py",
+        "neobert/hub/attention.py",
         "neobert/hub/configuration.py",
         "neobert/hub/external.py",
         "neobert/hub/modeling.py",

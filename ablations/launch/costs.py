@@ -6,12 +6,10 @@ documents' lengths). No fine-tuning trial ends early, and every contrastive text
 evaluations are not counted.
 """
 
-import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from pathlib import Path
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ablations.plan import PlanRow, unfinished
@@ -20,17 +18,16 @@ from neobert.data.shards import DOCUMENT, MANIFEST, TOKEN
 from neobert.data.sources import Source, SyntheticSource
 from neobert.errors import DamagedFile, did_you_mean
 from neobert.glue.tasks import TASKS, task_named
-from neobert.identity import identity, plain
+from neobert.identity import plain
 from neobert.model.size import (
     PEAK_FLOPS_PER_SECOND,
-    RESERVE_BYTES,
     MicroBatchShape,
     TrainingMemory,
     parameter_count,
     training_flops_per_token,
     training_memory,
 )
-from neobert.recipe import EngineWord, FineTuning, Pretraining
+from neobert.recipe import EngineWord, FineTuning
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.specifications import ContrastiveRun, GlueStudy, PretrainingRun, Run, only
@@ -43,13 +40,11 @@ class Cost:
     """Cost of one run or several. None means unknown, 0 that nothing is left to do.
 
     memory_gb: by the model of memory.
-    pretended_gb: by a step on a pretended GPU; None unless it is known for each stage.
     sources: how the hours were determined.
     uncounted: kinds of work that the hours exclude, because the number of texts they read is not known in advance.
     """
 
     memory_gb: float | None = None
-    pretended_gb: float | None = None
     gpu_hours: float | None = 0.0
     sources: tuple[str, ...] = ()
     disk_gb: float | None = 0.0
@@ -57,13 +52,11 @@ class Cost:
 
     def summary(self) -> dict[str, Any]:
         """Return the entries of `--dry-run --json`."""
-        memory, pretended, hours, disk = (
-            None if value is None else round(value, 3)
-            for value in (self.memory_gb, self.pretended_gb, self.gpu_hours, self.disk_gb)
+        memory, hours, disk = (
+            None if value is None else round(value, 3) for value in (self.memory_gb, self.gpu_hours, self.disk_gb)
         )
         return {
             "memory_gb_per_gpu": memory,
-            "pretended_memory_gb_per_gpu": pretended,
             "gpu_hours": hours,
             "gpu_hours_source": "; ".join(self.sources) or None,
             "gpu_hours_without": list(self.uncounted),
@@ -74,10 +67,8 @@ class Cost:
 def sum_costs(costs: Iterable[Cost]) -> Cost:
     """Add up costs: the maximum of the memory, the sum of the rest. A sum with an unknown term is unknown."""
     listed = list(costs)
-    pretended = [cost.pretended_gb for cost in listed if cost.memory_gb is not None]
     return Cost(
         max((cost.memory_gb for cost in listed if cost.memory_gb is not None), default=None),
-        None if None in pretended else max(filter(None, pretended), default=None),
         _sum_known(cost.gpu_hours for cost in listed),
         tuple(dict.fromkeys(source for cost in listed for source in cost.sources)),
         _sum_known(cost.disk_gb for cost in listed),
@@ -301,34 +292,6 @@ def stage_memory(run: PretrainingRun, machine: Machine, rows: int | None = None)
     return training_memory(recipe, run.context, batch, machine.engine, machine.gpus, stage.tokens_per_step)
 
 
-PRETENDED_PEAKS = Path(__file__).with_name("pretended_peaks.csv")
-"""Peak memory of steps at paper scale on a pretended GPU; written by `python -m benchmarks.peaks --write`."""
-
-
-def step_id(recipe: Pretraining, position_table: int, rows: int) -> str:
-    """Return the id of everything that determines the memory of a step on one GPU, with `rows` in its micro-batch."""
-    decisive = (recipe.model, recipe.precision, recipe.masking, recipe.optimization.optimizer)
-    return identity({"step": plain(decisive), "size": [position_table, recipe.stages[-1].context, rows]})
-
-
-@cache
-def _pretended_peaks() -> Mapping[str, int]:
-    with PRETENDED_PEAKS.open(newline="") as file:
-        return {row["step"]: int(row["peak_bytes"]) for row in csv.DictReader(file)}
-
-
-def pretended_memory(run: PretrainingRun, machine: Machine) -> int | None:
-    """Return the peak memory in bytes of a stage's step on a pretended GPU; None if the step was never pretended.
-
-    The reserve of a real GPU and what the engine adds on several GPUs are added, both from the model of memory.
-    """
-    peak = _pretended_peaks().get(step_id(run.recipe, run.context, machine.rows(run)))
-    if peak is None:
-        return None
-    alone = replace(machine, engine="single", gpus=1)
-    return peak + RESERVE_BYTES + stage_memory(run, machine).total - stage_memory(run, alone).total
-
-
 @dataclass(frozen=True)
 class PlanCosts:
     """The costs of a plan. Work that several rows share is counted in each row, but only once in the total."""
@@ -394,10 +357,8 @@ class PlanCosts:
 
     def _stage(self, run: PretrainingRun) -> Cost:
         throughput = self._throughput(run, same_rows=True)
-        pretended = pretended_memory(run, self.machine)
         return Cost(
             memory_gb=stage_memory(run, self.machine).total / GIGABYTE,
-            pretended_gb=None if pretended is None else pretended / GIGABYTE,
             gpu_hours=throughput.hours(stage_flops(run), run.recipe.stages[-1].tokens),
             sources=throughput.sources,
             disk_gb=checkpoint_bytes(run) / GIGABYTE,

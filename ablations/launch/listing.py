@@ -271,8 +271,6 @@ class _Costs:
             f"to do, each run once: GPU-hours {hours}, disk {disk} GB; on each of {gpus} up to {memory} GB with "
             f"{machine.micro_batch_tokens} tokens in a micro-batch"
         )
-        if total.pretended_gb is not None:
-            console.print(f"the same steps on a pretended GPU keep up to {total.pretended_gb:.3g} GB")
         if total.uncounted:
             console.print(
                 f"GPU-hours without {', '.join(total.uncounted)}: how many texts its tasks have is not known before"

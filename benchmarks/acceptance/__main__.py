@@ -1,4 +1,4 @@
-"""Tell whether what is said of GPUs holds on this one: checks that judge themselves, each in a process of its own.
+"""Check the project's claims about GPUs on this one, each check in a process of its own.
 
 examples:
   python -m benchmarks.acceptance                  # on a GPU; the same command goes on after a break
@@ -88,17 +88,9 @@ def accept(options: argparse.Namespace) -> int:
     """
     refuse_no_folder("--folder", options.folder)
     path, result = open_result(options.folder, options.rehearse)
-    gpus = result["machine"]["gpus"]
-    possible = CHECKS | (RANK_CHECKS if options.rehearse or gpus > 1 else {})
-    for name in options.checks:
-        if name in RANK_CHECKS and name not in possible:
-            raise ValueError(f"check {name!r} needs two GPUs, and there is {gpus} here: leave it out")
-        if name not in possible:
-            raise ValueError(f"{name!r} is no check: {did_you_mean(name, possible)}")
-    chosen = [name for name in possible if name in (options.checks or possible)]
+    chosen = chosen_checks(options.checks, 2 if options.rehearse else result["machine"]["gpus"])
     for name in chosen:
-        known = result["checks"].get(name)
-        if known and known["state"] in JUDGED and not options.again:
+        if not options.again and result["checks"].get(name, {}).get("state") in JUDGED:
             print(f"{name}: judged already; --again repeats it", file=sys.stderr)
         else:
             result["checks"][name] = run_check(name, options.rehearse, options.limit)
@@ -113,6 +105,17 @@ def accept(options: argparse.Namespace) -> int:
     if "falsified" in states.values():
         return EXIT_OFF
     return EXIT_DONE if set(states.values()) == {"held"} else EXIT_RUN_FAILED
+
+
+def chosen_checks(names: Sequence[str], gpus: int) -> list[str]:
+    """Return the checks of these names (default: all that are possible with `gpus`), in the order in which they run."""
+    possible = CHECKS | (RANK_CHECKS if gpus > 1 else {})
+    for name in names:
+        if name in RANK_CHECKS and name not in possible:
+            raise ValueError(f"check {name!r} needs two GPUs, and there is {gpus} here: leave it out")
+        if name not in possible:
+            raise ValueError(f"{name!r} is no check: {did_you_mean(name, possible)}")
+    return [name for name in possible if name in (names or possible)]
 
 
 def open_result(folder: Path, rehearse: bool) -> tuple[Path, dict[str, Any]]:
@@ -174,7 +177,6 @@ def environment_of(rehearse: bool) -> Mapping[str, str]:
 
 
 def describe_end(code: int) -> str:
-    """Describe an exit code in words."""
     return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 

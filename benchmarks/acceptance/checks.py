@@ -32,7 +32,7 @@ from neobert.embeddings.contrastive import GradCache, StepCollator, StepTexts, m
 from neobert.embeddings.encoders import DTYPES, PackedEncoder
 from neobert.errors import MissingData, RunFailed
 from neobert.glue.encoding import EncodedSplit, EncodedTask
-from neobert.glue.finetuning import Compiling, Evaluation, FineTuner
+from neobert.glue.finetuning import Evaluation, FineTuner
 from neobert.glue.tasks import TASKS
 from neobert.model.attention import is_flash_attn_available
 from neobert.model.build import build_classifier, build_encoder, initialize
@@ -41,7 +41,8 @@ from neobert.model.size import MicroBatchShape, training_memory
 from neobert.processes import REPOSITORY
 from neobert.recipe import Point, Precision, Pretraining
 from neobert.training.accounting import datasheet_ceiling, forget_peak_memory, matmul_ceiling
-from neobert.training.distributed import Process, default_device
+from neobert.training.compiling import CompilePolicy
+from neobert.training.distributed import Process, set_up_device
 from neobert.training.engine import autocast
 from neobert.training.pretraining import summed_loss
 
@@ -64,7 +65,7 @@ def setting_here(rehearse: bool) -> Setting:
         return replace(gpu_setting(neobert_recipe("bf16", **TINY), TINY_CONTEXT, 256, CPU), backend="aot_eager")
     if not torch.cuda.is_available():
         raise MissingData("there is no GPU here: --rehearse tries the checks on the CPU")
-    device, recipe = default_device(), neobert_recipe("bf16")
+    device, recipe = set_up_device(), neobert_recipe("bf16")
     tokens = fitting_tokens(recipe, torch.cuda.get_device_properties(device).total_memory)
     return gpu_setting(recipe, CONTEXT, tokens, device)
 
@@ -375,14 +376,14 @@ def compare_graphs(setting: Setting) -> Iterator[Result]:
     protocol = variants()["M10"].recipe.finetuning.model_copy(update={"dropout": 0.0, "evaluations_per_epoch": 1})
     point = Point(batch_size=BATCH_SIZE, learning_rate=1e-5, weight_decay=0.01)
     found: dict[str, tuple[Evaluation, float]] = {}
-    for compiling in (Compiling("off"), Compiling("on", backend=setting.backend)):
+    for policy in (CompilePolicy("off"), CompilePolicy("on", setting.backend)):
         classifier = build_classifier(model, setting.documents.context, 2, 0.0)
         initialize(classifier, model.initialization, 0)
         start = {name: tensor.clone() for name, tensor in encoder_part(classifier.state_dict()).items()}
-        tuner = FineTuner(classifier, start, random_task(setting), protocol, setting.device, compiling=compiling)
+        tuner = FineTuner(classifier, start, random_task(setting), protocol, setting.device, policy=policy)
         evaluations = tuner.evaluations(point, seed=0)
         _, second = islice(evaluations, 2)
-        found[compiling.word] = second, seconds_of_updates(tuner, point)
+        found[policy.word] = second, seconds_of_updates(tuner, point)
     (eager, eager_seconds), (graphs, graphs_seconds) = found["off"], found["on"]
     figures = {
         "milliseconds of an eager update": round(1000 * eager_seconds / FINE_TUNED_UPDATES, 2),
@@ -413,7 +414,6 @@ def random_texts(setting: Setting) -> list[tuple[Any, Any]]:
 
 
 def text_encoder(setting: Setting, device: torch.device, precision: Precision) -> PackedEncoder:
-    """Return an encoder with initial weights, in `precision`."""
     recipe = setting.recipe
     encoder = PackedEncoder(build_encoder(recipe.model, setting.documents.context))
     initialize(encoder, recipe.model.initialization, recipe.seed)

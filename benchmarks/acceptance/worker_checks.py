@@ -67,12 +67,10 @@ class SmallRun:
 
 
 def logged_steps(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics of all steps of a finished run."""
     return [line for line in read_lines(folder / "metrics.jsonl") if "loss" in line]
 
 
 def small_run(root: Path, recipe: Pretraining) -> SmallRun:
-    """Tokenise the corpus of a recipe and return its run."""
     (run,) = pretraining_runs(recipe, 0, open_specified(SOURCE))
     tokenized_corpus(Layout(root), run, SOURCE)
     return SmallRun(root, run)

@@ -26,11 +26,11 @@ from neobert.runs.records import publish_record
 from neobert.runs.run_file import RunFile
 from neobert.runs.specifications import ContrastiveRun
 from neobert.runs.work import Part
-from neobert.training.distributed import Process
+from neobert.training.accounting import HeldoutScores, machine_record
+from neobert.training.distributed import Process, default_device
 from neobert.training.engine import autocast
 from neobert.training.loop import StepBatches
 from neobert.training.trainer import (
-    HeldoutScores,
     Trainer,
     engine_class,
     last_checkpoint,
@@ -395,6 +395,6 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
         "real_tokens": totals.real_tokens,
         "slots": totals.slots,
         "seconds": round(totals.seconds, 3),
-        **result.machine_record(),
+        **machine_record(result, default_device()),
     }
     publish_record(part.record, record)

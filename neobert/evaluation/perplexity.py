@@ -239,7 +239,7 @@ class PerplexityRun:
         """Measure what earlier attempts have not measured, then publish the record."""
         started = time.perf_counter()
         run, device = self.run_specification, default_device()
-        model = build_masked_language_model(run.recipe.model, run.context)
+        model = build_masked_language_model(run.recipe.model, run.context, run.recipe.precision)
         model.load_state_dict(last_checkpoint(self.layout, self.measurement.run).weights())
         model.to(device).eval()
         batch_tokens = self.batch_tokens or BATCH_TOKENS[device.type]

@@ -392,7 +392,7 @@ def _open_subject(layout: Layout, weights: str, context: int, device: torch.devi
     """Open the model of a finished stage with its tokenizer, once per process for all of its readouts."""
     run_file = read_run_file(layout.pretraining(weights))
     run = run_file.specification(PretrainingRun)
-    model = build_masked_language_model(run.recipe.model, run.context)
+    model = build_masked_language_model(run.recipe.model, run.context, run.recipe.precision)
     model.load_state_dict(last_checkpoint(layout, weights).weights())
     tokenizer = text_tokenizer(layout, run, open_specified(run_file.source))
     return Subject(model.to(device).eval(), tokenizer, context, run.recipe.precision, device)

@@ -1,8 +1,8 @@
 """Fine-tuning on a GLUE task by the paper's protocol (App. C), for one point of a grid and one seed."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -25,8 +25,7 @@ from neobert.model.encoder import Encoder
 from neobert.model.heads import Classifier
 from neobert.processes import Stopped, StopRequest
 from neobert.recipe import FineTuning, Point
-from neobert.runs.run_file import CompileWord
-from neobert.training.compiling import GRAPH_WARM_UP_PASSES, Remainder, TrialStep, compile_model, compiling_pays
+from neobert.training.compiling import CompilePolicy, TrialStep, Workload
 from neobert.training.engine import autocast
 from neobert.training.loop import seed_step
 from neobert.training.optimization import set_learning_rate
@@ -66,16 +65,6 @@ class Outcome:
     weights: dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class Compiling:
-    """Compilation settings. `auto` compiles if it pays for the remaining `points`; `backend` is one of
-    torch.compile's."""
-
-    word: CompileWord = "off"
-    points: tuple[Point, ...] = ()
-    backend: str | Callable[..., Any] = "inductor"
-
-
 class FineTuner:
     """Fine-tune one model on one encoded task, for any number of points and seeds.
 
@@ -83,11 +72,8 @@ class FineTuner:
     head initialised from the run's seed; `start` may also contain the head's layer `dense`. `classifier` is moved to
     `device` and changed in place, so only one run can proceed at a time. `layout` prepares batches for the encoder.
 
-    `compiled` says whether updates run compiled; this is decided at the first run, for all. Evaluations never do: their
-    shapes occur too rarely for compilation to pay.
-
-    Raises:
-        ValueError: the names of `start` differ from the encoder's.
+    `policy` decides at the first run, for all, whether updates run compiled; `points` are those that are still to run.
+    Evaluations never do: their shapes occur too rarely for compilation to pay.
     """
 
     def __init__(
@@ -98,15 +84,19 @@ class FineTuner:
         protocol: FineTuning,
         device: torch.device,
         layout: ExampleLayout | None = None,
-        compiling: Compiling | None = None,
+        policy: CompilePolicy | None = None,
+        points: Sequence[Point] = (),
     ) -> None:
-        _check_names(classifier, start)
+        layers = ("model.", "dense.") if any(name.startswith("dense.") for name in start) else ("model.",)
+        expected = {name for name in classifier.state_dict() if name.startswith(layers)}
+        assert start.keys() == expected, f"the starting weights differ in {min(start.keys() ^ expected)}"
         self.classifier = classifier.to(device)
         self.encoded = encoded
         self.protocol = protocol
         self.device = device
         self.layout: ExampleLayout = layout or PackedLayout()
-        self.compiling = compiling or Compiling()
+        self.policy = policy or CompilePolicy()
+        self.points = points
         self.compiled: bool | None = None
         self._start = {name: tensor.to(device, copy=True) for name, tensor in start.items()}
         self._train = encoded.train(protocol.train_examples)
@@ -185,65 +175,38 @@ class FineTuner:
         yield ahead
 
     def _compile(self, batch_size: int) -> bool:
-        """Compile the encoder in place for batches of fixed sizes, if requested or worthwhile; return whether it is.
-
-        On CUDA the forward and backward passes become CUDA graphs. Updates of small batches are bound by kernel
-        launches, so their time cannot be estimated from slots. The encoder is therefore compiled if compilation would
-        pay with compiled passes of zero duration, and stays compiled if it pays with their measured duration.
-
-        Raises:
-            RunFailed: compilation was requested, but no compiler works.
-        """
-        word, backend = self.compiling.word, self.compiling.backend
-        if word == "off" or not self.layout.has_fixed_sizes:
+        """Compile the encoder for batches of fixed sizes if the policy says so; return whether it is."""
+        if self.policy.word == "off" or not self.layout.has_fixed_sizes:
             return False
         self.classifier.train()
-        is_gpu = self.device.type == "cuda"
-        left = dict(self._remainders()) if word == "auto" else {}
-        at_best = [replace(part, compiled_seconds=0.0 if is_gpu else None) for part in left.values()]
-        if word == "auto" and not self._pays(at_best):
-            return False
-        mode = "reduce-overhead" if is_gpu and backend == "inductor" else None
-        trial = self._trial(self._first_batch(batch_size, batch_size))
-        if not compile_model(trial, word, backend=backend, mode=mode):
-            return False
-        if word == "auto" and is_gpu and not self._pays(self._with_replays(left)):
-            self.classifier.model._compiled_call_impl = None
-            return False
-        return True
-
-    def _pays(self, left: Iterable[Remainder]) -> bool:
         layers = len(cast(Encoder, self.classifier.model).transformer_encoder)
-        return compiling_pays(left, layers, self.device, self.protocol.precision)
+        workloads = [self._workload(size) for size in sorted({point.batch_size for point in self.points})]
+        _, trial = self._first_trial(batch_size, batch_size)
+        return self.policy.compile(trial, workloads, layers)
 
-    def _remainders(self) -> Iterator[tuple[int, Remainder]]:
-        """Yield each batch size and its remaining work, timed on its first batch."""
-        for batch_size in sorted({point.batch_size for point in self.compiling.points}):
-            eager, fixed = self._first_batch(batch_size), self._first_batch(batch_size, batch_size)
-            points = [point for point in self.compiling.points if point.batch_size == batch_size]
-            yield (
-                batch_size,
-                Remainder(
-                    passes=sum(self.schedule(point).steps for point in points),
-                    seconds=self._trial(eager).seconds(),
-                    slots_ratio=fixed.token_ids.numel() / eager.token_ids.numel(),
-                    shapes=len({fixed_row_tokens(length) for length in self._train.lengths.tolist()}),
-                ),
-            )
+    def _workload(self, batch_size: int) -> Workload:
+        """Return the work left at a batch size, with its first batch as an example."""
+        (eager_slots, eager), (slots, fixed) = self._first_trial(batch_size), self._first_trial(batch_size, batch_size)
+        points = [point for point in self.points if point.batch_size == batch_size]
+        return Workload(
+            passes=sum(self.schedule(point).steps for point in points),
+            eager=eager,
+            fixed=fixed,
+            slots_ratio=slots / eager_slots,
+            shapes=len({fixed_row_tokens(length) for length in self._train.lengths.tolist()}),
+        )
 
-    def _with_replays(self, left: Mapping[int, Remainder]) -> Iterator[Remainder]:
-        """Yield the remaining work with the measured time of a replayed CUDA graph."""
-        for batch_size, part in left.items():
-            trial = self._trial(self._first_batch(batch_size, batch_size))
-            yield replace(part, compiled_seconds=trial.seconds(GRAPH_WARM_UP_PASSES))
-
-    def _first_batch(self, batch_size: int, fixed_rows: int | None = None) -> Any:
+    def _first_trial(self, batch_size: int, fixed_rows: int | None = None) -> tuple[int, TrialStep]:
+        """Return the slots of the first batch, and a step on it."""
         examples = next(training_batches(self._train, batch_size, epochs=1, seed=0))
-        return self.layout.collate(self._train, examples, self.device, fixed_rows)
-
-    def _trial(self, batch: Any) -> TrialStep:
-        model, precision = self.classifier.model, self.protocol.precision
-        return TrialStep(model, lambda: self._loss(self._logits(batch), batch.labels), precision, self.device)
+        batch = self.layout.collate(self._train, examples, self.device, fixed_rows)
+        step = TrialStep(
+            self.classifier.model,
+            lambda: self._loss(self._logits(batch), batch.labels),
+            self.protocol.precision,
+            self.device,
+        )
+        return batch.token_ids.numel(), step
 
     def _optimizer(self, point: Point) -> torch.optim.AdamW:
         """Build AdamW, without clipping as in the released code. Weight decay applies to norms too, and to biases if
@@ -304,15 +267,6 @@ class FineTuner:
 
     def _copy_of_weights(self) -> dict[str, Tensor]:
         return {name: tensor.to("cpu", copy=True) for name, tensor in self.classifier.state_dict().items()}
-
-
-def _check_names(classifier: Classifier, start: Mapping[str, Tensor]) -> None:
-    parts = ("model.", "dense.") if any(name.startswith("dense.") for name in start) else ("model.",)
-    expected = {name for name in classifier.state_dict() if name.startswith(parts)}
-    if start.keys() != expected:
-        first = min(start.keys() ^ expected)
-        side = "lack" if first in expected else "have, beside the encoder's,"
-        raise ValueError(f"the starting weights {side} {first!r}: give the encoder's tensors of an equal model")
 
 
 def _mean_loss(losses: list[Tensor], last_step: int) -> float:

@@ -265,7 +265,7 @@ def best_weights(layout: Layout, task: str, study_id: str) -> Path:
         require_digest(trial.weights, read_record(trial.record).get("sha256", {}).get("weights"))
 
     if _set_aside_if_damaged(trial, trial.weights, require_weights):
-        raise DamagedFile(f"{trial.weights} was damaged: the same command runs its trial again, then goes on")
+        raise DamagedFile(f"{trial.weights} was damaged: the same command runs its trial again")
     return trial.weights
 
 

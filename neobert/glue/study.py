@@ -20,7 +20,7 @@ from neobert.external import read_model_file
 from neobert.files import replace_file, set_aside
 from neobert.glue.batching import ExampleLayout, PackedLayout, PaddedLayout
 from neobert.glue.encoding import EncodedTask, encode_task, load_encoded, save_encoded
-from neobert.glue.finetuning import Compiling, FineTuner, Outcome
+from neobert.glue.finetuning import FineTuner, Outcome
 from neobert.glue.selection import best_weights, drop_beaten_weights, select
 from neobert.glue.tasks import task_named
 from neobert.identity import plain
@@ -33,6 +33,7 @@ from neobert.runs.records import publish_record, timed_provenance, utc_now
 from neobert.runs.run_file import RunFile, read_checked_run_file, read_run_file
 from neobert.runs.specifications import GlueStudy, PretrainingRun, Trial
 from neobert.runs.work import Part
+from neobert.training.compiling import CompilePolicy
 from neobert.training.distributed import choose_kernels, default_device
 from neobert.training.trainer import last_checkpoint
 
@@ -162,8 +163,8 @@ def _fine_tuner(layout: Layout, task_name: str, study_id: str, stop: StopRequest
     encoded = _encoded_task(layout, run_file, model, stop)
     choose_kernels(run_file.execution.deterministic)
     left = tuple(trial.point for trial in study.trials(layout) if not trial.is_done)
-    compiling = Compiling(run_file.execution.compile, left)
-    return FineTuner(model.classifier, start, encoded, study.protocol, default_device(), model.layout, compiling)
+    policy = CompilePolicy(run_file.execution.compile)
+    return FineTuner(model.classifier, start, encoded, study.protocol, default_device(), model.layout, policy, left)
 
 
 def _starting_weights(layout: Layout, study: GlueStudy, model: StudyModel) -> Weights:

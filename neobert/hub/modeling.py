@@ -1,7 +1,6 @@
 """NeoBERT as a transformers model: the blocks of `neobert.model` behind transformers' attention interface."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -10,12 +9,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
-from transformers.masking_utils import (
-    and_masks,
-    create_bidirectional_mask,
-    find_packed_sequence_indices,
-    packed_sequence_mask_function,
-)
 from transformers.modeling_outputs import (
     BaseModelOutput,
     MaskedLMOutput,
@@ -23,135 +16,16 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
+from neobert.hub.attention import AttentionRequest, document_positions, refuse_borders_alone, refuse_mask
 from neobert.hub.configuration import NeoBERTConfig
 from neobert.model.attention import AttentionPlan
 from neobert.model.build import build_encoder
 from neobert.model.encoder import block_views
 from neobert.model.heads import mean_over_tokens
 from neobert.model.positions import LearnedPositions
-
-
-def eager_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **_: Any,
-) -> tuple[Tensor, Tensor]:
-    """Compute attention with two matrix products; return (rows, tokens, heads, head size) and the attention weights.
-
-    query, key and value: (rows, heads, tokens, head size). attention_mask: either added to the scores, or boolean and
-        true where a token may be attended to.
-    """
-    scores = query @ key.transpose(-2, -1) * scaling
-    if attention_mask is not None and attention_mask.dtype == torch.bool:
-        # The smallest number instead of −∞, so that fully masked rows give no NaN.
-        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-    elif attention_mask is not None:
-        scores = scores + attention_mask
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    return (weights @ value).transpose(1, 2), weights
-
-
-@dataclass(frozen=True)
-class InterfaceAttention:
-    """Adapter from a function of transformers' attention interface to the signature that `AttentionPlan` calls."""
-
-    function: Callable[..., tuple[Tensor, Tensor | None]]
-    module: nn.Module
-    mask: Any
-    options: Mapping[str, Any]
-    weights: list[Any] | None = None
-
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Return attended values; all tensors are (rows, tokens, heads, head size). The layer's weights
-        are appended if there is a list for them."""
-        heads_first = (vectors.transpose(1, 2) for vectors in (query, key, value))
-        scaling = query.shape[-1] ** -0.5
-        attended, weights = self.function(
-            self.module, *heads_first, self.mask, dropout=0.0, scaling=scaling, **self.options
-        )
-        if self.weights is not None:
-            self.weights.append(weights)
-        return attended
-
-
-def near_mask_function(window: int) -> Callable[..., Any]:
-    """Return a mask function for transformers that is true for tokens at most `window` apart in their row."""
-    return lambda row, head, asking, asked: abs(asking - asked) <= window
-
-
-def refuse_mask(mask: Tensor | None, embeddings: Tensor) -> None:
-    """Check the shape of a mask for `embeddings` (rows, tokens, width).
-
-    Raises:
-        ValueError: the mask is neither (rows, tokens) nor four-dimensional.
-    """
-    if mask is None or torch.compiler.is_compiling():
-        return
-    rows, tokens = embeddings.shape[:2]
-    if mask.ndim != 4 and mask.shape != (rows, tokens):
-        raise ValueError(
-            f"attention_mask has the shape {tuple(mask.shape)}: {rows} rows of {tokens} tokens need "
-            f"({rows}, {tokens}), or ({rows}, 1, {tokens}, {tokens}) where each token sees others"
-        )
-
-
-def document_positions(borders: Tensor, embeddings: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor:
-    """Compute each token's position in its document, (1, tokens), from the cumulative lengths of the documents.
-
-    Raises:
-        ValueError: there are several rows, a mask or positions are given as well, or the borders do not fit the row.
-    """
-    rows, tokens = embeddings.shape[:2]
-    if rows != 1 or mask is not None or positions is not None:
-        raise ValueError(
-            "cu_seqlens are borders of documents in a single row without attention_mask and position_ids, not in "
-            f"{rows} rows or beside these"
-        )
-    starts, lengths = borders[:-1].long(), borders.diff().long()
-    if not torch.compiler.is_compiling() and (borders[0] != 0 or borders[-1] != tokens or bool((lengths < 0).any())):
-        raise ValueError(f"cu_seqlens {borders.tolist()} do not rise from 0 to the {tokens} tokens of the row")
-    begun = torch.repeat_interleave(starts, lengths, output_size=tokens)
-    return (torch.arange(tokens, device=embeddings.device) - begun.to(embeddings.device))[None]
-
-
-FLATTENED = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
-"""The keywords by which transformers' DataCollatorWithFlattening tells kernels of the documents in a row."""
-
-
-def refuse_borders_alone(options: Mapping[str, Any], mask: Tensor | None, positions: Tensor | None) -> None:
-    """Check that the keywords of documents in a row come with positions, which separate them in every implementation.
-
-    Raises:
-        ValueError: there are no positions or there is a mask, so that documents would attend to each other; or the
-            positions (1, tokens) start again elsewhere than at `cu_seq_lens_q`.
-    """
-    given = [name for name in FLATTENED if options.get(name) is not None]
-    if given and (positions is None or mask is not None):
-        raise ValueError(
-            f"{', '.join(given)} without position_ids, or beside an attention_mask, would not keep documents apart: "
-            "pass position_ids that start again at each document, and no attention_mask (DataCollatorWithFlattening: "
-            "return_position_ids=True), or cu_seqlens alone"
-        )
-    borders = options.get("cu_seq_lens_q")
-    if borders is None or positions is None or torch.compiler.is_compiling():
-        return
-    row = positions.reshape(-1)
-    starts = [0, *(1 + (row.diff() != 1).nonzero().flatten()).tolist(), len(row)]
-    if sorted({*borders.tolist()}) != starts:
-        raise ValueError(
-            f"cu_seq_lens_q has the borders {borders.tolist()}, but position_ids start again at {starts[:-1]}: the two "
-            "must name the same documents"
-        )
-
 
 HEADS = ("decoder.", "dense.", "classifier.", "qa_outputs.")
 """Name prefixes of the heads' tensors; all others belong to the encoder."""
@@ -168,7 +42,7 @@ def refuse_pickle(name_or_folder: Any, use_safetensors: bool | None) -> None:
         ValueError: a pickle is requested, or the folder has pickles but no safetensors.
     """
     if use_safetensors is False:
-        raise ValueError("use_safetensors=False asks for pickled weights, which run code when read: leave it out")
+        raise ValueError("use_safetensors=False loads pickled weights, which can run code: leave it out")
     named = Path(str(name_or_folder))
     files = sorted(named.iterdir()) if named.is_dir() else [named]
     pickles = [file for file in files if file.suffix in PICKLE_SUFFIXES and file.is_file()]
@@ -205,7 +79,7 @@ def refuse_incomplete(name: Any, info: Mapping[str, Any], needs_decoder: bool, m
             if may_replace_head:
                 continue
         raise ValueError(
-            f"the checkpoint {name} holds {key} as {tuple(found)}, but the configuration asks for {tuple(expected)}: "
+            f"the checkpoint {name} has {key} of shape {tuple(found)}, but the configuration needs {tuple(expected)}: "
             f"{advice}"
         )
 
@@ -338,15 +212,22 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
             refuse_borders_alone(kwargs, attention_mask, position_ids)
         kwargs.pop("max_seqlen", None)  # follows from cu_seqlens
         positions = self._positions(embeddings, attention_mask, position_ids)
-        wants_attentions = self.config.output_attentions if output_attentions is None else output_attentions
-        weights: list[Any] | None = [] if wants_attentions else None
-        attention = self._attention(embeddings, attention_mask, position_ids, bool(wants_attentions), kwargs)
-        attention = replace(attention, weights=weights)
-        near = None
+        wants_weights = self.config.output_attentions if output_attentions is None else output_attentions
+        request = AttentionRequest.checked(
+            self.config,
+            embeddings,
+            attention_mask,
+            position_ids,
+            kwargs,
+            wants_weights=bool(wants_weights),
+            has_local_blocks=self.local is not None,
+        )
+        weights: list[Any] | None = [] if wants_weights else None
+        plan = AttentionPlan(positions, attention=request.attention(self, 0, weights))
+        local_plan = None
         if self.local is not None:
-            nearby = self._attention(embeddings, attention_mask, position_ids, False, kwargs, self.local.window)
-            near = AttentionPlan(positions, attention=replace(nearby, weights=weights))
-        states = self._states(embeddings, AttentionPlan(positions, attention=attention), near)
+            local_plan = AttentionPlan(positions, attention=request.attention(self, self.local.window, weights))
+        states = self._states(embeddings, plan, local_plan)
         wants_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         return BaseModelOutput(
             last_hidden_state=states[-1],
@@ -354,13 +235,13 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
             attentions=None if weights is None else tuple(weights[: len(self.transformer_encoder)]),
         )
 
-    def _states(self, embeddings: Tensor, plan: AttentionPlan, near: AttentionPlan | None) -> list[Tensor]:
-        """Return the input of each block and the output of the final norm; `near` is the plan of local blocks."""
+    def _states(self, embeddings: Tensor, plan: AttentionPlan, local_plan: AttentionPlan | None) -> list[Tensor]:
+        """Return the input of each block and the output of the final norm; `local_plan` is that of local blocks."""
         blocks, positions = self.transformer_encoder, self.positional_embedding
         plan = plan.with_bias(positions.score_bias(plan.positions))
         states = [positions.add(embeddings, plan.positions, plan.most_tokens)]
         is_recomputed = self.gradient_checkpointing and self.training
-        views = block_views(len(blocks), positions, plan, self.local, near, real=True)
+        views = block_views(len(blocks), positions, plan, "real", self.local, local_plan)
         for block, view in zip(blocks, views, strict=True):
             call = partial(self._gradient_checkpointing_func, block.__call__) if is_recomputed else block
             states.append(call(states[-1], *view))
@@ -389,58 +270,10 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
             return
         if isinstance(self.positional_embedding, LearnedPositions):
             raise ValueError(
-                f"a sequence reaches {longest} tokens, but the learned position table holds {context}: truncate it to "
+                f"a sequence reaches {longest} tokens, but the learned position table has {context}: truncate it to "
                 f"{context} tokens, or take a model with rotary positions or a longer context"
             )
         logger.warning_once(f"A sequence reaches {longest} tokens, and the model was trained on at most {context}.")
-
-    def _attention(
-        self,
-        embeddings: Tensor,
-        mask: Tensor | None,
-        position_ids: Tensor | None,
-        wants_attentions: bool,
-        options: Mapping[str, Any],
-        window: int = 0,
-    ) -> InterfaceAttention:
-        """Return transformers' attention function with its mask; `window` is the number of tokens seen on each side.
-
-        Raises:
-            ValueError: the implementation does not support the request.
-        """
-        implementation = self.config._attn_implementation
-        if wants_attentions and implementation != "eager":
-            raise ValueError(
-                f"attn_implementation {implementation!r} computes no attention weights: load the model with "
-                f'attn_implementation="eager" for output_attentions=True'
-            )
-        function = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
-        if mask is not None and mask.ndim == 4 and not mask.is_floating_point():
-            mask = mask.bool()
-        if window and mask is not None and mask.ndim == 4:
-            raise ValueError("local blocks make their own masks: give an attention_mask of (rows, tokens)")
-        rows, tokens, _ = embeddings.shape
-        documents = None
-        if position_ids is not None and mask is None:
-            documents = find_packed_sequence_indices(position_ids.expand(rows, tokens))
-        if window and "flash" in implementation:
-            options = {**options, "sliding_window": window + 1}  # transformers counts the token itself
-        if documents is not None and "flash" in implementation:
-            if rows > 1:
-                raise ValueError(
-                    f"position_ids start again within {rows} rows, and {implementation} separates documents of one row "
-                    "alone: flatten the batch to one row, or give an attention_mask"
-                )
-            return InterfaceAttention(function, self, None, {**options, "position_ids": position_ids})
-        functions = [] if documents is None else [packed_sequence_mask_function(documents)]
-        functions += [near_mask_function(window)] if window and "flash" not in implementation else []
-        visible = create_bidirectional_mask(
-            config=self.config,
-            inputs_embeds=embeddings,
-            attention_mask=mask,
-            and_mask_function=and_masks(*functions) if functions else None,
-        )
-        return InterfaceAttention(function, self, visible, options)
 
 
 class LabelModel(NeoBERTPreTrainedModel):

@@ -21,9 +21,7 @@ from neobert.model.size import KERNEL_HEAD_MULTIPLE
 try:
     from flash_attn import flash_attn_varlen_func
 except (ImportError, OSError) as error:  # also if it was built for another torch, or is FlashAttention 4 alone
-    flash_attn_varlen_func = None
-    if find_spec("flash_attn") is not None:
-        print(f"FlashAttention 2 cannot be used ({error}): attention takes torch's kernels", file=sys.stderr)
+    flash_attn_varlen_func, FLASH_ATTN_ERROR = None, str(error)
 
 VARIABLE_LENGTH_CAPABILITY = 8
 """Least major compute capability of the GPUs that variable-length kernels support (Ampere)."""
@@ -39,8 +37,8 @@ EXPLICIT_TOKENS = 512
 SHORT_TOKENS = 24
 """Longest row, in tokens, whose CPU softmax is faster in fp32, casts included (three times faster at 24)."""
 
-TAKE_ANY_HEAD_SIZE = ("cpu",)
-"""Devices whose kernels take head sizes that are not multiples of `KERNEL_HEAD_MULTIPLE`."""
+CUDA_KERNELS = ("cuda",)
+"""Devices with CUDA's kernels, which need or prefer another layout of tensors than a CPU's: see `has_cuda_kernels`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +67,13 @@ def send(tensor: Tensor, device: torch.device | str) -> Tensor:
     return tensor.to(device, non_blocking=True)
 
 
-def take_places(values: Tensor, places: Tensor) -> Tensor:
+def has_cuda_kernels(tensor: Tensor) -> bool:
+    """Whether CUDA's kernels compute on `tensor`. They need head sizes that are multiples of `KERNEL_HEAD_MULTIPLE`,
+    and are fastest with aligned rows of logits and with query and key rotated one by one."""
+    return tensor.device.type in CUDA_KERNELS
+
+
+def gather_tokens(values: Tensor, places: Tensor) -> Tensor:
     """Gather entries of `values` (rows, tokens, …) at `places` of the flattened rows: (*places.shape, …)."""
     return values.flatten(0, 1).index_select(0, places.flatten()).unflatten(0, places.shape)
 
@@ -97,9 +101,9 @@ class GatherIndex(Tensors):
     @property
     def places(self) -> Tensor:
         """(gathered,) places in the flattened rows × tokens."""
-        return self.wanted(self.queries)
+        return self.kept(self.queries)
 
-    def wanted(self, values: Tensor) -> Tensor:
+    def kept(self, values: Tensor) -> Tensor:
         """Select the entries of `values` (rows, most, …), one per query, that are kept: (gathered, …)."""
         flat = values.flatten(0, 1)
         return flat if self.used is None else flat.index_select(0, self.used)
@@ -159,13 +163,13 @@ class AttentionPlan(Tensors):
             bias = score_bias if bias is None else score_bias + bias
         return replace(self, bias=bias, documents=None, boundaries=None)
 
-    def within(self, window: int) -> Self:
+    def with_window(self, window: int) -> Self:
         """Return the plan with tokens that see `window` tokens on each side. Call it on the plan of `with_bias`."""
         assert self.attention is None, "a caller's own attention function masks by itself"
         if self.documents is not None:  # the kernel, or else `_bias`, applies the window
             return replace(self, window=window)
-        near = _bias_where(_is_near(self.positions, self.positions, window))
-        return replace(self, bias=near if self.bias is None else self.bias + near, window=window)
+        outside = _bias_where(_is_within(window, self.positions, self.positions))
+        return replace(self, bias=outside if self.bias is None else self.bias + outside, window=window)
 
 
 def packed_plan(documents: Tensor, positions: Tensor, device: torch.device | None = None) -> AttentionPlan:
@@ -212,12 +216,14 @@ def is_flash_attn_available() -> bool:
 
 
 @cache
-def activate_fa3(device: torch.device) -> None:
-    """Let torch's variable-length attention use FlashAttention 3, if its package (`flash_attn_interface`) is installed
-    and the GPU supports it."""
-    if device.type != "cuda" or find_spec("flash_attn_interface") is None or current_flash_attention_impl() is not None:
+def choose_flash_attention(device: torch.device) -> None:
+    """Let torch's variable-length attention use FlashAttention 3 if its package (`flash_attn_interface`) is installed
+    and the GPU supports it. Installed packages that cannot be used are named on stderr, once per process."""
+    if device.type != "cuda" or current_flash_attention_impl() is not None:
         return
-    if torch.cuda.get_device_capability(device)[0] == FA3_CAPABILITY:
+    if not is_flash_attn_available() and find_spec("flash_attn") is not None:
+        print(f"FlashAttention 2 cannot be used ({FLASH_ATTN_ERROR}): attention takes torch's kernels", file=sys.stderr)
+    if find_spec("flash_attn_interface") and torch.cuda.get_device_capability(device)[0] == FA3_CAPABILITY:
         try:
             activate_flash_attention_impl("FA3")
         except Exception as error:  # whatever the package raises, there are other kernels
@@ -225,8 +231,8 @@ def activate_fa3(device: torch.device) -> None:
 
 
 def variable_length_kernels() -> str:
-    """Return which kernels compute variable-length attention: FlashAttention 3 if `activate_fa3` activated it, else
-    flash_attn if available, else torch's own."""
+    """Return which kernels compute variable-length attention: FlashAttention 3 if `choose_flash_attention` activated
+    it, else flash_attn if available, else torch's own."""
     return current_flash_attention_impl() or ("flash_attn" if is_flash_attn_available() else "torch")
 
 
@@ -240,32 +246,32 @@ def attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, gathe
         assert gather is None, "a caller's own attention function computes all tokens"
         return plan.attention(query, key, value)
     head_size = query.shape[-1]
-    missing = 0 if query.device.type in TAKE_ANY_HEAD_SIZE else -head_size % KERNEL_HEAD_MULTIPLE
+    missing = -head_size % KERNEL_HEAD_MULTIPLE if has_cuda_kernels(query) else 0
     if missing:  # zeros change neither scores nor sums
         query, key, value = (functional.pad(vectors, (0, missing)) for vectors in (query, key, value))
-    asking = plan.boundaries if gather is None else gather.boundaries
-    if asking is not None and query.dtype in LOW_PRECISION:
-        attended = _variable_length_attention(query, key, value, plan, asking, head_size**-0.5)
+    boundaries = plan.boundaries if gather is None else gather.boundaries
+    if boundaries is not None and query.dtype in LOW_PRECISION:
+        attended = _variable_length_attention(query, key, value, plan, boundaries, head_size**-0.5)
     else:
         heads_first = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
         attended = _attention_by_row(*heads_first, _bias(plan, gather), head_size**-0.5).transpose(1, 2)
     if missing:
         attended = attended[..., :head_size]
-    return attended if gather is None else gather.wanted(attended)
+    return attended if gather is None else gather.kept(attended)
 
 
 def _variable_length_attention(
-    query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, asking: Tensor, scale: float
+    query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, query_boundaries: Tensor, scale: float
 ) -> Tensor:
-    """Compute attention with `variable_length_kernels`; `asking` are the queries' boundaries."""
+    """Compute attention with `variable_length_kernels`."""
     flat = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
-    asked, longest = plan.boundaries, plan.longest
-    assert asked is not None
+    key_boundaries, longest = plan.boundaries, plan.longest
+    assert key_boundaries is not None
     # The kernel aligns the window with the end of the keys; here there are as many queries as keys.
     window = (plan.window, plan.window) if plan.window else (-1, -1)
     if is_flash_attn_available() and current_flash_attention_impl() is None:
         attended = flash_attn_varlen_func(
-            *(*flat, asking, asked, longest, longest),
+            *(*flat, query_boundaries, key_boundaries, longest, longest),
             softmax_scale=scale,
             window_size=window,
             deterministic=torch.are_deterministic_algorithms_enabled(),
@@ -273,7 +279,9 @@ def _variable_length_attention(
     else:
         from torch.nn.attention.varlen import varlen_attn
 
-        attended = varlen_attn(*flat, asking, asked, longest, longest, scale=scale, window_size=window)
+        attended = varlen_attn(
+            *flat, query_boundaries, key_boundaries, longest, longest, scale=scale, window_size=window
+        )
     return attended.view(query.shape)
 
 
@@ -302,27 +310,27 @@ def explicit_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor |
 def _bias(plan: AttentionPlan, gather: GatherIndex | None) -> Tensor | None:
     """Return the bias for all queries or those of `gather`: (rows, 1 or heads, queries or 1, tokens)."""
     if plan.documents is not None:
-        visible = _is_same_document(_asking(plan.documents, gather), plan.documents)
+        visible = _is_same_document(_at_queries(plan.documents, gather), plan.documents)
         if plan.window:
-            visible = visible & _is_near(_asking(plan.positions, gather), plan.positions, plan.window)
+            visible = visible & _is_within(plan.window, _at_queries(plan.positions, gather), plan.positions)
         return _bias_where(visible)
     if plan.bias is None or gather is None or plan.bias.shape[2] == 1:
         return plan.bias
-    return take_places(plan.bias.transpose(1, 2), gather.queries).transpose(1, 2)
+    return gather_tokens(plan.bias.transpose(1, 2), gather.queries).transpose(1, 2)
 
 
-def _asking(values: Tensor, gather: GatherIndex | None) -> Tensor:
+def _at_queries(values: Tensor, gather: GatherIndex | None) -> Tensor:
     """Return the values at the queries: all `values` (rows, tokens), or those of `gather`, (rows, most)."""
-    return values if gather is None else take_places(values, gather.queries)
+    return values if gather is None else gather_tokens(values, gather.queries)
 
 
-def _is_same_document(asking: Tensor, asked: Tensor) -> Tensor:
-    return asking[:, None, :, None] == asked[:, None, None, :]
+def _is_same_document(of_queries: Tensor, of_keys: Tensor) -> Tensor:
+    return of_queries[:, None, :, None] == of_keys[:, None, None, :]
 
 
-def _is_near(asking: Tensor, asked: Tensor, window: int) -> Tensor:
+def _is_within(window: int, of_queries: Tensor, of_keys: Tensor) -> Tensor:
     """Return whether positions are at most `window` apart: (rows, 1, queries, tokens)."""
-    return (asking[:, None, :, None] - asked[:, None, None, :]).abs() <= window
+    return (of_queries[:, None, :, None] - of_keys[:, None, None, :]).abs() <= window
 
 
 def _bias_where(visible: Tensor) -> Tensor:

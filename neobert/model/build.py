@@ -26,14 +26,19 @@ def _build_block(model: recipe.Model) -> Block:
     )
 
 
-def build_encoder(model: recipe.Model, context: int) -> Encoder:
-    """Build a recipe's encoder for documents of up to `context` tokens; `initialize` sets its parameters."""
+def build_encoder(model: recipe.Model, context: int, precision: recipe.PretrainingPrecision | None = None) -> Encoder:
+    """Build a recipe's encoder for documents of up to `context` tokens; `initialize` sets its parameters.
+
+    precision: the precision of its passes, which decides the dtype of the residual stream; by default that of the
+        weights.
+    """
     return Encoder(
         embedding=nn.Embedding(model.vocabulary_size, model.width),
         positions=POSITIONS[model.positions](model, context),
         blocks=[_build_block(model) for _ in range(model.layers)],
         norm=NORMS[model.norm](model.width, model.norm_epsilon),
         local=_local_blocks(model, context),
+        residual_dtype=torch.bfloat16 if precision == "bf16_residual" else None,
     )
 
 
@@ -44,9 +49,11 @@ def _local_blocks(model: recipe.Model, context: int) -> LocalBlocks | None:
     return LocalBlocks(model.attention_window // 2, model.global_every, positions)
 
 
-def build_masked_language_model(model: recipe.Model, context: int) -> MaskedLanguageModel:
-    """Build the encoder with its decoder, for pre-training."""
-    return MaskedLanguageModel(build_encoder(model, context), nn.Linear(model.width, model.vocabulary_size))
+def build_masked_language_model(
+    model: recipe.Model, context: int, precision: recipe.PretrainingPrecision | None = None
+) -> MaskedLanguageModel:
+    """Build the encoder with its decoder, for pre-training; see `build_encoder`."""
+    return MaskedLanguageModel(build_encoder(model, context, precision), nn.Linear(model.width, model.vocabulary_size))
 
 
 def build_classifier(model: recipe.Model, context: int, labels: int, dropout: float) -> Classifier:

@@ -4,38 +4,16 @@ Module names and weight layout are those of the released checkpoint (chandar-lab
 unchanged. Blocks receive their parts ready-made and read no configuration.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from neobert.model.attention import AttentionPlan, GatherIndex, attend, take_places
+from neobert.model.attention import AttentionPlan, GatherIndex, attend, gather_tokens, has_cuda_kernels
 from neobert.model.layers import FusedModule, FusedRows
-from neobert.model.positions import Positions, Rotation
-
-TURN_PARTS_ALONE = ("cuda",)
-"""Devices where a compiled model rotates query and key separately, so that the rotation of each gradient is fused into
-its write. For both at once torch's compiler first makes fp32 copies; CPUs keep that, since their bits are recorded."""
-
-
-class Stream:
-    """Dtype of the residual stream; None means the dtype of the embedding's weights."""
-
-    dtype: ClassVar[torch.dtype | None] = None
-
-
-@contextmanager
-def residual_stream(dtype: torch.dtype) -> Iterator[None]:
-    """Set the dtype of the encoders' residual stream within the context."""
-    before, Stream.dtype = Stream.dtype, dtype
-    try:
-        yield
-    finally:
-        Stream.dtype = before
+from neobert.model.positions import Positions, Rotation, RotationForm, rotation_form
 
 
 def query_key_value(
@@ -44,44 +22,43 @@ def query_key_value(
     """Compute query, key and value of `hidden` (rows, tokens, width), each (rows, tokens, heads, head size), rotated.
 
     qkv: the fused projection; its rows are grouped by head, and within a head by query, key, value. It is called as a
-        module, so that adapters and hooks work, unless the rotation needs another order of the numbers in a head or
-        `gather` is given.
+        module, so that adapters and hooks work, unless the rotation wants another order of dimensions or `gather` is
+        given.
     gather: compute the query only at these places: (rows, most, heads, head size).
     """
     if gather is not None:
-        return _with_queries_at(gather, _by_head(qkv.weight, heads, rotation), hidden, rotation)
-    if rotation.even_first:
-        fused = functional.linear(hidden, _by_head(qkv.weight, heads, rotation).flatten(0, 2))
-    else:
-        fused = qkv(hidden)
+        weight = _weight_by_head(qkv, heads, rotation)
+        query = _project(gather_tokens(hidden, gather.queries), weight[:, :1])
+        key, value = _project(hidden, weight[:, 1:]).split(1, dim=-2)
+        query, key = rotation.at(gather.queries).rotate(query), rotation.rotate(key)
+        return query.squeeze(-2), key.squeeze(-2), value.squeeze(-2)
     # The backward of split joins the gradients of its parts; each slice would allocate a full tensor of zeros.
-    parts = fused.unflatten(-1, (heads, 3, -1))
-    if rotation.even_first and hidden.device.type in TURN_PARTS_ALONE:
-        query, key, value = parts.split(1, dim=-2)
-        return rotation.turn(query).squeeze(-2), rotation.turn(key).squeeze(-2), value.squeeze(-2)
-    query_and_key, value = parts.split((2, 1), dim=-2)
-    query, key = rotation.turn(query_and_key).unbind(dim=-2)
+    if not rotation.wants_even_dimensions_first:
+        query_and_key, value = qkv(hidden).unflatten(-1, (heads, 3, -1)).split((2, 1), dim=-2)
+    else:
+        projected = _project(hidden, _weight_by_head(qkv, heads, rotation))
+        if has_cuda_kernels(hidden):
+            # A compiler then fuses the rotation of each gradient into the kernel that writes it; for both at once it
+            # first makes fp32 copies. CPUs rotate both at once, since their bits are recorded.
+            query, key, value = projected.split(1, dim=-2)
+            return rotation.rotate(query).squeeze(-2), rotation.rotate(key).squeeze(-2), value.squeeze(-2)
+        query_and_key, value = projected.split((2, 1), dim=-2)
+    query, key = rotation.rotate(query_and_key).unbind(dim=-2)
     return query, key, value.squeeze(-2)
 
 
-def _by_head(weight: Tensor, heads: int, rotation: Rotation) -> Tensor:
-    """Return the fused projection's weight as (heads, 3, head size, width), in the order that the rotation needs."""
-    of_head = weight.unflatten(0, (heads, 3, -1))
-    if not rotation.even_first:
-        return of_head
-    query_and_key = of_head[:, :2].unflatten(2, (-1, 2)).transpose(2, 3).flatten(2, 3)
-    return torch.cat((query_and_key, of_head[:, 2:]), dim=1)
+def _weight_by_head(qkv: nn.Linear, heads: int, rotation: Rotation) -> Tensor:
+    """Return the weight as (heads, 3, head size, width), with the dimensions of a head in the order of the rotation."""
+    weight = qkv.weight.unflatten(0, (heads, 3, -1))
+    if not rotation.wants_even_dimensions_first:
+        return weight
+    query_and_key = weight[:, :2].unflatten(2, (-1, 2)).transpose(2, 3).flatten(2, 3)
+    return torch.cat((query_and_key, weight[:, 2:]), dim=1)
 
 
-def _with_queries_at(
-    gather: GatherIndex, of_head: Tensor, hidden: Tensor, rotation: Rotation
-) -> tuple[Tensor, Tensor, Tensor]:
-    heads, asking = of_head.shape[0], take_places(hidden, gather.queries)
-    query = functional.linear(asking, of_head[:, :1].flatten(0, 2)).unflatten(-1, (heads, 1, -1))
-    fused = functional.linear(hidden, of_head[:, 1:].flatten(0, 2)).unflatten(-1, (heads, 2, -1))
-    key, value = fused.split(1, dim=-2)
-    turned_query, turned_key = rotation.at(gather.queries).turn(query), rotation.turn(key)
-    return turned_query.squeeze(-2), turned_key.squeeze(-2), value.squeeze(-2)
+def _project(hidden: Tensor, weight: Tensor) -> Tensor:
+    """Apply projections (heads, parts, head size, width) to `hidden`: (rows, tokens, heads, parts, head size)."""
+    return functional.linear(hidden, weight.flatten(0, 2)).unflatten(-1, weight.shape[:3])
 
 
 class Block(FusedModule):
@@ -119,7 +96,7 @@ class Block(FusedModule):
         """
         query, key, value = query_key_value(self.qkv, self.heads, self.attention_norm(hidden), rotation, gather)
         attended = attend(query, key, value, plan, gather).flatten(-2)
-        residual = hidden if gather is None else take_places(hidden, gather.places)
+        residual = hidden if gather is None else gather_tokens(hidden, gather.places)
         residual = residual + self.dropout(self.wo(attended))
         return residual + self.dropout(self.ffn(self.ffn_norm(residual)))
 
@@ -146,22 +123,26 @@ def block_views(
     blocks: int,
     positions: Positions,
     plan: AttentionPlan,
+    form: RotationForm,
     local: LocalBlocks | None = None,
-    near: AttentionPlan | None = None,
-    real: bool = False,
+    local_plan: AttentionPlan | None = None,
 ) -> list[View]:
-    """Return the view of each of `blocks`: `plan` for global blocks, `near` for `local` ones (by default the plan
-    within their window). `real` is as in `Positions.rotation`."""
-    whole = plan, positions.rotation(plan.positions, real)
+    """Return the view of each of `blocks`: `plan` for global blocks, `local_plan` for `local` ones (by default the plan
+    with their window). `form` is that of the rotations."""
+    rotation = positions.rotation(plan.positions, form)
     if local is None:
-        return [whole] * blocks
-    rotation = whole[1] if local.positions is None else local.positions.rotation(plan.positions, real)
-    part = near or plan.within(local.window), rotation
-    return [part if number % local.global_every else whole for number in range(blocks)]
+        return [(plan, rotation)] * blocks
+    local_rotation = rotation if local.positions is None else local.positions.rotation(plan.positions, form)
+    local_plan = local_plan or plan.with_window(local.window)
+    views = [(plan, rotation), (local_plan, local_rotation)]
+    return [views[number % local.global_every > 0] for number in range(blocks)]
 
 
 class Encoder(nn.Module):
-    """Token ids to hidden states, without norm, dropout or token types after the embedding (released code)."""
+    """Token ids to hidden states, without norm, dropout or token types after the embedding (released code).
+
+    residual_dtype: dtype of the residual stream; None means that of the embedding's weights.
+    """
 
     def __init__(
         self,
@@ -170,9 +151,11 @@ class Encoder(nn.Module):
         blocks: Sequence[Block],
         norm: nn.Module,
         local: LocalBlocks | None = None,
+        residual_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.local = local
+        self.residual_dtype = residual_dtype
         self.encoder = embedding
         self.positional_embedding = positions
         self.transformer_encoder = nn.ModuleList(blocks)
@@ -191,14 +174,14 @@ class Encoder(nn.Module):
         """
         plan = plan.with_bias(self.positional_embedding.score_bias(plan.positions))
         hidden = self.positional_embedding.add(self.encoder(token_ids), plan.positions, plan.most_tokens)
-        hidden = hidden.to(dtype=Stream.dtype)
+        hidden = hidden.to(dtype=self.residual_dtype)
         *blocks, last = self.transformer_encoder
-        *views, last_view = block_views(len(blocks) + 1, self.positional_embedding, plan, self.local)
+        *views, last_view = block_views(len(blocks) + 1, self.positional_embedding, plan, rotation_form(), self.local)
         for block, view in zip(blocks, views, strict=True):
             hidden = block(hidden, *view)
         plan, _ = last_view
         if gather is not None and gather.boundaries is not None and (plan.boundaries is None or plan.window):
             # Flattened queries need variable-length kernels, which a score bias rules out; and a window counts places
             # in the document, not among the gathered queries.
-            return self.layer_norm(take_places(last(hidden, *last_view), gather.places))
+            return self.layer_norm(gather_tokens(last(hidden, *last_view), gather.places))
         return self.layer_norm(last(hidden, *last_view, gather))

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from neobert.model.attention import AttentionPlan, GatherIndex
+from neobert.model.attention import AttentionPlan, GatherIndex, has_cuda_kernels
 from neobert.model.encoder import Encoder
 
 IGNORED_TARGET = -100
@@ -12,8 +12,6 @@ IGNORED_TARGET = -100
 
 COLUMN_MULTIPLE = 64
 """CUDA's fast matmuls need rows aligned to 16 bytes, and tile columns by this number."""
-
-WANT_ALIGNED_ROWS = ("cuda",)
 
 Weights = dict[str, Tensor]
 
@@ -33,7 +31,7 @@ class MaskedLanguageModel(nn.Module):
     def _padded_logits(self, hidden: Tensor) -> Tensor:
         """Return logits, padded to aligned rows where kernels need them; columns of −∞ do not change the loss."""
         missing = -self.decoder.out_features % COLUMN_MULTIPLE
-        if not missing or hidden.device.type not in WANT_ALIGNED_ROWS:
+        if not missing or not has_cuda_kernels(hidden):
             logits: Tensor = self.decoder(hidden)
             return logits
         weight = functional.pad(self.decoder.weight, (0, 0, 0, missing))

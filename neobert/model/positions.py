@@ -5,50 +5,62 @@ block, and `score_bias` returns a bias for the attention scores. A kind override
 """
 
 from collections.abc import Callable
-from typing import Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from neobert import recipe
-from neobert.model.attention import take_places
+from neobert.model.attention import gather_tokens
+
+RotationForm = Literal["complex", "real", "halves"]
+"""How rotations are computed: `complex` is three times as fast as the others in eager mode, `real` can be exported,
+`halves` can be vectorized by a compiler."""
+
+
+def rotation_form() -> RotationForm:
+    """Return the form for the way in which the model runs now: compiled, traced for an export, or eagerly."""
+    if torch.compiler.is_compiling():
+        return "halves"
+    return "real" if torch.jit.is_tracing() else "complex"
 
 
 class Rotation:
     """Rotation of queries and keys by their positions in one forward pass; this base class is the identity.
 
     tables: (rows, tokens, …) rotations of the tokens.
-    even_first: whether it needs the even dimensions of a head first; this order does not change attention scores.
+    wants_even_dimensions_first: whether the dimensions of a head are to come in the order 0, 2, …, 1, 3, …. This order
+        does not change attention scores, and costs nothing if the rows of the projections' weights have it.
     """
 
-    even_first = False
+    wants_even_dimensions_first = False
 
     def __init__(self, *tables: Tensor) -> None:
         self.tables = tables
 
     def at(self, places: Tensor) -> Self:
         """Return the rotation of the tokens at `places` (rows, slots) of the flattened rows."""
-        return type(self)(*(take_places(table, places) for table in self.tables))
+        return type(self)(*(gather_tokens(table, places) for table in self.tables))
 
-    def turn(self, vectors: Tensor) -> Tensor:
+    def rotate(self, vectors: Tensor) -> Tensor:
         """Rotate `vectors` (rows, tokens, heads, parts, head size) in fp32; return them in their own dtype."""
         return vectors
 
 
 class ComplexRotation(Rotation):
-    """Complex rotation of adjacent pairs by phases (rows, tokens, head size / 2): three times as fast in eager mode."""
+    """Complex rotation of adjacent pairs by phases (rows, tokens, head size / 2)."""
 
-    def turn(self, vectors: Tensor) -> Tensor:
+    def rotate(self, vectors: Tensor) -> Tensor:
         (phases,) = self.tables
         pairs = torch.view_as_complex(vectors.float().unflatten(-1, (-1, 2)))
-        turned = pairs * phases[:, :, None, None]
-        return torch.view_as_real(turned).flatten(-2).to(vectors.dtype)
+        rotated = pairs * phases[:, :, None, None]
+        return torch.view_as_real(rotated).flatten(-2).to(vectors.dtype)
 
 
 class RealRotation(Rotation):
-    """The same rotation in real numbers, for exporters: cosine and sine (rows, tokens, head size)."""
+    """The same rotation in real numbers: cosine and sine (rows, tokens, head size)."""
 
-    def turn(self, vectors: Tensor) -> Tensor:
+    def rotate(self, vectors: Tensor) -> Tensor:
         cosine, sine = (table[:, :, None, None] for table in self.tables)
         straight = vectors.float()
         swapped = straight.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
@@ -61,9 +73,9 @@ class HalvesRotation(Rotation):
     Both halves are contiguous, so that a compiler vectorizes them; it does not vectorize adjacent pairs.
     """
 
-    even_first = True
+    wants_even_dimensions_first = True
 
-    def turn(self, vectors: Tensor) -> Tensor:
+    def rotate(self, vectors: Tensor) -> Tensor:
         cosine, sine = (table[:, :, None, None] for table in self.tables)
         even, odd = vectors.float().chunk(2, dim=-1)
         return torch.cat((even * cosine - odd * sine, odd * cosine + even * sine), dim=-1).to(vectors.dtype)
@@ -77,9 +89,8 @@ class Positions(nn.Module):
         than `longest` tokens."""
         return embeddings
 
-    def rotation(self, positions: Tensor, real: bool = False) -> Rotation:
-        """Return the rotation of queries and keys at `positions` (rows, tokens); with `real` in real numbers, and in
-        the original order of a head's dimensions."""
+    def rotation(self, positions: Tensor, form: RotationForm) -> Rotation:
+        """Return the rotation of queries and keys at `positions` (rows, tokens), computed in a `form`."""
         return Rotation()
 
     def score_bias(self, positions: Tensor) -> Tensor | None:
@@ -104,7 +115,7 @@ class LearnedPositions(nn.Embedding, Positions):
         # The values are read only if the bound is too large, because reading them needs a sync with a GPU.
         if longest > context and int(positions.max()) >= context:
             raise ValueError(
-                f"a document has {int(positions.max()) + 1} tokens, but the learned position table holds {context}: "
+                f"a document has {int(positions.max()) + 1} tokens, but the learned position table has {context}: "
                 f"truncate it to {context} tokens, or take a model with rotary positions or a longer context"
             )
         return embeddings + self(positions + 1)
@@ -129,15 +140,14 @@ class RotaryPositions(Positions):
         """Return cosine and sine of every position, (2, tokens, head size / 2), as a constant of the traced graph."""
         return _rotary_table(self.head_size, self.base, tokens, device)
 
-    def rotation(self, positions: Tensor, real: bool = False) -> Rotation:
-        """Return the rotation at `positions` (rows, tokens), in real numbers if `real` or while torch.jit traces."""
-        if not real and torch.compiler.is_compiling():
+    def rotation(self, positions: Tensor, form: RotationForm) -> Rotation:
+        if form == "halves":
             # Positions are smaller than the row; padding (−1) may get any rotation, as it is masked.
             tokens = max(self.context, positions.shape[1])
             table = self.table(tokens, positions.device)
             return HalvesRotation(*table[:, positions.clamp(min=0)].unbind())
         angles = _angles(positions, self.head_size, self.base)
-        if real or torch.jit.is_tracing():
+        if form == "real":
             sine = torch.stack((-angles.sin(), angles.sin()), dim=-1).flatten(-2)
             return RealRotation(angles.cos().repeat_interleave(2, dim=-1), sine)
         return ComplexRotation(torch.polar(torch.ones_like(angles), angles))

@@ -245,15 +245,18 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     stop.listen()
     end_with_parent()
     keep_freed_memory()
-    from neobert.training.distributed import JobRank, host_ranks  # only now: it imports torch
+    from neobert.training.distributed import JobRank, host_ranks, set_up_device  # only now: it imports torch
 
-    if not all(reference.startswith("corpus/") for reference in options.references):
+    needs_device = not all(reference.startswith("corpus/") for reference in options.references)
+    if needs_device:
         _refuse_missing_gpu()
     place = JobRank.of_environment(os.environ)
     if place is not None and not place.process.writes:
         from neobert.training.trainer import join_runs
 
         return Ended(join_runs(layout, place, stop), progressed=False)
+    if needs_device:
+        set_up_device()
     with host_ranks(layout, place) if place else nullcontext():
         return _work(layout, options, stop)
 

@@ -5,7 +5,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -16,8 +16,11 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from neobert.files import sync_file, temporary_sibling
+from neobert.model.attention import has_variable_length_kernels, variable_length_kernels
 from neobert.model.size import datasheet_peak, training_flops_per_token
 from neobert.recipe import Pretraining, PretrainingPrecision
+from neobert.runs.records import timed_provenance
+from neobert.runs.run_file import Execution
 from neobert.training.loop import Step
 
 
@@ -53,6 +56,50 @@ class Totals:
             training_flops_per_token(recipe.model, attended, recipe.masking.mean_rate(len(recipe.stages) - 1))
             * self.real_tokens
         )
+
+
+@dataclass(frozen=True)
+class HeldoutScores:
+    """Scores on held-out data: `line` is for the metrics and has at least `heldout_loss` in nats, `details` are for the
+    record alone."""
+
+    line: Mapping[str, Any]
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """Result of an attempt, which trained from step `begun` to `step` of `steps`.
+
+    `optimizer_state_bytes` counts this rank alone; `compiled` is whether its model was compiled. `heldout` are the
+    scores at the end of the stage, None before it and in all ranks but rank 0. `started_at` is when the first attempt
+    began, None if it was of a version that did not note it.
+    """
+
+    totals: Totals
+    execution: Execution
+    optimizer_state_bytes: int
+    compiled: bool
+    begun: int
+    step: int
+    steps: int
+    heldout: HeldoutScores | None
+    started_at: str | None
+
+
+def machine_record(result: TrainResult, device: torch.device) -> dict[str, Any]:
+    """Return the record's keys about hardware, kernels and environment."""
+    hours = result.totals.seconds / 3600 * result.execution.processes
+    kernels = {"attention_kernels": variable_length_kernels()} if has_variable_length_kernels(device) else {}
+    return {
+        "gpu_hours": hours if device.type == "cuda" else 0.0,
+        **kernels,
+        "threads": torch.get_num_threads(),
+        "processes": result.execution.processes,
+        "engine": result.execution.engine,
+        "optimizer_state_bytes": result.optimizer_state_bytes,
+        **timed_provenance(result.started_at),
+    }
 
 
 def accounts(
@@ -175,5 +222,5 @@ def traced(steps: Iterator[Step], count: int, path: Path, device: torch.device) 
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        print(f"the trace of steps {numbers[0]} to {numbers[-1]} lies in {path}", file=sys.stderr, flush=True)
+        print(f"wrote the trace of steps {numbers[0]} to {numbers[-1]} to {path}", file=sys.stderr, flush=True)
     yield from steps

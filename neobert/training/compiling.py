@@ -2,8 +2,9 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -140,14 +141,73 @@ def compile_model(
     # Compiling inside DDP would split the model into many graphs, at the borders of DDP's buckets.
     torch._dynamo.config.optimize_ddp = False
     configure_inductor(trial.device)
-    trial.model.compile(dynamic=False, backend=backend, mode=mode)
+    trial.model.forward = torch.compile(trial.model.forward, dynamic=False, backend=backend, mode=mode)
     try:
         trial.run()
     except TorchDynamoException as error:
         reason = str(error).strip().splitlines()[0]
-        trial.model._compiled_call_impl = None
+        make_eager(trial.model)
         if word == "on":
             raise RunFailed(f"the model cannot be compiled here ({reason}): take --compile off or auto") from error
-        print(f"the model cannot be compiled here ({reason}): training goes on without", file=sys.stderr, flush=True)
+        print(f"the model cannot be compiled here ({reason}): training continues eagerly", file=sys.stderr, flush=True)
         return False
     return True
+
+
+def make_eager(model: nn.Module) -> None:
+    """Undo `compile_model`."""
+    del model.forward  # the compiled one; the class has the eager one
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Work left at one batch size: `passes` forward and backward passes, as `eager` or in `fixed` sizes, which take
+    `slots_ratio` times as many slots and have `shapes` sizes."""
+
+    passes: int
+    eager: TrialStep
+    fixed: TrialStep
+    slots_ratio: float
+    shapes: int
+
+    def remainder(self) -> Remainder:
+        """Time an eager pass."""
+        return Remainder(self.passes, self.eager.seconds(), self.slots_ratio, self.shapes)
+
+
+@dataclass(frozen=True)
+class CompilePolicy:
+    """Whether the encoder of fine-tuning is compiled: `auto` compiles it if that pays for the work that is left;
+    `backend` is one of torch.compile's.
+
+    On CUDA the forward and backward passes become CUDA graphs. Passes over small batches are bound by kernel launches,
+    so their time cannot be estimated from slots. The encoder is therefore compiled if that would pay with compiled
+    passes of zero duration, and stays compiled if it pays with their measured duration.
+    """
+
+    word: CompileWord = "off"
+    backend: str | Callable[..., Any] = "inductor"
+
+    def compile(self, trial: TrialStep, workloads: Sequence[Workload], layers: int) -> bool:
+        """Compile the model of `trial`, of `layers` blocks, in place if requested or worthwhile; return whether it is.
+
+        Raises:
+            RunFailed: compilation was requested, but no compiler works.
+        """
+        if self.word != "auto":
+            return self.word == "on" and self._compile(trial)
+        left, is_gpu = [workload.remainder() for workload in workloads], trial.device.type == "cuda"
+        pays = partial(compiling_pays, layers=layers, device=trial.device, precision=trial.precision)
+        at_best = [replace(part, compiled_seconds=0.0) for part in left] if is_gpu else left
+        if not pays(at_best) or not self._compile(trial):
+            return False
+        if is_gpu:
+            replayed = [workload.fixed.seconds(GRAPH_WARM_UP_PASSES) for workload in workloads]
+            if not pays([replace(part, compiled_seconds=taken) for part, taken in zip(left, replayed, strict=True)]):
+                make_eager(trial.model)
+                return False
+        return True
+
+    def _compile(self, trial: TrialStep) -> bool:
+        mode = "reduce-overhead" if trial.device.type == "cuda" and self.backend == "inductor" else None
+        return compile_model(trial, self.word, backend=self.backend, mode=mode)

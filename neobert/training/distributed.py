@@ -19,6 +19,7 @@ import threading
 import time
 import traceback
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -33,7 +34,7 @@ from torch.distributed import PrefixStore, Store, TCPStore
 from neobert.errors import EXIT_RUN_FAILED, RunFailed
 from neobert.files import json_bytes, read_json, replace_file
 from neobert.identity import plain
-from neobert.model.attention import activate_fa3
+from neobert.model.attention import choose_flash_attention
 from neobert.processes import Stopped, StopRequest, read_count, start_child
 from neobert.runs.claims import RELEASED, acquire, is_claimed, last_owner
 from neobert.runs.layout import Layout
@@ -129,7 +130,13 @@ def choose_kernels(deterministic: bool) -> None:
 
 
 def default_device() -> torch.device:
-    """Return the GPU of this process and make it the current one, or return the CPU if there is no GPU.
+    """Return the current GPU, which `set_up_device` chose, or the CPU if there is no GPU."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def set_up_device() -> torch.device:
+    """Make the GPU of this process the current one, choose its kernels of attention, and return it; without a GPU
+    return the CPU. Processes call it once, before their first tensor.
 
     A process uses the GPU of its local rank, or the only visible one (SLURM may show each task only its own).
 
@@ -141,11 +148,10 @@ def default_device() -> torch.device:
     local_rank = read_count(os.environ, "LOCAL_RANK", "SLURM_LOCALID", least=0) or 0
     count = torch.cuda.device_count()
     if 1 < count <= local_rank:
-        raise ValueError(f"process {local_rank} of this machine sees {count} GPUs, one for each of those before it")
-    index = local_rank if count > 1 else 0
-    torch.cuda.set_device(index)  # streams, events and memory belong to the current device
-    device = torch.device("cuda", index)
-    activate_fa3(device)
+        raise ValueError(f"local rank {local_rank} sees {count} GPUs, which belong to the ranks before it")
+    device = torch.device("cuda", local_rank if count > 1 else 0)
+    torch.cuda.set_device(device)  # streams, events and memory belong to the current device
+    choose_flash_attention(device)
     return device
 
 
@@ -173,12 +179,13 @@ class Rendezvous:
         run_id: str,
         execution: Execution,
         stop: StopRequest,
-        leave: Callable[[str], None],
+        on_peer_failure: Callable[[str], None],
         timeout: timedelta = TIMEOUT,
     ) -> Iterator[None]:
         """Rank 0's side of a run: announce it, wait for all ranks, form the group, and destroy it at the end.
 
-        `leave` is called with the reason if another rank has failed and this process, stuck in a collective, must end.
+        `on_peer_failure` is called with the reason if another rank has failed, and this process is stuck in a
+        collective and must end.
 
         Raises:
             RunFailed: some ranks did not join within `timeout`, or one of them failed; names them.
@@ -189,7 +196,7 @@ class Rendezvous:
         self._number += 1
         try:
             self._wait_for_ranks(run, run_id, stop, timeout)
-            with _group(run, self.process, leave):
+            with _group(run, self.process, on_peer_failure):
                 yield
         except Exception as error:
             first = _tell_failure(run, f"process 0 on {socket.gethostname()}: {error}")
@@ -203,11 +210,11 @@ class Rendezvous:
         count, deadline = self.process.count, time.monotonic() + timeout.total_seconds()
         while missing := [rank for rank in range(1, count) if not run.check([_arrival(rank)])]:
             if stop.requested:
-                raise Stopped("asked to stop before all processes had met")
+                raise Stopped("asked to stop before all ranks had joined")
             if time.monotonic() > deadline:
                 ranks = ", ".join(map(str, missing))
                 raise RunFailed(
-                    f"{count - len(missing)} of {count} processes of run {run_id} met within "
+                    f"{count - len(missing)} of {count} ranks of run {run_id} joined within "
                     f"{timeout.total_seconds():g} s; missing: {ranks}"
                 )
             time.sleep(POLL_SECONDS / 4)
@@ -265,7 +272,7 @@ def host_ranks(layout: Layout, place: JobRank) -> Iterator[Rendezvous]:
     folder = layout.meetings(place.key)
     claim = acquire(folder, TIMEOUT.total_seconds())
     if claim is None:
-        raise RunFailed(f"two processes take themselves for the first of {place.key}: only one may run")
+        raise RunFailed(f"two processes both claim to be rank 0 of {place.key}: end one of them")
     with claim:
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
         store.set("key", place.key)
@@ -295,15 +302,15 @@ def find_rendezvous(layout: Layout, place: JobRank, timeout: timedelta = TIMEOUT
         if has_ended(layout, place):
             return None
         if time.monotonic() > deadline:
-            raise RunFailed(f"{place} gives up: the first one gave no sign of life for {timeout.total_seconds():g} s")
+            raise RunFailed(f"{place} gives up: rank 0 sent no heartbeat for {timeout.total_seconds():g} s")
         time.sleep(POLL_SECONDS)
     address = read_json(folder / f"{first.number}.json")
     host = "127.0.0.1" if address["host"] == socket.gethostname() else address["host"]
     store = TCPStore(host, address["port"], is_master=False, timeout=CONNECTION_TIMEOUT)
     if store.get("key").decode() != place.key:
-        raise RunFailed(f"the process at {address['host']}:{address['port']} is not the first one of {place.key}")
+        raise RunFailed(f"the process at {address['host']}:{address['port']} is not rank 0 of {place.key}")
     if store.add(_arrival(place.process.rank), 1) != 1:
-        raise RunFailed(f"another process takes part as {place} already")
+        raise RunFailed(f"another process has already joined as {place}")
     store.set_timeout(TIMEOUT)
     return Rendezvous(store, place)
 
@@ -336,27 +343,30 @@ def start_ranks_here(layout: Layout, run_id: str, count: int) -> Iterator[Rendez
             process.wait()
         shutil.rmtree(layout.meetings(key), ignore_errors=True)
     if any(codes):
-        raise RunFailed(f"processes that trained run {run_id} with this one ended with exit codes {codes}")
+        raise RunFailed(f"the other ranks of run {run_id} ended with exit codes {codes}")
 
 
 @contextmanager
-def _group(store: Store, process: Process, leave: Callable[[str], None] = lambda reason: None) -> Iterator[None]:
+def _group(
+    store: Store, process: Process, on_peer_failure: Callable[[str], None] = lambda reason: None
+) -> Iterator[None]:
     """Form the process group of a run and destroy it afterwards, once no wrapped model refers to it any more; otherwise
     the process may abort at exit.
 
     After an error the others are told first, and the group is aborted, because destroying it waits for them.
     """
     try:
-        device = default_device()
+        device = set_up_device()
+        is_gpu = device.type == "cuda"
         dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
+            "nccl" if is_gpu else "gloo",
             store=PrefixStore("group", store),
             rank=process.rank,
             world_size=process.count,
             timeout=COLLECTIVE_TIMEOUT,
-            device_id=device if device.type == "cuda" else None,
+            device_id=device if is_gpu else None,
         )
-        with _watch(store, process, leave):
+        with _watch(store, process, on_peer_failure):
             yield
             dist.barrier()  # all ranks leave the collectives before the first one closes its connections
     except Exception as error:
@@ -384,28 +394,25 @@ def _tell_failure(store: Store, reason: str) -> str:
 
 
 @contextmanager
-def _watch(store: Store, process: Process, leave: Callable[[str], None]) -> Iterator[None]:
+def _watch(store: Store, process: Process, on_peer_failure: Callable[[str], None]) -> Iterator[None]:
     """End this rank soon after another one has failed or died, while the context is active.
 
-    Gloo's collectives fail when a connection is closed. NCCL's block the host until their time-out, so they are
-    aborted; if the main thread still does not leave them, the process ends.
+    Torch does this for gloo alone, whose collectives fail when a connection is closed. NCCL's block the host until
+    their time-out, so they are aborted; if the main thread still does not leave them, the process ends.
     """
-    ended = threading.Event()
-    watch = _PeerWatch(store.clone(), process)  # type: ignore[attr-defined]  # its stubs lack it
+    ended, peers = threading.Event(), store.clone()  # type: ignore[attr-defined]  # its stubs lack it
 
-    def look() -> None:
-        while not ended.wait(WATCH_SECONDS):
-            if (reason := watch.failure_of_others()) is not None:
-                break
-        else:
+    def watch() -> None:
+        reason = _wait_for_failure(peers, process, ended)
+        if reason is None:
             return
         _abort_group()
         if not ended.wait(ABORT_SECONDS):
             print(f"process {process.rank} of {process.count} ends: {reason}", file=sys.stderr, flush=True)
-            leave(reason)
+            on_peer_failure(reason)
             os._exit(EXIT_RUN_FAILED)
 
-    thread = threading.Thread(target=look, name="peer watch", daemon=True)
+    thread = threading.Thread(target=watch, name="peer watch", daemon=True)
     thread.start()
     try:
         yield
@@ -414,32 +421,26 @@ def _watch(store: Store, process: Process, leave: Callable[[str], None]) -> Iter
         thread.join(WATCH_SECONDS)
 
 
-class _PeerWatch:
-    """Heartbeat of a rank and, in rank 0, the check of the others' heartbeats."""
+def _wait_for_failure(store: Store, process: Process, ended: threading.Event) -> str | None:
+    """Send heartbeats, and in rank 0 check the others', until `ended`; return why this rank has to end, if it has to.
 
-    def __init__(self, store: Store, process: Process) -> None:
-        self.store = store
-        self.process = process
-        self._counted: dict[int, tuple[int, int]] = {}
-
-    def failure_of_others(self) -> str | None:
-        """Send a heartbeat; return why this rank has to end, or None while no other has failed or died."""
+    Checks without a heartbeat are counted, not seconds, so that ranks that were suspended together are not taken for
+    dead.
+    """
+    beats, missed = Counter[int](), Counter[int]()
+    while not ended.wait(WATCH_SECONDS):
         try:
-            self.store.add(_life(self.process.rank), 1)
-            if self.process.writes:
-                self._look_for_the_dead()
-            return self.store.get(FAILURE).decode() if self.store.check([FAILURE]) else None
+            store.add(f"alive {process.rank}", 1)
+            for rank in range(1, process.count) if process.writes else ():
+                before, beats[rank] = beats[rank], store.add(f"alive {rank}", 0)
+                missed[rank] = missed[rank] + 1 if beats[rank] == before else 0
+                if missed[rank] * WATCH_SECONDS > VANISHED_SECONDS:
+                    _tell_failure(store, f"rank {rank} sent no heartbeat for {VANISHED_SECONDS:g} s")
+            if store.check([FAILURE]):
+                return store.get(FAILURE).decode()
         except dist.DistError as error:
-            return f"the first process died ({error})"
-
-    def _look_for_the_dead(self) -> None:
-        # Checks are counted, not seconds, so that ranks that were suspended together are not taken for dead.
-        for rank in range(1, self.process.count):
-            beats = self.store.add(_life(rank), 0)
-            before, unchanged = self._counted.get(rank, (-1, 0))
-            self._counted[rank] = beats, unchanged + 1 if beats == before else 0
-            if self._counted[rank][1] * WATCH_SECONDS > VANISHED_SECONDS:
-                _tell_failure(self.store, f"process {rank} gave no sign of life for {VANISHED_SECONDS:g} s")
+            return f"rank 0 died ({error})"
+    return None
 
 
 def sum_over_ranks(value: int, process: Process, device: torch.device) -> int:
@@ -455,13 +456,9 @@ def sum_over_ranks(value: int, process: Process, device: torch.device) -> int:
     return int(total.item())
 
 
-def said_by_first(value: int, process: Process, device: torch.device) -> int:
+def broadcast_from_rank0(value: int, process: Process, device: torch.device) -> int:
     """Return rank 0's `value` in all ranks, which must call it together."""
     return sum_over_ranks(value if process.writes else 0, process, device)
-
-
-def _life(rank: int) -> str:
-    return f"alive {rank}"
 
 
 def _arrival(rank: int) -> str:

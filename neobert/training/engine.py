@@ -17,7 +17,6 @@ from torch.profiler import record_function
 
 from neobert.errors import RunFailed
 from neobert.model.attention import send
-from neobert.model.encoder import residual_stream
 from neobert.recipe import Optimization, PretrainingPrecision
 from neobert.training.optimization import (
     build_optimizer,
@@ -124,12 +123,10 @@ class Update:
         raise RunFailed(f"{what}, first seen in {self._explain()}")
 
 
-@contextmanager
-def autocast(device: torch.device, precision: PretrainingPrecision) -> Iterator[None]:
-    """Apply the recipe's precision: bf16 autocast over fp32 weights unless it is fp32, and the stream's dtype."""
-    stream = residual_stream(torch.bfloat16) if precision == "bf16_residual" else nullcontext()
-    with torch.autocast(device.type, torch.bfloat16, enabled=precision != "fp32"), stream:
-        yield
+def autocast(device: torch.device, precision: PretrainingPrecision) -> torch.autocast:
+    """Return the context of the recipe's precision: bf16 autocast over fp32 weights unless it is fp32. The dtype of the
+    residual stream belongs to the encoder."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision != "fp32")
 
 
 class Engine(Generic[MicroBatch]):

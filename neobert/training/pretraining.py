@@ -35,14 +35,12 @@ from neobert.runs.records import CurvePoint, Transition, publish_record
 from neobert.runs.run_file import RunFile
 from neobert.runs.specifications import PretrainingRun
 from neobert.runs.work import Part
-from neobert.training.accounting import accounts
+from neobert.training.accounting import HeldoutScores, TrainResult, accounts, machine_record
 from neobert.training.compiling import LEAST_SECONDS_LEFT, Remainder, TrialStep, compile_model, compiling_pays
-from neobert.training.distributed import Process, default_device, said_by_first
+from neobert.training.distributed import Process, broadcast_from_rank0, default_device
 from neobert.training.loop import StepBatches
 from neobert.training.trainer import (
-    HeldoutScores,
     Trainer,
-    TrainResult,
     engine_class,
     last_checkpoint,
     merge_metrics,
@@ -77,7 +75,7 @@ class PretrainingTrainer(Trainer[Batch]):
             corpus = open_shards(layout.data(self.run.data_id), verify=False)
         self.corpus = corpus or tokenized_corpus(layout, self.run, run_file.source)
         self.documents, _ = all_documents(self.corpus).split_heldout()
-        self.model = build_masked_language_model(recipe.model, self.run.context)
+        self.model = build_masked_language_model(recipe.model, self.run.context, recipe.precision)
         self.engine = engine_class(run_file.execution.engine, process.count)(
             self.model,
             summed_loss,
@@ -153,7 +151,6 @@ class PretrainingTrainer(Trainer[Batch]):
 
     @property
     def _most_rows(self) -> int:
-        """Rows of the largest micro-batch."""
         return min(self._rows_of(self.stage.context), self.stage.tokens_per_step // self.stage.context)
 
     def _sizes(self) -> PaddingSizes:
@@ -185,9 +182,8 @@ class PretrainingTrainer(Trainer[Batch]):
             self.compiled = began_compiled
             if self.process.writes and word == ("off" if began_compiled else "on"):
                 form = "compiled" if began_compiled else "without compiling"
-                print(
-                    f"run {self.run.id} goes on {form}, as it began: --compile {word} is for new runs", file=sys.stderr
-                )
+                advice = f"--compile {word} applies to new runs only"
+                print(f"run {self.run.id} continues {form}, as it began: {advice}", file=sys.stderr)
         if self.compiled:
             first, *others = self._trials()
             self.compiled = compile_model(first, word)
@@ -204,7 +200,7 @@ class PretrainingTrainer(Trainer[Batch]):
             left = Remainder(passes, next(self._trials()).seconds())
             recipe, least_seconds = self.run.recipe, LEAST_SECONDS_LEFT[self.device.type]
             decided = compiling_pays([left], recipe.model.layers, self.device, recipe.precision, least_seconds)
-        return bool(said_by_first(int(decided), self.process, self.device))
+        return bool(broadcast_from_rank0(int(decided), self.process, self.device))
 
     def _trials(self) -> Iterator[TrialStep]:
         """Yield a micro-batch of each size in the first steps of the stage, in the same order in all ranks.
@@ -268,6 +264,7 @@ def _record(run_file: RunFile, result: TrainResult, metrics: list[dict[str, Any]
     run = run_file.specification(PretrainingRun)
     stage = run.recipe.stages[-1]
     assert result.heldout is not None
+    device = default_device()
     return {
         "kind": "pretraining",
         "id": run.id,
@@ -289,9 +286,9 @@ def _record(run_file: RunFile, result: TrainResult, metrics: list[dict[str, Any]
         "steps": stage.steps,
         "tokens": stage.tokens,
         "real_tokens": result.totals.real_tokens,
-        **accounts(result.totals, run.recipe, result.execution.processes, default_device(), metrics),
+        **accounts(result.totals, run.recipe, result.execution.processes, device, metrics),
         "compiled": result.compiled,
-        **result.machine_record(),
+        **machine_record(result, device),
     }
 
 

@@ -32,12 +32,8 @@ def learning_rate(
     It rises linearly from 0 to `peak` at `warmup_steps`, stays there for `stable_steps`, decays to `floor_fraction` ×
     `peak` at `decay_steps`, and stays there. With `decay_steps` 0 there is no decay: the rate rises to the floor and
     stays (the paper's second stage). `sqrt` decays as 1 − √progress (Hägele et al. 2024).
-
-    Raises:
-        ValueError: `decay_steps` is neither 0 nor after warm-up and stable steps.
     """
-    if 0 < decay_steps <= warmup_steps + stable_steps:
-        raise ValueError(f"decay_steps {decay_steps} must lie behind warmup_steps {warmup_steps} or be 0")
+    assert decay_steps == 0 or decay_steps > warmup_steps + stable_steps, "recipes refuse this"
     floor = peak * floor_fraction
     if step < warmup_steps:
         return (peak if decay_steps else floor) * step / warmup_steps

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -23,17 +23,16 @@ from torch.distributed import DistError
 
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, DamagedFile, RunFailed
 from neobert.files import append_line, clear_temporaries, line_bytes, mend_lines, read_lines, replace_file, set_aside
-from neobert.model.attention import has_variable_length_kernels, variable_length_kernels
 from neobert.processes import Stopped, StopRequest, available_cores
 from neobert.recipe import Contrastive, EngineWord, Optimization, Stage
 from neobert.runs.claims import Claim, acquire
 from neobert.runs.kinds import KINDS
 from neobert.runs.layout import Layout
-from neobert.runs.records import timed_provenance, utc_now
-from neobert.runs.run_file import Execution, RunFile, read_run_file
+from neobert.runs.records import utc_now
+from neobert.runs.run_file import RunFile, read_run_file
 from neobert.runs.work import write_failure
 from neobert.training import checkpoints
-from neobert.training.accounting import Totals, forget_peak_memory, traced
+from neobert.training.accounting import HeldoutScores, Totals, TrainResult, forget_peak_memory, traced
 from neobert.training.checkpoints import Checkpoint
 from neobert.training.compiling import compile_seconds
 from neobert.training.distributed import (
@@ -42,12 +41,12 @@ from neobert.training.distributed import (
     Process,
     Rendezvous,
     StartedRun,
+    broadcast_from_rank0,
     choose_kernels,
     default_device,
     find_rendezvous,
     has_ended,
     hosted_rendezvous,
-    said_by_first,
     start_ranks_here,
     sum_over_ranks,
 )
@@ -93,52 +92,6 @@ def prefetch(items: Iterator[Item], depth: int = PREFETCHED_STEPS) -> Iterator[I
     finally:
         # The garbage collector may close this in any thread, even in the executor's own, which cannot join itself.
         executor.shutdown(wait=threading.get_ident() not in makers, cancel_futures=True)
-
-
-@dataclass(frozen=True)
-class HeldoutScores:
-    """Scores on held-out data: `line` is for the metrics and has at least `heldout_loss` in nats, `details` are for the
-    record alone."""
-
-    line: Mapping[str, Any]
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """Result of an attempt, which trained from step `begun` to `step` of `steps`.
-
-    `optimizer_state_bytes` counts this rank alone; `compiled` is whether its model was compiled. `heldout` are the
-    scores at the end of the stage, None before it and in all ranks but rank 0. `started_at` is when the first attempt
-    began, None if it was of a version that did not note it.
-    """
-
-    totals: Totals
-    execution: Execution
-    optimizer_state_bytes: int
-    compiled: bool
-    begun: int
-    step: int
-    steps: int
-    heldout: HeldoutScores | None
-    started_at: str | None
-
-    def machine_record(self) -> dict[str, Any]:
-        """Return the record's keys about hardware, kernels and environment."""
-        hours = self.totals.seconds / 3600 * self.execution.processes
-        return {
-            "gpu_hours": hours if torch.cuda.is_available() else 0.0,
-            **(
-                {"attention_kernels": variable_length_kernels()}
-                if has_variable_length_kernels(default_device())
-                else {}
-            ),
-            "threads": torch.get_num_threads(),
-            "processes": self.execution.processes,
-            "engine": self.execution.engine,
-            "optimizer_state_bytes": self.optimizer_state_bytes,
-            **timed_provenance(self.started_at),
-        }
 
 
 class Trainer(ABC, Generic[MicroBatch]):
@@ -255,14 +208,14 @@ class Trainer(ABC, Generic[MicroBatch]):
         self.restore_data(state["data"])
         self.data_state = state["data"]
         self.totals = Totals(**state["totals"])
-        self.started_at = state.get("started_at")
-        self.compile(state.get("compiled", False))
+        self.started_at = state["started_at"]
+        self.compile(state["compiled"])
         return checkpoint.step
 
     def newest_checkpoint(self, folder: Path) -> Checkpoint | None:
         """Return the checkpoint that rank 0 has found and verified, in all ranks."""
         found = checkpoints.newest(folder) if self.process.writes else None
-        step = said_by_first(-1 if found is None else found.step, self.process, self.device)
+        step = broadcast_from_rank0(-1 if found is None else found.step, self.process, self.device)
         return None if step < 0 else found or Checkpoint(checkpoints.folder_of(folder, step), step)
 
     def learning_rate(self, step: int) -> float:
@@ -272,7 +225,7 @@ class Trainer(ABC, Generic[MicroBatch]):
             peak=self.optimization.peak_learning_rate,
             warmup_steps=self.stage.warmup_steps,
             decay_steps=self.stage.decay_steps,
-            stable_steps=self.stage.stable_steps if isinstance(self.stage, Stage) else 0,
+            stable_steps=self.stage.stable_steps,
             floor_fraction=self.optimization.floor_fraction,
             shape=self.optimization.decay,
         )
@@ -301,15 +254,15 @@ class Trainer(ABC, Generic[MicroBatch]):
 
     def _save_together(self, step: int, claim: Claim | None) -> None:
         """Save in all ranks; if rank 0 fails, the others raise instead of hanging."""
-        said_by_first(1, self.process, self.device)  # raises if the step's own collectives were aborted
+        broadcast_from_rank0(1, self.process, self.device)  # raises if the step's own collectives were aborted
         saved = False
         try:
             self.save(step, claim)
             saved = True
         finally:
-            first_saved = said_by_first(int(saved), self.process, self.device)
+            first_saved = broadcast_from_rank0(int(saved), self.process, self.device)
         if not first_saved:
-            raise RunFailed(f"the first process could not save step {step}")
+            raise RunFailed(f"rank 0 could not save step {step}")
 
     def save(self, step: int, claim: Claim | None) -> None:
         """Write a checkpoint and prune old ones. All ranks take part; the owner of the claim writes.
@@ -362,7 +315,6 @@ class _MetricsLog:
             append_line(self.path, {"step": step.number, **point})
 
     def write(self) -> None:
-        """Write the pending line."""
         step, self.pending = self.pending, None
         if step is None or self.path is None:
             return
@@ -414,10 +366,10 @@ def train(
             rendezvous = rendezvous or ranks.enter_context(start_ranks_here(layout, run_file.id, count))
             (part,) = run_file.run.parts(layout)
 
-            def leave(reason: str) -> None:
+            def on_peer_failure(reason: str) -> None:
                 write_failure(part, claim, RunFailed(reason))
 
-            ranks.enter_context(rendezvous.lead(run_file.id, execution, stop, leave))
+            ranks.enter_context(rendezvous.lead(run_file.id, execution, stop, on_peer_failure))
         result = make_trainer(run_file, Process(0, count)).fit(stop, claim, folder / "attempts" / claim.token)
     if result.step < result.steps:
         message = f"asked to stop; saved after step {result.step} of {result.steps}"
@@ -440,7 +392,7 @@ def join_runs(layout: Layout, place: JobRank, stop: StopRequest, timeout: timede
     except DistError as error:
         if has_ended(layout, place):
             return EXIT_DONE
-        print(f"{place} gives up: the first one died ({error})", file=sys.stderr, flush=True)
+        print(f"{place} gives up: rank 0 died ({error})", file=sys.stderr, flush=True)
         return EXIT_RUN_FAILED
     except RunFailed as error:
         print(error, file=sys.stderr, flush=True)

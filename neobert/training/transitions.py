@@ -72,12 +72,10 @@ def crossing(points: Sequence[tuple[float, float]], level: float) -> float | Non
 
 def _interpolated(curve: Sequence[CurvePoint], log_tokens: float) -> float:
     """Return the step at a number of tokens, interpolated between measurements in the logs of both."""
-    for before, after in pairwise(curve):
-        first, last = math.log(before.tokens), math.log(after.tokens)
-        if first <= log_tokens <= last:
-            share = (log_tokens - first) / (last - first)
-            return before.step ** (1 - share) * after.step**share
-    raise ValueError(f"{math.exp(log_tokens):.0f} tokens are not on the curve")
+    before, after = next(pair for pair in pairwise(curve) if log_tokens <= math.log(pair[1].tokens))
+    first, last = math.log(before.tokens), math.log(after.tokens)
+    share = (log_tokens - first) / (last - first)
+    return before.step ** (1 - share) * after.step**share
 
 
 def _steepest_step(curve: Sequence[CurvePoint], frequency_loss: float) -> float | None:

@@ -18,7 +18,7 @@ from benchmarks import encoding, glue
 from benchmarks.__main__ import BENCHMARKS, README, table, with_table
 from benchmarks.data import CONTEXT, group
 from benchmarks.encoding import BLOCK_TEXTS, samples
-from benchmarks.measuring import FOLDER, Benchmark, Goal, Result, Timing, read_results, turns
+from benchmarks.measuring import FOLDER, Benchmark, Goal, Result, Timing, read_results, take_turns
 
 RESULTS = read_results()
 
@@ -110,7 +110,9 @@ def test_a_readme_without_the_marker_lines_is_refused() -> None:
 
 
 def test_contenders_take_the_first_place_in_turn() -> None:
-    assert list(turns(["a", "b", "c"], 3)) == ["a", "b", "c", "c", "b", "a", "a", "b", "c"]
+    called: list[str] = []
+    returned = take_turns({name: lambda name=name: called.append(name) or len(called) for name in "abc"}, 3)
+    assert called == ["a", "b", "c", "c", "b", "a", "a", "b", "c"] and returned["a"] == [1, 6, 7]
 
 
 def test_the_grouping_that_is_compared_with_joins_all_columns_and_drops_what_is_left_over() -> None:

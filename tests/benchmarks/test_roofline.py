@@ -1,5 +1,6 @@
 """The roofline: its table is that of its counts, the counts are those of the code, and times follow from both."""
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.contenders import MODES, Mode, neobert_recipe
-from benchmarks.lowering import Kernels, lower
+from benchmarks.lowering import Kernels, lower, trace
 from benchmarks.measuring import README, between_markers
 from benchmarks.pretended_cuda import Product, pretending_process
 from benchmarks.roofline import (
@@ -93,6 +94,15 @@ def test_compiling_fuses_and_a_stream_in_bf16_moves_less(small_steps: Steps) -> 
     assert compiled.launches < 0.7 * eager.launches
     assert compiled.streamed_bytes / rows["compiled"] < 0.85 * eager.streamed_bytes / rows["eager"]
     assert stream.streamed_bytes < 0.9 * eager.streamed_bytes
+
+
+def test_a_compiled_step_reads_its_angles_from_a_table() -> None:
+    """Kernels would compute them again in every block. The activation is found, so the search is known to work."""
+    recipe = neobert_recipe("bf16", layers=2)
+    graph, _ = trace(recipe, first_batch(recipe, CONTEXTS[0], SLOTS, "compiled"))
+    called = " ".join(str(node.target) for node in graph.graph.nodes if node.op.startswith("call"))
+    assert re.search("silu", called) and not re.search(r"\b(cos|sin|pow|polar)\b", called)
+    assert len(list(graph.named_buffers())) == 1
 
 
 @pytest.mark.drill
@@ -181,7 +191,7 @@ def test_a_gpu_that_was_computed_for_is_known_by_its_drivers_name(mode: Mode) ->
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--slots", "1024"], "hold no row of 4096 tokens"),
+        (["--slots", "1024"], "is less than a row of 4096 tokens"),
         (["--write", "--layers", "3"], "leave out --layers"),
         (["--table", "--layers", "3"], "leave out --layers"),
     ],

@@ -1,6 +1,6 @@
 """Compiled fine-tuning gives what eager gives, compiles few graphs for a whole grid, and is chosen where it pays."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -18,8 +18,9 @@ from neobert.glue.batching import (
     PaddedLayout,
     fixed_row_tokens,
 )
-from neobert.glue.finetuning import Compiling, FineTuner
-from neobert.training.compiling import SAVED_SHARE, Remainder, compiling_pays
+from neobert.glue.finetuning import FineTuner
+from neobert.recipe import Point
+from neobert.training.compiling import SAVED_SHARE, CompilePolicy, Remainder, compiling_pays
 from tests.glue.glue_worlds import CPU, classifier, digest, encoder_weights, marked_task, point, protocol, random_split
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's
@@ -27,11 +28,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is dep
 CLOSE = {"rtol": 0.0, "atol": 2e-5}
 
 
-def tuner_of(how: Compiling, device: torch.device = CPU, train: int = 72, **changes: object) -> FineTuner:
+def tuner_of(
+    policy: CompilePolicy, device: torch.device = CPU, train: int = 72, points: Sequence[Point] = (), **changes: object
+) -> FineTuner:
     study = protocol(epochs=1, **changes)
     model = classifier(2, dropout=study.dropout)
     task = marked_task(train=train)
-    return FineTuner(model, encoder_weights(model), task, study, device, PackedLayout(), how)
+    return FineTuner(model, encoder_weights(model), task, study, device, PackedLayout(), policy, points)
 
 
 def counting(graphs: list[GraphModule]) -> Callable[..., Callable[..., object]]:
@@ -78,7 +81,7 @@ def test_compiled_updates_equal_eager_ones(pooling):
     """Nine updates with dropout in the head, of which the last batch is smaller."""
     cell = point(batch_size=16)
     eager, compiled = (
-        tuner_of(Compiling(word, backend="aot_eager"), train=70, pooling=pooling) for word in ("off", "on")
+        tuner_of(CompilePolicy(word, backend="aot_eager"), train=70, pooling=pooling) for word in ("off", "on")
     )
     plain, fast = eager.run(cell, seed=3), compiled.run(cell, seed=3)
     assert (eager.compiled, compiled.compiled) == (False, True)
@@ -90,7 +93,7 @@ def test_compiled_updates_equal_eager_ones(pooling):
 def test_a_grid_compiles_each_size_once_and_gives_equal_bits_each_time():
     """Three points at two batch sizes, rows of one length: two graphs, and evaluations make none."""
     graphs: list[GraphModule] = []
-    tuner = tuner_of(Compiling("on", backend=counting(graphs)))
+    tuner = tuner_of(CompilePolicy("on", backend=counting(graphs)))
     cells = [point(batch_size=8), point(batch_size=16), point(batch_size=8, learning_rate=1e-3)]
     outcomes = [tuner.run(cell, seed=0) for cell in cells]
     assert len(graphs) == 2
@@ -100,10 +103,10 @@ def test_a_grid_compiles_each_size_once_and_gives_equal_bits_each_time():
 
 def test_auto_stays_eager_where_little_is_left_and_changes_no_bit():
     graphs: list[GraphModule] = []
-    auto = tuner_of(Compiling("auto", (point(),), counting(graphs)))
+    auto = tuner_of(CompilePolicy("auto", counting(graphs)), points=[point()])
     outcome = auto.run(point(), seed=0)
     assert auto.compiled is False and not graphs
-    assert digest(outcome) == digest(tuner_of(Compiling("off")).run(point(), seed=0))
+    assert digest(outcome) == digest(tuner_of(CompilePolicy("off")).run(point(), seed=0))
 
 
 def test_auto_compiles_where_much_is_left(monkeypatch):
@@ -111,13 +114,13 @@ def test_auto_compiles_where_much_is_left(monkeypatch):
     monkeypatch.setitem(SAVED_SHARE, ("cpu", "fp32"), 0.9)
     graphs: list[GraphModule] = []
     many = tuple(point(learning_rate=1e-3 + number * 1e-9) for number in range(50_000))
-    tuner = tuner_of(Compiling("auto", many, counting(graphs)))
+    tuner = tuner_of(CompilePolicy("auto", counting(graphs)), points=many)
     next(tuner.evaluations(point(), seed=0))
     assert tuner.compiled is True and len(graphs) == 1
 
 
 def test_an_encoder_without_fixed_sizes_is_never_compiled():
-    tuner = tuner_of(Compiling("on"))
+    tuner = tuner_of(CompilePolicy("on"))
     tuner.layout = PaddedLayout(0, 32)
     assert tuner._compile(batch_size=4) is False
 
@@ -127,7 +130,7 @@ def test_what_was_insisted_on_and_fails_is_one_sentence():
         raise RuntimeError("no compiler here")
 
     with pytest.raises(RunFailed, match=r"cannot be compiled here .*take --compile off or auto"):
-        tuner_of(Compiling("on", backend=broken)).run(point(), seed=0)
+        tuner_of(CompilePolicy("on", backend=broken)).run(point(), seed=0)
 
 
 def test_compiling_pays_by_what_is_left_and_by_what_padding_costs():
@@ -144,7 +147,7 @@ def test_compiling_pays_by_what_is_left_and_by_what_padding_costs():
 @pytest.mark.slow
 def test_torchs_own_compiler_gives_eager_updates():
     """The real compiler in place of one that only traces."""
-    eager, compiled = (tuner_of(Compiling(word)) for word in ("off", "on"))
+    eager, compiled = (tuner_of(CompilePolicy(word)) for word in ("off", "on"))
     plain, fast = (tuner.run(point(), seed=0) for tuner in (eager, compiled))
     assert compiled.compiled and fast.score == plain.score
     for name, tensor in plain.weights.items():
@@ -156,7 +159,7 @@ def test_torchs_own_compiler_gives_eager_updates():
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores for float32 matrix multiplication:UserWarning")
 def test_cuda_graphs_give_eager_losses_at_two_points():
     """Losses of the first evaluations, in fp32; the second point replays the graphs of the first."""
-    eager, compiled = (tuner_of(Compiling(word), torch.device("cuda")) for word in ("off", "on"))
+    eager, compiled = (tuner_of(CompilePolicy(word), torch.device("cuda")) for word in ("off", "on"))
     for cell in (point(batch_size=4), point(batch_size=4, learning_rate=1e-3)):
         pairs = zip(*(islice(tuner.evaluations(cell, seed=0), 3) for tuner in (eager, compiled)), strict=True)
         for plain, fast in pairs:

@@ -276,20 +276,12 @@ def test_a_request_to_stop_ends_a_run_between_steps():
         next(run)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"model.layer_norm.weight": None}, "lack 'model.layer_norm"),
-        ({"model.positional_embedding.weight": NOTHING}, "have, beside the encoder's, 'model.positional_embedding"),
-        ({"dense.weight": NOTHING}, "lack 'dense.bias'"),
-        (dict.fromkeys(["dense.weight", "dense.bias", "classifier.bias"], NOTHING), "'classifier.bias'"),
-    ],
-)
-def test_starting_weights_of_another_model_half_a_layer_or_a_classifier_are_refused(changes, said):
-    """None stands for a tensor that is not there."""
+@pytest.mark.parametrize("changes", [{"model.layer_norm.weight": None}, {"dense.weight": NOTHING}])
+def test_no_tensor_of_the_starting_weights_may_be_missing(changes):
+    """None stands for a tensor that is not there. A layer comes with its bias."""
     model = classifier(2)
     start = {name: tensor for name, tensor in (encoder_weights(model) | changes).items() if tensor is not None}
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(AssertionError, match="the starting weights differ"):
         FineTuner(model, start, marked_task(train=8), protocol(), CPU)
 
 

@@ -19,7 +19,7 @@ from benchmarks.data import web_lengths
 from benchmarks.pretended_cuda import pretended_cuda
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.training.compiling import TrialStep, compile_model
-from neobert.training.distributed import default_device
+from neobert.training.distributed import set_up_device
 from neobert.training.engine import Engine, Phases
 from neobert.training.pretraining import summed_loss
 from neobert.training.zero import ZERO_ENGINES
@@ -87,7 +87,7 @@ def pretrain_with_zero(engine_name: str, layers: int = 4) -> tuple[Pass, int, in
         mock.patch("deepspeed.runtime.zero.stage_1_and_2.is_invalid_grad_norm", lambda norm: False),
     ):
         with GPU:
-            model = build_masked_language_model(recipe.model, CONTEXT)
+            model = build_masked_language_model(recipe.model, CONTEXT, recipe.precision)
         engine = ZERO_ENGINES[engine_name](
             model.train(), summed_loss, lambda batch: batch.predicted_tokens, recipe.optimization, recipe.precision, GPU
         )
@@ -128,7 +128,7 @@ def count_graphs_of_ddp() -> tuple[int, int]:
 def record_events(local_rank: int, gpus: int) -> tuple[str, list[int]]:
     """(the device of a rank, the GPUs on which the events of its engine were recorded)."""
     with pretended_cuda(gpus) as gpu, mock.patch.dict(os.environ, LOCAL_RANK=str(local_rank)):
-        device = default_device()
+        device = set_up_device()
         with Phases(device).during("forward"):
             pass
         return str(device), gpu.recorded

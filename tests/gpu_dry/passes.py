@@ -15,24 +15,27 @@ import numpy as np
 import torch
 
 from ablations.ladders import variants
-from benchmarks.contenders import masked_documents, neobert_recipe, own_batches, pretraining_engine
-from benchmarks.data import IDS, web_lengths
+from benchmarks.contenders import SEED, masked_documents, neobert_recipe, own_batches, pretraining_engine
+from benchmarks.data import IDS, random_corpus, web_lengths
 from benchmarks.pretended_cuda import Counts, pretended_cuda
-from neobert.data.batches import Batch
+from neobert.data.batches import Batch, collate
+from neobert.data.masking import counter_hash
+from neobert.data.rows import pack_documents
+from neobert.data.shards import FRAME_TOKENS, all_documents
 from neobert.data.sources import SyntheticSource
 from neobert.embeddings.contrastive import GradCache, StepCollator, StepTexts, match_texts
 from neobert.embeddings.encoders import PackedEncoder, TextEncoder
 from neobert.evaluation.heldout import HeldoutText, measure_heldout
 from neobert.evaluation.perplexity import measure_losses
 from neobert.evaluation.texts import Passage
-from neobert.glue import finetuning
 from neobert.glue.encoding import EncodedSplit, EncodedTask
-from neobert.glue.finetuning import Compiling, FineTuner
+from neobert.glue.finetuning import FineTuner
 from neobert.glue.tasks import task_named
 from neobert.model.build import build_classifier, build_encoder, build_masked_language_model
 from neobert.model.size import MicroBatchShape, training_memory
 from neobert.recipe import Point, Pretraining
-from neobert.training.compiling import TrialStep
+from neobert.training import compiling
+from neobert.training.compiling import CompilePolicy, TrialStep
 from neobert.training.distributed import Process
 from neobert.training.engine import Engine
 
@@ -88,7 +91,7 @@ def figures(counts: Counts) -> dict[str, Any]:
 def fresh_engine(recipe: Pretraining) -> Engine[Batch]:
     """The engine of pre-training; values are not initialised."""
     with GPU:
-        model = build_masked_language_model(recipe.model, CONTEXT)
+        model = build_masked_language_model(recipe.model, CONTEXT, recipe.precision)
     return pretraining_engine(model.train(), recipe, GPU)
 
 
@@ -123,6 +126,23 @@ def pretrain(
     memory = training_memory(recipe, CONTEXT, shape, "single", 1, rows * context)
     measured.reckoned_bytes = memory.total - memory.reserve
     return measured
+
+
+def peak_of_full_rows(recipe: Pretraining, position_table: int, rows: int) -> int:
+    """Peak bytes of a step with the optimizer's state and two micro-batches of full rows, so that the second one runs
+    beside the gradients of the first."""
+    context = recipe.stages[-1].context
+    documents = all_documents(random_corpus(np.full(rows, context - FRAME_TOKENS), recipe.model.vocabulary_size))
+    packed = pack_documents(documents, documents.numbers, counter_hash(SEED, documents.numbers), context)
+    with pretended_cuda() as gpu:
+        with GPU:
+            model = build_masked_language_model(recipe.model, position_table, recipe.precision)
+        engine = pretraining_engine(model.train(), recipe, GPU)
+        batch = collate(packed, documents.corpus, recipe.masking, flat=True).to(GPU)
+        engine.step([batch, batch], 1e-4)
+        with gpu.counted() as counts:
+            engine.step([batch, batch], 1e-4)
+    return counts.peak_bytes
 
 
 def explain_a_loss(micro_batches: int = 3, **changes: Any) -> tuple[int, int]:
@@ -263,10 +283,11 @@ def choose_cuda_graphs(eager_seconds: float, replay_seconds: float, points: int)
 
     with (
         pretended_cuda(),
-        mock.patch.object(finetuning, "compile_model", compile_model),
+        mock.patch.object(compiling, "compile_model", compile_model),
+        mock.patch.object(compiling, "make_eager", lambda model: None),
         mock.patch.object(TrialStep, "seconds", seconds),
     ):
         tuner = fine_tuner(layers=2)
         point = Point(batch_size=4, learning_rate=1e-5, weight_decay=0.01)
-        tuner.compiling = Compiling("auto", (point,) * points)
+        tuner.policy, tuner.points = CompilePolicy("auto"), (point,) * points
         return tuner._compile(batch_size=4), len(tried)

@@ -1,21 +1,24 @@
-"""The committed peaks of pretended steps, which `--dry-run` shows, are those of this code."""
+"""The model of memory, which `--dry-run` prints, against the peak that a pretended GPU counts."""
 
-import csv
+import pytest
 
-from ablations.launch.costs import PRETENDED_PEAKS
-from benchmarks.peaks import peak_of_step, stages_of_the_ladder
+from ablations.ladders import variants
+from neobert.model.size import MicroBatchShape, training_memory
 from tests.ablations.papers_ladder import PAPERS_LADDER
+from tests.gpu_dry import passes
 from tests.gpu_dry.conftest import Pretend
 
 
-def test_every_stage_of_the_ladder_has_a_peak_and_the_smallest_is_what_a_step_keeps_now(pretend: Pretend) -> None:
-    """Where this fails, `python -m benchmarks.peaks --write` makes the peaks anew. Variants beside the paper's may lack
-    one."""
-    with PRETENDED_PEAKS.open(newline="") as file:
-        peaks = {row["step"]: int(row["peak_bytes"]) for row in csv.DictReader(file)}
-    steps = stages_of_the_ladder()
-    papers = {step for step, (names, *_) in steps.items() if {name.split()[0] for name in names} & {*PAPERS_LADDER}}
-    assert papers <= peaks.keys() <= steps.keys()
-    smallest = min(peaks, key=lambda step: peaks[step])
-    _, recipe, position_table, rows = steps[smallest]
-    assert pretend(peak_of_step, recipe, position_table, rows) == peaks[smallest]
+@pytest.mark.drill
+@pytest.mark.parametrize("name", PAPERS_LADDER)
+def test_the_model_of_memory_is_within_one_percent_of_each_stage_of_the_ladder(pretend: Pretend, name: str) -> None:
+    """With full rows: no micro-batch of a run keeps more."""
+    whole = variants()[name].recipe.pretraining
+    for index, stage in enumerate(whole.stages):
+        recipe = whole.model_copy(update={"stages": whole.stages[: index + 1]})
+        table = (whole if whole.model.positions == "learned" else recipe).longest_context
+        rows = passes.SLOTS // stage.context
+        shape = MicroBatchShape.of(rows, stage.context, recipe.masking.highest_rate)
+        memory = training_memory(recipe, table, shape, "single", 1, rows * stage.context)
+        peak = pretend(passes.peak_of_full_rows, recipe, table, rows)
+        assert memory.total - memory.reserve == pytest.approx(peak, rel=0.01)

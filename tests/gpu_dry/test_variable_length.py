@@ -106,7 +106,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     library.impl("_varlen_attn", forward, "CPU")
     library.impl("_varlen_attn_backward", backward, "CPU")
     monkeypatch.setattr(attention, "flash_attn_varlen_func", None)
-    monkeypatch.setattr(attention, "TAKE_ANY_HEAD_SIZE", ())  # as on CUDA
+    monkeypatch.setattr(attention, "CUDA_KERNELS", ("cpu",))
     monkeypatch.setattr(attention, "LOW_PRECISION", (*attention.LOW_PRECISION, torch.float32))
     CALLS.clear()
     yield
@@ -186,7 +186,7 @@ def test_flash_attention_3_is_taken_where_it_is_installed_on_a_hopper(
     monkeypatch.setattr(attention, "find_spec", lambda name: object() if installed else None)
     monkeypatch.setattr(attention, "activate_flash_attention_impl", found.append)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capability, 0))
-    attention.activate_fa3.__wrapped__(torch.device(device))
+    attention.choose_flash_attention.__wrapped__(torch.device(device))
     assert found == activated
 
 
@@ -199,9 +199,9 @@ def test_a_flash_attention_3_that_cannot_be_loaded_is_said_once_and_other_kernel
     monkeypatch.setattr(attention, "find_spec", lambda name: object())
     monkeypatch.setattr(attention, "activate_flash_attention_impl", fail)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    attention.activate_fa3.cache_clear()
+    attention.choose_flash_attention.cache_clear()
     for _ in range(2):
-        attention.activate_fa3(torch.device("cuda", 0))
+        attention.choose_flash_attention(torch.device("cuda", 0))
     assert capsys.readouterr().err.count("FlashAttention 3 cannot be used (undefined symbol)") == 1
     assert attention.variable_length_kernels() == "torch"
 
@@ -213,7 +213,10 @@ def test_a_flash_attn_without_its_function_is_named_and_torchs_kernels_are_taken
     (tmp_path / "flash_attn" / "cute").mkdir(parents=True)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "flash_attn", raising=False)
-    assert runpy.run_path(attention.__file__)["flash_attn_varlen_func"] is None
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    module = runpy.run_path(attention.__file__)
+    assert module["flash_attn_varlen_func"] is None and not capsys.readouterr().err
+    module["choose_flash_attention"](torch.device("cuda", 0))
     assert capsys.readouterr().err.startswith("FlashAttention 2 cannot be used (cannot import name")
 
 

@@ -219,14 +219,14 @@ def test_tensors_of_another_shape_are_named_and_never_replaced(tmp_path: Path) -
     write_checkpoint(tmp_path, "published")
     for ignoring in (False, True):
         with pytest.raises(
-            ValueError, match=r"encoder\.weight as \(50, 24\), but the configuration asks for \(60, 24\)"
+            ValueError, match=r"encoder\.weight of shape \(50, 24\), but the configuration needs \(60, 24\)"
         ):
             NeoBERTModel.from_pretrained(tmp_path, vocab_size=60, ignore_mismatched_sizes=ignoring)
         with pytest.raises(ValueError, match=r"its config\.json is of another model"):
             NeoBERTForMaskedLM.from_pretrained(tmp_path, vocab_size=60, ignore_mismatched_sizes=ignoring)
     classifier = NeoBERTForSequenceClassification.from_pretrained(tmp_path, num_labels=3)
     classifier.save_pretrained(tmp_path / "three")
-    with pytest.raises(ValueError, match=r"classifier\.\w+ as .*: pass ignore_mismatched_sizes=True for a new head"):
+    with pytest.raises(ValueError, match=r"classifier\.\w+ of shape .*: pass ignore_mismatched_sizes=True"):
         AutoModelForSequenceClassification.from_pretrained(tmp_path / "three", num_labels=5)
     again = AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "three", num_labels=5, ignore_mismatched_sizes=True
@@ -257,7 +257,7 @@ def test_learned_positions_refuse_more_than_the_context_and_rotary_ones_warn(tmp
     assert said == [f"A sequence reaches {CONTEXT + 1} tokens, and the model was trained on at most {CONTEXT}."]
     learned = NeoBERTModel.from_pretrained(tmp_path / "M0")
     assert learned.config.to_recipe().positions == BERT_FORM["positions"]
-    with pytest.raises(ValueError, match=f"learned position table holds {CONTEXT}: truncate"):
+    with pytest.raises(ValueError, match=f"learned position table has {CONTEXT}: truncate"):
         learned(document)
     with pytest.raises(ValueError, match=f"reaches {CONTEXT + 3} tokens"):
         learned(document[:, :3], position_ids=torch.arange(CONTEXT, CONTEXT + 3)[None])

@@ -22,8 +22,8 @@ from neobert import (
     NeoBERTForTokenClassification,
     NeoBERTModel,
 )
-from neobert.hub import AUTO_CLASSES, modeling
-from neobert.hub.modeling import eager_attention
+from neobert.hub import AUTO_CLASSES, attention
+from neobert.hub.attention import eager_attention
 from neobert.model.attention import packed_plan
 from neobert.model.heads import MaskedLanguageModel
 from tests.support.small_models import (
@@ -174,7 +174,7 @@ def test_eager_attention_keeps_no_weights_that_nobody_asked_for(form: str, monke
         made.append(weakref.ref(weights))
         return attended, weights
 
-    monkeypatch.setattr(modeling, "eager_attention", watched)
+    monkeypatch.setattr(attention, "eager_attention", watched)
     with torch.no_grad():
         model(TOKEN_IDS, MASK)
     assert len(made) == 3
@@ -253,9 +253,9 @@ def test_a_flattened_batch_is_every_document_alone(form: str, implementation: st
     torch.testing.assert_close(outputs.loss, expected, **CLOSE)
     if flags:
         without = DataCollatorWithFlattening(return_tensors="pt", return_position_ids=False, **flags)
-        with pytest.raises(ValueError, match=r"would not keep documents apart: pass position_ids that start again"):
+        with pytest.raises(ValueError, match=r"would let documents see each other: pass position_ids that start again"):
             model(**without([{"input_ids": document} for document in documents]))
-        with pytest.raises(ValueError, match=r"would not keep documents apart"):
+        with pytest.raises(ValueError, match=r"would let documents see each other"):
             model(**batch, attention_mask=torch.ones_like(batch["input_ids"]))
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 
-from neobert.model import heads
-from neobert.model.attention import AttentionPlan, GatherIndex, packed_plan, padded_plan, take_places, whole_rows_plan
+from neobert.model import attention, heads
+from neobert.model.attention import AttentionPlan, GatherIndex, gather_tokens, packed_plan, padded_plan, whole_rows_plan
 from neobert.model.heads import MaskedLanguageModel
 from tests.support.described_model import described_logits
 from tests.support.small_models import CONTEXT, FORMS, NEOBERT_FORM, language_model, pack, random_document
@@ -53,7 +53,7 @@ def test_a_head_padded_for_aligned_rows_gives_the_same_loss_and_gradients(networ
     monkeypatch.setattr(heads.functional, "cross_entropy", seen)
     found = []
     for device in ("cuda", "cpu"):
-        monkeypatch.setattr(heads, "WANT_ALIGNED_ROWS", (device,))
+        monkeypatch.setattr(attention, "CUDA_KERNELS", (device,))
         loss = network(token_ids, padded_plan(numbers >= 0), None, token_ids)
         found.append([loss, *torch.autograd.grad(loss, list(network.parameters()), allow_unused=True)])
     assert columns == [50, 64]
@@ -104,7 +104,7 @@ def test_the_order_of_tokens_matters(network):
 def test_learned_positions_stop_at_the_context_and_rotary_ones_do_not():
     document = random_document(CONTEXT + 1)[None]
     assert language_model().model(document, whole_rows_plan(document)).shape[1] == CONTEXT + 1
-    with pytest.raises(ValueError, match=f"holds {CONTEXT}"):
+    with pytest.raises(ValueError, match=f"has {CONTEXT}"):
         language_model(**FORMS["M0 form"]).model(document, whole_rows_plan(document))
 
 
@@ -129,7 +129,7 @@ def batch() -> PackedBatch:
     token_ids, numbers, positions = pack(texts, CONTEXT)
     columns = torch.tensor([[0, 6, 7, 21, 0], [3, 4, 9, 19, 0], [0, 0, 0, 0, 0]])
     slots = GatherIndex.at(columns, token_ids.shape[1], used=torch.tensor([0, 1, 2, 3, 5, 6, 7, 8, 0, 0]))
-    targets = (take_places(token_ids, slots.places) + 1) % 50
+    targets = (gather_tokens(token_ids, slots.places) + 1) % 50
     targets[8:] = -100
     everywhere = torch.full_like(token_ids, -100)
     everywhere.view(-1)[slots.places[:8]] = targets[:8]
@@ -149,7 +149,7 @@ def test_states_loss_and_gradients_at_slots_are_the_full_ones(network, batch):
     token_ids, _, plan, slots, targets, everywhere = batch
     states = network.model(token_ids, plan)
     at_slots = network.model(token_ids, plan, slots)
-    torch.testing.assert_close(at_slots, take_places(states, slots.places), rtol=0, atol=2e-6)
+    torch.testing.assert_close(at_slots, gather_tokens(states, slots.places), rtol=0, atol=2e-6)
     parameters = list(network.parameters())
     pruned, full = network(token_ids, plan, slots, targets), network(token_ids, plan, None, everywhere)
     torch.testing.assert_close(pruned, full, rtol=1e-6, atol=0)

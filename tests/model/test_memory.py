@@ -35,7 +35,7 @@ SHAPE = {"vocabulary_size": 53, "layers": 3, "width": 48, "heads": 3, "feedforwa
 def counted_bytes(model: recipe.Model, precision: PretrainingPrecision) -> int:
     """Bytes of the storages that a forward pass saves: without weights, their copies and the masks of attention, which
     the variable-length kernels of CUDA do not have."""
-    network = build_masked_language_model(model, CONTEXT).train()
+    network = build_masked_language_model(model, CONTEXT, precision).train()
     shapes = {tuple(p.shape) for p in network.parameters()} | {tuple(p.shape[::-1]) for p in network.parameters()}
     width = model.width
     shapes |= {(width, width), (width, 2 * width)}  # the last block's query, key and value

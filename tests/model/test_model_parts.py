@@ -14,15 +14,15 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
 )
 
-from neobert.model import attention, encoder, layers
+from neobert.model import attention, layers
 from neobert.model.attention import (
     AttentionPlan,
     GatherIndex,
     attend,
     explicit_attention,
+    gather_tokens,
     packed_plan,
     padded_plan,
-    take_places,
     whole_rows_plan,
 )
 from neobert.model.encoder import query_key_value
@@ -98,10 +98,10 @@ def test_compiled_and_vectorised_the_rms_norm_is_the_plain_composition(monkeypat
 # Rotary positions
 
 
-def test_rotary_turns_adjacent_pairs_like_gptj(rotary):
+def test_rotary_rotates_adjacent_pairs_like_gptj(rotary):
     positions = torch.stack((torch.arange(TOKENS), torch.arange(TOKENS) + 300))
     vectors = normal(ROWS, TOKENS, HEADS, 2, HEAD_SIZE)
-    turned = rotary.rotation(positions).turn(vectors)
+    turned = rotary.rotation(positions, "complex").rotate(vectors)
     sine, cosine = create_sinusoidal_positions(400, HEAD_SIZE)[positions].chunk(2, dim=-1)
     for part in range(2):
         expected = apply_rotary_pos_emb(vectors[..., part, :], sine, cosine)
@@ -109,44 +109,40 @@ def test_rotary_turns_adjacent_pairs_like_gptj(rotary):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rotary_in_real_numbers_for_compilers_is_the_same(rotary, monkeypatch, dtype):
+def test_rotary_in_real_numbers_for_compilers_is_the_same(rotary, dtype):
     positions, vectors = torch.arange(TOKENS).expand(ROWS, TOKENS), normal(ROWS, TOKENS, HEADS, 2, HEAD_SIZE).to(dtype)
-    eager = rotary.rotation(positions)
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    compiled, exported = rotary.rotation(positions), rotary.rotation(positions, real=True)
+    eager, compiled, exported = (rotary.rotation(positions, form) for form in ("complex", "halves", "real"))
     assert isinstance(compiled, HalvesRotation) and isinstance(exported, RealRotation)
     places = torch.tensor([[0, 5], [10, 13]])
     for kind in (compiled, exported):
-        at_places = eager.at(places), kind.at(places), take_places(vectors, places)
+        at_places = eager.at(places), kind.at(places), gather_tokens(vectors, places)
         for one, other, of in ((eager, kind, vectors), at_places):
-            assert one.turn(of).dtype == other.turn(of).dtype == dtype
-            expected = even_first(one.turn(of)) if kind.even_first else one.turn(of)
-            turned = other.turn(even_first(of) if kind.even_first else of)
+            assert one.rotate(of).dtype == other.rotate(of).dtype == dtype
+            expected = even_first(one.rotate(of)) if kind.wants_even_dimensions_first else one.rotate(of)
+            turned = other.rotate(even_first(of) if kind.wants_even_dimensions_first else of)
             torch.testing.assert_close(turned.float(), expected.float(), rtol=0, atol=1e-6)
 
 
-def test_the_table_of_a_compiled_model_holds_every_place_of_its_rows(rotary, monkeypatch):
+def test_the_table_of_a_compiled_model_holds_every_place_of_its_rows(rotary):
     """The same turns as an eager model's but for rounding, beyond the context too; padding has some turn."""
     positions = torch.stack((torch.arange(4096), torch.arange(4096).flip(0)))
     positions[0, -3:] = -1
     vectors = normal(2, 4096, 1, 1, HEAD_SIZE)
-    eager = rotary.rotation(positions)
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    compiled = rotary.rotation(positions)
-    assert isinstance(compiled, HalvesRotation) and rotary.context < 4096
-    turned, expected = compiled.turn(even_first(vectors)), even_first(eager.turn(vectors))
+    eager, compiled = rotary.rotation(positions, "complex"), rotary.rotation(positions, "halves")
+    assert rotary.context < 4096
+    turned, expected = compiled.rotate(even_first(vectors)), even_first(eager.rotate(vectors))
     torch.testing.assert_close(turned[positions >= 0], expected[positions >= 0], rtol=0, atol=1e-6)
     assert turned.isfinite().all()
 
 
 def test_query_and_key_are_the_same_turned_one_by_one_as_on_a_gpu(rotary, monkeypatch):
     """Bit for bit, and so are the gradients."""
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    rotation, hidden = rotary.rotation(torch.arange(TOKENS).expand(ROWS, TOKENS)), normal(ROWS, TOKENS, WIDTH)
+    positions, hidden = torch.arange(TOKENS).expand(ROWS, TOKENS), normal(ROWS, TOKENS, WIDTH)
+    rotation = rotary.rotation(positions, "halves")
     qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
     found = []
     for devices in ((), ("cpu",)):
-        monkeypatch.setattr(encoder, "TURN_PARTS_ALONE", devices)
+        monkeypatch.setattr(attention, "CUDA_KERNELS", devices)
         parts = query_key_value(qkv, HEADS, hidden, rotation)
         (gradient,) = torch.autograd.grad(sum((part**2 * part.detach()).sum() for part in parts), qkv.weight)
         found.append((*parts, gradient))
@@ -162,8 +158,8 @@ def test_rotary_scores_depend_on_distance_alone(rotary):
 
     def score(at_query: int, at_key: int) -> float:
         turned = (
-            rotary.rotation(torch.tensor([[at_query]])).turn(query),
-            rotary.rotation(torch.tensor([[at_key]])).turn(key),
+            rotary.rotation(torch.tensor([[at_query]]), "complex").rotate(query),
+            rotary.rotation(torch.tensor([[at_key]]), "complex").rotate(key),
         )
         return float((turned[0] * turned[1]).sum())
 
@@ -182,13 +178,13 @@ def test_learned_positions_add_row_zero_to_padding_and_row_one_to_the_first_toke
     table = LearnedPositions(small_model(positions="learned"), 4)
     added = table.add(torch.zeros(1, 5, WIDTH), torch.tensor([[0, 1, 2, 3, -1]]), longest=5)
     assert torch.equal(added[0], table.weight[[1, 2, 3, 4, 0]])
-    assert type(table.rotation(torch.zeros(1, 1))) is Rotation
+    assert type(table.rotation(torch.zeros(1, 1), "complex")) is Rotation
 
 
 def test_learned_positions_refuse_a_document_beyond_the_context():
     table = LearnedPositions(small_model(positions="learned"), 4)
     table.add(torch.zeros(1, 6, WIDTH), torch.tensor([[0, 1, 2, 3, -1, -1]]), longest=6)
-    with pytest.raises(ValueError, match="a document has 5 tokens, but the learned position table holds 4"):
+    with pytest.raises(ValueError, match="a document has 5 tokens, but the learned position table has 4"):
         table.add(torch.zeros(1, 5, WIDTH), torch.arange(5)[None], longest=5)
 
 
@@ -265,7 +261,7 @@ def test_rotary_attention_is_llama_attention_on_permuted_weights(llama, rotary):
     plan = padded_plan(torch.tensor([[1] * 11, [1] * 7 + [0] * 4]))
     positions = torch.arange(TOKENS).expand(ROWS, TOKENS)
     expected, _ = theirs(hidden, LlamaRotaryEmbedding(llama)(hidden, positions), attention_mask=plan.bias)
-    query, key, value = query_key_value(qkv, HEADS, hidden, rotary.rotation(positions))
+    query, key, value = query_key_value(qkv, HEADS, hidden, rotary.rotation(positions, "complex"))
     ours = attend(query, key, value, plan).flatten(-2) @ theirs.o_proj.weight.T
     torch.testing.assert_close(ours, expected, **CLOSE)
 
@@ -316,10 +312,10 @@ def test_low_precision_on_a_cpu_takes_the_explicit_kernel_up_to_its_longest_row(
 def test_attention_at_query_slots_is_that_part_of_the_whole(plan, dtype):
     query, key, value = (tensor.detach().to(dtype) for tensor in vectors_of_attention())
     slots = GatherIndex.at(torch.tensor([[0, 4, 10], [9, 9, 2]]), TOKENS, used=torch.tensor([3, 0, 1, 5]))
-    at_slots = attend(take_places(query, slots.queries), key, value, plan, slots)
+    at_slots = attend(gather_tokens(query, slots.queries), key, value, plan, slots)
     tolerance = 1e-6 if dtype == torch.float32 else 2**-7
     whole = attend(query, key, value, plan)
-    torch.testing.assert_close(at_slots, take_places(whole, slots.places), rtol=0, atol=tolerance)
+    torch.testing.assert_close(at_slots, gather_tokens(whole, slots.places), rtol=0, atol=tolerance)
 
 
 def test_a_plan_with_documents_in_place_of_a_bias_attends_the_same():
@@ -329,7 +325,7 @@ def test_a_plan_with_documents_in_place_of_a_bias_attends_the_same():
     query, key, value = vectors_of_attention()
     slots = GatherIndex.at(torch.tensor([[0, 4, 10], [9, 9, 2]]), TOKENS)
     assert torch.equal(attend(query, key, value, plan), attend(query, key, value, PACKED))
-    asking = take_places(query, slots.queries)
+    asking = gather_tokens(query, slots.queries)
     assert torch.equal(attend(asking, key, value, plan, slots), attend(asking, key, value, PACKED, slots))
 
 
@@ -351,7 +347,7 @@ def test_heads_padded_for_a_kernel_give_the_same(monkeypatch, head_size):
         "scaled_dot_product_attention",
         lambda *given, **how: sizes.append(given[0].shape[-1]) or kernel(*given, **how),
     )
-    monkeypatch.setattr(attention, "TAKE_ANY_HEAD_SIZE", ())
+    monkeypatch.setattr(attention, "CUDA_KERNELS", ("cpu",))
     torch.testing.assert_close(attend(*inputs, PACKED), expected, **CLOSE)
     assert sizes == [-(-head_size // 8) * 8]
 
@@ -390,5 +386,5 @@ def test_variable_length_kernels_equal_the_cpu_with_their_gradients(head_size, d
     by_row = GatherIndex.at(torch.tensor([[0, 4, 10], [9, 9, 2]]), TOKENS)
     for slots in (by_row, in_a_run)[: 1 if dtype == torch.float32 else 2]:
         there = slots.mapped(Tensor.cuda)
-        at_slots = attend(take_places(query, there.queries), key, value, plan, there)
-        torch.testing.assert_close(at_slots.float().cpu(), take_places(expected, slots.places).detach(), **tolerance)
+        at_slots = attend(gather_tokens(query, there.queries), key, value, plan, there)
+        torch.testing.assert_close(at_slots.float().cpu(), gather_tokens(expected, slots.places).detach(), **tolerance)

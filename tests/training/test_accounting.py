@@ -127,9 +127,8 @@ def test_utilization_follows_from_the_records_own_numbers(finished: Path, runs: 
     assert told["peak_memory_bytes"].keys() == {"process"} and told["peak_memory_bytes"]["process"] > 1 << 26
 
 
-def test_totals_know_the_share_of_padding() -> None:
-    totals = Totals(real_tokens=30, slots=40, attended_tokens=300)
-    assert totals.padding == 0.25
+def test_padding_is_the_share_of_slots_without_a_token() -> None:
+    assert Totals(real_tokens=30, slots=40, attended_tokens=300).padding == 0.25
 
 
 def test_the_ceiling_is_measured_once_and_takes_no_random_number() -> None:
@@ -181,7 +180,7 @@ def test_a_trace_holds_the_phases_of_its_steps_and_neither_it_nor_deterministic_
     folder = write_tiny_run(root, run, trace_steps=TRACED_STEPS, deterministic=True)
     said = finish(root, run.reference)
     path = folder / "attempts" / "000001" / "trace.json"
-    assert f"the trace of steps 4 to {3 + TRACED_STEPS} lies in {path}" in said
+    assert f"wrote the trace of steps 4 to {3 + TRACED_STEPS} to {path}" in said
     events = json.loads(path.read_text())["traceEvents"]
     named = Counter(event["name"] for event in events if event.get("cat") == "user_annotation")
     assert named.keys() >= PHASES and named["data"] == named["optimizer"] == TRACED_STEPS

@@ -163,7 +163,7 @@ def test_a_compiled_run_has_the_losses_of_an_eager_one_and_stopped_goes_on_bit_f
     torch._dynamo.reset()  # as a process of its own
     resumed = trainer_of(root, run, micro_batch_tokens=1024, compile="off")
     assert resumed.restore() == STOPPED_AFTER and resumed.compiled
-    assert "goes on compiled, as it began" in capsys.readouterr().err
+    assert "continues compiled, as it began" in capsys.readouterr().err
     assert resumed.totals.compile_seconds > stopped.totals.compile_seconds >= 0
     assert first + losses(resumed.steps(STOPPED_AFTER)) == expected
     ours, theirs = resumed.model.state_dict(), undisturbed.model.state_dict()
@@ -204,7 +204,7 @@ def test_a_run_that_began_eager_stays_so_and_says_so(
         eager.save(2, claim)
     resumed = trainer_of(root, run, micro_batch_tokens=1024, compile="on")
     assert resumed.restore() == 2 and not resumed.compiled
-    assert "goes on without compiling, as it began" in capsys.readouterr().err
+    assert "continues without compiling, as it began" in capsys.readouterr().err
 
 
 # Without a compiler
@@ -235,7 +235,7 @@ def test_a_gpu_alone_has_compiler_settings_of_its_own(
 
 
 @pytest.mark.usefixtures("no_compiler")
-def test_auto_goes_on_without_a_compiler_in_one_sentence(
+def test_auto_trains_eagerly_without_a_compiler_in_one_sentence(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(pretraining, "compiling_pays", lambda *_: True)
@@ -243,7 +243,7 @@ def test_auto_goes_on_without_a_compiler_in_one_sentence(
     trainer = begun(beside(tmp_path / "auto", corpus), run, "auto")
     said = capsys.readouterr().err.splitlines()
     assert not trainer.compiled
-    assert len(said) == 1 and "cannot be compiled here" in said[0] and "goes on without" in said[0]
+    assert len(said) == 1 and "cannot be compiled here" in said[0] and "continues eagerly" in said[0]
     eager = begun(beside(tmp_path / "off", corpus), run, "off")
     assert losses(islice(trainer.steps(0), 2)) == losses(islice(eager.steps(0), 2))
 

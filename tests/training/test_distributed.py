@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +22,7 @@ from neobert.processes import Stopped, StopRequest
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, read_run_file
 from neobert.training import checkpoints, distributed
-from neobert.training.distributed import JobRank, Process, default_device, find_rendezvous, has_ended, host_ranks
+from neobert.training.distributed import JobRank, Process, find_rendezvous, has_ended, host_ranks, set_up_device
 from neobert.training.trainer import engine_class, join_runs
 from tests.support import forking
 from tests.support.tiny_runs import (
@@ -56,9 +58,10 @@ BRIEF = timedelta(seconds=0.3)
 HOST = """
 import sys, time
 from pathlib import Path
+from types import SimpleNamespace
 from neobert.runs.layout import Layout
 from neobert.training import checkpoints, distributed
-from neobert.training.distributed import JobRank, Process, default_device, find_rendezvous, has_ended, host_ranks
+from neobert.training.distributed import JobRank, Process, set_up_device, find_rendezvous, has_ended, host_ranks
 with host_ranks(Layout(Path(sys.argv[1])), JobRank(sys.argv[2], Process(0, 2))):
     print("here", flush=True)
     time.sleep(60)
@@ -119,18 +122,18 @@ def test_a_task_takes_its_gpu_or_the_only_one_it_sees(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     monkeypatch.setenv("SLURM_LOCALID", local_rank)
-    current: list[int] = []
+    current: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
-    assert default_device() == torch.device("cuda", taken)
-    assert current == [taken], "events and streams would belong to another"
+    assert set_up_device() == torch.device("cuda", taken)
+    assert current == [torch.device("cuda", taken)], "events and streams would belong to another"
 
 
 def test_no_task_shares_the_gpu_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(ValueError, match="sees 2 GPUs, one for each of those before it"):
-        default_device()
+    with pytest.raises(ValueError, match="local rank 2 sees 2 GPUs"):
+        set_up_device()
 
 
 def test_two_tasks_of_slurm_train_stage_after_stage_as_local_processes_do(local: Trainable, apart: Trainable) -> None:
@@ -233,14 +236,18 @@ def test_ranks_in_a_collective_that_hangs_end_when_another_has_failed(
 
 def test_a_rank_is_dead_after_a_minute_of_checks_without_a_sign_of_life() -> None:
     """A time-out in seconds would end ranks that were suspended together."""
-    store = HashStore()
-    first, second = (distributed._PeerWatch(store, Process(rank, 2)) for rank in range(2))
-    checks = int(distributed.VANISHED_SECONDS / distributed.WATCH_SECONDS) + 1
-    for _ in range(2):
-        assert second.failure_of_others() is None
-        assert [first.failure_of_others() for _ in range(checks)] == [None] * checks
-    failure = first.failure_of_others()
-    assert failure is not None and "process 1 gave no sign of life" in failure
+    store, number = HashStore(), count(1)
+    checks = int(distributed.VANISHED_SECONDS / distributed.WATCH_SECONDS)
+
+    def wait(seconds: float) -> bool:
+        """The second rank sends two heartbeats, the last one just in time."""
+        check = next(number)
+        if check in (1, checks + 1):
+            store.add("alive 1", 1)
+        return check > 4 * checks
+
+    failure = distributed._wait_for_failure(store, Process(0, 2), SimpleNamespace(wait=wait))
+    assert failure == "rank 1 sent no heartbeat for 60 s" and next(number) == 2 * checks + 3
 
 
 def test_no_step_is_saved_whose_collectives_were_aborted(local: Trainable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +258,7 @@ def test_no_step_is_saved_whose_collectives_were_aborted(local: Trainable, monke
     def fail(*_: object) -> int:
         raise RuntimeError("aborted")
 
-    monkeypatch.setattr("neobert.training.trainer.said_by_first", fail)
+    monkeypatch.setattr("neobert.training.trainer.broadcast_from_rank0", fail)
     with claimed(Layout(local[0]), "x") as claim, pytest.raises(RuntimeError, match="aborted"):
         trainer._save_together(7, claim)
     assert checkpoints.steps_on_disk(trainer.checkpoints) == before
@@ -265,7 +272,7 @@ def test_a_rank_without_a_sign_of_life_of_the_first_gives_up_in_one_sentence(
 ) -> None:
     assert join_runs(Layout(tmp_path), SECOND, StopRequest(), timeout=BRIEF) == 1
     said = capsys.readouterr().err
-    assert said == f"process 1 of 2 of {SECOND.key} gives up: the first one gave no sign of life for 0.3 s\n"
+    assert said == f"process 1 of 2 of {SECOND.key} gives up: rank 0 sent no heartbeat for 0.3 s\n"
 
 
 def test_a_rank_goes_home_when_the_first_has_ended(tmp_path: Path) -> None:
@@ -297,18 +304,18 @@ def test_a_rank_gives_up_when_the_first_dies(tmp_path: Path) -> None:
     with pytest.raises(DistError):
         second.next_run()
     assert not has_ended(Layout(tmp_path), SECOND)
-    with pytest.raises(RunFailed, match="gave no sign of life"):  # its address is followed by nobody
+    with pytest.raises(RunFailed, match="sent no heartbeat"):  # its address is followed by nobody
         find_rendezvous(Layout(tmp_path), SECOND, BRIEF)
 
 
 def test_one_attempt_of_a_job_has_one_process_a_rank(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     with host_ranks(layout, FIRST):
-        with pytest.raises(RunFailed, match="only one may run"), host_ranks(layout, FIRST):
+        with pytest.raises(RunFailed, match="both claim to be rank 0"), host_ranks(layout, FIRST):
             pass
         second = find_rendezvous(layout, SECOND)
         assert second is not None
-        with pytest.raises(RunFailed, match=f"another process takes part as {SECOND} already"):
+        with pytest.raises(RunFailed, match=f"another process has already joined as {SECOND}"):
             find_rendezvous(layout, SECOND)
         second.store.set("goodbye 1", "")
 
@@ -317,7 +324,7 @@ def test_a_run_to_which_not_all_come_names_who_is_missing(tmp_path: Path) -> Non
     layout, first = Layout(tmp_path), JobRank(FIRST.key, Process(0, 3))
     with host_ranks(layout, first) as rendezvous:
         with (
-            pytest.raises(RunFailed, match=r"1 of 3 processes of run r met within 0\.3 s; missing: 1, 2"),
+            pytest.raises(RunFailed, match=r"1 of 3 ranks of run r joined within 0\.3 s; missing: 1, 2"),
             rendezvous.lead("r", EXECUTION, StopRequest(), print, BRIEF),
         ):
             pass

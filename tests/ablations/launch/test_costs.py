@@ -22,7 +22,6 @@ from ablations.launch.costs import (
     corpus_bytes,
     finished_runs,
     measured_throughput,
-    pretended_memory,
     stage_memory,
     stated_throughput,
     sum_costs,
@@ -163,7 +162,7 @@ def test_a_trials_updates_are_those_of_its_course() -> None:
 NUMBERS = st.none() | st.floats(0, 9)
 
 
-@given(st.lists(st.builds(Cost, NUMBERS, NUMBERS, NUMBERS, st.just(()), NUMBERS)))
+@given(st.lists(st.builds(Cost, NUMBERS, NUMBERS, st.just(()), NUMBERS)))
 def test_what_is_unknown_makes_a_sum_unknown_but_not_a_most(costs: list[Cost]) -> None:
     total = sum_costs(costs)
     assert (total.gpu_hours is None) == any(cost.gpu_hours is None for cost in costs)
@@ -213,29 +212,6 @@ def test_a_micro_batch_is_never_larger_than_a_step(tmp_path: Path, engine: Engin
         stage_memory(run, replace(PAPER_MACHINE, engine=engine, micro_batch_tokens=1 << n)).total for n in range(9, 21)
     ]
     assert sizes == sorted(sizes) and sizes[-1] == sizes[-2]
-
-
-LADDER = [f"M{number}" for number in range(11)]
-
-
-@pytest.mark.parametrize("micro_batch_tokens", [1 << 15, 1 << 16])
-@pytest.mark.parametrize(("engine", "gpus"), [("single", 1), ("ddp", 8), ("zero2", 8)])
-def test_the_model_of_memory_is_within_one_percent_of_every_pretended_step_of_the_ladder(
-    tmp_path: Path, engine: EngineWord, gpus: int, micro_batch_tokens: int
-) -> None:
-    machine = replace(PAPER_MACHINE, engine=engine, gpus=gpus, micro_batch_tokens=micro_batch_tokens)
-    stages = [run for row in paper_rows(tmp_path, *LADDER, stages=("pretrain",)) for run in row.stages]
-    assert len(stages) == 13
-    for run in stages:
-        assert pretended_memory(run, machine) == pytest.approx(stage_memory(run, machine).total, rel=0.01)
-
-
-def test_a_step_that_was_never_pretended_leaves_its_plan_without_a_pretended_peak(tmp_path: Path) -> None:
-    known, other = PAPER_MACHINE, replace(PAPER_MACHINE, micro_batch_tokens=1 << 13)
-    of_ladder = costs_of(tmp_path, known, "M7", "M9", stages=("pretrain",)).total
-    assert of_ladder.memory_gb == pytest.approx(of_ladder.pretended_gb, rel=0.01)
-    assert costs_of(tmp_path, other, "M9", stages=("pretrain",)).total.pretended_gb is None
-    assert sum_costs([Cost(60.0, 59.0), Cost(70.0)]).pretended_gb is None
 
 
 # Disk

@@ -1,0 +1,222 @@
+"""How a forward pass of the transformers classes attends: requests are checked, then passed on to the functions of
+transformers' attention interface."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+from transformers.masking_utils import (
+    and_masks,
+    create_bidirectional_mask,
+    find_packed_sequence_indices,
+    packed_sequence_mask_function,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+
+def eager_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    """Compute attention with two matrix products; return (rows, tokens, heads, head size) and the attention weights.
+
+    query, key and value: (rows, heads, tokens, head size). attention_mask: either added to the scores, or boolean and
+        true where a token may be attended to.
+    """
+    scores = query @ key.transpose(-2, -1) * scaling
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        # The smallest number instead of −∞, so that fully masked rows give no NaN.
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
+        scores = scores + attention_mask
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    return (weights @ value).transpose(1, 2), weights
+
+
+@dataclass(frozen=True)
+class InterfaceAttention:
+    """Adapter from a function of transformers' attention interface to the signature that `AttentionPlan` calls."""
+
+    function: Callable[..., tuple[Tensor, Tensor | None]]
+    module: nn.Module
+    mask: Any
+    options: Mapping[str, Any]
+    weights: list[Any] | None = None
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return attended values; all tensors are (rows, tokens, heads, head size). The layer's weights
+        are appended if there is a list for them."""
+        heads_first = (vectors.transpose(1, 2) for vectors in (query, key, value))
+        scaling = query.shape[-1] ** -0.5
+        attended, weights = self.function(
+            self.module, *heads_first, self.mask, dropout=0.0, scaling=scaling, **self.options
+        )
+        if self.weights is not None:
+            self.weights.append(weights)
+        return attended
+
+
+def refuse_mask(mask: Tensor | None, embeddings: Tensor) -> None:
+    """Check the shape of a mask for `embeddings` (rows, tokens, width).
+
+    Raises:
+        ValueError: the mask is neither (rows, tokens) nor four-dimensional.
+    """
+    if mask is None or torch.compiler.is_compiling():
+        return
+    rows, tokens = embeddings.shape[:2]
+    if mask.ndim != 4 and mask.shape != (rows, tokens):
+        raise ValueError(
+            f"attention_mask has the shape {tuple(mask.shape)}: {rows} rows of {tokens} tokens need "
+            f"({rows}, {tokens}), or ({rows}, 1, {tokens}, {tokens}) where each token sees others"
+        )
+
+
+def document_positions(borders: Tensor, embeddings: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor:
+    """Compute each token's position in its document, (1, tokens), from the cumulative lengths of the documents.
+
+    Raises:
+        ValueError: there are several rows, a mask or positions are given as well, or the borders do not fit the row.
+    """
+    rows, tokens = embeddings.shape[:2]
+    if rows != 1 or mask is not None or positions is not None:
+        raise ValueError(
+            "cu_seqlens are borders of documents in a single row without attention_mask and position_ids, not in "
+            f"{rows} rows or together with these"
+        )
+    starts, lengths = borders[:-1].long(), borders.diff().long()
+    if not torch.compiler.is_compiling() and (borders[0] != 0 or borders[-1] != tokens or bool((lengths < 0).any())):
+        raise ValueError(f"cu_seqlens {borders.tolist()} do not rise from 0 to the {tokens} tokens of the row")
+    begun = torch.repeat_interleave(starts, lengths, output_size=tokens)
+    return (torch.arange(tokens, device=embeddings.device) - begun.to(embeddings.device))[None]
+
+
+FLATTENED = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+"""The keywords by which transformers' DataCollatorWithFlattening tells kernels of the documents in a row."""
+
+
+def refuse_borders_alone(options: Mapping[str, Any], mask: Tensor | None, positions: Tensor | None) -> None:
+    """Check that the keywords of documents in a row come with positions, which separate them in every implementation.
+
+    Raises:
+        ValueError: there are no positions or there is a mask, so that documents would attend to each other; or the
+            positions (1, tokens) start again elsewhere than at `cu_seq_lens_q`.
+    """
+    given = [name for name in FLATTENED if options.get(name) is not None]
+    if given and (positions is None or mask is not None):
+        raise ValueError(
+            f"{', '.join(given)} without position_ids, or with an attention_mask, would let documents see each other: "
+            "pass position_ids that start again at each document, and no attention_mask (DataCollatorWithFlattening: "
+            "return_position_ids=True), or cu_seqlens alone"
+        )
+    borders = options.get("cu_seq_lens_q")
+    if borders is None or positions is None or torch.compiler.is_compiling():
+        return
+    row = positions.reshape(-1)
+    starts = [0, *(1 + (row.diff() != 1).nonzero().flatten()).tolist(), len(row)]
+    if sorted({*borders.tolist()}) != starts:
+        raise ValueError(
+            f"cu_seq_lens_q has the borders {borders.tolist()}, but position_ids start again at {starts[:-1]}: the two "
+            "must name the same documents"
+        )
+
+
+@dataclass(frozen=True)
+class AttentionRequest:
+    """What a forward pass asks of attention, as in `NeoBERTModel.forward`.
+
+    mask: (rows, tokens), or (rows, 1 or heads, tokens, tokens), boolean or floating. documents: (rows, tokens) number
+    of each token's document; None if each row is one document. options: for the attention function.
+    """
+
+    config: PreTrainedConfig
+    embeddings: Tensor
+    mask: Tensor | None
+    position_ids: Tensor | None
+    documents: Tensor | None
+    options: Mapping[str, Any]
+
+    @classmethod
+    def checked(
+        cls,
+        config: PreTrainedConfig,
+        embeddings: Tensor,
+        mask: Tensor | None,
+        position_ids: Tensor | None,
+        options: Mapping[str, Any],
+        *,
+        wants_weights: bool,
+        has_local_blocks: bool,
+    ) -> "AttentionRequest":
+        """Make a request that the configuration's implementation supports.
+
+        Raises:
+            ValueError: it does not support the request.
+        """
+        if mask is not None and mask.ndim == 4:
+            if has_local_blocks:
+                raise ValueError("local blocks make their own masks: give an attention_mask of (rows, tokens)")
+            mask = mask if mask.is_floating_point() else mask.bool()
+        implementation, (rows, tokens) = config._attn_implementation, embeddings.shape[:2]
+        if wants_weights and implementation != "eager":
+            raise ValueError(
+                f"attn_implementation {implementation!r} computes no attention weights: load the model with "
+                f'attn_implementation="eager" for output_attentions=True'
+            )
+        documents = None
+        if position_ids is not None and mask is None:
+            documents = find_packed_sequence_indices(position_ids.expand(rows, tokens))
+        request = cls(config, embeddings, mask, position_ids, documents, options)
+        if request.is_flash and documents is not None and rows > 1:
+            raise ValueError(
+                f"position_ids start again within {rows} rows, and {implementation} separates documents of one row "
+                "alone: flatten the batch to one row, or give an attention_mask"
+            )
+        return request
+
+    @property
+    def is_flash(self) -> bool:
+        """Whether the implementation is a flash kernel, which separates documents and applies windows by itself."""
+        return "flash" in str(self.config._attn_implementation)
+
+    def attention(self, module: nn.Module, window: int = 0, weights: list[Any] | None = None) -> InterfaceAttention:
+        """Return transformers' attention function with its mask and options; the layers' weights go to `weights`.
+
+        window: tokens that a token sees on each side; 0 means its whole document.
+        """
+        function = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        mask, options = self._for_flash(window) if self.is_flash else (self._visible(window), self.options)
+        return InterfaceAttention(function, module, mask, options, weights)
+
+    def _for_flash(self, window: int) -> tuple[Any, Mapping[str, Any]]:
+        options = dict(self.options)
+        if window:
+            options["sliding_window"] = window + 1  # transformers counts the token itself
+        if self.documents is not None:
+            return None, {**options, "position_ids": self.position_ids}
+        return self._visible(), options
+
+    def _visible(self, window: int = 0) -> Any:
+        functions = [] if self.documents is None else [packed_sequence_mask_function(self.documents)]
+        if window:
+            functions.append(window_mask_function(window))
+        return create_bidirectional_mask(
+            config=self.config,
+            inputs_embeds=self.embeddings,
+            attention_mask=self.mask,
+            and_mask_function=and_masks(*functions) if functions else None,
+        )
+
+
+def window_mask_function(window: int) -> Callable[..., Any]:
+    """Return a mask function for transformers that is true for tokens at most `window` apart in their row."""
+    return lambda row, head, query, key: abs(query - key) <= window
