@@ -20,6 +20,7 @@ from ablations.recipe_runs import (
     embedding_runs,
     glue_studies,
     missing_tasks,
+    perplexity_evaluation,
     pretraining_runs,
     readout_evaluations,
     variant_studies,
@@ -206,6 +207,8 @@ def plan(
             encoder = EncoderWeights.of_stage(trained[-1])
             if "readouts" in stages:
                 runs += readout_evaluations(trained[-1], scale, source)
+            if "perplexity" in stages:
+                runs += [perplexity_evaluation(stage, source) for stage in trained]
             tuned, reasons = embedding_runs(encoder, recipe.embedding, tuning_seeds, source, stages, choice)
             row = VariantRow(
                 name=variant.name,

@@ -164,28 +164,45 @@ FIRST_READOUTS: tuple[ReadoutName, ...] = ("loss", "loss_80_10_10", "words", "cl
 """The readouts that share an evaluation, whose id is made of their names. This tuple therefore never changes."""
 
 
+PERPLEXITY: tuple[ReadoutName, ...] = ("perplexity",)
+"""The readout of the stage `perplexity`, at lengths of its own."""
+LENGTHS_OF_CONTEXT = 4
+"""Pseudo-perplexity is measured up to so many times the context of the stage, unless positions are learned."""
+
+
 def readout_evaluations(run: PretrainingRun, scale: Scale, source: Source) -> list[ReadoutEvaluation]:
-    """Return all readouts of a pre-training stage, on all corpora of the source, in the shortest context of a scale.
+    """Return the readouts of a pre-training stage in the shortest context of a scale, all but pseudo-perplexity.
 
     The first readouts share one evaluation, and each later one has its own, so that adding one changes no id.
     """
+    later = [name for name in get_args(ReadoutName) if name not in FIRST_READOUTS + PERPLEXITY]
+    context = shortest_context(scale)
+    return [_evaluation(run, names, context, source) for names in (FIRST_READOUTS, *((name,) for name in later))]
+
+
+def perplexity_evaluation(run: PretrainingRun, source: Source) -> ReadoutEvaluation:
+    """Return the pseudo-perplexity of a pre-training stage by length of the text."""
+    longest = run.position_table or LENGTHS_OF_CONTEXT * run.recipe.stages[-1].context
+    return _evaluation(run, PERPLEXITY, longest, source)
+
+
+def _evaluation(
+    run: PretrainingRun, readouts: tuple[ReadoutName, ...], context: int, source: Source
+) -> ReadoutEvaluation:
+    """Return readouts of a pre-training stage on all corpora of the source."""
     corpora = {}
     for corpus in CORPORA:
         with suppress(MissingData):
             corpora[corpus] = source.corpus_origin(corpus)
-    later = [name for name in get_args(ReadoutName) if name not in FIRST_READOUTS]
-    return [
-        ReadoutEvaluation(
-            readouts=readouts,
-            weights=run.id,
-            stage=run.stage,
-            context=shortest_context(scale),
-            corpora=corpora,
-            tokenizer_origin=run.tokenizer_origin,
-            seed=run.seed,
-        )
-        for readouts in (FIRST_READOUTS, *((name,) for name in later))
-    ]
+    return ReadoutEvaluation(
+        readouts=readouts,
+        weights=run.id,
+        stage=run.stage,
+        context=context,
+        corpora=corpora,
+        tokenizer_origin=run.tokenizer_origin,
+        seed=run.seed,
+    )
 
 
 # Contrastive fine-tuning and MTEB

@@ -49,7 +49,20 @@ UNREADABLE = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
 
 OF_UNITS = ("units", "numerators", "denominators")
 HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "frequency_loss", "texts", *OF_UNITS)
-OF_READOUT = ("id", "run", "seed", "readout", "items", "code", "processes", "seconds", "real_tokens")
+OF_READOUT = (
+    "id",
+    "run",
+    "seed",
+    "scale",
+    "data",
+    "stage",
+    "readout",
+    "items",
+    "code",
+    "processes",
+    "seconds",
+    "real_tokens",
+)
 READOUTS = (*OF_READOUT, "corpus", "answer")
 FAILED_PILOTS = ("id", "seed", "scale", "data", "weights", "recipe", "error")
 COSTS = ("seconds", "gpu_hours", "tokens", "real_tokens", "flops")
@@ -74,6 +87,7 @@ class Evidence:
     an external model.
 
     `readouts` has one row per record and corpus: `answer` is the `ReadoutScore`, `items` identifies the items.
+    `perplexities` are those of the readout `perplexity`, which compares lengths and not models.
 
     `studies` are the grids that were begun, by id. `forecasts` are the forecasts stored beside the records. `files`
     are the record paths relative to the folder, by id.
@@ -167,11 +181,13 @@ def read_evidence(root: Path) -> Evidence:
     }
     runs = frames["pretraining"].drop(columns=["heldout_loss", "heldout"])
     is_pilot = runs.seed.isin(list(PILOT_SEEDS))
-    measured = {kind: frames[kind] for kind in ("glue", "mteb", "pseudo_perplexity", "readout")}
+    measured = {kind: frames[kind] for kind in ("glue", "mteb", "readout")}
     on_pilots = {kind: frame.run.isin(set(runs.id[is_pilot])) for kind, frame in measured.items()}
     if count := sum(int(are.sum()) for are in on_pilots.values()):
         problems.append(f"{count} measurement(s) of runs with pilot seeds are left out: such runs only choose rates")
     measured = {kind: frame[~on_pilots[kind]] for kind, frame in measured.items()}
+    readouts = make_frame(_readout_rows(measured["readout"]), READOUTS)
+    is_perplexity = readouts.readout == "perplexity"
     return Evidence(
         runs=runs[~is_pilot],
         pilots=runs[is_pilot],
@@ -179,8 +195,8 @@ def read_evidence(root: Path) -> Evidence:
         heldout=make_frame(_heldout_rows(rows["pretraining"]), HELDOUT),
         trials=measured["glue"],
         embeddings=measured["mteb"],
-        perplexities=measured["pseudo_perplexity"],
-        readouts=make_frame(_readout_rows(measured["readout"]), READOUTS),
+        perplexities=readouts[is_perplexity],
+        readouts=readouts[~is_perplexity],
         throughputs=frames["throughput"],
         studies={run_file.id: run_file.study for run_file in run_files if run_file.study is not None},
         forecasts=forecasts,
@@ -392,14 +408,6 @@ class _Embedding(_Facts):
         return {**record, "score": scores and scores.score}
 
 
-class _Perplexity(_Facts):
-    labels: Labels
-    config: records.PerplexityConfig
-    scores: records.PerplexityScores
-    state: Literal["done"]
-    run: str = _at("inputs", "pretraining")
-
-
 class _Readout(_Facts):
     labels: Labels
     config: records.ReadoutConfig
@@ -421,7 +429,6 @@ READERS: Mapping[str, type[_Facts]] = {
     "pretraining": _Run,
     "glue": _Trial,
     "mteb": _Embedding,
-    "pseudo_perplexity": _Perplexity,
     "readout": _Readout,
     "throughput": _Throughput,
 }
@@ -431,14 +438,13 @@ PLACES: Mapping[str, str] = {
     "pretraining": "pretraining/{id}/done.json",
     "glue": "glue/{config[task]}/{id}.json",
     "mteb": "mteb/{config[task]}/{id}.json",
-    "pseudo_perplexity": "pseudo_perplexity/{id}.json",
     "readout": "readouts/{config[readout]}/{id}.json",
     "throughput": "throughput/{id}.json",
 }
 """Where a record lies below the folder of runs, by its content. Names of other files are made from ids, so a record
 elsewhere is left out."""
 
-BY_LABEL = frozenset({"mteb", "pseudo_perplexity"})
+BY_LABEL = frozenset({"mteb"})
 """Kinds of records that are shown under the variant names in their labels."""
 
 

@@ -82,7 +82,6 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "pretraining": (PretrainingConfig, PretrainingScores),
     "glue": (TrialConfig, TrialScores),
     "mteb": (records.EmbeddingConfig, records.EmbeddingScores),
-    "pseudo_perplexity": (records.PerplexityConfig, records.PerplexityScores),
     "readout": (records.ReadoutConfig, dict[str, records.ReadoutScore]),
     "throughput": (records.ThroughputConfig, records.ThroughputScores),
 }

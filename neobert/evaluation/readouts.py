@@ -1,8 +1,8 @@
 """Readouts of a finished stage of pre-training, a kind of work: each part is one readout with one record.
 
 All variants are measured on the same items from held-out text (`neobert.evaluation.items`): losses under fixed masks,
-whole words, cloze items and grammatical minimal pairs. Records have one number per unit, so that reports can estimate
-the noise from texts and items in a difference of two models.
+whole words, cloze items, grammatical minimal pairs, and pseudo-perplexity by length. Records have one number per unit,
+so that reports can estimate the noise from texts and items in a difference of two models.
 """
 
 import math
@@ -58,6 +58,15 @@ MOST_MASKS = 4
 text helps more than more masks. For the difference of two checkpoints of a laptop run on web, the standard error was
 0.0109 nats over 256 KiB with four masks and 0.0146 with one; over four times the text, the latter becomes 0.0073."""
 MASK_SEED = 20_261_122
+PERPLEXITY_LENGTHS = 5
+SHORTEST_LENGTH = 8
+"""Number of lengths of texts for pseudo-perplexity, and the shortest in tokens."""
+POSITIONS = 16
+"""Largest number of masked tokens of a document at one length. At equal cost, more documents narrow the interval more
+than more tokens of each."""
+LEAST_DOCUMENTS = 8
+"""Lengths that fewer documents reach are left out."""
+POSITION_SEED = 20_261_124
 MIXED_MASKING = Masking(rate=0.15, mask_share=0.8, random_share=0.1, final_rate=None)
 """BERT's scheme; readouts also use `HELDOUT_MASKING`."""
 
@@ -142,7 +151,7 @@ class Subject:
         """Return [CLS] text [SEP]."""
         return np.array([self.ids.cls, *token_ids, self.ids.sep], dtype=np.int64)
 
-    def hide(self, token_ids: Sequence[int], hidden: Integers, owner: int) -> Question:
+    def hide(self, token_ids: Sequence[int] | Integers, hidden: Integers, owner: int) -> Question:
         """Return a text with the tokens at `hidden` (ascending indices) masked."""
         framed = self.framed(token_ids)
         places = hidden + 1
@@ -311,6 +320,44 @@ def read_pairs(subject: Subject, pairs: Sequence[MinimalPair], stop: StopRequest
     return Measured(right, None, {rule: float(right[rules == rule].mean()) for rule in dict.fromkeys(rules.tolist())})
 
 
+def perplexity_lengths(context: int) -> list[int]:
+    """Return the lengths in tokens at which pseudo-perplexity is measured: `context` and its halves, ascending."""
+    lengths = (context >> halved for halved in reversed(range(PERPLEXITY_LENGTHS)))
+    return [length for length in lengths if length >= SHORTEST_LENGTH]
+
+
+def read_perplexity(subject: Subject, documents: Sequence[Stretch], stop: StopRequest) -> Measured:
+    """Measure the loss in nats of tokens that are masked one at a time (Salazar et al. 2020), by length of the text.
+
+    A unit is the beginning of a document at one length in tokens, specials included; a group is a length, and its value
+    the mean over documents. All lengths have the same documents: those that reach the longest length that at least
+    `LEAST_DOCUMENTS` reach. Longer lengths are left out. Up to `POSITIONS` tokens of a unit are masked, those with the
+    smallest hashes.
+    """
+    never = subject.ids.never_predicted
+    lengths = perplexity_lengths(subject.context)
+    encoded = zip(documents, subject.tokenizer.encode([document.text for document in documents]), strict=True)
+    texts = [(document, np.array(ids)) for document, ids in encoded if not np.isin(ids[: lengths[0] - 2], never).all()]
+    tokens = np.array([len(token_ids) + FRAME_TOKENS for _, token_ids in texts], dtype=np.int64)
+    lengths = [length for length in lengths if (tokens >= length).sum() >= LEAST_DOCUMENTS]
+    chosen = [text for text, count in zip(texts, tokens, strict=True) if lengths and count >= lengths[-1]]
+    units = [(document, token_ids[: length - FRAME_TOKENS]) for length in lengths for document, token_ids in chosen]
+    masked = []
+    for document, token_ids in units:
+        places = np.flatnonzero(~np.isin(token_ids, never))
+        hashes = counter_hash(POSITION_SEED, document.document & 0xFFFFFFFF, document.document >> 32, places)
+        masked.append(np.sort(places[np.argsort(hashes, kind="stable")[:POSITIONS]]))
+
+    def questions() -> Iterator[Question]:
+        for owner, ((_, token_ids), places) in enumerate(zip(units, masked, strict=True)):
+            yield from (subject.hide(token_ids, places[[index]], owner) for index in range(len(places)))
+
+    losses = subject.sum_losses(questions(), len(units), stop)
+    counts = np.array([len(places) for places in masked], dtype=np.int64)
+    means = (losses / counts).reshape(len(lengths), -1).mean(axis=1) if lengths else ()
+    return Measured(losses, counts, {str(length): float(mean) for length, mean in zip(lengths, means, strict=True)})
+
+
 def _right(losses: Sums) -> Sums:
     """Return (items,) 1 where the first of two losses is smaller, 0.5 where both are equal, else 0."""
     return np.where(losses[:, 0] == losses[:, 1], 0.5, (losses[:, 0] < losses[:, 1]).astype(np.float64))
@@ -325,6 +372,7 @@ ASKED: Mapping[
     "words": (lambda items: items.stretches, read_words),
     "cloze": (lambda items: items.cloze, read_cloze),
     "pairs": (lambda items: items.pairs, read_pairs),
+    "perplexity": (lambda items: items.documents, read_perplexity),
 }
 """For each readout, the function that selects its items and the function that measures them."""
 

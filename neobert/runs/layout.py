@@ -66,10 +66,6 @@ class Layout:
         """Files that mteb itself writes, in the layout of its ResultCache."""
         return self.root / "mteb" / "result_cache"
 
-    def pseudo_perplexity(self, result_id: str) -> Path:
-        """The record of one checkpoint's pseudo-perplexity."""
-        return self.root / "pseudo_perplexity" / f"{result_id}.json"
-
     def readout(self, name: str, result_id: str) -> Path:
         """The record of one readout of one checkpoint."""
         return self.root / "readouts" / name / f"{result_id}.json"

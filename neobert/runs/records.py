@@ -41,7 +41,6 @@ RECORDS = (
     "contrastive/*/done.json",
     "glue/*/*.json",
     "mteb/*/*.json",
-    "pseudo_perplexity/*.json",
     "readouts/*/*.json",
     "throughput/*.json",
 )
@@ -357,46 +356,7 @@ class Transition(Value):
         return self
 
 
-class PerplexityConfig(Value):
-    """Setting of a pseudo-perplexity measurement: the checkpoint after a stage (from 0), on a named text.
-
-    `sampled_positions` is the number of masked positions per document; None for all. `same_documents`: whether every
-    length was measured on the same ones.
-    """
-
-    stage: NonNegativeInt
-    text: str
-    sampled_positions: PositiveInt | None
-    same_documents: Annotated[bool, Neutral(False)]
-
-
-class PerplexityAtLength(Value):
-    """Pseudo-perplexity at one length in tokens: exp of the mean loss of tokens that are masked one at a time.
-
-    `low` to `high` is the 95 % interval.
-    """
-
-    tokens: PositiveInt
-    pseudo_perplexity: float = Field(ge=1)
-    low: float = Field(ge=1)
-    high: float = Field(ge=1)
-    positions: PositiveInt
-    documents: PositiveInt
-
-    @model_validator(mode="after")
-    def _lies_in_its_interval(self) -> Self:
-        if not self.low <= self.pseudo_perplexity <= self.high:
-            raise ValueError(f"{self.pseudo_perplexity} at {self.tokens} tokens is not in {self.low} … {self.high}")
-        return self
-
-
-class PerplexityScores(Value):
-    """Pseudo-perplexity over lengths."""
-
-    lengths: tuple[PerplexityAtLength, ...]
-
-
-ReadoutName = Literal["loss", "loss_80_10_10", "words", "cloze", "pairs"]
+ReadoutName = Literal["loss", "loss_80_10_10", "words", "cloze", "pairs", "perplexity"]
 
 
 class ReadoutConfig(Value):
@@ -421,7 +381,8 @@ class ReadoutScore(Value):
     `numerators` (float32) and `denominators` (int32, or None if all are 1) have one number per unit (a stretch of text,
     or an item), in the order of the items: little-endian, compressed by zlib, in base64. For losses these are nats and
     predicted tokens; for words, bits and bytes of the masked words; for cloze items and pairs, 1 for a right answer.
-    `groups` are values on some of the units: accuracy by grammatical rule.
+    `groups` are values on some of the units: accuracy by grammatical rule, or the loss by length in tokens. Units of
+    perplexity are the same documents at each of these lengths, in ascending order.
     """
 
     value: float

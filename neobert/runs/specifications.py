@@ -574,7 +574,13 @@ class ReadoutRun(Value):
     @property
     def items_id(self) -> str:
         """Id of the texts and items."""
-        return identity({"corpora": self.corpora, "context": self.context, "numerics": chosen(NUMERICS, ("readouts",))})
+        content = {"corpora": self.corpora, "context": self.context, "numerics": chosen(NUMERICS, ("readouts",))}
+        return identity({**content, "documents": True} if self.reads_documents else content)
+
+    @property
+    def reads_documents(self) -> bool:
+        """Whether it reads beginnings of documents up to the context, which other readouts do not."""
+        return self.readout == "perplexity"
 
 
 class ReadoutEvaluation(Evaluation):

@@ -5,7 +5,7 @@ import math
 import random
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,15 @@ from neobert.errors import MissingData, RunFailed
 from neobert.evaluation import readouts
 from neobert.evaluation.items import (
     CLOZE_LETTERS,
+    DOCUMENTS,
+    ENOUGH_CHARACTERS_PER_TOKEN,
     MOST_RATIO,
     RULES,
     ClozeItem,
     Items,
     MinimalPair,
     Stretch,
+    choose_documents,
     choose_stretches,
     cut_stretches,
     draw_cloze,
@@ -213,11 +216,16 @@ def test_pairs_break_one_rule_each_and_know_no_direction(items: Items) -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("readout", ASKED)
 def test_packed_sums_are_those_of_one_text_after_the_other(
-    readout: Any, form: str, tokenizers: Mapping[str, TextTokenizer], items: Items, monkeypatch: pytest.MonkeyPatch
+    readout: Any,
+    form: str,
+    tokenizers: Mapping[str, TextTokenizer],
+    items: Items,
+    documents: Sequence[Stretch],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     subject = subject_of(tokenizers["wordpiece"], form)
     choose, read = ASKED[readout]
-    own = choose(items)["web"][:12]
+    own = documents if readout == "perplexity" else choose(items)["web"][:12]
     questions, _ = asked_by(subject, read, own, monkeypatch)
     assert max(len(question.token_ids) for question in questions) <= CONTEXT
     owners = 1 + max(question.owner for question in questions)
@@ -332,6 +340,69 @@ def test_only_a_model_that_knows_the_answer_scores(
     if kind == "pairs":
         rules = np.array([pair.rule for pair in own])
         assert taught.groups == {rule: taught.numerators[rules == rule].mean() for rule in set(rules.tolist())}
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[Stretch]:
+    """Documents of several hundred words, one of which is too short for most lengths."""
+    long = [" ".join(TEXTS[first : first + 12]) for first in range(0, 120, 12)]
+    return choose_documents(dict(enumerate([*long, TEXTS[0][:30]])), CONTEXT)
+
+
+def test_perplexity_has_the_same_documents_at_every_length_and_few_tokens_of_each(
+    tokenizers: Mapping[str, TextTokenizer], documents: Sequence[Stretch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = subject_of(tokenizers["wordpiece"])
+    questions, measured = asked_by(subject, readouts.read_perplexity, documents, monkeypatch)
+    lengths = readouts.perplexity_lengths(CONTEXT)
+    assert list(measured.groups) == list(map(str, lengths)) and lengths[-1] == CONTEXT
+    count = len(measured.numerators) // len(lengths)
+    assert count == 10 and measured.denominators is not None and max(measured.denominators) <= readouts.POSITIONS
+    texts: dict[int, list[int]] = {}
+    for question in questions:
+        assert len(question.places) == 1 and question.token_ids[question.places] == subject.ids.mask
+        whole = question.token_ids.copy()
+        whole[question.places] = question.targets
+        assert texts.setdefault(question.owner, whole.tolist()) == whole.tolist()
+    for owner, text in texts.items():
+        longest = texts[len(texts) - count + owner % count]
+        assert len(text) == lengths[owner // count] and text[:-1] == longest[: len(text) - 1]
+    by_unit = (measured.numerators / measured.denominators).reshape(len(lengths), -1)
+    assert list(measured.groups.values()) == pytest.approx(by_unit.mean(axis=1).tolist())
+
+
+def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary(
+    tokenizers: Mapping[str, TextTokenizer], documents: Sequence[Stretch]
+) -> None:
+    subject = subject_of(tokenizers["wordpiece"])
+    torch.nn.init.zeros_(subject.model.decoder.weight)
+    torch.nn.init.zeros_(subject.model.decoder.bias)
+    measured = readouts.read_perplexity(subject, documents, NEVER)
+    uniform = math.log(subject.tokenizer.vocabulary_size)
+    assert list(measured.groups.values()) == pytest.approx([uniform] * len(measured.groups), rel=1e-5)
+
+
+def test_lengths_that_too_few_documents_reach_are_left_out(
+    tokenizers: Mapping[str, TextTokenizer], documents: Sequence[Stretch]
+) -> None:
+    subject = subject_of(tokenizers["wordpiece"])
+    short = [replace(document, text=document.text[:40]) for document in documents]
+    measured = readouts.read_perplexity(subject, [*documents[:5], *short[5:]], NEVER)
+    assert measured.groups and max(map(int, measured.groups)) < CONTEXT
+    with pytest.raises(MissingData, match="nothing to ask for the readout perplexity"):
+        measure("perplexity", Items(documents={"web": documents[:7]}), subject, NEVER)
+
+
+def test_documents_are_those_that_are_long_enough_with_the_smallest_hashes() -> None:
+    """If these are too few, the longest of the others follow."""
+    enough = ENOUGH_CHARACTERS_PER_TOKEN * 10
+    texts = {number: "x" * (enough + number if number % 2 else number % 60) for number in range(150)}
+    chosen = choose_documents(texts, 10)
+    assert [document.document for document in chosen] == list(range(1, 2 * DOCUMENTS, 2))
+    assert all(len(document.text) == enough for document in chosen)
+    few = choose_documents({number: text for number, text in texts.items() if number < 100}, 10)
+    assert [document.document for document in few[:50]] == list(range(1, 100, 2))
+    assert [len(document.text) for document in few[50:]] == sorted((len(each.text) for each in few[50:]), reverse=True)
 
 
 @pytest.mark.parametrize("readout", ["words", "loss", "loss_80_10_10"])
