@@ -1,7 +1,7 @@
 """Specifications of the runs of a recipe, or of an external model measured with one: pre-training, GLUE studies,
 readouts, contrastive fine-tuning and tasks of MTEB."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,19 +19,13 @@ from neobert.errors import MissingData
 from neobert.external import ExternalModel
 from neobert.glue.tasks import SELECTION_RULES, TASKS
 from neobert.identity import neutral_values
+from neobert.kinds.contrastive import ContrastiveRun, PairSet
+from neobert.kinds.glue import GlueStudy, Start
+from neobert.kinds.mteb import EmbeddingEvaluation, MeasuredEncoder, TaskOnData
+from neobert.kinds.pretraining import PretrainingRun
+from neobert.kinds.readouts import ReadoutEvaluation, ReadoutName
 from neobert.recipe import FineTuning, Point, Pretraining
-from neobert.runs.records import ReadoutName
-from neobert.runs.specifications import (
-    ContrastiveRun,
-    EmbeddingEvaluation,
-    GlueStudy,
-    MeasuredEncoder,
-    PairSet,
-    PretrainingRun,
-    ReadoutEvaluation,
-    Start,
-    TaskOnData,
-)
+from neobert.runs.kinds import Run
 
 
 @dataclass(frozen=True)
@@ -203,6 +197,28 @@ def _evaluation(
         tokenizer_origin=run.tokenizer_origin,
         seed=run.seed,
     )
+
+
+@dataclass(frozen=True)
+class Planning:
+    """What the runs after pre-training are planned from. `seeds` are those of fine-tuning."""
+
+    recipe: Recipe
+    trained: Sequence[PretrainingRun]
+    seeds: Sequence[int]
+    scale: Scale
+    source: Source
+
+
+PLANNERS: Mapping[str, Callable[[Planning], Sequence[Run]]] = {
+    "glue": lambda its: [
+        study for seed in its.seeds for study in variant_studies(its.recipe, its.trained, seed, its.source)
+    ],
+    "readouts": lambda its: readout_evaluations(its.trained[-1], its.scale, its.source),
+    "perplexity": lambda its: [perplexity_evaluation(stage, its.source) for stage in its.trained],
+}
+"""For each stage of a command, the runs of a variant. `embedding_runs` plans contrastive and mteb, which belong
+together."""
 
 
 # Contrastive fine-tuning and MTEB

@@ -25,11 +25,13 @@ from ablations.launch.flags import (
     add_common_flags,
     add_design_flags,
     add_execution_flags,
+    add_stages_flag,
     declared,
     trust_of,
 )
 from neobert.command_line import guarded, parser_from, seed
 from neobert.errors import EXIT_DONE
+from neobert.runs.kinds import RUN_KINDS
 
 if TYPE_CHECKING:
     from ablations.designs import Design
@@ -54,14 +56,12 @@ def build_parser() -> argparse.ArgumentParser:
     add("--model", metavar="DIR_OR_ID", help=f"instead of variants {MODEL_HELP}")
     add("--protocol", metavar="VARIANT", help="with --model: whose contrastive fine-tuning (default: the ladder's)")
     add("--seed", nargs="+", action="extend", type=seed, metavar="N", help="one run a seed (default: 0)")
-    add(
-        "--stages",
-        nargs="+",
-        choices=("pretrain", "glue", "contrastive", "mteb", "readouts", "perplexity"),
-        default=["pretrain", "glue"],
-        help="which parts to run; pretrain is always among them, mteb (Table 4) brings contrastive with it, readouts "
-        "ask all variants the same about held-out text, perplexity measures pseudo-perplexity by length "
-        "(Figure 2)",
+    add_stages_flag(
+        parser,
+        (*RUN_KINDS, "perplexity"),
+        "which parts to run; pretraining (or pretrain) is always among them, mteb (Table 4) brings contrastive "
+        "with it, readouts ask all variants the same about held-out text, perplexity measures pseudo-perplexity by "
+        "length (Figure 2)",
     )
     add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets for contrastive (default: all there are)")
     add("--zero-shot", action="store_true", help="with mteb: measure encoders as they were pre-trained (Figure 4)")

@@ -18,8 +18,9 @@ import numpy as np
 from ablations.ladders import HASH_DIGITS
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import json_bytes, read_json
+from neobert.runs.kinds import RECORDS
 from neobert.runs.layout import Layout
-from neobert.runs.records import RECORDS, read_sealed, sealed
+from neobert.runs.records import read_sealed, sealed
 from neobert.training.transitions import SMALL_TEXT_LOSS
 from reports.analysis.resampling import RESAMPLED, StoredPredictions
 from reports.curves import UNUSABLE, read_curve, stretches

@@ -31,11 +31,15 @@ from ablations.scales import Scale, Vocabulary, trained_vocabulary_size
 from neobert.errors import DamagedFile, MissingData, name_first
 from neobert.files import read_json
 from neobert.glue.tasks import decisive_score, task_named
+from neobert.kinds.glue import GlueStudy
+from neobert.kinds.mteb import EmbeddingConfig, EmbeddingScores
+from neobert.kinds.pretraining import HeldoutScore, PretrainingRun, Transition, mechanisms_of
+from neobert.kinds.readouts import ReadoutConfig, ReadoutScore
 from neobert.recipe import FineTuning, Point, Pretraining, Value
 from neobert.runs import records
-from neobert.runs.records import RECORDS, read_record
+from neobert.runs.kinds import RECORD_PLACES, RECORDS
+from neobert.runs.records import read_record
 from neobert.runs.run_file import EXECUTION, RunFile, read_run_file
-from neobert.runs.specifications import GlueStudy, PretrainingRun, mechanisms_of
 from reports.folder import RunsFolder
 from reports.forecasts.sealed import Forecast, read_forecasts
 from reports.labels import Labels, OthersRecords
@@ -89,6 +93,8 @@ class Evidence:
     `readouts` has one row per record and corpus: `answer` is the `ReadoutScore`, `items` identifies the items.
     `perplexities` are those of the readout `perplexity`, which compares lengths and not models.
 
+    `others` are the records that `Measurement` reads, by kind: `values` are their scores.
+
     `studies` are the grids that were begun, by id. `forecasts` are the forecasts stored beside the records. `files`
     are the record paths relative to the folder, by id.
 
@@ -104,6 +110,7 @@ class Evidence:
     perplexities: pd.DataFrame
     readouts: pd.DataFrame
     throughputs: pd.DataFrame
+    others: Mapping[str, pd.DataFrame]
     studies: Mapping[str, GlueStudy]
     forecasts: tuple[Forecast, ...]
     files: Mapping[str, str]
@@ -181,12 +188,13 @@ def read_evidence(root: Path) -> Evidence:
     }
     runs = frames["pretraining"].drop(columns=["heldout_loss", "heldout"])
     is_pilot = runs.seed.isin(list(PILOT_SEEDS))
-    measured = {kind: frames[kind] for kind in ("glue", "mteb", "readout")}
+    others = {kind for kind, reader in READERS.items() if reader is Measurement}
+    measured = {kind: frames[kind] for kind in ("glue", "mteb", "readouts", *others)}
     on_pilots = {kind: frame.run.isin(set(runs.id[is_pilot])) for kind, frame in measured.items()}
     if count := sum(int(are.sum()) for are in on_pilots.values()):
         problems.append(f"{count} measurement(s) of runs with pilot seeds are left out: such runs only choose rates")
     measured = {kind: frame[~on_pilots[kind]] for kind, frame in measured.items()}
-    readouts = make_frame(_readout_rows(measured["readout"]), READOUTS)
+    readouts = make_frame(_readout_rows(measured["readouts"]), READOUTS)
     is_perplexity = readouts.readout == "perplexity"
     return Evidence(
         runs=runs[~is_pilot],
@@ -198,7 +206,8 @@ def read_evidence(root: Path) -> Evidence:
         perplexities=readouts[is_perplexity],
         readouts=readouts[~is_perplexity],
         throughputs=frames["throughput"],
-        studies={run_file.id: run_file.study for run_file in run_files if run_file.study is not None},
+        others={kind: measured[kind] for kind in others},
+        studies={run_file.id: run_file.specification(GlueStudy) for run_file in run_files},
         forecasts=forecasts,
         files=files,
         problems=tuple(sorted(problem.replace(f"{root}{os.sep}", "") for problem in problems)),
@@ -217,6 +226,7 @@ def _read_rows(
         except (DamagedFile, OSError) as error:
             problems.append(str(error))
             continue
+        record["kind"] = FORMER_KINDS.get(record["kind"], record["kind"])
         kind, name = str(record["kind"]), path.relative_to(folder.root).as_posix()
         if kind not in READERS or others.leaves_out(record.get("labels"), named=kind in BY_LABEL):
             continue
@@ -231,9 +241,12 @@ def _read_rows(
 
 
 def _read_facts(record: dict[str, Any], name: str) -> Facts | str:
-    """Return the facts of the record in a file, or the reason why it is left out."""
+    """Return the facts of the record in a file, or the reason why it is left out.
+
+    Names of other files are made from ids, so a record that is not at its place is left out.
+    """
     try:
-        place = PLACES[record["kind"]].format_map(record)
+        place = RECORD_PLACES[record["kind"]].format_map(record)
         if place != name:
             raise ValueError(f"it is at {name} and not at {place}, so it was copied or changed")
         return READERS[record["kind"]].read(record).by_column()
@@ -335,9 +348,9 @@ class _Run(_Facts):
     vocabulary: Vocabulary = "published"
     origins: dict[str, str] = _at("config", "origins", default={})
     heldout_loss: dict[str, NonNegativeFloat] = _at("scores", "heldout_loss")
-    heldout: tuple[records.HeldoutScore, ...] = _at("scores", "heldout", default=())
+    heldout: tuple[HeldoutScore, ...] = _at("scores", "heldout", default=())
     curve_sha256: str | None = _at("sha256", "metrics", default=None)
-    transition: records.Transition | None = _at("scores", "transition", default=None)
+    transition: Transition | None = _at("scores", "transition", default=None)
 
     @model_validator(mode="after")
     def _derive_weights(self) -> Self:
@@ -394,7 +407,7 @@ class _Trial(_Facts):
 
 class _Embedding(_Facts):
     labels: Labels
-    config: records.EmbeddingConfig
+    config: EmbeddingConfig
     state: Literal["done", "pruned", "failed"]
     seed: int
     run: str = _at("inputs", "pretraining")
@@ -404,17 +417,27 @@ class _Embedding(_Facts):
     @model_validator(mode="before")
     @classmethod
     def _derive_score(cls, record: dict[str, Any]) -> dict[str, Any]:
-        scores = records.EmbeddingScores.read(record["scores"]) if record["state"] == "done" else None
+        scores = EmbeddingScores.read(record["scores"]) if record["state"] == "done" else None
         return {**record, "score": scores and scores.score}
 
 
 class _Readout(_Facts):
     labels: Labels
-    config: records.ReadoutConfig
+    config: ReadoutConfig
     state: Literal["done"]
     seed: int
     run: str = _at("inputs", "pretraining")
-    answers: dict[str, records.ReadoutScore] = _at("scores")
+    answers: dict[str, ReadoutScore] = _at("scores")
+
+
+class Measurement(_Facts):
+    """Facts of a record of a kind of work that has no reader of its own."""
+
+    labels: Labels
+    state: Literal["done"]
+    seed: int
+    run: str = _at("inputs", "pretraining")
+    values: dict[str, Any] = _at("scores")
 
 
 class _Throughput(_Facts):
@@ -429,21 +452,12 @@ READERS: Mapping[str, type[_Facts]] = {
     "pretraining": _Run,
     "glue": _Trial,
     "mteb": _Embedding,
-    "readout": _Readout,
+    "readouts": _Readout,
     "throughput": _Throughput,
 }
 
 
-PLACES: Mapping[str, str] = {
-    "pretraining": "pretraining/{id}/done.json",
-    "glue": "glue/{config[task]}/{id}.json",
-    "mteb": "mteb/{config[task]}/{id}.json",
-    "readout": "readouts/{config[readout]}/{id}.json",
-    "throughput": "throughput/{id}.json",
-}
-"""Where a record lies below the folder of runs, by its content. Names of other files are made from ids, so a record
-elsewhere is left out."""
-
+FORMER_KINDS = {"readout": "readouts"}
 BY_LABEL = frozenset({"mteb"})
 """Kinds of records that are shown under the variant names in their labels."""
 
@@ -501,9 +515,9 @@ def _failed_pilots(folder: RunsFolder, problems: list[str]) -> Iterator[Facts]:
             continue
         try:
             run_file, error = _read_run_file(folder, path.parent), str(read_json(path)["error"])
-            run = run_file.pretraining
+            run = run_file.specification(PretrainingRun)
             is_other = OthersRecords().leaves_out(run_file.labels, named=False)
-            if run is not None and run.seed in PILOT_SEEDS and not is_other:
+            if run.seed in PILOT_SEEDS and not is_other:
                 labels = Labels.read(run_file.labels)
                 weights, recipe = _share_weights(weights_up_to(run.recipe, run.stage))
                 own = {"id": run.id, "seed": run.seed, "weights": weights, "recipe": recipe, "error": error}
@@ -526,8 +540,8 @@ def _failed_trials(folder: RunsFolder, run_files: Iterable[RunFile], recorded: s
     errors = {(path.parent.parent.name, path.stem) for path in folder.files("glue/*/errors/*.json")}
     lost = {(task, trial) for task, trial in errors if trial not in recorded}
     for run_file in run_files:
-        study = run_file.study
-        if study is None or study.task not in {task for task, _ in lost}:
+        study = run_file.specification(GlueStudy)
+        if study.task not in {task for task, _ in lost}:
             continue
         for point in study.points:
             trial = study.trial_id(point)

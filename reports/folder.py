@@ -12,8 +12,7 @@ from typing import Any
 
 from neobert.errors import DamagedFile, MissingData, name_first
 from neobert.files import checksum_of, checksummed, json_bytes, read_json, replace_file, sha256_of
-from neobert.runs.index import RUN_FOLDERS
-from neobert.runs.records import RECORDS
+from neobert.runs.kinds import RECORDS, RUN_FOLDERS
 
 DIGESTS = "sha256.json"
 """File of a collected folder with the SHA-256 of every other file that was collected."""

@@ -34,10 +34,10 @@ from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, DamagedFile
 from neobert.external import ExternalModel, adopt
 from neobert.processes import available_cores, visible_gpus, worker_environment
 from neobert.runs.index import Index, Row
+from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.run_file import Execution, SourceSpecification, read_run_file
-from neobert.runs.specifications import Run
 from neobert.runs.tracking import VARIABLE as TRACKER_VARIABLE
 from neobert.runs.tracking import followed, require_tracker
 

@@ -1,7 +1,7 @@
 """Flags that commands share, and values computed from them. Imports nothing heavy, so that --help is fast."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -168,6 +168,18 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="measure the held-out loss with documents cut to N tokens too, beside each run's own context, so that "
         "runs of other contexts and tokenizers can be compared (default: the shortest context of the scale)",
+    )
+
+
+def add_stages_flag(parser: argparse.ArgumentParser, stages: Sequence[str], text: str) -> None:
+    """Add `--stages`, whose values are kinds of work; `pretrain` is short for pretraining."""
+    parser.add_argument(
+        "--stages",
+        nargs="+",
+        type=lambda word: "pretraining" if word == "pretrain" else word,
+        choices=stages,
+        default=["pretraining", "glue"],
+        help=text,
     )
 
 

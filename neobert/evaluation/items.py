@@ -25,11 +25,11 @@ from neobert.data.shards import FRAME_TOKENS, heldout_bound, text_hash
 from neobert.errors import DamagedFile
 from neobert.files import checksummed, json_bytes, read_checksummed, replace_file, set_aside
 from neobert.identity import IDENTITY_DIGITS, canonical
+from neobert.kinds.readouts import ReadoutRun
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification
-from neobert.runs.specifications import ReadoutRun
 
 HELDOUT_BYTES = 2**22
 """Largest amount of held-out text of each corpus that is kept in memory to draw from."""

@@ -26,6 +26,8 @@ from neobert.data.tokenizers import SpecialIds, TextTokenizer
 from neobert.errors import MissingData, RunFailed
 from neobert.evaluation.items import READ_BYTES, ClozeItem, Items, MinimalPair, Stretch, items_of, masked_words, windows
 from neobert.identity import plain
+from neobert.kinds.pretraining import PretrainingRun
+from neobert.kinds.readouts import ReadoutConfig, ReadoutEvaluation, ReadoutName, ReadoutScore
 from neobert.model.attention import packed_plan, send
 from neobert.model.build import build_masked_language_model
 from neobert.model.heads import MaskedLanguageModel
@@ -33,17 +35,8 @@ from neobert.processes import StopRequest
 from neobert.recipe import Masking, PretrainingPrecision
 from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
-from neobert.runs.records import (
-    ReadoutConfig,
-    ReadoutName,
-    ReadoutScore,
-    pack_numbers,
-    publish_record,
-    timed_provenance,
-    utc_now,
-)
+from neobert.runs.records import pack_numbers, publish_record, timed_provenance, utc_now
 from neobert.runs.run_file import RunFile, read_run_file
-from neobert.runs.specifications import PretrainingRun, ReadoutEvaluation
 from neobert.runs.work import Part
 from neobert.training.distributed import default_device
 from neobert.training.engine import autocast
@@ -402,7 +395,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     claim.check()
     config = ReadoutConfig(readout=run.readout, stage=evaluation.stage, context=run.context, items=items.name)
     record = {
-        "kind": "readout",
+        "kind": evaluation.kind,
         "id": part.id,
         "state": "done",
         "inputs": {

@@ -94,10 +94,6 @@ class Layout:
         """The rendezvous folder of the ranks of one attempt of a job."""
         return self.root / "meetings" / key
 
-    def record_of(self, reference: str) -> Path:
-        """The file that marks a training run or a study as done, by reference."""
-        return self.root / reference / ("selection.json" if reference.startswith("glue/") else "done.json")
-
     @property
     def tracking(self) -> Path:
         """The state of tracking, and the trackers' own local files."""

@@ -27,11 +27,10 @@ from neobert.model.attention import has_variable_length_kernels, variable_length
 from neobert.processes import Stopped, StopRequest, available_cores
 from neobert.recipe import Contrastive, EngineWord, Optimization, Stage
 from neobert.runs.claims import Claim, acquire
-from neobert.runs.kinds import KINDS
 from neobert.runs.layout import Layout
 from neobert.runs.records import timed_provenance, utc_now
 from neobert.runs.run_file import Execution, RunFile, read_run_file
-from neobert.runs.work import write_failure
+from neobert.runs.work import Training, write_failure
 from neobert.training import checkpoints
 from neobert.training.accounting import Totals, forget_peak_memory, traced
 from neobert.training.checkpoints import Checkpoint
@@ -454,7 +453,7 @@ def _join_run(layout: Layout, rendezvous: Rendezvous, run: StartedRun, stop: Sto
     try:
         run_file = read_run_file(folder).model_copy(update={"execution": run.execution})
         with rendezvous.join(run):
-            KINDS[run_file.run.kind].make_trainer(layout, run_file, process).fit(stop, None, folder)
+            run_file.specification(Training).make_trainer(layout, run_file, process).fit(stop, None, folder)
     except Exception as error:
         if type(error) is not RunFailed:
             traceback.print_exception(error)

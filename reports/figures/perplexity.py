@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from neobert.runs.records import ReadoutScore, unpack_numbers
+from neobert.kinds.readouts import ReadoutScore
+from neobert.runs.records import unpack_numbers
 from reports.evidence import Evidence, select_group
 from reports.figures.drawing import (
     describe_data,

@@ -10,9 +10,10 @@ from ablations.launch.costs import Machine, PlanCosts
 from ablations.launch.listing import id_diffs, print_plan
 from ablations.plan import PlannedRun, VariantRow
 from neobert.identity import NUMERICS
+from neobert.kinds.glue import GlueStudy
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import write_run_file
-from neobert.runs.specifications import GlueStudy, PretrainingRun
 from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of
 
 MACHINE = Machine(None, 1, "ddp", 512, None, None)

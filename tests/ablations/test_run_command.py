@@ -22,7 +22,7 @@ from neobert.data.sources import open_source
 from neobert.files import read_lines
 from neobert.glue.metrics import evaluate
 from neobert.glue.tasks import task_named
-from neobert.runs.records import read_records
+from neobert.runs.kinds import read_records
 from reports import collect, make_figures
 from tests.ablations.papers_ladder import PAPERS_LADDER
 from tests.support.small_corpora import REAL_DATA
@@ -52,7 +52,7 @@ def test_the_stage_perplexity_measures_both_stages_of_pretraining_once(
     assert run.main(arguments) == 0
     said = capfd.readouterr()
     trained = [outcome["pretraining"] for outcome in json.loads(said.out)]
-    measured = [record for record in read_records(tmp_path)[0] if record["kind"] == "readout"]
+    measured = [record for record in read_records(tmp_path)[0] if record["kind"] == "readouts"]
     assert {record["inputs"]["pretraining"]: record["config"]["stage"] for record in measured} == dict(
         zip(trained, (0, 1), strict=True)
     )
@@ -76,7 +76,7 @@ def test_readouts_ask_variants_of_other_tokenizers_the_same_once(
     assert [stage["kind"] for stage in planned] == ["pretraining stage 1", "readouts"] * 2 and not runs.exists()
     assert run.main([*arguments, "--workers", "2"]) == 0
     said = json.loads(capsys.readouterr().out)
-    records = [record for record in read_records(runs)[0] if record["kind"] == "readout"]
+    records = [record for record in read_records(runs)[0] if record["kind"] == "readouts"]
     found = {(record["labels"]["variants"][0], record["config"]["readout"]): record for record in records}
     assert len(found) == len(records) == 10 and {record["state"] for record in records} == {"done"}
     assert len({record["config"]["items"] for record in records}) == 1

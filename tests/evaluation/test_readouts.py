@@ -423,18 +423,18 @@ def test_losses_are_those_of_guessing_until_the_text_was_learned(
 
 PLAN = """
 import json, sys, typing
-from neobert.runs import records
-records.ReadoutName = typing.Literal[(*typing.get_args(records.ReadoutName), *sys.argv[1:])]
+from neobert.kinds import readouts
+readouts.ReadoutName = typing.Literal[(*typing.get_args(readouts.ReadoutName), *sys.argv[1:])]
 from pathlib import Path
 from ablations.ladders import variants
 from ablations.plan import plan
 from neobert.data.sources import open_source
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import ReadoutEvaluation, only
+from neobert.kinds.readouts import ReadoutEvaluation
 
 source = open_source("synthetic", synthetic_documents=16_000)
 (row,) = plan([variants()["M0"]], (0,), "smoke", source, Layout(Path("runs")), ("pretrain", "readouts"))
-evaluations = only(row.runs, ReadoutEvaluation)
+evaluations = ReadoutEvaluation.among(row.runs)
 print(json.dumps([[each.id, each.readouts, [run.id for run in each.runs()]] for each in evaluations]))
 """
 

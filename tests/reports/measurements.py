@@ -9,16 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neobert.identity import identity
+from neobert.kinds.mteb import ENGLISH_SUITE, TASKS_IN_SUITE, Category
+from neobert.kinds.readouts import ReadoutName, ReadoutScore
 from neobert.runs.layout import Layout
-from neobert.runs.records import (
-    ENGLISH_SUITE,
-    TASKS_IN_SUITE,
-    Category,
-    ReadoutName,
-    ReadoutScore,
-    pack_numbers,
-    publish_record,
-)
+from neobert.runs.records import pack_numbers, publish_record
 from tests.reports.made_up_study import Study, change_record
 
 Numbers = NDArray[np.float64]
@@ -134,7 +128,7 @@ def ask(
 ) -> Path:
     """Publish the record of a readout on web."""
     run = study.runs(name, seed)[-1]
-    record = record_on(study, name, seed, "readout", run.id, readout, items) | {
+    record = record_on(study, name, seed, "readouts", run.id, readout, items) | {
         "config": {"readout": readout, "stage": run.stage, "context": 64, "items": items},
         "labels": study.labels(name),
         "scores": {"web": own.model_dump()},

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from neobert.data.mteb_tasks import BENCHMARKS, OFFICIAL_TASKS
+from neobert.kinds.mteb import TASKS_IN_SUITE
 from neobert.runs.layout import Layout
-from neobert.runs.records import TASKS_IN_SUITE
 from reports import make_figures, published
 from reports.evidence import Evidence, read_evidence
 from reports.figures.embeddings import ALL_TASKS

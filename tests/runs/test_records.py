@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from neobert.errors import DamagedFile, NewerFile
 from neobert.files import checksum_of, checksummed
 from neobert.identity import NUMERICS, Neutral, decisive, identity, plain
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.recipe import Value
 from neobert.runs.layout import Layout
 from neobert.runs.records import NUMERICS_BEFORE_SCHEMA_2, SCHEMA, publish_record, read_record, read_sealed, sealed
 from neobert.runs.run_file import read_checked_run_file, read_run_file, write_run_file
-from neobert.runs.specifications import PretrainingRun
 from tests.ablations.status_worlds import EXECUTION, SOURCE, declare, study_of
 from tests.support.tiny_runs import ends, record, starts, tiny_recipe, tiny_run, tiny_stage, worker, write_tiny_run
 

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from ablations import run
 from neobert.data.preparation import measured_runs
+from neobert.kinds.glue import Start
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.recipe import Data
 from neobert.runs import cleanup
 from neobert.runs.cleanup import DAY_SECONDS, Garbage, collect, collectable, read_uses
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
-from neobert.runs.specifications import PretrainingRun, Start
 from neobert.training.schedule import milestones
 from tests.ablations.status_worlds import (
     aged,

@@ -33,11 +33,12 @@ from neobert.data.sources import DirectorySource, open_source
 from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS, task_named
 from neobert.identity import plain
+from neobert.kinds.glue import GlueStudy
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.build import build_masked_language_model
 from neobert.recipe import EngineWord
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import GlueStudy, PretrainingRun
 from neobert.training import checkpoints
 from neobert.training.schedule import FineTuningSchedule, milestones
 from tests.ablations.plans import SYNTHETIC, rows_of

@@ -13,9 +13,9 @@ from scipy import stats
 
 from ablations.scales import Scale
 from neobert.glue.tasks import TASKS
+from neobert.kinds.glue import GlueStudy
 from neobert.recipe import Point
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import GlueStudy
 from reports import make_figures, published
 from reports.analysis.comparison import (
     NOT_RESOLVABLE,

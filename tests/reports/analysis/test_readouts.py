@@ -8,7 +8,8 @@ import pytest
 
 from ablations.declarations import PROTOCOL, Measure
 from neobert.glue.tasks import TASKS
-from neobert.runs.records import ReadoutName, pack_numbers
+from neobert.kinds.readouts import ReadoutName
+from neobert.runs.records import pack_numbers
 from reports.analysis.deltas import find_deltas
 from reports.analysis.inference import seed_interval, t_test, with_examples
 from reports.analysis.pairing import Delta
