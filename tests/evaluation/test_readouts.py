@@ -1,13 +1,9 @@
 """Readouts: every model is asked the same, sums are those of text after text, and only what was learned helps."""
 
-import json
 import math
 import random
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -419,37 +415,3 @@ def test_losses_are_those_of_guessing_until_the_text_was_learned(
     assert before.value == pytest.approx(guessed, rel=0.35)
     learn(subject, [question for question in questions if len(question.places)], 60)
     assert ASKED[readout][1](subject, own, NEVER).value < before.value / 3
-
-
-PLAN = """
-import json, sys, typing
-from neobert.kinds import readouts
-readouts.ReadoutName = typing.Literal[(*typing.get_args(readouts.ReadoutName), *sys.argv[1:])]
-from pathlib import Path
-from ablations.ladders import variants
-from ablations.plan import plan
-from neobert.data.sources import open_source
-from neobert.runs.layout import Layout
-from neobert.kinds.readouts import ReadoutEvaluation
-
-source = open_source("synthetic", synthetic_documents=16_000)
-(row,) = plan([variants()["M0"]], (0,), "smoke", source, Layout(Path("runs")), ("pretrain", "readouts"))
-evaluations = ReadoutEvaluation.among(row.runs)
-print(json.dumps([[each.id, each.readouts, [run.id for run in each.runs()]] for each in evaluations]))
-"""
-
-
-def planned_readouts(*added: str) -> list[Any]:
-    """Id, names and ids of parts of every evaluation of M0's readouts, in a process that knows more names."""
-    root = Path(__file__).parents[2]
-    said = subprocess.run([sys.executable, "-c", PLAN, *added], cwd=root, check=True, capture_output=True, text=True)
-    evaluations: list[Any] = json.loads(said.stdout)
-    return evaluations
-
-
-def test_a_new_readout_is_a_further_evaluation_and_changes_no_id() -> None:
-    known = planned_readouts()
-    assert known[0][:2] == ["7d620d0bbab4", ["loss", "loss_80_10_10", "words", "cloze", "pairs"]]
-    more = planned_readouts("verbs", "nouns")
-    assert more[:-2] == known and [names for _, names, _ in more[-2:]] == [["verbs"], ["nouns"]]
-    assert len({evaluation for evaluation, _, _ in more}) == len(more)
