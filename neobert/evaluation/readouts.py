@@ -327,19 +327,9 @@ def read_perplexity(subject: Subject, documents: Sequence[Stretch], stop: StopRe
     `LEAST_DOCUMENTS` reach. Longer lengths are left out. Up to `POSITIONS` tokens of a unit are masked, those with the
     smallest hashes.
     """
-    never = subject.ids.never_predicted
-    lengths = perplexity_lengths(subject.context)
-    encoded = zip(documents, subject.tokenizer.encode([document.text for document in documents]), strict=True)
-    texts = [(document, np.array(ids)) for document, ids in encoded if not np.isin(ids[: lengths[0] - 2], never).all()]
-    tokens = np.array([len(token_ids) + FRAME_TOKENS for _, token_ids in texts], dtype=np.int64)
-    lengths = [length for length in lengths if (tokens >= length).sum() >= LEAST_DOCUMENTS]
-    chosen = [text for text, count in zip(texts, tokens, strict=True) if lengths and count >= lengths[-1]]
-    units = [(document, token_ids[: length - FRAME_TOKENS]) for length in lengths for document, token_ids in chosen]
-    masked = []
-    for document, token_ids in units:
-        places = np.flatnonzero(~np.isin(token_ids, never))
-        hashes = counter_hash(POSITION_SEED, document.document & 0xFFFFFFFF, document.document >> 32, places)
-        masked.append(np.sort(places[np.argsort(hashes, kind="stable")[:POSITIONS]]))
+    lengths, texts = _texts_by_length(subject, documents)
+    units = [(document, token_ids[: length - FRAME_TOKENS]) for length in lengths for document, token_ids in texts]
+    masked = [_masked_places(subject, document, token_ids) for document, token_ids in units]
 
     def questions() -> Iterator[Question]:
         for owner, ((_, token_ids), places) in enumerate(zip(units, masked, strict=True)):
@@ -349,6 +339,29 @@ def read_perplexity(subject: Subject, documents: Sequence[Stretch], stop: StopRe
     counts = np.array([len(places) for places in masked], dtype=np.int64)
     means = (losses / counts).reshape(len(lengths), -1).mean(axis=1) if lengths else ()
     return Measured(losses, counts, {str(length): float(mean) for length, mean in zip(lengths, means, strict=True)})
+
+
+def _texts_by_length(
+    subject: Subject, documents: Sequence[Stretch]
+) -> tuple[list[int], list[tuple[Stretch, Integers]]]:
+    """Return the lengths that enough documents reach, and the token ids of those that reach the longest of them."""
+    lengths, never = perplexity_lengths(subject.context), subject.ids.never_predicted
+    encoded = map(np.array, subject.tokenizer.encode([document.text for document in documents]))
+    texts = [
+        (document, token_ids)
+        for document, token_ids in zip(documents, encoded, strict=True)
+        if not np.isin(token_ids[: lengths[0] - FRAME_TOKENS], never).all()
+    ]
+    tokens = np.array([len(token_ids) + FRAME_TOKENS for _, token_ids in texts], dtype=np.int64)
+    lengths = [length for length in lengths if (tokens >= length).sum() >= LEAST_DOCUMENTS]
+    return lengths, [text for text, count in zip(texts, tokens, strict=True) if lengths and count >= lengths[-1]]
+
+
+def _masked_places(subject: Subject, document: Stretch, token_ids: Integers) -> Integers:
+    """Return the ascending places of the masked tokens: those with the smallest hashes, at most `POSITIONS`."""
+    places = np.flatnonzero(~np.isin(token_ids, subject.ids.never_predicted))
+    hashes = counter_hash(POSITION_SEED, document.document & 0xFFFFFFFF, document.document >> 32, places)
+    return np.sort(places[np.argsort(hashes, kind="stable")[:POSITIONS]])
 
 
 def _right(losses: Sums) -> Sums:
