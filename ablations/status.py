@@ -30,6 +30,7 @@ from ablations.ladders import add_ladder_flag, current, on_ladder
 from neobert.command_line import guarded, parser_from, seconds_of_a_day
 from neobert.console import logs, output, table
 from neobert.errors import EXIT_DONE, name_first
+from neobert.runs.collected import unpacked
 from neobert.runs.index import STATES, Cause, Row, Worker, age, causes_of, read_index
 from neobert.runs.layout import Layout
 
@@ -83,7 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    layout = Layout(options.runs.resolve())
+    options.runs = options.runs.resolve()
+    collected = unpacked(options.runs)
+    layout = Layout(options.runs if collected is None else collected.root)
     try:
         rows, problems = _read(layout, options) if options.watch is None else _watch(layout, options)
     except KeyboardInterrupt:  # the usual way to end a watch
@@ -92,8 +95,8 @@ def _show(options: argparse.Namespace) -> int:
     if options.json:
         _print_json(rows, tracebacks=options.errors)
     else:
-        _print(rows, layout.root, tracebacks=options.errors)
-    for problem in problems:
+        _print(rows, options.runs, tracebacks=options.errors)
+    for problem in [*problems, *(collected.problems if collected is not None else ())]:
         logs().print(problem, markup=False)
     return EXIT_DONE
 
@@ -136,9 +139,9 @@ def _watch(layout: Layout, options: argparse.Namespace) -> tuple[list[Row], list
             rows, problems = _read(layout, options)
             shown = _of_states(rows, options)
             if live is not None:
-                live.update(_drawn(shown, layout.root), refresh=True)
+                live.update(_drawn(shown, options.runs), refresh=True)
             else:
-                print("\n".join(_plain_lines(shown, layout.root)), end="\n\n", flush=True)
+                print("\n".join(_plain_lines(shown, options.runs)), end="\n\n", flush=True)
             if rows and all(row.state == "done" for row in rows):
                 return rows, problems
             time.sleep(options.watch)

@@ -4,7 +4,6 @@
 """
 
 import hashlib
-import io
 import json
 import os
 import re
@@ -13,19 +12,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ablations.ladders import HASH_DIGITS
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import json_bytes, read_json
+from neobert.identity import plain
+from neobert.runs.collected import CURVES, DECLARATIONS, DOCUMENTS, LADDERS, RUN_FILES
 from neobert.runs.kinds import RECORDS
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_sealed, sealed
+from neobert.runs.records import pack_numbers, read_sealed, sealed
 from neobert.training.transitions import SMALL_TEXT_LOSS
-from reports.analysis.resampling import RESAMPLED, StoredPredictions
+from reports.analysis.resampling import Resamples, StoredPredictions
 from reports.curves import UNUSABLE, read_curve, stretches
 from reports.evidence import Evidence
-from reports.folder import CURVES, DECLARATIONS, DOCUMENTS, LADDERS, RUN_FILES, RunsFolder
+from reports.folder import RunsFolder
 
 File = tuple[Path, bytes]
 CURVE = "metrics.jsonl"
@@ -38,11 +37,17 @@ SUMMED = ("real_tokens", "seconds")
 
 
 class Collection:
-    """The files of a folder of runs to copy; `problems` has a sentence for each file that cannot be copied."""
+    """The files of a folder of runs to copy."""
 
     def __init__(self, root: Path, evidence: Evidence) -> None:
-        self._layout, self._evidence, self._folder = Layout(root), evidence, RunsFolder(root)
-        self.problems = self._folder.problems
+        self._evidence, self._folder = evidence, RunsFolder(root)
+        self._layout, self._problems = Layout(self._folder.root), self._folder.problems
+
+    @property
+    def left_out(self) -> list[str]:
+        """A sentence for each file that cannot be copied, as far as `files` has been read."""
+        below = f"{self._folder.root}{os.sep}"
+        return [problem.replace(below, "").removesuffix(": left out") for problem in self._problems]
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Yield the path of each file relative to the copy, and its content."""
@@ -57,7 +62,7 @@ class Collection:
             *self._ladders(names),
             *self._declarations(),
         ):
-            yield path.relative_to(self._layout.root).as_posix(), content
+            yield path.relative_to(self._folder.root).as_posix(), content
 
     def _read(self, paths: Iterable[Path]) -> Iterator[tuple[Path, Any]]:
         for path in paths:
@@ -67,7 +72,7 @@ class Collection:
                     read_sealed(path)  # a copy must not seal what was changed
                 yield path, content
             except (DamagedFile, OSError) as error:
-                self.problems.append(str(error))
+                self._problems.append(str(error))
 
     def _names(self, contents: Mapping[Path, Any]) -> dict[str, str]:
         """Return what stands for a path of this machine: the names of the folders of runs, texts and models."""
@@ -92,7 +97,7 @@ class Collection:
                     cut = {**cut, "sha256": {**cut["sha256"], "metrics": hashlib.sha256(curve).hexdigest()}}
                 yield path, sealed(cut) if isinstance(cut, dict) and "checksum" in cut else json_bytes(cut)
             except (ValueError, RecursionError) as error:
-                self.problems.append(f"{path} cannot be copied: {error}")
+                self._problems.append(f"{path} cannot be copied: {error}")
 
     def _curves(self, contents: Mapping[Path, Any]) -> Iterator[File]:
         """Yield the thinned curves. That of a finished run must be the one that its record names."""
@@ -106,24 +111,23 @@ class Collection:
             try:
                 lines = list(thin(read_curve(path, expected.get(path))))
             except UNUSABLE as error:
-                self.problems.append(f"the curve of {path}: {error}")
+                self._problems.append(f"the curve of {path}: {error}")
                 continue
             yield path, "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines).encode()
 
     def _resamples(self) -> Iterator[File]:
         """Yield scores on resamples in place of predictions, which are of little use without labels."""
-        trials, stored = self._evidence.trials, StoredPredictions(self._layout.root, self._evidence.studies)
+        trials, stored = self._evidence.trials, StoredPredictions(self._folder.root, self._evidence.studies)
         for task, trial, run in zip(trials.task, trials.id, trials.run, strict=True):
             try:
                 scores = stored.resampled(task, trial, run)
             except MissingData as error:
-                # A failed or pruned trial has none; of others the reports say that no predictions are kept.
+                # A failed trial has none; of others the reports say that no predictions are kept.
                 if os.path.lexists(self._layout.resampled(task, trial)):
-                    self.problems.append(f"the scores on resamples of {task} trial {trial}: {error}")
+                    self._problems.append(f"the scores on resamples of {task} trial {trial}: {error}")
                 continue
-            buffer = io.BytesIO()
-            np.savez_compressed(buffer, allow_pickle=False, **{RESAMPLED: scores})
-            yield self._layout.resampled(task, trial), buffer.getvalue()
+            content = plain(Resamples(scores=pack_numbers(scores, "<f8")))
+            yield self._layout.resampled(task, trial), json_bytes(content)
 
     def _declarations(self) -> Iterator[File]:
         yield from ((path, path.read_bytes()) for path in self._folder.files(DECLARATIONS))

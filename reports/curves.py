@@ -57,7 +57,8 @@ class Curves:
     of which few are drawn. `problems` has a sentence for each unusable file."""
 
     def __init__(self, root: Path, runs: pd.DataFrame) -> None:
-        self._layout, self._folder, self._stages = Layout(root), RunsFolder(root), stages_of(runs)
+        self._folder, self._stages = RunsFolder(root), stages_of(runs)
+        self._layout = Layout(self._folder.root)
         self._heldout: dict[str, Mapping[str, Points]] = {}
         self.problems: list[str] = []
 

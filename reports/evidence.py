@@ -26,6 +26,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from ablations.declarations import Declaration, kept_declarations
 from ablations.rates import PILOT_SEEDS
 from ablations.scales import Scale, Vocabulary, trained_vocabulary_size
 from neobert.errors import DamagedFile, MissingData, name_first
@@ -37,6 +38,7 @@ from neobert.kinds.pretraining import HeldoutScore, PretrainingRun, Transition, 
 from neobert.kinds.readouts import ReadoutConfig, ReadoutScore
 from neobert.recipe import FineTuning, Point, Pretraining, Value
 from neobert.runs import records
+from neobert.runs.collected import DECLARATIONS
 from neobert.runs.kinds import RECORD_PLACES, RECORDS
 from neobert.runs.records import read_record
 from neobert.runs.run_file import EXECUTION, RunFile, read_run_file
@@ -95,8 +97,8 @@ class Evidence:
 
     `others` are the records that `Measurement` reads, by kind: `values` are their scores.
 
-    `studies` are the grids that were begun, by id. `forecasts` are the forecasts stored beside the records. `files`
-    are the record paths relative to the folder, by id.
+    `studies` are the grids that were begun, by id. `forecasts` and `declarations` are those stored beside the records.
+    `files` are the links to the records below the folder, by id (`RunsFolder.link`).
 
     Runs with pilot seeds appear only in `pilots` and `heldout`; `failed_pilots` are those with an error and no record.
     """
@@ -113,6 +115,7 @@ class Evidence:
     others: Mapping[str, pd.DataFrame]
     studies: Mapping[str, GlueStudy]
     forecasts: tuple[Forecast, ...]
+    declarations: tuple[Declaration, ...]
     files: Mapping[str, str]
     problems: tuple[str, ...]
 
@@ -179,9 +182,10 @@ def read_evidence(root: Path) -> Evidence:
     run_files = _read_studies(folder, problems)
     problems += _unfinished_runs(folder)
     forecasts = tuple(read_forecasts(folder, problems))
+    declarations = tuple(kept_declarations(folder.files(DECLARATIONS), problems))
     rows["glue"] += _failed_trials(folder, run_files, {row["id"] for row in rows["glue"]})
     failed_pilots = make_frame(_failed_pilots(folder, problems), FAILED_PILOTS)
-    problems += [*folder.problems, *folder.missing()]
+    problems += folder.problems
     frames = {
         kind: make_frame(sorted(rows[kind], key=lambda row: row["id"]), reader.columns())
         for kind, reader in READERS.items()
@@ -209,8 +213,9 @@ def read_evidence(root: Path) -> Evidence:
         others={kind: measured[kind] for kind in others},
         studies={run_file.id: run_file.specification(GlueStudy) for run_file in run_files},
         forecasts=forecasts,
+        declarations=declarations,
         files=files,
-        problems=tuple(sorted(problem.replace(f"{root}{os.sep}", "") for problem in problems)),
+        problems=tuple(sorted(problem.replace(f"{folder.root}{os.sep}", "") for problem in problems)),
     )
 
 
@@ -226,7 +231,6 @@ def _read_rows(
         except (DamagedFile, OSError) as error:
             problems.append(str(error))
             continue
-        record["kind"] = FORMER_KINDS.get(record["kind"], record["kind"])
         kind, name = str(record["kind"]), path.relative_to(folder.root).as_posix()
         if kind not in READERS or others.leaves_out(record.get("labels"), named=kind in BY_LABEL):
             continue
@@ -235,7 +239,7 @@ def _read_rows(
             problems.append(facts)
         else:
             rows[kind].append(facts)
-            files[facts["id"]] = name
+            files[facts["id"]] = folder.link(path)
     problems += others.sentences()
     return rows, files
 
@@ -375,7 +379,7 @@ Score = Annotated[float, Field(ge=-1, le=1)]
 
 class _Trial(_Facts):
     labels: Labels
-    state: Literal["done", "pruned", "failed", "undefined"]
+    state: Literal["done", "failed", "undefined"]
     seed: int
     task: Annotated[str, AfterValidator(lambda name: task_named(name).name)] = _at("config", "task")
     run: str = _at("inputs", "pretraining")
@@ -408,7 +412,7 @@ class _Trial(_Facts):
 class _Embedding(_Facts):
     labels: Labels
     config: EmbeddingConfig
-    state: Literal["done", "pruned", "failed"]
+    state: Literal["done", "failed"]
     seed: int
     run: str = _at("inputs", "pretraining")
     weights: str = _at("inputs", "weights")
@@ -457,7 +461,6 @@ READERS: Mapping[str, type[_Facts]] = {
 }
 
 
-FORMER_KINDS = {"readout": "readouts"}
 BY_LABEL = frozenset({"mteb"})
 """Kinds of records that are shown under the variant names in their labels."""
 

@@ -21,6 +21,8 @@ from neobert.command_line import Parser, guarded, refuse_no_folder
 from neobert.errors import EXIT_DONE, EXIT_OFF, MissingData
 from neobert.files import replace_file
 
+FORMATS = ("csv", "md", "tex", "png", "svg", "pdf")
+
 if TYPE_CHECKING:
     from ablations.scales import Scale
     from reports.curves import Curves
@@ -46,6 +48,9 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--compare", action="store_true", help="also write our numbers beside the paper's")
     parser.add_argument(
         "--results", type=Path, metavar="PAGE", help="also write what each study says into a Markdown page"
+    )
+    parser.add_argument(
+        "--formats", nargs="+", choices=FORMATS, default=FORMATS, help="write only these formats (default: all)"
     )
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
     return parser.parse_args(given)
@@ -78,13 +83,15 @@ def _choose_groups(groups: "list[tuple[Scale, str]]", scale: str | None, data: s
     return chosen
 
 
-def _write(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
-    for name, content in contents.items():
-        replace_file(folder / name, content)
-    return [folder / name for name in contents]
+def _write(folder: Path, contents: Mapping[str, bytes], formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write the files of the given formats, and those of formats that cannot be chosen; return their paths."""
+    written = [name for name in contents if Path(name).suffix[1:] in formats or Path(name).suffix[1:] not in FORMATS]
+    for name in written:
+        replace_file(folder / name, contents[name])
+    return [folder / name for name in written]
 
 
-def _write_comparison(findings: "Findings", folder: Path) -> dict[str, Any]:
+def _write_comparison(findings: "Findings", folder: Path, formats: Sequence[str]) -> dict[str, Any]:
     """Write our numbers next to the paper's; return their part of the summary."""
     from reports.analysis.comparison import (
         OFF,
@@ -101,21 +108,22 @@ def _write_comparison(findings: "Findings", folder: Path) -> dict[str, Any]:
     del files["comparison.tex"]
     files["comparison.json"] = comparison_json(numbers, agreements, group).encode()
     return {
-        "files": _write(folder, files),
+        "files": _write(folder, files, formats),
         "verdicts": dict(sorted(Counter(numbers.verdict).items())),
         "off": list(numbers.number[numbers.verdict == OFF]),
         "rank_agreements": agreement_sentences(agreements),
     }
 
 
-def _write_study(findings: "Findings", out: Path, compare: bool) -> dict[str, Any]:
+def _write_study(findings: "Findings", arguments: argparse.Namespace) -> dict[str, Any]:
     """Write all files of one scale and data source; return the summary to print."""
     from reports.notes import notes_page
 
-    group, bars, folder = findings.group, findings.bars, out / findings.folder
+    group, bars, folder = findings.group, findings.bars, arguments.out / findings.folder
     remarks = [*(f"Deviation from the declaration, {each}" for each in findings.deviations), *findings.regime.remarks]
-    files = _write(folder, {**findings.files(), "remarks.md": notes_page(group, remarks).encode()})
-    comparison = _write_comparison(findings, folder) if compare else None
+    made = {**findings.files(), "remarks.md": notes_page(group, remarks).encode()}
+    files = _write(folder, made, arguments.formats)
+    comparison = _write_comparison(findings, folder, arguments.formats) if arguments.compare else None
     files += comparison.pop("files") if comparison else []
     return {
         "scale": group.scale,
@@ -157,19 +165,14 @@ def _print_summary(summary: dict[str, Any]) -> None:
             print(f"  off: {', '.join(comparison['off'])}")
 
 
-def _find_studies(
-    arguments: argparse.Namespace, evidence: "Evidence", curves: "Curves", problems: list[str]
-) -> "list[Findings]":
-    from ablations.declarations import kept_declarations, read_declaration
+def _find_studies(arguments: argparse.Namespace, evidence: "Evidence", curves: "Curves") -> "list[Findings]":
+    from ablations.declarations import read_declaration
     from reports.analysis.resampling import StoredPredictions
     from reports.declared import declaration_of
     from reports.findings import Findings
-    from reports.folder import DECLARATIONS, RunsFolder
     from reports.matching import group_of
 
-    folder = RunsFolder(arguments.runs)
-    kept = kept_declarations(folder.files(DECLARATIONS), problems)
-    problems += folder.problems
+    kept = evidence.declarations
     declarations = kept if arguments.declaration is None else [read_declaration(arguments.declaration)]
     groups = evidence.groups()
     names, stored = name_folders(groups), StoredPredictions(arguments.runs, evidence.studies)
@@ -183,7 +186,7 @@ def _find_studies(
             f"{arguments.declaration} declares"
         )
     return [
-        Findings(group_of(evidence, *group), names[group], stored, evidence, curves, declaration, tuple(kept))
+        Findings(group_of(evidence, *group), names[group], stored, evidence, curves, declaration, kept)
         for group, declaration in judged.items()
     ]
 
@@ -211,17 +214,15 @@ def _report(arguments: argparse.Namespace) -> int:
     page = None if arguments.results is None else read_page(arguments.results)
     evidence = read_evidence(arguments.runs)
     curves = Curves(arguments.runs, evidence.runs)
-    of_declarations: list[str] = []
-    studies = _find_studies(arguments, evidence, curves, of_declarations)
+    studies = _find_studies(arguments, evidence, curves)
     speeds, replaced = throughput_lines(evidence.throughputs)
     problems = [
         *evidence.problems,
-        *of_declarations,
         *(problem for study in studies for problem in study.problems),
         *replaced,
     ]
-    summaries = [_write_study(study, arguments.out, arguments.compare) for study in studies]
-    others = _write(arguments.out / FOLDER, throughput_files(speeds))
+    summaries = [_write_study(study, arguments) for study in studies]
+    others = _write(arguments.out / FOLDER, throughput_files(speeds), arguments.formats)
     files = {study.folder: summary["files"] for study, summary in zip(studies, summaries, strict=True)}
     files |= {FOLDER: list(map(str, others))}
     records = Path(os.path.relpath(arguments.runs, arguments.out)).as_posix()

@@ -14,7 +14,6 @@ from reports.tables import escape_markdown
 _SMALL = "small models on little text: what differs here need not differ at the paper's scale, nor the other way round."
 WARNINGS: Mapping[Scale, str] = {
     "smoke": "Pipeline check at smoke scale: these numbers are not evidence about the modifications.",
-    "laptop1": f"First laptop scale: {_SMALL}",
     "laptop": f"Laptop scale: {_SMALL}",
     "study": f"Study scale: {_SMALL}",
     "proxy": f"Proxy scale: {_SMALL}",
@@ -38,7 +37,7 @@ def describe_change(row: Row, group: Group) -> str:
 
 
 def notes(group: Group, short: bool) -> tuple[str, ...]:
-    """Return all notes on a group. `short` cuts long lists of missing or pruned points; failed ones are always listed
+    """Return all notes on a group. `short` cuts long lists of missing points; failed ones are always listed
     in full."""
     lines = [*warnings(group), *_spread(group)]
     without: dict[str, list[str]] = defaultdict(list)
@@ -97,7 +96,7 @@ def _grid_gaps(row: Row, short: bool) -> list[str]:
     gaps: dict[str, list[str]] = defaultdict(list)
     for task, cell in row.cells.items():
         parts = [
-            f"{state} {_listed(points, cut=short and state in ('missing', 'pruned'))}"
+            f"{state} {_listed(points, cut=short and state == 'missing')}"
             for state, points in cell.absent.items()
             if points
         ]

@@ -21,7 +21,7 @@ POINTS_OF_SCORE = 100  # records hold 0..1, the paper prints points
 LEAST_GAIN = 0.1
 """Minimum gain in nats over token frequencies for a model to count as trained: about four standard errors of the
 difference on 4,000 predicted tokens."""
-ABSENCES = ("failed", "undefined", "missing", "pruned")
+ABSENCES = ("failed", "undefined", "missing")
 
 
 @dataclass(frozen=True, order=True)

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from ablations import run, status
 from neobert.command_line import ERROR_KINDS
+from neobert.runs.collected import unpacked
 from neobert.runs.kinds import read_records
 from reports import schemas
 from sweeps import glue_grid
@@ -29,7 +30,9 @@ def test_the_schemas_are_current() -> None:
 
 @pytest.mark.parametrize("folder", ["pipeline_check", "study"])
 def test_committed_records_are_what_the_schemas_say(folder: str) -> None:
-    records, problems = read_records(ROOT / "reports" / folder)
+    collected = unpacked(ROOT / "reports" / folder)
+    assert collected is not None
+    records, problems = read_records(collected.root)
     models = {kind: schemas.record_of(kind) for kind in schemas.RECORD_TYPES}
     for record in records[::5]:
         models[record["kind"]].read(record)

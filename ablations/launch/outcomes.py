@@ -18,7 +18,7 @@ from neobert.runs.claims import is_claimed
 from neobert.runs.index import state_of
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_record
+from neobert.runs.records import read_record, read_sealed
 from neobert.runs.work import Part
 
 Entry = Mapping[str, Any]
@@ -72,7 +72,7 @@ def _outcome(layout: Layout, row: VariantRow, stage: PretrainingRun) -> dict[str
 def _result(layout: Layout, run: Run) -> Mapping[str, Any]:
     """Return the result in the closing record of a run; empty if there is none yet or it is damaged."""
     closing = run.closing(layout)
-    return run.result(closing.read(closing.record)) if closing is not None and closing.is_done else {}
+    return run.result(read_sealed(closing.record)) if closing is not None and closing.is_done else {}
 
 
 def _heldout(layout: Layout, run: ContrastiveRun) -> tuple[dict[str, float] | None, dict[str, float] | None]:

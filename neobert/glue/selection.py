@@ -27,7 +27,7 @@ from neobert.kinds.glue import GlueStudy, Trial
 from neobert.recipe import Point
 from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import Layout
-from neobert.runs.records import publish_sealed, read_record, read_selection
+from neobert.runs.records import publish_sealed, read_record, read_sealed
 from neobert.runs.run_file import read_run_file
 
 Labels = Mapping[str, Array]
@@ -256,7 +256,7 @@ def best_weights(layout: Layout, task: str, study_id: str) -> Path:
     """
     study = read_run_file(layout.study(task, study_id)).specification(GlueStudy)
     selection = study.closing(layout).record
-    chosen = read_selection(selection)["trial"]
+    chosen = read_sealed(selection)["trial"]
     trial = next((trial for trial in study.trials(layout) if trial.id == chosen), None)
     if trial is None:
         raise DamagedFile(f"{selection} names {chosen}, which is no trial of its study: remove it")

@@ -50,8 +50,8 @@ class Corpus(Work):
             id=f"corpus-{self.id}",
             title=f"{self.title} {self.id}",
             record=layout.data(self.id) / MANIFEST,
-            error=layout.root / "data" / "errors" / f"{self.id}.json",
             read=read_json,
+            error=layout.root / "data" / "errors" / f"{self.id}.json",
         )
 
     def done(self, layout: Layout, pending: Sequence[Part]) -> int:

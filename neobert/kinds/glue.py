@@ -6,13 +6,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from neobert.identity import NUMERICS, Neutral, chosen, decisive, identity
 from neobert.kinds.pretraining import EXTERNAL_PREFIX, pretraining_of
 from neobert.recipe import FineTuning, Point, Value
 from neobert.runs.layout import Layout
-from neobert.runs.records import Open, read_selection
+from neobert.runs.records import Open
 from neobert.runs.work import Part, Work, error_beside
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ class Start(Value):
 class GlueStudy(Work):
     """A grid of fine-tuning trials of one task on one pre-trained model with one seed.
 
-    `weights` is the id of a pre-training run, or of an external model (`neobert.external`). `pruning` is always None:
-    studies that earlier versions pruned are refused, since their trials depend on each other.
+    `weights` is the id of a pre-training run, or of an external model (`neobert.external`).
     """
 
     kind: Annotated[Literal["glue"], Neutral("glue")] = "glue"
@@ -73,7 +72,6 @@ class GlueStudy(Work):
     starts_from: Start
     task_origin: str
     tokenizer_origin: str
-    pruning: Annotated[None, Neutral(None)] = None
 
     job = "glue"
     counted = "points"
@@ -85,12 +83,6 @@ class GlueStudy(Work):
     named_by = "task"
     hashed_as = ("glue_study", "study")
     mechanisms = ("tokenization", "model", "finetuning", "metrics")
-
-    @field_validator("pruning", mode="before")
-    @classmethod
-    def _is_whole(cls, pruning: Any) -> None:
-        if pruning is not None:
-            raise ValueError("the study was made with --prune, which this version no longer has")
 
     @property
     def title(self) -> str:
@@ -168,7 +160,6 @@ class GlueStudy(Work):
             title=f"selection of {self.task} on {self.weights}",
             record=folder / "selection.json",
             error=folder / "error.json",
-            read=read_selection,
         )
 
     def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:

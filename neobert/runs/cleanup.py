@@ -29,7 +29,7 @@ from neobert.runs.claims import acquire, is_claimed, last_owner
 from neobert.runs.index import Index, Submitted, read_index
 from neobert.runs.kinds import CLOSING_FILES, RUN_FOLDERS, closing_record, kind_of, read_records
 from neobert.runs.layout import MANIFEST, PARTIAL, SUBMISSION_CLAIM, Layout
-from neobert.runs.records import SNAPSHOT_FILE, read_record, read_selection
+from neobert.runs.records import SNAPSHOT_FILE, read_record, read_sealed
 from neobert.runs.run_file import read_run_file
 from neobert.runs.work import Work
 from neobert.training.schedule import milestones
@@ -160,7 +160,7 @@ def read_uses(layout: Layout) -> Uses:
             uses.unreadable.append(f"{path} is not readable: {type(error).__name__}: {error}")
     for path in layout.root.glob("glue/*/studies/*/selection.json"):  # also of a study whose run.json is gone
         try:
-            uses.weights.add(str(read_selection(path)["trial"]))
+            uses.weights.add(str(read_sealed(path)["trial"]))
         except (DamagedFile, OSError, KeyError, TypeError) as error:
             uses.unreadable.append(f"{path} is not readable: {error}")
     return uses

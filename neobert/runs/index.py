@@ -18,7 +18,7 @@ from neobert.files import TEMPORARY_MARK, line_value, read_json
 from neobert.runs.claims import LEASE_SECONDS, Owner, last_owner
 from neobert.runs.kinds import KINDS, RUN_FOLDERS, closing_record, is_done, kind_of
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_selection
+from neobert.runs.records import read_sealed
 from neobert.runs.run_file import read_run_file
 from neobert.runs.work import Part, Work
 
@@ -291,7 +291,7 @@ class Index:
             return self._of_work(row, run)
         record = closing_record(self.layout, row.folder)
         if self.is_there(record):
-            return _finished(row, run, read_selection(record))
+            return _finished(row, run, read_sealed(record))
         return replace(row, state="waiting", note="named by another numerics version: its parts are not known here")
 
     def _of_work(self, row: Row, work: Work) -> Row:

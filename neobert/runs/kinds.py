@@ -15,7 +15,7 @@ from neobert.kinds.mteb import EmbeddingEvaluation
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.kinds.readouts import ReadoutEvaluation
 from neobert.runs.layout import Layout
-from neobert.runs.records import is_published, read_record, read_selection
+from neobert.runs.records import is_published, read_record
 from neobert.runs.work import Work
 
 KINDS: Mapping[str, type[Work]] = {
@@ -57,7 +57,7 @@ def closing_record(layout: Layout, folder: str) -> Path:
 
 def is_done(layout: Layout, reference: str) -> bool:
     """Return whether the training run or study of a reference is done."""
-    return is_published(closing_record(layout, reference), read_selection)
+    return is_published(closing_record(layout, reference))
 
 
 def record_paths(root: Path) -> Iterator[Path]:

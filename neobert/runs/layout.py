@@ -51,7 +51,7 @@ class Layout:
 
     def resampled(self, task: str, trial_id: str) -> Path:
         """A trial's score on resamples of its examples, which a collected folder has instead of predictions."""
-        return self.root / "glue" / task / f"{trial_id}.resampled.npz"
+        return self.root / "glue" / task / "resamples" / f"{trial_id}.json"
 
     def embedding_task(self, task: str, result_id: str) -> Path:
         """The record of one embedding task on one encoder."""

@@ -1,7 +1,7 @@
 """Records: one JSON file for each finished part of a run, written once, after all its other files.
 
 Records and run files are sealed: they contain the version of their schema and of each mechanism, and the SHA-256 of
-their content. A file of an older schema is upgraded when it is read.
+their content.
 """
 
 import base64
@@ -28,13 +28,9 @@ from neobert.processes import REPOSITORY
 from neobert.recipe import Value
 
 SCHEMA = 3
-NUMERICS_BEFORE_SCHEMA_2 = {"batching": 2} | dict.fromkeys(
-    ("tokenization", "masking", "model", "initialization", "optimization", "finetuning", "contrastive", "metrics"), 1
-)
-"""Numerics versions of the last code that wrote schema 1. Files of that schema do not contain them."""
 SNAPSHOT_FILE = "snapshot.json"
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "scipy", "mteb")
-RECORD_STATES = ("done", "pruned", "failed")
+RECORD_STATES = ("done", "failed")
 
 
 def git(*arguments: str) -> bytes | None:
@@ -114,21 +110,6 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def _upgraded_from_2(content: dict[str, Any]) -> dict[str, Any]:
-    """Rename the scale `laptop` to `laptop1`, since schema 3 changed the rules of `laptop`."""
-    labels = content.get("labels")
-    if not isinstance(labels, dict) or labels.get("scale") != "laptop":
-        return content
-    return {**content, "labels": {**labels, "scale": "laptop1"}}
-
-
-UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    1: lambda content: {**content, "numerics": NUMERICS_BEFORE_SCHEMA_2},
-    2: _upgraded_from_2,
-}
-"""By schema: the function that upgrades the content of a file to the next schema."""
-
-
 def sealed(content: Mapping[str, Any]) -> bytes:
     """Return the bytes of a file for `read_sealed`: `content` with schema, numerics versions and checksum."""
     whole = json.loads(json_bytes({"schema": SCHEMA, "numerics": NUMERICS, **content}))
@@ -136,7 +117,7 @@ def sealed(content: Mapping[str, Any]) -> bytes:
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """Read a sealed file, check its checksum, and upgrade it to the current schema.
+    """Read a sealed file and check its checksum.
 
     Raises:
         DamagedFile: the file is torn, or was changed after it was written.
@@ -144,18 +125,15 @@ def read_sealed(path: Path) -> dict[str, Any]:
     """
     content = read_json(path)
     schema = content.get("schema") if isinstance(content, dict) else None
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise DamagedFile(f"{path} has no schema version, so no version of this project wrote it: move it away")
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < SCHEMA:
+        raise DamagedFile(f"{path} has no schema version that was released: move it away")
     if schema > SCHEMA:
         raise NewerFile(
             f"{path} has schema {schema}, and this version reads up to {SCHEMA}: update the code that reads it"
         )
-    checksum = content.pop("checksum", None)
-    if (schema > 1 or checksum is not None) and checksum != checksum_of(content):
+    if content.pop("checksum", None) != checksum_of(content):
         raise DamagedFile(f"{path} was changed after it was written (its checksum differs): move it away")
-    for version in range(schema, SCHEMA):
-        content = UPGRADES[version](content)
-    return {**content, "schema": SCHEMA}
+    return dict(content)
 
 
 def is_published(path: Path, read: Callable[[Path], Any] = read_sealed) -> bool:
@@ -201,14 +179,6 @@ def read_record(path: Path) -> dict[str, Any]:
     if "kind" not in record or "id" not in record:
         raise DamagedFile(f"{path} is no record: it lacks kind and id")
     return record
-
-
-def read_selection(path: Path) -> dict[str, Any]:
-    """Read the file that closes a study, as `read_sealed` does. Early versions did not seal it."""
-    content = read_json(path)
-    if not isinstance(content, dict) or "trial" not in content or {"schema", "checksum"} & content.keys():
-        return read_sealed(path)
-    return content
 
 
 class Open(Value):

@@ -78,18 +78,6 @@ class RunFile(Value):
     execution: Execution
     labels: dict[str, Any]
 
-    @model_validator(mode="before")
-    @classmethod
-    def _upgrade(cls, content: Any) -> Any:
-        """Read the committed files that have a key for each kind."""
-        former = {"pretraining": "pretraining", "study": "glue", "contrastive": "contrastive"}
-        former |= {kind: kind for kind in ("mteb", "readouts")}
-        if not isinstance(content, dict) or "run" in content:
-            return content
-        runs = [{**content[key], "kind": kind} for key, kind in former.items() if content.get(key)]
-        kept = {key: value for key, value in content.items() if key not in (*former, "kind")}
-        return {**kept, "run": runs[0]} if runs else content
-
     def specification(self, kind: type[Specified]) -> Specified:
         """Return the specification, which must be of the given kind."""
         assert isinstance(self.run, kind), f"{self.id} is of the kind {self.run.kind}"

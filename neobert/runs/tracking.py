@@ -35,6 +35,7 @@ from neobert.processes import StopRequest, end_with_parent, start_child
 from neobert.runs.claims import Claim, acquire
 from neobert.runs.index import Index
 from neobert.runs.layout import Layout
+from neobert.runs.records import read_sealed
 from neobert.runs.run_file import read_run_file
 from neobert.runs.work import Part
 
@@ -127,7 +128,7 @@ def _numbers(values: Mapping[str, Any], before: str = "") -> Values:
 
 def _scores(part: Part) -> Iterator[tuple[int, Values]]:
     """Yield a trial's score at each evaluated step; for other parts, their scores as step 0."""
-    scores = part.read(part.record).get("scores") if part.is_done else None
+    scores = read_sealed(part.record).get("scores") if part.is_done else None
     if not scores:
         return
     if curve := scores.get("curve"):

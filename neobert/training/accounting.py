@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,11 +33,6 @@ class Totals:
     slots: int = 0
     attended_tokens: int = 0
     compile_seconds: float = 0.0
-
-    @classmethod
-    def restored(cls, saved: Mapping[str, Any]) -> Self:
-        """Restore the totals of a checkpoint; older ones have a count more, `counted_tokens`."""
-        return cls(**{name: value for name, value in saved.items() if name != "counted_tokens"})
 
     def add(self, step: Step) -> None:
         """Count a step."""

@@ -253,7 +253,7 @@ class Trainer(ABC, Generic[MicroBatch]):
         state = checkpoint.state()
         self.restore_data(state["data"])
         self.data_state = state["data"]
-        self.totals = Totals.restored(state["totals"])
+        self.totals = Totals(**state["totals"])
         self.started_at = state.get("started_at")
         self.compile(state.get("compiled", False))
         return checkpoint.step

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import require_digest
+from neobert.files import read_json, require_digest
 from neobert.glue.encoding import load_encoded
 from neobert.glue.selection import read_arrays
 from neobert.glue.tasks import TASKS, Metric, Task
 from neobert.identity import identity
 from neobert.kinds.glue import GlueStudy
+from neobert.recipe import Value
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_record
+from neobert.runs.records import read_record, unpack_numbers
 from reports.folder import RunsFolder
 from reports.scores import POINTS_OF_SCORE, Row, Seeds
 
@@ -29,8 +30,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Predictions = Mapping[str, Array]  # by validation split: logits (examples, classes) or values (examples)
 
 DRAWS = 1000
-RESAMPLED = "score"
-"""Name of the array of a collected trial: its score on each resample."""
+
+
+class Resamples(Value):
+    """A collected trial's score on each resample, DRAWS numbers in float64, packed by `pack_numbers`."""
+
+    scores: str
 
 
 class StoredPredictions:
@@ -38,7 +43,8 @@ class StoredPredictions:
     with the reason if something is missing."""
 
     def __init__(self, root: Path, studies: Mapping[str, GlueStudy]) -> None:
-        self._layout, self._folder = Layout(root), RunsFolder(root)
+        self._folder = RunsFolder(root)
+        self._layout = Layout(self._folder.root)
         self._origins: dict[tuple[str, str], set[str]] = defaultdict(set)
         self._studies: dict[tuple[str, str], list[GlueStudy]] = defaultdict(list)
         for study in studies.values():
@@ -61,7 +67,7 @@ class StoredPredictions:
     def _resample(self, task: str, trial_id: str, weights: str) -> Array:
         collected = self._layout.resampled(task, trial_id)
         if os.path.lexists(collected):
-            return _checked_scores(self._stored_arrays(collected, [RESAMPLED])[RESAMPLED], collected.name)
+            return self._collected_scores(collected)
         record = self._layout.trial(task, trial_id)
         predictions = self._stored_arrays(record.with_suffix(".npz"), TASKS[task].validation_splits, record)
         try:
@@ -69,8 +75,20 @@ class StoredPredictions:
         except (TypeError, ValueError) as error:
             raise MissingData(f"predictions of {trial_id} do not fit the task: {error}") from error
 
-    def _stored_arrays(self, path: Path, names: Sequence[str], record: Path | None = None) -> Mapping[str, Array]:
-        """Read the named arrays of a file, whose checksum may be in a record.
+    def _collected_scores(self, path: Path) -> Array:
+        """Read the scores that a collected folder has. Raises MissingData if they cannot be scores."""
+        if reason := self._folder.why_not(path):
+            raise MissingData(reason)
+        try:
+            scores = unpack_numbers(Resamples.read(read_json(path)).scores, "<f8", DRAWS)
+        except (DamagedFile, OSError, ValueError) as error:
+            raise MissingData(f"{path.name} has no {DRAWS} scores: {error}") from error
+        if not np.all((np.abs(scores) <= 1) | np.isnan(scores)):
+            raise MissingData(f"{path.name} has scores that are not from -1 to 1")
+        return np.asarray(scores)
+
+    def _stored_arrays(self, path: Path, names: Sequence[str], record: Path) -> Mapping[str, Array]:
+        """Read the named arrays of a trial's predictions.
 
         Raises:
             MissingData: the file is missing, cannot be read, or does not match its record.
@@ -79,8 +97,7 @@ class StoredPredictions:
             raise MissingData(reason)
         try:
             arrays = read_arrays(path, names)
-            if record is not None:
-                require_digest(path, read_record(record).get("sha256", {}).get("predictions"))
+            require_digest(path, read_record(record).get("sha256", {}).get("predictions"))
             return arrays
         except FileNotFoundError:
             raise MissingData("predictions are not kept") from None
@@ -105,14 +122,6 @@ class StoredPredictions:
             except (MissingData, DamagedFile):
                 continue
         raise MissingData("labels of the examples are not kept")
-
-
-def _checked_scores(scores: Array, name: str) -> Array:
-    """Return the scores of a collected trial on each resample, (DRAWS). Raises MissingData if they cannot be scores."""
-    is_fitting = scores.shape == (DRAWS,) and scores.dtype.kind == "f"
-    if not is_fitting or not np.all((np.abs(scores) <= 1) | np.isnan(scores)):
-        raise MissingData(f"{name} has no {DRAWS} scores from -1 to 1")
-    return scores
 
 
 def resampled_differences(

@@ -16,7 +16,7 @@ from neobert.errors import DamagedFile
 from neobert.identity import Neutral, identity
 from neobert.recipe import Value
 from neobert.runs.layout import Layout
-from neobert.runs.records import code_state, publish_sealed, read_sealed
+from neobert.runs.records import code_state, read_sealed
 from reports.folder import RunsFolder
 
 KIND = "forecast"
@@ -117,11 +117,11 @@ def name_forecast(facts: dict[str, Any]) -> Forecast:
 
 
 def write_forecast(root: Path, forecast: Forecast) -> tuple[Path, bool]:
-    """Write a forecast unless its file exists; return the path, and whether the file is new."""
-    path = Layout(root).forecast(forecast.id)
-    is_new = publish_sealed(path, {"kind": KIND, **forecast.model_dump(mode="json")})
-    RunsFolder(root).add_to_list(path)
-    return path, is_new
+    """Write a forecast unless it is there; return the file that holds it, and whether the forecast is new."""
+    folder = RunsFolder(root)
+    path = Layout(folder.root).forecast(forecast.id)
+    is_new = folder.publish(path, {"kind": KIND, **forecast.model_dump(mode="json")})
+    return folder.where(path), is_new
 
 
 def read_forecasts(folder: RunsFolder, problems: list[str]) -> Iterator[Forecast]:

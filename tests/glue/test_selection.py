@@ -17,8 +17,8 @@ from neobert.glue.selection import TrialScore, best_of_grid, best_point, halves,
 from neobert.kinds.glue import GlueStudy, Trial
 from neobert.runs.index import state_of
 from neobert.runs.layout import Layout
-from neobert.runs.records import publish_record, read_selection, sealed
-from neobert.runs.run_file import Execution, read_run_file, write_run_file
+from neobert.runs.records import publish_record, read_sealed
+from neobert.runs.run_file import Execution, write_run_file
 from tests.ablations.status_worlds import record_trial, study_of
 from tests.glue import glue_worlds
 from tests.glue.glue_worlds import point
@@ -108,16 +108,6 @@ def finish(layout: Layout, study: GlueStudy, number: int, score: float) -> Path:
     return files.weights
 
 
-def test_a_study_that_was_pruned_is_refused_by_name(tmp_path: Path, study: GlueStudy) -> None:
-    path = tmp_path / study.folder / "run.json"
-    content = json.loads(path.read_bytes())
-    content["study"]["pruning"] = {"rungs": [0.07, 0.2], "reduction": 5}
-    path.write_bytes(sealed({key: value for key, value in content.items() if key != "checksum"}))
-    with pytest.raises(DamagedFile, match=f"{study.id}.*made with --prune") as refusal:
-        read_run_file(path.parent)
-    assert "this version no longer has" in str(refusal.value)
-
-
 def test_beaten_weights_go_and_the_best_stay(tmp_path: Path, study: GlueStudy) -> None:
     weights = [finish(Layout(tmp_path), study, number, score) for number, score in enumerate((0.1, 0.5, 0.3))]
     selection.drop_beaten_weights(Layout(tmp_path), study)
@@ -198,7 +188,7 @@ def test_a_damaged_trial_never_decides_and_runs_again(
     finish_whole(layout, study, number, 0.1 * number)
     assert path.with_name(f"{path.name}.damaged-1").read_bytes() == content and path.read_bytes() == whole
     assert is_ready_to_close(layout, study) and close(layout, study)
-    assert read_selection(study.closing(layout).record)["trial"] == trials[2].id
+    assert read_sealed(study.closing(layout).record)["trial"] == trials[2].id
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"no archive"])
@@ -241,13 +231,13 @@ def test_a_changed_choice_is_no_choice(
         finish_whole(layout, study, number, 0.1 * number)
     assert close(layout, study)
     path = study.closing(layout).record
-    whole, content = read_selection(path), bytearray(path.read_bytes())
+    whole, content = read_sealed(path), bytearray(path.read_bytes())
     content[int(place * len(content))] ^= change
     path.write_bytes(content)
     if state_of(layout, study) == "done":
-        assert read_selection(path) == whole
+        assert read_sealed(path) == whole
     else:
-        assert close(layout, study) and read_selection(path) == whole
+        assert close(layout, study) and read_sealed(path) == whole
 
 
 def test_what_a_trial_of_another_worker_damages_waits_for_its_end(tmp_path: Path, study: GlueStudy) -> None:

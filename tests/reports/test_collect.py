@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from neobert.files import read_lines
 from neobert.kinds.glue import GlueStudy
+from neobert.runs.collected import TABLES, Collected
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, write_run_file
 from neobert.training.transitions import SMALL_TEXT_LOSS
@@ -80,7 +82,7 @@ def test_a_collected_folder_gives_the_same_figures_and_tables(study: Study, copy
 
 def test_no_path_of_the_machine_is_in_the_copy(study: Study, copy: Path) -> None:
     assert any(MACHINE.encode() in content for content in files(study.root).values())
-    copied = files(copy)
+    copied = Collected(copy).files
     assert not [name for name, content in copied.items() if b"/scratch" in content]
     assert any(b"mnli has no train split in texts/glue/mnli" in content for content in copied.values())
 
@@ -90,15 +92,17 @@ def test_weights_predictions_labels_and_claims_stay(spoilable: Path, tmp_path: P
     (spoilable / "claims" / "1").write_text("{}")
     next(spoilable.glob("glue/cola/*.npz")).with_suffix(".safetensors").write_bytes(b"weights")
     run(spoilable, tmp_path / "copy")
-    copied = files(tmp_path / "copy")
-    assert {"".join(Path(name).suffixes) for name in copied} == {".json", ".jsonl", ".resampled.npz"}
+    copied = Collected(tmp_path / "copy").files
+    assert {Path(name).suffix for name in copied} == {".json", ".jsonl"}
+    assert not [name for name in copied if name.startswith(("claims", "data"))]
     trials = len(list(spoilable.glob("glue/*/*.npz")))
-    assert len([name for name in copied if name.endswith(".npz")]) == trials > 0
+    assert len([name for name in copied if "/resamples/" in name]) == trials > 0
 
 
 def test_curves_are_joined_to_what_a_picture_shows(study: Study, copy: Path) -> None:
-    (name,) = [path.parent.name for path in study.root.glob("pretraining/*/metrics.jsonl")]
-    before, after = (list(read_lines(Layout(root).pretraining(name) / "metrics.jsonl")) for root in (study.root, copy))
+    (path,) = study.root.glob("pretraining/*/metrics.jsonl")
+    copied = Collected(copy).files[str(path.relative_to(study.root))]
+    before, after = list(read_lines(path)), list(map(json.loads, copied.splitlines()))
     steps = [line for line in after if "loss" in line]
     assert len(before) > len(steps) and PIECES / 2 < len(steps) <= PIECES
     assert [line for line in after if "heldout_loss" in line] == [line for line in before if "heldout_loss" in line]
@@ -136,8 +140,10 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_copied(
     curve.write_text('{"loss": "x"}\n')
     assert run(spoilable, tmp_path / "copy") == 0
     told = capsys.readouterr().err
-    assert f"left out: {torn}" in told and f"left out: the curve of {curve}" in told
-    assert len(list((tmp_path / "copy").glob("glue/*/*.json"))) == len(list(spoilable.glob("glue/*/*.json")))
+    assert f"left out: {torn.relative_to(spoilable)}" in told
+    assert f"left out: the curve of {curve.relative_to(spoilable)}" in told
+    trials = [name for name in Collected(tmp_path / "copy").files if fnmatch(name, "glue/*/????????????.json")]
+    assert len([name for name in trials if name.count("/") == 2]) == len(list(spoilable.glob("glue/*/*.json")))
 
 
 @pytest.mark.parametrize("out", [".", "below", ".."])
@@ -154,8 +160,8 @@ def test_a_folder_without_records_is_missing_data(tmp_path: Path, capsys: pytest
 
 def test_the_summary_counts_what_was_written(study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert collect.main(["--runs", str(study.root), "--out", str(tmp_path / "copy"), "--json"]) == 0
-    copied = files(tmp_path / "copy")
-    expected = {"files": len(copied), "bytes": sum(map(len, copied.values())), "left_out": 0}
+    size = sum((tmp_path / "copy" / table).stat().st_size for table in TABLES)
+    expected = {"files": len(Collected(tmp_path / "copy").files), "bytes": size, "left_out": 0}
     assert json.loads(capsys.readouterr().out) == expected
 
 
@@ -164,4 +170,10 @@ def test_a_folder_of_runs_may_lie_below_one_that_is_called_as_those_of_attempts(
     made_up.pretrain("M0")
     made_up.search("M0", made_up.study("M0", "cola"))
     assert run(made_up.root, tmp_path / "copy") == 0
-    assert len(list((tmp_path / "copy").rglob("run.json"))) == 1
+    assert len([name for name in Collected(tmp_path / "copy").files if name.endswith("run.json")]) == 1
+
+
+def test_a_folder_of_runs_is_no_place_for_tables(study: Study, copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(copy, study.root) == 2
+    assert "is a folder of runs, which tables would hide" in capsys.readouterr().err
+    assert not (study.root / "records.jsonl").exists()

@@ -13,17 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neobert.files import checksummed
+from neobert.runs.collected import Collected
 from neobert.runs.layout import Layout
 from reports import collect, make_figures
 from reports.curves import stages_of, stages_up_to
 from reports.evidence import read_evidence
-from reports.folder import DIGESTS
 from reports.page.charts import axis_over
 from reports.tables import Table, csv_text, escape_markdown, frame_of
 from tests.reports.made_up_study import Study, change_record, undrawn_figures
 
 RECORDS = Path(__file__).resolve().parents[2] / "reports" / "pipeline_check"
 COMMANDS = {"make_figures": make_figures.main, "collect": collect.main}
+MODULES = {"make_figures": "reports.make_figures", "collect": "neobert.runs.collected"}
+"""Where each command writes."""
 
 
 @pytest.fixture
@@ -81,7 +83,7 @@ def test_a_full_disk_is_one_sentence(
     def full(path: Path, content: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(f"reports.{name}.replace_file", full)
+    monkeypatch.setattr(f"{MODULES[name]}.replace_file", full)
     assert command(name, study.root, tmp_path / "out") == 1
     assert "No space left on device" in capsys.readouterr().err
 
@@ -229,7 +231,9 @@ def test_many_spoiled_records_make_no_traceback(tmp_path: Path) -> None:
 
 def spoil_and_report(tmp_path: Path, seed: int, files: int) -> None:
     choice, root = random.Random(seed), tmp_path / f"runs-{seed}"
-    shutil.copytree(RECORDS, root, ignore=shutil.ignore_patterns("*_*.json", "*.md", DIGESTS))
+    for path, content in Collected(RECORDS).files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(content)
     paths = sorted(root.rglob("*.json"))
     for path in choice.sample(paths, files):
         content = spoiled(json.loads(path.read_text()), choice)

@@ -140,7 +140,7 @@ def test_when_every_trial_failed_the_score_is_missing_and_never_zero(study: Stud
     assert any("CoLA: no trial has a score" in line for line in notes(study.group(), short=True))
 
 
-@pytest.mark.parametrize(("state", "score"), [("done", None), ("pruned", 0.9), ("failed", 0.9)])
+@pytest.mark.parametrize(("state", "score"), [("done", None), ("failed", 0.9)])
 def test_only_done_trials_with_a_value_count(study: Study, state: str, score: float | None) -> None:
     plant(study, "M2", {0: [0.5]})
     of_task = study.study("M2", "cola")

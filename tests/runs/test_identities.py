@@ -1,6 +1,5 @@
 """Names hold: what was computed once is found again under the same id, and every committed record under its own."""
 
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,18 +17,16 @@ from neobert.data.sources import Source, open_source
 from neobert.external import external_id
 from neobert.identity import NUMERICS, identity
 from neobert.kinds.glue import GlueStudy
+from neobert.runs.collected import unpacked
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
-from neobert.runs.records import NUMERICS_BEFORE_SCHEMA_2
-from neobert.runs.run_file import RunFile, read_run_file
+from neobert.runs.run_file import read_run_file
 from tests.embeddings.embedding_worlds import card_of, write_published
 from tests.support.golden_files import ANEW, GoldenFiles
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REPORTS = REPOSITORY / "reports"
 IDENTITIES = "identities.json"
-UNSAID_NUMERICS = {"study": NUMERICS_BEFORE_SCHEMA_2, "pipeline_check": {}}
-"""The versions of the mechanisms with which those committed runs were made whose files do not say it."""
 
 
 def small_folder(folder: Path) -> Path:
@@ -116,41 +113,22 @@ def test_an_external_model_is_named_by_its_files_or_its_commit() -> None:
     assert external_id({"repository": "google-bert/bert-base-uncased", "revision": "c" * 40}) == "model-44bec015bc5d"
 
 
-def numerics_of(place: Path) -> dict[str, int]:
-    """The versions of the mechanisms that a committed run was made with."""
-    content = json.loads((place / "run.json").read_text(encoding="utf-8"))
-    said: dict[str, int] = content.get("numerics", {})
-    return UNSAID_NUMERICS[place.relative_to(REPORTS).parts[0]] | said
-
-
-def is_cut(content: RunFile) -> bool:
-    """Whether the name was made with a path that committed records do not have: earlier, why a study starts from
-    pre-training named the data's folder."""
-    reason = content.run.starts_from.reason if isinstance(content.run, GlueStudy) else None
-    return reason is not None and f"{content.source.name}/" in reason
-
-
-@pytest.mark.parametrize(("records", "runs", "trials"), [("study", 121, 195), ("pipeline_check", 125, 248)])
+@pytest.mark.parametrize(("records", "runs", "trials"), [("study", 244, 96), ("pipeline_check", 125, 248)])
 def test_every_committed_record_has_the_name_that_its_recipe_gives(
     records: str, runs: int, trials: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under the versions of the mechanisms that it was made with: runs by their recipes, trials by their studies."""
-    wrong, right, cut, named = [], 0, set(), set()
-    for place in (path.parent for path in (REPORTS / records).rglob("run.json")):
-        for mechanism, version in numerics_of(place).items():
-            monkeypatch.setitem(NUMERICS, mechanism, version)
+    collected = unpacked(REPORTS / records)
+    assert collected is not None
+    names: list[str] = []
+    planned: set[str] = set()
+    for place in (path.parent for path in collected.root.rglob("run.json")):
         content = read_run_file(place)
-        run = content.run
-        assert content.id == place.name
-        if is_cut(content):
-            cut.add(content.id)
-        elif run.id == content.id:
-            right += 1
-        else:
-            wrong.append(f"{place.relative_to(REPORTS)} is {run.id} by its recipe")
-        if isinstance(run, GlueStudy):
-            named |= {run.trial_id(point) for point in run.points}
-    assert not wrong and right >= runs
-    recorded = [json.loads(path.read_text(encoding="utf-8")) for path in (REPORTS / records).glob("glue/*/*.json")]
-    assert len(recorded) >= trials
-    assert not [trial["id"] for trial in recorded if trial["id"] not in named and trial["inputs"]["study"] not in cut]
+        for mechanism, version in content.numerics.items():
+            monkeypatch.setitem(NUMERICS, mechanism, version)
+        names.append(place.name)
+        assert content.run.id == content.id == place.name, place
+        if isinstance(content.run, GlueStudy):
+            planned |= {content.run.trial_id(point) for point in content.run.points}
+    recorded = {path.stem for path in collected.root.glob("glue/*/*.json")}
+    assert (len(names), len(recorded)) == (runs, trials) and recorded <= planned

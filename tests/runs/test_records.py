@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neobert.errors import DamagedFile, NewerFile
-from neobert.files import checksum_of, checksummed
 from neobert.identity import NUMERICS, Neutral, decisive, identity, plain
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.recipe import Value
+from neobert.runs.collected import Collected
 from neobert.runs.layout import Layout
-from neobert.runs.records import NUMERICS_BEFORE_SCHEMA_2, SCHEMA, publish_record, read_record, read_sealed, sealed
+from neobert.runs.records import SCHEMA, publish_record, read_record, read_sealed, sealed
 from neobert.runs.run_file import read_checked_run_file, read_run_file, write_run_file
 from tests.ablations.status_worlds import EXECUTION, SOURCE, declare, study_of
 from tests.support.tiny_runs import ends, record, starts, tiny_recipe, tiny_run, tiny_stage, worker, write_tiny_run
@@ -69,35 +69,6 @@ def test_what_is_recorded_names_every_field() -> None:
     assert plain(new) == {"width": 1, "window": None, "norm": "pre"} and decisive(new) == {"width": 1}
 
 
-def test_every_committed_run_file_and_record_of_the_first_schema_is_upgraded() -> None:
-    paths = sorted(STUDY.glob("pretraining/*/done.json"))
-    first = [path for path in paths if json.loads(path.read_bytes())["schema"] == 1]
-    assert first
-    for path in first:
-        assert read_record(path)["schema"] == SCHEMA
-        assert read_record(path)["numerics"] == NUMERICS_BEFORE_SCHEMA_2
-        assert read_run_file(path.parent).numerics == NUMERICS_BEFORE_SCHEMA_2
-
-
-@pytest.mark.parametrize(
-    ("schema", "scale", "now"), [(2, "laptop", "laptop1"), (2, "smoke", "smoke"), (3, "laptop", "laptop")]
-)
-def test_what_was_recorded_under_the_first_rules_of_a_scale_keeps_a_name_for_them(
-    tmp_path: Path, schema: int, scale: str, now: str
-) -> None:
-    content = {"schema": schema, "numerics": NUMERICS, "labels": {"scale": scale, "data": "texts"}}
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps({**content, "checksum": checksum_of(content)}))
-    assert read_sealed(path)["labels"] == {"scale": now, "data": "texts"}
-
-
-@pytest.mark.parametrize("labels", ["laptop", ["scale"], None, 5])
-def test_labels_that_are_no_object_are_read_as_they_are(tmp_path: Path, labels: object) -> None:
-    content = {"schema": 2, "numerics": NUMERICS, "labels": labels}
-    (tmp_path / "run.json").write_text(json.dumps(checksummed(content)))
-    assert read_sealed(tmp_path / "run.json")["labels"] == labels
-
-
 @given(st.data())
 def test_no_changed_byte_of_a_record_goes_unseen(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("record") / "a.json"
@@ -120,11 +91,12 @@ def test_no_changed_byte_of_a_record_goes_unseen(tmp_path_factory: pytest.TempPa
         (b'{"schema": true}', "no schema version"),
         (b'{"kind": "glue"}', "no schema version"),
         (b"[]", "no schema version"),
-        (b'{"schema": 2, "kind": "glue", "id": "a"}', "checksum"),
-        (b'{"schema": 1, "id": "a"}', "lacks kind"),
+        (b'{"schema": 2, "kind": "glue", "id": "a"}', "no schema version"),
+        (b'{"schema": 3, "kind": "glue", "id": "a"}', "checksum"),
+        (sealed({"id": "a"}), "lacks kind"),
     ],
 )
-def test_what_is_no_record_of_this_or_an_older_version_is_named(tmp_path: Path, content: bytes, said: str) -> None:
+def test_what_is_no_record_is_named(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(content)
     with pytest.raises(DamagedFile, match=said):
@@ -195,7 +167,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "zeros": lambda content: bytes(len(content)),
     "flip": lambda content: content.replace(b'"seed": 0', b'"seed": 1'),
     "deep": lambda content: b"[" * 100_000,
-    "other": lambda content: next(STUDY.glob("pretraining/*/run.json")).read_bytes(),
+    "other": lambda content: next(text for name, text in Collected(STUDY).files.items() if name.endswith("run.json")),
 }
 
 

@@ -15,6 +15,7 @@ from ablations import run
 from neobert.errors import EXIT_DONE, EXIT_MISSING
 from neobert.files import append_line, line_bytes
 from neobert.runs import tracking
+from neobert.runs.collected import unpacked
 from neobert.runs.index import Index
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
@@ -180,7 +181,9 @@ def test_a_tracker_that_fails_is_said_once(
 
 def test_every_kind_of_record_has_steps() -> None:
     """The records of the smoke study: curves of pre-training, thinned out, and of trials."""
-    layout = Layout(Path(__file__).parents[2] / "reports" / "pipeline_check")
+    collected = unpacked(Path(__file__).parents[2] / "reports" / "pipeline_check")
+    assert collected is not None
+    layout = Layout(collected.root)
     references = [row.folder for row in Index(layout).rows()]
     steps = {each.id: list(each.steps()) for reference in references for each in tracked(layout, reference)}
     numbers = [[step for step, _ in taken] for taken in steps.values()]

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from ablations.scales import Scale
+from neobert.files import json_bytes
 from neobert.glue.tasks import TASKS
 from neobert.kinds.glue import GlueStudy
 from neobert.recipe import Point
 from neobert.runs.layout import Layout
+from neobert.runs.records import pack_numbers
 from reports import make_figures, published
 from reports.analysis.comparison import (
     NOT_RESOLVABLE,
@@ -64,7 +66,8 @@ def keep_resamples(study: Study, shared: float, own: float) -> None:
         of_trial = np.random.default_rng([2, number]).normal(0, 0.01 * own, DRAWS)
         path = Layout(study.root).resampled(trial.task, trial.id)
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, allow_pickle=False, score=np.clip(trial.score + of_examples[trial.task] + of_trial, -1, 1))
+        scores = np.clip(trial.score + of_examples[trial.task] + of_trial, -1, 1)
+        path.write_bytes(json_bytes({"scores": pack_numbers(scores, "<f8")}))
 
 
 def test_tolerances_follow_from_the_development_sets() -> None:

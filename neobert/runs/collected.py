@@ -1,0 +1,261 @@
+"""Collected folders: what reports read of a folder of runs, as a few tables that can be committed or sent.
+
+A line of a table holds one file of the folder of runs, {"path": its path there, "content": what it contains}, and the
+lines are sorted by path. `sha256.json` lists the SHA-256 of each of these files and has a checksum of its own. Readers
+get the files unpacked, so that a collected folder is read as any other.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from neobert.errors import DamagedFile, MissingData, name_first
+from neobert.files import checksum_of, checksummed, inside, is_local, json_bytes, read_json, replace_file
+from neobert.runs.kinds import RECORDS, RUN_FOLDERS
+
+DIGESTS = "sha256.json"
+CURVES = "pretraining/*/metrics.jsonl"
+RESAMPLES = "glue/*/resamples/*.json"
+RUN_FILES = tuple(f"{folder}/run.json" for folder in RUN_FOLDERS)
+LADDERS = "ladders/*.py"
+DECLARATIONS = "declarations/*.json"
+DOCUMENTS = (
+    "forecasts/*.json",
+    "glue/*/studies/*/selection.json",
+    "glue/*/errors/*.json",
+    "pretraining/*/error.json",
+    "models/*/model.json",
+)
+TABLES: Mapping[str, tuple[str, ...]] = {
+    "records.jsonl": RECORDS,
+    "runs.jsonl": (*RUN_FILES, *DOCUMENTS, LADDERS, DECLARATIONS),
+    "curves.jsonl": (CURVES,),
+    "resamples.jsonl": (RESAMPLES,),
+}
+"""Glob patterns of the files that each table holds. No file matches those of two tables."""
+
+MOST_LINE_BYTES = 64 * 2**20
+"""Longer lines, and larger JSON files, are not read. The largest record of the committed studies has 15 kB."""
+
+MOST_NAME_BYTES = 255
+
+
+class Collected:
+    """The tables of a collected folder.
+
+    `files` has the content of every file by its path, of those that are whole and as listed; `problems` has a sentence
+    for each other one; `links` has the table and line of each, `records.jsonl#L12`.
+
+    Raises:
+        MissingData: `sha256.json` cannot be read, or was changed.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.problems: list[str] = []
+        self.files: dict[str, bytes] = {}
+        self.links: dict[str, str] = {}
+        self._lines: dict[str, dict[str, bytes]] = {table: {} for table in TABLES}
+        self._listed = _read_digests(root)
+        for table in TABLES:
+            if os.path.lexists(root / table):
+                self._read(table)
+        if missing := [path for path in self._listed or () if path not in self.links]:
+            self.problems.append(f"{len(missing)} file(s) listed in {DIGESTS} are not there: {name_first(missing)}")
+
+    def write(self, files: Mapping[str, bytes]) -> int:
+        """Add files to the tables, or replace them there; return the size of the folder's tables in bytes.
+
+        Each table is replaced as a whole, and the list of digests last: if the writer is killed, what was there stays,
+        and what is new is read after it has been collected again.
+
+        Raises:
+            DamagedFile: a link leads out of the folder.
+        """
+        listed = {path: _sha256(content) for path, content in self.files.items()} | (self._listed or {})
+        changed = set()
+        for path, content in files.items():
+            table = table_of(path)
+            line = _line(path, content)
+            if self._lines[table].get(path) != line:
+                changed.add(table)
+            self._lines[table][path] = line
+            listed[path] = _sha256(_bytes_of(path, json.loads(line)["content"]))
+        for table in changed:
+            replace_file(inside(self.root, table), b"".join(line for _, line in sorted(self._lines[table].items())))
+        replace_file(inside(self.root, DIGESTS), json_bytes(checksummed({"files": listed})))
+        return sum(len(line) for lines in self._lines.values() for line in lines.values())
+
+    def _read(self, table: str) -> None:
+        if reason := why_no_file(self.root, self.root / table):
+            self.problems.append(f"{reason}: left out")
+            return
+        for number, line in enumerate(_read_lines(self.root / table), start=1):
+            try:
+                path, content = _parse(line)
+            except (ValueError, RecursionError):
+                self.problems.append(f"line {number} of {table} is damaged: left out")
+                continue
+            if path in self.links or table_of(path) != table:
+                self.problems.append(f"line {number} of {table} holds {path}, which does not belong there: left out")
+                continue
+            self._lines[table][path] = line
+            self.links[path] = f"{table}#L{number}"
+            if reason := self._why_another(path, content):
+                self.problems.append(f"{reason}: left out")
+            else:
+                self.files[path] = content
+
+    def _why_another(self, path: str, content: bytes) -> str:
+        if self._listed is None:
+            return ""
+        if path not in self._listed:
+            return f"{path} is not listed in {DIGESTS} (remove that if the file belongs to the folder)"
+        if self._listed[path] != _sha256(content):
+            return f"{path} is not the file that was collected (its SHA-256 is not that in {DIGESTS})"
+        return ""
+
+
+class Unpacked:
+    """The files of a collected folder below `root`, a temporary folder that is removed when the process ends."""
+
+    def __init__(self, collected: Collected) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="collected-"))
+        self.problems, self.links = list(collected.problems), collected.links
+        weakref.finalize(self, shutil.rmtree, self.root, ignore_errors=True)
+        for path, content in collected.files.items():
+            try:
+                (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+                (self.root / path).write_bytes(content)
+            except (FileExistsError, NotADirectoryError, IsADirectoryError):
+                self.problems.append(f"{path} lies below another file, or is a folder of others: left out")
+
+
+def unpacked(root: Path) -> Unpacked | None:
+    """Return the unpacked files of a collected folder; None if the folder is none, but one of runs.
+
+    Raises:
+        MissingData: `sha256.json` of the folder cannot be read, or was changed.
+    """
+    stamps = tuple(map(_stamp, (root / name for name in (*TABLES, DIGESTS))))
+    return _unpack(root.absolute(), stamps) if any(stamps[:-1]) else None
+
+
+@lru_cache(maxsize=4)
+def _unpack(root: Path, stamps: tuple[object, ...]) -> Unpacked:
+    del stamps  # a changed folder is unpacked again
+    return Unpacked(Collected(root))
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def why_no_file(root: Path, path: Path) -> str:
+    """Return the reason why a path below a folder is no regular file inside it; empty if it is one."""
+    name = path.relative_to(root)
+    real = os.path.realpath(root)
+    outside = [part for part in (*reversed(name.parents), name) if not _is_below(real, root / part)]
+    if outside:
+        return f"{outside[0].as_posix()} is a link out of the folder"
+    try:
+        status = path.stat()
+    except OSError as error:
+        return f"{name.as_posix()} cannot be read ({error.strerror})"
+    if not path.is_file():
+        return f"{name.as_posix()} is no regular file"
+    if path.suffix == ".json" and status.st_size > MOST_LINE_BYTES:
+        return f"{name.as_posix()} has {status.st_size / 1e6:,.0f} MB, more than any record"
+    return ""
+
+
+def _is_below(real: str, path: Path) -> bool:
+    return Path(os.path.realpath(path)).is_relative_to(real)
+
+
+def _read_digests(root: Path) -> dict[str, str] | None:
+    path = root / DIGESTS
+    if not os.path.lexists(path):
+        return None
+    advice = f"restore {path}, or remove it to read files that nothing vouches for"
+    if reason := why_no_file(root, path):
+        raise MissingData(f"{reason}: {advice}")
+    try:
+        content = read_json(path)
+    except (DamagedFile, OSError) as error:
+        raise MissingData(f"{DIGESTS} cannot be read: {advice}") from error
+    if not isinstance(content, dict) or content.get("checksum") != checksum_of(content):
+        raise MissingData(f"{DIGESTS} was changed after it was written: {advice}")
+    files = content.get("files")
+    if not isinstance(files, dict) or not all(isinstance(sha256, str) for sha256 in files.values()):
+        raise MissingData(f"{DIGESTS} lists no digests: {advice}")
+    return files
+
+
+def _read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a table. One that is too long comes in pieces, none of which is JSON."""
+    with path.open("rb") as file:
+        yield from iter(lambda: file.readline(MOST_LINE_BYTES), b"")
+
+
+def _parse(line: bytes) -> tuple[str, bytes]:
+    entry = json.loads(line)
+    if not isinstance(entry, dict) or set(entry) != {"path", "content"} or not isinstance(entry["path"], str):
+        raise ValueError("no path and content")
+    if any(len(name.encode()) > MOST_NAME_BYTES for name in entry["path"].split("/")):
+        raise ValueError("a name that file systems refuse")
+    return entry["path"], _bytes_of(entry["path"], entry["content"])
+
+
+def _line(path: str, content: bytes) -> bytes:
+    return json.dumps({"path": path, "content": _value_of(path, content)}).encode() + b"\n"
+
+
+def _value_of(path: str, content: bytes) -> Any:
+    """Return the content of a file as it is in a line: JSON, a list of the lines of JSON, or text."""
+    match PurePosixPath(path).suffix:
+        case ".json":
+            return json.loads(content)
+        case ".jsonl":
+            return [json.loads(line) for line in content.splitlines()]
+        case _:
+            return content.decode(errors="surrogateescape")
+
+
+def _bytes_of(path: str, value: Any) -> bytes:
+    """Return the content of a file from that of its line. Raises ValueError if it cannot be that of such a file."""
+    match PurePosixPath(path).suffix:
+        case ".json":
+            return json_bytes(value)
+        case ".jsonl" if isinstance(value, list):
+            return b"".join(json.dumps(line, sort_keys=True).encode() + b"\n" for line in value)
+        case ".py" if isinstance(value, str):
+            return value.encode(errors="surrogateescape")
+    raise ValueError(f"no content of {path}")
+
+
+def table_of(path: str) -> str | None:
+    """Return the table that a file belongs to; None if it belongs to none."""
+    if not is_local(path):
+        return None
+    matching = (table for table, patterns in TABLES.items() if any(_matches(path, each) for each in patterns))
+    return next(matching, None)
+
+
+def _matches(path: str, pattern: str) -> bool:
+    return path.count("/") == pattern.count("/") and PurePosixPath(path).match(pattern)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
