@@ -105,7 +105,7 @@ def test_jobs_do_what_was_planned_whatever_becomes_of_the_file(
     assert len(slurm.submitted()) == 2  # the corpus and the training
     file.write_text(OWN.replace("rate in (0.3,", "rate in (0.35,"))
     (folder,) = (runs / "pretraining").iterdir()
-    assert work(["--runs", str(runs), f"corpus/{read_run_file(folder).pretraining.data_id}/{folder.name}"]) == EXIT_DONE
+    assert work(["--runs", str(runs), f"corpus/{read_run_file(folder).run.data_id}/{folder.name}"]) == EXIT_DONE
     assert work(["--runs", str(runs), f"pretraining/{folder.name}"]) == EXIT_DONE
     record = json.loads((folder / "done.json").read_text())
     assert record["config"]["recipe"]["masking"]["rate"] == 0.3

@@ -116,7 +116,7 @@ def test_work_begins_only_on_a_run_file_that_has_its_folders_name(tmp_path: Path
     folder = write_run_file(layout, run, SOURCE, EXECUTION, {})
     assert read_checked_run_file(folder).run == run
     content = read_sealed(folder / "run.json")
-    content["pretraining"]["recipe"]["seed"] = 3
+    content["run"]["recipe"]["seed"] = 3
     (folder / "run.json").write_bytes(sealed(content))
     assert read_run_file(folder).run == run.model_copy(update={"recipe": run.recipe.model_copy(update={"seed": 3})})
     with pytest.raises(DamagedFile, match=f"and not {run.id}: it was changed or moved"):
