@@ -9,7 +9,6 @@ import pytest
 
 from ablations.ladder import EMBEDDING_PROTOCOL, M9
 from ablations.ladders import variants
-from ablations.plan import StageName
 from ablations.recipe_runs import pair_sets
 from ablations.run import main
 from ablations.scales import scaled
@@ -27,7 +26,7 @@ from tests.ablations.plans import SYNTHETIC, rows_of
 from tests.embeddings.tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
 from tests.support.small_corpora import REAL_DATA, write_table
 
-STAGES: tuple[StageName, ...] = ("pretrain", "contrastive")
+STAGES: tuple[...] = ("pretrain", "contrastive")
 INSTRUCTIONS = REAL_DATA.parent / "reference" / "paper" / "table7v2_finetune_instructions.csv"
 
 _JUDGED = {

@@ -4,9 +4,8 @@ import gzip
 import json
 from pathlib import Path
 
-from tests.runs.test_new_knob import edit
 from tests.support.small_corpora import texts
-from tests.support.tree_copy import fresh_clone, shell, shrink_smoke_scale
+from tests.support.tree_copy import edit, fresh_clone, shell, shrink_smoke_scale
 
 ENTRY = '    "web": CorpusEntry((REFINEDWEB,), 600e9, 968_000_000),\n'
 CHILD = """

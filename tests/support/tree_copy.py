@@ -27,6 +27,13 @@ def fresh_clone(folder: Path, *, without_studies: bool = False) -> Path:
     return folder
 
 
+def edit(path: Path, old: str, new: str) -> None:
+    """Replace the only occurrence of a text in a file."""
+    text = path.read_text(encoding="utf-8")
+    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {path}"
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
 def apply_blocks(tree: Path, addition: str) -> set[str]:
     """Apply the blocks of docs/adding.md for an addition to a copy: new files, differences, and lines at the end of a
     file. Returns the paths of the changed files."""

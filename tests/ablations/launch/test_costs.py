@@ -27,7 +27,7 @@ from ablations.launch.costs import (
     stated_throughput,
     sum_costs,
 )
-from ablations.plan import STAGES, StageName, VariantRow
+from ablations.plan import STAGES, VariantRow
 from neobert.data.catalog import CHARACTERS_PER_TOKEN, TASK_SPLITS
 from neobert.data.sources import DirectorySource, open_source
 from neobert.errors import MissingData
@@ -52,11 +52,11 @@ PAPER_GPU_HOURS = 6000  # §3.3 and App. A, for both stages of NeoBERT
 PAPER_TOKENS_PER_SECOND = 97_200  # 2.1T slots in these hours
 
 
-def paper_rows(root: Path, *names: str, stages: Sequence[StageName] = STAGES) -> list[VariantRow]:
+def paper_rows(root: Path, *names: str, stages: Sequence[str] = STAGES) -> list[VariantRow]:
     return rows_of(root, *names, scale="paper", source=HUB, stages=stages)
 
 
-def costs_of(root: Path, machine: Machine, *names: str, stages: Sequence[StageName] = STAGES) -> PlanCosts:
+def costs_of(root: Path, machine: Machine, *names: str, stages: Sequence[str] = STAGES) -> PlanCosts:
     return PlanCosts(Layout(root), paper_rows(root, *names, stages=stages), HUB, machine)
 
 
