@@ -91,7 +91,7 @@ def finish_study(layout: Layout, study: GlueStudy, best: int = 0) -> Path:
         record_trial(layout, study, number, score=0.9 if number == best else 0.5)
     chosen = study.trials(layout)[best]
     content = {"study": study.id, "trial": chosen.id, "point": plain(chosen.point), "score": 0.9}
-    return write(layout.root / study.folder / "selection.json", content)
+    return seal(layout.root / study.folder / "selection.json", content)
 
 
 def seal(path: Path, content: dict[str, Any]) -> Path:

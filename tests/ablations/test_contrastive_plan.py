@@ -1,7 +1,6 @@
 """Contrastive fine-tuning in plans: the protocol's numbers, the nineteen data sets, and what a command refuses."""
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from neobert.runs.cleanup import read_uses
 from neobert.runs.index import read_index
 from neobert.runs.kinds import record_paths
 from neobert.runs.layout import Layout
+from neobert.runs.records import sealed
 from tests.ablations.plans import SYNTHETIC, rows_of
 from tests.embeddings.tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
 from tests.support.small_corpora import REAL_DATA, write_table
@@ -191,8 +191,8 @@ def test_status_shows_the_run_and_what_it_waits_for(tmp_path: Path) -> None:
     (row,) = read_index(Layout(tmp_path)).rows()
     assert (row.kind, row.id, row.state, row.total) == ("contrastive", run.id, "waiting", run.protocol.steps)
     assert row.note == "after pretraining 0123456789ab"
-    record = {"schema": 1, "kind": "contrastive", "id": run.id, "steps": 12, "real_tokens": 10, "seconds": 2.0}
+    record = {"kind": "contrastive", "id": run.id, "steps": 12, "real_tokens": 10, "seconds": 2.0}
     scores = {"heldout_loss": {"paraphrases": 1.0, "answers": 2.0}}
-    (folder / "done.json").write_text(json.dumps({**record, "gpu_hours": 0.0, "scores": scores}))
+    (folder / "done.json").write_bytes(sealed({**record, "gpu_hours": 0.0, "scores": scores}))
     (row,) = read_index(Layout(tmp_path)).rows()
     assert (row.state, row.heldout_loss, row.tokens_per_second) == ("done", 1.5, 5.0)
