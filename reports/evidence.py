@@ -497,6 +497,7 @@ def _read_studies(folder: RunsFolder, problems: list[str]) -> list[RunFile]:
             run_file = _read_run_file(folder, path.parent)
             if not OthersRecords().leaves_out(run_file.labels, named=False):
                 Labels.read(run_file.labels)
+                run_file.specification(GlueStudy)
                 run_files.append(run_file)
         except (DamagedFile, MissingData, OSError, *UNREADABLE) as error:
             problems.append(f"the study of {path} is left out: {error}")

@@ -79,8 +79,9 @@ class RunFile(Value):
     labels: dict[str, Any]
 
     def specification(self, kind: type[Specified]) -> Specified:
-        """Return the specification, which must be of the given kind."""
-        assert isinstance(self.run, kind), f"{self.id} is of the kind {self.run.kind}"
+        """Return the specification. Raises DamagedFile if it is of another kind, as in a folder that was moved."""
+        if not isinstance(self.run, kind):
+            raise DamagedFile(f"run {self.id} is of the kind {self.run.kind}, which does not belong in its folder")
         return self.run
 
     @property
