@@ -192,8 +192,8 @@ def read_evidence(root: Path) -> Evidence:
     }
     runs = frames["pretraining"].drop(columns=["heldout_loss", "heldout"])
     is_pilot = runs.seed.isin(list(PILOT_SEEDS))
-    others = {kind for kind, reader in READERS.items() if reader is Measurement}
-    measured = {kind: frames[kind] for kind in ("glue", "mteb", "readouts", *others)}
+    generic = [kind for kind, reader in READERS.items() if reader is Measurement]
+    measured = {kind: frames[kind] for kind in ("glue", "mteb", "readouts", *generic)}
     on_pilots = {kind: frame.run.isin(set(runs.id[is_pilot])) for kind, frame in measured.items()}
     if count := sum(int(are.sum()) for are in on_pilots.values()):
         problems.append(f"{count} measurement(s) of runs with pilot seeds are left out: such runs only choose rates")
@@ -210,7 +210,7 @@ def read_evidence(root: Path) -> Evidence:
         perplexities=readouts[is_perplexity],
         readouts=readouts[~is_perplexity],
         throughputs=frames["throughput"],
-        others={kind: measured[kind] for kind in others},
+        others={kind: measured[kind] for kind in generic},
         studies={run_file.id: run_file.specification(GlueStudy) for run_file in run_files},
         forecasts=forecasts,
         declarations=declarations,

@@ -57,8 +57,10 @@ SHORTEST_LENGTH = 8
 POSITIONS = 16
 """Largest number of masked tokens of a document at one length. At equal cost, more documents narrow the interval more
 than more tokens of each."""
-LEAST_DOCUMENTS = 8
-"""Lengths that fewer documents reach are left out."""
+ENOUGH_DOCUMENTS = 8
+"""Lengths that fewer documents reach are left out. If a corpus has fewer documents, all of them are enough."""
+LEAST_DOCUMENTS = 2
+"""Fewest documents for an interval: one document has no variance."""
 POSITION_SEED = 20_261_124
 MIXED_MASKING = Masking(rate=0.15, mask_share=0.8, random_share=0.1, final_rate=None)
 """BERT's scheme; readouts also use `HELDOUT_MASKING`."""
@@ -323,8 +325,8 @@ def read_perplexity(subject: Subject, documents: Sequence[Stretch], stop: StopRe
     """Measure the loss in nats of tokens that are masked one at a time (Salazar et al. 2020), by length of the text.
 
     A unit is the beginning of a document at one length in tokens, specials included; a group is a length, and its value
-    the mean over documents. All lengths have the same documents: those that reach the longest length that at least
-    `LEAST_DOCUMENTS` reach. Longer lengths are left out. Up to `POSITIONS` tokens of a unit are masked, those with the
+    the mean over documents. All lengths have the same documents: those that reach the longest length that enough
+    documents reach. Longer lengths are left out. Up to `POSITIONS` tokens of a unit are masked, those with the
     smallest hashes.
     """
     lengths, texts = _texts_by_length(subject, documents)
@@ -353,7 +355,8 @@ def _texts_by_length(
         if not np.isin(token_ids[: lengths[0] - FRAME_TOKENS], never).all()
     ]
     tokens = np.array([len(token_ids) + FRAME_TOKENS for _, token_ids in texts], dtype=np.int64)
-    lengths = [length for length in lengths if (tokens >= length).sum() >= LEAST_DOCUMENTS]
+    enough = max(LEAST_DOCUMENTS, min(ENOUGH_DOCUMENTS, (tokens >= lengths[0]).sum()))
+    lengths = [length for length in lengths if (tokens >= length).sum() >= enough]
     return lengths, [text for text, count in zip(texts, tokens, strict=True) if lengths and count >= lengths[-1]]
 
 

@@ -83,6 +83,7 @@ class Collected:
         changed = set()
         for path, content in files.items():
             table = table_of(path)
+            assert table is not None, path
             line = _line(path, content)
             if self._lines[table].get(path) != line:
                 changed.add(table)

@@ -453,7 +453,8 @@ def _join_run(layout: Layout, rendezvous: Rendezvous, run: StartedRun, stop: Sto
     try:
         run_file = read_run_file(folder).model_copy(update={"execution": run.execution})
         with rendezvous.join(run):
-            run_file.specification(Training).make_trainer(layout, run_file, process).fit(stop, None, folder)
+            assert isinstance(run_file.run, Training)
+            run_file.run.make_trainer(layout, run_file, process).fit(stop, None, folder)
     except Exception as error:
         if type(error) is not RunFailed:
             traceback.print_exception(error)

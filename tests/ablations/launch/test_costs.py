@@ -1,6 +1,5 @@
 """What a plan says it costs: against the paper's published hours, against finished runs, and as costs behave."""
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,6 +38,7 @@ from neobert.model.build import build_masked_language_model
 from neobert.recipe import EngineWord
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
+from neobert.runs.records import sealed
 from neobert.training import checkpoints
 from neobert.training.schedule import FineTuningSchedule, milestones
 from tests.ablations.plans import SYNTHETIC, rows_of
@@ -63,11 +63,11 @@ def costs_of(root: Path, machine: Machine, *names: str, stages: Sequence[str] = 
 def publish_done(root: Path, run: PretrainingRun, **fields: object) -> None:
     """The record of a finished run, as far as a plan reads it."""
     stage = run.recipe.stages[-1]
-    record = {"schema": 1, "kind": "pretraining", "id": run.id, "config": {"recipe": plain(run.recipe)}}
+    record = {"kind": "pretraining", "id": run.id, "config": {"recipe": plain(run.recipe)}}
     folder = root / "pretraining" / run.id
     folder.mkdir(parents=True)
     measured = {"tokens": stage.tokens, "flops": 1e18, "gpu_hours": 10.0, **fields}
-    (folder / "done.json").write_text(json.dumps(record | measured))
+    (folder / "done.json").write_bytes(sealed(record | measured))
 
 
 # GPU-hours
@@ -303,7 +303,7 @@ def test_a_bad_split_is_found_before_the_queue(tmp_path: Path, machine: Machine,
 
 
 def test_data_that_nobody_brought_is_missing(tmp_path: Path) -> None:
-    said = r"corpus web .*prefetch\.py --variant M2 --scale paper --stages pretrain --data"
+    said = r"corpus web .*prefetch\.py --variant M2 --scale paper --stages pretraining --data"
     with pytest.raises(MissingData, match=said):
         require_data(paper_rows(tmp_path, "M2", stages=["pretrain"]), HUB)
     require_data(rows_of(tmp_path, "M2"), SYNTHETIC)
