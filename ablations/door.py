@@ -25,7 +25,7 @@ from ablations.ladders import OFFERED_SCALES, Ladder
 from ablations.launch.execute import Workspace, carry_out, open_workspace
 from ablations.launch.flags import DEFAULT_RUNS
 from ablations.launch.outcomes import part_entry
-from ablations.plan import PlanRow, StageName, VariantRow, plan, with_tasks
+from ablations.plan import PlanRow, VariantRow, plan, with_tasks
 from ablations.run import build_parser
 from ablations.scales import Scale, scaled, vocabulary_of
 from ablations.variant import Variant
@@ -36,10 +36,13 @@ from neobert.export.publishing import Target, export
 from neobert.files import read_lines
 from neobert.glue.tasks import TASKS
 from neobert.identity import plain
+from neobert.kinds.glue import GlueStudy
+from neobert.kinds.pretraining import PretrainingRun
+from neobert.kinds.readouts import ReadoutEvaluation
 from neobert.runs.collected import open_runs
 from neobert.runs.index import Index
-from neobert.runs.records import read_record, read_records
-from neobert.runs.specifications import GlueStudy, PretrainingRun, ReadoutEvaluation, only
+from neobert.runs.kinds import read_records
+from neobert.runs.records import read_record
 from neobert.runs.tracking import TRACKERS, TrackerName
 
 if TYPE_CHECKING:
@@ -83,7 +86,7 @@ def build(
     from neobert.model.build import build_masked_language_model, initialize
 
     with ladders.using(_ladder(ladder)):
-        recipe = _plan(_open(scale, data, dry_run=True), variant, seed, ["pretrain"]).recipe.pretraining
+        recipe = _plan(_open(scale, data, dry_run=True), variant, seed, ["pretraining"]).recipe.pretraining
     model = build_masked_language_model(recipe.model, recipe.longest_context)
     initialize(model, recipe.model.initialization, seed)
     return model
@@ -122,7 +125,8 @@ def train(
     own = _ladder(ladder)
     with ladders.using(own):
         workspace = _open(scale, data, runs=runs, workers=workers, track=track)
-        row = _plan(workspace, variant if steps is None else _with_steps(variant, steps, workspace), seed, ["pretrain"])
+        name = variant if steps is None else _with_steps(variant, steps, workspace)
+        row = _plan(workspace, name, seed, ["pretraining"])
         _carry_out(workspace, row)
     return TrainedVariant(row.name, workspace, row.seed, row.stages, own)
 
@@ -222,7 +226,7 @@ class TrainedVariant:
             if name not in (*TASKS, READOUTS):
                 raise ValueError(f"there is no evaluation {name!r}: {did_you_mean(name, [*TASKS, READOUTS])}")
         tasks = [name for name in names or TASKS if name != READOUTS]
-        stages: list[StageName] = ["glue"] if tasks else []
+        stages: list[str] = ["glue"] if tasks else []
         stages += [READOUTS] if READOUTS in names else []
         workspace, layout = self.workspace, self.workspace.layout
         with ladders.using(self.ladder):
@@ -232,12 +236,12 @@ class TrainedVariant:
                     raise MissingData(f"cannot fine-tune on {workspace.source.label} data: {task}: {row.skipped[task]}")
             _carry_out(workspace, with_tasks(row, tasks))
         rows = []
-        for study in only(row.runs, GlueStudy):
+        for study in GlueStudy.among(row.runs):
             if study.task in tasks:
                 for trial in study.trials(layout):
                     entry = part_entry(layout, trial)
                     rows.append({"task": study.task, **plain(trial.point), "trial": trial.id, **entry})
-        for evaluation in only(row.runs, ReadoutEvaluation):
+        for evaluation in ReadoutEvaluation.among(row.runs):
             for readout, part in zip(evaluation.readouts, evaluation.parts(layout), strict=True):
                 scores = read_record(part.record)["scores"]
                 rows += [{"readout": readout, "corpus": name, "value": each["value"]} for name, each in scores.items()]
@@ -297,7 +301,7 @@ def _whole(name: str, value: int, read: Callable[[str], int]) -> int:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _plan(workspace: Workspace, name: str, seed: int, stages: Sequence[StageName]) -> VariantRow:
+def _plan(workspace: Workspace, name: str, seed: int, stages: Sequence[str]) -> VariantRow:
     seed = _whole("seed", seed, seed_flag)
     (row,) = plan([one_variant(name)], [seed], workspace.options.scale, workspace.source, workspace.layout, stages)
     return row

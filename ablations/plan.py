@@ -15,14 +15,14 @@ from ablations.ladders import current, variants
 from ablations.readings import at_scale
 from ablations.recipe_runs import (
     EVERYTHING,
+    PLANNERS,
     EmbeddingChoice,
     EncoderWeights,
+    Planning,
     embedding_runs,
     glue_studies,
     missing_tasks,
     pretraining_runs,
-    readout_evaluations,
-    variant_studies,
 )
 from ablations.scales import Scale, scaled, scaled_variant, unrepresented, vocabulary_of
 from ablations.variant import EmbeddingProtocol, Recipe, Variant, change_label
@@ -30,15 +30,16 @@ from neobert.data.sources import Source
 from neobert.errors import MissingData
 from neobert.external import ExternalModel, write_model_file
 from neobert.identity import difference
+from neobert.kinds.glue import GlueStudy
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.size import parameter_count
 from neobert.recipe import Grid
 from neobert.runs.index import Index, State
+from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
-from neobert.runs.specifications import GlueStudy, PretrainingRun, Run, only
 
-StageName = Literal["pretrain", "glue", "contrastive", "mteb", "readouts", "perplexity"]
-STAGES: tuple[StageName, ...] = ("pretrain", "glue")
+STAGES = ("pretraining", "glue")
 EMBEDDING_FIELDS: Mapping[str, frozenset[str]] = {
     "contrastive": frozenset({"contrastive", "pairs"}),
     "mteb contrastive": frozenset(EmbeddingProtocol.model_fields),
@@ -179,7 +180,7 @@ def plan(
     scale: Scale,
     source: Source,
     layout: Layout,
-    stages: Collection[StageName] = STAGES,
+    stages: Collection[str] = STAGES,
     finetuning_seeds: Sequence[int] | None = None,
     choice: EmbeddingChoice = EVERYTHING,
 ) -> list[VariantRow]:
@@ -202,10 +203,9 @@ def plan(
             tuning_seeds = finetuning_seeds or [seed]
             if "glue" in stages:
                 skipped |= missing_tasks(source)
-                runs += [study for each in tuning_seeds for study in variant_studies(recipe, trained, each, source)]
+            planning = Planning(recipe, trained, tuning_seeds, scale, source)
+            runs += [run for stage, planned in PLANNERS.items() if stage in stages for run in planned(planning)]
             encoder = EncoderWeights.of_stage(trained[-1])
-            if "readouts" in stages:
-                runs += readout_evaluations(trained[-1], scale, source)
             tuned, reasons = embedding_runs(encoder, recipe.embedding, tuning_seeds, source, stages, choice)
             row = VariantRow(
                 name=variant.name,
@@ -231,7 +231,7 @@ def plan_model(
     scale: Scale,
     source: Source,
     layout: Layout,
-    stages: Collection[StageName],
+    stages: Collection[str],
     *,
     grid: Grid | None = None,
     choice: EmbeddingChoice = EVERYTHING,
@@ -284,7 +284,7 @@ def unfinished(rows: Sequence[PlanRow]) -> list[Run]:
     """Return each run that was not done when planned, once; costly pre-training first, so that workers end together."""
     open_runs = {planned.run.id: planned.run for row in rows for planned in row.planned if planned.state != "done"}
     stages = sorted(
-        only(open_runs.values(), PretrainingRun),
+        PretrainingRun.among(open_runs.values()),
         key=lambda run: parameter_count(run.recipe.model, run.context).body * run.recipe.stages[-1].tokens,
         reverse=True,
     )
@@ -293,7 +293,7 @@ def unfinished(rows: Sequence[PlanRow]) -> list[Run]:
 
 def with_tasks(row: PlanRow, tasks: Collection[str]) -> PlanRow:
     """Return the row with only these tasks' GLUE studies, the studies they start from, and other unfinished runs."""
-    studies = only(row.runs, GlueStudy)
+    studies = GlueStudy.among(row.runs)
     wanted = {study.id for study in studies if study.task in tasks}
     started_from = {study.starts_from.study for study in studies if study.id in wanted} - wanted
     others = {run.id for run in unfinished([row])} - {study.id for study in studies}

@@ -24,7 +24,7 @@ if __name__ == "__main__":  # a script's own folder would hide packages of the s
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ablations.ladders import add_ladder_flag, add_scale_flag, on_ladder
-from ablations.launch.flags import add_benchmark_flag
+from ablations.launch.flags import add_benchmark_flag, add_stages_flag
 from neobert.command_line import byte_count, count, guarded, parser_from
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_RUN_FAILED, exit_code
 
@@ -43,8 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--data-dir", type=Path, required=True, metavar="DIR", help="the folder that --data DIR will read")
     add_ladder_flag(parser)
     add_scale_flag(parser, "whose plan (default: smoke; of a ladder of your own: its own, or as-written)")
-    stages = ("pretrain", "glue", "contrastive", "mteb")
-    add("--stages", nargs="+", choices=stages, default=["pretrain", "glue"], help="data of which parts")
+    add_stages_flag(parser, ("pretraining", "glue", "contrastive", "mteb"), "data of which parts")
     add_benchmark_flag(parser)
     add("--models", nargs="+", action="extend", default=[], metavar="NAME", help="models of Table 4, or all of them")
     add("--most-bytes", type=byte_count, metavar="SIZE", help="cap each corpus to whole files (20GB, 1.5TB)")

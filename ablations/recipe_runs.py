@@ -1,7 +1,7 @@
 """Specifications of the runs of a recipe, or of an external model measured with one: pre-training, GLUE studies,
 readouts, contrastive fine-tuning and tasks of MTEB."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,19 +19,13 @@ from neobert.errors import MissingData
 from neobert.external import ExternalModel
 from neobert.glue.tasks import SELECTION_RULES, TASKS
 from neobert.identity import neutral_values
+from neobert.kinds.contrastive import ContrastiveRun, PairSet
+from neobert.kinds.glue import GlueStudy, Start
+from neobert.kinds.mteb import EmbeddingEvaluation, MeasuredEncoder, TaskOnData
+from neobert.kinds.pretraining import PretrainingRun
+from neobert.kinds.readouts import ReadoutEvaluation, ReadoutName
 from neobert.recipe import FineTuning, Point, Pretraining
-from neobert.runs.records import ReadoutName
-from neobert.runs.specifications import (
-    ContrastiveRun,
-    EmbeddingEvaluation,
-    GlueStudy,
-    MeasuredEncoder,
-    PairSet,
-    PretrainingRun,
-    ReadoutEvaluation,
-    Start,
-    TaskOnData,
-)
+from neobert.runs.kinds import Run
 
 
 @dataclass(frozen=True)
@@ -164,28 +158,67 @@ FIRST_READOUTS: tuple[ReadoutName, ...] = ("loss", "loss_80_10_10", "words", "cl
 """The readouts that share an evaluation, whose id is made of their names. This tuple therefore never changes."""
 
 
+PERPLEXITY: tuple[ReadoutName, ...] = ("perplexity",)
+"""The readout of the stage `perplexity`, at lengths of its own."""
+LENGTHS_OF_CONTEXT = 4
+"""Pseudo-perplexity is measured up to so many times the context of the stage, unless positions are learned."""
+
+
 def readout_evaluations(run: PretrainingRun, scale: Scale, source: Source) -> list[ReadoutEvaluation]:
-    """Return all readouts of a pre-training stage, on all corpora of the source, in the shortest context of a scale.
+    """Return the readouts of a pre-training stage in the shortest context of a scale, all but pseudo-perplexity.
 
     The first readouts share one evaluation, and each later one has its own, so that adding one changes no id.
     """
+    later = [name for name in get_args(ReadoutName) if name not in FIRST_READOUTS + PERPLEXITY]
+    context = shortest_context(scale)
+    return [_evaluation(run, names, context, source) for names in (FIRST_READOUTS, *((name,) for name in later))]
+
+
+def perplexity_evaluation(run: PretrainingRun, source: Source) -> ReadoutEvaluation:
+    """Return the pseudo-perplexity of a pre-training stage by length of the text."""
+    longest = run.position_table or LENGTHS_OF_CONTEXT * run.recipe.stages[-1].context
+    return _evaluation(run, PERPLEXITY, longest, source)
+
+
+def _evaluation(
+    run: PretrainingRun, readouts: tuple[ReadoutName, ...], context: int, source: Source
+) -> ReadoutEvaluation:
+    """Return readouts of a pre-training stage on all corpora of the source."""
     corpora = {}
     for corpus in CORPORA:
         with suppress(MissingData):
             corpora[corpus] = source.corpus_origin(corpus)
-    later = [name for name in get_args(ReadoutName) if name not in FIRST_READOUTS]
-    return [
-        ReadoutEvaluation(
-            readouts=readouts,
-            weights=run.id,
-            stage=run.stage,
-            context=shortest_context(scale),
-            corpora=corpora,
-            tokenizer_origin=run.tokenizer_origin,
-            seed=run.seed,
-        )
-        for readouts in (FIRST_READOUTS, *((name,) for name in later))
-    ]
+    return ReadoutEvaluation(
+        readouts=readouts,
+        weights=run.id,
+        stage=run.stage,
+        context=context,
+        corpora=corpora,
+        tokenizer_origin=run.tokenizer_origin,
+        seed=run.seed,
+    )
+
+
+@dataclass(frozen=True)
+class Planning:
+    """What the runs after pre-training are planned from. `seeds` are those of fine-tuning."""
+
+    recipe: Recipe
+    trained: Sequence[PretrainingRun]
+    seeds: Sequence[int]
+    scale: Scale
+    source: Source
+
+
+PLANNERS: Mapping[str, Callable[[Planning], Sequence[Run]]] = {
+    "glue": lambda its: [
+        study for seed in its.seeds for study in variant_studies(its.recipe, its.trained, seed, its.source)
+    ],
+    "readouts": lambda its: readout_evaluations(its.trained[-1], its.scale, its.source),
+    "perplexity": lambda its: [perplexity_evaluation(stage, its.source) for stage in its.trained],
+}
+"""For each stage of a command, the runs of a variant. `embedding_runs` plans contrastive and mteb, which belong
+together."""
 
 
 # Contrastive fine-tuning and MTEB

@@ -15,10 +15,10 @@ from typing import Any
 from ablations.rates import PILOT_SEEDS, RateCurve, rate_text
 from neobert.errors import DamagedFile
 from neobert.identity import plain
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.recipe import Pretraining
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
-from neobert.runs.specifications import PretrainingRun
 
 LEAST_GRADIENTS_PER_ROW = 4.0
 LONGEST_HALF_LIFE_SHARE = 0.1

@@ -25,13 +25,13 @@ from ablations.launch.flags import (
     add_common_flags,
     add_design_flags,
     add_execution_flags,
-    add_perplexity_flags,
+    add_stages_flag,
     declared,
-    perplexity_flags,
     trust_of,
 )
 from neobert.command_line import guarded, parser_from, seed
 from neobert.errors import EXIT_DONE
+from neobert.runs.kinds import RUN_KINDS
 
 if TYPE_CHECKING:
     from ablations.designs import Design
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 MODEL_STAGES = ("contrastive",)
 FLAGS_OF_STAGES = {
-    "perplexity_text": ("perplexity",),
     "zero_shot": ("mteb",),
     "benchmark": ("mteb",),
     "pairs": ("contrastive", "mteb"),
@@ -57,13 +56,12 @@ def build_parser() -> argparse.ArgumentParser:
     add("--model", metavar="DIR_OR_ID", help=f"instead of variants {MODEL_HELP}")
     add("--protocol", metavar="VARIANT", help="with --model: whose contrastive fine-tuning (default: the ladder's)")
     add("--seed", nargs="+", action="extend", type=seed, metavar="N", help="one run a seed (default: 0)")
-    add(
-        "--stages",
-        nargs="+",
-        choices=("pretrain", "glue", "contrastive", "mteb", "readouts", "perplexity"),
-        default=["pretrain", "glue"],
-        help="which parts to run; pretrain is always among them, mteb (Table 4) brings contrastive with it, readouts "
-        "ask all variants the same about held-out text",
+    add_stages_flag(
+        parser,
+        (*RUN_KINDS, "perplexity"),
+        "which parts to run; pretraining (or pretrain) is always among them, mteb (Table 4) brings contrastive "
+        "with it, readouts ask all variants the same about held-out text, perplexity measures pseudo-perplexity by "
+        "length (Figure 2)",
     )
     add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets for contrastive (default: all there are)")
     add("--zero-shot", action="store_true", help="with mteb: measure encoders as they were pre-trained (Figure 4)")
@@ -81,7 +79,6 @@ def build_parser() -> argparse.ArgumentParser:
     add("--gc", action="store_true", help="print which checkpoints, data and code nothing refers to, and stop")
     add("--delete", action="store_true", help="with --gc: remove them")
     add_common_flags(parser, "plan")
-    add_perplexity_flags(parser)
     add_design_flags(parser)
     add_execution_flags(parser)
     return parser
@@ -179,10 +176,6 @@ def _run_variants(options: argparse.Namespace) -> int:
     from neobert.console import logs
 
     trust_of(options)
-    if options.perplexity_text is not None:
-        from neobert.evaluation.texts import find_files
-
-        find_files(options.perplexity_text)  # before pre-training, and not after it
     workspace = open_workspace(options)
     layout, source = workspace.layout, workspace.source
     if design := _design(options):
@@ -200,8 +193,7 @@ def _run_variants(options: argparse.Namespace) -> int:
         return _show_plan(workspace, rows, lines)
     for reason in dict.fromkeys(f"{task}: {why}" for row in rows for task, why in row.skipped.items()):
         logs().print(f"left out: {reason}", markup=False)
-    code = carry_out(workspace, rows, lambda: print_outcome(layout, rows, as_json=options.json))
-    return _measure_perplexity(workspace, rows) if code == EXIT_DONE and "perplexity" in options.stages else code
+    return carry_out(workspace, rows, lambda: print_outcome(layout, rows, as_json=options.json))
 
 
 def _print_beside(options: argparse.Namespace, lines: Sequence[str]) -> None:
@@ -237,24 +229,6 @@ def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequ
     _print_beside(options, [*jobs.splitlines(), *lines])
     refuse(misfits(rows, machine))
     return EXIT_DONE
-
-
-def _measure_perplexity(workspace: "Workspace", rows: "Sequence[VariantRow]") -> int:
-    """Run the stage perplexity, on this machine after all other stages; return the exit code."""
-    from ablations.launch.execute import measure_perplexity
-    from ablations.launch.submit import place_of
-    from neobert.console import logs
-    from neobert.runs.specifications import PretrainingRun, only
-
-    options = workspace.options
-    if place_of(options) == "slurm":
-        logs().print("pseudo-perplexity is no job: when all is done, run this with --cluster here", markup=False)
-        return EXIT_DONE
-    ids = list(dict.fromkeys(run.id for row in rows for run in only(row.runs, PretrainingRun)))
-    threads = workspace.execution.threads
-    return measure_perplexity(
-        workspace.layout, ids, threads=threads, as_json=options.json, flags=perplexity_flags(options)
-    )
 
 
 if __name__ == "__main__":

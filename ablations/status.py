@@ -31,7 +31,7 @@ from neobert.command_line import guarded, parser_from, seconds_of_a_day
 from neobert.console import logs, output, table
 from neobert.errors import EXIT_DONE, name_first
 from neobert.runs.collected import open_runs
-from neobert.runs.index import ROW_STATES, Cause, Row, Worker, age, causes_of, read_index
+from neobert.runs.index import STATES, Cause, Row, Worker, age, causes_of, read_index
 from neobert.runs.layout import Layout
 
 WATCH_SECONDS = 5.0
@@ -60,9 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     add("--variant", nargs="+", action="extend", metavar="NAME", help="only these: names, M0..M5, or all of the ladder")
     add_ladder_flag(parser)
-    add(
-        "--state", nargs="+", action="extend", choices=ROW_STATES, metavar="STATE", help=f"only {', '.join(ROW_STATES)}"
-    )
+    add("--state", nargs="+", action="extend", choices=STATES, metavar="STATE", help=f"only {', '.join(STATES)}")
     add("--errors", action="store_true", help="print the traceback of every failure shown")
     add("--json", action="store_true", help="print JSON on stdout")
     add(
@@ -171,14 +169,14 @@ def _print(rows: Sequence[Row], root: Path, *, tracebacks: bool) -> None:
 
 
 def _worst_first(rows: Sequence[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: ROW_STATES.index(row.state))
+    return sorted(rows, key=lambda row: STATES.index(row.state))
 
 
 def _summary(rows: Sequence[Row], root: Path) -> str:
     if not rows:
         return f"no runs to show in {root}"
     states = Counter(row.state for row in rows)
-    counts = ", ".join(f"{states[state]} {state}" for state in reversed(ROW_STATES) if states[state])
+    counts = ", ".join(f"{states[state]} {state}" for state in reversed(STATES) if states[state])
     hours = sum(row.gpu_hours or 0.0 for row in rows)
     spent = f"; {hours:,.1f} GPU-hours of pre-training" if hours else ""
     return f"{len(rows)} run{'s' if len(rows) > 1 else ''} in {root}: {counts}{spent}"

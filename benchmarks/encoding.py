@@ -27,12 +27,12 @@ from neobert.embeddings.encoders import PackedEncoder, TextEncoder
 from neobert.errors import MissingData
 from neobert.export.checkpoint import open_checkpoint
 from neobert.export.publishing import export
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.recipe import Precision
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, write_run_file
-from neobert.runs.specifications import PretrainingRun
 from neobert.training import checkpoints
 from neobert.training.accounting import DTYPES
 

@@ -24,12 +24,13 @@ from benchmarks.trainer_peer import TrainerJob
 from neobert.command_line import count
 from neobert.data.preparation import open_specified, specify
 from neobert.export.publishing import export
+from neobert.kinds.glue import GlueStudy
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.processes import visible_gpus, worker_environment
 from neobert.recipe import Point
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.run_file import SourceSpecification, write_run_file
-from neobert.runs.specifications import GlueStudy, PretrainingRun
 
 NAME = "glue_over_trainer"
 VARIANT = "M10"

@@ -36,13 +36,13 @@ from benchmarks.measuring import Benchmark, Goal, Result, take_turns, wait_passi
 from neobert.command_line import count
 from neobert.data.preparation import open_specified, tokenized_corpus
 from neobert.files import read_lines
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.attention import is_flash_attn_available
 from neobert.model.size import parameter_count, training_flops_per_token
 from neobert.processes import available_cores, worker_environment
 from neobert.recipe import Precision, Pretraining, Subset
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
-from neobert.runs.specifications import PretrainingRun
 from neobert.training.accounting import datasheet_ceiling
 from neobert.training.distributed import set_up_device
 

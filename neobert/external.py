@@ -16,9 +16,9 @@ from pydantic import PositiveInt
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import is_local, json_bytes, read_json, replace_file, sha256_of
 from neobert.identity import identity
+from neobert.kinds.pretraining import EXTERNAL_PREFIX
 from neobert.recipe import Value
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import EXTERNAL_PREFIX
 
 CONFIGURATION = "config.json"
 WEIGHTS = ("model.safetensors", "model-*.safetensors", "model.safetensors.index.json")

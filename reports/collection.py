@@ -17,8 +17,9 @@ from neobert.errors import DamagedFile, MissingData
 from neobert.files import json_bytes, read_json
 from neobert.identity import plain
 from neobert.runs.collected import CURVES, DECLARATIONS, DOCUMENTS, LADDERS, RUN_FILES
+from neobert.runs.kinds import RECORDS
 from neobert.runs.layout import Layout
-from neobert.runs.records import RECORDS, pack_numbers, read_sealed, sealed
+from neobert.runs.records import pack_numbers, read_sealed, sealed
 from neobert.training.transitions import SMALL_TEXT_LOSS
 from reports.analysis.resampling import Resamples, StoredPredictions
 from reports.curves import UNUSABLE, read_curve, stretches

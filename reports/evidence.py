@@ -32,12 +32,16 @@ from ablations.scales import Scale, Vocabulary, trained_vocabulary_size
 from neobert.errors import DamagedFile, MissingData, name_first
 from neobert.files import read_json
 from neobert.glue.tasks import decisive_score, task_named
+from neobert.kinds.glue import GlueStudy
+from neobert.kinds.mteb import EmbeddingConfig, EmbeddingScores
+from neobert.kinds.pretraining import HeldoutScore, PretrainingRun, Transition, mechanisms_of
+from neobert.kinds.readouts import ReadoutConfig, ReadoutScore
 from neobert.recipe import FineTuning, Point, Pretraining, Value
 from neobert.runs import records
 from neobert.runs.collected import DECLARATIONS
-from neobert.runs.records import RECORDS, read_record
+from neobert.runs.kinds import RECORD_PLACES, RECORDS
+from neobert.runs.records import read_record
 from neobert.runs.run_file import EXECUTION, RunFile, read_run_file
-from neobert.runs.specifications import GlueStudy, PretrainingRun, mechanisms_of
 from reports.folder import RunsFolder
 from reports.forecasts.sealed import Forecast, read_forecasts
 from reports.labels import Labels, OthersRecords
@@ -51,7 +55,20 @@ UNREADABLE = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
 
 OF_UNITS = ("units", "numerators", "denominators")
 HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "frequency_loss", "texts", *OF_UNITS)
-OF_READOUT = ("id", "run", "seed", "readout", "items", "code", "processes", "seconds", "real_tokens")
+OF_READOUT = (
+    "id",
+    "run",
+    "seed",
+    "scale",
+    "data",
+    "stage",
+    "readout",
+    "items",
+    "code",
+    "processes",
+    "seconds",
+    "real_tokens",
+)
 READOUTS = (*OF_READOUT, "corpus", "answer")
 FAILED_PILOTS = ("id", "seed", "scale", "data", "weights", "recipe", "error")
 COSTS = ("seconds", "gpu_hours", "tokens", "real_tokens", "flops")
@@ -76,6 +93,9 @@ class Evidence:
     an external model.
 
     `readouts` has one row per record and corpus: `answer` is the `ReadoutScore`, `items` identifies the items.
+    `perplexities` are those of the readout `perplexity`, which compares lengths and not models.
+
+    `others` are the records that `Measurement` reads, by kind: `values` are their scores.
 
     `studies` are the grids that were begun, by id. `forecasts` and `declarations` are those stored beside the records.
     `files` are the links to the records below the folder, by id (`RunsFolder.link`).
@@ -92,6 +112,7 @@ class Evidence:
     perplexities: pd.DataFrame
     readouts: pd.DataFrame
     throughputs: pd.DataFrame
+    others: Mapping[str, pd.DataFrame]
     studies: Mapping[str, GlueStudy]
     forecasts: tuple[Forecast, ...]
     declarations: tuple[Declaration, ...]
@@ -171,11 +192,14 @@ def read_evidence(root: Path) -> Evidence:
     }
     runs = frames["pretraining"].drop(columns=["heldout_loss", "heldout"])
     is_pilot = runs.seed.isin(list(PILOT_SEEDS))
-    measured = {kind: frames[kind] for kind in ("glue", "mteb", "pseudo_perplexity", "readout")}
+    generic = [kind for kind, reader in READERS.items() if reader is Measurement]
+    measured = {kind: frames[kind] for kind in ("glue", "mteb", "readouts", *generic)}
     on_pilots = {kind: frame.run.isin(set(runs.id[is_pilot])) for kind, frame in measured.items()}
     if count := sum(int(are.sum()) for are in on_pilots.values()):
         problems.append(f"{count} measurement(s) of runs with pilot seeds are left out: such runs only choose rates")
     measured = {kind: frame[~on_pilots[kind]] for kind, frame in measured.items()}
+    readouts = make_frame(_readout_rows(measured["readouts"]), READOUTS)
+    is_perplexity = readouts.readout == "perplexity"
     return Evidence(
         runs=runs[~is_pilot],
         pilots=runs[is_pilot],
@@ -183,10 +207,11 @@ def read_evidence(root: Path) -> Evidence:
         heldout=make_frame(_heldout_rows(rows["pretraining"]), HELDOUT),
         trials=measured["glue"],
         embeddings=measured["mteb"],
-        perplexities=measured["pseudo_perplexity"],
-        readouts=make_frame(_readout_rows(measured["readout"]), READOUTS),
+        perplexities=readouts[is_perplexity],
+        readouts=readouts[~is_perplexity],
         throughputs=frames["throughput"],
-        studies={run_file.id: run_file.study for run_file in run_files if run_file.study is not None},
+        others={kind: measured[kind] for kind in generic},
+        studies={run_file.id: run_file.specification(GlueStudy) for run_file in run_files},
         forecasts=forecasts,
         declarations=declarations,
         files=files,
@@ -220,9 +245,12 @@ def _read_rows(
 
 
 def _read_facts(record: dict[str, Any], name: str) -> Facts | str:
-    """Return the facts of the record in a file, or the reason why it is left out."""
+    """Return the facts of the record in a file, or the reason why it is left out.
+
+    Names of other files are made from ids, so a record that is not at its place is left out.
+    """
     try:
-        place = PLACES[record["kind"]].format_map(record)
+        place = RECORD_PLACES[record["kind"]].format_map(record)
         if place != name:
             raise ValueError(f"it is at {name} and not at {place}, so it was copied or changed")
         return READERS[record["kind"]].read(record).by_column()
@@ -324,9 +352,9 @@ class _Run(_Facts):
     vocabulary: Vocabulary = "published"
     origins: dict[str, str] = _at("config", "origins", default={})
     heldout_loss: dict[str, NonNegativeFloat] = _at("scores", "heldout_loss")
-    heldout: tuple[records.HeldoutScore, ...] = _at("scores", "heldout", default=())
+    heldout: tuple[HeldoutScore, ...] = _at("scores", "heldout", default=())
     curve_sha256: str | None = _at("sha256", "metrics", default=None)
-    transition: records.Transition | None = _at("scores", "transition", default=None)
+    transition: Transition | None = _at("scores", "transition", default=None)
 
     @model_validator(mode="after")
     def _derive_weights(self) -> Self:
@@ -383,7 +411,7 @@ class _Trial(_Facts):
 
 class _Embedding(_Facts):
     labels: Labels
-    config: records.EmbeddingConfig
+    config: EmbeddingConfig
     state: Literal["done", "failed"]
     seed: int
     run: str = _at("inputs", "pretraining")
@@ -393,25 +421,27 @@ class _Embedding(_Facts):
     @model_validator(mode="before")
     @classmethod
     def _derive_score(cls, record: dict[str, Any]) -> dict[str, Any]:
-        scores = records.EmbeddingScores.read(record["scores"]) if record["state"] == "done" else None
+        scores = EmbeddingScores.read(record["scores"]) if record["state"] == "done" else None
         return {**record, "score": scores and scores.score}
-
-
-class _Perplexity(_Facts):
-    labels: Labels
-    config: records.PerplexityConfig
-    scores: records.PerplexityScores
-    state: Literal["done"]
-    run: str = _at("inputs", "pretraining")
 
 
 class _Readout(_Facts):
     labels: Labels
-    config: records.ReadoutConfig
+    config: ReadoutConfig
     state: Literal["done"]
     seed: int
     run: str = _at("inputs", "pretraining")
-    answers: dict[str, records.ReadoutScore] = _at("scores")
+    answers: dict[str, ReadoutScore] = _at("scores")
+
+
+class Measurement(_Facts):
+    """Facts of a record of a kind of work that has no reader of its own."""
+
+    labels: Labels
+    state: Literal["done"]
+    seed: int
+    run: str = _at("inputs", "pretraining")
+    values: dict[str, Any] = _at("scores")
 
 
 class _Throughput(_Facts):
@@ -426,24 +456,12 @@ READERS: Mapping[str, type[_Facts]] = {
     "pretraining": _Run,
     "glue": _Trial,
     "mteb": _Embedding,
-    "pseudo_perplexity": _Perplexity,
-    "readout": _Readout,
+    "readouts": _Readout,
     "throughput": _Throughput,
 }
 
 
-PLACES: Mapping[str, str] = {
-    "pretraining": "pretraining/{id}/done.json",
-    "glue": "glue/{config[task]}/{id}.json",
-    "mteb": "mteb/{config[task]}/{id}.json",
-    "pseudo_perplexity": "pseudo_perplexity/{id}.json",
-    "readout": "readouts/{config[readout]}/{id}.json",
-    "throughput": "throughput/{id}.json",
-}
-"""Where a record lies below the folder of runs, by its content. Names of other files are made from ids, so a record
-elsewhere is left out."""
-
-BY_LABEL = frozenset({"mteb", "pseudo_perplexity"})
+BY_LABEL = frozenset({"mteb"})
 """Kinds of records that are shown under the variant names in their labels."""
 
 
@@ -479,6 +497,7 @@ def _read_studies(folder: RunsFolder, problems: list[str]) -> list[RunFile]:
             run_file = _read_run_file(folder, path.parent)
             if not OthersRecords().leaves_out(run_file.labels, named=False):
                 Labels.read(run_file.labels)
+                run_file.specification(GlueStudy)
                 run_files.append(run_file)
         except (DamagedFile, MissingData, OSError, *UNREADABLE) as error:
             problems.append(f"the study of {path} is left out: {error}")
@@ -500,9 +519,9 @@ def _failed_pilots(folder: RunsFolder, problems: list[str]) -> Iterator[Facts]:
             continue
         try:
             run_file, error = _read_run_file(folder, path.parent), str(read_json(path)["error"])
-            run = run_file.pretraining
+            run = run_file.specification(PretrainingRun)
             is_other = OthersRecords().leaves_out(run_file.labels, named=False)
-            if run is not None and run.seed in PILOT_SEEDS and not is_other:
+            if run.seed in PILOT_SEEDS and not is_other:
                 labels = Labels.read(run_file.labels)
                 weights, recipe = _share_weights(weights_up_to(run.recipe, run.stage))
                 own = {"id": run.id, "seed": run.seed, "weights": weights, "recipe": recipe, "error": error}
@@ -525,8 +544,8 @@ def _failed_trials(folder: RunsFolder, run_files: Iterable[RunFile], recorded: s
     errors = {(path.parent.parent.name, path.stem) for path in folder.files("glue/*/errors/*.json")}
     lost = {(task, trial) for task, trial in errors if trial not in recorded}
     for run_file in run_files:
-        study = run_file.study
-        if study is None or study.task not in {task for task, _ in lost}:
+        study = run_file.specification(GlueStudy)
+        if study.task not in {task for task, _ in lost}:
             continue
         for point in study.points:
             trial = study.trial_id(point)

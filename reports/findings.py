@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ablations.declarations import PROTOCOL, Declaration, Protocol
-from neobert.runs import records
-from neobert.runs.records import ENGLISH_SUITE_V2
+from neobert.kinds import mteb
+from neobert.kinds.mteb import ENGLISH_SUITE_V2
 from reports.analysis.compute_gain import ComputeGain, find_gains, gains_table
 from reports.analysis.deltas import deltas_table, find_deltas
 from reports.analysis.effects import Factorial, effects_table, find_factorials
@@ -169,7 +169,7 @@ def _draw_column(findings: Findings) -> Images:
     return _draw(one_quantity(forest), COLUMN_INCHES) if forest.columns else {}
 
 
-def _embeddings(title: str, protocol: records.Protocol, *, are_v2: bool = False) -> Callable[[Findings], Table | None]:
+def _embeddings(title: str, protocol: mteb.Protocol, *, are_v2: bool = False) -> Callable[[Findings], Table | None]:
     def make(findings: Findings) -> Table | None:
         rows = findings.embeddings.of(protocol, are_v2=are_v2)
         return embedding_table(rows, findings.group, title) if rows else None

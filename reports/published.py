@@ -14,8 +14,8 @@ import pandas as pd
 from ablations.ladders import current, variants
 from neobert.errors import did_you_mean
 from neobert.glue.tasks import TASKS
+from neobert.kinds.mteb import TASKS_IN_SUITE
 from neobert.recipe import Point
-from neobert.runs.records import TASKS_IN_SUITE
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "figure1": ("variant", "title", "parent", "carried_forward", "average", "printed_delta_percent", "source"),

@@ -5,31 +5,27 @@ python -m reports.schemas --check       exit code 4 where a file there is not wh
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, create_model
+from pydantic import Field, TypeAdapter, create_model
 
 from neobert.command_line import guarded, parser_from
 from neobert.errors import EXIT_DONE, ParityOff
 from neobert.files import json_bytes, replace_file
 from neobert.identity import neutral_values, plain
-from neobert.recipe import Pretraining, Value
+from neobert.recipe import Value
 from neobert.runs import records
 from neobert.runs.index import Row, State
+from neobert.runs.kinds import KINDS
+from neobert.runs.records import Open
 from neobert.runs.run_file import RunFile
 from reports.forecasts.sealed import Forecast
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-
-class Open(Value):
-    """What may hold more than is said of it."""
-
-    model_config = ConfigDict(extra="allow")
 
 
 class Labels(Open):
@@ -41,49 +37,8 @@ class Labels(Open):
     model: str | None = None
 
 
-class PretrainingConfig(Open):
-    """A stage of pre-training (from 0), its recipe up to it, and what identifies the bytes of its data."""
-
-    recipe: Pretraining
-    stage: int = Field(ge=0)
-    origins: dict[str, str] = Field({})
-
-
-class PretrainingScores(Open):
-    """Losses in nats a predicted token: held-out by corpus, and of the last step. `transition` is when the held-out
-    loss left that of token frequencies; None in older records."""
-
-    heldout_loss: dict[str, float]
-    heldout: tuple[records.HeldoutScore, ...] = ()
-    training_loss: float | None
-    transition: records.Transition | None = None
-
-
-class TrialConfig(Open):
-    """One point of a grid on one task, with its protocol."""
-
-    task: str
-    batch_size: int
-    learning_rate: float
-    weight_decay: float
-    seed: int
-
-
-class TrialScores(Open):
-    """The score on the validation set, 0 to 1 (correlations −1 to 1), None where it is undefined; `curve` is (step,
-    score) at each evaluation."""
-
-    score: float | None
-    metrics: dict[str, float | None] = Field({})
-    curve: tuple[tuple[int, float | None], ...] = ()
-
-
-KINDS: dict[str, tuple[Any, Any]] = {
-    "pretraining": (PretrainingConfig, PretrainingScores),
-    "glue": (TrialConfig, TrialScores),
-    "mteb": (records.EmbeddingConfig, records.EmbeddingScores),
-    "pseudo_perplexity": (records.PerplexityConfig, records.PerplexityScores),
-    "readout": (records.ReadoutConfig, dict[str, records.ReadoutScore]),
+RECORD_TYPES: Mapping[str, tuple[Any, Any]] = {
+    **{kind: (work.config, work.scores) for kind, work in KINDS.items() if work.record_place},
     "throughput": (records.ThroughputConfig, records.ThroughputScores),
 }
 """(config, scores) of each kind of record."""
@@ -91,7 +46,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
 
 def record_of(kind: str) -> type[Value]:
     """Return the model of a kind of record."""
-    config, scores = KINDS[kind]
+    config, scores = RECORD_TYPES[kind]
     common: dict[str, Any] = {
         "kind": (Literal[kind], ...),
         "schema_version": (int, Field(records.SCHEMA, alias="schema", ge=1, le=records.SCHEMA)),
@@ -207,7 +162,7 @@ class Error(Value):
 
 SCHEMAS: dict[str, Any] = {
     "run_file": RunFile,
-    **{f"record_{kind}": record_of(kind) for kind in KINDS},
+    **{f"record_{kind}": record_of(kind) for kind in RECORD_TYPES},
     "plan": list[PlanRow],
     "ladder": list[LadderRow],
     "outcome": list[Outcome],

@@ -12,7 +12,7 @@ from neobert.errors import EXIT_DONE, MissingData
 
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
-    from ablations.plan import StageName, VariantRow
+    from ablations.plan import VariantRow
     from ablations.recipe_runs import EmbeddingChoice
     from neobert.recipe import Grid
     from neobert.runs.layout import Layout
@@ -83,7 +83,6 @@ def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
         logs().print(said, markup=False)
         return True
     run_file = read_run_file(finished[-1].parent)
-    assert run_file.pretraining is not None
     theirs = run_file.labels.get("ladder", "")
     if theirs != current().name:
         raise ValueError(
@@ -92,14 +91,14 @@ def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
         )
     options.variant = run_file.labels["variants"][0]
     options.scale, options.data = run_file.labels["scale"], run_file.source.name
-    options.pretraining_seed = run_file.pretraining.seed
+    options.pretraining_seed = run_file.run.seed
     logs().print(f"on {options.variant}, the run that finished last ({run_file.id})", markup=False)
     return False
 
 
 def variant_row(
     workspace: "Workspace",
-    stages: "Sequence[StageName]",
+    stages: "Sequence[str]",
     *,
     pretrains: bool,
     grid: "Grid | None" = None,
@@ -137,7 +136,7 @@ def variant_row(
     for stage in row.stages if not (pretrains or options.dry_run) else ():
         if states[stage.id] != "done":
             flags = f"--variant {row.name} --seed {row.seed} --scale {options.scale} --data {shlex.quote(options.data)}"
-            flags += f" --stages pretrain --runs {shlex.quote(str(options.runs))}{current().flag}"
+            flags += f" --stages pretraining --runs {shlex.quote(str(options.runs))}{current().flag}"
             command = f"python ablations/run.py {flags}"
             raise MissingData(f"{row.name} is not pre-trained ({states[stage.id]}): run `{command}` first")
     return row

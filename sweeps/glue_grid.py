@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
     from ablations.launch.submit import Place
     from ablations.plan import PlanRow
-    from neobert.runs.specifications import GlueStudy
+    from neobert.kinds.glue import GlueStudy
 
 POINT_COLUMNS = ("task", "context", "seed", "batch_size", "learning_rate", "weight_decay", "trial", "state", "score")
 SCORE_COLUMNS = frozenset({"score", "mean", "sd", "nested"})
@@ -68,10 +68,10 @@ def _run(options: argparse.Namespace) -> int:
 def _sweep(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> int:
     from ablations.launch.execute import carry_out
     from ablations.plan import with_tasks
-    from neobert.runs.specifications import GlueStudy, only
+    from neobert.kinds.glue import GlueStudy
 
     row = with_tasks(_plan(workspace, tasks, pretrains=pretrains), tasks)
-    studies = only(row.runs, GlueStudy)
+    studies = GlueStudy.among(row.runs)
     return carry_out(
         workspace,
         [row],
@@ -94,7 +94,7 @@ def _plan(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> "
     if options.model is not None:
         seeds, model = options.seed or [0], workspace.external_model()
         return plan_model(model, seeds, options.scale, source, workspace.layout, ["glue"], grid=grid)
-    return variant_row(workspace, ["pretrain", "glue"], pretrains=pretrains, grid=grid)
+    return variant_row(workspace, ["pretraining", "glue"], pretrains=pretrains, grid=grid)
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--retry-failed", action="store_true", help="run failed points again")
     add_common_flags(parser, "points and their states,", models=False)
     add_execution_flags(parser)
-    parser.set_defaults(stages=["pretrain"])
+    parser.set_defaults(stages=["pretraining"])
     return parser
 
 

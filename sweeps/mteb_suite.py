@@ -79,7 +79,7 @@ def _plan(workspace: "Workspace", *, pretrains: bool) -> "PlanRow":
     if options.model is None:
         if options.protocol:
             raise ValueError("--protocol is for --model: a variant has its own, so name M9@mteb-prompts and the like")
-        return variant_row(workspace, ["pretrain", "mteb"], pretrains=pretrains, choice=choice)
+        return variant_row(workspace, ["pretraining", "mteb"], pretrains=pretrains, choice=choice)
     wanted_tasks(source, choice)  # refuses a wrong name before a model is loaded
     model = workspace.external_model()
     seeds, protocol = options.seed or [0], options.protocol
@@ -108,10 +108,10 @@ def print_outcome(workspace: "Workspace", row: "PlanRow") -> None:
     each evaluation."""
     from ablations.launch.outcomes import in_points, means_of, task_entries
     from neobert.console import logs, output, table
-    from neobert.runs.specifications import EmbeddingEvaluation, only
+    from neobert.kinds.mteb import EmbeddingEvaluation
 
     available = workspace.source.embedding_tasks()
-    evaluations = only(row.runs, EmbeddingEvaluation)
+    evaluations = EmbeddingEvaluation.among(row.runs)
     entries = [task_entries(workspace.layout, evaluation) for evaluation in evaluations]
     means = [means_of(each, available) for each in entries]
     if workspace.options.json:

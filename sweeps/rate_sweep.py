@@ -60,7 +60,7 @@ class RateGrid:
     def _plan_step(self, step: int) -> list[VariantRow]:
         options, workspace = self.workspace.options, self.workspace
         at_rate = variant_at(self.variant, self.rate(step), options.scale)
-        return plan([at_rate], self.seeds, options.scale, workspace.source, workspace.layout, ["pretrain"])
+        return plan([at_rate], self.seeds, options.scale, workspace.source, workspace.layout, ["pretraining"])
 
     def extend(self) -> None:
         """Add the steps that follow from finished ones, until an added step is not finished."""

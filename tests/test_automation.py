@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from ablations import run, status
 from neobert.command_line import ERROR_KINDS
 from neobert.runs.collected import open_runs
-from neobert.runs.records import read_records
+from neobert.runs.kinds import read_records
 from reports import schemas
 from sweeps import glue_grid
 from tests.test_command_lines import COMMANDS
@@ -32,7 +32,7 @@ def test_the_schemas_are_current() -> None:
 def test_committed_records_are_what_the_schemas_say(folder: str) -> None:
     files = open_runs(ROOT / "reports" / folder)
     records, problems = read_records(files.root)
-    models = {kind: schemas.record_of(kind) for kind in schemas.KINDS}
+    models = {kind: schemas.record_of(kind) for kind in schemas.RECORD_TYPES}
     for record in records[::5]:
         models[record["kind"]].read(record)
     assert len(records) > 50 and not problems

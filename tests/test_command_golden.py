@@ -29,7 +29,7 @@ COMMANDS = {
     **{f"{name}.py": f"sweeps.{name}" for name in ("glue_grid", "learning_rates", "mteb_suite")},
     **{f"{name}.py": f"reports.{name}" for name in ("make_figures", "collect", "forecast")},
     "neobert.export": "neobert.export.__main__",
-    **{name: name for name in ("neobert.evaluation.pseudo_perplexity", "neobert.runs.worker")},
+    "neobert.runs.worker": "neobert.runs.worker",
 }
 TIMES = re.compile(r'"(heartbeat_at|heartbeat_seconds|submitted_at)": [\d.e+-]+')
 

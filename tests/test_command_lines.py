@@ -13,7 +13,6 @@ import neobert.export.__main__ as export
 from ablations import prefetch, real_text, run, status
 from ablations.ladders import ladder
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT_REQUEUE, EXIT_RUN_FAILED
-from neobert.evaluation import pseudo_perplexity
 from neobert.runs import worker
 from reports import collect, make_figures
 from sweeps import glue_grid, learning_rates, mteb_suite
@@ -32,7 +31,6 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], tuple[str, ...]]] = {
     "collect.py": (lambda given: collect.main(list(given)), ()),
     "neobert.export": (export.main, ()),
     "neobert.runs.worker": (worker.main, ()),
-    "pseudo_perplexity": (pseudo_perplexity.main, ()),
 }
 """Each command with the flags that keep it from training, from a network and from SLURM."""
 
@@ -60,7 +58,6 @@ BASES: dict[str, tuple[str, ...]] = {
     "collect.py": ("--out", "collected"),
     "neobert.export": ("runs/pretraining/0123456789ab", "--to", "hf", "--out", "exported"),
     "neobert.runs.worker": ("pretraining/0123456789ab",),
-    "pseudo_perplexity": ("0123456789ab",),
 }
 """What makes most commands pass their parser, so that hostile values reach what lies behind it."""
 
@@ -168,8 +165,6 @@ REFUSALS = (
     ("run.py", "--variant M7 --runs file", 2, "--runs file: "),
     ("run.py", "--variant M7 --runs file --dry-run", 2, "is a file; name a folder"),
     ("run.py", f"--variant M7 --runs {'r' * 300}", 2, "File name too long"),
-    ("run.py", "--variant M7 --perplexity-text nowhere --stages perplexity", 3, "nowhere holds no text"),
-    ("run.py", "--variant M7 --perplexity-text nowhere --stages perplexity --dry-run", 3, "nowhere holds no text"),
     ("run.py", "--variant M7 --zero-shot", 2, "--zero-shot goes with --stages"),
     ("run.py", "--variant M7 --protocol M9", 2, "--protocol goes with --model"),
     ("run.py", "--variant M7 --benchmark 'MTEB(eng, v2)'", 2, "--benchmark goes with --stages"),

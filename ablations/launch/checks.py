@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ablations.ladders import DEFAULT_SCALE, current
 from ablations.launch.costs import GIGABYTE, Machine, core_hours, stage_memory
-from ablations.plan import PlanRow, StageName, unfinished
+from ablations.plan import PlanRow, unfinished
 from ablations.readings import at_scale
 from ablations.scales import Scale, scaled_variant
 from ablations.variant import Variant
@@ -20,18 +20,15 @@ from neobert.data.shards import FRAME_TOKENS
 from neobert.data.sources import Source
 from neobert.errors import MissingData
 from neobert.identity import canonical
+from neobert.kinds.contrastive import ContrastiveRun
+from neobert.kinds.glue import GlueStudy
+from neobert.kinds.mteb import EmbeddingEvaluation
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.size import parameter_count
 from neobert.processes import available_cores, visible_gpus
 from neobert.recipe import EngineWord, Pretraining
+from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import (
-    ContrastiveRun,
-    EmbeddingEvaluation,
-    GlueStudy,
-    PretrainingRun,
-    Run,
-    only,
-)
 
 MOST_GPUS = 1024
 SPLITTING_ENGINES: tuple[EngineWord, ...] = ("zero1", "zero2")
@@ -53,7 +50,7 @@ class Problem:
 
 
 def requirements(
-    chosen: Sequence[Variant], scale: Scale, stages: Collection[StageName], benchmarks: Sequence[str] | None = None
+    chosen: Sequence[Variant], scale: Scale, stages: Collection[str], benchmarks: Sequence[str] | None = None
 ) -> Needs:
     """Return the corpora, tokenizers, tasks and pairs that variants read at a scale; every stage needs tokenizers.
 
@@ -70,7 +67,7 @@ def requirements(
     pair_sets = dict.fromkeys(name for recipe in recipes for name in sets_of(recipe.embedding.pairs))
     return Needs(
         corpora=tuple(dict.fromkeys(recipe.pretraining.data.corpus for recipe in recipes))
-        if "pretrain" in stages
+        if "pretraining" in stages
         else (),
         tokenizers=tokenizers,
         tasks=tuple(TASK_SPLITS) if "glue" in stages else (),
@@ -86,19 +83,19 @@ def require_data(rows: Sequence[PlanRow], source: Source) -> None:
         MissingData: the data are on the hub, which runs do not read, or mteb is missing; the message names the items.
     """
     runs = unfinished(rows)
-    if only(runs, EmbeddingEvaluation) and find_spec("mteb") is None:
+    if EmbeddingEvaluation.among(runs) and find_spec("mteb") is None:
         raise MissingData("MTEB evaluations need mteb, which is not installed: pip install -e '.[eval]'")
     if source.is_local or not runs:
         return
     needs = _read_by(runs)
-    read: Mapping[StageName, Collection[str]] = {
-        "pretrain": needs.corpora,
+    read: Mapping[str, Collection[str]] = {
+        "pretraining": needs.corpora,
         "glue": needs.tasks,
         "contrastive": needs.pair_sets,
         "mteb": needs.embedding_tasks,
     }
     stages = " ".join(stage for stage, names in read.items() if names)
-    tasks = (task for evaluation in only(runs, EmbeddingEvaluation) for task in evaluation.tasks)
+    tasks = (task for evaluation in EmbeddingEvaluation.among(runs) for task in evaluation.tasks)
     if wanted := benchmarks_for(tasks):
         stages += f" --benchmark {shlex.join(wanted)}"
     variants = " ".join(dict.fromkeys(row.data_of for row in rows))
@@ -111,14 +108,14 @@ def require_data(rows: Sequence[PlanRow], source: Source) -> None:
 
 
 def _read_by(runs: Sequence[Run]) -> Needs:
-    stages = only(runs, PretrainingRun)
-    tasks = (task for evaluation in only(runs, EmbeddingEvaluation) for task in evaluation.tasks)
+    stages = PretrainingRun.among(runs)
+    tasks = (task for evaluation in EmbeddingEvaluation.among(runs) for task in evaluation.tasks)
     members = (member for task in tasks for member in member_names(task))
-    sets = (pairs.name for run in only(runs, ContrastiveRun) for pairs in run.sets)
+    sets = (pairs.name for run in ContrastiveRun.among(runs) for pairs in run.sets)
     return Needs(
         corpora=tuple(dict.fromkeys(run.recipe.data.corpus for run in stages)),
         tokenizers={run.recipe.data.tokenizer: run.recipe.model.vocabulary_size for run in stages},
-        tasks=tuple(dict.fromkeys(study.task for study in only(runs, GlueStudy))),
+        tasks=tuple(dict.fromkeys(study.task for study in GlueStudy.among(runs))),
         embedding_tasks=tuple(dict.fromkeys(members)),
         pair_sets=tuple(dict.fromkeys(sets)),
     )
@@ -134,7 +131,7 @@ def misfits(rows: Sequence[PlanRow], machine: Machine) -> list[Problem]:
     sentences = {
         run.id: f"{row.name}'s {run.title} {_misfit(run, machine)}"
         for row in rows
-        for run in only(unfinished([row]), PretrainingRun)
+        for run in PretrainingRun.among(unfinished([row]))
         if not _fits(run, machine)
     }
     return list(map(Problem, sentences.values()))
@@ -180,7 +177,7 @@ def require_heldout_context(context: int | None, rows: Sequence[PlanRow]) -> Non
     if context <= FRAME_TOKENS:
         raise ValueError(f"--heldout-context {context} has no room beside {FRAME_TOKENS} special tokens: take more")
     for row in rows:
-        for run in only(row.runs, PretrainingRun):
+        for run in PretrainingRun.among(row.runs):
             table = run.position_table
             if table is not None and context > table:
                 raise ValueError(

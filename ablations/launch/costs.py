@@ -19,6 +19,9 @@ from neobert.data.sources import Source, SyntheticSource
 from neobert.errors import DamagedFile, did_you_mean
 from neobert.glue.tasks import TASKS, task_named
 from neobert.identity import plain
+from neobert.kinds.contrastive import ContrastiveRun
+from neobert.kinds.glue import GlueStudy
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.size import (
     PEAK_FLOPS_PER_SECOND,
     MicroBatchShape,
@@ -28,10 +31,9 @@ from neobert.model.size import (
     training_memory,
 )
 from neobert.recipe import EngineWord, FineTuning
+from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
-from neobert.runs.specifications import ContrastiveRun, GlueStudy, PretrainingRun, Run, only
-from neobert.runs.work import Kind
 from neobert.training.schedule import MILESTONES, NEWEST_KEPT, FineTuningSchedule
 
 
@@ -307,13 +309,13 @@ class PlanCosts:
 
     def row(self, row: PlanRow) -> Cost:
         """Return the cost of one row, including the corpora that it reads."""
-        corpora = {run.data_id for run in only(row.runs, PretrainingRun)}
+        corpora = {run.data_id for run in PretrainingRun.among(row.runs)}
         return sum_costs([*map(self.of, row.runs), *(self._corpora[data_id] for data_id in corpora)])
 
     @property
     def total(self) -> Cost:
         """The cost of everything, counted once, including trials that grids share."""
-        studies = only(self._unfinished.values(), GlueStudy)
+        studies = GlueStudy.among(self._unfinished.values())
         others = [self._costs[run.id] for run in self._unfinished.values() if run.kind != "glue"]
         return sum_costs([*others, *self._corpora.values(), self._studies(studies)])
 
@@ -323,7 +325,10 @@ class PlanCosts:
 
     @cached_property
     def _costs(self) -> dict[str, Cost]:
-        return {run.id: COSTS[run.kind](self, run) for run in self._unfinished.values()}
+        return {
+            run.id: COSTS[run.kind](self, run) if run.kind in COSTS else Cost(uncounted=(run.kind,))
+            for run in self._unfinished.values()
+        }
 
     @cached_property
     def _unfinished(self) -> dict[str, Run]:
@@ -331,7 +336,7 @@ class PlanCosts:
 
     @cached_property
     def _pretraining(self) -> dict[str, PretrainingRun]:
-        return {run.id: run for row in self.rows for run in only(row.runs, PretrainingRun)}
+        return {run.id: run for row in self.rows for run in PretrainingRun.among(row.runs)}
 
     @cached_property
     def _corpora(self) -> dict[str, Cost]:
@@ -409,19 +414,17 @@ class PlanCosts:
         return {task: frozenset(path.stem for path in (root / task).glob("*.json")) for task in TASKS}
 
 
-COSTS: Mapping[Kind, Callable[[PlanCosts, Any], Cost]] = {
+COSTS: Mapping[str, Callable[[PlanCosts, Any], Cost]] = {
     "pretraining": PlanCosts._stage,
     "glue": lambda costs, study: costs._studies([study]),
     "contrastive": PlanCosts._contrastive,
-    "mteb": lambda costs, evaluation: Cost(uncounted=("mteb",)),
-    "readouts": lambda costs, evaluation: Cost(uncounted=("readouts",)),
 }
-"""The cost function of each kind of work, without corpora."""
+"""The cost function of each kind of work whose costs are estimated, without corpora."""
 
 
 def core_hours(runs: Iterable[Run]) -> float:
     """Return the core-hours of the pre-training among runs, at the throughput of smoke runs on one core."""
-    return sum(map(stage_flops, only(runs, PretrainingRun))) / CORE_FLOPS_PER_SECOND / 3600
+    return sum(map(stage_flops, PretrainingRun.among(runs))) / CORE_FLOPS_PER_SECOND / 3600
 
 
 def stage_flops(run: PretrainingRun) -> float:

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -33,12 +32,12 @@ from neobert.data.preparation import open_specified, specify
 from neobert.data.sources import Source
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, DamagedFile
 from neobert.external import ExternalModel, adopt
-from neobert.processes import available_cores, start_child, visible_gpus, wait_for, worker_environment
+from neobert.processes import available_cores, visible_gpus, worker_environment
 from neobert.runs.index import Index, Row
+from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.run_file import Execution, SourceSpecification, read_run_file
-from neobert.runs.specifications import Run
 from neobert.runs.tracking import VARIABLE as TRACKER_VARIABLE
 from neobert.runs.tracking import followed, require_tracker
 
@@ -277,17 +276,3 @@ def treat_failures(layout: Layout, runs: Iterable[Run], *, retry: bool) -> None:
         logs().print(f"{len(failed)} failed point(s) run again; their errors are kept beside them, with a number")
     elif failed:
         logs().print("points that failed before stay failed: --retry-failed runs them again", markup=False)
-
-
-def measure_perplexity(
-    layout: Layout, run_ids: Sequence[str], *, threads: int, as_json: bool, flags: Sequence[str] = ()
-) -> int:
-    """Measure the pseudo-perplexity of finished stages one after the other; return the highest exit code.
-
-    `flags` are passed to the measuring command. With `as_json` its tables go to stderr, so that stdout stays JSON.
-    """
-    module = "neobert.evaluation.pseudo_perplexity"
-    command = [sys.executable, "-m", module, "--runs", str(layout.root), *flags, "--run"]
-    environment, stdout = worker_environment(threads), 2 if as_json else None
-    codes = [wait_for([start_child([*command, run_id], environment, stdout=stdout)])[0] for run_id in run_ids]
-    return max(processes.documented_codes(codes), default=EXIT_DONE)

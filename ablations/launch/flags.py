@@ -1,13 +1,12 @@
 """Flags that commands share, and values computed from them. Imports nothing heavy, so that --help is fast."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ablations.ladders import add_ladder_flag, add_scale_flag
 from neobert.command_line import count, number_above_0, whole_number
-from neobert.evaluation.pseudo_perplexity import TEXT_HELP, positions_flag
 from neobert.external import Trust
 
 if TYPE_CHECKING:
@@ -172,6 +171,18 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_stages_flag(parser: argparse.ArgumentParser, stages: Sequence[str], text: str) -> None:
+    """Add `--stages`, whose values are kinds of work; `pretrain` is short for pretraining."""
+    parser.add_argument(
+        "--stages",
+        nargs="+",
+        type=lambda word: "pretraining" if word == "pretrain" else word,
+        choices=stages,
+        default=["pretraining", "glue"],
+        help=text,
+    )
+
+
 def execution_of(options: argparse.Namespace) -> "Execution":
     """Return the execution of a scale on this machine, with the values of the execution flags if the command has them.
 
@@ -192,23 +203,3 @@ def execution_of(options: argparse.Namespace) -> "Execution":
     chosen = {word: vars(options)[word] for word in words}
     context = {} if options.heldout_context is None else {"heldout_context": options.heldout_context}
     return execution.model_copy(update=chosen | context)
-
-
-def add_perplexity_flags(parser: argparse.ArgumentParser) -> None:
-    """Add `--perplexity-text` and `--perplexity-sample`; the module itself has more flags."""
-    group = parser.add_argument_group("pseudo-perplexity", "with --stages … perplexity (Figure 2)")
-    group.add_argument("--perplexity-text", type=Path, metavar="PATH", help=TEXT_HELP)
-    group.add_argument(
-        "--perplexity-sample",
-        type=positions_flag,
-        default=64,
-        metavar="N",
-        help="positions of a document, or all (default: 64)",
-    )
-
-
-def perplexity_flags(options: argparse.Namespace) -> list[str]:
-    """Return the corresponding flags of `neobert.evaluation.pseudo_perplexity`."""
-    positions = "all" if options.perplexity_sample is None else str(options.perplexity_sample)
-    text = options.perplexity_text
-    return ["--sample", positions, *(["--text", str(text.resolve())] if text is not None else [])]

@@ -24,11 +24,9 @@ from neobert.files import read_json
 from neobert.identity import leaves, plain
 from neobert.processes import available_cores, visible_gpus
 from neobert.runs.index import State, state_of
-from neobert.runs.kinds import KINDS
+from neobert.runs.kinds import KINDS, Run
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import RUN_FILE_WORDS, read_run_file
-from neobert.runs.specifications import Run
-from neobert.runs.work import Kind
+from neobert.runs.run_file import read_run_file
 
 COST_COLUMNS = ("GB per GPU", "GPU-hours", "disk GB")
 CORE_COST_COLUMNS = ("core-hours", "disk GB")
@@ -337,14 +335,14 @@ def id_diffs(rows: Sequence[PlanRow], layout: Layout) -> list[list[IdDiff]]:
     return found
 
 
-def _existing(parent: Path, kind: Kind) -> list[tuple[Path, str | None, Leaves]]:
+def _existing(parent: Path, kind: str) -> list[tuple[Path, str | None, Leaves]]:
     """Return the folders of one kind with the fields that runs are compared by, as far as this version knows them."""
     found = []
     for path in sorted(parent.glob("*/run.json")):
         with suppress(DamagedFile, KeyError, TypeError):
-            specification = read_json(path)[RUN_FILE_WORDS[kind][1]]
+            specification = read_json(path)["run"]
             with suppress(ValueError):  # written by another version
-                specification = plain(KINDS[kind].specification.read(specification))
+                specification = plain(KINDS[kind].read(specification))
             found.append((path.parent, *_compared(specification)))
     return found
 

@@ -2,27 +2,23 @@
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ablations.plan import ModelRow, VariantRow
 from neobert.console import output, table
 from neobert.data.mteb_tasks import BENCHMARKS, CATEGORIES, EmbeddingTask, count_by_category, suites_of
 from neobert.files import read_json
+from neobert.kinds.contrastive import ContrastiveRun
+from neobert.kinds.glue import GlueStudy
+from neobert.kinds.mteb import Category, EmbeddingEvaluation, TaskOnData
+from neobert.kinds.pretraining import PretrainingRun
+from neobert.kinds.readouts import ReadoutEvaluation
 from neobert.runs.claims import is_claimed
 from neobert.runs.index import state_of
+from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
-from neobert.runs.records import Category, read_record
-from neobert.runs.specifications import (
-    ContrastiveRun,
-    EmbeddingEvaluation,
-    GlueStudy,
-    PretrainingRun,
-    ReadoutEvaluation,
-    Run,
-    TaskOnData,
-    only,
-)
+from neobert.runs.records import read_record
 from neobert.runs.work import Part
 
 Entry = Mapping[str, Any]
@@ -30,7 +26,7 @@ Entry = Mapping[str, Any]
 
 def print_outcome(layout: Layout, rows: Sequence[VariantRow], *, as_json: bool) -> None:
     """Print held-out loss, best GLUE scores and embedding scores of each variant and checkpoint, if they exist."""
-    outcomes = [_outcome(layout, row, stage) for row in rows for stage in only(row.runs, PretrainingRun)]
+    outcomes = [_outcome(layout, row, stage) for row in rows for stage in PretrainingRun.among(row.runs)]
     if as_json:
         print(json.dumps(outcomes, indent=1))
         return
@@ -54,11 +50,13 @@ def print_outcome(layout: Layout, rows: Sequence[VariantRow], *, as_json: bool) 
 
 
 def _outcome(layout: Layout, row: VariantRow, stage: PretrainingRun) -> dict[str, Any]:
-    """Return the results of a checkpoint; contrastive, mteb and readouts only if they are planned."""
-    studies = [study for study in only(row.runs, GlueStudy) if study.weights == stage.id]
-    tuned = [run for run in only(row.runs, ContrastiveRun) if run.weights == stage.id]
-    measured = [each for each in only(row.runs, EmbeddingEvaluation) if each.encoder.pretraining == stage.id]
-    asked = [each for each in only(row.runs, ReadoutEvaluation) if each.weights == stage.id]
+    """Return the results of a checkpoint; kinds of work but GLUE have an entry only if they are planned."""
+    own = [run for run in row.runs if run.pretrained == stage.id]
+    others: dict[str, list[dict[str, Any]]] = {}
+    for run in own:
+        if run.kind != "glue":
+            common = {"id": run.id, "seed": run.seed, "state": state_of(layout, run)}
+            others.setdefault(run.kind, []).append(common | SUMMARIES.get(run.kind, _nothing)(layout, run))
     return {
         "variant": row.name,
         "seed": row.seed,
@@ -66,10 +64,8 @@ def _outcome(layout: Layout, row: VariantRow, stage: PretrainingRun) -> dict[str
         "pretraining": stage.id,
         "state": state_of(layout, stage),
         "heldout_loss": _result(layout, stage).get("heldout_loss"),
-        "glue": {study.task: _result(layout, study).get("score") for study in studies},
-        **({"contrastive": [_tuned(layout, run) for run in tuned]} if tuned else {}),
-        **({"mteb": [_measured(layout, evaluation) for evaluation in measured]} if measured else {}),
-        **({"readouts": [_read_out(layout, evaluation) for evaluation in asked]} if asked else {}),
+        "glue": {study.task: _result(layout, study).get("score") for study in GlueStudy.among(own)},
+        **others,
     }
 
 
@@ -92,8 +88,7 @@ def _mean(by_set: Mapping[str, float] | None) -> float | None:
 
 def _tuned(layout: Layout, run: ContrastiveRun) -> dict[str, Any]:
     loss, accuracy = map(_mean, _heldout(layout, run))
-    state = state_of(layout, run)
-    return {"id": run.id, "seed": run.seed, "state": state, "heldout_loss": loss, "heldout_accuracy": accuracy}
+    return {"heldout_loss": loss, "heldout_accuracy": accuracy}
 
 
 def _print_tuned(entries: Sequence[Entry]) -> None:
@@ -111,10 +106,7 @@ def _print_tuned(entries: Sequence[Entry]) -> None:
 
 def _measured(layout: Layout, evaluation: EmbeddingEvaluation) -> dict[str, Any]:
     return {
-        "id": evaluation.id,
-        "seed": evaluation.seed,
         "protocol": evaluation.encoder.protocol,
-        "state": state_of(layout, evaluation),
         "means": means_of(task_entries(layout, evaluation), evaluation.tasks),
     }
 
@@ -143,7 +135,7 @@ def _read_out(layout: Layout, evaluation: ReadoutEvaluation) -> dict[str, Any]:
         readout: {corpus: score["value"] for corpus, score in record["scores"].items()}
         for readout, record in records.items()
     }
-    return {"id": evaluation.id, "state": state_of(layout, evaluation), "scores": scores}
+    return {"scores": scores}
 
 
 def _print_readouts(entries: Sequence[Entry]) -> None:
@@ -162,11 +154,23 @@ def _print_readouts(entries: Sequence[Entry]) -> None:
     output().print(table(title, columns, rows))
 
 
+def _nothing(layout: Layout, run: Run) -> dict[str, Any]:
+    return {}
+
+
+SUMMARIES: Mapping[str, Callable[[Layout, Any], dict[str, Any]]] = {
+    "contrastive": _tuned,
+    "mteb": _measured,
+    "readouts": _read_out,
+}
+"""For each kind of work, the entries of a run besides its id, seed and state."""
+
+
 def print_model_outcome(layout: Layout, row: ModelRow, *, as_json: bool) -> None:
     """Print each contrastive run of an external model with its state and, if done, its scores on held-out pairs."""
     columns = ("model", "seed", "run", "state", "heldout_loss", "heldout_accuracy")
     entries: list[dict[str, Any]] = []
-    for run in only(row.runs, ContrastiveRun):
+    for run in ContrastiveRun.among(row.runs):
         loss, accuracy = _heldout(layout, run)
         entries.append(
             {

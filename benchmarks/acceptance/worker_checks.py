@@ -21,11 +21,11 @@ from benchmarks.pretraining import ROW_TOKENS, SOURCE, TOKENS_PER_STEP, plan_wor
 from neobert.data.preparation import open_specified, tokenized_corpus
 from neobert.errors import RunFailed
 from neobert.files import read_lines
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.processes import StopRequest, start_child, worker_environment
 from neobert.recipe import EngineWord, Pretraining
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution
-from neobert.runs.specifications import PretrainingRun
 from neobert.training.distributed import JobRank, Process, host_ranks
 
 KILLED_BEHIND = 8

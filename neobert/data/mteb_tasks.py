@@ -26,9 +26,8 @@ from neobert.data.catalog import hub_origin
 from neobert.data.manifest import Manifest, files_origin, require_brought, require_complete
 from neobert.data.reading import count_rows, read_table, split_name, table_file
 from neobert.errors import DamagedFile, MissingData, did_you_mean
+from neobert.kinds.mteb import ENGLISH_SUITE, ENGLISH_SUITE_V2, Category, TaskOnData
 from neobert.recipe import Instructed
-from neobert.runs.records import ENGLISH_SUITE, ENGLISH_SUITE_V2, Category
-from neobert.runs.specifications import TaskOnData
 
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 

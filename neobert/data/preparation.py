@@ -13,11 +13,11 @@ from neobert.data.sources import SOURCES, NoCorpus, Source, open_source
 from neobert.data.tokenizers import TextTokenizer
 from neobert.errors import ChangedData, DamagedFile, MissingData
 from neobert.files import refresh
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.claims import Claim, ClaimLost, acquire
 from neobert.runs.layout import PARTIAL, Layout
 from neobert.runs.run_file import RunFile, SourceSpecification
-from neobert.runs.specifications import PretrainingRun
 from neobert.runs.work import Part
 
 Prepared = TypeVar("Prepared")

@@ -16,6 +16,7 @@ from neobert.data.tokenizers import Array, Text
 from neobert.embeddings.encoders import EmbeddingModel, base_model
 from neobert.embeddings.pairs import EncodedPairs, Sampling, open_pairs, prepare_pairs, split_heldout
 from neobert.identity import plain
+from neobert.kinds.contrastive import ContrastiveRun
 from neobert.model.attention import Tensors, send
 from neobert.model.heads import encoder_part
 from neobert.processes import StopRequest
@@ -24,7 +25,6 @@ from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
 from neobert.runs.run_file import RunFile
-from neobert.runs.specifications import ContrastiveRun
 from neobert.runs.work import Part
 from neobert.training.accounting import HeldoutScores, machine_record
 from neobert.training.distributed import Process, default_device
@@ -360,9 +360,6 @@ class ContrastiveTrainer(Trainer[TextBatch]):
         losses = contrastive_losses(vectors, matching, self.protocol.temperature)
         found = cosine_scores(vectors, matching).argmax(dim=1) == matching.targets
         return float(losses.mean()), float(found.float().mean())
-
-
-make_trainer = ContrastiveTrainer
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:

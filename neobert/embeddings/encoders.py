@@ -16,6 +16,8 @@ from neobert.embeddings.sentence_modules import SentenceModules, SentencePooling
 from neobert.errors import MissingData, RunFailed
 from neobert.external import ExternalModel, read_model_file
 from neobert.glue.batching import PaddedLayout, PaddedTexts
+from neobert.kinds.contrastive import ContrastiveRun
+from neobert.kinds.pretraining import EXTERNAL_PREFIX, PretrainingRun
 from neobert.model.attention import (
     AttentionPlan,
     Tensors,
@@ -32,7 +34,6 @@ from neobert.processes import StopRequest
 from neobert.recipe import EmbeddingPrecision
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, read_run_file
-from neobert.runs.specifications import EXTERNAL_PREFIX, PretrainingRun
 from neobert.training import checkpoints
 from neobert.training.trainer import last_checkpoint, prefetch
 
@@ -414,10 +415,10 @@ def load_encoder(
     folder = layout.trained(weights)
     run_file = read_run_file(folder)
     if step is None and not (folder / "done.json").exists():
-        kind = "contrastive fine-tuning" if run_file.contrastive else "pre-training"
+        kind = "contrastive fine-tuning" if run_file.run.kind == "contrastive" else "pre-training"
         raise MissingData(f"{kind} {weights} is not finished: run it to its end first")
-    if run_file.contrastive is not None:
-        base, longest = run_file.contrastive.weights, run_file.contrastive.max_tokens
+    if isinstance(run_file.run, ContrastiveRun):
+        base, longest = run_file.run.weights, run_file.run.max_tokens
     else:
         base, longest = weights, run_file.specification(PretrainingRun).recipe.longest_context
     context = _least(max_tokens, longest)

@@ -20,12 +20,13 @@ from neobert.data.sources import Source
 from neobert.embeddings.encoders import NamedEncoder, load_encoder
 from neobert.external import read_model_file
 from neobert.identity import plain
+from neobert.kinds.mteb import EmbeddingConfig, EmbeddingEvaluation, EmbeddingScores, TaskOnData
+from neobert.kinds.pretraining import EXTERNAL_PREFIX
 from neobert.processes import StopRequest
 from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
-from neobert.runs.records import EmbeddingConfig, EmbeddingScores, publish_record, timed_provenance, utc_now
+from neobert.runs.records import publish_record, timed_provenance, utc_now
 from neobert.runs.run_file import RunFile, read_checked_run_file
-from neobert.runs.specifications import EXTERNAL_PREFIX, EmbeddingEvaluation, TaskOnData
 from neobert.runs.work import Part
 from neobert.training.distributed import default_device
 

@@ -42,9 +42,8 @@ from neobert.embeddings.encoders import NamedEncoder, TextCounts
 from neobert.errors import DamagedFile, RunFailed
 from neobert.files import replace_file
 from neobert.identity import identity
+from neobert.kinds.mteb import Category, TaskOnData
 from neobert.processes import Stopped, StopRequest
-from neobert.runs.records import Category
-from neobert.runs.specifications import TaskOnData
 
 TASK_CLASSES: Mapping[Category, type[AbsTask]] = {
     "classification": AbsTaskClassification,

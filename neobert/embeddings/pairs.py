@@ -25,10 +25,10 @@ from neobert.files import (
     temporary_sibling,
     verify,
 )
+from neobert.kinds.contrastive import ContrastiveRun, PairSet
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import ContrastiveRun, PairSet
 
 MANIFEST = "manifest.json"
 PARTS = ("queries", "documents", "negatives")

@@ -10,8 +10,8 @@ from pydantic import PositiveInt
 from neobert.data.mteb_tasks import CATEGORY_FACTS
 from neobert.external import MODULES, read_json_as, read_settings
 from neobert.files import is_local
+from neobert.kinds.mteb import Category
 from neobert.recipe import Value
-from neobert.runs.records import Category
 
 SentencePooling = Literal["cls", "mean", "max", "mean_sqrt_len_tokens"]
 

@@ -14,9 +14,10 @@ from neobert.data.batches import Batch, heldout_batches, heldout_rows
 from neobert.data.rows import PackedRows
 from neobert.data.shards import Documents, Integers, TokenizedCorpus, all_documents
 from neobert.errors import MissingData, RunFailed
+from neobert.kinds.pretraining import HeldoutScore
 from neobert.model.heads import IGNORED_TARGET, MaskedLanguageModel
 from neobert.recipe import LongDocuments, PretrainingPrecision
-from neobert.runs.records import HeldoutScore, pack_numbers
+from neobert.runs.records import pack_numbers
 from neobert.training.engine import autocast
 
 HELDOUT_BYTES = 2**22

@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,14 +25,20 @@ from neobert.data.shards import FRAME_TOKENS, heldout_bound, text_hash
 from neobert.errors import DamagedFile
 from neobert.files import checksummed, json_bytes, read_checksummed, replace_file, set_aside
 from neobert.identity import IDENTITY_DIGITS, canonical
+from neobert.kinds.readouts import ReadoutRun
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification
-from neobert.runs.specifications import ReadoutRun
 
 HELDOUT_BYTES = 2**22
 """Largest amount of held-out text of each corpus that is kept in memory to draw from."""
+DOCUMENTS = 64
+"""Number of documents of a corpus that are read at every length."""
+DOCUMENTS_FROM_BYTES = 2**26
+"""As `HELDOUT_BYTES`, but for documents: long ones are rare."""
+ENOUGH_CHARACTERS_PER_TOKEN = 8
+"""A text with so many characters for each token of the context reaches the context with nearly every tokenizer."""
 READ_BYTES = 2**20
 """Approximate amount of text of each corpus on which losses are measured."""
 STRETCH_CHARACTERS = 1500
@@ -110,11 +116,15 @@ class MinimalPair:
 
 @dataclass(frozen=True)
 class Items:
-    """All items of a source, by corpus; a corpus with too little text may lack some."""
+    """All items of a source, by corpus; a corpus with too little text may lack some.
 
-    stretches: Mapping[str, Sequence[Stretch]]
-    cloze: Mapping[str, Sequence[ClozeItem]]
-    pairs: Mapping[str, Sequence[MinimalPair]]
+    `documents` are beginnings of documents. They are drawn alone, and all others without them.
+    """
+
+    stretches: Mapping[str, Sequence[Stretch]] = field(default_factory=dict)
+    cloze: Mapping[str, Sequence[ClozeItem]] = field(default_factory=dict)
+    pairs: Mapping[str, Sequence[MinimalPair]] = field(default_factory=dict)
+    documents: Mapping[str, Sequence[Stretch]] = field(default_factory=dict)
 
     @cached_property
     def name(self) -> str:
@@ -122,12 +132,15 @@ class Items:
         return hashlib.sha256(canonical(_as_lists(self)).encode()).hexdigest()[:IDENTITY_DIGITS]
 
 
+ITEM_TYPES = {"stretches": Stretch, "cloze": ClozeItem, "pairs": MinimalPair, "documents": Stretch}
+
+
 def _as_lists(items: Items) -> dict[str, Any]:
+    """Return the items that were drawn, by kind and corpus."""
     return {
-        field.name: {
-            corpus: [list(astuple(item)) for item in own] for corpus, own in getattr(items, field.name).items()
-        }
-        for field in fields(items)
+        kind: {corpus: [list(astuple(item)) for item in own] for corpus, own in by_corpus.items()}
+        for kind, by_corpus in vars(items).items()
+        if kind in ITEM_TYPES and by_corpus
     }
 
 
@@ -139,12 +152,11 @@ def read_items(path: Path) -> Items:
         DamagedFile: the file is torn or was changed.
     """
     content = read_checksummed(path)
-    kinds = {"stretches": Stretch, "cloze": ClozeItem, "pairs": MinimalPair}
     try:
         return Items(
             **{
-                name: {corpus: [kind(*item) for item in own] for corpus, own in content[name].items()}
-                for name, kind in kinds.items()
+                kind: {corpus: [ITEM_TYPES[kind](*item) for item in own] for corpus, own in by_corpus.items()}
+                for kind, by_corpus in content.items()
             }
         )
     except (KeyError, TypeError, AttributeError) as error:
@@ -164,12 +176,11 @@ def items_of(layout: Layout, run: ReadoutRun, specification: SourceSpecification
     def make(damage: DamagedFile | None, claim: Claim) -> None:
         if damage is not None:
             set_aside(path, str(damage))
-        drawn = {
-            corpus: _draw_of_corpus(corpus, origin, specification, run.context, CLOZE_ITEMS // len(run.corpora), stop)
-            for corpus, origin in run.corpora.items()
-        }
-        names = [field.name for field in fields(Items)]
-        items = Items(**{name: {corpus: own[name] for corpus, own in drawn.items()} for name in names})
+        drawn: defaultdict[str, dict[str, Sequence[Any]]] = defaultdict(dict)
+        for corpus, origin in run.corpora.items():
+            for kind, own in _draw_of_corpus(corpus, origin, specification, run, stop).items():
+                drawn[kind][corpus] = own
+        items = Items(**drawn)
         claim.check()
         replace_file(path, json_bytes(checksummed(_as_lists(items))))
 
@@ -179,7 +190,7 @@ def items_of(layout: Layout, run: ReadoutRun, specification: SourceSpecification
 
 
 def _draw_of_corpus(
-    corpus: str, origin: str, specification: SourceSpecification, context: int, cloze: int, stop: StopRequest
+    corpus: str, origin: str, specification: SourceSpecification, run: ReadoutRun, stop: StopRequest
 ) -> dict[str, Sequence[Any]]:
     require_origin(f"corpus {corpus}", origin, open_specified(specification).corpus_origin(corpus))
 
@@ -189,12 +200,14 @@ def _draw_of_corpus(
                 raise Stopped("asked to stop while items of readouts were drawn", progressed=False)
             yield text
 
-    heldout, counts = survey(texts())
+    heldout, counts = survey(texts(), DOCUMENTS_FROM_BYTES if run.reads_documents else HELDOUT_BYTES)
     require_origin(f"corpus {corpus}", origin, open_specified(specification).corpus_origin(corpus))
+    if run.reads_documents:
+        return {"documents": choose_documents(heldout, run.context)}
     stretches = cut_stretches(heldout)
     return {
         "stretches": choose_stretches(stretches),
-        "cloze": draw_cloze(stretches, counts, context, cloze),
+        "cloze": draw_cloze(stretches, counts, run.context, CLOZE_ITEMS // len(run.corpora)),
         "pairs": draw_pairs(stretches),
     }
 
@@ -252,6 +265,14 @@ def choose_stretches(stretches: Sequence[Stretch], most_bytes: int = READ_BYTES)
     sizes = np.cumsum([len(stretch.text.encode()) for stretch in ordered])
     chosen = ordered[: int(np.searchsorted(sizes, most_bytes)) + 1]
     return sorted(chosen, key=lambda stretch: (stretch.document, stretch.begin))
+
+
+def choose_documents(heldout: Mapping[int, str], context: int) -> list[Stretch]:
+    """Return the beginnings of up to 64 held-out texts, given by hash: of those that are long enough for `context`
+    tokens the ones with the smallest hashes; if these are too few, also the longest of the others."""
+    enough = ENOUGH_CHARACTERS_PER_TOKEN * context
+    beginnings = [Stretch(number, 0, text[:enough]) for number, text in sorted(heldout.items())]
+    return sorted(beginnings, key=lambda document: -len(document.text))[:DOCUMENTS]
 
 
 def windows(text: str, context: int) -> Iterator[tuple[int, int]]:

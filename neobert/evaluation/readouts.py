@@ -1,8 +1,8 @@
 """Readouts of a finished stage of pre-training, a kind of work: each part is one readout with one record.
 
 All variants are measured on the same items from held-out text (`neobert.evaluation.items`): losses under fixed masks,
-whole words, cloze items and grammatical minimal pairs. Records have one number per unit, so that reports can estimate
-the noise from texts and items in a difference of two models.
+whole words, cloze items, grammatical minimal pairs, and pseudo-perplexity by length. Records have one number per unit,
+so that reports can estimate the noise from texts and items in a difference of two models.
 """
 
 import math
@@ -26,6 +26,8 @@ from neobert.data.tokenizers import SpecialIds, TextTokenizer
 from neobert.errors import MissingData, RunFailed
 from neobert.evaluation.items import READ_BYTES, ClozeItem, Items, MinimalPair, Stretch, items_of, masked_words, windows
 from neobert.identity import plain
+from neobert.kinds.pretraining import PretrainingRun
+from neobert.kinds.readouts import ReadoutConfig, ReadoutEvaluation, ReadoutName, ReadoutScore
 from neobert.model.attention import packed_plan, send
 from neobert.model.build import build_masked_language_model
 from neobert.model.heads import MaskedLanguageModel
@@ -33,17 +35,8 @@ from neobert.processes import StopRequest
 from neobert.recipe import Masking, PretrainingPrecision
 from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
-from neobert.runs.records import (
-    ReadoutConfig,
-    ReadoutName,
-    ReadoutScore,
-    pack_numbers,
-    publish_record,
-    timed_provenance,
-    utc_now,
-)
+from neobert.runs.records import pack_numbers, publish_record, timed_provenance, utc_now
 from neobert.runs.run_file import RunFile, read_run_file
-from neobert.runs.specifications import PretrainingRun, ReadoutEvaluation
 from neobert.runs.work import Part
 from neobert.training.distributed import default_device
 from neobert.training.engine import autocast
@@ -58,6 +51,17 @@ MOST_MASKS = 4
 text helps more than more masks. For the difference of two checkpoints of a laptop run on web, the standard error was
 0.0109 nats over 256 KiB with four masks and 0.0146 with one; over four times the text, the latter becomes 0.0073."""
 MASK_SEED = 20_261_122
+PERPLEXITY_LENGTHS = 5
+SHORTEST_LENGTH = 8
+"""Number of lengths of texts for pseudo-perplexity, and the shortest in tokens."""
+POSITIONS = 16
+"""Largest number of masked tokens of a document at one length. At equal cost, more documents narrow the interval more
+than more tokens of each."""
+ENOUGH_DOCUMENTS = 8
+"""Lengths that fewer documents reach are left out. If a corpus has fewer documents, all of them are enough."""
+LEAST_DOCUMENTS = 2
+"""Fewest documents for an interval: one document has no variance."""
+POSITION_SEED = 20_261_124
 MIXED_MASKING = Masking(rate=0.15, mask_share=0.8, random_share=0.1, final_rate=None)
 """BERT's scheme; readouts also use `HELDOUT_MASKING`."""
 
@@ -142,7 +146,7 @@ class Subject:
         """Return [CLS] text [SEP]."""
         return np.array([self.ids.cls, *token_ids, self.ids.sep], dtype=np.int64)
 
-    def hide(self, token_ids: Sequence[int], hidden: Integers, owner: int) -> Question:
+    def hide(self, token_ids: Sequence[int] | Integers, hidden: Integers, owner: int) -> Question:
         """Return a text with the tokens at `hidden` (ascending indices) masked."""
         framed = self.framed(token_ids)
         places = hidden + 1
@@ -311,6 +315,58 @@ def read_pairs(subject: Subject, pairs: Sequence[MinimalPair], stop: StopRequest
     return Measured(right, None, {rule: float(right[rules == rule].mean()) for rule in dict.fromkeys(rules.tolist())})
 
 
+def perplexity_lengths(context: int) -> list[int]:
+    """Return the lengths in tokens at which pseudo-perplexity is measured: `context` and its halves, ascending."""
+    lengths = (context >> halved for halved in reversed(range(PERPLEXITY_LENGTHS)))
+    return [length for length in lengths if length >= SHORTEST_LENGTH]
+
+
+def read_perplexity(subject: Subject, documents: Sequence[Stretch], stop: StopRequest) -> Measured:
+    """Measure the loss in nats of tokens that are masked one at a time (Salazar et al. 2020), by length of the text.
+
+    A unit is the beginning of a document at one length in tokens, specials included; a group is a length, and its value
+    the mean over documents. All lengths have the same documents: those that reach the longest length that enough
+    documents reach. Longer lengths are left out. Up to `POSITIONS` tokens of a unit are masked, those with the
+    smallest hashes.
+    """
+    lengths, texts = _texts_by_length(subject, documents)
+    units = [(document, token_ids[: length - FRAME_TOKENS]) for length in lengths for document, token_ids in texts]
+    masked = [_masked_places(subject, document, token_ids) for document, token_ids in units]
+
+    def questions() -> Iterator[Question]:
+        for owner, ((_, token_ids), places) in enumerate(zip(units, masked, strict=True)):
+            yield from (subject.hide(token_ids, places[[index]], owner) for index in range(len(places)))
+
+    losses = subject.sum_losses(questions(), len(units), stop)
+    counts = np.array([len(places) for places in masked], dtype=np.int64)
+    means = (losses / counts).reshape(len(lengths), -1).mean(axis=1) if lengths else ()
+    return Measured(losses, counts, {str(length): float(mean) for length, mean in zip(lengths, means, strict=True)})
+
+
+def _texts_by_length(
+    subject: Subject, documents: Sequence[Stretch]
+) -> tuple[list[int], list[tuple[Stretch, Integers]]]:
+    """Return the lengths that enough documents reach, and the token ids of those that reach the longest of them."""
+    lengths, never = perplexity_lengths(subject.context), subject.ids.never_predicted
+    encoded = map(np.array, subject.tokenizer.encode([document.text for document in documents]))
+    texts = [
+        (document, token_ids)
+        for document, token_ids in zip(documents, encoded, strict=True)
+        if not np.isin(token_ids[: lengths[0] - FRAME_TOKENS], never).all()
+    ]
+    tokens = np.array([len(token_ids) + FRAME_TOKENS for _, token_ids in texts], dtype=np.int64)
+    enough = max(LEAST_DOCUMENTS, min(ENOUGH_DOCUMENTS, (tokens >= lengths[0]).sum()))
+    lengths = [length for length in lengths if (tokens >= length).sum() >= enough]
+    return lengths, [text for text, count in zip(texts, tokens, strict=True) if lengths and count >= lengths[-1]]
+
+
+def _masked_places(subject: Subject, document: Stretch, token_ids: Integers) -> Integers:
+    """Return the ascending places of the masked tokens: those with the smallest hashes, at most `POSITIONS`."""
+    places = np.flatnonzero(~np.isin(token_ids, subject.ids.never_predicted))
+    hashes = counter_hash(POSITION_SEED, document.document & 0xFFFFFFFF, document.document >> 32, places)
+    return np.sort(places[np.argsort(hashes, kind="stable")[:POSITIONS]])
+
+
 def _right(losses: Sums) -> Sums:
     """Return (items,) 1 where the first of two losses is smaller, 0.5 where both are equal, else 0."""
     return np.where(losses[:, 0] == losses[:, 1], 0.5, (losses[:, 0] < losses[:, 1]).astype(np.float64))
@@ -325,6 +381,7 @@ ASKED: Mapping[
     "words": (lambda items: items.stretches, read_words),
     "cloze": (lambda items: items.cloze, read_cloze),
     "pairs": (lambda items: items.pairs, read_pairs),
+    "perplexity": (lambda items: items.documents, read_perplexity),
 }
 """For each readout, the function that selects its items and the function that measures them."""
 
@@ -354,7 +411,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     claim.check()
     config = ReadoutConfig(readout=run.readout, stage=evaluation.stage, context=run.context, items=items.name)
     record = {
-        "kind": "readout",
+        "kind": evaluation.kind,
         "id": part.id,
         "state": "done",
         "inputs": {

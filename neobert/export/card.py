@@ -21,11 +21,11 @@ from neobert.files import json_bytes, replace_file
 from neobert.glue.selection import best_of_grid
 from neobert.glue.tasks import task_named
 from neobert.identity import identity, neutral_values, plain
+from neobert.kinds.glue import GlueStudy
 from neobert.model.size import parameter_count
 from neobert.recipe import FineTuning
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
-from neobert.runs.specifications import GlueStudy
 
 HUB = "hub:"
 EVALUATION_RESULTS = Path(".eval_results", "glue.yaml")
@@ -158,7 +158,7 @@ def glue_scores(layout: Layout, weights: str) -> list[Score]:
 
 def _study_in(folder: Path) -> GlueStudy | None:
     try:
-        return read_run_file(folder).study
+        return read_run_file(folder).specification(GlueStudy)
     except (MissingData, DamagedFile):  # of another version; scores of other studies are not lost for it
         return None
 

@@ -13,13 +13,13 @@ from torch import Tensor
 from neobert.data.preparation import open_specified, text_tokenizer
 from neobert.data.tokenizers import TextTokenizer
 from neobert.errors import MissingData, ParityOff
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.attention import packed_plan
 from neobert.model.build import build_masked_language_model
 from neobert.model.heads import MaskedLanguageModel
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.run_file import RunFile, read_run_file
-from neobert.runs.specifications import PretrainingRun
 from neobert.training import checkpoints
 
 
@@ -66,9 +66,9 @@ def open_checkpoint(folder: Path, step: int | None) -> PretrainedCheckpoint:
     """
     folder = folder.resolve()
     run_file = read_run_file(folder)
-    if run_file.pretraining is None:
-        raise ValueError(f"{folder} is a {run_file.kind}: give the folder of a pre-training or contrastive run")
-    chosen, record = chosen_step(folder, run_file.pretraining.recipe.stages[-1].steps, step)
+    if not isinstance(run_file.run, PretrainingRun):
+        raise ValueError(f"{folder} is of the kind {run_file.run.kind}: give that of a pre-training or contrastive run")
+    chosen, record = chosen_step(folder, run_file.run.total, step)
     weights = checkpoints.load(folder / "checkpoints", chosen).weights()
     return PretrainedCheckpoint(folder, run_file, chosen, weights, record)
 

@@ -37,10 +37,11 @@ from neobert.export.onnx import TOLERANCE as GRAPH_TOLERANCE
 from neobert.external import read_model_file
 from neobert.hub import NeoBERTModel
 from neobert.hub.external import ExternalTokenizer, load_external
+from neobert.kinds.contrastive import ContrastiveRun
+from neobert.kinds.mteb import Category
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.layout import Layout
-from neobert.runs.records import Category
 from neobert.runs.run_file import RunFile, read_run_file
-from neobert.runs.specifications import ContrastiveRun, PretrainingRun
 
 CPU = torch.device("cpu")
 PROBES = (*TEXTS, "A text that is longer than any context. " * 60)

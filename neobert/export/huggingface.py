@@ -22,7 +22,7 @@ from neobert.export.checkpoint import (
     require_packages,
 )
 from neobert.hub import NeoBERTConfig, NeoBERTForMaskedLM
-from neobert.runs.specifications import PretrainingRun
+from neobert.kinds.pretraining import PretrainingRun
 
 TOLERANCE = 1e-5
 

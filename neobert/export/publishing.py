@@ -41,7 +41,7 @@ def export(
         raise ValueError(f"--out {out} exists: name a new folder or remove it")
     from neobert.runs.run_file import read_run_file
 
-    is_contrastive = read_run_file(run.resolve()).contrastive is not None
+    is_contrastive = read_run_file(run.resolve()).run.kind == "contrastive"
     if is_contrastive and with_code:
         raise ValueError("--remote-code is for pre-training runs: export a contrastive run without it")
     if instructions and not is_contrastive:
@@ -191,13 +191,12 @@ def plan_exports(
     planned = []
     for run in finished:
         run_file = read_run_file(run)
-        labels, specification = run_file.labels, run_file.contrastive or run_file.pretraining
-        assert specification is not None
+        labels, specification = run_file.labels, run_file.run
         words = (
             run_file.owner or "run",
             labels.get("scale"),
             labels.get("data"),
-            run_file.contrastive and "contrastive",
+            specification.kind == "contrastive" and "contrastive",
         )
         name = "-".join(str(word) for word in (*words, f"seed{specification.seed}", run_file.id) if word)
         name = UNFIT.sub("-", name).lstrip("-.")

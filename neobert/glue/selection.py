@@ -23,12 +23,12 @@ from neobert.files import require_digest, set_aside
 from neobert.glue.encoding import Array, load_encoded, permutation
 from neobert.glue.tasks import SELECTION_RULES, decisive_score, task_named
 from neobert.identity import plain
+from neobert.kinds.glue import GlueStudy, Trial
 from neobert.recipe import Point
 from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_sealed, read_record, read_sealed
 from neobert.runs.run_file import read_run_file
-from neobert.runs.specifications import GlueStudy, Trial
 
 Labels = Mapping[str, Array]
 """True labels of the examples, by validation split."""
@@ -238,10 +238,10 @@ def drop_beaten_weights(layout: Layout, study: GlueStudy) -> None:
     finished = [trial for trial in study.trials(layout) if trial.is_done]
     folders = [path.parent for path in (layout.root / "glue" / study.task / "studies").glob("*/run.json")]
     try:
-        studies = [read_run_file(folder).study for folder in folders]
+        studies = [read_run_file(folder).specification(GlueStudy) for folder in folders]
     except DamagedFile:
         return
-    same = [other for other in studies if other is not None and other.weights == study.weights]
+    same = [other for other in studies if other.weights == study.weights]
     kept = {best_trial(layout, other)[0].id for other in same if any(trial.is_done for trial in other.trials(layout))}
     for trial in finished:
         if trial.id not in kept:

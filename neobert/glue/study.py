@@ -24,6 +24,8 @@ from neobert.glue.finetuning import FineTuner, Outcome
 from neobert.glue.selection import best_weights, drop_beaten_weights, select
 from neobert.glue.tasks import task_named
 from neobert.identity import plain
+from neobert.kinds.glue import GlueStudy, Trial
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.build import build_classifier
 from neobert.model.heads import Classifier, Weights, all_but_classifier, encoder_part
 from neobert.processes import StopRequest
@@ -31,7 +33,6 @@ from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, timed_provenance, utc_now
 from neobert.runs.run_file import RunFile, read_checked_run_file, read_run_file
-from neobert.runs.specifications import GlueStudy, PretrainingRun, Trial
 from neobert.runs.work import Part
 from neobert.training.compiling import CompilePolicy
 from neobert.training.distributed import choose_kernels, default_device

@@ -26,9 +26,10 @@ from neobert.errors import DamagedFile, MissingData
 from neobert.files import TEMPORARY_MARK, read_json, temporary_sibling
 from neobert.identity import IDENTITY_DIGITS
 from neobert.runs.claims import acquire, is_claimed, last_owner
-from neobert.runs.index import RUN_FOLDERS, Index, Submitted, read_index
+from neobert.runs.index import Index, Submitted, read_index
+from neobert.runs.kinds import CLOSING_FILES, RUN_FOLDERS, closing_record, kind_of, read_records
 from neobert.runs.layout import MANIFEST, PARTIAL, SUBMISSION_CLAIM, Layout
-from neobert.runs.records import SNAPSHOT_FILE, read_record, read_records, read_sealed
+from neobert.runs.records import SNAPSHOT_FILE, read_record, read_sealed
 from neobert.runs.run_file import read_run_file
 from neobert.runs.work import Work
 from neobert.training.schedule import milestones
@@ -169,7 +170,7 @@ def _add(uses: Uses, layout: Layout, folder: Path) -> None:
     run_file = read_run_file(folder)
     work: Work = run_file.run
     uses.paths.update(work.uses(layout), (layout.root / reference for reference in work.after))
-    record = layout.record_of(str(folder.relative_to(layout.root)))
+    record = closing_record(layout, folder.relative_to(layout.root).as_posix())
     if not record.exists():
         uses.all_corpora |= work.kind == "pretraining" and run_file.execution.heldout == "all"
         uses.weights.update(part.id for part in work.parts(layout))
@@ -185,8 +186,7 @@ def _add(uses: Uses, layout: Layout, folder: Path) -> None:
 
 def _fingerprint(layout: Layout) -> tuple[list[Path], int]:
     """Return a value that changes when a run is declared or closed, or a job is submitted."""
-    closing = ("pretraining/*/done.json", "contrastive/*/done.json", "glue/*/studies/*/selection.json")
-    files = [*_run_files(layout), *(path for pattern in closing for path in layout.root.glob(pattern))]
+    files = [*_run_files(layout), *(path for pattern in CLOSING_FILES for path in layout.root.glob(pattern))]
     submissions = layout.submissions
     return sorted(files), submissions.stat().st_size if submissions.exists() else 0
 
@@ -337,8 +337,7 @@ def _snapshots(layout: Layout, index: Index, submissions: Sequence[Submitted]) -
 
     @cache
     def is_over(folder: str) -> bool:
-        closings = ("done.json", "selection.json", MANIFEST)
-        if any((layout.root / folder / name).exists() for name in closings):
+        if kind_of(folder) is not None and closing_record(layout, folder).exists():
             return True
         try:
             return index.progress(read_run_file(layout.root / folder).run).state == "done"

@@ -18,8 +18,8 @@ from typing import Any
 
 from neobert.errors import DamagedFile, MissingData, name_first
 from neobert.files import checksum_of, checksummed, inside, is_local, json_bytes, read_json, replace_file
-from neobert.runs.index import RUN_FOLDERS
-from neobert.runs.records import RECORDS, publish_sealed
+from neobert.runs.kinds import RECORDS, RUN_FOLDERS
+from neobert.runs.records import publish_sealed
 
 DIGESTS = "sha256.json"
 CURVES = "pretraining/*/metrics.jsonl"
@@ -84,6 +84,7 @@ class Collected:
         changed = set()
         for path, content in files.items():
             table = table_of(path)
+            assert table is not None, path
             line = _line(path, content)
             if self._lines[table].get(path) != line:
                 changed.add(table)

@@ -16,17 +16,14 @@ from typing import Any, Literal, get_args
 from neobert.errors import EXIT_RUN_FAILED, DamagedFile, MissingData
 from neobert.files import TEMPORARY_MARK, line_value, read_json
 from neobert.runs.claims import LEASE_SECONDS, Owner, last_owner
-from neobert.runs.kinds import KINDS, kind_of
-from neobert.runs.layout import PARTIAL, Layout
-from neobert.runs.records import is_published, read_sealed
+from neobert.runs.kinds import KINDS, RUN_FOLDERS, closing_record, is_done, kind_of
+from neobert.runs.layout import Layout
+from neobert.runs.records import read_sealed
 from neobert.runs.run_file import read_run_file
-from neobert.runs.work import Counted, Kind, Part, Work
+from neobert.runs.work import Part, Work
 
-State = Literal["missing", "waiting", "running", "failed", "done"]
-RowState = Literal["unreadable", "failed", "running", "submitted", "waiting", "missing", "done"]
-ROW_STATES: tuple[RowState, ...] = get_args(RowState)
-RUN_FOLDERS = tuple(row.folders for kind, row in KINDS.items() if kind != "corpus")
-"""Glob patterns of the folders with a run.json, in the order of listings."""
+State = Literal["unreadable", "failed", "running", "submitted", "waiting", "missing", "done"]
+STATES: tuple[State, ...] = get_args(State)
 UNREADABLE = (DamagedFile, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
 IDENTIFIER = re.compile(r"\b[0-9a-f]{12}\b")
 TAIL_BYTES = 4096
@@ -36,10 +33,10 @@ TAIL_BYTES = 4096
 class Worker:
     """Process that holds a part of a run, or that held it last and never released it.
 
-    `unit` is the part's id, `heartbeat_seconds` the age of the last heartbeat.
+    `part` is the part's id, `heartbeat_seconds` the age of the last heartbeat.
     """
 
-    unit: str
+    part: str
     host: str
     pid: int
     job: str | None
@@ -49,9 +46,9 @@ class Worker:
 
 @dataclass(frozen=True)
 class Failure:
-    """Last failure of a part of a run; `unit` is the part's id."""
+    """Last failure of a part of a run; `part` is the part's id."""
 
-    unit: str
+    part: str
     name: str
     error: str
     traceback: str
@@ -84,10 +81,10 @@ class Row:
     runs. `ladder` is the name of the user's ladder file from which the run was planned.
     """
 
-    kind: Kind
+    kind: str
     id: str
     folder: str
-    state: RowState
+    state: State
     note: str = ""
     task: str | None = None
     stage: int | None = None
@@ -99,7 +96,7 @@ class Row:
     weights: str | None = None
     done: int | None = None
     total: int | None = None
-    counted: Counted = "steps"
+    counted: str = "steps"
     tokens_per_second: float | None = None
     loss: float | None = None
     heldout_loss: float | None = None
@@ -116,9 +113,9 @@ class Row:
     @property
     def name(self) -> str:
         """Name of the run as in `--dry-run`, with its id."""
-        if self.kind in ("glue", "mteb"):
-            return " ".join(filter(None, (self.kind, self.task, self.id)))
-        return f"{self.kind} {self.id}" if self.stage is None else f"{self.kind} stage {self.stage} {self.id}"
+        stage = None if self.stage is None else f"stage {self.stage}"
+        distinction = {"task": self.task, "stage": stage}.get(KINDS[self.kind].named_by or "")
+        return " ".join(filter(None, (self.kind, distinction, self.id)))
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields by name, with workers and errors as mappings."""
@@ -219,24 +216,27 @@ class Index:
         closing = work.closing(self.layout)
         if closing is not None and self.is_done(closing):
             return Progress("done")
-        pending = [part for part in work.parts(self.layout) if not self.is_done(part)]
-        owners = self._owners(pending)
-        # A part that was released may have been recorded after its folder was listed.
-        live = {part_id for part_id, owner in owners.items() if owner.is_live}
-        pending = [part for part in pending if part.id in live or part.id not in self.claimed or not part.is_done]
+        open_parts = [part for part in work.parts(self.layout) if not self.is_done(part)]
+        owners = self._owners(open_parts)
+        pending = tuple(part for part in open_parts if not self._was_recorded(part, owners.get(part.id)))
         if not pending:
             return Progress("done")
         workers = _workers_of(owners)
         failures = tuple(_failure_at(part.error, part.id) for part in pending if self.is_there(part.error))
-        state: State = "missing"
-        if any(worker.is_live for worker in workers):
-            state = "running"
-        elif failures:
-            state = "failed"
-        elif self.is_there(self.layout.root / work.reference / "run.json"):
-            state = "waiting"
         heartbeat = max((self.now - owner.silent_seconds for owner in owners.values()), default=None)
-        return Progress(state, tuple(pending), workers, failures, heartbeat)
+        return Progress(self._open_state(work, workers, failures), pending, workers, failures, heartbeat)
+
+    def _was_recorded(self, part: Part, owner: Owner | None) -> bool:
+        """Return whether a part that nobody works on was recorded after its folder was listed."""
+        return part.id in self.claimed and not (owner is not None and owner.is_live) and part.is_done
+
+    def _open_state(self, work: Work, workers: Sequence[Worker], failures: Sequence[Failure]) -> State:
+        """Return the state of work that is not done."""
+        if any(worker.is_live for worker in workers):
+            return "running"
+        if failures:
+            return "failed"
+        return "waiting" if self.is_there(self.layout.root / work.reference / "run.json") else "missing"
 
     def _owners(self, parts: Iterable[Part]) -> dict[str, Owner]:
         """Return the last owner of each part that was claimed, by the part's id."""
@@ -265,10 +265,9 @@ class Index:
         if kind is None:
             return Row("pretraining", folder, folder, "unreadable", note="a job was submitted for no known run")
         named = KINDS[kind].names_in(folder) or {}
-        counted = KINDS[kind].specification.counted
-        row = Row(kind, named["id"], folder, "unreadable", task=named.get("task"), counted=counted)
+        row = Row(kind, named["id"], folder, "unreadable", task=named.get("task"), counted=KINDS[kind].counted)
         try:
-            return self._explained(self._filled(row))
+            return self._with_submission(self._filled(row))
         except UNREADABLE as error:
             return replace(row, note=f"not readable: {type(error).__name__}: {error}")
 
@@ -290,7 +289,7 @@ class Index:
         row = replace(row, scale=labels.get("scale"), data=labels.get("data"), **run.columns)
         if run.id == row.id:
             return self._of_work(row, run)
-        record = self.layout.record_of(row.folder)
+        record = closing_record(self.layout, row.folder)
         if self.is_there(record):
             return _finished(row, run, read_sealed(record))
         return replace(row, state="waiting", note="named by another numerics version: its parts are not known here")
@@ -314,11 +313,7 @@ class Index:
         )
         if work.counted == "steps":
             return self._in_training(row)
-        if work.total is None:
-            growing = self.names(self.layout.root / f"{work.folder}{PARTIAL}")
-            return replace(row, done=sum(name.startswith("shard-") and name.endswith(".json") for name in growing))
-        closing_id = None if closing is None else closing.id
-        return replace(row, done=work.total - sum(part.id != closing_id for part in progress.pending))
+        return replace(row, done=work.done(self.layout, progress.pending))
 
     def _in_training(self, row: Row) -> Row:
         """Add steps, rate, loss and costs of unfinished training, from its newest checkpoint and the steps since."""
@@ -338,7 +333,7 @@ class Index:
         rate = line["real_tokens"] / line["seconds"] if line["seconds"] else None
         return replace(row, tokens_per_second=rate, loss=line["loss"])
 
-    def _explained(self, row: Row) -> Row:
+    def _with_submission(self, row: Row) -> Row:
         """Add submission, logs and lost owners to a row. A job never changes the state of finished work."""
         newest = self.newest_submission.get(row.folder)
         if newest is not None:
@@ -347,11 +342,17 @@ class Index:
             return replace(row, logs=self._logs(newest, None))
         notes = [row.note, *(_lost(worker) for worker in row.workers if not worker.is_live)]
         if newest is not None and row.state != "running" and (row.heartbeat_at or 0.0) < newest.at:
-            row = replace(row, state="submitted" if row.state in ("waiting", "missing") else row.state)
             notes.append(f"job {newest.job} submitted {age(self.now - newest.at)} ago, not begun as far as files tell")
-        job = next((worker.job for worker in row.workers if worker.job is not None), None)
-        logs = self._logs(self._submission_of(job) or newest, job or (newest.job if newest else None))
-        return replace(row, note="; ".join(filter(None, notes)), logs=logs)
+            if row.state in ("waiting", "missing"):
+                row = replace(row, state="submitted")
+        return replace(row, note="; ".join(filter(None, notes)), logs=self._logs_of_workers(row, newest))
+
+    def _logs_of_workers(self, row: Row, newest: Submitted | None) -> tuple[str, ...]:
+        """Return the logs of the job of a row's workers, else of its newest submission."""
+        jobs = [worker.job for worker in row.workers if worker.job is not None]
+        if jobs:
+            return self._logs(self._submission_of(jobs[0]) or newest, jobs[0])
+        return self._logs(newest, None if newest is None else newest.job)
 
     def _logs(self, submission: Submitted | None, job: str | None) -> tuple[str, ...]:
         """Return the log files of a job, or the log folder of its submission if no file is known to be the job's."""
@@ -374,11 +375,6 @@ def read_index(layout: Layout) -> Index:
 def state_of(layout: Layout, work: Work) -> State:
     """Return the state of one run. For many runs use one `Index`, which lists each folder once."""
     return Index(layout).progress(work).state
-
-
-def is_done(layout: Layout, reference: str) -> bool:
-    """Return whether a training run or study is done."""
-    return is_published(layout.record_of(reference))
 
 
 def _newest_step_line(folder: Path) -> dict[str, Any] | None:
@@ -472,7 +468,7 @@ def causes_of(rows: Sequence[Row]) -> list[Cause]:
     for row in rows:
         for failure in row.errors:
             text = IDENTIFIER.sub("…", failure.error)
-            failures.setdefault(text, {})[failure.unit] = failure
+            failures.setdefault(text, {})[failure.part] = failure
             logs.setdefault(text, {}).update(dict.fromkeys(row.logs))
     causes = [
         Cause(next(iter(by_part.values())).error, tuple(by_part.values()), tuple(logs[text]))

@@ -1,80 +1,77 @@
-"""Registry of the kinds of work. A new kind is a class in `specifications`, a module that executes it, and a row."""
+"""Table of the kinds of work. A new kind is a module of `neobert.kinds` and a row here."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
-from neobert.processes import StopRequest
-from neobert.runs.claims import Claim
+from pydantic import Field
+
+from neobert.errors import DamagedFile
+from neobert.kinds.contrastive import ContrastiveRun
+from neobert.kinds.corpus import Corpus
+from neobert.kinds.glue import GlueStudy
+from neobert.kinds.mteb import EmbeddingEvaluation
+from neobert.kinds.pretraining import PretrainingRun
+from neobert.kinds.readouts import ReadoutEvaluation
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import RunFile
-from neobert.runs.specifications import (
-    ContrastiveRun,
-    Corpus,
-    EmbeddingEvaluation,
-    GlueStudy,
-    PretrainingRun,
-    ReadoutEvaluation,
-)
-from neobert.runs.work import Kind, Part, Work
+from neobert.runs.records import is_published, read_record
+from neobert.runs.work import Work
 
-if TYPE_CHECKING:
-    from neobert.training.distributed import Process
-    from neobert.training.trainer import Trainer
-
-
-@dataclass(frozen=True)
-class KindOfWork:
-    """Kind of work: its class, and the module that executes it.
-
-    The module imports torch and is therefore imported only when needed. It has a function `execute` and, if several
-    ranks may train a run together, `make_trainer`.
-    """
-
-    specification: type[Work]
-    module: str
-
-    def execute(self, layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-        """Execute one part of a run. `run_file.run` is the specification.
-
-        The module's `execute` calls `claim.check()` before every publish and writes `part.record` last.
-
-        Raises:
-            MissingData, DamagedFile, ChangedData: inputs of the run are missing, damaged or changed.
-            RunFailed: a loss, gradient, prediction or score is not finite.
-            Stopped: `stop` was requested; training is saved, any other part starts over.
-            ClaimLost: another process took over the part or recorded it.
-        """
-        import_module(self.module).execute(layout, run_file, part, claim, stop)
-
-    def make_trainer(self, layout: Layout, run_file: RunFile, process: "Process") -> "Trainer[Any]":
-        """Return the trainer of a run in one of the ranks that train it."""
-        trainer: Trainer[Any] = import_module(self.module).make_trainer(layout, run_file, process)
-        return trainer
-
-    @property
-    def folders(self) -> str:
-        """Glob pattern of the folders of all runs of the kind."""
-        return re.sub("<.*?>", "*", self.specification.form)
-
-    def names_in(self, folder: str) -> dict[str, str] | None:
-        """Return the value of each `<name>` in the folder of a run; None if the folder is not of this kind."""
-        found = re.fullmatch(re.sub("<(.*?)>", r"(?P<\1>[^/]*)", self.specification.form), folder)
-        return found and found.groupdict()
-
-
-KINDS: Mapping[Kind, KindOfWork] = {
-    "corpus": KindOfWork(Corpus, "neobert.data.preparation"),
-    "pretraining": KindOfWork(PretrainingRun, "neobert.training.pretraining"),
-    "contrastive": KindOfWork(ContrastiveRun, "neobert.embeddings.contrastive"),
-    "glue": KindOfWork(GlueStudy, "neobert.glue.study"),
-    "mteb": KindOfWork(EmbeddingEvaluation, "neobert.embeddings.evaluation"),
-    "readouts": KindOfWork(ReadoutEvaluation, "neobert.evaluation.readouts"),
+KINDS: Mapping[str, type[Work]] = {
+    "corpus": Corpus,
+    "pretraining": PretrainingRun,
+    "contrastive": ContrastiveRun,
+    "glue": GlueStudy,
+    "mteb": EmbeddingEvaluation,
+    "readouts": ReadoutEvaluation,
 }
+Run = Annotated[
+    PretrainingRun | GlueStudy | ContrastiveRun | EmbeddingEvaluation | ReadoutEvaluation, Field(discriminator="kind")
+]
+"""Work with a run.json: all kinds but corpora, which are prepared for a run."""
+RUN_KINDS = tuple(kind for kind in KINDS if kind != "corpus")
+RUN_FOLDERS = tuple(KINDS[kind].folders() for kind in RUN_KINDS)
+"""Glob patterns of the folders with a run.json, in the order of listings."""
+CLOSING_FILES = tuple(f"{kind.folders()}/{kind.closing_file}" for kind in KINDS.values())
+"""Glob patterns of the files that mark work as done."""
+RECORD_PLACES = {kind: each.record_place for kind, each in KINDS.items() if each.record_place is not None} | {
+    "throughput": "throughput/{id}.json"
+}
+"""By the kind in a record: where it lies below the folder of runs, by its content."""
+RECORDS = tuple(re.sub("{.*?}", "*", place) for place in RECORD_PLACES.values())
+"""Glob patterns of all records below a folder of runs."""
 
 
-def kind_of(folder: str) -> Kind | None:
+def kind_of(folder: str) -> str | None:
     """Return the kind of work whose result is in a folder, relative to the folder of runs; None if there is none."""
-    return next((kind for kind, row in KINDS.items() if row.names_in(folder) is not None), None)
+    return next((kind for kind, work in KINDS.items() if work.names_in(folder) is not None), None)
+
+
+def closing_record(layout: Layout, folder: str) -> Path:
+    """Return the file that marks the work of a folder, relative to the folder of runs, as done."""
+    kind = kind_of(folder)
+    assert kind is not None, folder
+    return layout.root / folder / KINDS[kind].closing_file
+
+
+def is_done(layout: Layout, reference: str) -> bool:
+    """Return whether the training run or study of a reference is done."""
+    return is_published(closing_record(layout, reference))
+
+
+def record_paths(root: Path) -> Iterator[Path]:
+    """Yield every record file below a folder of runs, in a stable order."""
+    for pattern in RECORDS:
+        yield from sorted(root.glob(pattern))
+
+
+def read_records(root: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return all readable records, and one sentence for each file that could not be read."""
+    records, problems = [], []
+    for path in record_paths(root):
+        try:
+            records.append(read_record(path))
+        except (DamagedFile, OSError) as error:
+            problems.append(str(error))
+    return records, problems

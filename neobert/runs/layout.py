@@ -66,10 +66,6 @@ class Layout:
         """Files that mteb itself writes, in the layout of its ResultCache."""
         return self.root / "mteb" / "result_cache"
 
-    def pseudo_perplexity(self, result_id: str) -> Path:
-        """The record of one checkpoint's pseudo-perplexity."""
-        return self.root / "pseudo_perplexity" / f"{result_id}.json"
-
     def readout(self, name: str, result_id: str) -> Path:
         """The record of one readout of one checkpoint."""
         return self.root / "readouts" / name / f"{result_id}.json"
@@ -97,10 +93,6 @@ class Layout:
     def meetings(self, key: str) -> Path:
         """The rendezvous folder of the ranks of one attempt of a job."""
         return self.root / "meetings" / key
-
-    def record_of(self, reference: str) -> Path:
-        """The file that marks a training run or a study as done, by reference."""
-        return self.root / reference / ("selection.json" if reference.startswith("glue/") else "done.json")
 
     @property
     def tracking(self) -> Path:

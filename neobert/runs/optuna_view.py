@@ -19,10 +19,10 @@ from neobert.errors import did_you_mean
 from neobert.files import read_json
 from neobert.glue.tasks import decisive_score
 from neobert.identity import plain
+from neobert.kinds.glue import GlueStudy, Trial
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
-from neobert.runs.specifications import GlueStudy, Trial
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage

@@ -7,24 +7,23 @@ their content.
 import base64
 import errno
 import json
-import math
 import os
 import platform
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import ConfigDict, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from neobert.errors import DamagedFile, NewerFile
 from neobert.files import checksum_of, json_bytes, publish_once, read_json, set_aside
-from neobert.identity import NUMERICS, Neutral
+from neobert.identity import NUMERICS
 from neobert.processes import REPOSITORY
 from neobert.recipe import Value
 
@@ -32,15 +31,6 @@ SCHEMA = 3
 SNAPSHOT_FILE = "snapshot.json"
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "scipy", "mteb")
 RECORD_STATES = ("done", "failed")
-RECORDS = (
-    "pretraining/*/done.json",
-    "contrastive/*/done.json",
-    "glue/*/*.json",
-    "mteb/*/*.json",
-    "pseudo_perplexity/*.json",
-    "readouts/*/*.json",
-    "throughput/*.json",
-)
 
 
 def git(*arguments: str) -> bytes | None:
@@ -191,222 +181,10 @@ def read_record(path: Path) -> dict[str, Any]:
     return record
 
 
-def record_paths(root: Path) -> Iterator[Path]:
-    """Yield every record file below a folder of runs, in a stable order."""
-    for pattern in RECORDS:
-        yield from sorted(root.glob(pattern))
+class Open(Value):
+    """Part of a record that may have more fields than are declared."""
 
-
-def read_records(root: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return all readable records, and one sentence for each file that could not be read."""
-    records, problems = [], []
-    for path in record_paths(root):
-        try:
-            records.append(read_record(path))
-        except (DamagedFile, OSError) as error:
-            problems.append(str(error))
-    return records, problems
-
-
-ENGLISH_SUITE = "MTEB(eng, v1)"
-ENGLISH_SUITE_V2 = "MTEB(eng, v2)"
-Category = Literal[
-    "classification", "clustering", "pair_classification", "reranking", "retrieval", "sts", "summarization"
-]
-Protocol = Literal["contrastive", "zero_shot"]
-TASKS_IN_SUITE: Mapping[Category, int] = {  # paper, Table 4; CQADupstack's forums count as one task
-    "classification": 12,
-    "clustering": 11,
-    "pair_classification": 3,
-    "reranking": 4,
-    "retrieval": 15,
-    "sts": 10,
-    "summarization": 1,
-}
-
-
-class EmbeddingConfig(Value):
-    """One task on one encoder: after contrastive fine-tuning (Table 4) or as pre-trained (zero-shot, Figure 4).
-
-    `suite` is MTEB(eng, v1) for its tasks, also if they are in v2; MTEB(eng, v2) for tasks that are only in v2; or a
-    descriptive name for tasks of neither. `metric` is the task's main score.
-    """
-
-    task: str
-    category: Category
-    suite: str
-    protocol: Protocol
-    metric: str
-    split: str
-    revision: str | None
-
-
-class EmbeddingScores(Value):
-    """Main score, −1..1 as mteb returns it, and all metrics."""
-
-    score: float = Field(ge=-1, le=1)
-    metrics: dict[str, float]
-
-
-class HeldoutScore(Value):
-    """Loss on the held-out documents of a corpus under fixed masks, in one context (tokens).
-
-    Part of the record of pre-training. `texts` identifies the set of documents; only losses on the same set are
-    compared. `tokens` and `text_bytes` measure what is shown of them. `loss` is in nats per predicted token;
-    `neobert.evaluation.heldout` explains `bits_per_byte` and what it can compare. `frequency_loss` is the loss of token
-    frequencies alone on the same documents; None in records from before it was measured.
-
-    `numerators` (nats, float32) and `denominators` (predicted tokens, int32) have one number per unit, packed as in
-    `ReadoutScore`. A unit is a document, or a run of documents if there are more than 2,048, in the order of their
-    hashes: those of records with the same `texts` are the same. None in the metrics and in older records.
-    """
-
-    corpus: str
-    context: PositiveInt
-    texts: str
-    documents: PositiveInt
-    tokens: PositiveInt
-    text_bytes: PositiveInt
-    predicted_tokens: PositiveInt
-    loss: NonNegativeFloat
-    bits_per_byte: NonNegativeFloat
-    frequency_loss: Annotated[NonNegativeFloat | None, Neutral(None)]
-    units: Annotated[PositiveInt | None, Neutral(None)]
-    numerators: Annotated[str | None, Neutral(None)]
-    denominators: Annotated[str | None, Neutral(None)]
-
-    @model_validator(mode="after")
-    def _has_the_loss_of_its_units(self) -> Self:
-        if self.units is None and self.numerators is None and self.denominators is None:
-            return self
-        if self.units is None or self.numerators is None or self.denominators is None:
-            raise ValueError("units, numerators and denominators are given together")
-        nats = unpack_numbers(self.numerators, "<f4", self.units)
-        tokens = unpack_numbers(self.denominators, "<i4", self.units)
-        if tokens.min() < 0 or tokens.sum() != self.predicted_tokens:
-            raise ValueError("denominators that do not add up to the predicted tokens")
-        if not math.isclose(float(nats.sum(dtype="f8")) / self.predicted_tokens, self.loss, rel_tol=1e-5):
-            raise ValueError("numerators that do not add up to the loss")
-        return self
-
-    @property
-    def summary(self) -> Self:
-        """The score without the numbers of its units."""
-        return self.model_copy(update={"units": None, "numerators": None, "denominators": None})
-
-
-class CurvePoint(Value):
-    """Held-out loss on the small text after a step of a stage, in nats, and the real tokens of the stage until then."""
-
-    step: PositiveInt
-    tokens: PositiveInt
-    loss: NonNegativeFloat
-
-
-class Transition(Value):
-    """When the held-out loss of a stage was `margin` nats below that of token frequencies for the first time.
-
-    `tokens` are the stage's real tokens until then, and `step` its steps; both are interpolated between measurements in
-    log tokens, and None for the `reason`. `steepest_step` is the step at which the loss falls fastest per log token,
-    below the loss of frequencies; None if it never does. `curve` are the measurements. All losses are on one small
-    text, the same for all runs with the same corpus, tokenizer and context (`neobert.training.transitions`).
-    """
-
-    margin: PositiveFloat
-    frequency_loss: NonNegativeFloat
-    tokens: PositiveFloat | None
-    step: PositiveFloat | None
-    steepest_step: PositiveFloat | None
-    reason: str | None
-    curve: tuple[CurvePoint, ...]
-
-    @model_validator(mode="after")
-    def _has_tokens_or_a_reason(self) -> Self:
-        if (self.tokens is None) != (self.step is None) or (self.tokens is None) == (self.reason is None):
-            raise ValueError("a transition has tokens and a step, or else a reason")
-        return self
-
-
-class PerplexityConfig(Value):
-    """Setting of a pseudo-perplexity measurement: the checkpoint after a stage (from 0), on a named text.
-
-    `sampled_positions` is the number of masked positions per document; None for all. `same_documents`: whether every
-    length was measured on the same ones.
-    """
-
-    stage: NonNegativeInt
-    text: str
-    sampled_positions: PositiveInt | None
-    same_documents: Annotated[bool, Neutral(False)]
-
-
-class PerplexityAtLength(Value):
-    """Pseudo-perplexity at one length in tokens: exp of the mean loss of tokens that are masked one at a time.
-
-    `low` to `high` is the 95 % interval.
-    """
-
-    tokens: PositiveInt
-    pseudo_perplexity: float = Field(ge=1)
-    low: float = Field(ge=1)
-    high: float = Field(ge=1)
-    positions: PositiveInt
-    documents: PositiveInt
-
-    @model_validator(mode="after")
-    def _lies_in_its_interval(self) -> Self:
-        if not self.low <= self.pseudo_perplexity <= self.high:
-            raise ValueError(f"{self.pseudo_perplexity} at {self.tokens} tokens is not in {self.low} … {self.high}")
-        return self
-
-
-class PerplexityScores(Value):
-    """Pseudo-perplexity over lengths."""
-
-    lengths: tuple[PerplexityAtLength, ...]
-
-
-ReadoutName = Literal["loss", "loss_80_10_10", "words", "cloze", "pairs"]
-
-
-class ReadoutConfig(Value):
-    """Setting of a readout: the checkpoint after a stage (from 0), and the context in tokens.
-
-    `items` identifies the texts and items: only records with the same ones are compared.
-    """
-
-    readout: ReadoutName
-    stage: NonNegativeInt
-    context: PositiveInt
-    items: str
-
-
-MOST_UNITS = 10_000_000
-"""A record with more units is refused: a few MB of text could claim many GB of numbers."""
-
-
-class ReadoutScore(Value):
-    """Readout on the held-out text of one corpus: `value` is the sum of numerators over the sum of denominators.
-
-    `numerators` (float32) and `denominators` (int32, or None if all are 1) have one number per unit (a stretch of text,
-    or an item), in the order of the items: little-endian, compressed by zlib, in base64. For losses these are nats and
-    predicted tokens; for words, bits and bytes of the masked words; for cloze items and pairs, 1 for a right answer.
-    `groups` are values on some of the units: accuracy by grammatical rule.
-    """
-
-    value: float
-    units: Annotated[PositiveInt, Field(le=MOST_UNITS)]
-    numerators: str
-    denominators: str | None
-    groups: dict[str, float]
-
-    @model_validator(mode="after")
-    def _has_a_number_for_each_unit(self) -> Self:
-        above = unpack_numbers(self.numerators, "<f4", self.units)
-        below = None if self.denominators is None else unpack_numbers(self.denominators, "<i4", self.units)
-        if not math.isfinite(above.sum()) or (below is not None and (below.min() < 0 or below.sum() == 0)):
-            raise ValueError("numerators that are no numbers, or denominators that add up to nothing")
-        return self
+    model_config = ConfigDict(extra="allow")
 
 
 def pack_numbers(numbers: Any, dtype: str) -> str:

@@ -3,7 +3,6 @@
 It contains the specification, the source of the data, how the run is executed, and its labels.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -13,31 +12,15 @@ from neobert.errors import DamagedFile, MissingData, NewerFile
 from neobert.files import publish_once, replace_file, set_aside
 from neobert.identity import NUMERICS, plain
 from neobert.recipe import EngineWord, Value
+from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
 from neobert.runs.records import provenance, read_sealed, sealed
-from neobert.runs.specifications import (
-    ContrastiveRun,
-    EmbeddingEvaluation,
-    GlueStudy,
-    PretrainingRun,
-    ReadoutEvaluation,
-    Run,
-)
-from neobert.runs.work import Kind
+from neobert.runs.work import Work
 
-Specified = TypeVar("Specified", bound=Run)
+Specified = TypeVar("Specified", bound=Work)
 EXECUTION = "execution.json"
 HeldoutWord = Literal["own", "all"]
 CompileWord = Literal["auto", "on", "off"]
-RunKind = Literal["pretraining", "glue_study", "contrastive", "mteb", "readouts"]
-RUN_FILE_WORDS: Mapping[Kind, tuple[RunKind, str]] = {
-    "pretraining": ("pretraining", "pretraining"),
-    "glue": ("glue_study", "study"),
-    "contrastive": ("contrastive", "contrastive"),
-    "mteb": ("mteb", "mteb"),
-    "readouts": ("readouts", "readouts"),
-}
-"""By kind: its name in run.json, and the key of the specification there."""
 
 
 class SourceSpecification(Value):
@@ -88,37 +71,18 @@ class Execution(Value):
 class RunFile(Value):
     """Content of run.json: everything needed to do the work. `numerics` are the versions hashed in its id."""
 
-    kind: RunKind
     id: str
     numerics: dict[str, int]
-    pretraining: PretrainingRun | None
-    study: GlueStudy | None
-    contrastive: ContrastiveRun | None = None
-    mteb: EmbeddingEvaluation | None = None
-    readouts: ReadoutEvaluation | None = None
+    run: Run
     source: SourceSpecification
     execution: Execution
     labels: dict[str, Any]
 
-    @classmethod
-    def of(cls, run: "Run", source: SourceSpecification, execution: Execution, labels: dict[str, Any]) -> Self:
-        """Build the run file of a specification."""
-        word, key = RUN_FILE_WORDS[run.kind]
-        common = {"source": source, "execution": execution, "labels": labels, "pretraining": None, "study": None}
-        return cls.model_validate({**common, "kind": word, "id": run.id, "numerics": NUMERICS, key: run})
-
-    @property
-    def run(self) -> "Run":
-        """Specification of the run, of any kind."""
-        run = self.pretraining or self.study or self.contrastive or self.mteb or self.readouts
-        assert run is not None, self.id
-        return run
-
     def specification(self, kind: type[Specified]) -> Specified:
-        """Return the specification, which must be of the given kind."""
-        run = self.run
-        assert isinstance(run, kind), f"{self.id} is a {self.kind}"
-        return run
+        """Return the specification. Raises DamagedFile if it is of another kind, as in a folder that was moved."""
+        if not isinstance(self.run, kind):
+            raise DamagedFile(f"run {self.id} is of the kind {self.run.kind}, which does not belong in its folder")
+        return self.run
 
     @property
     def owner(self) -> str:
@@ -136,7 +100,7 @@ def write_run_file(
 
     Raises DamagedFile if an intact file was written by another version that this one cannot read.
     """
-    content = RunFile.of(run, source, execution, labels)
+    content = RunFile(id=run.id, numerics=NUMERICS, run=run, source=source, execution=execution, labels=labels)
     folder = layout.root / run.folder
     path = folder / "run.json"
     for written in (path, folder / EXECUTION):

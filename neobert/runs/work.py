@@ -3,14 +3,13 @@
 State, readiness, listing, cleanup and jobs are generic over it. `neobert.runs.kinds` lists the kinds.
 """
 
-import re
 import traceback
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from neobert.errors import exit_code
 from neobert.files import json_bytes, replace_file
@@ -20,20 +19,26 @@ from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.records import is_published, read_sealed
 
-Kind = Literal["corpus", "pretraining", "glue", "contrastive", "mteb", "readouts"]
+if TYPE_CHECKING:
+    from neobert.processes import StopRequest
+    from neobert.runs.run_file import RunFile
+    from neobert.training.distributed import Process
+    from neobert.training.trainer import Trainer
+
 JobKind = Literal["prepare", "pretrain", "glue", "mteb"]
 """Kinds of jobs. Kinds of work whose jobs request the same resources share one."""
-Counted = Literal["steps", "points", "shards", "tasks", "readouts"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Unit of work of one worker: a whole run, a trial or the selection of a study, or one task.
+    """What one worker does at a time: a whole run, a trial or the selection of a study, one task or one readout.
 
-    Its claim is named `id`. `record` is published last: the part is done once `read` finds it intact. `error` is the
-    file of the last failure. `after` are the parts of the same work that must be done first.
+    `work` is what it is a part of. Its claim is named `id`. `record` is published last: the part is done once `read`
+    finds it intact. `error` is the file of the last failure. `after` are the parts of the same work that must be done
+    first.
     """
 
+    work: "Work" = field(compare=False, repr=False)
     id: str
     title: str
     record: Path
@@ -54,7 +59,7 @@ def error_beside(record: Path) -> Path:
 
 def name_attempt(part: Part, claim: Claim) -> dict[str, Any]:
     """Return the keys that identify an attempt at a part in files."""
-    return {"unit": part.id, "name": part.title, "claim": claim.number}
+    return {"part": part.id, "name": part.title, "claim": claim.number}
 
 
 def write_failure(part: Part, claim: Claim, error: Exception) -> None:
@@ -68,15 +73,30 @@ def write_failure(part: Part, claim: Claim, error: Exception) -> None:
 
 
 class Work(Value):
-    """Everything that determines a result, and its place in a folder of runs. Frozen; equal work has an equal id."""
+    """Everything that determines a result, and its place in a folder of runs. Frozen; equal work has an equal id.
 
-    kind: ClassVar[Kind]
+    `kind` is the name of the kind in run.json, in records and as a stage of commands. It is no part of the hash, which
+    has `hashed_as` instead.
+    """
+
+    kind: str
+
     job: ClassVar[JobKind]
-    counted: ClassVar[Counted]
-    form: ClassVar[str]
-    """Pattern of the result's folder, relative to the folder of runs: "glue/<task>/studies/<id>"."""
-    hashed_as: ClassVar[tuple[str, str]]
-    """Keys of the kind and of the specification in the hash."""
+    counted: ClassVar[str]
+    """What its progress is counted in: "steps", "points"."""
+    folder_pattern: ClassVar[str]
+    """The result's folder, relative to the folder of runs: "glue/{task}/studies/{id}"."""
+    closing_file: ClassVar[str] = "done.json"
+    """File in the folder that marks the work as done."""
+    record_place: ClassVar[str | None] = None
+    """Where a record lies below the folder of runs, by its content; None if there are no records."""
+    config: ClassVar[Any] = dict[str, Any]
+    scores: ClassVar[Any] = dict[str, Any]
+    """Types of these two entries of its records."""
+    named_by: ClassVar[Literal["task", "stage"] | None] = None
+    """Column of a listing that, with the kind and the id, names the work."""
+    hashed_as: ClassVar[tuple[str, str] | None] = None
+    """Words for the kind and the specification in the hash, if they are not the kind and "run"."""
     mechanisms: ClassVar[tuple[str, ...]]
     """Mechanisms whose numerics versions determine every result of this kind."""
 
@@ -92,14 +112,39 @@ class Work(Value):
 
     def id_under(self, numerics: Mapping[str, int]) -> str:
         """Return the id under other numerics versions."""
-        kind, key = self.hashed_as
+        kind, key = self.hashed_as or (self.kind, "run")
         mechanisms = (*self.mechanisms, *self.own_mechanisms)
         return identity({"kind": kind, key: self, "numerics": chosen(numerics, mechanisms)})
 
     @property
     def folder(self) -> str:
         """Folder of the result, relative to the folder of runs."""
-        return re.sub("<(.*?)>", lambda name: str(getattr(self, name[1])), self.form)
+        return "/".join(str(getattr(self, step[1:-1])) if _is_name(step) else step for step in self._folder_steps())
+
+    @classmethod
+    def _folder_steps(cls) -> list[str]:
+        return cls.folder_pattern.split("/")
+
+    @classmethod
+    def folders(cls) -> str:
+        """Return the glob pattern of the folders of all runs of the kind."""
+        return "/".join("*" if _is_name(step) else step for step in cls._folder_steps())
+
+    @classmethod
+    def names_in(cls, folder: str) -> dict[str, str] | None:
+        """Return the value of each {name} in the folder of a run; None if the folder is not of this kind."""
+        pattern, steps = cls._folder_steps(), folder.split("/")
+        if len(pattern) != len(steps):
+            return None
+        pairs = list(zip(pattern, steps, strict=True))
+        if any(expected != step for expected, step in pairs if not _is_name(expected)):
+            return None
+        return {name[1:-1]: step for name, step in pairs if _is_name(name)}
+
+    @classmethod
+    def among(cls, runs: "Iterable[Work]") -> list[Self]:
+        """Return the runs of this kind, in order."""
+        return [run for run in runs if isinstance(run, cls)]
 
     @property
     def reference(self) -> str:
@@ -116,10 +161,20 @@ class Work(Value):
         """Total number of `counted`; None if it is not known in advance."""
         return None
 
+    def done(self, layout: Layout, pending: Sequence[Part]) -> int:
+        """Return how many of `counted` are done if the `pending` parts are not. A part after others does not count."""
+        assert self.total is not None
+        return self.total - sum(not part.after for part in pending)
+
     @property
     def columns(self) -> Mapping[str, Any]:
         """Further columns of its row in a listing, by name."""
         return {}
+
+    @property
+    def pretrained(self) -> str | None:
+        """Id of the pre-training run, or of the external model, whose weights it goes back to; None without one."""
+        return None
 
     @property
     def after(self) -> tuple[str, ...]:
@@ -147,6 +202,24 @@ class Work(Value):
         """Return the columns that the record of the closing part adds to the row."""
         return {}
 
+    @abstractmethod
+    def execute(self, layout: Layout, run_file: "RunFile", part: Part, claim: Claim, stop: "StopRequest") -> None:
+        """Execute one part. `run_file` is that of the run, or of the run that needs the work as a preparation.
+
+        `claim.check()` is called before every publish, and `part.record` is written last. Torch and other slow modules
+        are imported here.
+
+        Raises:
+            MissingData, DamagedFile, ChangedData: inputs of the run are missing, damaged or changed.
+            RunFailed: a loss, gradient, prediction or score is not finite.
+            Stopped: `stop` was requested; training is saved, any other part starts over.
+            ClaimLost: another process took over the part or recorded it.
+        """
+
+
+def _is_name(step: str) -> bool:
+    return step.startswith("{")
+
 
 class Training(Work):
     """Training run, executed jointly by all its processes and counted in steps."""
@@ -165,8 +238,16 @@ class Training(Work):
     def closing(self, layout: Layout) -> Part:
         folder = layout.root / self.folder
         return Part(
-            id=self.id, title=f"{self.title} {self.id}", record=folder / "done.json", error=folder / "error.json"
+            work=self,
+            id=self.id,
+            title=f"{self.title} {self.id}",
+            record=folder / self.closing_file,
+            error=folder / "error.json",
         )
+
+    @abstractmethod
+    def make_trainer(self, layout: Layout, run_file: "RunFile", process: "Process") -> "Trainer[Any]":
+        """Return the trainer of the run in one of the ranks that train it."""
 
     def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         seconds = record["seconds"]
@@ -177,3 +258,16 @@ class Training(Work):
             "seconds": seconds,
             "gpu_hours": record["gpu_hours"],
         }
+
+
+class Evaluation(Work):
+    """Measurements of one encoder. Each task or readout is a part with its own record."""
+
+    job = "mteb"
+
+    def closing(self, layout: Layout) -> None:
+        return None
+
+    def measurement(self, part_id: str, title: str, record: Path) -> Part:
+        """Return the part that publishes a record."""
+        return Part(work=self, id=part_id, title=title, record=record, error=error_beside(record))

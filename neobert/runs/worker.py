@@ -7,18 +7,16 @@ who does what, and a finished part is never done twice. Of the tasks of a SLURM 
 join every training run that it starts.
 """
 
-import argparse
 import math
 import os
 import re
 import socket
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from neobert.command_line import Parser, guarded
 from neobert.errors import (
@@ -31,49 +29,25 @@ from neobert.errors import (
     exit_code,
 )
 from neobert.files import append_line, refresh
+from neobert.kinds.glue import GlueStudy
 from neobert.processes import Stopped, StopRequest, end_with_parent, keep_freed_memory
 from neobert.runs import tracking
 from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, last_owner, measure_file_time
-from neobert.runs.index import is_done
-from neobert.runs.kinds import KINDS, kind_of
+from neobert.runs.kinds import KINDS, RUN_KINDS, is_done, kind_of
 from neobert.runs.layout import Layout
 from neobert.runs.optuna_view import OptunaView, view_of_environment
 from neobert.runs.run_file import RunFile, read_checked_run_file
-from neobert.runs.specifications import Trial
 from neobert.runs.work import Part, Work, name_attempt, write_failure
 
 POLL_SECONDS = 0.25
 IDLE_POLLS = 8
 GPU_VARIABLES = ("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS")
-FOLDERS = tuple(row.specification.form for kind, row in KINDS.items() if kind != "corpus")
+FOLDERS = tuple(KINDS[kind].folder_pattern.replace("{", "<").replace("}", ">") for kind in RUN_KINDS)
 REFERENCES = " or ".join(("corpus/<data id>/<pretraining id>", *FOLDERS))
 
 
-class Claimable(Protocol):
-    """Protocol of what a worker claims and executes."""
-
-    @property
-    def part(self) -> Part: ...
-    def is_ready(self) -> bool: ...
-    def run(self, claim: Claim, stop: StopRequest) -> None: ...
-
-
-@dataclass(frozen=True)
-class PartOfRun:
-    """Part of a run of any kind, with everything that is needed to execute it."""
-
-    layout: Layout
-    run_file: RunFile
-    work: Work
-    part: Part
-
-    def is_ready(self) -> bool:
-        """Return whether everything that must be done before it is done."""
-        before = all(is_done(self.layout, reference) for reference in self.work.after)
-        return before and all(part.is_done for part in self.part.after)
-
-    def run(self, claim: Claim, stop: StopRequest) -> None:
-        KINDS[self.work.kind].execute(self.layout, self.run_file, self.part, claim, stop)
+OpenPart = tuple[RunFile, Part]
+"""Part to execute, with the run file of its run."""
 
 
 @dataclass
@@ -86,7 +60,7 @@ class Worker:
     """
 
     layout: Layout
-    parts: Sequence[Claimable]
+    parts: Sequence[OpenPart]
     stop: StopRequest
     observer: OptunaView | None = None
     lease_seconds: float = LEASE_SECONDS
@@ -100,22 +74,17 @@ class Worker:
 
     def run(self) -> int:
         """Work until every part is finished or cannot be. Returns the exit code."""
-        try:
-            return self._work()
-        finally:
-            if self.observer:
-                self.observer.close()
-
-    def _work(self) -> int:
         idle_polls, taken = 0, time.monotonic()
         while not self.stop.requested:
-            pending = [each for each in self.parts if not each.part.is_done]
+            pending = [(run_file, part) for run_file, part in self.parts if not part.is_done]
             if not pending:
                 return EXIT_DONE
-            candidates = [each for each in pending if not self._has_failed(each.part)]
-            if self._attempt_one(candidates):
+            candidates = [(run_file, part) for run_file, part in pending if not self._has_failed(part)]
+            claimed = next(self._claimable(candidates), None)
+            if claimed is not None:
+                self._execute(*claimed)
                 idle_polls, taken = 0, time.monotonic()
-            elif any(is_claimed(self.layout.claims(each.part.id), self.lease_seconds) for each in candidates):
+            elif any(is_claimed(self.layout.claims(part.id), self.lease_seconds) for _, part in candidates):
                 if time.monotonic() - taken > self.patience_seconds:
                     return EXIT_DONE
                 idle_polls = 0
@@ -134,28 +103,24 @@ class Worker:
         except FileNotFoundError:
             return False
 
-    def _attempt_one(self, candidates: Sequence[Claimable]) -> bool:
-        """Execute the first part that is ready and not claimed. Returns False if there is none.
+    def _claimable(self, candidates: Sequence[OpenPart]) -> Iterator[tuple[RunFile, Part, Claim]]:
+        """Claim the parts that are ready and free, and yield them one after the other.
 
         Parts whose last owner was lost come last: they may have killed it, and would kill one worker after the other.
         """
-        lost = []
-        for each in candidates:
-            owner = last_owner(self.layout.claims(each.part.id), self.lease_seconds)
-            if owner is not None and owner.is_lost:
-                lost.append(each)
-            elif self._attempt_if_free(each):
-                return True
-        return any(map(self._attempt_if_free, lost))
+        lost: list[OpenPart] = []
+        for is_last_resort, parts in ((False, candidates), (True, lost)):
+            for run_file, part in parts:
+                owner = last_owner(self.layout.claims(part.id), self.lease_seconds)
+                if owner is not None and owner.is_lost and not is_last_resort:
+                    lost.append((run_file, part))
+                elif is_ready(self.layout, part):
+                    claim = acquire(self.layout.claims(part.id), self.lease_seconds)
+                    if claim is not None:
+                        yield run_file, part, claim
 
-    def _attempt_if_free(self, each: Claimable) -> bool:
-        if each.is_ready() and (claim := acquire(self.layout.claims(each.part.id), self.lease_seconds)):
-            self._attempt(each, claim)
-            return True
-        return False
-
-    def _attempt(self, claimable: Claimable, claim: Claim) -> None:
-        part = claimable.part
+    def _execute(self, run_file: RunFile, part: Part, claim: Claim) -> None:
+        """Execute a claimed part, unless it was done meanwhile, and note how it ended."""
         with claim:
             for folder in (part.record.parent.parent, part.record.parent):
                 refresh(folder)
@@ -163,7 +128,7 @@ class Worker:
                 return
             append_line(self.layout.starts, {**name_attempt(part, claim), "at": time.time()})
             try:
-                claimable.run(claim, self.stop)
+                part.work.execute(self.layout, run_file, part, claim, self.stop)
             except (ClaimLost, Stopped) as reason:
                 self.progressed |= isinstance(reason, Stopped) and reason.progressed
                 print(f"{part.title}: {reason}", file=sys.stderr, flush=True)
@@ -177,6 +142,11 @@ class Worker:
                 part.error.unlink(missing_ok=True)
         if self.observer:
             self.observer.update()
+
+
+def is_ready(layout: Layout, part: Part) -> bool:
+    """Return whether everything that must be done before a part is done."""
+    return all(is_done(layout, each) for each in part.work.after) and all(each.is_done for each in part.after)
 
 
 def _gpu_loss() -> str | None:
@@ -203,7 +173,7 @@ def _refuse_missing_gpu() -> None:
         )
 
 
-def open_parts(layout: Layout, reference: str) -> list[PartOfRun]:
+def open_parts(layout: Layout, reference: str) -> list[OpenPart]:
     """Return the parts of the work that a reference names.
 
     Raises:
@@ -216,7 +186,7 @@ def open_parts(layout: Layout, reference: str) -> list[PartOfRun]:
         raise ValueError(f"{reference!r} names no run: expected {REFERENCES}")
     run_file = read_checked_run_file(layout.root / folder)
     works: tuple[Work, ...] = run_file.run.preparation if is_corpus else (run_file.run,)
-    return [PartOfRun(layout, run_file, work, part) for work in works for part in work.parts(layout)]
+    return [(run_file, part) for work in works for part in work.parts(layout)]
 
 
 @dataclass(frozen=True)
@@ -257,16 +227,27 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
         return Ended(join_runs(layout, place, stop), progressed=False)
     if needs_device:
         set_up_device()
-    with host_ranks(layout, place) if place else nullcontext():
-        return _work(layout, options, stop)
+    parts, skipped = _open_readable(layout, options.references)
+    studies = {part.work.id: part.work for _, part in parts if isinstance(part.work, GlueStudy)}
+    followed = [reference for reference in options.references if not reference.startswith("corpus/")]
+    since = 0.0 if options.leave_failed else options.failures_since
+    with ExitStack() as resources:
+        if place:
+            resources.enter_context(host_ranks(layout, place))
+        observer = view_of_environment(layout, list(studies.values()))
+        if observer:
+            resources.callback(observer.close)
+        resources.enter_context(tracking.followed(os.environ.get(tracking.VARIABLE), layout, followed))
+        worker = Worker(layout, parts, stop, observer, failures_since=since, patience_seconds=options.patience)
+        return Ended(worker.run() or skipped, worker.progressed)
 
 
-def _open_readable(layout: Layout, references: Sequence[str]) -> tuple[list[PartOfRun], int]:
+def _open_readable(layout: Layout, references: Sequence[str]) -> tuple[list[OpenPart], int]:
     """Return the parts of all references that can be read, and the exit code of the first that cannot (else 0).
 
     Raises MissingData or DamagedFile if none can be read.
     """
-    parts: list[PartOfRun] = []
+    parts: list[OpenPart] = []
     errors: list[MissingData | DamagedFile] = []
     for reference in references:
         try:
@@ -278,20 +259,6 @@ def _open_readable(layout: Layout, references: Sequence[str]) -> tuple[list[Part
     for failure in errors:
         print(f"{failure}; the other work goes on", file=sys.stderr, flush=True)
     return parts, exit_code(errors[0]) if errors else EXIT_DONE
-
-
-def _work(layout: Layout, options: argparse.Namespace, stop: StopRequest) -> Ended:
-    parts, skipped = _open_readable(layout, options.references)
-    studies = {each.part.study.id: each.part.study for each in parts if isinstance(each.part, Trial)}
-    observer = view_of_environment(layout, list(studies.values()))
-    followed = [reference for reference in options.references if not reference.startswith("corpus/")]
-    worker = Worker(layout, parts, stop, observer, patience_seconds=options.patience)
-    if options.leave_failed:
-        worker.failures_since = 0.0
-    elif options.failures_since is not None:
-        worker.failures_since = options.failures_since
-    with tracking.followed(os.environ.get(tracking.VARIABLE), layout, followed):
-        return Ended(worker.run() or skipped, worker.progressed)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from neobert.evaluation.heldout import (
 )
 from neobert.files import sha256_of
 from neobert.identity import plain
+from neobert.kinds.pretraining import CurvePoint, PretrainingRun, Transition
 from neobert.model.attention import has_variable_length_kernels
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import MaskedLanguageModel
@@ -31,9 +32,8 @@ from neobert.processes import StopRequest
 from neobert.recipe import Masking, Stage
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
-from neobert.runs.records import CurvePoint, Transition, publish_record
+from neobert.runs.records import publish_record
 from neobert.runs.run_file import RunFile
-from neobert.runs.specifications import PretrainingRun
 from neobert.runs.work import Part
 from neobert.training.accounting import HeldoutScores, TrainResult, accounts, machine_record
 from neobert.training.compiling import LEAST_SECONDS_LEFT, Remainder, TrialStep, compile_model, compiling_pays
@@ -246,9 +246,6 @@ class PretrainingTrainer(Trainer[Batch]):
             return None
         losses = token_losses(self.model, self.curve_text, self.run.recipe.precision, self.device)
         return {SMALL_TEXT_LOSS: mean_loss(losses, self.curve_text), "trained_tokens": self.totals.real_tokens}
-
-
-make_trainer = PretrainingTrainer
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:

@@ -26,11 +26,10 @@ from neobert.files import append_line, clear_temporaries, line_bytes, mend_lines
 from neobert.processes import Stopped, StopRequest, available_cores
 from neobert.recipe import Contrastive, EngineWord, Optimization, Stage
 from neobert.runs.claims import Claim, acquire
-from neobert.runs.kinds import KINDS
 from neobert.runs.layout import Layout
 from neobert.runs.records import utc_now
 from neobert.runs.run_file import RunFile, read_run_file
-from neobert.runs.work import write_failure
+from neobert.runs.work import Training, write_failure
 from neobert.training import checkpoints
 from neobert.training.accounting import HeldoutScores, Totals, TrainResult, forget_peak_memory, traced
 from neobert.training.checkpoints import Checkpoint
@@ -406,7 +405,8 @@ def _join_run(layout: Layout, rendezvous: Rendezvous, run: StartedRun, stop: Sto
     try:
         run_file = read_run_file(folder).model_copy(update={"execution": run.execution})
         with rendezvous.join(run):
-            KINDS[run_file.run.kind].make_trainer(layout, run_file, process).fit(stop, None, folder)
+            assert isinstance(run_file.run, Training)
+            run_file.run.make_trainer(layout, run_file, process).fit(stop, None, folder)
     except Exception as error:
         if type(error) is not RunFailed:
             traceback.print_exception(error)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from neobert.runs.records import CurvePoint, Transition
+from neobert.kinds.pretraining import CurvePoint, Transition
 
 SMALL_TEXT_LOSS = "small_text_loss"
 """Key of the loss on the small text in metrics."""

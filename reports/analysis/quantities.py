@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from ablations.declarations import PROTOCOL
-from neobert.runs.records import ReadoutName
+from neobert.kinds.readouts import ReadoutName
 from reports.scores import POINTS_OF_SCORE, Estimate, estimate_by_seed
 
 BITS = "bits per byte"

@@ -19,10 +19,10 @@ from neobert.glue.encoding import load_encoded
 from neobert.glue.selection import read_arrays
 from neobert.glue.tasks import TASKS, Metric, Task
 from neobert.identity import identity
+from neobert.kinds.glue import GlueStudy
 from neobert.recipe import Value
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record, unpack_numbers
-from neobert.runs.specifications import GlueStudy
 from reports.folder import RunsFolder
 from reports.scores import POINTS_OF_SCORE, Row, Seeds
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from neobert.runs.records import Transition
+from neobert.kinds.pretraining import Transition
 from neobert.training.transitions import MARGIN_NATS, crossing
 from reports.analysis.inference import Interval, seed_interval
 from reports.analysis.pairing import why_losses_differ

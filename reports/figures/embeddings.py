@@ -13,7 +13,7 @@ import pandas as pd
 
 from ablations.ladders import current
 from neobert.data.mteb_tasks import BENCHMARKS, count_by_category, suites_of
-from neobert.runs.records import ENGLISH_SUITE, ENGLISH_SUITE_V2, TASKS_IN_SUITE, Category, Protocol
+from neobert.kinds.mteb import ENGLISH_SUITE, ENGLISH_SUITE_V2, TASKS_IN_SUITE, Category, Protocol
 from reports import published
 from reports.evidence import Evidence, select_group, split_repeats
 from reports.figures.drawing import (

@@ -1,11 +1,14 @@
 """Figure 2: pseudo-perplexity over lengths, a line per measured checkpoint."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from neobert.runs.records import PerplexityAtLength
+import numpy as np
+
+from neobert.kinds.readouts import ReadoutScore
+from neobert.runs.records import unpack_numbers
 from reports.evidence import Evidence, select_group
 from reports.figures.drawing import (
     describe_data,
@@ -25,38 +28,66 @@ if TYPE_CHECKING:
 
 OF_THE_PAPER = "The paper's Figure 2: 2,467 long Wikipedia articles, every position."
 LINEAR_UP_TO = 20.0  # times the smallest value; for a wider range, the axis is logarithmic
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class PerplexityAtLength:
+    """Pseudo-perplexity at one length in tokens: exp of the mean loss of tokens that are masked one at a time.
+
+    `low` to `high` is the 95 % interval, NaN with a single document. `positions` is the number of masked tokens.
+    """
+
+    tokens: int
+    pseudo_perplexity: float
+    low: float
+    high: float
+    positions: int
+    documents: int
 
 
 @dataclass(frozen=True)
 class PerplexityLine:
-    """One checkpoint on one text. `points` are in the order of lengths, at most `sampled_positions` were masked per
-    document (None: all), and `same_documents` is true if every length has the same documents."""
+    """One checkpoint on the held-out text of one corpus. `points` are in the order of lengths."""
 
     label: str
-    text: str
-    sampled_positions: int | None
-    same_documents: bool
+    corpus: str
     points: tuple[PerplexityAtLength, ...]
     id: str
 
 
 def perplexity_lines(group: Group, evidence: Evidence) -> tuple[PerplexityLine, ...]:
-    """Return the lines of a group, sorted by label and seed."""
+    """Return the lines of a group, sorted by label and corpus."""
     seeds, labels = evidence.seeds, label_runs(group, evidence.runs)
     lines = []
     for result in select_group(evidence.perplexities, group.scale, group.data).itertuples():
-        own = f"{labels[result.run]}, seed {seeds[result.run]}" if result.run in seeds else f"run {result.run}"
-        lines.append(
-            PerplexityLine(
-                label=result.model or own,
-                text=result.text,
-                sampled_positions=result.sampled_positions,
-                same_documents=result.same_documents,
-                points=tuple(sorted(result.lengths, key=lambda point: point.tokens)),
-                id=result.id,
-            )
-        )
-    return tuple(sorted(lines, key=lambda line: (line.label, line.text, line.id)))
+        label = f"{labels[result.run]}, seed {seeds[result.run]}" if result.run in seeds else f"run {result.run}"
+        lines.append(PerplexityLine(label, result.corpus, points_of(result.answer), result.id))
+    return tuple(sorted(lines, key=lambda line: (line.label, line.corpus, line.id)))
+
+
+def points_of(answer: ReadoutScore) -> tuple[PerplexityAtLength, ...]:
+    """Return pseudo-perplexity by length: exp of the mean loss over documents (Salazar et al. 2020), equally weighted.
+
+    The interval is Student's t interval of the mean over documents, exponentiated. As positions are sampled, the
+    variance of document means includes that of the sampling.
+    """
+    from scipy import stats
+
+    lengths = sorted(map(int, answer.groups))
+    nats = unpack_numbers(answer.numerators, "<f4", answer.units).astype("f8").reshape(len(lengths), -1)
+    counts = unpack_numbers(answer.denominators or "", "<i4", answer.units).reshape(len(lengths), -1)
+    losses, documents = nats / counts, nats.shape[1]
+    half = np.full(len(lengths), np.nan)
+    if documents > 1:
+        quantile = stats.t.ppf((1 + CONFIDENCE) / 2, documents - 1)
+        half = quantile * losses.std(axis=1, ddof=1) / np.sqrt(documents)
+    means = losses.mean(axis=1)
+    ends = np.exp(np.maximum(0, means - half)), np.exp(means + half)
+    return tuple(
+        PerplexityAtLength(tokens, float(np.exp(mean)), float(low), float(high), int(count), documents)
+        for tokens, mean, low, high, count in zip(lengths, means, *ends, counts.sum(axis=1), strict=True)
+    )
 
 
 @rendered
@@ -68,7 +99,7 @@ def figure2(lines: Sequence[PerplexityLine], group: Group) -> "Figure":
         low, high = [point.low for point in line.points], [point.high for point in line.points]
         axes.fill_between(tokens, low, high, color=style["color"], alpha=0.18, lw=0)
         values = [point.pseudo_perplexity for point in line.points]
-        axes.plot(tokens, values, label=f"{line.label} ({line.text})", zorder=3, **style)
+        axes.plot(tokens, values, label=f"{line.label} ({line.corpus})", zorder=3, **style)
     values = [point.pseudo_perplexity for line in lines for point in line.points]
     if max(values) > LINEAR_UP_TO * min(values):
         use_logarithmic_axis(axes)
@@ -82,16 +113,19 @@ def figure2(lines: Sequence[PerplexityLine], group: Group) -> "Figure":
 
 def describe_documents(lines: Sequence[PerplexityLine]) -> str:
     """Describe the documents and positions of the lines in a sentence."""
-    counts = sorted({point.documents for line in lines for point in line.points})
-    documents = f"{counts[0]:,}" + (f" to {counts[-1]:,}" if len(counts) > 1 else "")
-    are_same = all(line.same_documents for line in lines)
-    which = "the same at each length" if are_same else "other ones at other lengths"
-    sampled = sorted({line.sampled_positions or 0 for line in lines})
-    positions = " or ".join(f"at most {each:,} positions" if each else "every position" for each in sampled)
-    return f"Beginnings of {documents} documents, {which}; {positions} of each, masked alone."
+    points = [point for line in lines for point in line.points]
+    documents = _range(point.documents for point in points)
+    positions = _range(round(point.positions / point.documents) for point in points)
+    which = f"{documents} held-out documents, the same at each length"
+    return f"Beginnings of {which}; {positions} tokens of each, masked alone."
 
 
-FACTS = ("model", "text", "tokens", "pseudo_perplexity", "low", "high", "positions", "documents", "records")
+def _range(counts: Iterable[int]) -> str:
+    least, *_, most = sorted([*counts] * 2)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+
+FACTS = ("model", "corpus", "tokens", "pseudo_perplexity", "low", "high", "positions", "documents", "records")
 
 
 def perplexity_table(lines: Sequence[PerplexityLine], group: Group) -> Table:
@@ -101,12 +135,12 @@ def perplexity_table(lines: Sequence[PerplexityLine], group: Group) -> Table:
         for point in line.points:
             mean, ends, counts = point.pseudo_perplexity, (point.low, point.high), (point.positions, point.documents)
             texts = f"{point.tokens:,}", number(mean, 2), " to ".join(number(end, 2) for end in ends)
-            shown.append((line.label, line.text, *texts, *(f"{count:,}" for count in counts)))
-            facts.append((line.label, line.text, point.tokens, mean, *ends, *counts, line.id))
+            shown.append((line.label, line.corpus, *texts, *(f"{count:,}" for count in counts)))
+            facts.append((line.label, line.corpus, point.tokens, mean, *ends, *counts, line.id))
             records.append((line.id,))
     return Table(
         title=f"Pseudo-perplexity by length (scale {group.scale}, data {group.data})",
-        shown=frame_of(shown, ("Model", "Text", "Tokens", "Pseudo-perplexity", "95 %", "Positions", "Documents")),
+        shown=frame_of(shown, ("Model", "Corpus", "Tokens", "Pseudo-perplexity", "95 %", "Positions", "Documents")),
         facts=frame_of(facts, FACTS),
         alignment="ll" + "r" * 5,
         notes=("exp of the mean loss of tokens that are masked alone.", describe_documents(lines), OF_THE_PAPER),

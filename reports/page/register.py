@@ -181,16 +181,15 @@ def _describe_embedding(result: Any) -> Described:
     }
 
 
-def _describe_perplexity(result: Any) -> Described:
-    sampled = "all" if result.sampled_positions is None else f"{result.sampled_positions} a document"
+def _describe_perplexity(record: Any) -> Described:
     return {
-        "Record": "pseudo-perplexity",
+        "Record": "readout, pseudo-perplexity",
         "State": "done",
-        "Stage": str(result.stage + 1),
-        "Positions": sampled,
-        "Pre-training": result.model or result.run,
-        "Data id": result.data_id or result.text,
-        **_costs(result),
+        "Stage": str(record.stage + 1),
+        "Seed": str(record.seed),
+        "Pre-training": record.run,
+        "Data id": f"items {record.items}",
+        **_costs(record),
     }
 
 

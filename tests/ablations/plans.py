@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.designs import chosen_variants
-from ablations.plan import STAGES, StageName, VariantRow, plan
+from ablations.plan import STAGES, VariantRow, plan
 from ablations.recipe_runs import EVERYTHING, EmbeddingChoice
 from ablations.scales import Scale
 from neobert.data.sources import Source, open_source
@@ -24,7 +24,7 @@ def rows_of(
     seeds: Sequence[int] = (0,),
     scale: Scale = "smoke",
     source: Source = SYNTHETIC,
-    stages: Collection[StageName] = STAGES,
+    stages: Collection[str] = STAGES,
     choice: EmbeddingChoice = EVERYTHING,
 ) -> list[VariantRow]:
     """The rows of variants in a folder of runs."""

@@ -8,10 +8,11 @@ from typing import Any
 
 from neobert.files import append_line, json_bytes
 from neobert.identity import NUMERICS, plain
+from neobert.kinds.glue import GlueStudy, Start
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.layout import Layout
 from neobert.runs.records import sealed
 from neobert.runs.run_file import Execution, RunFile
-from neobert.runs.specifications import GlueStudy, PretrainingRun, Start
 from tests.glue.glue_worlds import point, protocol
 from tests.support.tiny_runs import SOURCE, tiny_run
 
@@ -46,11 +47,9 @@ def study_of(run: PretrainingRun, task: str = "cola", points: int = 2, start: St
 def declare(layout: Layout, run: Run, variants: tuple[str, ...] = ("M7",), **labels: str) -> Path:
     """run.json as `write_run_file` writes it; returns its folder."""
     content = RunFile(
-        kind="pretraining" if isinstance(run, PretrainingRun) else "glue_study",
         id=run.id,
         numerics=NUMERICS,
-        pretraining=run if isinstance(run, PretrainingRun) else None,
-        study=run if isinstance(run, GlueStudy) else None,
+        run=run,
         source=SOURCE,
         execution=EXECUTION,
         labels={"variants": list(variants), "scale": "smoke", "data": "synthetic", "unavailable_tasks": {}, **labels},
@@ -92,7 +91,7 @@ def finish_study(layout: Layout, study: GlueStudy, best: int = 0) -> Path:
         record_trial(layout, study, number, score=0.9 if number == best else 0.5)
     chosen = study.trials(layout)[best]
     content = {"study": study.id, "trial": chosen.id, "point": plain(chosen.point), "score": 0.9}
-    return write(layout.root / study.folder / "selection.json", content)
+    return seal(layout.root / study.folder / "selection.json", content)
 
 
 def seal(path: Path, content: dict[str, Any]) -> Path:
@@ -123,7 +122,7 @@ def aged(path: Path, seconds: float) -> Path:
 
 def fail(path: Path, unit: str, error: str, name: str | None = None) -> Path:
     """An error file as a worker leaves it."""
-    content = {"unit": unit, "name": name or unit, "claim": 1, "error": error, "exit_code": 1}
+    content = {"part": unit, "name": name or unit, "claim": 1, "error": error, "exit_code": 1}
     return write(path, content | {"traceback": f"Traceback of {unit}\n{error}"})
 
 

@@ -1,7 +1,6 @@
 """Contrastive fine-tuning in plans: the protocol's numbers, the nineteen data sets, and what a command refuses."""
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 
 from ablations.ladder import EMBEDDING_PROTOCOL, M9
 from ablations.ladders import variants
-from ablations.plan import StageName
 from ablations.recipe_runs import pair_sets
 from ablations.run import main
 from ablations.scales import scaled
@@ -18,16 +16,17 @@ from neobert.data.requirements import Needs, items_of
 from neobert.data.sources import DirectorySource, HubSource, open_source
 from neobert.embeddings.pairs import alike
 from neobert.errors import EXIT_MISSING, EXIT_REFUSED
+from neobert.kinds.contrastive import ContrastiveRun
 from neobert.runs.cleanup import read_uses
 from neobert.runs.index import read_index
+from neobert.runs.kinds import record_paths
 from neobert.runs.layout import Layout
-from neobert.runs.records import record_paths
-from neobert.runs.specifications import ContrastiveRun, only
+from neobert.runs.records import sealed
 from tests.ablations.plans import SYNTHETIC, rows_of
 from tests.embeddings.tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
 from tests.support.small_corpora import REAL_DATA, write_table
 
-STAGES: tuple[StageName, ...] = ("pretrain", "contrastive")
+STAGES: tuple[...] = ("pretrain", "contrastive")
 INSTRUCTIONS = REAL_DATA.parent / "reference" / "paper" / "table7v2_finetune_instructions.csv"
 
 _JUDGED = {
@@ -133,7 +132,7 @@ def test_the_codes_protocol_is_a_variant_of_its_own(tmp_path: Path) -> None:
     write_published(tmp_path, "STS12")
     write_published(tmp_path, "QQP")
     rows = rows_of(tmp_path, "M9", "M9@contrastive-code", source=HubSource(), stages=STAGES)
-    paper, code = (run for row in rows for run in only(row.runs, ContrastiveRun))
+    paper, code = (run for row in rows for run in ContrastiveRun.among(row.runs))
     assert paper.weights == code.weights and paper.id != code.id
     assert [pairs.name for pairs in code.sets] == list(sets_of("code"))
     protocol = code.protocol
@@ -148,7 +147,7 @@ def test_the_codes_protocol_is_a_variant_of_its_own(tmp_path: Path) -> None:
 
 def test_a_variant_is_planned_up_to_its_contrastive_run(tmp_path: Path) -> None:
     (row,) = rows_of(tmp_path, "M9", stages=STAGES)
-    (run,) = only(row.runs, ContrastiveRun)
+    (run,) = ContrastiveRun.among(row.runs)
     assert row.planned[-1].run is run and row.planned[-1].state == "missing" and run.weights == row.stages[-1].id
     assert run.max_tokens == min(row.recipe.pretraining.longest_context, run.protocol.max_tokens)
     assert [pairs.name for pairs in run.sets] == list(SYNTHETIC.pair_sets())
@@ -183,7 +182,7 @@ def test_the_real_pairs_are_read(tmp_path: Path) -> None:
     first = next(iter(source.pairs("snli_triplets")))
     assert first.query and first.document and len(first.negatives) == 1
     (row,) = rows_of(tmp_path, "M8", source=source, stages=STAGES)
-    assert only(row.runs, ContrastiveRun)[0].sets == pair_sets(source, None)
+    assert ContrastiveRun.among(row.runs)[0].sets == pair_sets(source, None)
 
 
 def test_status_shows_the_run_and_what_it_waits_for(tmp_path: Path) -> None:
@@ -192,8 +191,8 @@ def test_status_shows_the_run_and_what_it_waits_for(tmp_path: Path) -> None:
     (row,) = read_index(Layout(tmp_path)).rows()
     assert (row.kind, row.id, row.state, row.total) == ("contrastive", run.id, "waiting", run.protocol.steps)
     assert row.note == "after pretraining 0123456789ab"
-    record = {"schema": 1, "kind": "contrastive", "id": run.id, "steps": 12, "real_tokens": 10, "seconds": 2.0}
+    record = {"kind": "contrastive", "id": run.id, "steps": 12, "real_tokens": 10, "seconds": 2.0}
     scores = {"heldout_loss": {"paraphrases": 1.0, "answers": 2.0}}
-    (folder / "done.json").write_text(json.dumps({**record, "gpu_hours": 0.0, "scores": scores}))
+    (folder / "done.json").write_bytes(sealed({**record, "gpu_hours": 0.0, "scores": scores}))
     (row,) = read_index(Layout(tmp_path)).rows()
     assert (row.state, row.heldout_loss, row.tokens_per_second) == ("done", 1.5, 5.0)

@@ -18,12 +18,14 @@ from neobert.data.sources import DirectorySource
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
 from neobert.external import adopt
 from neobert.identity import canonical, plain
+from neobert.kinds.contrastive import ContrastiveRun
+from neobert.kinds.mteb import ENGLISH_SUITE, EmbeddingEvaluation
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.cleanup import collectable, read_uses
 from neobert.runs.index import read_index, state_of
 from neobert.runs.layout import Layout
-from neobert.runs.records import ENGLISH_SUITE, publish_record
+from neobert.runs.records import publish_record
 from neobert.runs.run_file import read_run_file
-from neobert.runs.specifications import ContrastiveRun, EmbeddingEvaluation, PretrainingRun, only
 from neobert.slurm.profile import JOB_KINDS, Resources, read_submissions
 from sweeps import mteb_suite
 from tests.ablations.fake_slurm import FakeSlurm
@@ -43,13 +45,13 @@ def planned(root: Path, name: str = "M8", choice: EmbeddingChoice = EVERYTHING) 
 
 
 def evaluation_of(row: VariantRow) -> EmbeddingEvaluation:
-    (evaluation,) = only(row.runs, EmbeddingEvaluation)
+    (evaluation,) = EmbeddingEvaluation.among(row.runs)
     return evaluation
 
 
 def test_mteb_brings_contrastive_fine_tuning_of_the_last_stage(tmp_path: Path) -> None:
     row = planned(tmp_path, "M10")
-    (tuned,), evaluation = only(row.runs, ContrastiveRun), evaluation_of(row)
+    (tuned,), evaluation = ContrastiveRun.among(row.runs), evaluation_of(row)
     assert tuned.weights == row.stages[-1].id
     assert (evaluation.encoder.weights, evaluation.encoder.pretraining) == (tuned.id, tuned.weights)
     assert evaluation.encoder.context == tuned.max_tokens
@@ -156,7 +158,7 @@ def test_the_dry_run_shows_tasks_that_nobody_can_count_hours_of(
 def test_hours_of_fine_tuning_are_bounded_where_a_throughput_is_stated(tmp_path: Path) -> None:
     row = planned(tmp_path)
     machine = Machine(None, 1, "ddp", 4096, 1000.0, None)
-    (tuned,) = only(row.runs, ContrastiveRun)
+    (tuned,) = ContrastiveRun.among(row.runs)
     tokens = tuned.protocol.steps * tuned.protocol.texts_per_step * tuned.max_tokens * 4 / 3
     assert PlanCosts(Layout(tmp_path), [row], SYNTHETIC, machine).of(tuned).gpu_hours == pytest.approx(tokens / 3.6e6)
 

@@ -12,7 +12,8 @@ import pytest
 
 from neobert.files import read_lines
 from neobert.glue.tasks import TASKS
-from neobert.runs.records import read_records
+from neobert.kinds.glue import GlueStudy
+from neobert.runs.kinds import read_records
 from neobert.runs.run_file import read_run_file
 from reports.evidence import read_evidence
 from reports.figures.glue_tables import table3
@@ -69,7 +70,7 @@ def test_a_transferred_task_starts_from_the_models_own_best_mnli_trial(
 def _assert_selections_say_what_decided(runs: Path) -> None:
     """Rule, grid, start, split and nested estimate are data."""
     for path in runs.glob("glue/*/studies/*"):
-        study = read_run_file(path).study
+        study = read_run_file(path).specification(GlueStudy)
         chosen = json.loads((path / "selection.json").read_text())
         assert chosen["grid"] == [point.model_dump() for point in study.points] and chosen["point"] in chosen["grid"]
         assert chosen["rule"].startswith("highest validation score")

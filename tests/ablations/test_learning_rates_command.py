@@ -13,8 +13,8 @@ import pytest
 from ablations import rates, run
 from ablations.rates import RateCurve
 from neobert.runs import worker
+from neobert.runs.kinds import read_records
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_records
 from neobert.slurm.profile import read_submissions
 from sweeps import learning_rates
 from tests.ablations.fake_slurm import FakeSlurm

@@ -10,9 +10,10 @@ from ablations.launch.costs import Machine, PlanCosts
 from ablations.launch.listing import id_diffs, print_plan
 from ablations.plan import PlannedRun, VariantRow
 from neobert.identity import NUMERICS
+from neobert.kinds.glue import GlueStudy
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import write_run_file
-from neobert.runs.specifications import GlueStudy, PretrainingRun
 from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of
 
 MACHINE = Machine(None, 1, "ddp", 512, None, None)
@@ -77,7 +78,7 @@ def test_a_field_that_came_later_is_a_difference(tmp_path: Path) -> None:
     run = planned(tmp_path).stages[0]
     path = write(tmp_path, changed(run, weight_decay=0.01 + 1e-9)) / "run.json"
     content = json.loads(path.read_text())
-    del content["pretraining"]["recipe"]["packing"]
+    del content["run"]["recipe"]["packing"]
     path.write_text(json.dumps(content))
     said = nearest(tmp_path, run)
     assert said is not None and "packing: None → padded" in said and "(of another version)" in said

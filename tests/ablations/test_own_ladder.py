@@ -15,9 +15,9 @@ from ablations.recipe_runs import pretraining_runs
 from ablations.scales import execution_at, known_scales, scaled
 from ablations.variant import Modification
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
+from neobert.kinds.glue import GlueStudy
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
-from neobert.runs.specifications import GlueStudy, only
 from neobert.runs.worker import main as work
 from sweeps import glue_grid, learning_rates, mteb_suite
 from tests.ablations.fake_slurm import FakeSlurm
@@ -105,7 +105,7 @@ def test_jobs_do_what_was_planned_whatever_becomes_of_the_file(
     assert len(slurm.submitted()) == 2  # the corpus and the training
     file.write_text(OWN.replace("rate in (0.3,", "rate in (0.35,"))
     (folder,) = (runs / "pretraining").iterdir()
-    assert work(["--runs", str(runs), f"corpus/{read_run_file(folder).pretraining.data_id}/{folder.name}"]) == EXIT_DONE
+    assert work(["--runs", str(runs), f"corpus/{read_run_file(folder).run.data_id}/{folder.name}"]) == EXIT_DONE
     assert work(["--runs", str(runs), f"pretraining/{folder.name}"]) == EXIT_DONE
     record = json.loads((folder / "done.json").read_text())
     assert record["config"]["recipe"]["masking"]["rate"] == 0.3
@@ -133,7 +133,7 @@ def test_a_sample_may_be_named_and_no_task_starts_from_itself(tmp_path: Path) ->
     with ladders.using(own := ladders.load(str(tmp_path / "own.py"))):
         (row,) = rows_of(tmp_path, "M0", stages=["glue"])
     assert own.sample is M1
-    starts = {study.task: study.starts_from.task for study in only(row.runs, GlueStudy)}
+    starts = {study.task: study.starts_from.task for study in GlueStudy.among(row.runs)}
     assert starts["qnli"] is None and starts["rte"] == "qnli" and starts["mnli"] is None
 
 

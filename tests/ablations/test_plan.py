@@ -10,9 +10,10 @@ from ablations.designs import chosen_variants
 from ablations.plan import plan
 from neobert.glue.tasks import SELECTION_RULES
 from neobert.identity import leaves
+from neobert.kinds.glue import GlueStudy
+from neobert.kinds.mteb import EmbeddingEvaluation, EmbeddingRun
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, read_run_file, write_run_file
-from neobert.runs.specifications import EmbeddingEvaluation, EmbeddingRun, GlueStudy, only
 from neobert.runs.work import Work
 from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of, with_leaf
 
@@ -40,17 +41,17 @@ def test_an_unknown_variant_gets_a_suggestion(word: str, hint: str) -> None:
 def test_m9_and_m10_share_their_weights_and_m10_measures_both_stages(tmp_path: Path) -> None:
     m9, m10 = rows_of(tmp_path, "M9", "M10")
     assert [run.id for run in m9.stages] == [run.id for run in m10.stages]
-    assert {study.weights for study in only(m9.runs, GlueStudy)} == {m9.stages[1].id}
-    assert {study.weights for study in only(m10.runs, GlueStudy)} == {run.id for run in m10.stages}
-    assert len(only(m10.runs, GlueStudy)) == 16
+    assert {study.weights for study in GlueStudy.among(m9.runs)} == {m9.stages[1].id}
+    assert {study.weights for study in GlueStudy.among(m10.runs)} == {run.id for run in m10.stages}
+    assert len(GlueStudy.among(m10.runs)) == 16
 
 
 def test_grids_share_the_trials_that_start_from_pretraining(tmp_path: Path) -> None:
     m9, m10 = rows_of(tmp_path, "M9", "M10")
     last = m9.stages[1].id
     for task, shared in (("cola", True), ("mnli", True), ("rte", False)):
-        limited = next(study for study in only(m9.runs, GlueStudy) if study.task == task)
-        extended = next(study for study in only(m10.runs, GlueStudy) if study.task == task and study.weights == last)
+        limited = next(study for study in GlueStudy.among(m9.runs) if study.task == task)
+        extended = next(study for study in GlueStudy.among(m10.runs) if study.task == task and study.weights == last)
         assert set(limited.points) < set(extended.points)
         same = {limited.trial_id(point) for point in limited.points} <= {
             extended.trial_id(point) for point in extended.points
@@ -60,12 +61,12 @@ def test_grids_share_the_trials_that_start_from_pretraining(tmp_path: Path) -> N
 
 def test_transferred_tasks_name_the_mnli_study_and_the_rule(tmp_path: Path) -> None:
     (row,) = rows_of(tmp_path, "M2")
-    mnli = next(study for study in only(row.runs, GlueStudy) if study.task == "mnli")
-    starts = {study.task: study.starts_from for study in only(row.runs, GlueStudy)}
+    mnli = next(study for study in GlueStudy.among(row.runs) if study.task == "mnli")
+    starts = {study.task: study.starts_from for study in GlueStudy.among(row.runs)}
     for task in ("rte", "stsb", "mrpc", "qnli"):
         assert (starts[task].study, starts[task].rule) == (mnli.id, SELECTION_RULES["mean"])
     assert all(starts[task].kind == "pretraining" for task in ("mnli", "cola", "sst2", "qqp"))
-    assert next(iter(only(row.runs, GlueStudy))).task == "mnli"
+    assert next(iter(GlueStudy.among(row.runs))).task == "mnli"
 
 
 def test_without_mnli_training_data_transfer_falls_back_with_its_reason(tmp_path: Path) -> None:
@@ -80,10 +81,10 @@ def test_without_mnli_training_data_transfer_falls_back_with_its_reason(tmp_path
 
     (row,) = plan(chosen_variants(["M2"]), (0,), "smoke", WithoutMNLI(), Layout(tmp_path))  # type: ignore[arg-type]
     assert row.skipped == {"mnli": "mnli has no train split here"}
-    rte = next(study for study in only(row.runs, GlueStudy) if study.task == "rte")
+    rte = next(study for study in GlueStudy.among(row.runs) if study.task == "rte")
     assert (rte.starts_from.kind, rte.starts_from.reason) == ("pretraining", "mnli has no train split here")
     (usual,) = rows_of(tmp_path, "M2")
-    assert rte.id != next(study for study in only(usual.runs, GlueStudy) if study.task == "rte").id
+    assert rte.id != next(study for study in GlueStudy.among(usual.runs) if study.task == "rte").id
 
 
 def test_corpora_and_tokenizers_never_share_a_tokenised_folder(tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ def test_a_learned_position_table_has_the_longest_context_of_all_stages(tmp_path
 def test_every_leaf_of_a_specification_decides_the_name(tmp_path: Path, kind: str, least: int) -> None:
     (row,) = rows_of(tmp_path, "M2", stages=["glue", "mteb", "readouts"])
     works: dict[str, Work | EmbeddingRun] = {run.kind: run for run in row.runs}
-    works["a task of mteb"] = only(row.runs, EmbeddingEvaluation)[0].runs()[0]
+    works["a task of mteb"] = EmbeddingEvaluation.among(row.runs)[0].runs()[0]
     run, changed = works[kind], 0
     for path, leaf in leaves(run).items():
         if leaf is None or isinstance(leaf, bool):
@@ -134,10 +135,10 @@ def test_labels_execution_and_source_folder_are_not_in_the_name(tmp_path: Path) 
 
 def test_a_run_file_says_all_that_is_needed_to_run_alone(tmp_path: Path) -> None:
     (row,) = rows_of(tmp_path, "M2")
-    for run in (row.stages[0], only(row.runs, GlueStudy)[3]):
+    for run in (row.stages[0], GlueStudy.among(row.runs)[3]):
         folder = write_run_file(Layout(tmp_path), run, SOURCE, EXECUTION, {"variants": ["M2"]})
         back = read_run_file(folder)
-        assert (back.pretraining or back.study) == run
+        assert back.run == run
         assert back.id == run.id == folder.name
 
 

@@ -22,8 +22,7 @@ from neobert.data.sources import open_source
 from neobert.files import read_lines
 from neobert.glue.metrics import evaluate
 from neobert.glue.tasks import task_named
-from neobert.runs.layout import Layout
-from neobert.runs.records import read_records
+from neobert.runs.kinds import read_records
 from reports import collect, make_figures
 from tests.ablations.papers_ladder import PAPERS_LADDER
 from tests.support.small_corpora import REAL_DATA
@@ -48,16 +47,18 @@ def records_by_kind(root: Path) -> dict[str, list[dict[str, Any]]]:
 def test_the_stage_perplexity_measures_both_stages_of_pretraining_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["--variant", "M9", "--stages", "pretrain", "perplexity", "--perplexity-sample", "2"]
+    arguments = ["--variant", "M9", "--stages", "pretrain", "perplexity"]
     arguments += ["--runs", str(tmp_path), "--json"]
     assert run.main(arguments) == 0
     said = capfd.readouterr()
     trained = [outcome["pretraining"] for outcome in json.loads(said.out)]
-    measured = [record for record in read_records(tmp_path)[0] if record["kind"] == "pseudo_perplexity"]
+    measured = [record for record in read_records(tmp_path)[0] if record["kind"] == "readouts"]
     assert {record["inputs"]["pretraining"]: record["config"]["stage"] for record in measured} == dict(
         zip(trained, (0, 1), strict=True)
     )
-    assert all(record["scores"]["lengths"] for record in measured) and "Pseudo-perplexity" in said.err
+    for record in measured:
+        lengths = [int(length) for score in record["scores"].values() for length in score["groups"]]
+        assert lengths and max(lengths) <= record["config"]["context"]
     starts = (tmp_path / "starts.jsonl").read_text()
     assert run.main(arguments) == 0
     assert (tmp_path / "starts.jsonl").read_text() == starts
@@ -75,7 +76,7 @@ def test_readouts_ask_variants_of_other_tokenizers_the_same_once(
     assert [stage["kind"] for stage in planned] == ["pretraining stage 1", "readouts"] * 2 and not runs.exists()
     assert run.main([*arguments, "--workers", "2"]) == 0
     said = json.loads(capsys.readouterr().out)
-    records = [record for record in read_records(runs)[0] if record["kind"] == "readout"]
+    records = [record for record in read_records(runs)[0] if record["kind"] == "readouts"]
     found = {(record["labels"]["variants"][0], record["config"]["readout"]): record for record in records}
     assert len(found) == len(records) == 10 and {record["state"] for record in records} == {"done"}
     assert len({record["config"]["items"] for record in records}) == 1
@@ -274,11 +275,9 @@ def test_a_killed_worker_is_told_in_a_sentence(
         return subprocess.Popen(["sh", "-c", "kill -9 $$"])
 
     monkeypatch.setattr(processes, "start_child", killed)
-    monkeypatch.setattr(execute, "start_child", killed)
     command = ["--variant", "M0", "--stages", "pretrain", "--cluster", "here", "--workers", "2"]
     assert run.main([*command, "--runs", str(tmp_path)]) == 1
     assert "2 of 2 processes killed by signal 9 (out of memory?)" in capsys.readouterr().err
-    assert execute.measure_perplexity(Layout(tmp_path), ["a", "b"], threads=1, as_json=False) == 1
 
 
 @pytest.mark.skipif(shutil.which("mount") is None or os.geteuid() != 0, reason="needs root to mount a small disk")

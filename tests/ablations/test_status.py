@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ablations import ladders, status
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.index import Index, Row, read_index, state_of
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import PretrainingRun
 from tests.ablations.status_worlds import (
     aged,
     checkpoint,

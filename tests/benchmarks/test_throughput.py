@@ -36,7 +36,8 @@ from benchmarks.throughput import (
     write_throughput,
 )
 from neobert.recipe import Precision
-from neobert.runs.records import ThroughputConfig, ThroughputScores, read_records, utc_now
+from neobert.runs.kinds import read_records
+from neobert.runs.records import ThroughputConfig, ThroughputScores, utc_now
 
 CPU = torch.device("cpu")
 FAMILIES: tuple[Family, ...] = ("neobert", "bert", "roberta", "modernbert")

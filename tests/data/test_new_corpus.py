@@ -4,9 +4,8 @@ import gzip
 import json
 from pathlib import Path
 
-from tests.runs.test_new_knob import edit
 from tests.support.small_corpora import texts
-from tests.support.tree_copy import fresh_clone, shell, shrink_smoke_scale
+from tests.support.tree_copy import edit, fresh_clone, shell, shrink_smoke_scale
 
 ENTRY = '    "web": CorpusEntry((REFINEDWEB,), 600e9, 968_000_000),\n'
 CHILD = """
@@ -32,6 +31,6 @@ def test_a_corpus_of_compressed_json_lines_is_declared_and_trained_on(tmp_path: 
     manifest = json.loads((corpus_folder / "manifest.json").read_text())
     assert manifest["documents"] == 400 and manifest["origins"]["corpus"].endswith(":column=body")
     (run,) = (runs / "pretraining").glob("*/run.json")
-    assert json.loads(run.read_text())["pretraining"]["recipe"]["data"]["corpus"] == "recipes"
+    assert json.loads(run.read_text())["run"]["recipe"]["data"]["corpus"] == "recipes"
     refused = shell(tree, command)
     assert refused.returncode == 3 and "the synthetic world has no corpus recipes" in refused.stderr

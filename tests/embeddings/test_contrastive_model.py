@@ -19,8 +19,8 @@ from neobert.embeddings.encoders import load_encoder
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
 from neobert.external import adopt
 from neobert.files import read_lines
+from neobert.runs.kinds import read_records
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_records
 from neobert.slurm.profile import JOB_KINDS, Resources
 from tests.support import external_models as world
 

@@ -9,8 +9,8 @@ from ablations.run import main
 from neobert.data.sources import open_source
 from neobert.embeddings.encoders import load_encoder
 from neobert.errors import EXIT_DONE
+from neobert.runs.kinds import read_records
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_records
 from tests.embeddings.real_similarity import FOLDER, TASKS, measured_texts, plain_words, similarity_scores
 from tests.support.small_corpora import REAL_DATA
 

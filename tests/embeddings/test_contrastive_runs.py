@@ -17,9 +17,9 @@ from neobert.embeddings.encoders import load_encoder
 from neobert.embeddings.pairs import PairCounts
 from neobert.errors import MissingData
 from neobert.external import adopt, write_model_file
+from neobert.kinds.contrastive import ContrastiveRun
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, SourceSpecification, read_run_file, write_run_file
-from neobert.runs.specifications import ContrastiveRun
 from neobert.training.distributed import Process
 from tests.embeddings.tiny_contrastive import (
     STEPS,

@@ -20,9 +20,10 @@ from neobert.embeddings.encoders import TextEncoder
 from neobert.embeddings.evaluation import execute, load_named_encoder
 from neobert.errors import EXIT_MISSING
 from neobert.external import adopt, write_model_file
+from neobert.kinds.mteb import EmbeddingConfig, EmbeddingScores
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.layout import Layout
-from neobert.runs.records import EmbeddingConfig, EmbeddingScores, read_record
+from neobert.runs.records import read_record
 from neobert.runs.run_file import read_run_file
 from neobert.training.distributed import default_device
 from reports import make_figures

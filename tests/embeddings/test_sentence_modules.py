@@ -15,10 +15,10 @@ from neobert.embeddings.encoders import TextCounts
 from neobert.embeddings.evaluation import load_named_encoder, measure_task
 from neobert.embeddings.sentence_modules import SentenceModules, read_sentence_modules
 from neobert.external import adopt, write_model_file
+from neobert.kinds.mteb import EmbeddingEvaluation
+from neobert.runs.kinds import read_records
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_records
 from neobert.runs.run_file import read_run_file
-from neobert.runs.specifications import EmbeddingEvaluation
 from sweeps import mteb_suite
 from tests.embeddings.embedding_worlds import named
 from tests.embeddings.tiny_suite import SMOKE, SOURCE_HERE, write_evaluation

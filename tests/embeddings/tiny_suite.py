@@ -7,9 +7,10 @@ from ablations.ladder import M9
 from ablations.recipe_runs import EmbeddingChoice, EncoderWeights, embedding_runs
 from ablations.scales import scaled
 from neobert.data.preparation import open_specified
+from neobert.kinds.mteb import EmbeddingEvaluation
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, write_run_file
-from neobert.runs.specifications import EmbeddingEvaluation, PretrainingRun
 from tests.embeddings.tiny_contrastive import write_encoder
 from tests.support.tiny_runs import SOURCE
 

@@ -24,8 +24,9 @@ from neobert.evaluation.heldout import (
     sample,
     token_frequencies,
 )
+from neobert.kinds.pretraining import HeldoutScore
 from neobert.recipe import LongDocuments
-from neobert.runs.records import HeldoutScore, pack_numbers, unpack_numbers
+from neobert.runs.records import pack_numbers, unpack_numbers
 from tests.support.small_corpora import IDS, corpus_of, realistic_lengths
 from tests.support.small_models import language_model
 

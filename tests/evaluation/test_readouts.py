@@ -1,13 +1,9 @@
 """Readouts: every model is asked the same, sums are those of text after text, and only what was learned helps."""
 
-import json
 import math
 import random
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,12 +19,15 @@ from neobert.errors import MissingData, RunFailed
 from neobert.evaluation import readouts
 from neobert.evaluation.items import (
     CLOZE_LETTERS,
+    DOCUMENTS,
+    ENOUGH_CHARACTERS_PER_TOKEN,
     MOST_RATIO,
     RULES,
     ClozeItem,
     Items,
     MinimalPair,
     Stretch,
+    choose_documents,
     choose_stretches,
     cut_stretches,
     draw_cloze,
@@ -213,11 +212,16 @@ def test_pairs_break_one_rule_each_and_know_no_direction(items: Items) -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("readout", ASKED)
 def test_packed_sums_are_those_of_one_text_after_the_other(
-    readout: Any, form: str, tokenizers: Mapping[str, TextTokenizer], items: Items, monkeypatch: pytest.MonkeyPatch
+    readout: Any,
+    form: str,
+    tokenizers: Mapping[str, TextTokenizer],
+    items: Items,
+    documents: Sequence[Stretch],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     subject = subject_of(tokenizers["wordpiece"], form)
     choose, read = ASKED[readout]
-    own = choose(items)["web"][:12]
+    own = documents if readout == "perplexity" else choose(items)["web"][:12]
     questions, _ = asked_by(subject, read, own, monkeypatch)
     assert max(len(question.token_ids) for question in questions) <= CONTEXT
     owners = 1 + max(question.owner for question in questions)
@@ -334,6 +338,69 @@ def test_only_a_model_that_knows_the_answer_scores(
         assert taught.groups == {rule: taught.numerators[rules == rule].mean() for rule in set(rules.tolist())}
 
 
+@pytest.fixture(scope="module")
+def documents() -> list[Stretch]:
+    """Documents of several hundred words, one of which is too short for most lengths."""
+    long = [" ".join(TEXTS[first : first + 12]) for first in range(0, 120, 12)]
+    return choose_documents(dict(enumerate([*long, TEXTS[0][:30]])), CONTEXT)
+
+
+def test_perplexity_has_the_same_documents_at_every_length_and_few_tokens_of_each(
+    tokenizers: Mapping[str, TextTokenizer], documents: Sequence[Stretch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = subject_of(tokenizers["wordpiece"])
+    questions, measured = asked_by(subject, readouts.read_perplexity, documents, monkeypatch)
+    lengths = readouts.perplexity_lengths(CONTEXT)
+    assert list(measured.groups) == list(map(str, lengths)) and lengths[-1] == CONTEXT
+    count = len(measured.numerators) // len(lengths)
+    assert count == 10 and measured.denominators is not None and max(measured.denominators) <= readouts.POSITIONS
+    texts: dict[int, list[int]] = {}
+    for question in questions:
+        assert len(question.places) == 1 and question.token_ids[question.places] == subject.ids.mask
+        whole = question.token_ids.copy()
+        whole[question.places] = question.targets
+        assert texts.setdefault(question.owner, whole.tolist()) == whole.tolist()
+    for owner, text in texts.items():
+        longest = texts[len(texts) - count + owner % count]
+        assert len(text) == lengths[owner // count] and text[:-1] == longest[: len(text) - 1]
+    by_unit = (measured.numerators / measured.denominators).reshape(len(lengths), -1)
+    assert list(measured.groups.values()) == pytest.approx(by_unit.mean(axis=1).tolist())
+
+
+def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary(
+    tokenizers: Mapping[str, TextTokenizer], documents: Sequence[Stretch]
+) -> None:
+    subject = subject_of(tokenizers["wordpiece"])
+    torch.nn.init.zeros_(subject.model.decoder.weight)
+    torch.nn.init.zeros_(subject.model.decoder.bias)
+    measured = readouts.read_perplexity(subject, documents, NEVER)
+    uniform = math.log(subject.tokenizer.vocabulary_size)
+    assert list(measured.groups.values()) == pytest.approx([uniform] * len(measured.groups), rel=1e-5)
+
+
+def test_lengths_that_too_few_documents_reach_are_left_out(
+    tokenizers: Mapping[str, TextTokenizer], documents: Sequence[Stretch]
+) -> None:
+    subject = subject_of(tokenizers["wordpiece"])
+    short = [replace(document, text=document.text[:40]) for document in documents]
+    measured = readouts.read_perplexity(subject, [*documents[:5], *short[5:]], NEVER)
+    assert measured.groups and max(map(int, measured.groups)) < CONTEXT
+    with pytest.raises(MissingData, match="nothing to ask for the readout perplexity"):
+        measure("perplexity", Items(documents={"web": documents[:1]}), subject, NEVER)
+
+
+def test_documents_are_those_that_are_long_enough_with_the_smallest_hashes() -> None:
+    """If these are too few, the longest of the others follow."""
+    enough = ENOUGH_CHARACTERS_PER_TOKEN * 10
+    texts = {number: "x" * (enough + number if number % 2 else number % 60) for number in range(150)}
+    chosen = choose_documents(texts, 10)
+    assert [document.document for document in chosen] == list(range(1, 2 * DOCUMENTS, 2))
+    assert all(len(document.text) == enough for document in chosen)
+    few = choose_documents({number: text for number, text in texts.items() if number < 100}, 10)
+    assert [document.document for document in few[:50]] == list(range(1, 100, 2))
+    assert [len(document.text) for document in few[50:]] == sorted((len(each.text) for each in few[50:]), reverse=True)
+
+
 @pytest.mark.parametrize("readout", ["words", "loss", "loss_80_10_10"])
 @pytest.mark.parametrize("name", ["wordpiece", "bpe"])
 def test_losses_are_those_of_guessing_until_the_text_was_learned(
@@ -348,37 +415,3 @@ def test_losses_are_those_of_guessing_until_the_text_was_learned(
     assert before.value == pytest.approx(guessed, rel=0.35)
     learn(subject, [question for question in questions if len(question.places)], 60)
     assert ASKED[readout][1](subject, own, NEVER).value < before.value / 3
-
-
-PLAN = """
-import json, sys, typing
-from neobert.runs import records
-records.ReadoutName = typing.Literal[(*typing.get_args(records.ReadoutName), *sys.argv[1:])]
-from pathlib import Path
-from ablations.ladders import variants
-from ablations.plan import plan
-from neobert.data.sources import open_source
-from neobert.runs.layout import Layout
-from neobert.runs.specifications import ReadoutEvaluation, only
-
-source = open_source("synthetic", synthetic_documents=16_000)
-(row,) = plan([variants()["M0"]], (0,), "smoke", source, Layout(Path("runs")), ("pretrain", "readouts"))
-evaluations = only(row.runs, ReadoutEvaluation)
-print(json.dumps([[each.id, each.readouts, [run.id for run in each.runs()]] for each in evaluations]))
-"""
-
-
-def planned_readouts(*added: str) -> list[Any]:
-    """Id, names and ids of parts of every evaluation of M0's readouts, in a process that knows more names."""
-    root = Path(__file__).parents[2]
-    said = subprocess.run([sys.executable, "-c", PLAN, *added], cwd=root, check=True, capture_output=True, text=True)
-    evaluations: list[Any] = json.loads(said.stdout)
-    return evaluations
-
-
-def test_a_new_readout_is_a_further_evaluation_and_changes_no_id() -> None:
-    known = planned_readouts()
-    assert known[0][:2] == ["7d620d0bbab4", ["loss", "loss_80_10_10", "words", "cloze", "pairs"]]
-    more = planned_readouts("verbs", "nouns")
-    assert more[:-2] == known and [names for _, names, _ in more[-2:]] == [["verbs"], ["nouns"]]
-    assert len({evaluation for evaluation, _, _ in more}) == len(more)

@@ -9,9 +9,9 @@ from ablations.ladder import GLUE_PROTOCOL
 from neobert.glue.encoding import EncodedSplit, EncodedTask
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.tasks import TASKS
+from neobert.kinds.glue import GlueStudy, Start
 from neobert.model.build import build_classifier, initialize
 from neobert.recipe import FineTuning, Initialization, Point
-from neobert.runs.specifications import GlueStudy, Start
 from tests.support.tiny_runs import tiny_model
 
 CPU = torch.device("cpu")

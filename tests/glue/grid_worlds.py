@@ -6,16 +6,19 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from contextlib import closing
 from pathlib import Path
+from typing import Any
+
+from pydantic import PrivateAttr
 
 from ablations.ladders import variants
 from neobert.files import append_line, json_bytes, read_lines
 from neobert.identity import plain
+from neobert.kinds.glue import GlueStudy, Start, Trial
 from neobert.processes import StopRequest
 from neobert.recipe import Point
-from neobert.runs.claims import Claim, ClaimLost
+from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost
 from neobert.runs.layout import Layout
 from neobert.runs.optuna_view import (
     STORAGE_VARIABLE,
@@ -26,80 +29,88 @@ from neobert.runs.optuna_view import (
     view_of_environment,
 )
 from neobert.runs.records import publish_record, read_record
-from neobert.runs.specifications import GlueStudy, Start, Trial
+from neobert.runs.run_file import RunFile
 from neobert.runs.work import Part
 from neobert.runs.worker import Worker
 from tests.support import forking
 from tests.support.waiting import until
 
 
-def study_of(count: int) -> GlueStudy:
-    """The study whose trials are the dummies."""
-    return GlueStudy(
+class DummyStudy(GlueStudy):
+    """A study that waits for nothing. Its trials sleep, report a curve that their number decides, and publish a
+    record."""
+
+    _seconds: float = PrivateAttr(0.0)
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        return ()
+
+    def execute(self, layout: Layout, run_file: RunFile | None, part: Part, claim: Claim, stop: StopRequest) -> None:
+        assert isinstance(part, Trial)
+        number = POINTS.index(part.point)
+        if (layout.root / f"break-{number}").exists():
+            raise RuntimeError("broken on purpose")
+        (layout.root / f"inside-{number}-{claim.number}").touch()
+        curve = []
+        for step in (1, 2):
+            time.sleep(self._seconds / 2)
+            curve.append([step, score_of(number) * step / 2])
+        claim.check()
+        record = {
+            "kind": "glue",
+            "id": part.id,
+            "state": "done",
+            "claim": claim.number,
+            "scores": {"score": score_of(number), "curve": curve},
+        }
+        if not publish_record(part.record, record):
+            raise ClaimLost("recorded by another process")
+        append_line(layout.root / "published.jsonl", {"part": part.id})
+
+
+def study_of(count: int, seconds: float = 0.0) -> DummyStudy:
+    """The study of so many trials, which take `seconds` each."""
+    study = DummyStudy(
         task="cola",
         weights="0123456789ab",
         stage=0,
         context=64,
         protocol=variants()["M0"].recipe.finetuning,
-        points=tuple(map(point_of, range(count))),
+        points=POINTS[:count],
         seed=0,
         starts_from=Start(kind="pretraining", task=None, study=None, rule=None, reason=None),
         task_origin="tests",
         tokenizer_origin="tests",
     )
+    study._seconds = seconds
+    return study
 
 
-def point_of(number: int) -> Point:
-    """The point of a dummy."""
-    rate, batch = 1e-5 * (1 + number % 6), 2 ** (number // 6)
-    return Point(batch_size=batch, learning_rate=rate, weight_decay=0.0)
+POINTS = tuple(
+    Point(batch_size=2**batch, learning_rate=1e-5 * (1 + rate), weight_decay=0.0)
+    for batch in range(8)
+    for rate in range(6)
+)
 
 
-@dataclass(frozen=True)
-class Dummy:
-    """Sleeps, reports a curve that its number decides, and publishes a record."""
+def dummies(layout: Layout, count: int, seconds: float = 0.0) -> tuple[Trial, ...]:
+    """The trials of the dummy study."""
+    return study_of(count, seconds).trials(layout)
 
-    layout: Layout
-    number: int
-    seconds: float
 
-    @cached_property
-    def part(self) -> Trial:
-        """The trial that the dummy stands for."""
-        return study_of(1).trial(self.layout, point_of(self.number))
-
-    def is_ready(self) -> bool:
-        return True
-
-    def run(self, claim: Claim, stop: StopRequest) -> None:
-        if (self.layout.root / f"break-{self.number}").exists():
-            raise RuntimeError("broken on purpose")
-        (self.layout.root / f"inside-{self.number}-{claim.number}").touch()
-        curve = []
-        for step in (1, 2):
-            time.sleep(self.seconds / 2)
-            curve.append([step, score_of(self.number) * step / 2])
-        claim.check()
-        record = {
-            "kind": "glue",
-            "id": self.part.id,
-            "state": "done",
-            "claim": claim.number,
-            "scores": {"score": score_of(self.number), "curve": curve},
-        }
-        if not publish_record(self.part.record, record):
-            raise ClaimLost("recorded by another process")
-        append_line(self.layout.root / "published.jsonl", {"part": self.part.id})
+def work_through(
+    layout: Layout, count: int, view: OptunaView, *, seconds: float = 0.0, lease_seconds: float = LEASE_SECONDS
+) -> int:
+    """One worker works through the grid; its exit code."""
+    parts: list[Any] = [(None, trial) for trial in dummies(layout, count, seconds)]
+    with closing(view):
+        return Worker(layout, parts, StopRequest(), view, lease_seconds).run()
 
 
 def score_of(number: int) -> float:
     """The score of a dummy point."""
     return round((number * 37 % 101) / 101, 6)
-
-
-def dummies(layout: Layout, count: int, seconds: float = 0.0) -> list[Dummy]:
-    """The points of the dummy grid."""
-    return [Dummy(layout, number, seconds) for number in range(count)]
 
 
 def view_of(layout: Layout, count: int, storage: str) -> OptunaView:
@@ -137,7 +148,7 @@ def started(layout: Layout) -> int:
 
 def assert_exactly_once(layout: Layout, points: int, storage: str) -> None:
     """Every point has one record and was published once, and Optuna shows just that."""
-    records = [read_record(dummy.part.record) for dummy in dummies(layout, points)]
+    records = [read_record(dummy.record) for dummy in dummies(layout, points)]
     assert len(records) == points
     published = Counter(line["part"] for line in read_lines(layout.root / "published.jsonl"))
     assert set(published.values()) <= {1}, "a point was published twice"
@@ -148,7 +159,7 @@ def assert_shows_records(layout: Layout, points: int, storage: str) -> None:
     """Optuna's study holds every point COMPLETE once with parameters, value and curve; all other trials are FAIL."""
     trials = load(layout, points, storage).trials
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
-    parts = {dummy.part.id: dummy.part for dummy in dummies(layout, points)}
+    parts = {dummy.id: dummy for dummy in dummies(layout, points)}
     assert {trial.state.name for trial in trials} <= {"COMPLETE", "FAIL"}
     assert Counter(trial.user_attrs["trial"] for trial in complete) == dict.fromkeys(parts, 1)
     for trial in complete:
@@ -171,7 +182,7 @@ def load(layout: Layout, points: int, storage: str):
 def fail_part(part: Part, claim: int, error: str) -> None:
     """An error file as a worker leaves it."""
     part.error.parent.mkdir(parents=True, exist_ok=True)
-    part.error.write_bytes(json_bytes({"unit": part.id, "name": part.title, "claim": claim, "error": error}))
+    part.error.write_bytes(json_bytes({"part": part.id, "name": part.title, "claim": claim, "error": error}))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -180,4 +191,4 @@ def main(arguments: Sequence[str]) -> int:
     layout = Layout(Path(root))
     observer = view_of_environment(layout, [study_of(int(count))])
     assert observer is not None
-    return Worker(layout, dummies(layout, int(count), float(seconds)), StopRequest(), observer, float(lease)).run()
+    return work_through(layout, int(count), observer, seconds=float(seconds), lease_seconds=float(lease))

@@ -24,13 +24,13 @@ from neobert.glue.metrics import Scores
 from neobert.glue.selection import best_of_grid, halves, select
 from neobert.glue.tasks import SELECTION_RULES, TASKS, decisive_score
 from neobert.identity import neutral_values
+from neobert.kinds.glue import GlueStudy, Trial
 from neobert.model.build import initialize_classifier
 from neobert.model.heads import all_but_classifier
 from neobert.recipe import FineTuning
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.run_file import SourceSpecification
-from neobert.runs.specifications import GlueStudy, Trial
 from neobert.training.schedule import FineTuningSchedule
 from sweeps import glue_grid
 from tests.glue.glue_worlds import CPU, classifier, fine_tuner, marked_task, point, protocol

@@ -14,11 +14,11 @@ from neobert.errors import DamagedFile
 from neobert.files import sha256_of
 from neobert.glue import selection
 from neobert.glue.selection import TrialScore, best_of_grid, best_point, halves, nested_score
+from neobert.kinds.glue import GlueStudy, Trial
 from neobert.runs.index import state_of
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, read_sealed
 from neobert.runs.run_file import Execution, write_run_file
-from neobert.runs.specifications import GlueStudy, Trial
 from tests.ablations.status_worlds import record_trial, study_of
 from tests.glue import glue_worlds
 from tests.glue.glue_worlds import point

@@ -11,9 +11,7 @@ from neobert.processes import StopRequest
 from neobert.runs.layout import Layout
 from neobert.runs.optuna_view import open_storage, shown_address, storage_address, view_for_command
 from neobert.runs.work import Part
-from neobert.runs.worker import Worker
 from tests.glue.grid_worlds import (
-    Dummy,
     assert_exactly_once,
     dummies,
     fail_part,
@@ -23,6 +21,7 @@ from tests.glue.grid_worlds import (
     study_of,
     survive_kills,
     view_of,
+    work_through,
 )
 from tests.glue.storages import fresh_database, start_server, stop_server
 from tests.support.tiny_runs import claimed
@@ -33,7 +32,7 @@ POINTS = 12
 
 def run_all(layout: Layout, storage: str, count: int = POINTS) -> int:
     """One worker in this process works through the grid."""
-    return Worker(layout, dummies(layout, count), StopRequest(), view_of(layout, count, storage)).run()
+    return work_through(layout, count, view_of(layout, count, storage))
 
 
 def states(layout: Layout, points: int, storage: str, part: Part) -> list[tuple[int, str]]:
@@ -57,9 +56,9 @@ def test_a_study_is_made_again_from_the_files_alone(tmp_path: Path, storage: str
     """Another database, empty, shows after one call what the first one showed; a second call adds nothing."""
     layout = Layout(tmp_path)
     for dummy in dummies(layout, POINTS - 1):
-        with claimed(layout, dummy.part.id) as claim:
-            dummy.run(claim, StopRequest())
-    fail_part(Dummy(layout, POINTS - 1, 0).part, 7, "RunFailed: step 3: the loss is nan")
+        with claimed(layout, dummy.id) as claim:
+            dummy.work.execute(layout, None, dummy, claim, StopRequest())  # type: ignore[arg-type]
+    fail_part(dummies(layout, POINTS)[-1], 7, "RunFailed: step 3: the loss is nan")
     for _ in range(2):
         view_of(layout, POINTS, storage).close()
         trials = load(layout, POINTS, storage).trials
@@ -84,7 +83,7 @@ def test_an_owner_paused_past_its_lease_publishes_nothing(tmp_path: Path, storag
     paused.send_signal(signal.SIGSTOP)
     try:
         assert start_worker(layout, 1, 0.1, storage, lease_seconds=1.5).wait(timeout=60) == 0
-        part = Dummy(layout, 0, 0).part
+        part = dummies(layout, 1)[0]
         before = part.record.read_bytes()
     finally:
         paused.send_signal(signal.SIGCONT)
@@ -113,7 +112,7 @@ def test_a_locked_database_never_stops_the_work(
     view = view_of(layout, POINTS, "sqlite")
     lock = sqlite3.connect(tmp_path / "optuna.db", isolation_level=None)
     lock.execute("BEGIN EXCLUSIVE")
-    assert Worker(layout, dummies(layout, POINTS), StopRequest(), view).run() == 0
+    assert work_through(layout, POINTS, view) == 0
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2 and "database is locked" in said[0] and "did not reach" in said[1]
     lock.close()
@@ -151,7 +150,7 @@ def test_a_postgresql_server_that_stops_in_the_middle_costs_nothing(
 
 def recorded(layout: Layout) -> int:
     """How many points have a record."""
-    return sum(dummy.part.record.exists() for dummy in dummies(layout, POINTS))
+    return sum(dummy.record.exists() for dummy in dummies(layout, POINTS))
 
 
 def test_without_optuna_a_grid_runs_unseen_and_an_explicit_storage_is_refused(

@@ -26,8 +26,6 @@ from neobert.data.sources import SyntheticSource
 from neobert.embeddings.contrastive import GradCache, StepCollator, StepTexts, match_texts
 from neobert.embeddings.encoders import PackedEncoder, TextEncoder
 from neobert.evaluation.heldout import HeldoutText, measure_heldout
-from neobert.evaluation.perplexity import measure_losses
-from neobert.evaluation.texts import Passage
 from neobert.glue.encoding import EncodedSplit, EncodedTask
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.tasks import task_named
@@ -256,17 +254,6 @@ def measure_heldout_loss(layers: int = 28, **changes: Any) -> Pass:
         model = fresh_engine(recipe).model
         with gpu.counted() as measured.work:
             measure_heldout(model, text, "bf16", GPU)
-    return measured
-
-
-def measure_pseudo_perplexity(layers: int = 28, **changes: Any) -> Pass:
-    """The losses of 64 positions of a text of 4,096 tokens, each masked alone."""
-    measured = Pass()
-    passage = Passage(np.arange(5, 4101), np.arange(1, 4000, 62), 0)
-    with pretended_cuda() as gpu:
-        model = fresh_engine(neobert_recipe("bf16", layers=layers, **changes)).model
-        with gpu.counted() as measured.work:
-            measure_losses(model, passage, IDS.mask, "bf16", 131_072)
     return measured
 
 

@@ -20,13 +20,11 @@ PASSES: dict[str, tuple[Callable[..., Pass], dict[str, Any]]] = {
     "encoding": (passes.encode, {}),
     "encoding in M0's form": (passes.encode, M0_FORM),
     "held-out loss": (passes.measure_heldout_loss, {}),
-    "pseudo-perplexity": (passes.measure_pseudo_perplexity, {}),
 }
 READS_A_RESULT = {
     "encoding": r"blocking copy of \(600, 768\) to the CPU",
     "encoding in M0's form": r"blocking copy of \(600, 768\) to the CPU",
     "held-out loss": r"blocking copy of \(\d+,\) to the CPU",
-    "pseudo-perplexity": r"blocking copy of \(65,\) to the CPU",
 }
 """What waits for the device, once, at the end of a pass."""
 

@@ -22,11 +22,11 @@ from neobert.export import onnx as onnx_export
 from neobert.export.__main__ import main
 from neobert.export.card import glue_scores
 from neobert.export.onnx import OPSET
+from neobert.kinds.glue import GlueStudy, Start
 from neobert.model.build import build_masked_language_model
 from neobert.recipe import FineTuning
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, publish_sealed, sealed
-from neobert.runs.specifications import GlueStudy, Start
 from tests.glue.glue_worlds import point, study_of
 from tests.support.exported_runs import m0_folder, write_checkpoints
 from tests.support.tiny_runs import STEPS, finish, tiny_run, tiny_stage, write_tiny_run

@@ -18,10 +18,10 @@ from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
 from neobert.export import contrastive
 from neobert.export.__main__ import main
 from neobert.external import Trust, adopt, write_model_file
+from neobert.kinds.contrastive import ContrastiveRun
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
 from neobert.runs.run_file import read_run_file
-from neobert.runs.specifications import ContrastiveRun
 from neobert.training.distributed import Process
 from tests.embeddings.tiny_contrastive import pair_set, tiny_contrastive, write_encoder, write_tiny_contrastive
 from tests.embeddings.tiny_suite import SMOKE, SOURCE_HERE
@@ -165,7 +165,7 @@ def test_the_56_tasks_are_told_in_the_wording_that_is_asked_for(
     for told in (paper, mteb):
         assert told["QuoraRetrieval-query"] and told["QuoraRetrieval-document"] == "" and "QuoraRetrieval" not in told
         assert told["paraphrases"] == "the same" and "CQADupstackRetrieval-query" not in told
-    run = own.parent.parent / "pretraining" / read_run_file(own).contrastive.weights  # type: ignore[union-attr]
+    run = own.parent.parent / "pretraining" / read_run_file(own).specification(ContrastiveRun).weights
     out = ["--to", "hf", "--out", str(tmp_path / "out"), "--instructions", "mteb"]
     assert main([str(run), *out]) == EXIT_REFUSED
     assert "--instructions is for contrastive runs" in capsys.readouterr().err

@@ -23,10 +23,10 @@ from neobert.glue.finetuning import FineTuner
 from neobert.glue.study import load_model
 from neobert.glue.tasks import TASKS
 from neobert.hub.external import load_external
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.build import initialize_classifier
 from neobert.model.heads import Classifier
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import PretrainingRun
 from sweeps import glue_grid
 from tests.glue.glue_worlds import CPU, point, protocol, study_of
 from tests.support import external_models as world

@@ -22,11 +22,12 @@ from neobert.data.sources import Source
 from neobert.files import json_bytes, publish_once
 from neobert.glue.tasks import TASKS
 from neobert.identity import plain
+from neobert.kinds.glue import GlueStudy
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.recipe import Point
 from neobert.runs.layout import Layout
 from neobert.runs.records import checksum_of, publish_record
 from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
-from neobert.runs.specifications import GlueStudy, PretrainingRun
 from reports.analysis.pairing import Delta
 from reports.analysis.resampling import StoredPredictions
 from reports.curves import Curves

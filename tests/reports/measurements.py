@@ -1,5 +1,6 @@
 """Made-up records of embeddings, pseudo-perplexity, throughput and readouts for the tests of reports."""
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,16 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neobert.identity import identity
+from neobert.kinds.mteb import ENGLISH_SUITE, TASKS_IN_SUITE, Category
+from neobert.kinds.readouts import ReadoutName, ReadoutScore
 from neobert.runs.layout import Layout
-from neobert.runs.records import (
-    ENGLISH_SUITE,
-    TASKS_IN_SUITE,
-    Category,
-    ReadoutName,
-    ReadoutScore,
-    pack_numbers,
-    publish_record,
-)
+from neobert.runs.records import pack_numbers, publish_record
 from tests.reports.made_up_study import Study, change_record
 
 Numbers = NDArray[np.float64]
@@ -79,17 +74,11 @@ def embed_all(study: Study, name: str, level: float, *, seed: int = 0, **kwargs:
 
 
 def perplexity(study: Study, name: str, values: Sequence[float], *, seed: int = 0) -> Path:
-    """Publish a pseudo-perplexity record over 64, 128, … tokens."""
-    run = study.runs(name, seed)[-1]
-    lengths = [
-        {"tokens": 64 * 2**place, "pseudo_perplexity": value, "low": value * 0.95, "high": value * 1.05}
-        for place, value in enumerate(values)
-    ]
-    record = record_on(study, name, seed, "pseudo_perplexity", run.id) | {
-        "config": {"stage": run.stage, "text": "held-out web", "sampled_positions": 16},
-        "scores": {"lengths": [each | {"positions": 640, "documents": 40} for each in lengths]},
-    }
-    return publish(Layout(study.root).pseudo_perplexity(str(record["id"])), record)
+    """Publish a readout of pseudo-perplexity on web over 64, 128, … tokens, on 40 documents with 16 positions each."""
+    losses = np.log(np.repeat(values, 40)) + np.tile([-0.1, 0.1], 20 * len(values))
+    own = answer(16 * losses, np.full(len(losses), 16))
+    groups = {str(64 << place): math.log(value) for place, value in enumerate(values)}
+    return ask(study, name, seed, "perplexity", own.model_copy(update={"groups": groups}))
 
 
 def throughput(study: Study, model: str, tokens: int, rate: float, *, date: str = "2026-01-31") -> Path:
@@ -136,12 +125,12 @@ def answer(above: Numbers, below: Numbers | None = None) -> ReadoutScore:
 
 def ask(
     study: Study, name: str, seed: int, readout: ReadoutName, own: ReadoutScore, items: str = "0123456789ab"
-) -> None:
+) -> Path:
     """Publish the record of a readout on web."""
     run = study.runs(name, seed)[-1]
-    record = record_on(study, name, seed, "readout", run.id, readout, items) | {
+    record = record_on(study, name, seed, "readouts", run.id, readout, items) | {
         "config": {"readout": readout, "stage": run.stage, "context": 64, "items": items},
         "labels": study.labels(name),
         "scores": {"web": own.model_dump()},
     }
-    publish(Layout(study.root).readout(readout, str(record["id"])), record)
+    return publish(Layout(study.root).readout(readout, str(record["id"])), record)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from neobert.files import read_lines
+from neobert.kinds.glue import GlueStudy
 from neobert.runs.collected import TABLES, Collected
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, write_run_file
-from neobert.runs.specifications import GlueStudy
 from neobert.training.transitions import SMALL_TEXT_LOSS
 from reports import collect, make_figures
 from reports.collection import thin

@@ -101,7 +101,7 @@ PLANTS: dict[str, Callable[[Path], Any]] = {
 def test_what_is_no_readable_file_is_named_and_the_rest_is_counted(
     study: Study, tmp_path: Path, name: str, plant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    records = ("glue/cola/x.json", "pseudo_perplexity/x.json")
+    records = ("glue/cola/x.json", "readouts/perplexity/x.json")
     for place in (*records, "glue/cola/studies/x/run.json", "models/x/model.json"):
         (study.root / place).parent.mkdir(parents=True, exist_ok=True)
         PLANTS[plant](study.root / place)

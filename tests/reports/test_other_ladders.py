@@ -11,7 +11,7 @@ from reports import make_figures
 from reports.evidence import read_evidence
 from reports.matching import group_of
 from tests.reports.made_up_study import Study, change_record, undrawn_figures
-from tests.reports.measurements import perplexity
+from tests.reports.measurements import embed
 
 OWN = """
 from ablations.ladder import M0, MASKING_20, ROTARY
@@ -92,17 +92,17 @@ def test_reports_name_those_who_published_the_numbers(study: Study, tmp_path: Pa
 
 
 def test_what_goes_by_its_labels_is_of_its_ladder_alone(study: Study, own: ladders.Ladder) -> None:
-    """Pseudo-perplexity and embeddings have the names of their labels, external models the protocol of a ladder."""
+    """Embeddings have the names of their labels, external models the protocol of a ladder."""
     study.write(["M0"])
-    path = perplexity(study, "M0", [3.0, 2.0])
-    assert len(read_evidence(study.root).perplexities) == 1
+    path = embed(study, "M0", "a", "sts", 0.5)
+    assert len(read_evidence(study.root).embeddings) == 1
     change_record(path, lambda record: record["labels"].update(ladder="other.py"))
     evidence = read_evidence(study.root)
-    assert evidence.perplexities.empty
+    assert evidence.embeddings.empty
     assert "1 record(s) of the ladder other.py" in " ".join(evidence.problems)
     with ladders.using(own):
         evidence = read_evidence(study.root)
-        assert len(evidence.perplexities) == 1 and not group_of(evidence, "smoke", "synthetic").problems
+        assert len(evidence.embeddings) == 1 and not group_of(evidence, "smoke", "synthetic").problems
     for trial in list(study.root.glob("glue/*/*.json")):
         change_record(trial, lambda record: record["labels"].update(model="BERT", ladder="other.py"))
     assert len(read_evidence(study.root).trials) == 0

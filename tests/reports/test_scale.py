@@ -15,6 +15,7 @@ import pytest
 from ablations.designs import cell, cells
 from neobert import files
 from neobert.runs import records
+from neobert.runs.kinds import record_paths
 from reports import make_figures
 from reports.analysis.quantities import READOUTS
 from tests.ablations.papers_ladder import PAPERS_LADDER
@@ -36,7 +37,7 @@ def test_every_record_is_read_once(study: Study, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(records, "read_json", counted)
     with undrawn_figures():
         assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out"), "--compare"]) == 0
-    of_records = set(records.record_paths(study.root))
+    of_records = set(record_paths(study.root))
     assert of_records and {reads[path] for path in of_records} == {1}
 
 
@@ -67,7 +68,7 @@ def test_ten_thousand_records_become_all_reports_in_time_and_memory(
 ) -> None:
     study = Study(tmp_path / "runs", scale="proxy", data="corpus")
     fill(study)
-    assert len(list(records.record_paths(study.root))) > 9_500
+    assert len(list(record_paths(study.root))) > 9_500
     command = [sys.executable, "reports/make_figures.py", "--runs", str(study.root), "--out", str(tmp_path / "out")]
     with subprocess.Popen([*command, "--compare"], cwd=REPOSITORY, stdout=subprocess.DEVNULL) as child:
         _, status, usage = os.wait4(child.pid, 0)  # of this child alone: others before it may have been larger

@@ -14,11 +14,11 @@ from neobert.data.sources import DirectorySource
 from neobert.data.tokenizers import train_wordpiece
 from neobert.embeddings.encoders import load_encoder
 from neobert.errors import EXIT_MISSING, ChangedData
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.processes import StopRequest
 from neobert.runs import worker
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, write_run_file
-from neobert.runs.specifications import PretrainingRun
 from tests.ablations.status_worlds import EXECUTION, study_of
 from tests.embeddings.tiny_contrastive import pair_set, tiny_contrastive, write_encoder
 from tests.glue.glue_worlds import protocol

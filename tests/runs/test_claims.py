@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -311,17 +312,22 @@ def test_a_heartbeat_that_fails_is_tried_again_within_the_lease(
 
 @dataclass
 class Failing:
-    """Always fails and counts how often."""
+    """Stands for work whose parts always fail, and counts the attempts."""
 
-    part: Part
-    runs: int = 0
+    attempts: list[str] = field(default_factory=list)
+    after: tuple[str, ...] = ()
 
-    def is_ready(self) -> bool:
-        return True
-
-    def run(self, *_: object) -> None:
-        self.runs += 1
+    def execute(self, layout: Layout, run_file: object, part: Part, *_: object) -> None:
+        self.attempts.append(part.id)
         raise ValueError("never")
+
+
+def parts_of(work: Any, folder: Path, names: str) -> list[Any]:
+    """Parts of some work with one letter each, as a worker takes them."""
+    return [
+        (None, Part(work=work, id=name, title=name, record=folder / name, error=folder / f"{name}.error"))
+        for name in names
+    ]
 
 
 @pytest.mark.parametrize("hours", [-1.0, 1.0])
@@ -329,18 +335,19 @@ def test_a_worker_whose_clock_is_off_tries_a_failing_part_once(
     tmp_path: Path, hours_off: Callable[[float], None], hours: float
 ) -> None:
     hours_off(hours)
-    failing = Failing(Part(id="part", title="a part that fails", record=tmp_path / "no", error=tmp_path / "error.json"))
-    replace_file(failing.part.error, b"{}")  # of a run before
+    failing = Failing()
+    parts = parts_of(failing, tmp_path, "a")
+    replace_file(tmp_path / "a.error", b"{}")  # of a run before
     time.sleep(0.05)
-    assert worker.Worker(Layout(tmp_path), [failing], StopRequest()).run() == EXIT_RUN_FAILED
-    assert failing.runs == 1
+    assert worker.Worker(Layout(tmp_path), parts, StopRequest()).run() == EXIT_RUN_FAILED
+    assert failing.attempts == ["a"]
 
 
 def test_a_part_that_lost_its_owner_comes_after_all_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It may have killed it, for want of memory, and would kill one worker after the other."""
     os.utime(taken_elsewhere(Layout(tmp_path).claims("a")), (0, 0))
-    parts = [Part(id=name, title=name, record=tmp_path / name, error=tmp_path / f"{name}.error") for name in "abc"]
-    assert worker.Worker(Layout(tmp_path), [*map(Failing, parts)], StopRequest()).run() == EXIT_RUN_FAILED
+    parts = parts_of(Failing(), tmp_path, "abc")
+    assert worker.Worker(Layout(tmp_path), parts, StopRequest()).run() == EXIT_RUN_FAILED
     assert [line[0] for line in capsys.readouterr().err.splitlines()] == ["b", "c", "a"]
 
 
@@ -356,12 +363,12 @@ def test_a_worker_ends_once_its_gpu_fails_for_good(
 
     cuda = SimpleNamespace(is_initialized=lambda: True, synchronize=synchronize)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    named = [Part(id=name, title=name, record=tmp_path / name, error=tmp_path / f"{name}.error") for name in "ab"]
-    failing = [Failing(part) for part in named]
+    failing = Failing()
+    parts = parts_of(failing, tmp_path, "ab")
     with pytest.raises(RunFailed, match=r"failed for good \(CUDA error.*encountered\)") if is_lost else nullcontext():
-        assert worker.Worker(Layout(tmp_path), failing, StopRequest()).run() == EXIT_RUN_FAILED
-    assert [each.runs for each in failing] == [1, not is_lost]
-    assert named[0].error.exists() and not claims.is_claimed(Layout(tmp_path).claims("a"))
+        assert worker.Worker(Layout(tmp_path), parts, StopRequest()).run() == EXIT_RUN_FAILED
+    assert failing.attempts == (["a"] if is_lost else ["a", "b"])
+    assert (tmp_path / "a.error").exists() and not claims.is_claimed(Layout(tmp_path).claims("a"))
 
 
 @pytest.mark.parametrize("variables", [{"SLURM_GPUS_ON_NODE": "2"}, {"SLURM_JOB_GPUS": "0,1"}])
@@ -403,9 +410,10 @@ def test_what_another_node_just_finished_is_not_done_again(tmp_path: Path, monke
     opened: set[Path] = set()
     for user in (worker, preparation):
         monkeypatch.setattr(user, "refresh", opened.add)
-    part = DoneElsewhere(id="part", title="a part", record=tmp_path / "a/b", error=tmp_path / "error", opened=opened)
-    again = Failing(part)
-    assert worker.Worker(Layout(tmp_path), [again], StopRequest()).run() == EXIT_DONE and again.runs == 0
+    again: Any = Failing()
+    places = {"record": tmp_path / "a/b", "error": tmp_path / "error"}
+    parts: list[Any] = [(None, DoneElsewhere(work=again, id="part", title="a part", opened=opened, **places))]
+    assert worker.Worker(Layout(tmp_path), parts, StopRequest()).run() == EXIT_DONE and not again.attempts
 
     def open_whole() -> str:
         if tmp_path / "data" / "pairs" in opened:

@@ -1,14 +1,14 @@
 """Names hold: what was computed once is found again under the same id, and every committed record under its own."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ablations.ladders import variants
-from ablations.plan import PlannedRun, StageName, plan
+from ablations.plan import plan
 from ablations.recipe_runs import EmbeddingChoice
 from ablations.scales import SCALES, Scale, synthetic_documents
 from ablations.variant import Variant
@@ -16,10 +16,11 @@ from neobert.data.catalog import CORPORA, TASK_SPLITS
 from neobert.data.sources import Source, open_source
 from neobert.external import external_id
 from neobert.identity import NUMERICS, identity
+from neobert.kinds.glue import GlueStudy
 from neobert.runs.collected import open_runs
+from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
-from neobert.runs.specifications import ContrastiveRun, EmbeddingEvaluation, GlueStudy, PretrainingRun
 from tests.embeddings.embedding_worlds import card_of, write_published
 from tests.support.golden_files import ANEW, GoldenFiles
 
@@ -55,31 +56,29 @@ def digest_of(ids: list[str]) -> str:
 def ids_of(variant: Variant, scale: Scale, source: Source, layout: Layout) -> dict[str, Any]:
     """Everything that a variant's plan names."""
 
-    def units(*parts: StageName, zero_shot: bool = False) -> Sequence[PlannedRun]:
+    def planned(*stages: str, zero_shot: bool = False) -> list[Run]:
         choice = EmbeddingChoice(zero_shot=zero_shot)
-        return plan([variant], (0,), scale, source, layout, ("pretrain", *parts), choice=choice)[0].planned
+        return plan([variant], (0,), scale, source, layout, ("pretraining", *stages), choice=choice)[0].runs
 
     ids: dict[str, Any] = {}
-    for unit in units("glue", "contrastive", "mteb"):
-        run = unit.run
-        if isinstance(run, PretrainingRun):
-            ids[f"stage {run.stage + 1}"] = run.id
-            ids["data"] = run.data_id
-        elif isinstance(run, GlueStudy):
-            trials = [run.trial_id(point) for point in run.points]
-            ids[f"stage {run.stage + 1} {run.task}"] = f"{run.id}, trials {digest_of(trials)}"
-        elif isinstance(run, ContrastiveRun):
-            pairs = [run.pairs_id(pairs) for pairs in run.sets]
-            ids["contrastive"] = f"{run.id}, pairs {digest_of(pairs)}"
-        else:
-            ids["mteb"] = evaluation_ids(run)
-    zero_shot = units("mteb", zero_shot=True)[-1].run
-    assert isinstance(zero_shot, EmbeddingEvaluation)
-    return ids | {"mteb zero-shot": evaluation_ids(zero_shot)}
+    for run in planned("glue", "contrastive", "mteb"):
+        ids |= NAMED[run.kind](run)
+    return ids | {"mteb zero-shot": evaluation_ids(planned("mteb", zero_shot=True)[-1])}
 
 
-def evaluation_ids(evaluation: EmbeddingEvaluation) -> str:
+def evaluation_ids(evaluation: Any) -> str:
     return f"{evaluation.id}, tasks {digest_of([run.id for run in evaluation.runs()])}"
+
+
+NAMED: Mapping[str, Callable[[Any], dict[str, str]]] = {
+    "pretraining": lambda run: {f"stage {run.stage + 1}": run.id, "data": run.data_id},
+    "glue": lambda run: {f"stage {run.stage + 1} {run.task}": f"{run.id}, trials {digest_of([*run.trial_ids])}"},
+    "contrastive": lambda run: {
+        "contrastive": f"{run.id}, pairs {digest_of([run.pairs_id(pairs) for pairs in run.sets])}"
+    },
+    "mteb": lambda run: {"mteb": evaluation_ids(run)},
+}
+"""By kind of work, what a run names."""
 
 
 def test_every_variant_keeps_its_names_at_every_scale_on_every_source(

@@ -9,18 +9,9 @@ from pathlib import Path
 import pytest
 
 from neobert.identity import leaves
+from tests.support.tree_copy import REPOSITORY, apply_blocks
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 CODE = ("ablations", "neobert", "reports", "sweeps")
-FIELD = "    corpus: str\n"
-KNOB = FIELD + "    deduplicated: Annotated[bool, Neutral(False)]\n"
-VALUE = '                corpus="wikibook",  # Table 2\n'
-CHILD = """
-M8_DEDUPLICATED = M8.derive(
-    "M8@deduplicated", Modification("Deduplication", source="a test", data={"deduplicated": True}), kept=False
-)
-"""
-
 
 TABLES = """
 import sys
@@ -32,12 +23,6 @@ sys.exit(make_figures.main(sys.argv[1:]))
 """The command, with figures that are not drawn."""
 
 
-def edit(path: Path, old: str, new: str) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {path}"
-    path.write_text(text.replace(old, new), encoding="utf-8")
-
-
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tree in which `Data` has a field more, written in M0 and changed by one new variant."""
@@ -45,10 +30,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in CODE:
         shutil.copytree(REPOSITORY / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "out", "study*"))
     shutil.copytree(REPOSITORY / "reports" / "study", root / "reports" / "study")
-    edit(root / "neobert" / "recipe.py", FIELD, KNOB)
-    edit(root / "ablations" / "ladder.py", VALUE, f"{VALUE}                deduplicated=False,\n")
-    ladder = root / "ablations" / "ladder.py"
-    ladder.write_text(f"{ladder.read_text(encoding='utf-8')}\n{CHILD}\n", encoding="utf-8")
+    assert len(apply_blocks(root, "a field")) == 2
     return root
 
 
@@ -110,7 +92,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.run_file import write_run_file
 
 layout, source = Layout(Path(sys.argv[1])), open_source("synthetic", synthetic_documents=16_000)
-(row,) = plan([variants()["M8"]], [0], "smoke", source, layout, ["pretrain"])
-for unit in row.planned:
-    write_run_file(layout, unit.run, specify("synthetic", 16_000), execution_at("smoke"), {})
+(row,) = plan([variants()["M8"]], [0], "smoke", source, layout, ["pretraining"])
+for run in row.runs:
+    write_run_file(layout, run, specify("synthetic", 16_000), execution_at("smoke"), {})
 """

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from neobert.errors import DamagedFile, NewerFile
 from neobert.identity import NUMERICS, Neutral, decisive, identity, plain
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.recipe import Value
 from neobert.runs.collected import Collected
 from neobert.runs.layout import Layout
 from neobert.runs.records import SCHEMA, publish_record, read_record, read_sealed, sealed
 from neobert.runs.run_file import read_checked_run_file, read_run_file, write_run_file
-from neobert.runs.specifications import PretrainingRun
 from tests.ablations.status_worlds import EXECUTION, SOURCE, declare, study_of
 from tests.support.tiny_runs import ends, record, starts, tiny_recipe, tiny_run, tiny_stage, worker, write_tiny_run
 
@@ -116,7 +116,7 @@ def test_work_begins_only_on_a_run_file_that_has_its_folders_name(tmp_path: Path
     folder = write_run_file(layout, run, SOURCE, EXECUTION, {})
     assert read_checked_run_file(folder).run == run
     content = read_sealed(folder / "run.json")
-    content["pretraining"]["recipe"]["seed"] = 3
+    content["run"]["recipe"]["seed"] = 3
     (folder / "run.json").write_bytes(sealed(content))
     assert read_run_file(folder).run == run.model_copy(update={"recipe": run.recipe.model_copy(update={"seed": 3})})
     with pytest.raises(DamagedFile, match=f"and not {run.id}: it was changed or moved"):

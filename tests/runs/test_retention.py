@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from ablations import run
 from neobert.data.preparation import measured_runs
+from neobert.kinds.glue import Start
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.recipe import Data
 from neobert.runs import cleanup
 from neobert.runs.cleanup import DAY_SECONDS, Garbage, collect, collectable, read_uses
 from neobert.runs.layout import Layout
+from neobert.runs.records import publish_record
 from neobert.runs.run_file import read_run_file
-from neobert.runs.specifications import PretrainingRun, Start
 from neobert.training.schedule import milestones
 from tests.ablations.status_worlds import (
     aged,
@@ -127,7 +129,8 @@ def test_of_finished_contrastive_fine_tuning_the_milestones_stay(layout: Layout)
     lost, between = f"data/pairs/paraphrases-{NOBODY}", f"contrastive/{tuned.id}/checkpoints/step-00000004"
     before = paths(layout) - {f"pretraining/{encoder.id}/checkpoints/step-00000020"}
     assert before == {lost}, "an unfinished run keeps every checkpoint"
-    write(folder / "done.json", {"schema": 1, "kind": "contrastive", "id": tuned.id, "inputs": {"pairs": encoded}})
+    record = {"kind": "contrastive", "id": tuned.id, "state": "done", "inputs": {"pairs": encoded}}
+    publish_record(folder / "done.json", record)
     assert {lost, between} < paths(layout)
     collect(layout, garbage(layout))
     assert not layout.pairs(f"paraphrases-{NOBODY}").exists() and all(layout.pairs(name).exists() for name in encoded)

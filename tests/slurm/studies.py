@@ -13,9 +13,9 @@ from unittest.mock import patch
 
 from ablations.launch.submit import PlannedJob, Submitter
 from neobert.files import read_lines
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.processes import REPOSITORY
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import PretrainingRun
 from neobert.slurm.profile import JOB_KINDS, Resources, Submission
 from tests.slurm.cluster import Cluster
 from tests.support.tiny_runs import finish, record, tiny_run, tiny_stage, write_tiny_run

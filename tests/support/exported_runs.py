@@ -6,9 +6,9 @@ import torch
 
 from neobert.errors import EXIT_DONE
 from neobert.export.__main__ import main
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import PretrainingRun
 from neobert.training import checkpoints
 from tests.support.tiny_runs import claimed, tiny_model, tiny_run, write_tiny_run
 

@@ -12,6 +12,9 @@ from safetensors.torch import load_file
 
 from neobert.data.preparation import open_specified
 from neobert.files import read_lines
+from neobert.kinds.contrastive import ContrastiveRun
+from neobert.kinds.glue import GlueStudy
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.processes import REPOSITORY, StopRequest
 from neobert.recipe import (
     Data,
@@ -26,7 +29,6 @@ from neobert.recipe import (
 from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, SourceSpecification, read_run_file, write_run_file
-from neobert.runs.specifications import ContrastiveRun, GlueStudy, PretrainingRun
 from neobert.runs.worker import Worker, open_parts
 from neobert.training.distributed import Process
 from neobert.training.pretraining import PretrainingTrainer
@@ -165,7 +167,7 @@ def record(root: Path, run: Trained) -> dict[str, Any]:
 
 def starts(root: Path) -> list[str]:
     """What workers began below a folder of runs, one entry a start; in equal entries something ran twice."""
-    return [line["unit"] for line in read_lines(root / "starts.jsonl")]
+    return [line["part"] for line in read_lines(root / "starts.jsonl")]
 
 
 def final_weights(root: Path, run: Trained) -> dict[str, torch.Tensor]:

@@ -1,6 +1,7 @@
 """A copy of the repository as a fresh clone has it, for tests that follow its instructions to the letter."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,9 +11,13 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NOT_CLONED = (".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "out", "build", "dist", "*.egg-info")
 
 
-def fresh_clone(folder: Path) -> Path:
-    """The files of the repository in `folder`, with this interpreter's environment as its .venv."""
-    ignored = shutil.ignore_patterns(*NOT_CLONED)
+STUDIES = ("study", "pipeline_check", "bf16_residual")
+
+
+def fresh_clone(folder: Path, *, without_studies: bool = False) -> Path:
+    """The files of the repository in `folder`, with this interpreter's environment as its .venv; without the committed
+    records if asked."""
+    ignored = shutil.ignore_patterns(*NOT_CLONED, *(STUDIES if without_studies else ()))
 
     def not_cloned(place: str, names: list[str]) -> set[str]:
         return ignored(place, names) | ({"runs"} if Path(place) == REPOSITORY else set())
@@ -20,6 +25,33 @@ def fresh_clone(folder: Path) -> Path:
     shutil.copytree(REPOSITORY, folder, ignore=not_cloned)
     (folder / ".venv").symlink_to(sys.prefix)
     return folder
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    """Replace the only occurrence of a text in a file."""
+    text = path.read_text(encoding="utf-8")
+    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {path}"
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def apply_blocks(tree: Path, addition: str) -> set[str]:
+    """Apply the blocks of docs/adding.md for an addition to a copy: new files, differences, and lines at the end of a
+    file. Returns the paths of the changed files."""
+    text = (REPOSITORY / "docs" / "adding.md").read_text(encoding="utf-8")
+    changed: set[str] = set()
+    for how, block in re.findall(rf"^<!-- {addition}, (.*?) -->\n```\w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        words = how.split()
+        if how == "diff":
+            subprocess.run(["patch", "--strip=1", "--fuzz=0"], cwd=tree, input=block, text=True, check=True)
+            changed |= set(re.findall(r"^\+\+\+ b/(.*)$", block, re.MULTILINE))
+        elif how.startswith("new file"):
+            (tree / words[-1]).write_text(block, encoding="utf-8")
+            changed.add(words[-1])
+        else:
+            with (tree / words[-1]).open("a", encoding="utf-8") as file:
+                file.write(f"\n\n{block}")
+            changed.add(words[-1])
+    return changed
 
 
 def shell(tree: Path, commands: str) -> subprocess.CompletedProcess[str]:

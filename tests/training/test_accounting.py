@@ -15,8 +15,8 @@ from ablations.launch.flags import execution_of
 from ablations.run import build_parser
 from ablations.scales import execution_at
 from neobert.files import read_lines
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.size import datasheet_peak, training_flops_per_token
-from neobert.runs.specifications import PretrainingRun
 from neobert.training import accounting
 from neobert.training.accounting import Totals, datasheet_ceiling, matmul_ceiling, mean_phase_seconds
 from neobert.training.distributed import Process

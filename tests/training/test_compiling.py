@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._dynamo.testing import CompileCounter
 
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.recipe import Precision
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import PretrainingRun
 from neobert.training import pretraining
 from neobert.training.compiling import (
     INDUCTOR_ON_GPU,

@@ -18,13 +18,13 @@ from neobert.data.preparation import measured_runs, tokenized_corpus
 from neobert.errors import DamagedFile, MissingData, RunFailed
 from neobert.files import read_json, read_lines
 from neobert.identity import NUMERICS
+from neobert.kinds.pretraining import PretrainingRun, Transition
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.claims import acquire
 from neobert.runs.index import state_of
 from neobert.runs.layout import Layout
-from neobert.runs.records import Transition, cpu_model
+from neobert.runs.records import cpu_model
 from neobert.runs.run_file import read_run_file
-from neobert.runs.specifications import PretrainingRun
 from neobert.training.distributed import Process
 from neobert.training.pretraining import PretrainingTrainer, execute
 from neobert.training.trainer import last_checkpoint

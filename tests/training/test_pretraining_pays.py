@@ -14,9 +14,9 @@ from ablations.scales import synthetic_documents
 from neobert.data.sources import open_source
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.study import _fine_tuner
+from neobert.kinds.glue import GlueStudy
 from neobert.processes import StopRequest
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import GlueStudy
 from neobert.training import checkpoints
 
 SEEDS = (0, 1, 2)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from neobert.runs.records import CurvePoint, Transition
+from neobert.kinds.pretraining import CurvePoint, Transition
 from neobert.training.transitions import (
     FIRST_SHARE,
     MARGIN_NATS,

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from neobert.errors import MissingData
-from neobert.runs.specifications import PretrainingRun
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.training.zero import _deepspeed
 from tests.support import forking
 from tests.support.tiny_runs import (

@@ -41,7 +41,7 @@ from neobert.data.synthetic.world import (
     sentence,
     weaken,
 )
-from neobert.runs.records import Category
+from neobert.kinds.mteb import Category
 
 Violation = Literal["agreement", "determiner", "valency", "order"]
 

@@ -1,6 +1,5 @@
 """What a plan says it costs: against the paper's published hours, against finished runs, and as costs behave."""
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,17 +25,19 @@ from ablations.launch.costs import (
     stated_throughput,
     sum_costs,
 )
-from ablations.plan import STAGES, StageName, VariantRow
+from ablations.plan import STAGES, VariantRow
 from neobert.data.catalog import CHARACTERS_PER_TOKEN, TASK_SPLITS
 from neobert.data.sources import DirectorySource, open_source
 from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS, task_named
 from neobert.identity import plain
+from neobert.kinds.glue import GlueStudy
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.build import build_masked_language_model
 from neobert.recipe import EngineWord
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import GlueStudy, PretrainingRun
+from neobert.runs.records import sealed
 from neobert.training import checkpoints
 from neobert.training.schedule import FineTuningSchedule, milestones
 from tests.ablations.plans import SYNTHETIC, rows_of
@@ -50,22 +51,22 @@ PAPER_GPU_HOURS = 6000  # §3.3 and App. A, for both stages of NeoBERT
 PAPER_TOKENS_PER_SECOND = 97_200  # 2.1T slots in these hours
 
 
-def paper_rows(root: Path, *names: str, stages: Sequence[StageName] = STAGES) -> list[VariantRow]:
+def paper_rows(root: Path, *names: str, stages: Sequence[str] = STAGES) -> list[VariantRow]:
     return rows_of(root, *names, scale="paper", source=HUB, stages=stages)
 
 
-def costs_of(root: Path, machine: Machine, *names: str, stages: Sequence[StageName] = STAGES) -> PlanCosts:
+def costs_of(root: Path, machine: Machine, *names: str, stages: Sequence[str] = STAGES) -> PlanCosts:
     return PlanCosts(Layout(root), paper_rows(root, *names, stages=stages), HUB, machine)
 
 
 def publish_done(root: Path, run: PretrainingRun, **fields: object) -> None:
     """The record of a finished run, as far as a plan reads it."""
     stage = run.recipe.stages[-1]
-    record = {"schema": 1, "kind": "pretraining", "id": run.id, "config": {"recipe": plain(run.recipe)}}
+    record = {"kind": "pretraining", "id": run.id, "config": {"recipe": plain(run.recipe)}}
     folder = root / "pretraining" / run.id
     folder.mkdir(parents=True)
     measured = {"tokens": stage.tokens, "flops": 1e18, "gpu_hours": 10.0, **fields}
-    (folder / "done.json").write_text(json.dumps(record | measured))
+    (folder / "done.json").write_bytes(sealed(record | measured))
 
 
 # GPU-hours
@@ -278,7 +279,7 @@ def test_a_bad_split_is_found_before_the_queue(tmp_path: Path, machine: Machine,
 
 
 def test_data_that_nobody_brought_is_missing(tmp_path: Path) -> None:
-    said = r"corpus web .*prefetch\.py --variant M2 --scale paper --stages pretrain --data"
+    said = r"corpus web .*prefetch\.py --variant M2 --scale paper --stages pretraining --data"
     with pytest.raises(MissingData, match=said):
         require_data(paper_rows(tmp_path, "M2", stages=["pretrain"]), HUB)
     require_data(rows_of(tmp_path, "M2"), SYNTHETIC)

@@ -14,10 +14,10 @@ from scipy import stats
 from ablations.scales import Scale
 from neobert.files import json_bytes
 from neobert.glue.tasks import TASKS
+from neobert.kinds.glue import GlueStudy
 from neobert.recipe import Point
 from neobert.runs.layout import Layout
 from neobert.runs.records import pack_numbers
-from neobert.runs.specifications import GlueStudy
 from reports import make_figures, published
 from reports.analysis.comparison import (
     NOT_RESOLVABLE,

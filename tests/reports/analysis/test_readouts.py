@@ -8,7 +8,8 @@ import pytest
 
 from ablations.declarations import PROTOCOL, Measure
 from neobert.glue.tasks import TASKS
-from neobert.runs.records import ReadoutName, pack_numbers
+from neobert.kinds.readouts import ReadoutName
+from neobert.runs.records import pack_numbers
 from reports.analysis.deltas import find_deltas
 from reports.analysis.inference import seed_interval, t_test, with_examples
 from reports.analysis.pairing import Delta
@@ -187,7 +188,7 @@ def test_a_record_without_a_number_for_each_unit_is_named(study: Study) -> None:
         before = path.read_bytes()
         change_record(path, lambda record, damage=damage: record["scores"]["web"].update(damage))  # type: ignore[misc]
         evidence = read_evidence(study.root)
-        assert evidence.readouts.empty and any("readout record" in problem for problem in evidence.problems)
+        assert evidence.readouts.empty and any("readouts record" in problem for problem in evidence.problems)
         path.write_bytes(before)
 
 

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from neobert.identity import plain
-from neobert.runs.records import CurvePoint, publish_record, read_record
+from neobert.kinds.pretraining import CurvePoint
+from neobert.runs.records import publish_record, read_record
 from neobert.training.transitions import curve_steps, find_transition
 from reports.analysis.inference import seed_interval
 from reports.analysis.plateau import LEVEL, WAITING

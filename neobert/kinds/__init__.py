@@ -1,0 +1,1 @@
+"""Kinds of work, one module each: specification, parts, record and costs. `neobert.runs.kinds` lists them."""

@@ -1,0 +1,134 @@
+"""Contrastive fine-tuning of one encoder on data sets of pairs."""
+
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import PositiveInt, model_validator
+
+from neobert.identity import NUMERICS, Neutral, chosen, decisive, identity, neutral_values
+from neobert.kinds.pretraining import EXTERNAL_PREFIX, mechanisms_of, pretraining_of
+from neobert.recipe import Contrastive, Instructed, Value
+from neobert.runs.layout import Layout
+from neobert.runs.work import Part, Training
+
+if TYPE_CHECKING:
+    from neobert.processes import StopRequest
+    from neobert.runs.claims import Claim
+    from neobert.runs.run_file import RunFile
+    from neobert.training.distributed import Process
+    from neobert.training.trainer import Trainer
+
+
+class PairSet(Value):
+    """Data set of pairs, as read by a run.
+
+    origin: identifies its bytes. texts_per_pair: number of texts that a pair counts as in a step; None: those it has.
+    """
+
+    name: str
+    origin: str
+    instruction: str | None
+    texts_per_pair: PositiveInt | None
+
+
+class ContrastiveRun(Training):
+    """Contrastive fine-tuning of one encoder.
+
+    `weights` is the id of a pre-training run, or of an external model (`neobert.external`). The encoder reads at most
+    `context` tokens.
+    """
+
+    kind: Annotated[Literal["contrastive"], Neutral("contrastive")] = "contrastive"
+    weights: str
+    context: PositiveInt
+    protocol: Contrastive
+    sets: tuple[PairSet, ...]
+    tokenizer_origin: str
+
+    folder_pattern = "contrastive/{id}"
+    record_place = "contrastive/{id}/done.json"
+    mechanisms = ("tokenization", "model", "optimization", "contrastive")
+
+    @property
+    def own_mechanisms(self) -> tuple[str, ...]:
+        return mechanisms_of(self.protocol.optimization)
+
+    @model_validator(mode="after")
+    def _has_sets(self) -> Self:
+        names = [pairs.name for pairs in self.sets]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"contrastive fine-tuning needs data sets, each once, not {names}")
+        return self
+
+    @property
+    def title(self) -> str:
+        return "contrastive"
+
+    @property
+    def seed(self) -> int:
+        return self.protocol.seed
+
+    @property
+    def total(self) -> int:
+        return self.protocol.steps
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        return {"seed": self.seed}
+
+    @property
+    def pretrained(self) -> str:
+        return self.weights
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        return pretraining_of(self.weights)
+
+    def uses(self, layout: Layout) -> tuple[Path, ...]:
+        return tuple(layout.pairs(self.pairs_id(pairs)) for pairs in self.sets)
+
+    def heldout_loss(self, losses: Mapping[str, float]) -> float:
+        """Return the mean over the data sets of pairs."""
+        return statistics.fmean(losses.values())
+
+    @property
+    def is_external(self) -> bool:
+        """Whether the encoder is an external model."""
+        return self.weights.startswith(EXTERNAL_PREFIX)
+
+    @property
+    def instructed(self) -> Instructed:
+        """Which texts followed an instruction in training; "nothing" if no data set has one."""
+        return self.protocol.instructed if any(pairs.instruction for pairs in self.sets) else "nothing"
+
+    @property
+    def max_tokens(self) -> int:
+        """Maximum length of a text in tokens, including special tokens and the instruction."""
+        return min(self.context, self.protocol.max_tokens)
+
+    def pairs_id(self, pairs: PairSet) -> str:
+        """Return the id of a data set in token ids. Runs with the same tokenizer, length and instructions share it."""
+        instructed = self.protocol.instructed
+        content: dict[str, object] = {
+            "pairs": {key: value for key, value in decisive(pairs).items() if key in ("name", "origin")},
+            "instruction": None if instructed == "nothing" else pairs.instruction,
+            "instructed": instructed,
+            "tokenizer": self.tokenizer_origin,
+            "max_tokens": self.max_tokens,
+            "numerics": chosen(NUMERICS, ("tokenization", "contrastive")),
+        }
+        if self.protocol.similar_above != neutral_values(Contrastive)["similar_above"]:
+            content["similar_above"] = self.protocol.similar_above
+        return f"{pairs.name}-{identity(content)}"
+
+    def execute(self, layout: Layout, run_file: "RunFile", part: Part, claim: "Claim", stop: "StopRequest") -> None:
+        from neobert.embeddings.contrastive import execute
+
+        execute(layout, run_file, part, claim, stop)
+
+    def make_trainer(self, layout: Layout, run_file: "RunFile", process: "Process") -> "Trainer[Any]":
+        from neobert.embeddings.contrastive import ContrastiveTrainer
+
+        return ContrastiveTrainer(layout, run_file, process)

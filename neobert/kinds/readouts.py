@@ -1,0 +1,153 @@
+"""Readouts of a finished stage of pre-training on held-out text. Each readout is a part with its own record."""
+
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from neobert.identity import NUMERICS, Neutral, chosen, identity
+from neobert.kinds.pretraining import pretraining_of
+from neobert.recipe import Value
+from neobert.runs.layout import Layout
+from neobert.runs.records import unpack_numbers
+from neobert.runs.work import Evaluation, Part
+
+if TYPE_CHECKING:
+    from neobert.processes import StopRequest
+    from neobert.runs.claims import Claim
+    from neobert.runs.run_file import RunFile
+
+ReadoutName = Literal["loss", "loss_80_10_10", "words", "cloze", "pairs", "perplexity"]
+
+
+class ReadoutConfig(Value):
+    """Setting of a readout: the checkpoint after a stage (from 0), and the context in tokens.
+
+    `items` identifies the texts and items: only records with the same ones are compared.
+    """
+
+    readout: ReadoutName
+    stage: NonNegativeInt
+    context: PositiveInt
+    items: str
+
+
+MOST_UNITS = 10_000_000
+"""A record with more units is refused: a few MB of text could claim many GB of numbers."""
+
+
+class ReadoutScore(Value):
+    """Readout on the held-out text of one corpus: `value` is the sum of numerators over the sum of denominators.
+
+    `numerators` (float32) and `denominators` (int32, or None if all are 1) have one number per unit (a stretch of text,
+    or an item), in the order of the items: little-endian, compressed by zlib, in base64. For losses these are nats and
+    predicted tokens; for words, bits and bytes of the masked words; for cloze items and pairs, 1 for a right answer.
+    `groups` are values on some of the units: accuracy by grammatical rule, or the loss by length in tokens. Units of
+    perplexity are the same documents at each of these lengths, in ascending order.
+    """
+
+    value: float
+    units: Annotated[PositiveInt, Field(le=MOST_UNITS)]
+    numerators: str
+    denominators: str | None
+    groups: dict[str, float]
+
+    @model_validator(mode="after")
+    def _has_a_number_for_each_unit(self) -> Self:
+        above = unpack_numbers(self.numerators, "<f4", self.units)
+        below = None if self.denominators is None else unpack_numbers(self.denominators, "<i4", self.units)
+        if not math.isfinite(above.sum()) or (below is not None and (below.min() < 0 or below.sum() == 0)):
+            raise ValueError("numerators that are no numbers, or denominators that add up to nothing")
+        return self
+
+
+class ReadoutRun(Value):
+    """One readout of one finished stage of pre-training, with one record.
+
+    `corpora` are the corpora of the source with their origins. `context` is in tokens, including special tokens. These
+    two determine the items (`items_id`); the model and its tokenizer do not.
+    """
+
+    readout: ReadoutName
+    weights: str
+    context: PositiveInt
+    corpora: dict[str, str]
+    tokenizer_origin: str
+
+    @cached_property
+    def id(self) -> str:
+        """Id of the result. It does not depend on the other readouts that are measured."""
+        numerics = chosen(NUMERICS, ReadoutEvaluation.mechanisms)
+        return identity({"kind": "readout", "run": self, "numerics": numerics})
+
+    @property
+    def items_id(self) -> str:
+        """Id of the texts and items."""
+        content = {"corpora": self.corpora, "context": self.context, "numerics": chosen(NUMERICS, ("readouts",))}
+        return identity({**content, "documents": True} if self.reads_documents else content)
+
+    @property
+    def reads_documents(self) -> bool:
+        """Whether it reads beginnings of documents up to the context, which other readouts do not."""
+        return self.readout == "perplexity"
+
+
+class ReadoutEvaluation(Evaluation):
+    """Readouts of one finished stage of pre-training."""
+
+    kind: Annotated[Literal["readouts"], Neutral("readouts")] = "readouts"
+    readouts: tuple[ReadoutName, ...]
+    weights: str
+    stage: NonNegativeInt
+    context: PositiveInt
+    corpora: dict[str, str]
+    tokenizer_origin: str
+    seed: NonNegativeInt
+
+    counted = "readouts"
+    folder_pattern = "readouts/evaluations/{id}"
+    record_place = "readouts/{config[readout]}/{id}.json"
+    config = ReadoutConfig
+    scores = dict[str, ReadoutScore]
+    named_by = "stage"
+    hashed_as = ("readout_evaluation", "evaluation")
+    mechanisms = ("tokenization", "masking", "model", "readouts")
+
+    @property
+    def title(self) -> str:
+        return "readouts"
+
+    @property
+    def total(self) -> int:
+        return len(self.readouts)
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        return {"stage": self.stage + 1, "weights": self.weights, "seed": self.seed}
+
+    @property
+    def pretrained(self) -> str:
+        return self.weights
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        return pretraining_of(self.weights)
+
+    def parts(self, layout: Layout) -> tuple[Part, ...]:
+        """Return one part per readout, in order."""
+        return tuple(
+            self.measurement(run.id, f"readout {run.readout} of {self.weights}", layout.readout(run.readout, run.id))
+            for run in self.runs()
+        )
+
+    def runs(self) -> tuple[ReadoutRun, ...]:
+        """Return one run per readout."""
+        shared = {name: getattr(self, name) for name in ReadoutRun.model_fields if name != "readout"}
+        return tuple(ReadoutRun(readout=readout, **shared) for readout in self.readouts)
+
+    def execute(self, layout: Layout, run_file: "RunFile", part: Part, claim: "Claim", stop: "StopRequest") -> None:
+        from neobert.evaluation.readouts import execute
+
+        execute(layout, run_file, part, claim, stop)

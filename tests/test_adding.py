@@ -1,0 +1,83 @@
+"""docs/adding.md is true: in a copy of the tree, its blocks add a kind of work and a readout that all commands know."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.tree_copy import REPOSITORY, apply_blocks, fresh_clone, shell, shrink_smoke_scale
+
+FIRST_EVALUATION = "5a24eecceadd"
+"""Id of M0's first readouts at the laptop scale."""
+MOST_FILES = 6
+"""A kind of work touches at most so many files."""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy with a kind of work and a readout more."""
+    tree = fresh_clone(tmp_path_factory.mktemp("added") / "clone", without_studies=True)
+    assert len(apply_blocks(tree, "a kind")) <= MOST_FILES
+    apply_blocks(tree, "a readout")
+    shrink_smoke_scale(tree)
+    return tree
+
+
+@pytest.fixture(scope="module")
+def outcome(tree: Path) -> dict[str, Any]:
+    """What run.py prints at the end of pre-training and the new kind of work."""
+    (outcome,) = json.loads(python(tree, "ablations/run.py --variant M0 --stages pretrain norms --json"))
+    return dict(outcome)
+
+
+def python(tree: Path, arguments: str) -> str:
+    """What a command of a copy prints."""
+    said = shell(tree, f"{sys.executable} {arguments}")
+    assert said.returncode == 0, said.stderr
+    return said.stdout
+
+
+def test_a_kind_is_planned_run_listed_and_reported(tree: Path, outcome: dict[str, Any]) -> None:
+    (row,) = json.loads(python(tree, "ablations/run.py --variant M0 --stages pretrain norms --dry-run --json"))
+    assert [(each["kind"], each["state"]) for each in row["stages"]] == [
+        ("pretraining stage 1", "done"),
+        ("norms", "done"),
+    ]
+    (path,) = (tree / "runs").glob("norms/*/done.json")
+    record = json.loads(path.read_text())
+    assert record["kind"] == "norms" and [record["id"]] == [each["id"] for each in outcome["norms"]]
+    rows = {each["kind"]: each for each in json.loads(python(tree, "ablations/status.py --json"))}
+    assert [rows["norms"][key] for key in ("state", "done", "total", "counted")] == ["done", 1, 1, "models"]
+    python(tree, "reports/make_figures.py --runs runs --out out")
+    (table,) = (tree / "out").glob("*/norms.md")
+    assert f"| {record['inputs']['pretraining']} | {record['scores']['rms']:.4f} |" in table.read_text()
+
+
+PLAN = """
+import json
+from pathlib import Path
+from typing import Any
+from ablations.ladders import variants
+from ablations.plan import plan
+from neobert.data.sources import open_source
+from neobert.evaluation.readouts import ASKED
+from neobert.runs.layout import Layout
+from reports.analysis.quantities import READOUTS
+
+source = open_source("synthetic", synthetic_documents=16_000)
+stages = ("pretraining", "readouts", "perplexity")
+(row,) = plan([variants()["M0"]], (0,), "laptop", source, Layout(Path("runs")), stages)
+evaluations = [[run.id, run.readouts, [part.id for part in run.runs()]] for run in row.runs if run.kind == "readouts"]
+print(json.dumps([evaluations, list(ASKED), {name: each.margin for name, each in READOUTS.items()}]))
+"""
+
+
+def test_a_readout_is_an_evaluation_of_its_own_and_changes_no_id(tree: Path) -> None:
+    before, _, _ = json.loads(python(REPOSITORY, f"-c '{PLAN}'"))
+    after, asked, margins = json.loads(python(tree, f"-c '{PLAN}'"))
+    assert [names for _, names, _ in before] == [["loss", "loss_80_10_10", "words", "cloze", "pairs"], ["perplexity"]]
+    assert before[0][0] == FIRST_EVALUATION
+    assert [each for each in after if each[1] != ["loss_kept"]] == before and len(after) == len(before) + 1
+    assert "loss_kept" in asked and margins["loss_kept"] > 0
