@@ -9,9 +9,9 @@ import numpy as np
 
 from neobert.data.preparation import open_specified, prepare_once, text_tokenizer
 from neobert.data.reading import read_texts, require_columns
-from neobert.data.shards import FRAME_TOKENS, Documents, Integers, TokenizedCorpus, open_shards, prepare, reopen
+from neobert.data.shards import FRAME_TOKENS, Documents, Integers, TokenizedCorpus, open_shards, prepare
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import sha256_of
+from neobert.files import set_aside, sha256_of
 from neobert.identity import NUMERICS, identity
 from neobert.processes import StopRequest
 from neobert.runs.claims import Claim
@@ -156,7 +156,7 @@ def tokenize_files(layout: Layout, run_file: RunFile, text: TextFiles) -> Tokeni
 
     def make(damage: DamagedFile | None, claim: Claim) -> None:
         if damage is not None:
-            reopen(folder, str(damage))
+            set_aside(folder, str(damage))
         tokenizer = text_tokenizer(layout, run, open_specified(run_file.source))
         prepare(text.documents(), tokenizer, folder, origins=origins, check=claim.check)
 
