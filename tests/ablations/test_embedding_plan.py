@@ -16,7 +16,7 @@ from ablations.run import main
 from neobert.data.mteb_tasks import BENCHMARKS, CATEGORIES
 from neobert.data.sources import DirectorySource
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
-from neobert.external import adopt
+from neobert.external import resolve_model
 from neobert.identity import canonical, plain
 from neobert.runs.cleanup import collectable, read_uses
 from neobert.runs.index import read_index, state_of
@@ -123,7 +123,7 @@ def test_runs_are_labelled_with_the_variants_whose_protocol_they_have(
 
 def test_an_external_model_gets_the_protocol_of_a_variant(tmp_path: Path) -> None:
     """What the two protocols share keeps its name; what they do not is labelled with the variant."""
-    model = adopt(Layout(tmp_path), str(save(seeded(bert), tmp_path / "tiny-bert")))
+    model = resolve_model(Layout(tmp_path), str(save(seeded(bert), tmp_path / "tiny-bert")))
 
     def planned_by(protocol: str | None) -> ModelRow:
         return plan_model(model, [0], "smoke", SYNTHETIC, Layout(tmp_path), ["mteb"], protocol=protocol)
