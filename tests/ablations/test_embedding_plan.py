@@ -278,7 +278,7 @@ def test_a_benchmark_chooses_its_tasks_and_each_has_its_means(
     assert measured("--benchmark", "MTEB(eng, v1)") == ["STS12", "STS16"]
     assert measured("--tasks", "STS22.v2", "Similar") == ["STS22.v2", "Similar"]
     assert mteb_suite.main([*command, "--benchmark", "MTEB(eng, 2)"]) == EXIT_REFUSED
-    assert "there is no benchmark 'MTEB(eng, 2)' here: did you mean 'MTEB(eng, v2)'" in capsys.readouterr().err
+    assert "there is no benchmark 'MTEB(eng, 2)': did you mean 'MTEB(eng, v2)'" in capsys.readouterr().err
     assert main(["--variant", "M8", *STAGES, *runs, "--benchmark", "MTEB(eng, v2)"]) == EXIT_MISSING
     assert "no task of MTEB(eng, v2) is in this data" in capsys.readouterr().err
 

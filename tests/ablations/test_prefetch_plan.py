@@ -76,7 +76,7 @@ def test_a_plan_is_printed_before_anything_is_written(
 def test_a_corpus_of_folders_alone_is_one_sentence_and_all_others_are_brought(tmp_path: Path, hub: StandIn) -> None:
     items = [Item("corpus", "recipes", "corpora/recipes", ()), *items_of(Needs(corpora=("web",)))]
     selection = hub_download.select(tmp_path, items)
-    assert [row.state for row in selection.rows] == ["unavailable", "to bring"]
+    assert [row.state for row in selection.rows] == ["unavailable", "to download"]
     assert selection.problems == [
         f"corpus recipes: corpus recipes is in no repository: put its files into {tmp_path / 'corpora/recipes'}"
     ]
@@ -138,7 +138,7 @@ def test_the_check_names_every_missing_item_and_what_brings_it(
     ]
     assert found[-1]["command"].endswith("--stages mteb --benchmark 'MTEB(eng, v2)'")
     assert run(tmp_path / "data", "--check", "--stages", "mteb", "--benchmark", "MTEB(eng, v3)") == 2
-    assert "no benchmark 'MTEB(eng, v3)' here: did you mean 'MTEB(eng, v2)'" in capsys.readouterr().err
+    assert "no benchmark 'MTEB(eng, v3)': did you mean 'MTEB(eng, v2)'" in capsys.readouterr().err
 
 
 def test_a_checked_folder_closes_the_plan_without_a_network(
