@@ -365,7 +365,7 @@ def test_an_empty_micro_batch_is_filler() -> None:
 @packings
 def test_each_step_draws_one_subset_with_its_share(packing: PackingWord) -> None:
     documents = small_documents(200, mean=60)
-    steps = StepIterator(documents, stage(CONTEXT, 2, steps=2000, mixture=MIXTURE), packing, seed=0)
+    steps = StepIterator(documents, stage(CONTEXT, 2, steps=800, mixture=MIXTURE), packing, seed=0)
     draws = []
     before = steps.state()["streams"]
     for rows in steps:
@@ -375,8 +375,8 @@ def test_each_step_draws_one_subset_with_its_share(packing: PackingWord) -> None
         draws.append(drawn)
         before = after
     for number, subset in enumerate(MIXTURE):
-        deviation = np.sqrt(subset.share * (1 - subset.share) / 2000)
-        assert abs(draws.count(number) / 2000 - subset.share) < 4 * deviation
+        deviation = np.sqrt(subset.share * (1 - subset.share) / 800)
+        assert abs(draws.count(number) / 800 - subset.share) < 4 * deviation
 
 
 def test_a_subset_without_documents_is_refused_before_training() -> None:

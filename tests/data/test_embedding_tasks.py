@@ -1,8 +1,6 @@
 """Which tasks of embeddings there are, where their data come from, and one sentence for whatever is wrong with them."""
 
-import json
-import subprocess
-import sys
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any, get_args
@@ -40,31 +38,30 @@ from tests.support.small_corpora import REAL_DATA, write_table
 
 WORLD = SyntheticSource(10)
 MTEB_ENGLISH_V1 = BENCHMARKS[ENGLISH_SUITE]
-MTEB_SAYS = """
-import json, sys, mteb
-from mteb.abstasks.abstask import get_abstask_prompt
-def told(task):
-    said = task.metadata.prompt
-    return (said["query"] if isinstance(said, dict) else said) or get_abstask_prompt(task.metadata.name)
-found = {}
-for suite, task in ((suite, task) for suite in sys.argv[1:] for task in mteb.get_benchmark(suite).tasks):
-    parts = task.metadata.tasks if task.is_aggregate else [task]
-    members = [one.metadata.name for one in parts] if task.is_aggregate else []
-    places = {one.metadata.name: [one.metadata.dataset[key] for key in ("path", "revision")] for one in parts}
-    kind, score, splits = task.metadata.type, task.metadata.main_score, list(task.eval_splits)
-    numbers = task.metadata.descriptive_stats
-    found.setdefault(suite, {})[task.metadata.name] = [kind, score, splits, members, told(parts[0]), places, numbers]
-print(json.dumps(found))
-"""
 
 
 @pytest.fixture(scope="module")
-def said_by_mteb() -> dict[str, dict[str, list[Any]]]:
+def said_by_mteb(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list[Any]]]:
     """What the mteb that is installed says of each task of its benchmarks."""
-    pytest.importorskip("mteb")
-    answer = subprocess.run([sys.executable, "-c", MTEB_SAYS, *BENCHMARKS], check=True, capture_output=True, text=True)
-    found: dict[str, dict[str, list[Any]]] = json.loads(answer.stdout)
-    return found
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("ignore")
+        patch.setenv("MTEB_CACHE", str(tmp_path_factory.mktemp("mteb")))
+        mteb = pytest.importorskip("mteb")
+        from mteb.abstasks.abstask import get_abstask_prompt
+
+        def said(task: Any) -> list[Any]:
+            metadata = task.metadata
+            parts = [one.metadata for one in metadata.tasks] if task.is_aggregate else [metadata]
+            members = [part.name for part in parts] if task.is_aggregate else []
+            places = {part.name: (part.dataset["path"], part.dataset["revision"]) for part in parts}
+            prompt = parts[0].prompt
+            told = (prompt["query"] if isinstance(prompt, dict) else prompt) or get_abstask_prompt(parts[0].name)
+            facts = [metadata.type, metadata.main_score, list(task.eval_splits), members, told, places]
+            return [*facts, metadata.descriptive_stats]
+
+        return {
+            suite: {task.metadata.name: said(task) for task in mteb.get_benchmark(suite).tasks} for suite in BENCHMARKS
+        }
 
 
 def test_the_56_tasks_are_those_of_the_table() -> None:
@@ -85,7 +82,7 @@ def test_benchmarks_are_what_mteb_says(suite: str, said_by_mteb: dict[str, dict[
     theirs = {name: [categories[kind], *said] for name, (kind, *said, _, _) in said_by_mteb[suite].items()}
     assert own == theirs
     assert len(OFFICIAL_TASKS["CQADupstackRetrieval"].members) == 12 and OFFICIAL_TASKS["MSMARCO"].split == "dev"
-    places = {name: tuple(place) for *_, parts, _ in said_by_mteb[suite].values() for name, place in parts.items()}
+    places = {name: place for *_, parts, _ in said_by_mteb[suite].values() for name, place in parts.items()}
     assert places == {name: MTEB_REPOSITORIES[name] for name in members_of([suite])}
 
 

@@ -333,6 +333,7 @@ def test_twelve_forums_are_one_task_that_goes_on_where_it_was_stopped(tmp_path: 
     assert whole.counts.texts == 12 * 7 and len(set(scores.values())) > 3
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_mteb_finds_no_fault_with_the_encoder(mteb: ModuleType, tmp_path: Path) -> None:
     from mteb.results import TaskResult
