@@ -1,8 +1,8 @@
 # PYTHON_ARGCOMPLETE_OK
 """Download corpora, tasks, tokenizers, pairs and models from the Hugging Face hub into a folder for --data DIR.
 
-python ablations/prefetch.py --variant all --data-dir DIR --dry-run     what would come, from where, how large
-python ablations/prefetch.py --variant all --data-dir DIR               bring it; the same command goes on after a kill
+python ablations/prefetch.py --variant all --data-dir DIR --dry-run     items, commits, files, sizes; nothing is written
+python ablations/prefetch.py --variant all --data-dir DIR               download; after a kill the same command resumes
 python ablations/prefetch.py --variant all --data-dir DIR --check       does the folder hold all that the plan needs?
 
 Addresses and tokens are huggingface_hub's: HF_ENDPOINT, HF_TOKEN.
@@ -48,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--models", nargs="+", action="extend", default=[], metavar="NAME", help="models of Table 4, or all of them")
     add("--most-bytes", type=byte_count, metavar="SIZE", help="cap each corpus to whole files (20GB, 1.5TB)")
     add("--workers", type=count, default=DOWNLOADS, metavar="N", help=f"files at a time (default: {DOWNLOADS})")
-    add("--dry-run", action="store_true", help="print what would come and stop")
+    add("--dry-run", action="store_true", help="print what would be downloaded and stop")
     add(
         "--check",
         nargs="?",
@@ -76,7 +76,7 @@ def _run(options: argparse.Namespace) -> int:
 
     needs = requirements(chosen_variants(options.variant), options.scale, options.stages, options.benchmark)
     needs = replace(needs, models=chosen_models(options.models))
-    return _check(options, needs) if options.check else _bring(options, needs)
+    return _check(options, needs) if options.check else _download(options, needs)
 
 
 def _check(options: argparse.Namespace, needs: "Needs") -> int:
@@ -94,7 +94,7 @@ def _check(options: argparse.Namespace, needs: "Needs") -> int:
         for gap in found:
             print(f"missing: {gap.item.name}: {gap.reason} (from {gap.item.repositories})")
         checked = sum(1 for _ in items_of(needs))
-        print(f"bring it with: {command}" if found else f"complete: {checked} items, read without a network")
+        print(f"download it with: {command}" if found else f"complete: {checked} items, read without a network")
     return EXIT_MISSING if found else EXIT_DONE
 
 
@@ -109,9 +109,9 @@ def _command(options: argparse.Namespace) -> str:
     return shlex.join(["python", "ablations/prefetch.py", *flags, *stages, *own, *models, *cap])
 
 
-def _bring(options: argparse.Namespace, needs: "Needs") -> int:
+def _download(options: argparse.Namespace, needs: "Needs") -> int:
     from neobert.console import logs
-    from neobert.data.hub_download import bring, require_room, select, sole_prefetch
+    from neobert.data.hub_download import download, require_room, select, sole_prefetch
     from neobert.data.requirements import items_of
 
     folder: Path = options.data_dir
@@ -122,7 +122,7 @@ def _bring(options: argparse.Namespace, needs: "Needs") -> int:
         require_room(folder, selection.missing_bytes)
         if not options.dry_run:
             report = partial(logs().print, markup=False)
-            errors = bring(folder, selection, workers=options.workers, report=report)
+            errors = download(folder, selection, workers=options.workers, report=report)
     for problem in [*selection.problems, *map(str, errors)]:
         print(f"prefetch.py: {problem}", file=sys.stderr)
     codes = {exit_code(error) for error in errors} | ({EXIT_MISSING} if selection.problems else set())
@@ -147,8 +147,8 @@ def _print_plan(selection: "Selection", *, as_json: bool) -> None:
         )
         for row in selection.rows
     ]
-    output().print(table("", ("item", "from", "commit", "files", "size", "to come", "state"), cells))
-    output().print(f"{quantity(selection.missing_bytes)}B to come")
+    output().print(table("", ("item", "from", "commit", "files", "size", "missing", "state"), cells))
+    output().print(f"{quantity(selection.missing_bytes)}B missing")
 
 
 def _summary(row: "PlannedItem") -> dict[str, object]:

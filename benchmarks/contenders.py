@@ -22,8 +22,9 @@ from benchmarks.data import IDS, NEOBERT_MASKING, SHORTEST, random_corpus
 from benchmarks.measuring import Timing, median_ratio, time_in_turns
 from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, collate, micro_batches
 from neobert.data.masking import counter_hash
-from neobert.data.rows import PackedRows, Spans, pack_documents, reorder_rows, shuffle
+from neobert.data.rows import PackedRows, Spans, pack_documents, reorder_rows
 from neobert.data.shards import FRAME_TOKENS, Documents, Integers, all_documents
+from neobert.data.streams import shuffle
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import IGNORED_TARGET
 from neobert.model.size import gated_width

@@ -23,9 +23,9 @@ from benchmarks.measuring import Benchmark, Goal, Result, Timing, median_ratio, 
 from neobert.command_line import count, number_above_0
 from neobert.data.batches import collate
 from neobert.data.catalog import CORPORA
-from neobert.data.rows import StepIterator
 from neobert.data.shards import TOKEN, Documents, Integers, TokenizedCorpus, all_documents, prepare
 from neobert.data.sources import Source, open_source
+from neobert.data.streams import StepIterator
 from neobert.data.tokenizers import TOKENIZER_FILE, SpecialIds, load_tokenizer
 from neobert.recipe import Masking, Stage, Subset
 

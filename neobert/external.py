@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import PositiveInt
+from pydantic import PositiveInt, TypeAdapter
 
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import is_local, json_bytes, read_json, replace_file, sha256_of
+from neobert.files import as_written, is_local, json_bytes, read_json, replace_file, sha256_of
 from neobert.identity import identity
 from neobert.kinds.pretraining import EXTERNAL_PREFIX
 from neobert.recipe import Value
@@ -34,7 +34,6 @@ MODULE_SETTINGS = "[0-9]*_*/config.json"
 Content = TypeVar("Content")
 
 SAFETENSORS = ".safetensors"
-PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 
 
 @dataclass(frozen=True)
@@ -105,21 +104,18 @@ def _weight_files(folder: Path, name: str, trust: Trust) -> list[str]:
     """Return the safetensors files, or else the pickles, including an index and the files that it names."""
     for patterns in (WEIGHTS, PICKLES):
         found = _present(folder, patterns)
-        indices = [file for file in found if file.endswith(".json") and patterns[0] not in found]
-        named = [file for index in indices for file in _shards(folder, index, name)]
-        shards = [file for file in [*found, *named] if not file.endswith(".json")]
-        if not shards:
-            continue
-        pickles = [file for file in shards if not file.endswith(SAFETENSORS)]
+        if patterns[0] not in found:
+            found += [shard for file in found if file.endswith(".json") for shard in _shards(folder, file, name)]
+        tensors = [file for file in found if not file.endswith(".json")]
+        pickles = [file for file in tensors if not file.endswith(SAFETENSORS)]
         if pickles and not trust.pickle:
             raise ValueError(
                 f"{name} has its weights in {pickles[0]}, a pickle, which runs code when read, and is refused: save "
                 "the model as model.safetensors, or give --allow-pickle, which reads tensors from it and nothing else"
             )
-        return [*found, *named]
-    others = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)
-    reason = f"weights in other formats are not read, nor is {others[0]}" if others else "other formats are not read"
-    raise MissingData(f"{name} has no model.safetensors ({reason})")
+        if tensors:
+            return found
+    raise MissingData(f"{name} has no model.safetensors, and weights in other formats are not read")
 
 
 def _shards(folder: Path, index: str, name: str) -> Iterator[str]:
@@ -196,7 +192,7 @@ class ExternalModel(Value):
         """
         folder = Path(self.folder)
         if not (folder / CONFIGURATION).is_file():
-            raise MissingData(f"{self.name} is no longer in {folder}: give its new place to --model")
+            raise MissingData(f"{self.name} is no longer in {folder}: give its new folder to --model")
         revision = self.origin.get("revision")
         repository = self.origin["repository"] if revision is not None else None
         if self.origin != origin_of(folder, self.name, self.trust, repository, revision):
@@ -289,21 +285,21 @@ def _hub_snapshot(repository: str, revision: str | None, trust: Trust) -> Path:
         ) from error
 
 
-def adopt(layout: Layout, name_or_folder: str, trust: Trust = NO_TRUST) -> ExternalModel:
-    """Return the model that `--model` names. A model without a model.json is loaded once and examined. Writes nothing.
+def resolve_model(layout: Layout, name_or_folder: str, trust: Trust = NO_TRUST) -> ExternalModel:
+    """Return the model that `--model` names. A model without a model.json is loaded once and inspected. Writes nothing.
 
     Raises MissingData or ValueError if the model does not exist or is not an encoder that can be fine-tuned.
     """
     located = locate(name_or_folder, trust)
-    place: dict[str, Any] = {"name": located.name, "folder": str(located.folder), "trust": trust}
+    found_at: dict[str, Any] = {"name": located.name, "folder": str(located.folder), "trust": trust}
     model_id = external_id(located.origin)
     if layout.model(model_id).exists():
-        return read_model_file(layout, model_id).model_copy(update=place)
-    from neobert.hub.external import examine
+        return read_model_file(layout, model_id).model_copy(update=found_at)
+    from neobert.hub.external import inspect_model
 
-    found = examine(located.folder, name_or_folder, trust)
+    found = inspect_model(located.folder, name_or_folder, trust)
     origin, tokenizer_origin = dict(located.origin), located.tokenizer_origin
-    return ExternalModel(**place, **found, origin=origin, tokenizer_origin=tokenizer_origin)
+    return ExternalModel(**found_at, **found, origin=origin, tokenizer_origin=tokenizer_origin)
 
 
 def write_model_file(layout: Layout, model: ExternalModel) -> None:
@@ -324,7 +320,4 @@ def read_model_file(layout: Layout, model_id: str) -> ExternalModel:
     path = layout.model(model_id)
     if not path.exists():
         raise MissingData(f"{path} is not there: give --model the folder of {model_id}")
-    try:
-        return ExternalModel.model_validate(read_json(path))
-    except ValueError as error:
-        raise DamagedFile(f"{path} describes no external model of this version: remove it ({error})") from error
+    return as_written(TypeAdapter(ExternalModel), read_json(path), path, f"give --model the folder of {model_id} again")

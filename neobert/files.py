@@ -11,11 +11,17 @@ import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import count
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from neobert.errors import DamagedFile
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+Written = TypeVar("Written")
 
 TEMPORARY_MARK = ".tmp-"
 CHECKSUM = "crc32"
@@ -246,6 +252,22 @@ def read_checksummed(path: Path) -> dict[str, Any]:
     return content
 
 
+def as_written(kind: "TypeAdapter[Written]", content: Any, path: Path, advice: str) -> Written:
+    """Return the content of a file as the type that this version writes. `advice` ends the message.
+
+    Raises:
+        DamagedFile: the content has another form.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return kind.validate_python(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise DamagedFile(f"{path} is not as this version writes it ({reason}): {advice}") from error
+
+
 def require_digest(path: Path, sha256: str | None) -> None:
     """Compare a file with the SHA-256 in its record, which is None in records of versions without it.
 
@@ -293,30 +315,57 @@ VERIFIED = "verified.json"
 TOKENISE_AGAIN = "remove its folder to tokenise again"
 
 
+def sha256_once(path: Path) -> str:
+    """Return the SHA-256 of a file, which is read once in this process and again if it was replaced."""
+    real = path.resolve()
+    return _sha256_of_stamped(real, _stamp(real))
+
+
+@lru_cache(maxsize=1 << 16)
+def _sha256_of_stamped(path: Path, stamp: tuple[int, ...]) -> str:
+    del stamp
+    return sha256_of(path)
+
+
 def verify(folder: Path, checksums: Mapping[str, str], advice: str = TOKENISE_AGAIN) -> None:
     """Compare the files of a folder with their SHA-256, {name: digits}. `advice` ends the message if one differs.
-
-    Each file is read in full once, and again if it was replaced: size, times and inode are stored in verified.json
-    beside the files. The change time cannot be set by hand, so a file that was written, copied or restored since is
-    read again even if it has the same size and date.
 
     Raises:
         DamagedFile: a file is missing or differs.
     """
     require_files(folder, checksums, advice)
+    for name in differing(folder, checksums):
+        raise DamagedFile(f"{folder / name} does not match its checksum: {advice}")
+
+
+def differing(folder: Path, checksums: Mapping[str, str]) -> list[str]:
+    """Return the names of the files of a folder whose SHA-256 is not that of `checksums`.
+
+    Each file is read in full once, and again if it was replaced: size, times and inode are stored in verified.json
+    beside the files. The change time cannot be set by hand, so a file that was written, copied or restored since is
+    read again even if it has the same size and date.
+    """
+    known = _read_verified(folder)
+    unknown = [name for name, sha256 in checksums.items() if known.get(name) != [sha256, *_stamp(folder / name)]]
+    wrong = [name for name in unknown if sha256_of(folder / name) != checksums[name]]
+    remember(folder, {name: checksums[name] for name in unknown if name not in wrong})
+    return wrong
+
+
+def remember(folder: Path, checksums: Mapping[str, str]) -> None:
+    """Note that files have just been found to have these SHA-256."""
     stamps = {name: [sha256, *_stamp(folder / name)] for name, sha256 in checksums.items()}
+    if stamps:
+        with suppress(OSError):  # in a read-only folder, files are read in full each time
+            replace_file(folder / VERIFIED, json_bytes({**_read_verified(folder), **stamps}))
+
+
+def _read_verified(folder: Path) -> dict[str, Any]:
     try:
         known = read_json(folder / VERIFIED)
     except (OSError, DamagedFile):
-        known = {}
-    known = known if isinstance(known, dict) else {}
-    unknown = [name for name, stamp in stamps.items() if known.get(name) != stamp]
-    for name in unknown:
-        if sha256_of(folder / name) != checksums[name]:
-            raise DamagedFile(f"{folder / name} does not match its checksum: {advice}")
-    if unknown:
-        with suppress(OSError):  # in a read-only folder, files are read in full each time
-            replace_file(folder / VERIFIED, json_bytes({**known, **stamps}))
+        return {}
+    return known if isinstance(known, dict) else {}
 
 
 def require_files(folder: Path, checksums: Mapping[str, str], advice: str = TOKENISE_AGAIN) -> None:

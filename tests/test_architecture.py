@@ -104,7 +104,7 @@ TORCH_FREE = ("ablations", "sweeps", "reports", "neobert/runs", "neobert/slurm")
 ALSO_TORCH_FREE = (
     "import neobert; neobert.variants(); neobert.train",
     "import neobert.glue.selection, neobert.evaluation.items",
-    "import neobert.data.hub_download, neobert.data.preparation, neobert.data.rows, neobert.data.mteb_tasks",
+    "import neobert.data.hub_download, neobert.data.preparation, neobert.data.streams, neobert.data.mteb_tasks",
     "from neobert.export.__main__ import build_parser; build_parser()",
     "from ablations.run import build_parser; build_parser()",
     "from sweeps.mteb_suite import build_parser; build_parser()",

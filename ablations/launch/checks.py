@@ -101,7 +101,7 @@ def require_data(rows: Sequence[PlanRow], source: Source) -> None:
     variants = " ".join(dict.fromkeys(row.data_of for row in rows))
     items = ", ".join(f"{item.name} ({item.repositories})" for item in items_of(needs))
     raise MissingData(
-        f"runs do not read the hub, and this is not here: {items}; bring it with `python ablations/prefetch.py "
+        f"runs do not read the hub, and this is not here: {items}; download it with `python ablations/prefetch.py "
         f"--variant {variants} --scale {rows[0].scale} --stages {stages}{current().flag} --data-dir DIR` where there "
         "is a network, and pass --data DIR"
     )

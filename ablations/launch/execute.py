@@ -31,7 +31,7 @@ from neobert.console import Watch, duration, logs
 from neobert.data.preparation import open_specified, specify
 from neobert.data.sources import Source
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, DamagedFile
-from neobert.external import ExternalModel, adopt
+from neobert.external import ExternalModel, resolve_model
 from neobert.processes import available_cores, visible_gpus, worker_environment
 from neobert.runs.index import Index, Row
 from neobert.runs.kinds import Run
@@ -73,7 +73,7 @@ class Workspace:
             MissingData, ValueError: it is not there, or is not an encoder.
         """
         options = self.options
-        return adopt(self.layout, folder_or_repository(options.model, options.data), trust_of(options))
+        return resolve_model(self.layout, folder_or_repository(options.model, options.data), trust_of(options))
 
 
 def open_workspace(options: argparse.Namespace) -> Workspace:

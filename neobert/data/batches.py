@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from neobert.data.masking import counter_hash, mask_tokens
+from neobert.data.packing import Integers, Placement
 from neobert.data.rows import PackedRows, pack_documents
-from neobert.data.shards import Documents, Integers, TokenizedCorpus
+from neobert.data.shards import Documents, TokenizedCorpus
 from neobert.model.attention import AttentionPlan, GatherIndex, Tensors
 from neobert.model.heads import IGNORED_TARGET
 from neobert.recipe import Masking
@@ -100,31 +101,31 @@ PaddingSizes = ExactSizes | PaddingBuckets
 EXACT = ExactSizes()
 
 
-def gather_by_row(places: Integers, rows: int, context: int, sizes: PaddingSizes) -> GatherIndex:
-    """Build the gather index of masked positions, for kernels by row. `places` are ascending indices of the flattened
+def gather_by_row(flat: Integers, rows: int, context: int, sizes: PaddingSizes) -> GatherIndex:
+    """Build the gather index of masked positions, for kernels by row. `flat` are ascending indices of the flattened
     rows.
 
     Padding queries point at the first token of their row; the gather index is padded with the first query.
     """
-    firsts = np.searchsorted(places, np.arange(rows + 1) * context)
+    firsts = np.searchsorted(flat, np.arange(rows + 1) * context)
     counts = np.diff(firsts)
     row = np.repeat(np.arange(rows), counts)
     most = sizes.row_queries(int(counts.max(initial=0)))
     queries = np.repeat(np.arange(rows)[:, None] * context, most, axis=1)
-    within = np.arange(len(places)) - firsts[row]
-    queries[row, within] = places
-    used = _filled(sizes.gathered(len(places), rows), 0, slice(len(places)), row * most + within)
+    within = np.arange(len(flat)) - firsts[row]
+    queries[row, within] = flat
+    used = _filled(sizes.gathered(len(flat), rows), 0, row * most + within)
     return GatherIndex(torch.from_numpy(queries), torch.from_numpy(used))
 
 
-def gather_in_a_run(places: Integers, boundaries: Integers, rows: int, sizes: PaddingSizes) -> GatherIndex:
-    """Build the gather index of masked positions at ascending `places`, for variable-length kernels over documents
-    with `boundaries`.
+def gather_in_a_run(flat: Integers, boundaries: Integers, rows: int, sizes: PaddingSizes) -> GatherIndex:
+    """Build the gather index of masked positions, `flat` as in `gather_by_row`, for variable-length kernels over
+    documents with `boundaries`.
 
     Padding queries point at the last token, so that they belong to a document like all others.
     """
     last = int(boundaries[-1]) - 1
-    queries = _filled(sizes.gathered(len(places), rows), last, slice(len(places)), places)
+    queries = _filled(sizes.gathered(len(flat), rows), last, flat)
     of_documents = np.searchsorted(queries, boundaries).astype(np.int32)
     return GatherIndex(torch.from_numpy(queries[None]), boundaries=torch.from_numpy(of_documents))
 
@@ -136,14 +137,11 @@ def document_boundaries(documents: Integers, sizes: PaddingSizes) -> Integers:
     starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
     begins = np.flatnonzero(starts)
     count = sizes.documents(len(begins), len(documents))
-    return _filled(count + 1, documents.size, slice(len(begins)), begins)
+    return _filled(count + 1, documents.size, begins)
 
 
-def _filled(size: int, padding: int, places: Integers | slice, values: Integers) -> Integers:
-    """Return an array (size,) with `values` at `places` and `padding` elsewhere."""
-    filled = np.full(size, padding, dtype=np.int64)
-    filled[places] = values
-    return filled
+def _filled(size: int, padding: int, values: Integers) -> Integers:
+    return np.concatenate([values, np.full(size - len(values), padding, dtype=np.int64)])
 
 
 HELDOUT_MASKING = Masking(rate=0.15, mask_share=1.0, random_share=0.0, final_rate=None)
@@ -201,33 +199,31 @@ def collate(
     `sizes` gives the padded numbers of rows, positions and documents. `flat` is for variable-length kernels, which take
     the rows as one sequence of tokens.
     """
-    token_ids, spans, framed, places = _read(rows, corpus)
-    count, context = sizes.rows(rows.count), rows.context
-    offsets = framed - 1 + rows.spans.begins[spans]
-    masked, predicted = mask_tokens(token_ids, rows.spans.keys[spans], offsets, masking, corpus.ids)
+    spans, count, context = rows.spans, sizes.rows(rows.count), rows.context
+    placed = Placement.of(spans.rows, spans.columns, spans.tokens, (count, context))
+    token_ids = _read(rows, corpus)
+    framed = placed.offsets + spans.first[placed.owner]
+    offsets = framed - 1 + spans.begins[placed.owner]
+    masked, predicted = mask_tokens(token_ids, spans.keys[placed.owner], offsets, masking, corpus.ids)
     if rows.isolated:
-        first_of_row = np.searchsorted(rows.spans.rows, rows.spans.rows)
-        numbers, positions = (np.arange(len(first_of_row)) - first_of_row)[spans], framed
+        first_of_row = np.searchsorted(spans.rows, spans.rows)
+        numbers, positions = (np.arange(len(first_of_row)) - first_of_row)[placed.owner], framed
     else:
-        numbers, positions = np.zeros_like(places), places % context
-
-    def grid(values: Integers, padding: int) -> Integers:
-        return _filled(count * context, padding, places, values).reshape(count, context)
-
-    documents = grid(numbers, -1)
+        numbers, positions = np.zeros_like(placed.flat), placed.flat % context
+    documents = placed.grid(numbers, -1)
     chosen = np.flatnonzero(predicted)
     if flat:
         cumulated = document_boundaries(documents, sizes)
         boundaries = torch.from_numpy(cumulated.astype(np.int32))
-        gather = gather_in_a_run(places[chosen], cumulated, count, sizes)
+        gather = gather_in_a_run(placed.flat[chosen], cumulated, count, sizes)
     else:
         boundaries = None
-        gather = gather_by_row(places[chosen], count, context, sizes)
-    targets = _filled(sizes.gathered(len(chosen), count), IGNORED_TARGET, slice(len(chosen)), token_ids[chosen])
+        gather = gather_by_row(placed.flat[chosen], count, context, sizes)
+    targets = _filled(sizes.gathered(len(chosen), count), IGNORED_TARGET, token_ids[chosen])
     return Batch(
-        token_ids=torch.from_numpy(grid(masked, corpus.ids.pad)),
+        token_ids=torch.from_numpy(placed.grid(masked, corpus.ids.pad)),
         plan=AttentionPlan(
-            positions=torch.from_numpy(grid(positions, -1)),
+            positions=torch.from_numpy(placed.grid(positions, -1)),
             boundaries=boundaries,
             longest=context,
             documents=torch.from_numpy(documents),
@@ -239,23 +235,18 @@ def collate(
     )
 
 
-def _read(rows: PackedRows, corpus: TokenizedCorpus) -> tuple[Integers, Integers, Integers, Integers]:
-    """Read the tokens of the rows in order, without padding. Return, all (tokens,): ids, indices of their spans,
-    positions in the framed document, and positions in the flattened rows."""
+def _read(rows: PackedRows, corpus: TokenizedCorpus) -> Integers:
+    """Return the token ids of the rows' spans in order, without padding, (tokens,)."""
     spans = rows.spans
     ends = np.cumsum(spans.tokens)
     begins = ends - spans.tokens
-    numbers = np.arange(spans.tokens.sum())
-    owner = np.repeat(np.arange(len(begins)), spans.tokens)
-    framed = numbers + (spans.first - begins)[owner]
-    places = numbers + (spans.rows * rows.context + spans.columns - begins)[owner]
     opens, closes = spans.first == 0, spans.first + spans.tokens == spans.framed_lengths
-    token_ids = np.empty(len(numbers), dtype=np.int64)
+    token_ids = np.empty(spans.tokens.sum(), dtype=np.int64)
     token_ids[begins[opens]] = corpus.ids.cls
     token_ids[ends[closes] - 1] = corpus.ids.sep
     first_addresses = corpus.starts[spans.documents] + spans.begins + spans.first - 1 + opens
     corpus.copy(first_addresses, spans.tokens - opens - closes, token_ids, begins + opens)
-    return token_ids, owner, framed, places
+    return token_ids
 
 
 def heldout_rows(documents: Documents, context: int) -> PackedRows:

@@ -1,17 +1,17 @@
 """Download the data of a plan from the Hugging Face hub into a folder.
 
-The files are looked up once and listed in the folder's manifest. Each file is downloaded into a staging folder,
-compared with the hub's checksum, flushed and renamed to its final path, so that files there are always complete. After
-a kill, the same call resumes. (huggingface_hub's snapshot_download keeps a repository's layout and has no size cap.)
-Address and token are the library's: HF_ENDPOINT, HF_TOKEN or the stored login.
+The files are looked up once and listed in the folder's manifest. huggingface_hub's snapshot_download fetches some of
+them at a time into a staging folder. They are compared with the hub's checksums, flushed and renamed to their final
+paths, so that files there are always complete. After a kill, the same call resumes. Address and token are the
+library's: HF_ENDPOINT, HF_TOKEN or the stored login.
 """
 
+import glob
 import json
 import shutil
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Literal
 
 from neobert.data.catalog import Repository
-from neobert.data.manifest import Entry, Manifest, has_content, has_size, is_brought, read_manifest, write_manifest
+from neobert.data.manifest import Entry, Manifest, has_content, has_size, is_downloaded, read_manifest, write_manifest
 from neobert.data.requirements import Item
 from neobert.errors import DamagedFile, MissingData, RunFailed, name_first
-from neobert.files import inside, is_local, sha256_of, sync_file, sync_folder, temporary_sibling
+from neobert.files import differing, inside, is_local, remember, sha256_of, sync_file, sync_folder, temporary_sibling
 from neobert.runs.claims import acquire
 
 WORK_FOLDER = ".prefetch"
-FAILURES_PER_REPOSITORY = 3
-"""Number of failed files after which the other files of a repository are skipped until the next call."""
+FILES_AT_A_TIME = 64
+"""Number of files of a repository that are fetched before they are checked and moved into place."""
 
 _NOTE_SECONDS = 10.0
 _RESERVE_BYTES = 1 << 28
@@ -42,8 +42,7 @@ class Listings:
     """File lists of repositories, each requested once: at the manifest's commit, else at the newest of the branch."""
 
     manifest: Manifest
-    answers: dict[tuple[str, str], list[Entry] | MissingData] = field(default_factory=dict)
-    unreachable: HubUnreachable | None = None
+    answers: dict[tuple[str, str], list[Entry]] = field(default_factory=dict)
 
     def matching(self, repository: Repository) -> list[Entry]:
         """Return the files of a repository that match its patterns, sorted by name.
@@ -51,7 +50,10 @@ class Listings:
         Raises:
             MissingData: there are none, or the hub does not list them.
         """
-        files = self._all(repository)
+        key = (repository.name, repository.branch)
+        if key not in self.answers:
+            self.answers[key] = list_repository(repository, self.manifest.revision_of(*key) or repository.branch)
+        files = self.answers[key]
         for pattern in filter(None, (repository.files, repository.otherwise)):
             if found := [replace(file, column=repository.column) for file in files if fnmatchcase(file.file, pattern)]:
                 return found
@@ -59,21 +61,6 @@ class Listings:
             return []
         revision = files[0].revision if files else repository.branch
         raise MissingData(f"{repository.name} has no file {repository.files} at {revision}: its layout has changed")
-
-    def _all(self, repository: Repository) -> list[Entry]:
-        if self.unreachable:
-            raise self.unreachable
-        key = (repository.name, repository.branch)
-        if key not in self.answers:
-            try:
-                self.answers[key] = list_repository(repository, self.manifest.revision_of(*key) or repository.branch)
-            except MissingData as error:
-                self.unreachable = error if isinstance(error, HubUnreachable) else None
-                self.answers[key] = error
-        answer = self.answers[key]
-        if isinstance(answer, MissingData):
-            raise answer
-        return answer
 
 
 def list_repository(repository: Repository, revision: str) -> list[Entry]:
@@ -155,7 +142,7 @@ class PlannedItem:
     """An item of a prefetch, with its number of files and bytes, and the bytes that are still missing."""
 
     item: Item
-    state: Literal["here", "to bring", "not brought by prefetch, left as it is", "unavailable"]
+    state: Literal["here", "to download", "not downloaded by prefetch, left as it is", "unavailable"]
     revisions: tuple[str, ...] = ()
     files: int = 0
     published_files: int = 0
@@ -193,6 +180,7 @@ def select(folder: Path, items: Sequence[Item], *, most_bytes: int | None = None
     proportion for each of its repositories; files that are already present are kept.
 
     Raises:
+        HubUnreachable: the hub does not answer.
         ValueError: `most_bytes` is less than the first file of a corpus.
     """
     manifest = read_manifest(folder)
@@ -201,11 +189,13 @@ def select(folder: Path, items: Sequence[Item], *, most_bytes: int | None = None
     for item in items:
         if _is_foreign(folder, item, manifest):
             manifest = manifest.without(item.folder)
-            rows.append(PlannedItem(item, "not brought by prefetch, left as it is"))
+            rows.append(PlannedItem(item, "not downloaded by prefetch, left as it is"))
             continue
         try:
             manifest = _with_item(folder, manifest, item, listings, most_bytes)
             rows.append(_planned(folder, manifest, item))
+        except HubUnreachable:
+            raise
         except MissingData as error:
             rows.append(_planned(folder, manifest, item, str(error)))
     return Selection(manifest, tuple(rows))
@@ -214,8 +204,8 @@ def select(folder: Path, items: Sequence[Item], *, most_bytes: int | None = None
 def _is_foreign(folder: Path, item: Item, manifest: Manifest) -> bool:
     """Return whether the item's folder contains files, none of which was downloaded by prefetch."""
     entries = manifest.below(item.folder)
-    brought = any(is_brought(folder / name, entry) for name, entry in entries.items())
-    return not brought and any(path.is_file() for path in (folder / item.folder).rglob("*"))
+    downloaded = any(is_downloaded(folder / name, entry) for name, entry in entries.items())
+    return not downloaded and any(path.is_file() for path in (folder / item.folder).rglob("*"))
 
 
 def _planned(folder: Path, manifest: Manifest, item: Item, problem: str | None = None) -> PlannedItem:
@@ -223,7 +213,7 @@ def _planned(folder: Path, manifest: Manifest, item: Item, problem: str | None =
     missing = [name for name, entry in entries.items() if not has_size(folder / name, entry)]
     whole = PlannedItem(
         item,
-        "to bring" if missing else "here",
+        "to download" if missing else "here",
         tuple(sorted({entry.revision for entry in entries.values()})),
         len(entries),
         manifest.published.get(item.folder, len(entries)),
@@ -245,7 +235,7 @@ def _with_item(folder: Path, manifest: Manifest, item: Item, listings: Listings,
         chosen = _cap(found, most_bytes, item)
     entries: dict[str, Entry] = {}
     for file in chosen:
-        name = item.place(file)
+        name = item.path_of(file)
         if name in entries:
             raise RunFailed(f"{file.repository} has two files where {name} is one: the hub's layout has changed")
         entries[name] = file
@@ -271,7 +261,7 @@ def _cap(found: Sequence[Sequence[Entry]], most_bytes: int, item: Item) -> list[
 
 def require_room(folder: Path, missing_bytes: int) -> None:
     """Raise ValueError if the disk has no room for `missing_bytes`."""
-    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     if missing_bytes + _RESERVE_BYTES > free:
         raise ValueError(
@@ -290,95 +280,103 @@ def sole_prefetch(folder: Path) -> Iterator[None]:
         yield
 
 
-def bring(folder: Path, selection: Selection, *, workers: int, report: Callable[[str], None]) -> list[Exception]:
-    """Download the files of the selection into the folder; return the errors of those that failed. Call it inside
-    `sole_prefetch`.
+def download(folder: Path, selection: Selection, *, workers: int, report: Callable[[str], None]) -> list[Exception]:
+    """Download the files of the selection that are not in the folder; return the errors of those that failed. Call it
+    inside `sole_prefetch`.
 
     Raises:
         OSError: a local disk error.
     """
-    staging = inside(folder, f"{WORK_FOLDER}/staging")
-    shutil.rmtree(staging, ignore_errors=True)
     write_manifest(folder, selection.manifest)
     files = dict(selection.manifest.files)
     manifest = replace(selection.manifest, files=files)
-    wanted = [
-        name
-        for row in selection.rows
-        if row.problem is None
-        for name, entry in manifest.below(row.item.folder).items()
-        if not _is_known(folder / name, entry)
-    ]
-    arrived, fetched_bytes, noted = 0, 0, time.monotonic()
-    failures: Counter[str] = Counter()
-    problems: dict[str, Exception] = {}
-    with ThreadPoolExecutor(workers) as pool:
-        futures = {pool.submit(_bring_one, folder, name, files[name], staging, failures): name for name in wanted}
-        try:
-            for future in as_completed(futures):
-                try:
-                    outcome = future.result()
-                except (MissingData, DamagedFile) as error:
-                    problems.setdefault(str(error), error)
-                    continue
-                if outcome is None:
-                    continue
-                files[futures[future]], fetched = outcome
-                arrived, fetched_bytes = arrived + 1, fetched_bytes + fetched
-                if time.monotonic() - noted > _NOTE_SECONDS:
-                    write_manifest(folder, manifest)
-                    report(f"{arrived} of {len(wanted)} files, {fetched_bytes / 1e9:.2f} GB fetched")
-                    noted = time.monotonic()
-        finally:
-            pool.shutdown(cancel_futures=True)
+    wanted: dict[tuple[str, str, str], dict[str, Entry]] = defaultdict(dict)
+    for row in selection.rows:
+        entries = {} if row.problem is not None else manifest.below(row.item.folder)
+        files |= (here := _already_here(folder, entries))
+        for name in entries.keys() - here.keys():
+            entry = entries[name]
+            wanted[entry.repository, entry.repository_type, entry.revision][name] = entry
+    errors: list[Exception] = []
+    noted = time.monotonic()
+    for (repository, kind, revision), entries in wanted.items():
+        staging = inside(folder, f"{WORK_FOLDER}/staging/{kind}--{repository.replace('/', '--')}--{revision}")
+        names = sorted(entries)
+        for start in range(0, len(names), FILES_AT_A_TIME):
+            part = {name: entries[name] for name in names[start : start + FILES_AT_A_TIME]}
+            try:
+                _fetch(staging, list(part.values()), workers)
+            except MissingData as error:
+                errors.append(error)
+                break
+            moved, damaged = _move_into_place(folder, staging, part)
+            errors += damaged
+            files |= moved
             write_manifest(folder, manifest)
-            shutil.rmtree(staging, ignore_errors=True)
-    return list(problems.values())
+            if time.monotonic() - noted > _NOTE_SECONDS:
+                report(f"{repository}: {start + len(part)} of {len(names)} files")
+                noted = time.monotonic()
+    write_manifest(folder, manifest)
+    if not errors:
+        shutil.rmtree(folder / WORK_FOLDER / "staging", ignore_errors=True)
+    return errors
 
 
-def _is_known(path: Path, entry: Entry) -> bool:
-    """Return whether the file has been hashed and has not changed since."""
-    return entry.sha256 is not None and has_size(path, entry) and path.stat().st_mtime_ns == entry.modified_ns
+def _already_here(folder: Path, entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Return the entries of the files that are in the folder with the right content."""
+    present = {name: entry for name, entry in entries.items() if has_size(inside(folder, name), entry)}
+    hashed = {name: entry.sha256 for name, entry in present.items() if entry.sha256 is not None}
+    changed = differing(folder, hashed)
+    unhashed = {name: entry for name, entry in present.items() if entry.sha256 is None}
+    here = {name: present[name] for name in hashed.keys() - set(changed)}
+    return here | {
+        name: replace(entry, sha256=sha256_of(folder / name))
+        for name, entry in unhashed.items()
+        if has_content(folder / name, entry)
+    }
 
 
-def _bring_one(
-    folder: Path, name: str, entry: Entry, staging: Path, failures: Counter[str]
-) -> tuple[Entry, int] | None:
-    """Download one file unless it is present. Return its entry and the number of bytes downloaded, or None if its
-    repository failed too often."""
-    from huggingface_hub import hf_hub_download
+def _fetch(staging: Path, entries: Sequence[Entry], workers: int) -> None:
+    """Fetch files of one repository at one commit; those that an earlier call has fetched stay."""
+    from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars
 
-    path = inside(folder, name)
-    if has_size(path, entry) and has_content(path, entry):
-        sha256 = entry.sha256 or sha256_of(path)
-        return replace(entry, sha256=sha256, modified_ns=path.stat().st_mtime_ns), 0
-    if failures[entry.repository] >= FAILURES_PER_REPOSITORY:
-        return None
     disable_progress_bars()
-    place = temporary_sibling(staging / "file")
-    kind = entry.repository_type
-    try:
-        with _hub_errors(entry.repository, kind):
-            arrived = hf_hub_download(
-                entry.repository,
-                entry.file,
-                repo_type=kind,
-                revision=entry.revision,
-                local_dir=place,
-                etag_timeout=30,
-            )
-        fetched = Path(arrived)
+    first = entries[0]
+    with _hub_errors(first.repository, first.repository_type):
+        snapshot_download(
+            first.repository,
+            repo_type=first.repository_type,
+            revision=first.revision,
+            local_dir=staging,
+            allow_patterns=[glob.escape(entry.file) for entry in entries],
+            max_workers=workers,
+            etag_timeout=30,
+        )
+
+
+def _move_into_place(
+    folder: Path, staging: Path, entries: Mapping[str, Entry]
+) -> tuple[dict[str, Entry], list[DamagedFile]]:
+    """Check fetched files and rename them to their paths below the folder; return the entries of whole ones, and the
+    errors of the others."""
+    moved: dict[str, Entry] = {}
+    damaged = []
+    uses = Counter(entry.file for entry in entries.values())
+    for name, entry in entries.items():
+        fetched, path = staging / entry.file, inside(folder, name)
         if not (has_size(fetched, entry) and has_content(fetched, entry)):
-            raise DamagedFile(f"{entry.repository} sent {entry.file} with other bytes than the hub states: run again")
-        sha256 = sha256_of(fetched)
+            fetched.unlink(missing_ok=True)
+            sentence = f"{entry.repository} sent {entry.file} with other bytes than the hub states: run again"
+            damaged.append(DamagedFile(sentence))
+            continue
+        moved[name] = replace(entry, sha256=sha256_of(fetched))
+        uses[entry.file] -= 1
+        if uses[entry.file]:  # another item has the same file
+            fetched = Path(shutil.copyfile(fetched, temporary_sibling(fetched)))
         sync_file(fetched)
         path.parent.mkdir(parents=True, exist_ok=True)
         fetched.replace(path)
         sync_folder(path.parent)
-        return replace(entry, sha256=sha256, modified_ns=path.stat().st_mtime_ns), entry.bytes
-    except (MissingData, DamagedFile):
-        failures[entry.repository] += 1
-        raise
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+    remember(folder, {name: str(entry.sha256) for name, entry in moved.items()})
+    return moved, damaged

@@ -8,14 +8,23 @@ import hashlib
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path, PurePosixPath
 
-from pydantic import NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import NonNegativeInt, TypeAdapter
 
 from neobert.data.catalog import hub_origin
 from neobert.errors import DamagedFile, MissingData, NewerFile
-from neobert.files import checksummed, is_local, json_bytes, read_checksummed, replace_file, sha256_of, verify
+from neobert.files import (
+    as_written,
+    checksummed,
+    differing,
+    is_local,
+    json_bytes,
+    read_checksummed,
+    replace_file,
+    sha256_of,
+    sha256_once,
+)
 
 MANIFEST = "manifest.json"
 SCHEMA = 1
@@ -27,8 +36,7 @@ class Entry:
     """Source and expected content of one file.
 
     `checksum` is stated by the hub, "sha256:…" or "git:…" (a blob's SHA-1); `sha256` is that of the downloaded bytes,
-    None before; `modified_ns` is the modification time when the file was hashed, so that it need not be hashed again;
-    `column` is the text column of a corpus.
+    None before; `column` is the text column of a corpus.
     """
 
     repository: str
@@ -40,7 +48,6 @@ class Entry:
     file: str = ""
     checksum: str | None = None
     column: str | None = None
-    modified_ns: int | None = None
 
     @property
     def source(self) -> tuple[str, str, str, str | None]:
@@ -86,7 +93,7 @@ def has_size(path: Path, entry: Entry) -> bool:
     return path.is_file() and path.stat().st_size == entry.bytes
 
 
-def is_brought(path: Path, entry: Entry) -> bool:
+def is_downloaded(path: Path, entry: Entry) -> bool:
     """Return whether prefetch downloaded a file. One that is still to come may be a user's file of the same name."""
     return entry.sha256 is not None or has_size(path, entry)
 
@@ -116,8 +123,8 @@ def require_complete(what: str, folder: Path, entries: Mapping[str, Entry]) -> N
         )
 
 
-def require_brought(folder: Path, entries: Mapping[str, Entry]) -> None:
-    """Check that files are unchanged since the download; those written since are hashed once and remembered.
+def require_unchanged(folder: Path, entries: Mapping[str, Entry]) -> None:
+    """Check that files are unchanged since the download.
 
     Raises:
         MissingData: a file has other bytes.
@@ -126,47 +133,29 @@ def require_brought(folder: Path, entries: Mapping[str, Entry]) -> None:
     for name, entry in entries.items():
         if not has_size(folder / name, entry):
             raise DamagedFile(f"{folder / name} is not {entry.bytes} bytes long: prefetch it again")
-    written = {
-        name: entry.sha256
-        for name, entry in entries.items()
-        if entry.sha256 is not None and (folder / name).stat().st_mtime_ns != entry.modified_ns
-    }
-    try:
-        verify(folder, written, "run ablations/prefetch.py again, which brings it back")
-    except DamagedFile as error:
-        raise MissingData(str(error)) from error
+    hashed = {name: entry.sha256 for name, entry in entries.items() if entry.sha256 is not None}
+    for name in differing(folder, hashed):
+        raise MissingData(f"{folder / name} does not match its checksum: run ablations/prefetch.py again")
 
 
 def files_origin(folder: Path, manifest: Manifest, files: Sequence[Path]) -> str:
     """Return the hub's origin if prefetch downloaded every file, else a hash of names and contents.
 
-    If only part of the published files are present, the origin identifies that part. Raises as `require_brought`.
+    If only part of the published files are present, the origin identifies that part. Raises as `require_unchanged`.
     """
     names = sorted(path.relative_to(folder).as_posix() for path in files)
     entries = {
-        name: entry for name in names if (entry := manifest.files.get(name)) and is_brought(folder / name, entry)
+        name: entry for name in names if (entry := manifest.files.get(name)) and is_downloaded(folder / name, entry)
     }
     if len(entries) < len(names):
-        return f"directory:{_digest(f'{name} {_remembered_sha256(folder / name)}' for name in names)}"
-    require_brought(folder, entries)
+        return f"directory:{_digest(f'{name} {sha256_once(folder / name)}' for name in names)}"
+    require_unchanged(folder, entries)
     origin = hub_origin([(entry.repository, entry.revision) for entry in entries.values()])
     published = manifest.published.get(PurePosixPath(names[0]).parent.as_posix(), len(names))
     if len(names) == published:
         return origin
     part = _digest(f"{entry.repository} {entry.file}" for entry in entries.values())
     return f"{origin}#{len(names)}of{published}:{part}"
-
-
-def _remembered_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, cached in this process while its size and modification time stay the same."""
-    status = path.resolve().stat()
-    return _sha256(path.resolve(), status.st_size, status.st_mtime_ns)
-
-
-@cache
-def _sha256(path: Path, size: int, modified_ns: int) -> str:
-    del size, modified_ns
-    return sha256_of(path)
 
 
 def _digest(lines: Iterable[str]) -> str:
@@ -184,17 +173,9 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.is_file():
         return Manifest({})
     content = read_checksummed(path)
-    schema = content.get("schema", SCHEMA)
-    if not isinstance(schema, int):
-        raise DamagedFile(f"{path} has schema {schema!r}, which is no number: remove it and prefetch again")
-    if schema > SCHEMA:
-        raise NewerFile(f"{path} has schema {schema}, and this version reads {SCHEMA}: update the code")
-    try:
-        found = _MANIFEST.validate_python(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise DamagedFile(f"{path} is no manifest of this version ({reason}): remove it and prefetch again") from error
+    if (schema := content.get("schema", SCHEMA)) != SCHEMA:
+        raise NewerFile(f"{path} has schema {schema!r}, and this version reads {SCHEMA}: update the code")
+    found = as_written(_MANIFEST, content, path, "remove it and prefetch again")
     for name, entry in found.files.items():
         if not all(is_local(each) and not _has_control(each) for each in (name, entry.file or name)):
             raise DamagedFile(f"{path} names {name!r} ({entry.file!r}), no file of this folder: do not trust it")

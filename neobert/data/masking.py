@@ -87,15 +87,15 @@ def mask_tokens(
     text token, and the rest stay (Devlin 2019 §3.1; the NeoBERT paper §3.3 masks all).
     """
     predicted = predicted_tokens(token_ids, keys, offsets, masking.rate, ids)
-    places = np.flatnonzero(predicted)  # few, so replacements are only drawn for these
+    chosen = np.flatnonzero(predicted)  # few, so replacements are only drawn for these
     masked = token_ids.copy()
     if masking.mask_share == 1:
-        masked[places] = ids.mask
+        masked[chosen] = ids.mask
         return masked, predicted
-    keys, offsets = keys[places], offsets[places]
+    keys, offsets = keys[chosen], offsets[chosen]
     draw = fold(keys ^ REPLACEMENT, offsets)
     text_ids = ids.end_text_id - ids.first_text_id
     random_ids = ids.first_text_id + ((fold(keys ^ RANDOM_TOKEN, offsets) * text_ids) >> 32)
-    kept_or_random = np.where(draw < threshold(masking.mask_share + masking.random_share), random_ids, masked[places])
-    masked[places] = np.where(draw < threshold(masking.mask_share), ids.mask, kept_or_random)
+    kept_or_random = np.where(draw < threshold(masking.mask_share + masking.random_share), random_ids, masked[chosen])
+    masked[chosen] = np.where(draw < threshold(masking.mask_share), ids.mask, kept_or_random)
     return masked, predicted

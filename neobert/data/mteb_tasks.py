@@ -15,15 +15,17 @@ name, so that they are not mistaken for it.
 """
 
 import csv
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
 
-from neobert.data.catalog import hub_origin
-from neobert.data.manifest import Manifest, files_origin, require_brought, require_complete
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+
+from neobert.data.catalog import hub_origin, require_known
+from neobert.data.manifest import Manifest, files_origin, require_complete, require_unchanged
 from neobert.data.reading import count_rows, read_table, split_name, table_file
 from neobert.errors import DamagedFile, MissingData, did_you_mean
 from neobert.kinds.mteb import ENGLISH_SUITE, ENGLISH_SUITE_V2, Category, TaskOnData
@@ -157,8 +159,7 @@ def benchmarks_for(tasks: Iterable[EmbeddingTask | TaskOnData]) -> tuple[str, ..
 def require_benchmarks(names: Sequence[str] | None) -> None:
     """Raise ValueError if a benchmark is unknown."""
     for name in names or ():
-        if name not in BENCHMARKS:
-            raise ValueError(f"there is no benchmark {name!r} here: {did_you_mean(name, BENCHMARKS)}")
+        require_known(name, BENCHMARKS, "benchmark")
 
 
 def chosen_tasks(
@@ -175,41 +176,62 @@ def chosen_tasks(
         ValueError: a task, category or benchmark is unknown, or no task is left.
         MissingData: an mteb task, or every task of a benchmark, is not available.
     """
-    known = {task.name: task for task in available}
-    here = f"here are {', '.join(known) or 'none'}"
-    names = None if names is not None and "all" in names else names
-    require_benchmarks(benchmarks)
-    for benchmark in benchmarks or ():
-        if not any(benchmark in suites_of(task.name, task.suite) for task in available):
-            raise MissingData(
-                f"no task of {benchmark} is in this data, which `python ablations/prefetch.py … --stages mteb "
-                f"--benchmark '{benchmark}'` brings: {here}"
-            )
-    for category in categories or ():
-        if category not in CATEGORIES:
-            raise ValueError(f"there is no category {category!r} of tasks: {did_you_mean(category, CATEGORIES)}")
-    for name in names or ():
-        if name not in known and name in OFFICIAL_TASKS:
-            raise MissingData(f"task {name} of {OFFICIAL_TASKS[name].suite} is not in this data: {here}")
-        if name not in known:
-            raise ValueError(f"there is no task {name!r}: {did_you_mean(name, [*known, *OFFICIAL_TASKS])}")
-    chosen = tuple(
-        task
-        for task in available
-        if (task.name in names if names is not None else bool(benchmarks) or task.suite != ENGLISH_SUITE_V2)
-        and (categories is None or task.category in categories)
-        and (not benchmarks or not set(benchmarks).isdisjoint(suites_of(task.name, task.suite)))
-    )
+    names = () if names is None or "all" in names else tuple(names)
+    categories, benchmarks = tuple(categories or ()), tuple(benchmarks or ())
+    _require_available(available, names, categories, benchmarks)
+    chosen = _only(available, attrgetter("name"), names)
+    chosen = _only(chosen, attrgetter("category"), categories)
+    if benchmarks:
+        chosen = [task for task in chosen if _is_in(task, benchmarks)]
+    elif not names:
+        chosen = [task for task in chosen if task.suite != ENGLISH_SUITE_V2]
     if not chosen:
-        asked = ", ".join((*(names or ()), *(categories or ()), *(benchmarks or ()))) or "any"
-        raise ValueError(f"no task is left of {asked}: {here}")
-    return chosen
+        asked = ", ".join((*names, *categories, *benchmarks)) or "any"
+        raise ValueError(f"no task is left of {asked}: {_listed(available)}")
+    return tuple(chosen)
+
+
+def _only(
+    tasks: Sequence[EmbeddingTask], value_of: Callable[[EmbeddingTask], str], wanted: Sequence[str]
+) -> Sequence[EmbeddingTask]:
+    """Return the tasks with one of the values `wanted`, or all if none is given."""
+    return [task for task in tasks if value_of(task) in wanted] if wanted else tasks
+
+
+def _require_available(
+    available: Sequence[EmbeddingTask], names: Sequence[str], categories: Sequence[str], benchmarks: Sequence[str]
+) -> None:
+    require_benchmarks(benchmarks)
+    for benchmark in benchmarks:
+        if not any(_is_in(task, [benchmark]) for task in available):
+            raise MissingData(
+                f"no task of {benchmark} is in this data ({_listed(available)}): download it with "
+                f"`python ablations/prefetch.py … --stages mteb --benchmark '{benchmark}'`"
+            )
+    for category in categories:
+        require_known(category, CATEGORIES, "category of tasks")
+    known = [task.name for task in available]
+    for name in names:
+        if name not in known and name in OFFICIAL_TASKS:
+            raise MissingData(f"task {name} of {OFFICIAL_TASKS[name].suite} is not in this data: {_listed(available)}")
+        require_known(name, [*known, *OFFICIAL_TASKS], "task")
+
+
+def _is_in(task: EmbeddingTask, benchmarks: Sequence[str]) -> bool:
+    return not set(benchmarks).isdisjoint(suites_of(task.name, task.suite))
+
+
+def _listed(available: Sequence[EmbeddingTask]) -> str:
+    return f"here are {', '.join(task.name for task in available) or 'none'}"
 
 
 Table = Mapping[str, Sequence[Any]]
 
-TEXTS = frozenset({"text", "title", "sentences", "sentence1", "sentence2", "query"})
-TEXT_LISTS = frozenset({"positive", "negative", "human_summaries", "machine_summaries"})
+Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
+Texts = Annotated[list[Text], BeforeValidator(lambda value: [] if value is None else value)]
+"""Types of cells. A missing text is an empty one."""
+Label = int | str | float | bool
+Score = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,106 +253,45 @@ def checked_tables(category: Category, tables: Mapping[str, Table], where: str) 
     """Check that a score can be computed from the tables, and replace missing texts by empty ones.
 
     Raises:
-        ValueError: a table has no rows, a value is not a text, or labels or scores are unusable.
+        ValueError: a table has no rows, a cell is of a wrong type, or labels, scores or ids are unusable.
     """
     facts = CATEGORY_FACTS[category]
-    for name, columns in facts.columns.items():
-        if not len(tables[name][columns[0]]):
-            raise ValueError(f"{where}: table {name} has no rows, so leave the task out or fill it")
     cleaned = {
-        name: {column: _cleaned(column, values, f"{where}, table {name}") for column, values in table.items()}
-        for name, table in tables.items()
+        name: {
+            column: _cells(cell, tables[name][column], f"{where}, table {name}", column)
+            for column, cell in {**columns, **({"title": Text} if "title" in tables[name] else {})}.items()
+        }
+        for name, columns in facts.columns.items()
     }
     facts.check(cleaned, where)
     return TaskTables(category, cleaned)
 
 
-def _cleaned(column: str, values: Sequence[Any], where: str) -> Sequence[Any]:
-    """Replace missing texts, or lists of texts, of a column by empty ones; return other columns unchanged."""
-    if column in TEXTS:
-        return [_text(value, f"{where}, row {row}") for row, value in enumerate(values)]
-    if column not in TEXT_LISTS:
-        return values
-    for row, value in enumerate(values):
-        if not isinstance(value, list | None):
-            raise ValueError(f"{where}, row {row}: {value!r} is not a list of texts")
-    return [[_text(text, f"{where}, row {row}") for text in texts or ()] for row, texts in enumerate(values)]
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str | None):
-        raise ValueError(f"{where}: {value!r} is not a text")
-    return value or ""
-
-
-def _different_labels(labels: Iterable[Any], where: str) -> set[Any]:
-    labels = list(labels)
-    if any(isinstance(label, list | dict) for label in labels):
-        raise ValueError(f"{where}: a label is a list or an object, so give each row a single one")
-    found = set(labels)
-    if None in found:
-        raise ValueError(f"{where}: a label is missing, so leave its row out or give it one")
-    if len(found) < 2:
-        raise ValueError(f"{where}: all rows have the label {next(iter(found))!r}, so nothing can be told apart")
-    return found
+def _cells(cell: Any, values: Sequence[Any], where: str, column: str) -> Sequence[Any]:
+    if not len(values):
+        raise ValueError(f"{where} has no rows, so leave the task out or fill it")
+    try:
+        checked: Sequence[Any] = TypeAdapter(list[cell]).validate_python(list(values), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        row, value = int(first["loc"][0]), first["input"]
+        raise ValueError(f"{where}, row {row}, {column}: {first['msg']}, not {value!r}") from error
+    return checked
 
 
 def _check_classification(tables: Mapping[str, Table], where: str) -> None:
-    known = _different_labels(tables["train"]["label"], f"{where}, table train")
-    unknown = _different_labels(tables["test"]["label"], f"{where}, table test") - known
-    if unknown:
+    if unknown := set(tables["test"]["label"]) - set(tables["train"]["label"]):
         first = sorted(map(repr, unknown))[0]
         raise ValueError(f"{where}: label {first} of table test has no example in table train to learn it from")
 
 
-def _check_pair_classification(tables: Mapping[str, Table], where: str) -> None:
-    wrong = _different_labels(tables["test"]["labels"], f"{where}, table test") - {0, 1}
-    if wrong:
-        raise ValueError(f"{where}: label {sorted(map(repr, wrong))[0]} is neither 0 nor 1")
-
-
-def _require_scores(scores: Sequence[Any], where: str) -> None:
-    for row, score in enumerate(scores):
-        if not isinstance(score, int | float) or not math.isfinite(score):
-            raise ValueError(f"{where}, row {row}: score {score!r} is not a finite number")
-    if len(set(scores)) < 2:
-        raise ValueError(f"{where}: all rows have the score {scores[0]!r}, so nothing can be ranked")
-
-
-def _check_reranking(tables: Mapping[str, Table], where: str) -> None:
-    positives, negatives = tables["test"]["positive"], tables["test"]["negative"]
-    if not any(found and others for found, others in zip(positives, negatives, strict=True)):
-        raise ValueError(f"{where}, table test: no query has both a positive and a negative, so nothing can be ranked")
-
-
 def _check_retrieval(tables: Mapping[str, Table], where: str) -> None:
-    judged = tables["qrels_test"]
     for name, column in (("corpus", "corpus-id"), ("queries_test", "query-id")):
         known = list(map(str, tables[name]["_id"]))
         if len(set(known)) < len(known):
             raise ValueError(f"{where}, table {name}: an _id comes twice, so give each text its own")
-        unknown = set(map(str, judged[column])) - set(known)
-        if unknown:
+        if unknown := set(map(str, tables["qrels_test"][column])) - set(known):
             raise ValueError(f"{where}, table qrels_test: {column} {min(unknown)!r} is not in table {name}")
-    for row, score in enumerate(judged["score"]):
-        if not isinstance(score, int | float | None):
-            raise ValueError(f"{where}, table qrels_test, row {row}: score {score!r} is not a number")
-    if not any(score and score > 0 for score in judged["score"]):
-        raise ValueError(f"{where}, table qrels_test: no document belongs to a query (score above 0)")
-
-
-def _check_summarization(tables: Mapping[str, Table], where: str) -> None:
-    table = tables["test"]
-    for row, (machine, human, relevance) in enumerate(
-        zip(table["machine_summaries"], table["human_summaries"], table["relevance"], strict=True)
-    ):
-        scores = len(relevance) if isinstance(relevance, Sequence) else 0
-        if not human or not machine or len(machine) != scores:
-            raise ValueError(
-                f"{where}, table test, row {row}: {len(human)} human summaries, {len(machine)} machine summaries and "
-                f"{scores} scores of these do not go together"
-            )
-    _require_scores([score for scores in table["relevance"] for score in scores], f"{where}, table test")
 
 
 @dataclass(frozen=True)
@@ -338,15 +299,15 @@ class CategoryFacts:
     """Properties shared by the tasks of a category.
 
     `task_type`: mteb's name of the category, also the name of its folder and of a prompt for all its tasks; `metric`:
-    the main score; `instruction`: mteb's default for tasks without their own; `columns`: the tables of a task and their
-    required columns; `check`: raises ValueError if the tables are unusable.
+    the main score; `instruction`: mteb's default for tasks without their own; `columns`: the required columns of each
+    table with the type of a cell; `check`: raises ValueError if the tables do not go together.
     """
 
     task_type: str
     metric: str
     instruction: str
-    columns: Mapping[str, tuple[str, ...]]
-    check: Callable[[Mapping[str, Table], str], object]
+    columns: Mapping[str, Mapping[str, Any]]
+    check: Callable[[Mapping[str, Table], str], None] = lambda tables, where: None
 
 
 CATEGORY_FACTS: Mapping[Category, CategoryFacts] = {
@@ -354,38 +315,35 @@ CATEGORY_FACTS: Mapping[Category, CategoryFacts] = {
         task_type="Classification",
         metric="accuracy",
         instruction="Classify user passages.",
-        columns={"train": ("text", "label"), "test": ("text", "label")},
+        columns={"train": {"text": Text, "label": Label}, "test": {"text": Text, "label": Label}},
         check=_check_classification,
     ),
     "clustering": CategoryFacts(
         task_type="Clustering",
         metric="v_measure",
         instruction="Identify categories in user passages.",
-        columns={"test": ("sentences", "labels")},
-        check=lambda tables, where: _different_labels(tables["test"]["labels"], f"{where}, table test"),
+        columns={"test": {"sentences": Text, "labels": Label}},
     ),
     "pair_classification": CategoryFacts(
         task_type="PairClassification",
         metric="max_ap",
         instruction="Retrieve text that are semantically similar to the given text.",
-        columns={"test": ("sentence1", "sentence2", "labels")},
-        check=_check_pair_classification,
+        columns={"test": {"sentence1": Text, "sentence2": Text, "labels": Literal[0, 1] | bool}},
     ),
     "reranking": CategoryFacts(
         task_type="Reranking",
         metric="map_at_1000",
         instruction="Retrieve text based on user query.",
-        columns={"test": ("query", "positive", "negative")},
-        check=_check_reranking,
+        columns={"test": {"query": Text, "positive": Texts, "negative": Texts}},
     ),
     "retrieval": CategoryFacts(
         task_type="Retrieval",
         metric="ndcg_at_10",
         instruction="Retrieve text based on user query.",
         columns={
-            "corpus": ("_id", "text"),
-            "queries_test": ("_id", "text"),
-            "qrels_test": ("query-id", "corpus-id", "score"),
+            "corpus": {"_id": int | str, "text": Text},
+            "queries_test": {"_id": int | str, "text": Text},
+            "qrels_test": {"query-id": int | str, "corpus-id": int | str, "score": Score | None},
         },
         check=_check_retrieval,
     ),
@@ -393,15 +351,15 @@ CATEGORY_FACTS: Mapping[Category, CategoryFacts] = {
         task_type="STS",
         metric="cosine_spearman",
         instruction="Retrieve semantically similar text.",
-        columns={"test": ("sentence1", "sentence2", "score")},
-        check=lambda tables, where: _require_scores(tables["test"]["score"], f"{where}, table test"),
+        columns={"test": {"sentence1": Text, "sentence2": Text, "score": Score}},
     ),
     "summarization": CategoryFacts(
         task_type="Summarization",
         metric="cosine_spearman",
         instruction="Given a news summary, retrieve other semantically similar summaries.",
-        columns={"test": ("text", "human_summaries", "machine_summaries", "relevance")},
-        check=_check_summarization,
+        columns={
+            "test": {"text": Text, "human_summaries": Texts, "machine_summaries": Texts, "relevance": list[Score]},
+        },
     ),
 }
 
@@ -431,7 +389,7 @@ class FolderTask:
         for table, path in self.files.items():
             if not path.is_file():
                 raise MissingData(f"task {self.task.name} lacks {path}: put its table {table} there")
-            tables[table] = read_table(path, CATEGORY_FACTS[category].columns[table])
+            tables[table] = read_table(path, list(CATEGORY_FACTS[category].columns[table]))
         where = str(next(iter(self.files.values())).parent)
         return checked_tables(category, tables, where)
 
@@ -442,7 +400,7 @@ class FolderTask:
             return files_origin(folder, manifest, list(self.files.values()))
         entries = {name: entry for member in self.published for name, entry in manifest.below(f"mteb/{member}").items()}
         require_complete(f"task {self.task.name}", folder, entries)
-        require_brought(folder, entries)
+        require_unchanged(folder, entries)
         return hub_origin([(entry.repository, entry.revision) for entry in entries.values()])
 
 
@@ -452,22 +410,22 @@ def folder_tasks(folder: Path, manifest: Manifest) -> dict[str, FolderTask]:
     Raises:
         ValueError: a folder there is not a category, or two tasks have the same name.
     """
-    place = folder / "mteb"
+    root = folder / "mteb"
     prefetched = {
-        task.name: FolderTask(task, {}, {member: place / member for member in member_names(task)})
+        task.name: FolderTask(task, {}, {member: root / member for member in member_names(task)})
         for task in OFFICIAL_TASKS.values()
         if all(manifest.below(f"mteb/{member}") for member in member_names(task))
     }
     categories = {facts.task_type: category for category, facts in CATEGORY_FACTS.items()}
     own: dict[str, FolderTask] = {}
-    for path in _folders_in(place):
+    for path in _folders_in(root):
         if path.name not in categories:
             if not manifest.below(f"mteb/{path.name}"):
                 raise ValueError(f"{path} is no category of tasks: {did_you_mean(path.name, categories)}")
             continue
         for found in (_own_task(task_folder, categories[path.name]) for task_folder in _folders_in(path)):
             if found.task.name in own:
-                raise ValueError(f"{place} has two tasks named {found.task.name}: rename the folder of one")
+                raise ValueError(f"{root} has two tasks named {found.task.name}: rename the folder of one")
             own[found.task.name] = found
     return prefetched | {name: found for name, found in own.items() if name not in prefetched}
 
@@ -500,7 +458,7 @@ def _file_of(folder: Path, table: str) -> Path:
 
 def _gold(category: Category, path: Path) -> float | None:
     """Compute `OfficialNumbers.gold` of a file; return None if the column is missing or not usable."""
-    column = CATEGORY_FACTS[category].columns["test"][-1]
+    column = list(CATEGORY_FACTS[category].columns["test"])[-1]
     try:
         values = read_table(path, (column,))[column]
         if category == "classification":

@@ -199,20 +199,20 @@ def normalize_text(text: str) -> str:
 
 @dataclass(frozen=True)
 class Decontamination:
-    """Filter for pairs that share a text with the evaluation data at `places`, folders or files.
+    """Filter for pairs that share a text with the evaluation data at `paths`, folders or files.
 
     Files are read lazily.
     """
 
-    places: tuple[Path, ...]
+    paths: tuple[Path, ...]
 
     def files(self) -> list[Path]:
-        """Return the files, without duplicates; raise MissingData if a place is missing or has no supported file."""
+        """Return the files, without duplicates; raise MissingData if a path is missing or has no supported file."""
         found: dict[Path, None] = {}
-        for place in self.places:
-            files = data_files(place, _TABLES) if place.is_dir() else [place]
+        for path in self.paths:
+            files = data_files(path, _TABLES) if path.is_dir() else [path]
             if not files or not files[0].is_file() or not split_name(files[0])[1]:
-                raise MissingData(f"{place} holds no tables: name the texts that training must not see")
+                raise MissingData(f"{path} holds no tables: name the texts that training must not see")
             found.update(dict.fromkeys(files))
         return list(found)
 

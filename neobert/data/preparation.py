@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from neobert.data.catalog import CORPORA
-from neobert.data.shards import TokenizedCorpus, finished_shards, open_shards, prepare, reopen
+from neobert.data.shards import TokenizedCorpus, finished_shards, open_shards, prepare
 from neobert.data.sources import SOURCES, NoCorpus, Source, open_source
 from neobert.data.tokenizers import TextTokenizer
 from neobert.errors import ChangedData, DamagedFile, MissingData
-from neobert.files import refresh
+from neobert.files import refresh, set_aside
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.claims import Claim, ClaimLost, acquire
@@ -28,8 +28,8 @@ POLL_SECONDS = 0.2
 def specify(data: str, synthetic_documents: int, unseen: Iterable[str] = ()) -> SourceSpecification:
     """Convert `--data` and `--without-texts-of` for run.json, with absolute paths, as jobs may start elsewhere."""
     name = data if data in SOURCES else str(Path(data).resolve())
-    places = tuple(str(Path(place).resolve()) for place in unseen)
-    return SourceSpecification(name=name, synthetic_documents=synthetic_documents, unseen=places)
+    paths = tuple(str(Path(path).resolve()) for path in unseen)
+    return SourceSpecification(name=name, synthetic_documents=synthetic_documents, unseen=paths)
 
 
 def open_specified(specification: SourceSpecification) -> Source:
@@ -42,7 +42,7 @@ def require_origin(what: str, planned: str, found: str) -> None:
     """Raise ChangedData if the data differ from those that a run was planned on. Call it before and after reading."""
     if found != planned:
         raise ChangedData(
-            f"{what} changed since this was planned (from {planned} to {found}): bring the earlier data back, or run "
+            f"{what} changed since this was planned (from {planned} to {found}): restore the earlier data, or run "
             "the same command again, which plans on those that are here now"
         )
 
@@ -100,7 +100,7 @@ def _on_corpus(run: PretrainingRun, corpus: str, source: Source) -> PretrainingR
 def tokenized_corpus(
     layout: Layout, run: PretrainingRun, specification: SourceSpecification, stop: StopRequest | None = None
 ) -> TokenizedCorpus:
-    """Open the tokenised corpus of a run, or tokenise it; damaged shards are tokenised again.
+    """Open the tokenised corpus of a run, or tokenise it, also if it is damaged.
 
     Raises:
         ChangedData: the data have changed since the run was planned.
@@ -111,7 +111,7 @@ def tokenized_corpus(
 
     def make(damage: DamagedFile | None, claim: Claim) -> None:
         if damage is not None:
-            reopen(folder, str(damage))
+            set_aside(folder, str(damage))
         _tokenize(layout, run, specification, stop, claim)
 
     claims, what = layout.claims(f"data-{run.data_id}"), f"the tokens of {run.recipe.data.corpus}"

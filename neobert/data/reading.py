@@ -62,14 +62,14 @@ def data_files(folder: Path, formats: Collection[str] = FORMATS) -> list[Path]:
     found: list[Path] = []
     starts, seen = [folder], set()
     for start in starts:
-        for place, folders, names in os.walk(start):  # lists links to folders, but does not enter them
+        for parent, folders, names in os.walk(start):  # lists links to folders, but does not enter them
             folders[:] = sorted(name for name in folders if name[0] != ".")
-            if (real := os.path.realpath(place)) in seen:
+            if (real := os.path.realpath(parent)) in seen:
                 folders.clear()
                 continue
             seen.add(real)
-            starts += [path for name in folders if (path := Path(place, name)).is_symlink()]
-            found += [Path(place, name) for name in names if name[0] != "."]
+            starts += [path for name in folders if (path := Path(parent, name)).is_symlink()]
+            found += [Path(parent, name) for name in names if name[0] != "."]
     return sorted(path for path in found if split_name(path)[1] in formats and path.is_file())
 
 
@@ -106,21 +106,6 @@ def require_columns(path: Path, names: Sequence[str]) -> None:
 def _csv_columns(path: Path) -> list[str]:
     """Return the columns of a file, none if it has no row."""
     return [name for head in _streamed(path, "csv", **_options(path), nrows=1) for name in head.column_names]
-
-
-def _text_batches(path: Path, column: str) -> Iterator["Table"]:
-    """Yield a file that is not JSON, with at least a column of texts, in Arrow tables of at most 1,024 rows."""
-    builder, texts = FORMATS[split_name(path)[1]], [column]
-    if not path.stat().st_size:
-        return
-    with _readable(path):
-        if builder == "parquet":
-            require_columns(path, texts)
-        if builder == "csv":  # its other columns are also read as texts, whose type cannot change later in the file
-            texts = _csv_columns(path)
-        for batch in _streamed(path, builder, **_options(path, texts)):
-            _require(path, [column], batch.column_names)
-            yield batch
 
 
 def _json_batches(path: Path) -> Iterator[list[dict[str, Any]]]:
@@ -207,12 +192,18 @@ def read_rows(path: Path, needed: Sequence[str] = ()) -> Iterator[dict[str, Any]
     return chain.from_iterable(_row_batches(path, needed))
 
 
-def _row_batches(path: Path, needed: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
+def _row_batches(path: Path, needed: Sequence[str], text_column: str | None = None) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of a file, with at least `text_column` if it is given."""
     if not path.stat().st_size:
         return
     builder = FORMATS[split_name(path)[1]]
     with _readable(path):
-        batches = (batch.to_pylist() for batch in _streamed(path, builder, **_options(path)))
+        columns = None if text_column is None else [text_column]
+        if columns and builder == "parquet":
+            require_columns(path, columns)
+        if columns and builder == "csv":  # other columns are also read as texts, whose type cannot change later on
+            columns = _csv_columns(path)
+        batches = (batch.to_pylist() for batch in _streamed(path, builder, **_options(path, columns)))
         for number, rows in enumerate(_json_batches(path) if builder == "json" else batches):
             if number == 0 and rows:
                 _require(path, needed, dict.fromkeys(chain.from_iterable(rows)))
@@ -240,13 +231,14 @@ def read_table(path: Path, needed: Sequence[str]) -> dict[str, list[Any]]:
 
 def count_rows(path: Path) -> int:
     """Return the number of rows of a file; 0 if it is missing or unreadable, since reading it raises the error."""
-    from pyarrow import ArrowInvalid, parquet
+    from pyarrow import parquet
 
     try:
-        if split_name(path)[1] == ".parquet":
-            return int(parquet.read_metadata(path).num_rows)
-        return sum(1 for _ in read_rows(path))
-    except (OSError, ArrowInvalid, DamagedFile):
+        with _readable(path):
+            if split_name(path)[1] == ".parquet":
+                return int(parquet.read_metadata(path).num_rows)
+            return sum(1 for _ in read_rows(path))
+    except (OSError, DamagedFile):
         return 0
 
 
@@ -257,22 +249,12 @@ def read_texts(path: Path, column: str) -> Iterator[str]:
         DamagedFile: the file is not readable in its format.
         ValueError: the column is missing, or does not contain text.
     """
-    from pyarrow import types
-
-    def not_text(found: object) -> _MissingColumn:
-        return _MissingColumn(f"column {column!r} of {path} holds {found} and not text: name another one")
-
-    if FORMATS[split_name(path)[1]] == "json":
-        for text in (row.get(column) for row in read_rows(path, (column,))):
-            if not isinstance(text, str | None):
-                raise not_text(type(text).__name__)
-            yield text or ""
-        return
-    is_text = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
-    for batch in _text_batches(path, column):
-        if not any(test(batch[column].type) for test in is_text):
-            raise not_text(batch[column].type)
-        yield from (text or "" for text in batch[column].to_pylist())
+    for row in chain.from_iterable(_row_batches(path, (column,), column)):
+        text = row.get(column)
+        if not isinstance(text, str | None):
+            found = type(text).__name__
+            raise _MissingColumn(f"column {column!r} of {path} holds {found} and not text: name another one")
+        yield text or ""
 
 
 def text_size(path: Path, column: str) -> tuple[float, float]:
@@ -290,9 +272,9 @@ def text_size(path: Path, column: str) -> tuple[float, float]:
 
     require_columns(path, (column,))
     footer = parquet.read_metadata(path)
-    places = [place for place in range(footer.num_columns) if footer.schema.column(place).path == column]
+    columns = [number for number in range(footer.num_columns) if footer.schema.column(number).path == column]
     groups = map(footer.row_group, range(footer.num_row_groups))
-    return sum(group.column(place).total_uncompressed_size for group in groups for place in places), footer.num_rows
+    return sum(group.column(number).total_uncompressed_size for group in groups for number in columns), footer.num_rows
 
 
 class _MissingColumn(ValueError):

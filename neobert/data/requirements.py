@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 from neobert.data.catalog import CORPORA, GLUE, TASK_SPLITS, TOKENIZERS, Repository, require_corpus, require_known
-from neobert.data.manifest import Entry, has_content, has_size, is_brought
+from neobert.data.manifest import Entry, has_content, has_size, is_downloaded
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
 from neobert.data.pairs import DECLARED_SETS
 from neobert.data.reading import require_columns
@@ -54,7 +54,7 @@ class Item:
         """The names of its repositories, for display."""
         return " and ".join(dict.fromkeys(part.name for part in self.parts))
 
-    def place(self, entry: Entry) -> str:
+    def path_of(self, entry: Entry) -> str:
         """Return the path of a repository file below the data folder."""
         name = PurePosixPath(entry.file).name
         if self.kind == "corpus":
@@ -126,7 +126,7 @@ def _absent(source: DirectorySource, item: Item) -> Iterator[str]:
         yield f"{source.folder / item.folder} is not there"
     for name, entry in entries.items():
         path = source.folder / name
-        if not path.is_file() or (is_brought(path, entry) and not has_size(path, entry)):
+        if not path.is_file() or (is_downloaded(path, entry) and not has_size(path, entry)):
             yield f"{path} is not there with its {entry.bytes} bytes"
 
 

@@ -8,7 +8,6 @@ shard, and manifest.json, written last, with the SHA-256 of each file. During to
 import hashlib
 import os
 import shutil
-import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,11 +20,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
+from neobert.data.packing import Integers
 from neobert.data.tokenizers import SpecialIds, TextTokenizer
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import (
-    VERIFIED,
+    TOKENISE_AGAIN,
+    as_written,
     checksummed,
     clear_temporaries,
     json_bytes,
@@ -34,15 +36,12 @@ from neobert.files import (
     read_json,
     replace_file,
     require_files,
-    set_aside,
     sha256_of,
     sync_file,
 )
 from neobert.files import verify as verify_files
 from neobert.recipe import LongDocuments
 from neobert.runs.layout import MANIFEST, PARTIAL
-
-Integers = NDArray[np.int64]
 
 TOKEN = np.dtype("<u2")
 DOCUMENT = np.dtype([("length", "<i4"), ("text_bytes", "<i4"), ("text_hash", "<u8")])
@@ -56,12 +55,31 @@ def documents_name(shard: int) -> str:
     return f"documents-{shard:05d}.npy"
 
 
-def shard_checksums(number: int, shard: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """Return the recorded SHA-256 of a shard's two files by name; raise DamagedFile if the record names other files."""
-    checksums = dict(shard["files"])
-    if checksums.keys() != {tokens_name(number), documents_name(number)}:
-        raise DamagedFile(f"{folder} has a record of shard {number} that names {sorted(checksums)}: it is not trusted")
-    return checksums
+@dataclass(frozen=True)
+class Shard:
+    """Record of a shard: numbers of texts read, of documents and of tokens, and the SHA-256 of its two files."""
+
+    texts: int
+    documents: int
+    tokens: int
+    files: dict[str, str]
+
+    @classmethod
+    def read(cls, record: Any, number: int, path: Path) -> "Shard":
+        """Return the record of shard `number` in the file `path`.
+
+        Raises:
+            DamagedFile: it has another form, or names other files than the shard's.
+        """
+        shard = as_written(_SHARD, record, path, TOKENISE_AGAIN)
+        if shard.files.keys() != {tokens_name(number), documents_name(number)}:
+            raise DamagedFile(
+                f"{path} has a record of shard {number} that names {sorted(shard.files)}: do not trust it"
+            )
+        return shard
+
+
+_SHARD = TypeAdapter(Shard)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,16 +117,16 @@ class TokenizedCorpus:
         """Tokens without specials."""
         return sum(len(shard) for shard in self.shards)
 
-    def copy(self, starts: Integers, counts: Integers, into: Integers, places: Integers) -> None:
-        """Copy runs of `counts` tokens from indices `starts` of the concatenated shards to indices `places` of `into`.
+    def copy(self, starts: Integers, counts: Integers, into: Integers, targets: Integers) -> None:
+        """Copy runs of `counts` tokens from indices `starts` of the concatenated shards to indices `targets` of `into`.
 
         All (runs,) int64. Each run belongs to one document and therefore to one shard.
         """
         numbers = np.searchsorted(self._shard_starts, starts, side="right") - 1
         first = starts - self._shard_starts[numbers]
-        columns = (numbers, first, first + counts, places, places + counts)
-        for shard, begin, end, place, stop in zip(*(column.tolist() for column in columns), strict=True):
-            into[place:stop] = self.shards[shard][begin:end]
+        columns = (numbers, first, first + counts, targets, targets + counts)
+        for shard, begin, end, target, stop in zip(*(column.tolist() for column in columns), strict=True):
+            into[target:stop] = self.shards[shard][begin:end]
 
 
 def open_shards(folder: Path, *, verify: bool = True) -> TokenizedCorpus:
@@ -121,19 +139,16 @@ def open_shards(folder: Path, *, verify: bool = True) -> TokenizedCorpus:
     if not (folder / MANIFEST).is_file():
         raise MissingData(f"there is no tokenised corpus in {folder}: prepare it first")
     manifest = read_checksummed(folder / MANIFEST)
-    checksums: dict[str, str] = {}
-    for number, shard in enumerate(manifest["shards"]):
-        checksums |= shard_checksums(number, shard, folder)
+    shards = [Shard.read(record, number, folder / MANIFEST) for number, record in enumerate(manifest["shards"])]
+    checksums = {name: sha256 for shard in shards for name, sha256 in shard.files.items()}
     (verify_files if verify else require_files)(folder, checksums)
-    documents = [_documents(folder / documents_name(number)) for number in range(len(manifest["shards"]))]
+    documents = [_documents(folder / documents_name(number)) for number in range(len(shards))]
     corpus = TokenizedCorpus(
         ids=SpecialIds(**manifest["special_ids"]),
         lengths=np.concatenate([records["length"] for records in documents], dtype=np.int64),
         text_bytes=np.concatenate([records["text_bytes"] for records in documents], dtype=np.int64),
         text_hashes=np.concatenate([records["text_hash"] for records in documents]),
-        shards=tuple(
-            _tokens(folder / tokens_name(number), shard["tokens"]) for number, shard in enumerate(manifest["shards"])
-        ),
+        shards=tuple(_tokens(folder / tokens_name(number), shard.tokens) for number, shard in enumerate(shards)),
         manifest=manifest,
     )
     if int(corpus.lengths.sum()) != corpus.tokens:
@@ -256,7 +271,6 @@ SHARD_TOKENS = 2**27
 LARGEST_VOCABULARY = 2**16
 
 _HEADER = "header.json"
-_HEADER_KEYS = ("schema", "origins", "special_ids", "vocabulary_size", "shard_tokens")
 
 
 def prepare(
@@ -296,38 +310,15 @@ def prepare(
     }
     partial = _partial_folder(folder, header)
     shards = _finished_shards(partial)
-    left = islice(texts, sum(shard["texts"] for shard in shards), None)
+    left = islice(texts, sum(shard.texts for shard in shards), None)
     with closing(encode_batches(left, tokenizer)) as batches:
         while (shard := _write_shard(partial, len(shards), batches, shard_tokens, check)) is not None:
             shards.append(shard)
-    if not any(shard["tokens"] for shard in shards):
+    if not any(shard.tokens for shard in shards):
         raise ValueError(f"corpus {origins.get('corpus', folder.name)} holds no text: there is nothing to train on")
     check()
     _publish(partial, folder, header, shards)
     return open_shards(folder)
-
-
-def reopen(folder: Path, reason: str) -> None:
-    """Turn a damaged corpus back into an unfinished one: `prepare` keeps its shards up to the first damaged one.
-
-    The caller must hold its claim.
-    """
-    try:
-        manifest = read_checksummed(folder / MANIFEST)
-        shards, header = list(manifest["shards"]), {key: manifest[key] for key in _HEADER_KEYS}
-    except (DamagedFile, KeyError, TypeError):
-        set_aside(folder, reason)
-        return
-    partial = folder.with_name(folder.name + PARTIAL)
-    if partial.exists():
-        shutil.rmtree(partial)
-    folder.rename(partial)
-    for name in (MANIFEST, VERIFIED):
-        (partial / name).unlink(missing_ok=True)
-    for number, shard in enumerate(shards):
-        replace_file(_record_path(partial, number), json_bytes(shard))
-    replace_file(partial / _HEADER, json_bytes(header))  # last: without the header, all shards are discarded
-    print(f"{reason}: the shards before it are kept, the others made again", file=sys.stderr, flush=True)
 
 
 def finished_shards(folder: Path) -> int:
@@ -336,7 +327,7 @@ def finished_shards(folder: Path) -> int:
 
 
 def _partial_folder(folder: Path, header: Mapping[str, Any]) -> Path:
-    """Create or reopen the folder of finished shards. A folder with another header is removed first."""
+    """Create or open the folder of finished shards. A folder with another header is removed first."""
     partial = folder.with_name(folder.name + PARTIAL)
     begun = None
     with suppress(DamagedFile, FileNotFoundError):
@@ -353,14 +344,14 @@ def _record_path(folder: Path, shard: int) -> Path:
     return folder / f"shard-{shard:05d}.json"
 
 
-def _finished_shards(partial: Path) -> list[dict[str, Any]]:
+def _finished_shards(partial: Path) -> list[Shard]:
     """Return the records of finished shards, up to the first shard with an absent or damaged file."""
-    shards: list[dict[str, Any]] = []
-    with suppress(DamagedFile, FileNotFoundError, KeyError, TypeError, ValueError):
+    shards: list[Shard] = []
+    with suppress(DamagedFile, FileNotFoundError):
         while True:
-            shard = read_json(_record_path(partial, len(shards)))
-            checksums = shard_checksums(len(shards), shard, partial)
-            if any(sha256_of(partial / name) != sha256 for name, sha256 in checksums.items()):
+            path = _record_path(partial, len(shards))
+            shard = Shard.read(read_json(path), len(shards), path)
+            if any(sha256_of(partial / name) != sha256 for name, sha256 in shard.files.items()):
                 break
             shards.append(shard)
     return shards
@@ -368,7 +359,7 @@ def _finished_shards(partial: Path) -> list[dict[str, Any]]:
 
 def _write_shard(
     partial: Path, number: int, batches: Iterator[EncodedTexts], shard_tokens: int, check: Callable[[], object]
-) -> dict[str, Any] | None:
+) -> Shard | None:
     """Write one shard from the batches, its record last. Return the record, or None if no text is left."""
     tokens_file, index = partial / tokens_name(number), partial / documents_name(number)
     check()
@@ -392,22 +383,24 @@ def _write_shard(
         np.save(file, np.concatenate(documents), allow_pickle=False)
     sync_file(tokens_file)
     sync_file(index)
-    shard = {
-        "texts": texts,
-        "documents": sum(map(len, documents)),
-        "tokens": tokens,
-        "files": {tokens_file.name: digest.hexdigest(), index.name: sha256_of(index)},
-    }
-    replace_file(_record_path(partial, number), json_bytes(shard))
+    files = {tokens_file.name: digest.hexdigest(), index.name: sha256_of(index)}
+    shard = Shard(texts, sum(map(len, documents)), tokens, files)
+    replace_file(_record_path(partial, number), json_bytes(asdict(shard)))
     return shard
 
 
-def _publish(partial: Path, folder: Path, header: Mapping[str, Any], shards: list[dict[str, Any]]) -> None:
+def _publish(partial: Path, folder: Path, header: Mapping[str, Any], shards: list[Shard]) -> None:
     """Write the manifest, rename the folder to its final name, and remove the notes, without which a killed process
     would start over."""
-    totals = {count: sum(shard[count] for shard in shards) for count in ("texts", "documents", "tokens")}
-    dropped = totals["texts"] - totals["documents"]
-    manifest = {**header, **totals, "blank_texts_dropped": dropped, "shards": shards}
+    texts, documents = sum(shard.texts for shard in shards), sum(shard.documents for shard in shards)
+    manifest = {
+        **header,
+        "texts": texts,
+        "documents": documents,
+        "tokens": sum(shard.tokens for shard in shards),
+        "blank_texts_dropped": texts - documents,
+        "shards": list(map(asdict, shards)),
+    }
     replace_file(partial / MANIFEST, json_bytes(checksummed(manifest)))
     publish_folder(partial, folder)
     for number in range(len(shards)):
@@ -462,9 +455,9 @@ class Documents:
         are consecutive and differ in length by at most one token. Raises as `truncated`."""
         passages = np.maximum(-(-self.lengths // _room(context)), 1)
         owner = np.repeat(np.arange(len(self)), passages)
-        place = np.arange(len(owner)) - np.repeat(np.cumsum(passages) - passages, passages)
-        begins = place * self.lengths[owner] // passages[owner]
-        ends = (place + 1) * self.lengths[owner] // passages[owner]
+        number = np.arange(len(owner)) - np.repeat(np.cumsum(passages) - passages, passages)
+        begins = number * self.lengths[owner] // passages[owner]
+        ends = (number + 1) * self.lengths[owner] // passages[owner]
         return Documents(self.corpus, self.numbers[owner], ends - begins, begins)
 
     def fitted(self, context: int, long_documents: LongDocuments) -> "Documents":

@@ -5,13 +5,11 @@ source maps these names to data and identifies each by an origin, which enters t
 """
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import NoReturn
 
 from neobert.data import synthetic
 from neobert.data.catalog import (
@@ -39,12 +37,11 @@ from neobert.data.mteb_tasks import (
 )
 from neobert.data.pairs import DECLARED_SETS, INSTRUCTIONS_FILE, Decontamination, Pair, own_pairs, read_words
 from neobert.data.reading import data_files, read_table, read_texts, require_columns, split_name, table_file, text_size
+from neobert.data.source import NoCorpus, Source
 from neobert.data.tokenizers import (
     TOKENIZER_FILE,
     TOKENIZER_FOLDERS,
-    TRAINERS,
     TextTokenizer,
-    kept_tokenizer,
     load_tokenizer,
     with_frequent_characters,
 )
@@ -66,101 +63,6 @@ CHARACTER_SHARE = 8
 """At most 1 in 8 tokens of a trained vocabulary is a single character."""
 
 _SIZED_FILES, _SIZED_TEXTS = 8, 64
-
-
-class NoCorpus(MissingData):
-    """The source has no file of a corpus and expects none."""
-
-
-class Source(ABC):
-    """Base class of sources: corpora, tokenizers, tasks and pairs.
-
-    The `*_origin` methods return a string that identifies the bytes of the data. They and the reading methods raise
-    MissingData if the data are absent, and DamagedFile or ValueError if they are invalid.
-    """
-
-    is_local = True
-    """Whether the data are on this machine. Runs only read local sources."""
-
-    @property
-    @abstractmethod
-    def label(self) -> str:
-        """Short name for tables."""
-
-    @property
-    @abstractmethod
-    def trains_tokenizers(self) -> bool:
-        """Whether tokenizers are trained on this source, at any vocabulary size, rather than published."""
-
-    @abstractmethod
-    def corpus_origin(self, corpus: str) -> str: ...
-
-    @abstractmethod
-    def documents(self, corpus: str) -> Iterator[str]:
-        """Yield the texts of a corpus in a fixed order, including empty ones."""
-
-    @abstractmethod
-    def corpus_size(self, corpus: str) -> tuple[float, float] | None:
-        """Return the approximate numbers of tokens and documents of a corpus, or None if unknown."""
-
-    @abstractmethod
-    def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str: ...
-
-    @abstractmethod
-    def tokenizer(self, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
-        """Return a tokenizer of at most `vocabulary_size` tokens. Trained tokenizers are stored below `cache`."""
-
-    def _trained_tokenizer(
-        self, tokenizer: str, vocabulary_size: int, cache: Path, texts: Callable[[], list[str]]
-    ) -> TextTokenizer:
-        """Load the tokenizer from `cache`, or train it on `texts`."""
-        folder = cache / self.tokenizer_origin(tokenizer, vocabulary_size).replace(":", "-")
-        return kept_tokenizer(folder, lambda: TRAINERS[tokenizer](texts(), vocabulary_size))
-
-    def tasks(self) -> dict[str, str | None]:
-        """Map each of the eight GLUE tasks to None if it can be fine-tuned on this source, else to the reason why
-        not."""
-        return dict.fromkeys(TASK_SPLITS)
-
-    @abstractmethod
-    def task_origin(self, task: str) -> str: ...
-
-    @abstractmethod
-    def task_examples(self, task: str, split: str) -> dict[str, list[str | int | float]]:
-        """Return the columns of one split, named as in nyu-mll/glue."""
-
-    @abstractmethod
-    def pair_sets(self) -> tuple[str, ...]:
-        """Return the names of the available data sets of pairs; for the hub, of the published ones."""
-
-    def _require_pair_set(self, name: str) -> str:
-        return require_known(name, self.pair_sets(), "data set of pairs")
-
-    @abstractmethod
-    def pair_origin(self, name: str) -> str: ...
-
-    @abstractmethod
-    def pair_instruction(self, name: str) -> str | None:
-        """Return the instruction put before the queries of a data set, or None."""
-
-    @abstractmethod
-    def pairs(self, name: str) -> Iterator[Pair]:
-        """Yield the pairs of a data set in a fixed order."""
-
-    def leaves_out(self, pair: Pair) -> bool:
-        """Return whether a pair must be excluded from training."""
-        return False
-
-    @abstractmethod
-    def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
-        """Return the available embedding tasks; for the hub, those of mteb's benchmarks."""
-
-    @abstractmethod
-    def embedding_task_origin(self, name: str) -> str:
-        """Return the origin of a task's data. Local data are checked first."""
-
-    @abstractmethod
-    def embedding_task_data(self, name: str) -> TaskTables | PublishedTask: ...
 
 
 def open_source(name_or_folder: str, *, synthetic_documents: int, unseen: Sequence[str] = ()) -> Source:
@@ -280,15 +182,6 @@ class HubSource(Source):
     is_local = False
     trains_tokenizers = False
 
-    def _refuse(self, *named: object, **_: object) -> NoReturn:
-        """Raise MissingData with the command that downloads the data; replaces every reading method."""
-        raise MissingData(
-            f"{named[0]} is not here: runs do not read the hub, so bring it with `python ablations/prefetch.py "
-            "--variant all --data-dir DIR` (tasks of MTEB: --stages mteb) where there is a network and pass --data DIR"
-        )
-
-    documents = tokenizer = task_examples = pairs = embedding_task_data = _refuse
-
     def corpus_origin(self, corpus: str) -> str:
         repositories = CORPORA[require_corpus(corpus)].repositories
         if not repositories:
@@ -297,6 +190,9 @@ class HubSource(Source):
             )
         return self._origin(*repositories)
 
+    def documents(self, corpus: str) -> Iterator[str]:
+        raise _not_downloaded(corpus)
+
     def corpus_size(self, corpus: str) -> tuple[float, float] | None:
         facts = CORPORA[require_corpus(corpus)]
         return None if facts.tokens is None or facts.documents is None else (facts.tokens, facts.documents)
@@ -304,9 +200,15 @@ class HubSource(Source):
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
         return self._origin(TOKENIZERS[require_known(tokenizer, TOKENIZERS, "tokenizer")])
 
+    def tokenizer(self, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
+        raise _not_downloaded(tokenizer)
+
     def task_origin(self, task: str) -> str:
         require_known(task, TASK_SPLITS, "task")
         return self._origin(GLUE)
+
+    def task_examples(self, task: str, split: str) -> dict[str, list[str | int | float]]:
+        raise _not_downloaded(task)
 
     def pair_sets(self) -> tuple[str, ...]:
         return tuple(DECLARED_SETS)
@@ -317,6 +219,9 @@ class HubSource(Source):
     def pair_instruction(self, name: str) -> str | None:
         return DECLARED_SETS[self._require_pair_set(name)].instruction
 
+    def pairs(self, name: str) -> Iterator[Pair]:
+        raise _not_downloaded(name)
+
     def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
         return tuple(OFFICIAL_TASKS.values())
 
@@ -324,8 +229,18 @@ class HubSource(Source):
         task = OFFICIAL_TASKS[require_known(name, OFFICIAL_TASKS, "task")]
         return hub_origin([MTEB_REPOSITORIES[member] for member in member_names(task)])
 
+    def embedding_task_data(self, name: str) -> PublishedTask:
+        raise _not_downloaded(name)
+
     def _origin(self, *repositories: Repository) -> str:
         return hub_origin([(each.name, self.revisions.get(each.name, UNRESOLVED)) for each in repositories])
+
+
+def _not_downloaded(name: str) -> MissingData:
+    return MissingData(
+        f"{name} is not here, and runs do not read the hub: download it with `python ablations/prefetch.py --variant "
+        "all --data-dir DIR` (tasks of MTEB: --stages mteb) where there is a network, and pass --data DIR"
+    )
 
 
 @dataclass(frozen=True)

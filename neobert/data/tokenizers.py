@@ -251,7 +251,7 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
         tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
     except Exception as error:  # the Rust side raises bare Exception
         raise DamagedFile(f"{path} is not readable as a tokenizer ({error}): fetch it again") from error
-    return adopt(tokenizer, str(path))
+    return wrap_tokenizer(tokenizer, str(path))
 
 
 def kept_tokenizer(folder: Path, train: Callable[[], TextTokenizer]) -> TextTokenizer:
@@ -276,7 +276,7 @@ def kept_tokenizer(folder: Path, train: Callable[[], TextTokenizer]) -> TextToke
     return load_tokenizer(folder)
 
 
-def adopt(tokenizer: "Tokenizer", name: str) -> TextTokenizer:
+def wrap_tokenizer(tokenizer: "Tokenizer", name: str) -> TextTokenizer:
     """Wrap a tokenizer: find its special tokens (in RoBERTa's format, add missing ones) and disable truncation and
     padding.
 
@@ -320,7 +320,7 @@ def _special_ids(tokenizer: "Tokenizer", specials: Specials) -> SpecialIds:
 _PREFIX = "##"
 _BYTES = tuple(f"<0x{value:02X}>" for value in range(256))
 _BPE_SPECIALS = ("<unk>", "<s>", "</s>")
-"""Special tokens in LLaMA's order; `adopt` adds <pad> and <mask> at the end."""
+"""Special tokens in LLaMA's order; `wrap_tokenizer` adds <pad> and <mask> at the end."""
 
 
 def train_wordpiece(texts: Sequence[str], size: int) -> TextTokenizer:
@@ -343,7 +343,7 @@ def train_wordpiece(texts: Sequence[str], size: int) -> TextTokenizer:
     _require_room(vocabulary, size, "WordPiece")
     trained = _empty_wordpiece(vocabulary)
     trained.add_special_tokens(list(BERT_SPECIALS.names))
-    return adopt(trained, "the trained WordPiece tokenizer")
+    return wrap_tokenizer(trained, "the trained WordPiece tokenizer")
 
 
 def train_bpe(texts: Sequence[str], size: int) -> TextTokenizer:
@@ -364,7 +364,7 @@ def train_bpe(texts: Sequence[str], size: int) -> TextTokenizer:
     _require_room(vocabulary, size - 2, "BPE")
     trained = _empty_bpe(vocabulary, [(left, right) for left, right in _model(tokenizer)["merges"]])
     trained.add_special_tokens([*_BPE_SPECIALS, ROBERTA_SPECIALS.pad, ROBERTA_SPECIALS.mask])
-    return adopt(trained, "the trained BPE tokenizer")
+    return wrap_tokenizer(trained, "the trained BPE tokenizer")
 
 
 TRAINERS: Mapping[str, Callable[[Sequence[str], int], TextTokenizer]] = {

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from neobert.data.packing import Placement
 from neobert.data.preparation import open_specified, text_tokenizer
 from neobert.data.tokenizers import Array, FramedTexts, Framing, Text, frame_texts
 from neobert.embeddings.sentence_modules import SentenceModules, SentencePooling, read_sentence_modules
 from neobert.errors import MissingData, RunFailed
 from neobert.external import ExternalModel, read_model_file
-from neobert.glue.batching import PaddedLayout, PaddedTexts
+from neobert.glue.batching import PaddedLayout, PaddedTexts, padded_batches
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.pretraining import EXTERNAL_PREFIX, PretrainingRun
 from neobert.model.attention import (
@@ -136,19 +137,20 @@ class PackedEncoder(EmbeddingModel):
 
     def collate(self, texts: Sequence[Text], device: torch.device, precision: EmbeddingPrecision) -> PackedTexts:
         lengths = np.array([len(ids) for ids, _ in texts], np.int64)
-        token_ids = np.concatenate([ids for ids, _ in texts]).astype(np.int64)
-        numbers = np.repeat(np.arange(len(lengths)), lengths)
-        positions = torch.from_numpy(np.arange(len(token_ids)) - (np.cumsum(lengths) - lengths)[numbers]).unsqueeze(0)
+        columns = np.cumsum(lengths) - lengths
+        placed = Placement.of(np.zeros_like(columns), columns, lengths, (1, int(lengths.sum())))
+        token_ids = placed.grid(np.concatenate([ids for ids, _ in texts]), 0)
+        positions = torch.from_numpy(placed.offsets).unsqueeze(0)
         has_score_bias = type(self.model.positional_embedding).score_bias is not Positions.score_bias
         has_kernels = has_variable_length_kernels(device) and precision != "fp32"
         if has_kernels or self.model.local is not None or has_score_bias:
-            plan = packed_plan(torch.from_numpy(numbers).unsqueeze(0), positions, device)
+            plan = packed_plan(torch.from_numpy(placed.owner).unsqueeze(0), positions, device)
         else:
             first = np.flatnonzero(np.diff(lengths, prepend=-1))
             counts = np.diff(first, append=len(lengths))
             runs = tuple(zip(counts.tolist(), lengths[first].tolist(), strict=True))
             plan = AttentionPlan(positions, longest=int(lengths.max()), attention=AttentionOfEqualLengths(runs))
-        return PackedTexts(torch.from_numpy(token_ids).unsqueeze(0), plan, torch.from_numpy(lengths)).to(device)
+        return PackedTexts(torch.from_numpy(token_ids), plan, torch.from_numpy(lengths)).to(device)
 
 
 def _max_over_tokens(hidden: Tensor, positions: Tensor) -> Tensor:
@@ -195,11 +197,7 @@ class PaddedEncoder(EmbeddingModel):
         return len(lengths) * self.layout.row_tokens(int(lengths.max()))
 
     def batches(self, lengths: Array, most_tokens: int) -> Iterator[slice]:
-        start = 0
-        while start < len(lengths):
-            stop = start + max(1, most_tokens // self.layout.row_tokens(int(lengths[start])))
-            yield slice(start, stop)
-            start = stop
+        return padded_batches(lengths, most_tokens, self.layout.row_tokens)
 
 
 @dataclass(frozen=True)
@@ -318,15 +316,15 @@ def _distinct(texts: Sequence[str]) -> tuple[list[str], Array]:
     """Return the distinct texts, and for each text its index among them, (texts) int64."""
     seen: dict[str, int] = {}
     numbers = np.empty(len(texts), np.int64)
-    for place, text in enumerate(texts):
-        _require_text(text, place)
-        numbers[place] = seen.setdefault(text, len(seen))
+    for number, text in enumerate(texts):
+        _require_text(text, number)
+        numbers[number] = seen.setdefault(text, len(seen))
     return list(seen), numbers
 
 
-def _require_text(text: object, place: int) -> None:
+def _require_text(text: object, number: int) -> None:
     if not isinstance(text, str):
-        raise ValueError(f"text {place} is {text!r}, not a text: leave it out or give an empty text")
+        raise ValueError(f"text {number} is {text!r}, not a text: leave it out or give an empty text")
     if text.isascii():
         return
     try:
@@ -334,15 +332,15 @@ def _require_text(text: object, place: int) -> None:
     except UnicodeEncodeError as error:
         character = text[error.start]
         raise ValueError(
-            f"text {place} holds {character!r}, half of a surrogate pair and no character: decode its source anew"
+            f"text {number} holds {character!r}, half of a surrogate pair and no character: decode its source anew"
         ) from error
 
 
 def _require_finite(vectors: Array, numbers: Array) -> None:
     broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(broken):
-        place = int(np.flatnonzero(np.isin(numbers, broken))[0])
-        raise RunFailed(f"the vector of text {place} is not finite: the weights or the precision do not serve")
+        number = int(np.flatnonzero(np.isin(numbers, broken))[0])
+        raise RunFailed(f"the vector of text {number} is not finite: the weights or the precision do not serve")
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def mteb_tasks(task: EmbeddingTask | TaskOnData, data: TaskTables | PublishedTas
     found = official_task(task.name) if task.suite in BENCHMARKS else _declare(task)
     dataset = {**found.metadata.dataset, "revision": origin}
     found.metadata = found.metadata.model_copy(update={"dataset": dataset})
-    found.dataset = _DATASETS[task.category](data.tables)
+    found.dataset = _CONVERTERS.get(task.category, _rows)(data.tables)
     found.data_loaded = True
     yield found
 
@@ -147,22 +147,14 @@ def _declare(task: EmbeddingTask | TaskOnData) -> AbsTask:
     return found
 
 
-def _dataset(table: Table, *columns: str) -> Dataset:
-    return Dataset.from_dict({column: list(table[column]) for column in columns})
+def _rows(tables: Mapping[str, Table]) -> Any:
+    """Return the tables as they are."""
+    return DatasetDict({name: Dataset.from_dict({**table}) for name, table in tables.items()})
 
 
-def _classification(tables: Mapping[str, Table]) -> Any:
-    return DatasetDict({name: _dataset(table, "text", "label") for name, table in tables.items()})
-
-
-def _clustering(tables: Mapping[str, Table]) -> Any:
+def _one_set(tables: Mapping[str, Table]) -> Any:
     """Return all texts of the task as one set."""
-    test = tables["test"]
-    return DatasetDict(test=Dataset.from_dict({name: [list(test[name])] for name in ("sentences", "labels")}))
-
-
-def _test_columns(*columns: str) -> Callable[[Mapping[str, Table]], Any]:
-    return lambda tables: DatasetDict(test=_dataset(tables["test"], *columns))
+    return DatasetDict(test=Dataset.from_dict({name: [list(values)] for name, values in tables["test"].items()}))
 
 
 def _retrieval(tables: Mapping[str, Table]) -> Any:
@@ -200,15 +192,12 @@ def _search(
     return {"default": {"test": parts}}
 
 
-_DATASETS: Mapping[Category, Callable[[Mapping[str, Table]], Any]] = {
-    "classification": _classification,
-    "clustering": _clustering,
-    "pair_classification": _test_columns("sentence1", "sentence2", "labels"),
+_CONVERTERS: Mapping[Category, Callable[[Mapping[str, Table]], Any]] = {
+    "clustering": _one_set,
     "reranking": _reranking,
     "retrieval": _retrieval,
-    "sts": _test_columns("sentence1", "sentence2", "score"),
-    "summarization": _test_columns("text", "human_summaries", "machine_summaries", "relevance"),
 }
+"""Converters of tables to mteb's data; those of other categories are taken as they are."""
 
 
 class MtebModel(AbsEncoder):
@@ -347,8 +336,8 @@ def _require_score(result: TaskResult) -> None:
     score = result.get_score()
     if not -1 <= round(score, KEPT_DIGITS) <= 1:
         raise RunFailed(
-            f"task {result.task_name} gives the score {score}, which is none of −1 … 1: look at the vectors, an "
-            "encoder that gives all texts the same one cannot be measured"
+            f"task {result.task_name} has the score {score}, which is outside [−1, 1]: an encoder that gives "
+            "all texts the same vector cannot be measured"
         )
 
 

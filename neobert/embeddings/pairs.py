@@ -7,14 +7,16 @@ from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from neobert.data.pairs import Pair
 from neobert.data.preparation import prepare_once, require_origin
-from neobert.data.rows import shuffle
 from neobert.data.sources import Source
+from neobert.data.streams import shuffle
 from neobert.data.tokenizers import Array, FramedTexts, Framing, frame_texts
 from neobert.errors import DamagedFile
 from neobert.files import (
+    as_written,
     checksummed,
     clear_temporaries,
     json_bytes,
@@ -32,6 +34,8 @@ from neobert.runs.layout import Layout
 
 MANIFEST = "manifest.json"
 PARTS = ("queries", "documents", "negatives")
+ARRAYS = ("token_ids", "offsets", "token_types")
+ENCODE_AGAIN = "remove its folder to encode the pairs again"
 CHUNK_PAIRS = 4096
 
 
@@ -49,6 +53,17 @@ class PairCounts:
 
     def __add__(self, other: "PairCounts") -> "PairCounts":
         return PairCounts(*(own + more for own, more in zip(astuple(self), astuple(other), strict=True)))
+
+
+@dataclass(frozen=True)
+class PairsManifest:
+    """Content of manifest.json: the counts, and the SHA-256 of each file."""
+
+    counts: PairCounts
+    sha256: dict[str, str]
+
+
+_MANIFEST = TypeAdapter(PairsManifest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,34 +101,42 @@ def encode_pairs(
 ) -> EncodedPairs:
     """Tokenise pairs. Pairs with a blank query or document, pairs for which `leaves_out` is true, and blank negatives
     are left out. Longer texts are cut. All of these are counted."""
-    columns: dict[str, list[FramedTexts]] = {"queries": [], "documents": [], "negatives": []}
+    instructions = {
+        "queries": query_instruction,
+        "documents": document_instruction,
+        "negatives": document_instruction,
+    }
+    columns: dict[str, list[FramedTexts]] = {part: [] for part in PARTS}
     counts, first_negatives = PairCounts(), [0]
     stream = iter(pairs)
     while chunk := list(islice(stream, CHUNK_PAIRS)):
-        written = [pair for pair in chunk if pair.query.strip() and pair.document.strip()]
-        kept = [pair for pair in written if not leaves_out(pair)]
-        negatives = [[text for text in pair.negatives if text.strip()] for pair in kept]
-        first_negatives += [len(texts) for texts in negatives]
+        kept, left_out = _kept_pairs(chunk, leaves_out)
+        counts += left_out
+        first_negatives += [len(pair.negatives) for pair in kept]
         texts = {
-            "queries": ([pair.query for pair in kept], query_instruction),
-            "documents": ([pair.document for pair in kept], document_instruction),
-            "negatives": (list(chain.from_iterable(negatives)), document_instruction),
+            "queries": [pair.query for pair in kept],
+            "documents": [pair.document for pair in kept],
+            "negatives": list(chain.from_iterable(pair.negatives for pair in kept)),
         }
-        cut = 0
-        for name, (column, instruction) in texts.items():
-            framed, was_cut = frame_texts(column, tokenizer, instruction, max_tokens)
-            columns[name].append(framed)
-            cut += int(was_cut.sum())
-        counts += PairCounts(
-            read=len(chunk),
-            kept=len(kept),
-            empty=len(chunk) - len(written),
-            empty_negatives=sum(len(pair.negatives) for pair in kept) - sum(map(len, negatives)),
-            cut=cut,
-            shared=len(written) - len(kept),
-        )
-    joined = {name: FramedTexts.concatenate(parts) for name, parts in columns.items()}
+        for part, column in texts.items():
+            framed, was_cut = frame_texts(column, tokenizer, instructions[part], max_tokens)
+            columns[part].append(framed)
+            counts += PairCounts(cut=int(was_cut.sum()))
+    joined = {part: FramedTexts.concatenate(parts) for part, parts in columns.items()}
     return EncodedPairs(**joined, first_negatives=np.cumsum(first_negatives), counts=counts)
+
+
+def _kept_pairs(pairs: Sequence[Pair], leaves_out: Callable[[Pair], bool]) -> tuple[list[Pair], PairCounts]:
+    written = [pair for pair in pairs if pair.query.strip() and pair.document.strip()]
+    whole = [pair for pair in written if not leaves_out(pair)]
+    kept = [pair._replace(negatives=tuple(filter(str.strip, pair.negatives))) for pair in whole]
+    return kept, PairCounts(
+        read=len(pairs),
+        kept=len(kept),
+        empty=len(pairs) - len(written),
+        empty_negatives=sum(len(pair.negatives) for pair in whole) - sum(len(pair.negatives) for pair in kept),
+        shared=len(written) - len(kept),
+    )
 
 
 def save_pairs(folder: Path, pairs: EncodedPairs) -> None:
@@ -121,13 +144,12 @@ def save_pairs(folder: Path, pairs: EncodedPairs) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_sibling(folder)
     temporary.mkdir()
-    arrays = {f"{part}.{name}": array for part in PARTS for name, array in vars(getattr(pairs, part)).items()}
+    arrays = {f"{part}.{name}": getattr(getattr(pairs, part), name) for part in PARTS for name in ARRAYS}
     arrays["first_negatives"] = pairs.first_negatives
     for name, array in arrays.items():
         np.save(temporary / f"{name}.npy", array, allow_pickle=False)
     sha256 = {f"{name}.npy": sha256_of(temporary / f"{name}.npy") for name in arrays}
-    manifest = checksummed({"counts": asdict(pairs.counts), "sha256": sha256})
-    (temporary / MANIFEST).write_bytes(json_bytes(manifest))
+    (temporary / MANIFEST).write_bytes(json_bytes(checksummed(asdict(PairsManifest(pairs.counts, sha256)))))
     publish_folder(temporary, folder)
 
 
@@ -137,20 +159,13 @@ def open_pairs(folder: Path) -> EncodedPairs:
     Raises:
         DamagedFile: a file is torn, absent or does not match its checksum.
     """
-    try:
-        manifest = read_checksummed(folder / MANIFEST)
-        counts = PairCounts(**manifest["counts"])
-        verify(folder, manifest.get("sha256", {}), "remove its folder to encode the pairs again")
-        parts = {
-            part: FramedTexts(
-                *(_map(folder / f"{part}.{name}.npy") for name in ("token_ids", "offsets", "token_types"))
-            )
-            for part in PARTS
-        }
-        first = np.load(folder / "first_negatives.npy", allow_pickle=False)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedFile(f"{folder} is no data set of pairs ({error}): remove it to encode them again") from error
-    return EncodedPairs(**parts, first_negatives=first, counts=counts)
+    if not (folder / MANIFEST).is_file():
+        raise DamagedFile(f"{folder} has no {MANIFEST}: {ENCODE_AGAIN}")
+    manifest = as_written(_MANIFEST, read_checksummed(folder / MANIFEST), folder / MANIFEST, ENCODE_AGAIN)
+    verify(folder, manifest.sha256, ENCODE_AGAIN)
+    arrays = {part: [_map(folder / f"{part}.{name}.npy") for name in ARRAYS] for part in PARTS}
+    texts = {part: FramedTexts(*of_part) for part, of_part in arrays.items()}
+    return EncodedPairs(**texts, first_negatives=_map(folder / "first_negatives.npy"), counts=manifest.counts)
 
 
 def _map(path: Path) -> Array:

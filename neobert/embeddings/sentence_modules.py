@@ -8,7 +8,7 @@ from typing import Any, Literal, cast, get_args
 from pydantic import PositiveInt
 
 from neobert.data.mteb_tasks import CATEGORY_FACTS
-from neobert.external import MODULES, read_json_as, read_settings
+from neobert.external import CONFIGURATION, MODULES, read_json_as, read_settings
 from neobert.files import is_local
 from neobert.kinds.mteb import Category
 from neobert.recipe import Value
@@ -25,20 +25,20 @@ OLDER_POOLINGS: Mapping[str, str] = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 HIDDEN_STATES = {"method": "forward", "method_output_name": "last_hidden_state"}
-WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
-    "transformer_task": (None, "feature-extraction"),
-    "module_output_name": (None, "token_embeddings"),
-    "do_lower_case": (None, False),
-    **dict.fromkeys(
-        ("query_length", "document_length", "query_expansion", "tokenizer_name_or_path", "unpad_inputs"), (None,)
-    ),
-    **dict.fromkeys(
-        ("model_args", "tokenizer_args", "config_args", "model_kwargs", "processor_kwargs", "config_kwargs"),
-        (None, {}, {"trust_remote_code": True}, {"trust_remote_code": False}),
-    ),
-    "processing_kwargs": (None, {}),
+LIBRARY_SETTINGS = "config_sentence_transformers.json"
+LOADING_OPTIONS = ("model_args", "tokenizer_args", "config_args", "model_kwargs", "processor_kwargs", "config_kwargs")
+WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "Transformer": {
+        "modality_config": (HIDDEN_STATES, {"text": HIDDEN_STATES}),
+        "do_lower_case": (False,),
+        "query_length": (),
+        "document_length": (),
+        **dict.fromkeys(LOADING_OPTIONS, ({}, {"trust_remote_code": True}, {"trust_remote_code": False})),
+    },
+    "Pooling": {"include_prompt": (True,)},
+    LIBRARY_SETTINGS: {"model_type": ("SentenceTransformer",)},
 }
-"""Settings of a Transformer module, and their values without effect on vectors. max_seq_length is the context."""
+"""Settings that may change vectors, with the values, besides null, that do not."""
 
 PROMPT_TYPES: Mapping[Category, tuple[str | None, ...]] = {
     "retrieval": ("query", "document"),
@@ -94,27 +94,20 @@ def read_sentence_modules(folder: Path, name: str) -> SentenceModules | None:
             f"{name} makes its vectors by {' → '.join(kinds)}: only Transformer → Pooling (→ Normalize) is read; "
             f"remove {MODULES} from a copy to measure the mean of its hidden states"
         )
-    transformer, pooling = (_settings(folder, path) for _, path in modules[:2])
     if modules[0][1]:
         raise ValueError(f"{name} has its encoder in the folder {modules[0][1]}: give --model that folder")
-    if not pooling:
-        raise ValueError(f"{name} has no {modules[1][1]}/config.json, which says how it pools: fetch it again")
-    if len(modules) == 3:
-        _require(
-            name, "Normalize", _settings(folder, modules[2][1]), {"module_input_name": (None, "sentence_embedding")}
-        )
-    max_tokens = _max_tokens(name, transformer)
-    settings = folder / "config_sentence_transformers.json"
-    library = read_settings(settings) if settings.is_file() else {}
+    transformer, pooling = (_settings(folder, path) for _, path in modules[:2])
+    library = read_settings(folder / LIBRARY_SETTINGS) if (folder / LIBRARY_SETTINGS).is_file() else {}
+    pooling_mode = _pooling(pooling, f"{modules[1][1]}/{CONFIGURATION} of {name}")
     normalizes = len(modules) == 3
-    similarities = (None, "cosine", "dot") if normalizes else (None, "cosine")
-    _require(
-        name, settings.name, library, {"model_type": (None, "SentenceTransformer"), "similarity_fn_name": similarities}
-    )
+    for where, settings in (("Transformer", transformer), ("Pooling", pooling), (LIBRARY_SETTINGS, library)):
+        for key, values in WITHOUT_EFFECT[where].items():
+            _require(name, where, settings, key, values)
+    _require(name, LIBRARY_SETTINGS, library, "similarity_fn_name", ("cosine", *(["dot"] if normalizes else [])))
     return SentenceModules(
-        pooling=_pooling(name, pooling),
+        pooling=pooling_mode,
         normalize=normalizes,
-        max_tokens=max_tokens,
+        max_tokens=transformer.get("max_seq_length"),
         prompts={key: prompt for key, prompt in (library.get("prompts") or {}).items() if prompt is not None},
         default_prompt=library.get("default_prompt_name"),
     )
@@ -131,35 +124,20 @@ def _module(entry: Any, name: str) -> tuple[str, str]:
 
 def _settings(folder: Path, path: str) -> dict[str, Any]:
     """Read a module's configuration. For a Transformer in the model's own folder this is sentence_*_config.json."""
-    files = [folder / path / "config.json"] if path else sorted(folder.glob("sentence_*_config.json"))
+    files = [folder / path / CONFIGURATION] if path else sorted(folder.glob("sentence_*_config.json"))
     return read_settings(files[0]) if files and files[0].is_file() else {}
 
 
-def _max_tokens(name: str, settings: dict[str, Any]) -> int | None:
-    modality = settings.get("modality_config")
-    text = modality.get("text", HIDDEN_STATES) if isinstance(modality, dict) else HIDDEN_STATES
-    _require(
-        name,
-        "Transformer",
-        {**settings, "modality_config": text},
-        {"modality_config": (HIDDEN_STATES,), **WITHOUT_EFFECT},
-    )
-    limit = settings.get("max_seq_length")
-    return limit if isinstance(limit, int) and limit > 0 else None
-
-
-def _pooling(name: str, settings: dict[str, Any]) -> SentencePooling:
+def _pooling(settings: dict[str, Any], where: str) -> SentencePooling:
     older = [mode for flag, mode in OLDER_POOLINGS.items() if settings.get(flag) is True]
-    modes = settings.get("pooling_mode", older or ["mean"])
+    modes = settings.get("pooling_mode", older)
     modes = [modes] if isinstance(modes, str) else modes
     if len(modes) != 1 or modes[0] not in get_args(SentencePooling):
         known = ", ".join(get_args(SentencePooling))
-        raise ValueError(f"{name} pools by {' and '.join(map(str, modes))}: one of {known} is read")
-    _require(name, "Pooling", settings, {"include_prompt": (None, True)})
+        raise ValueError(f"{where} pools by {' and '.join(map(str, modes)) or 'nothing'}: one of {known} is read")
     return cast(SentencePooling, modes[0])
 
 
-def _require(name: str, where: str, settings: Mapping[str, Any], read: Mapping[str, tuple[Any, ...]]) -> None:
-    for key, values in read.items():
-        if settings.get(key) not in values:
-            raise ValueError(f"{name} sets {key} of {where} to {settings[key]!r}, which is not read here")
+def _require(name: str, where: str, settings: Mapping[str, Any], key: str, values: tuple[Any, ...]) -> None:
+    if settings.get(key) not in (None, *values):
+        raise ValueError(f"{name} sets {key} of {where} to {settings[key]!r}, which is not read here")

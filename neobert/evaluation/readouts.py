@@ -19,9 +19,9 @@ from torch.nn import functional
 
 from neobert.data.batches import EXACT, HELDOUT_MASKING, gather_by_row
 from neobert.data.masking import counter_hash, mask_tokens
+from neobert.data.packing import Integers, Placement, best_fit_decreasing
 from neobert.data.preparation import open_specified, text_tokenizer
-from neobert.data.rows import best_fit_decreasing
-from neobert.data.shards import FRAME_TOKENS, Integers
+from neobert.data.shards import FRAME_TOKENS
 from neobert.data.tokenizers import SpecialIds, TextTokenizer
 from neobert.errors import MissingData, RunFailed
 from neobert.evaluation.items import READ_BYTES, ClozeItem, Items, MinimalPair, Stretch, items_of, masked_words, windows
@@ -121,14 +121,9 @@ class Subject:
         """Return the owner and the loss of each predicted token of a batch."""
         lengths = np.array([len(question.token_ids) for question in batch])
         rows, columns, count = best_fit_decreasing(lengths, self.context)
-        shape = count, self.context
-        token_ids = np.full(shape, self.ids.pad)
-        documents, positions = np.full(shape, -1), np.full(shape, -1)
-        for number, (question, row, column) in enumerate(zip(batch, rows.tolist(), columns.tolist(), strict=True)):
-            taken = slice(column, column + len(question.token_ids))
-            token_ids[row, taken] = question.token_ids
-            documents[row, taken] = number
-            positions[row, taken] = np.arange(len(question.token_ids))
+        placed = Placement.of(rows, columns, lengths, (count, self.context))
+        token_ids = placed.grid(np.concatenate([question.token_ids for question in batch]), self.ids.pad)
+        documents, positions = placed.grid(placed.owner, -1), placed.grid(placed.offsets, -1)
         starts = rows * self.context + columns
         places = np.concatenate([start + question.places for start, question in zip(starts, batch, strict=True)])
         order = np.argsort(places)

@@ -5,7 +5,7 @@ take one text per row and a mask; `neobert.embeddings` uses it too.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -13,15 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from neobert.data.packing import Placement, best_fit_decreasing
 from neobert.data.tokenizers import Array, Text
 from neobert.glue.encoding import EncodedSplit, permutation
 from neobert.model.attention import AttentionPlan, GatherIndex, Tensors, packed_plan, padded_plan, send
 from neobert.model.heads import Classifier, mean_over_tokens
 
 Pooling = Literal["cls", "mean"]
-Rows = list[list[int]]
-"""Indices of the examples in each row of a batch."""
-
 ROW_MULTIPLE = 8
 """Row lengths are multiples of this, which kernels prefer."""
 
@@ -51,11 +49,18 @@ def evaluation_batches(split: EncodedSplit) -> Iterator[Array]:
     """Yield batches of example indices of a split, each once, sorted by length to reduce padding."""
     lengths = split.lengths
     order = np.argsort(-lengths, kind="stable")
+    for batch in padded_batches(lengths[order], EVALUATION_SLOTS, _row_tokens):
+        yield order[batch]
+
+
+def padded_batches(lengths: Array, most_slots: int, row_tokens: Callable[[int], int]) -> Iterator[slice]:
+    """Split texts of `lengths` (texts), the longest first, into batches of at most `most_slots` slots, but at least one
+    text. `row_tokens` gives the row length for the longest text."""
     start = 0
-    while start < len(order):
-        rows = max(1, EVALUATION_SLOTS // _row_tokens(lengths[order[start]]))
-        yield order[start : start + rows]
-        start += rows
+    while start < len(lengths):
+        stop = start + max(1, most_slots // row_tokens(int(lengths[start])))
+        yield slice(start, stop)
+        start = stop
 
 
 def _row_tokens(tokens: float) -> int:
@@ -106,23 +111,19 @@ class PackedLayout:
         """Build one batch. Rows of a fixed size have `fixed_row_tokens` tokens; surplus rows stay empty."""
         lengths = split.lengths[examples]
         if fixed_rows is None:
-            rows, row_tokens = arrange(lengths.tolist())
+            rows, columns, shape = arrange(lengths)
         else:
-            row_tokens = fixed_row_tokens(int(lengths.max()))
-            rows = [[example] for example in range(len(examples))] + [[]] * (fixed_rows - len(examples))
-        width = max(map(len, rows))
-        token_ids = np.zeros((len(rows), row_tokens), np.int64)
-        documents, positions = np.full_like(token_ids, -1), np.full_like(token_ids, -1)
-        starts, order = np.zeros((len(rows), width), np.int64), np.zeros(len(lengths), np.int64)
-        for row, members in enumerate(rows):
-            start = 0
-            for number, example in enumerate(members):
-                stop = start + lengths[example]
-                token_ids[row, start:stop] = split[examples[example]][0]
-                documents[row, start:stop] = number
-                positions[row, start:stop] = np.arange(lengths[example])
-                starts[row, number], order[example] = start, row * width + number
-                start = stop
+            rows, columns = _one_per_row(lengths)
+            shape = fixed_rows, fixed_row_tokens(int(lengths.max()))
+        order = np.lexsort((columns, rows))
+        numbers = np.empty_like(rows)
+        numbers[order] = np.arange(len(rows)) - np.searchsorted(rows[order], rows[order])
+        width = int(numbers.max()) + 1
+        placed = Placement.of(rows, columns, lengths, shape)
+        token_ids = placed.grid(np.concatenate([split[example][0] for example in examples]), 0)
+        documents, positions = placed.grid(numbers[placed.owner], -1), placed.grid(placed.offsets, -1)
+        starts = np.zeros((shape[0], width), np.int64)
+        starts[rows, numbers] = columns
         belongs = documents[:, None, :] == np.arange(width)[None, :, None]
         if width == 1:
             plan = padded_plan(torch.from_numpy(documents) >= 0)
@@ -133,7 +134,7 @@ class PackedLayout:
             plan=plan,
             starts=torch.from_numpy(starts),
             members=torch.from_numpy(belongs.astype(np.float32)),
-            order=torch.from_numpy(order),
+            order=torch.from_numpy(rows * width + numbers),
             labels=torch.from_numpy(split.labels[examples]),
         )
         return batch.to(device)
@@ -143,31 +144,23 @@ class PackedLayout:
         return classifier.head(_first_tokens(classifier, batch) if pooling == "cls" else _means(classifier, batch))
 
 
-def arrange(lengths: Sequence[int]) -> tuple[Rows, int]:
-    """Return the rows of a batch and their length; one example per row if sharing saves too little."""
-    longest = max(lengths)
-    tried = [_row_tokens(factor * longest) for factor in PACKED_ROW_LENGTHS]
-    shared = [(packed_rows(lengths, row_tokens), row_tokens) for row_tokens in tried]
-    rows, row_tokens = min(shared, key=lambda option: len(option[0]) * option[1])
-    if len(rows) * row_tokens <= PACKED_SHARE * len(lengths) * _row_tokens(longest):
-        return rows, row_tokens
-    return [[example] for example in range(len(lengths))], _row_tokens(longest)
+def arrange(lengths: Array) -> tuple[Array, Array, tuple[int, int]]:
+    """Return the row and first column of each example, and the shape of the rows; one example per row if sharing saves
+    too little."""
+    longest = int(lengths.max())
+    packed = []
+    for factor in PACKED_ROW_LENGTHS:
+        row_tokens = _row_tokens(factor * longest)
+        rows, columns, count = best_fit_decreasing(lengths, row_tokens, first_row=True)
+        packed.append((rows, columns, (count, row_tokens)))
+    shared = min(packed, key=lambda option: math.prod(option[2]))
+    if math.prod(shared[2]) <= PACKED_SHARE * len(lengths) * _row_tokens(longest):
+        return shared
+    return *_one_per_row(lengths), (len(lengths), _row_tokens(longest))
 
 
-def packed_rows(lengths: Sequence[int], row_tokens: int) -> Rows:
-    """Pack by best fit, longest first: each example goes to the fullest row with room, else to a new one."""
-    rows: Rows = []
-    room: list[int] = []
-    for example in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
-        fitting = [row for row, free in enumerate(room) if free >= lengths[example]]
-        if fitting:
-            row = min(fitting, key=lambda number: room[number])
-            rows[row].append(example)
-            room[row] -= lengths[example]
-        else:
-            rows.append([example])
-            room.append(row_tokens - lengths[example])
-    return rows
+def _one_per_row(lengths: Array) -> tuple[Array, Array]:
+    return np.arange(len(lengths)), np.zeros(len(lengths), np.int64)
 
 
 def fixed_row_tokens(longest: int) -> int:
@@ -222,11 +215,11 @@ class PaddedLayout:
 
     def pad(self, texts: Sequence[Text], device: torch.device) -> PaddedTexts:
         """Pad texts into one batch on `device`."""
-        token_ids = np.full((len(texts), self.row_tokens(max(len(ids) for ids, _ in texts))), self.pad_id, np.int64)
-        mask, token_types = np.zeros_like(token_ids), np.zeros_like(token_ids)
-        for row, (ids, types) in enumerate(texts):
-            token_ids[row, : len(ids)], mask[row, : len(ids)], token_types[row, : len(ids)] = ids, 1, types
-        parts = (token_ids, mask, token_types)
+        lengths = np.array([len(ids) for ids, _ in texts])
+        rows = np.arange(len(texts))
+        placed = Placement.of(rows, np.zeros_like(rows), lengths, (len(texts), self.row_tokens(int(lengths.max()))))
+        ids, types = (np.concatenate(column) for column in zip(*texts, strict=True))
+        parts = (placed.grid(ids, self.pad_id), placed.grid(np.ones_like(ids), 0), placed.grid(types, 0))
         return PaddedTexts(*map(torch.from_numpy, parts)).to(device)
 
     def collate(

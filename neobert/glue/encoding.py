@@ -13,6 +13,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from neobert.data.streams import random_order
 from neobert.data.tokenizers import Array, FramedTexts, Framing
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import publish_once
@@ -27,12 +28,8 @@ ENCODED_AT_ONCE = 8192
 
 
 def permutation(count: int, key: tuple[int, int]) -> Array:
-    """Return a permutation of the numbers below `count` that only depends on `key`.
-
-    It is the same on every machine and in every version of numpy: the raw bits of the counter-based Philox generator
-    are stable, `Generator.permutation` is not.
-    """
-    return np.argsort(np.random.Philox(key=np.array(key, np.uint64)).random_raw(count), kind="stable")
+    """Return a permutation of the numbers below `count` that only depends on `key`."""
+    return random_order(count, np.random.Philox(key=np.array(key, np.uint64)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -287,7 +287,7 @@ def _one_sentence(name: str) -> Iterator[None]:
     except Exception as error:  # transformers, safetensors and tokenizers raise many kinds
         cause = " ".join(str(error).split())[:LONGEST_CAUSE] or type(error).__name__
         if "trust_remote_code" in str(error):
-            cause = "it brings code of its own, which runs only with --trust-remote-code"
+            cause = "it has code of its own, which runs only with --trust-remote-code"
         elif isinstance(error, UnpicklingError):
             cause = "its pickle holds other things than tensors; nothing of it was run"
         raise ValueError(f"transformers cannot load {name}: {cause}") from error
@@ -307,7 +307,7 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def examine(folder: Path, name: str, trust: Trust = NO_TRUST) -> dict[str, Any]:
+def inspect_model(folder: Path, name: str, trust: Trust = NO_TRUST) -> dict[str, Any]:
     """Load a model and check that it is an encoder, before a grid is built on it; return its model_type, its number of
     parameters and its context in tokens, special tokens included (None if unbounded).
 

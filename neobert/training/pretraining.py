@@ -11,8 +11,9 @@ import torch
 
 from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, PaddingSizes, collate, micro_batches
 from neobert.data.preparation import measured_runs, tokenized_corpus
-from neobert.data.rows import PackedRows, StepIterator
+from neobert.data.rows import PackedRows
 from neobert.data.shards import TokenizedCorpus, all_documents, open_shards
+from neobert.data.streams import StepIterator
 from neobert.errors import MissingData
 from neobert.evaluation.heldout import (
     HeldoutText,

@@ -1,4 +1,4 @@
-"""A small stand-in of the hub's file API on this machine: repository info, files with ETag, commit and ranges.
+"""A small stand-in of the hub's file API on this machine: repository info, lists of files, files with ETag and commit.
 
 It serves what a test puts into it, can gate a repository, send wrong bytes, or stall in the middle of a file.
 """
@@ -45,6 +45,16 @@ class StandInRepository:
         siblings = [_sibling(name, content) for name, content in self.files.items()]
         commit = self.newest if revision == self.branch and self.newest else self.commit
         return {"id": "x", "sha": commit, "siblings": siblings}
+
+    def tree(self) -> list[dict[str, Any]]:
+        """The files as `list_repo_tree` gets them."""
+        tree = []
+        for sibling in self.info(self.commit)["siblings"]:
+            file = {"type": "file", "path": sibling["rfilename"], "size": sibling["size"], "oid": sibling["blobId"]}
+            if "lfs" in sibling:
+                file["lfs"] = {"oid": sibling["lfs"]["sha256"], "size": sibling["size"], "pointerSize": 130}
+            tree.append(file)
+        return tree
 
 
 def _is_large(name: str) -> bool:
@@ -103,14 +113,16 @@ class Handler(BaseHTTPRequestHandler):
         self._file(key, rest, with_body=with_body)
 
     def _info(self, path: str) -> None:
-        key, _, revision = path.partition("/revision/")
+        is_tree = "/tree/" in path
+        key, _, revision = path.partition("/tree/" if is_tree else "/revision/")
         repository = self.hub.repositories.get(key)
         if repository is None:
             self._send(401, b"{}", {"X-Error-Code": "RepoNotFound"})
         elif revision not in (repository.branch, repository.commit):
             self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         else:
-            self._send(200, json.dumps(repository.info(revision)).encode(), {"Content-Type": "application/json"})
+            content = repository.tree() if is_tree else repository.info(revision)
+            self._send(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
 
     def _file(self, key: str, rest: str, *, with_body: bool) -> None:
         repository = self.hub.repositories[key]

@@ -14,6 +14,7 @@ from tests.ablations.hub_stand_in import StandIn, published_repositories, servin
 
 WEB = "datasets/tiiuae/falcon-refinedweb"
 LLAMA = "models/meta-llama/Llama-2-7b-hf"
+OWN = ("manifest.json", "verified.json")
 FILES = 24
 """Files of the stand-in that the ladder reads."""
 
@@ -40,10 +41,10 @@ def run(folder: Path, *flags: str) -> int:
 def contents(folder: Path) -> dict[str, str]:
     """The SHA-256 of every file but those of prefetch's own."""
     files = [path for path in folder.rglob("*") if path.is_file() and ".prefetch" not in path.parts]
-    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in files if path.name != "manifest.json"}
+    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in files if path.name not in OWN}
 
 
 def manifest(folder: Path) -> dict[str, dict[str, Any]]:
-    """The manifest's files without the time of day."""
-    files = json.loads((folder / "manifest.json").read_text())["files"]
-    return {name: {key: value for key, value in entry.items() if key != "modified_ns"} for name, entry in files.items()}
+    """The manifest's files."""
+    found: dict[str, dict[str, Any]] = json.loads((folder / "manifest.json").read_text())["files"]
+    return found

@@ -16,7 +16,7 @@ from ablations.run import main
 from neobert.data.mteb_tasks import BENCHMARKS, CATEGORIES
 from neobert.data.sources import DirectorySource
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
-from neobert.external import adopt
+from neobert.external import resolve_model
 from neobert.identity import canonical, plain
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.mteb import ENGLISH_SUITE, EmbeddingEvaluation
@@ -125,7 +125,7 @@ def test_runs_are_labelled_with_the_variants_whose_protocol_they_have(
 
 def test_an_external_model_gets_the_protocol_of_a_variant(tmp_path: Path) -> None:
     """What the two protocols share keeps its name; what they do not is labelled with the variant."""
-    model = adopt(Layout(tmp_path), str(save(seeded(bert), tmp_path / "tiny-bert")))
+    model = resolve_model(Layout(tmp_path), str(save(seeded(bert), tmp_path / "tiny-bert")))
 
     def planned_by(protocol: str | None) -> ModelRow:
         return plan_model(model, [0], "smoke", SYNTHETIC, Layout(tmp_path), ["mteb"], protocol=protocol)
@@ -280,7 +280,7 @@ def test_a_benchmark_chooses_its_tasks_and_each_has_its_means(
     assert measured("--benchmark", "MTEB(eng, v1)") == ["STS12", "STS16"]
     assert measured("--tasks", "STS22.v2", "Similar") == ["STS22.v2", "Similar"]
     assert mteb_suite.main([*command, "--benchmark", "MTEB(eng, 2)"]) == EXIT_REFUSED
-    assert "there is no benchmark 'MTEB(eng, 2)' here: did you mean 'MTEB(eng, v2)'" in capsys.readouterr().err
+    assert "there is no benchmark 'MTEB(eng, 2)': did you mean 'MTEB(eng, v2)'" in capsys.readouterr().err
     assert main(["--variant", "M8", *STAGES, *runs, "--benchmark", "MTEB(eng, v2)"]) == EXIT_MISSING
     assert "no task of MTEB(eng, v2) is in this data" in capsys.readouterr().err
 

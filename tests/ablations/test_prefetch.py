@@ -89,7 +89,7 @@ def test_a_copied_folder_is_hashed_and_not_fetched(hub: StandIn, tmp_path: Path)
     assert len(hub.fetched) == FILES
 
 
-@pytest.mark.parametrize("file", [1, FILES])
+@pytest.mark.parametrize("file", [2, FILES])
 def test_kill_9_in_the_middle_of_a_file_is_completed_by_the_same_command(
     hub: StandIn, tmp_path: Path, file: int
 ) -> None:
@@ -104,7 +104,7 @@ def test_kill_9_in_the_middle_of_a_file_is_completed_by_the_same_command(
     assert hub.stalled.wait(60)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    assert len(contents(tmp_path / "data")) == file - 1, "a file in its place is whole"
+    assert contents(tmp_path / "data").items() <= contents(tmp_path / "undisturbed").items(), "no file is a part of one"
     hub.stall_at = None
     hub.asked.clear()
     assert run(tmp_path / "data") == 0

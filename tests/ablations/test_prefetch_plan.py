@@ -21,7 +21,7 @@ from neobert.data.catalog import REFINEDWEB
 from neobert.data.mteb_tasks import members_of
 from neobert.data.requirements import Item, Needs, items_of
 from neobert.data.sources import DirectorySource, HubSource
-from neobert.external import Trust, adopt
+from neobert.external import Trust, resolve_model
 from neobert.processes import offline_environment
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
@@ -76,7 +76,7 @@ def test_a_plan_is_printed_before_anything_is_written(
 def test_a_corpus_of_folders_alone_is_one_sentence_and_all_others_are_brought(tmp_path: Path, hub: StandIn) -> None:
     items = [Item("corpus", "recipes", "corpora/recipes", ()), *items_of(Needs(corpora=("web",)))]
     selection = hub_download.select(tmp_path, items)
-    assert [row.state for row in selection.rows] == ["unavailable", "to bring"]
+    assert [row.state for row in selection.rows] == ["unavailable", "to download"]
     assert selection.problems == [
         f"corpus recipes: corpus recipes is in no repository: put its files into {tmp_path / 'corpora/recipes'}"
     ]
@@ -138,7 +138,7 @@ def test_the_check_names_every_missing_item_and_what_brings_it(
     ]
     assert found[-1]["command"].endswith("--stages mteb --benchmark 'MTEB(eng, v2)'")
     assert run(tmp_path / "data", "--check", "--stages", "mteb", "--benchmark", "MTEB(eng, v3)") == 2
-    assert "no benchmark 'MTEB(eng, v3)' here: did you mean 'MTEB(eng, v2)'" in capsys.readouterr().err
+    assert "no benchmark 'MTEB(eng, v3)': did you mean 'MTEB(eng, v2)'" in capsys.readouterr().err
 
 
 def test_a_checked_folder_closes_the_plan_without_a_network(
@@ -239,8 +239,8 @@ def test_what_repositories_lack_is_brought_beside_them(hub: StandIn, tmp_path: P
     flags = ("--stages", "pretrain", "--models", "NomicBERT-2048", "GTE-en-8192-base")
     assert run(folder, *flags) == 0 and run(folder, *flags, "--check") == 0
     assert not (folder / "models" / "NomicBERT-2048" / "modeling.py").exists()
-    nomic = adopt(layout, folder_or_repository("NomicBERT-2048", str(folder)))
-    gte = adopt(layout, folder_or_repository("GTE-en-8192-base", str(folder)), Trust(code=True))
+    nomic = resolve_model(layout, folder_or_repository("NomicBERT-2048", str(folder)))
+    gte = resolve_model(layout, folder_or_repository("GTE-en-8192-base", str(folder)), Trust(code=True))
     assert (nomic.model_type, gte.model_type) == ("nomic_bert", "new")
     assert manifest(folder)["models/GTE-en-8192-base/modeling.py"]["revision"] == gte_code.branch
 

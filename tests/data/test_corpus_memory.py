@@ -15,14 +15,14 @@ from pathlib import Path
 from tokenizers import Tokenizer, models, pre_tokenizers
 from neobert.data import shards
 from neobert.data.shards import prepare
-from neobert.data.tokenizers import adopt
+from neobert.data.tokenizers import wrap_tokenizer
 
 shards.BATCH_CHARACTERS = 2**18
 letters = list("abcdefghij")
 words = {word: number for number, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters])}
 tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
 tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-tokenizer = adopt(tokenizer, "letters")
+tokenizer = wrap_tokenizer(tokenizer, "letters")
 warm_up, texts, length = map(int, sys.argv[2:])
 line = " ".join(letters * (length // len(letters)))
 for number, count in enumerate((warm_up, texts)):

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neobert.data.masking import counter_hash
-from neobert.data.rows import best_fit_decreasing, permute
+from neobert.data.packing import best_fit_decreasing
+from neobert.data.streams import permute
 from tests.support.small_corpora import realistic_lengths
 
 CONTEXT = 64
@@ -18,16 +19,16 @@ TRIALS = 24_000
 
 
 def best_fit_decreasing_by_definition(lengths: list[int], context: int) -> list[int]:
-    """Room left in each row when every document goes where it leaves least room."""
+    """The row of each document when it goes where it leaves least room, to the first of several such rows."""
     rooms: list[int] = []
-    for length in sorted(lengths, reverse=True):
-        fitting = [room for room in rooms if room >= length]
-        if fitting:
-            rooms.remove(min(fitting))
-            rooms.append(min(fitting) - length)
-        else:
-            rooms.append(context - length)
-    return sorted(rooms)
+    rows = [0] * len(lengths)
+    for document in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
+        fitting = [row for row, room in enumerate(rooms) if room >= lengths[document]]
+        row = min(fitting, key=lambda number: rooms[number], default=len(rooms))
+        rooms += [context] if row == len(rooms) else []
+        rooms[row] -= lengths[document]
+        rows[document] = row
+    return rows
 
 
 @given(st.lists(st.integers(1, CONTEXT), max_size=200))
@@ -44,10 +45,13 @@ def test_documents_lie_side_by_side_and_no_row_overflows(lengths: list[int]) -> 
 
 
 @given(st.lists(st.integers(1, CONTEXT), max_size=200))
-def test_rooms_are_those_of_the_definition(lengths: list[int]) -> None:
-    rows, _, count = best_fit_decreasing(np.array(lengths, dtype=np.int64), CONTEXT)
-    used = np.bincount(rows, weights=lengths, minlength=count)
-    assert sorted((CONTEXT - used).astype(int).tolist()) == best_fit_decreasing_by_definition(lengths, CONTEXT)
+def test_rows_are_those_of_the_definition(lengths: list[int]) -> None:
+    """To the row, or else to the room left in all rows."""
+    expected, given_lengths = best_fit_decreasing_by_definition(lengths, CONTEXT), np.array(lengths, dtype=np.int64)
+    assert best_fit_decreasing(given_lengths, CONTEXT, first_row=True)[0].tolist() == expected
+    rows, _, count = best_fit_decreasing(given_lengths, CONTEXT)
+    used = [np.bincount(np.array(each, np.int64), lengths, count).tolist() for each in (rows, expected)]
+    assert sorted(used[0]) == sorted(used[1])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from neobert import files as verification
 from neobert.data import shards
 from neobert.data.preparation import prepare_once
-from neobert.data.rows import StepIterator
 from neobert.data.shards import (
     HELDOUT_LEAST_TEXTS,
     HELDOUT_SHARE,
@@ -27,6 +26,7 @@ from neobert.data.shards import (
     prepare,
     text_hash,
 )
+from neobert.data.streams import StepIterator
 from neobert.data.tokenizers import TextTokenizer, train_wordpiece
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import VERIFIED, checksummed

@@ -17,7 +17,7 @@ from ablations.run import main
 from neobert.data.sources import SyntheticSource
 from neobert.embeddings.encoders import load_encoder
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
-from neobert.external import adopt
+from neobert.external import resolve_model
 from neobert.files import read_lines
 from neobert.runs.kinds import read_records
 from neobert.runs.layout import Layout
@@ -129,7 +129,7 @@ def test_pairs_of_the_hub_are_named_with_what_brings_them(tmp_path: Path, capsys
 
 def test_slurm_waits_for_nothing_before_an_external_model(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "runs")
-    model = adopt(layout, str(world.save(world.seeded(world.bert), tmp_path / "model")))
+    model = resolve_model(layout, str(world.save(world.seeded(world.bert), tmp_path / "model")))
     row = plan_model(model, [0], "smoke", SyntheticSource(100), layout, ["contrastive"])
     (job,) = plan_jobs(layout, [row], dict.fromkeys(JOB_KINDS, Resources()))
     assert job.references == (f"contrastive/{row.runs[0].id}",) and job.after == ()

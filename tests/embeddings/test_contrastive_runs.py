@@ -16,7 +16,7 @@ from neobert.embeddings.contrastive import ContrastiveTrainer
 from neobert.embeddings.encoders import load_encoder
 from neobert.embeddings.pairs import PairCounts
 from neobert.errors import MissingData
-from neobert.external import adopt, write_model_file
+from neobert.external import resolve_model, write_model_file
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, SourceSpecification, read_run_file, write_run_file
@@ -163,7 +163,7 @@ def test_hard_negatives_and_instructions_enter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("build", [bert, modernbert])
 def test_any_encoder_of_transformers_is_trained(tmp_path: Path, build: Any) -> None:
-    model = adopt(Layout(tmp_path), str(save(seeded(build), tmp_path / "model", token_types=build is bert)))
+    model = resolve_model(Layout(tmp_path), str(save(seeded(build), tmp_path / "model", token_types=build is bert)))
     write_model_file(Layout(tmp_path), model)
     run = tiny_contrastive(model.id, ("paraphrases",)).model_copy(
         update={"context": 48, "tokenizer_origin": model.tokenizer_origin}

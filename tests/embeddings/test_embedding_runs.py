@@ -19,7 +19,7 @@ from neobert.embeddings import evaluation as mteb_evaluation
 from neobert.embeddings.encoders import TextEncoder
 from neobert.embeddings.evaluation import execute, load_named_encoder
 from neobert.errors import EXIT_MISSING
-from neobert.external import adopt, write_model_file
+from neobert.external import resolve_model, write_model_file
 from neobert.kinds.mteb import EmbeddingConfig, EmbeddingScores
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.layout import Layout
@@ -116,7 +116,7 @@ def test_changed_data_are_refused_by_name(tmp_path: Path) -> None:
 def test_any_encoder_of_transformers_is_measured_as_it_was_trained(tmp_path: Path) -> None:
     """Zero-shot it gives the mean of its own hidden states; after fine-tuning the weights are those of the run."""
     layout, folder = Layout(tmp_path), save(seeded(bert), tmp_path / "tiny-bert", token_types=True)
-    model = adopt(layout, str(folder))
+    model = resolve_model(layout, str(folder))
     write_model_file(layout, model)
     tuned = tiny_contrastive(model.id, ("paraphrases",)).model_copy(
         update={"context": 48, "tokenizer_origin": model.tokenizer_origin}

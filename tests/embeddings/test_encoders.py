@@ -27,7 +27,7 @@ from neobert.embeddings.encoders import (
 from neobert.errors import EXIT_DONE, DamagedFile, MissingData, RunFailed
 from neobert.export.__main__ import main
 from neobert.export.checkpoint import open_checkpoint
-from neobert.external import adopt
+from neobert.external import resolve_model
 from neobert.hub.external import ExternalEncoder, load_external
 from neobert.model.attention import whole_rows_plan
 from neobert.model.build import build_encoder, initialize
@@ -275,7 +275,7 @@ def test_a_text_without_any_token_has_the_vector_zero(family: str, folders: dict
 
 
 def test_texts_are_cut_to_what_is_asked_for_and_to_what_the_model_reads(folders: dict[str, Path]) -> None:
-    model = adopt(Layout(folders["bert"].parent / "runs"), str(folders["bert"]))
+    model = resolve_model(Layout(folders["bert"].parent / "runs"), str(folders["bert"]))
     assert [
         world.text_encoder(model, folders["bert"].parent / "runs", max_tokens=most).context
         for most in (None, 10, 10_000)
@@ -295,7 +295,7 @@ def test_padded_batches_hold_each_text_once_within_their_slots(lengths: list[int
 
 def test_a_changed_model_is_not_opened_as_the_one_that_it_was(tmp_path: Path) -> None:
     folder = world.save(world.seeded(world.bert), tmp_path / "model")
-    model = adopt(Layout(tmp_path / "runs"), str(folder))
+    model = resolve_model(Layout(tmp_path / "runs"), str(folder))
     tensors = load_file(folder / "model.safetensors")
     save_file({name: tensor + 1 for name, tensor in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(DamagedFile, match="are not those that"):

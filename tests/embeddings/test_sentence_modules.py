@@ -14,7 +14,7 @@ from ablations.recipe_runs import EmbeddingChoice, EncoderWeights, embedding_run
 from neobert.embeddings.encoders import TextCounts
 from neobert.embeddings.evaluation import load_named_encoder, measure_task
 from neobert.embeddings.sentence_modules import SentenceModules, read_sentence_modules
-from neobert.external import adopt, write_model_file
+from neobert.external import resolve_model, write_model_file
 from neobert.kinds.mteb import EmbeddingEvaluation
 from neobert.runs.kinds import read_records
 from neobert.runs.layout import Layout
@@ -72,7 +72,7 @@ def compare(folder: Path) -> SentenceModules:
     """Vectors with and without a prompt; what the modules say."""
     library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     other = library.SentenceTransformer(str(folder), device="cpu")
-    by = world.text_encoder(adopt(Layout(folder.parent / "runs"), str(folder)), folder.parent / "runs")
+    by = world.text_encoder(resolve_model(Layout(folder.parent / "runs"), str(folder)), folder.parent / "runs")
     np.testing.assert_allclose(by.encode(TEXTS), other.encode(TEXTS, prompt=""), atol=1e-5, rtol=0)
     prompted = other.encode_query(TEXTS, prompt="a bird and ")
     np.testing.assert_allclose(by.encode(TEXTS, instruction="a bird and "), prompted, atol=1e-5, rtol=0)
@@ -143,7 +143,7 @@ FIRST = [module("", "Transformer"), module("1_Pooling", "Pooling")]
         (
             "modules.json",
             [FIRST[0], module("pooling", "Pooling")],
-            "has no pooling/config.json, which says how it pools",
+            "pooling/config.json of tiny pools by nothing",
         ),
         ("1_Pooling/config.json", {"pooling_mode": "lasttoken"}, "pools by lasttoken"),
         ("1_Pooling/config.json", {"pooling_mode": ["cls", "max"]}, "pools by cls and max"),
@@ -188,7 +188,7 @@ def test_a_zero_shot_record_is_that_of_the_published_model(
     assert mteb_suite.main(["--model", str(folder), "--zero-shot", "--runs", str(root), "--dry-run"]) == 0
     said = capsys.readouterr().err
     assert "as its modules.json says: pooling cls, vectors of length 1, at most 12 tokens, prompts STS" in said
-    model, choice = adopt(Layout(root), str(folder)), EmbeddingChoice(tasks=[STS], zero_shot=True)
+    model, choice = resolve_model(Layout(root), str(folder)), EmbeddingChoice(tasks=[STS], zero_shot=True)
     write_model_file(Layout(root), model)
     (evaluation,), _ = embedding_runs(EncoderWeights.of_model(model), SMOKE, [0], SOURCE_HERE, ("mteb",), choice)
     assert isinstance(evaluation, EmbeddingEvaluation)

@@ -13,7 +13,6 @@ from neobert.glue.batching import (
     PackedLayout,
     arrange,
     evaluation_batches,
-    packed_rows,
     training_batches,
 )
 from neobert.model.attention import padded_plan, whole_rows_plan
@@ -23,20 +22,13 @@ from tests.support.small_models import classified
 lengths = st.lists(st.integers(1, 60), min_size=1, max_size=40)
 
 
-@given(lengths, st.integers(60, 120))
-def test_packed_rows_hold_every_example_once_and_none_overflows(sizes, row_tokens):
-    rows = packed_rows(sizes, row_tokens)
-    assert sorted(example for row in rows for example in row) == list(range(len(sizes)))
-    assert all(sum(sizes[example] for example in row) <= row_tokens for row in rows)
-
-
 @given(lengths)
 def test_rows_are_shared_only_where_that_spares_a_fifth_of_the_slots(sizes):
-    rows, row_tokens = arrange(sizes)
+    rows, columns, (count, row_tokens) = arrange(np.array(sizes))
     padded = len(sizes) * -(-max(sizes) // ROW_MULTIPLE) * ROW_MULTIPLE
-    assert row_tokens % ROW_MULTIPLE == 0
-    assert len(rows) == len(sizes) or len(rows) * row_tokens <= PACKED_SHARE * padded
-    assert len(rows) * row_tokens <= padded
+    assert row_tokens % ROW_MULTIPLE == 0 and len(rows) == len(columns) == len(sizes)
+    assert count == len(sizes) or count * row_tokens <= PACKED_SHARE * padded
+    assert count * row_tokens <= padded and (columns + sizes <= row_tokens).all()
 
 
 @settings(max_examples=25)

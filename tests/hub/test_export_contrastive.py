@@ -17,7 +17,7 @@ from neobert.embeddings.evaluation import measure_task
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
 from neobert.export import contrastive
 from neobert.export.__main__ import main
-from neobert.external import Trust, adopt, write_model_file
+from neobert.external import Trust, resolve_model, write_model_file
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
@@ -68,7 +68,7 @@ def instructed(run: ContrastiveRun) -> ContrastiveRun:
 
 
 def external_run(root: Path, build: Any, *, token_types: bool = False) -> Path:
-    model = adopt(Layout(root), str(world.save(world.seeded(build), root / "model", token_types=token_types)))
+    model = resolve_model(Layout(root), str(world.save(world.seeded(build), root / "model", token_types=token_types)))
     write_model_file(Layout(root), model)
     changes = {"context": 32, "tokenizer_origin": model.tokenizer_origin}
     return saved_run(root, instructed(tiny_contrastive(model.id, SETS)).model_copy(update=changes))
@@ -208,7 +208,7 @@ def test_an_external_encoder_is_exported_as_its_own_class(
 def test_an_encoder_with_code_of_its_own_is_refused_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = adopt(Layout(tmp_path), str(save_remote(tmp_path / "model")), Trust(code=True))
+    model = resolve_model(Layout(tmp_path), str(save_remote(tmp_path / "model")), Trust(code=True))
     write_model_file(Layout(tmp_path), model)
     run = tiny_contrastive(model.id, SETS).model_copy(
         update={"context": 32, "tokenizer_origin": model.tokenizer_origin}

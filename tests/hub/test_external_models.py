@@ -16,7 +16,7 @@ from neobert.data.preparation import open_specified
 from neobert.data.synthetic import task_examples
 from neobert.errors import DamagedFile, MissingData
 from neobert.export.publishing import export
-from neobert.external import adopt, read_model_file, write_model_file
+from neobert.external import read_model_file, resolve_model, write_model_file
 from neobert.glue.batching import PaddedLayout
 from neobert.glue.encoding import encode_task
 from neobert.glue.finetuning import FineTuner
@@ -52,7 +52,7 @@ def rte(count: int) -> dict[str, dict[str, list[Any]]]:
 
 def test_a_worker_refuses_files_that_changed_or_went_since_they_were_named(tmp_path: Path) -> None:
     folder, layout = world.save(world.seeded(world.bert), tmp_path / "model"), Layout(tmp_path / "runs")
-    named = adopt(layout, str(folder))
+    named = resolve_model(layout, str(folder))
     write_model_file(layout, named)
     model = read_model_file(layout, named.id)
     assert model == named and model.require_unchanged() == folder
@@ -75,7 +75,7 @@ def test_a_model_of_the_hub_is_named_by_repository_and_commit(tmp_path: Path, mo
         reference = tmp_path / "models--org--small" / "refs" / "main"
         reference.parent.mkdir(exist_ok=True)
         reference.write_text(commit)
-        model = adopt(Layout(tmp_path / "runs"), "org/small")
+        model = resolve_model(Layout(tmp_path / "runs"), "org/small")
         assert model.origin == {"repository": "org/small", "revision": commit} and model.name == "org/small"
         ids.append(model.id)
     assert ids[0] != ids[1]
@@ -110,7 +110,7 @@ def test_batches_are_what_transformers_makes_of_the_texts(tmp_path: Path, family
 @pytest.mark.parametrize("family", world.FAMILIES)
 def test_logits_are_those_of_each_example_alone_up_to_the_longest(tmp_path: Path, family: str, pooling: Any) -> None:
     """Padding changes nothing, and an example as long as the position table has its place."""
-    model = adopt(Layout(tmp_path), str(world.save(world.seeded(world.FAMILIES[family]), tmp_path / "model")))
+    model = resolve_model(Layout(tmp_path), str(world.save(world.seeded(world.FAMILIES[family]), tmp_path / "model")))
     assert model.context == world.CONTEXT and model.model_type == family
     encoder, tokenizer = load_external(tmp_path / "model", "model")
     splits = {name: {"sentence": LONG, "label": [0, 1, 0]} for name in ("train", "validation")}
@@ -150,7 +150,7 @@ def exported(request, tmp_path_factory) -> tuple[Path, PretrainingRun]:
 def test_an_exported_model_fine_tunes_as_the_run_does(exported: tuple[Path, PretrainingRun], pooling: str) -> None:
     """Equal tokens, equal head; logits before and losses during the first three steps (head dropout on) to 1e-5."""
     (root, run), layout = exported, Layout(exported[0])
-    model = adopt(layout, str(root / "exported"))
+    model = resolve_model(layout, str(root / "exported"))
     write_model_file(layout, model)
     short = protocol(max_tokens=32, pooling=pooling, classifier_scale=0.5, epochs=1)
     tuners = []
@@ -210,7 +210,7 @@ def untouched(folder: Path) -> None:
         (world.bert, without("tokenizer.json"), 3, "has no tokenizer"),
         (world.bert, pickled, 2, "pytorch_model.bin, a pickle, which runs code when read"),
         (world.bert, torn, 2, "transformers cannot load"),
-        (world.bert, with_code, 2, "it brings code of its own, which runs only with --trust-remote-code"),
+        (world.bert, with_code, 2, "it has code of its own, which runs only with --trust-remote-code"),
         (world.bert, without_a_tensor, 2, "lacks tensors encoder.layer.1.output.dense.bias"),
         (lambda: world.bert(vocab_size=40), untouched, 2, "but its embedding only 40 rows"),
         (world.gpt2, untouched, 2, "is a decoder"),

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from neobert.errors import MissingData
-from neobert.external import NO_TRUST, Trust, adopt, external_id, locate, model_files, tokenizer_files
+from neobert.external import NO_TRUST, Trust, external_id, locate, model_files, resolve_model, tokenizer_files
 from neobert.hub.external import load_external
 from neobert.runs.layout import Layout
 from tests.support import external_models as world
@@ -86,7 +86,7 @@ def built(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Trust]:
 def test_the_files_of_the_id_are_the_model(tmp_path: Path, built: tuple[Path, Trust]) -> None:
     """A copy of them alone has the id and the vectors, and so has the folder among files that would spoil it."""
     (folder, trust), layout = built, Layout(tmp_path / "runs")
-    model = adopt(layout, str(folder), trust)
+    model = resolve_model(layout, str(folder), trust)
     assert model.id.startswith("model-") and not layout.root.exists(), "looking at a model writes nothing"
     vectors = world.text_encoder(model, layout.root).encode(TEXTS)
     for name in model.origin:
@@ -96,7 +96,7 @@ def test_the_files_of_the_id_are_the_model(tmp_path: Path, built: tuple[Path, Tr
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
     for place in (folder, tmp_path / "copy"):
-        again = adopt(layout, str(place), trust)
+        again = resolve_model(layout, str(place), trust)
         assert again.id == model.id
         assert np.array_equal(world.text_encoder(again, layout.root).encode(TEXTS), vectors)
 

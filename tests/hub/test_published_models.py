@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from neobert.errors import DamagedFile, MissingData
-from neobert.external import Trust, adopt, locate
+from neobert.external import Trust, locate, resolve_model
 from neobert.hub.external import load_external
 from neobert.runs.layout import Layout
 from sweeps import glue_grid
@@ -56,8 +56,8 @@ def test_a_nomicbert_that_is_saved_again_is_one_of_transformers(tmp_path: Path) 
 
 def test_nomicbert_reads_as_many_tokens_as_its_positions_are_unscaled(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "runs")
-    plain = adopt(layout, str(save_nomic(tmp_path / "plain", n_positions=40)))
-    scaled = adopt(
+    plain = resolve_model(layout, str(save_nomic(tmp_path / "plain", n_positions=40)))
+    scaled = resolve_model(
         layout, str(save_nomic(tmp_path / "scaled", n_positions=40, rotary_scaling_factor=2, max_trained_positions=10))
     )
     assert (plain.context, scaled.context) == (40, 10) and plain.model_type == "nomic_bert"
@@ -88,7 +88,7 @@ def test_debertav3_is_read_from_its_pickle_and_its_sentence_pieces(tmp_path: Pat
     with pytest.raises(ValueError, match=r"pytorch_model\.bin, a pickle.*--allow-pickle"):
         locate(str(folder))
     layout = Layout(tmp_path / "runs")
-    model = adopt(layout, str(folder), PICKLE)
+    model = resolve_model(layout, str(folder), PICKLE)
     assert model.origin.keys() == {"config.json", "pytorch_model.bin", "spm.model", "tokenizer_config.json"}
     encoder, tokenizer = load_external(model.require_unchanged(), model.name, model.trust)
     published = torch.load(folder / "pytorch_model.bin", weights_only=True)
@@ -165,8 +165,8 @@ def test_code_beside_a_model_runs_where_it_is_trusted(tmp_path: Path, repository
     folder = save_remote(tmp_path / "model", repository=repository)
     layout = Layout(tmp_path / "runs")
     with pytest.raises(ValueError, match="runs only with --trust-remote-code"):
-        adopt(layout, str(folder))
-    model = adopt(layout, str(folder), CODE)
+        resolve_model(layout, str(folder))
+    model = resolve_model(layout, str(folder), CODE)
     assert model.origin.keys() > {"configuration.py", "modeling.py"}
     encoder, _ = load_external(model.require_unchanged(), model.name, model.trust)
     token_ids = torch.arange(10, 16)[None]
@@ -180,13 +180,13 @@ def test_code_beside_a_model_runs_where_it_is_trusted(tmp_path: Path, repository
 
 def test_changed_code_is_another_model_and_is_not_run_by_a_worker(tmp_path: Path) -> None:
     folder, witness = save_remote(tmp_path / "model"), tmp_path / "executed"
-    model = adopt(Layout(tmp_path / "runs"), str(folder), CODE)
+    model = resolve_model(Layout(tmp_path / "runs"), str(folder), CODE)
     with (folder / "modeling.py").open("a") as code:
         code.write(f"\nopen({str(witness)!r}, 'w').close()\n")
     with pytest.raises(DamagedFile, match="are not those that"):
         text_encoder(model, tmp_path / "runs")
     assert not witness.exists()
-    changed = adopt(Layout(tmp_path / "runs"), str(folder), CODE)
+    changed = resolve_model(Layout(tmp_path / "runs"), str(folder), CODE)
     assert changed.id != model.id and witness.exists()
 
 
@@ -194,7 +194,7 @@ def test_a_module_that_is_not_there_is_named(tmp_path: Path) -> None:
     folder = save_remote(tmp_path / "model", repository="org/code")
     (folder / "modeling.py").unlink()
     with pytest.raises(ValueError, match=r"has no modeling\.py of org/code.*prefetch"):
-        adopt(Layout(tmp_path / "runs"), str(folder), CODE)
+        resolve_model(Layout(tmp_path / "runs"), str(folder), CODE)
 
 
 @pytest.mark.parametrize("place", ["{}/other", "../other", "other"])
@@ -205,7 +205,7 @@ def test_code_outside_the_folder_is_not_run(tmp_path: Path, place: str) -> None:
     content["auto_map"]["AutoModel"] = f"{place.format(tmp_path)}.New"
     (folder / "config.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"has no .*other\.py, which its auto_map names"):
-        adopt(Layout(tmp_path / "runs"), str(folder), CODE)
+        resolve_model(Layout(tmp_path / "runs"), str(folder), CODE)
     assert not (tmp_path / "executed").exists()
 
 
@@ -223,11 +223,11 @@ def test_a_model_of_the_hub_is_read_at_the_commit_that_is_named(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     commit = "c" * 40
     save_remote(tmp_path / "models--org--model" / "snapshots" / commit)
-    model = adopt(Layout(tmp_path / "runs"), f"org/model@{commit}", CODE)
+    model = resolve_model(Layout(tmp_path / "runs"), f"org/model@{commit}", CODE)
     assert model.name == "org/model" and model.origin["revision"] == commit
     assert model.origin.keys() == {"repository", "revision", "configuration.py", "modeling.py"}
     with pytest.raises(MissingData, match="the hub gave no such model"):
-        adopt(Layout(tmp_path / "runs"), f"org/model@{'d' * 40}", CODE)
+        resolve_model(Layout(tmp_path / "runs"), f"org/model@{'d' * 40}", CODE)
 
 
 def test_safetensors_go_before_a_pickle(tmp_path: Path) -> None:
