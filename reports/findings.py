@@ -12,7 +12,8 @@ from ablations.declarations import PROTOCOL, Declaration, Protocol
 from neobert.runs import records
 from neobert.runs.records import ENGLISH_SUITE_V2
 from reports.analysis.compute_gain import ComputeGain, find_gains, gains_table
-from reports.analysis.deltas import deltas_table, find_deltas
+from reports.analysis.delta_table import deltas_table
+from reports.analysis.deltas import find_deltas
 from reports.analysis.effects import Factorial, effects_table, find_factorials
 from reports.analysis.pairing import Delta
 from reports.analysis.plateau import Regime

@@ -6,7 +6,7 @@ only comparable between arms with the same masks.
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,14 +14,14 @@ import numpy as np
 
 from neobert.runs.records import Transition
 from neobert.training.transitions import MARGIN_NATS, crossing
-from reports.analysis.inference import Interval, seed_interval
+from reports.analysis.inference import seed_interval
 from reports.analysis.pairing import why_losses_differ
 from reports.analysis.plateau import ArmSeeds, Regime, timing_word
 from reports.basis import why_not_paired
 from reports.curves import Curves, Points
 from reports.notes import warnings
 from reports.scores import Group, Row
-from reports.tables import DASH, Table, facets, frame_of, print_by_seed, printed_range, signed
+from reports.tables import DASH, Column, Table, facets, make_table, print_by_seed, printed_range, signed
 
 LEVEL_MULTIPLE = 0.25
 SMOOTHED_FOR_CROSSING, SMOOTHED_FOR_LOSS = 3, 5
@@ -66,6 +66,12 @@ class Arm:
         return {seed: run.transition for seed, run in self.runs.items() if run.transition is not None}
 
     @property
+    def spread(self) -> tuple[float | None, float | None]:
+        """Mean and standard deviation of the times."""
+        times = list(self.times.values())
+        return statistics.fmean(times) if times else None, statistics.stdev(times) if len(times) > 1 else None
+
+    @property
     def seeds(self) -> ArmSeeds:
         """Final losses, and transitions as shares of the run."""
         shares = {seed: (run.transition or self.steps) / self.steps for seed, run in self.runs.items()}
@@ -91,6 +97,11 @@ class Wait:
     reason: str = ""
     no_losses: str = ""
     ids: tuple[str, ...] = ()
+
+    @property
+    def left_out(self) -> str:
+        """Why times or losses are not compared."""
+        return self.reason or self.no_losses
 
     @property
     def word(self) -> str:
@@ -121,29 +132,37 @@ def arm_of(row: Row, curves: Curves, source: Source) -> Arm | None:
     """Return the arm of a row with one stage; None if the source is not there for all of its runs."""
     if row.stage != 0 or row.runs.empty or row.own_loss is None:
         return None
-    runs = list(row.runs.itertuples())
-    losses = row.own_loss[1].by_pretraining
-    steps = row.recipe.pretraining.stages[0].steps
-    if source == "held-out":
-        known: dict[int, Transition] = {run.seed: run.transition for run in runs if run.transition is not None}
-        if len(known) < len(runs) or not all(transition.curve for transition in known.values()):
-            return None
-        level = min(each.frequency_loss - each.margin for each in known.values())
-        traced = {
-            seed: RunCurve(each.step, tuple((point.step, point.loss) for point in each.curve))
-            for seed, each in known.items()
-        }
-        return Arm(row.name, source, level, steps, traced, losses)
-    frequencies = row.heldout[row.heldout.corpus.eq(row.own_loss[0]) & row.heldout.context.eq(row.context)]
-    found = {run.seed: curve.loss for run in runs if (curve := curves.of(run.id)) is not None}
-    if len(found) < len(runs) or frequencies.frequency_loss.isna().all():
+    found = _recorded_transitions(row) if source == "held-out" else _training_transitions(row, curves)
+    if found is None:
         return None
-    if min(map(len, found.values())) < SMOOTHED_FOR_LOSS:
+    level, runs = found
+    return Arm(row.name, source, level, row.recipe.pretraining.stages[0].steps, runs, row.own_loss[1].by_pretraining)
+
+
+def _recorded_transitions(row: Row) -> tuple[float, dict[int, RunCurve]] | None:
+    """Return the level and the runs by seed from the transitions in records; None unless all runs have one."""
+    known: dict[int, Transition | None] = dict(zip(row.runs.seed, row.runs.transition, strict=True))
+    if not all(each is not None and each.curve for each in known.values()):
         return None
-    level = level_of(float(frequencies.frequency_loss.min()))
-    return Arm(
-        row.name, source, level, steps, {seed: trace_training(own, level) for seed, own in found.items()}, losses
-    )
+    transitions = {seed: each for seed, each in known.items() if each is not None}
+    runs = {
+        seed: RunCurve(each.step, tuple((point.step, point.loss) for point in each.curve))
+        for seed, each in transitions.items()
+    }
+    return min(each.frequency_loss - each.margin for each in transitions.values()), runs
+
+
+def _training_transitions(row: Row, curves: Curves) -> tuple[float, dict[int, RunCurve]] | None:
+    """Return the level and the runs by seed from training losses; None unless all runs have a curve that is long enough
+    and the loss of frequencies is known."""
+    assert row.own_loss is not None
+    heldout = row.heldout[row.heldout.corpus.eq(row.own_loss[0]) & row.heldout.context.eq(row.context)]
+    found = {run.seed: curves.of(run.id) for run in row.runs.itertuples()}
+    losses = {seed: curve.loss for seed, curve in found.items() if curve and len(curve.loss) >= SMOOTHED_FOR_LOSS}
+    if len(losses) < len(row.runs) or heldout.frequency_loss.isna().all():
+        return None
+    level = level_of(float(heldout.frequency_loss.min()))
+    return level, {seed: trace_training(loss, level) for seed, loss in losses.items()}
 
 
 def find_waits(group: Group, curves: Curves) -> tuple[Wait, ...]:
@@ -228,88 +247,106 @@ def _differences(
     return dict(sorted(found.items()))
 
 
-HEADER = (
-    *("Variant", "Against", "Measured on", "Seeds", "Leaves after", "Parent leaves after", "Waiting, steps"),
-    *("95 % over seeds", "Loss at the end", "95 % over seeds", "At equal time since", "95 % over seeds", "Reading"),
-)
-FACTS = (
-    *("variant", "against", "measured", "level", "level_against", "seeds", "steps", "transition", "transition_sd"),
-    *("transition_against", "transition_against_sd", "shared_variance", "shared_variance_against"),
-    *("waiting", "waiting_low", "waiting_high", "at_end", "at_end_low", "at_end_high", "steps_since"),
-    *("since", "since_low", "since_high", "reading", "no_verdict", "left_out", "transitions_by_seed"),
-    *("transitions_against_by_seed", "records"),
-)
+@dataclass(frozen=True)
+class TimedStep:
+    """A line of the table: a wait, and why its step gets no verdict."""
+
+    wait: Wait
+    no_verdict: str
+
+
+def _leaves(number: int) -> Callable[[Any, TimedStep], str]:
+    """Return how to print the mean step of the transition of the variant (0) or its parent (1): with its share of the
+    run, and the seeds that never leave the plateau."""
+
+    def write(spread: tuple[float | None, float | None], step: TimedStep) -> str:
+        arm, mean = step.wait.arms[number], spread[0]
+        if mean is None:
+            return "never"
+        late = len(arm.runs) - len(arm.times)
+        return f"{mean:,.0f} ({mean / arm.steps:.0%})" + (f", {late} never" if late else "")
+
+    return write
+
+
 LOSS_DIGITS, STEP_DIGITS = 3, 0
+Mean = tuple[float, float | None, float | None]
+
+
+def _mean(values: Mapping[int, float]) -> Mean | None:
+    """Return the mean over seeds and the ends of its t interval; None without seeds."""
+    if not values:
+        return None
+    low, high = seed_interval(values.values()) or (None, None)
+    return statistics.fmean(values.values()), low, high
+
+
+def _columns(
+    heads: tuple[str, str], name: str, values: Callable[[Wait], Mapping[int, float]], digits: int
+) -> tuple[Column[TimedStep], ...]:
+    """Return the columns of a difference by seed: its mean, and its interval."""
+
+    def print_interval(mean: Mean | None, _: TimedStep) -> str:
+        return DASH if mean is None or mean[1] is None or mean[2] is None else printed_range(mean[1:], digits)
+
+    return (
+        Column(heads[0], "", lambda step: _mean(values(step.wait)), lambda m, _: signed(m and m[0], digits), "r"),
+        Column(heads[1], f"{name} {name}_low {name}_high", lambda step: _mean(values(step.wait)), print_interval, "r"),
+    )
+
+
+COLUMNS: Sequence[Column[TimedStep]] = (
+    Column("Variant", "variant", lambda step: step.wait.variant, always=True),
+    Column("Against", "against", lambda step: step.wait.base, always=True),
+    Column("Measured on", "measured", lambda step: MEASURED[step.wait.arms[0].source]),
+    Column("", "level level_against", lambda step: [arm.level for arm in step.wait.arms]),
+    Column("Seeds", "seeds", lambda step: len(step.wait.waiting), side="r"),
+    Column("", "steps", lambda step: step.wait.arms[0].steps),
+    Column("Leaves after", "transition transition_sd", lambda step: step.wait.arms[0].spread, _leaves(0), "r"),
+    Column(
+        "Parent leaves after",
+        "transition_against transition_against_sd",
+        lambda step: step.wait.arms[1].spread,
+        _leaves(1),
+        "r",
+    ),
+    Column(
+        "",
+        "shared_variance shared_variance_against",
+        lambda step: [arm.seeds.shared_variance for arm in step.wait.arms],
+    ),
+    *_columns(("Waiting, steps", "95 % over seeds"), "waiting", lambda wait: wait.waiting, STEP_DIGITS),
+    *_columns(("Loss at the end", "95 % over seeds"), "at_end", lambda wait: wait.at_end, LOSS_DIGITS),
+    Column("", "steps_since", lambda step: step.wait.steps_since),
+    *_columns(("At equal time since", "95 % over seeds"), "since", lambda wait: wait.since, LOSS_DIGITS),
+    Column("", "reading", lambda step: step.wait.word),
+    Column(
+        "Reading",
+        "",
+        lambda step: "; ".join(filter(None, (step.wait.word, step.no_verdict, step.wait.left_out))) or DASH,
+        always=True,
+    ),
+    Column("", "no_verdict", lambda step: step.no_verdict, always=True),
+    Column("", "left_out", lambda step: step.wait.left_out, always=True),
+    Column(
+        "",
+        "transitions_by_seed transitions_against_by_seed",
+        lambda step: [print_by_seed(dict(sorted(arm.times.items()))) for arm in step.wait.arms],
+    ),
+    Column("", "records", lambda step: " ".join(step.wait.ids), always=True),
+)
 
 
 def waits_table(waits: Sequence[Wait], regime: Regime, group: Group) -> Table:
     """Return a table with one line per ladder step."""
-    return Table(
-        title=f"Waiting and level (scale {group.scale}, data {group.data})",
-        shown=frame_of([_shown(wait, regime) for wait in waits], HEADER),
-        facts=frame_of([_facts(wait, regime) for wait in waits], FACTS),
-        alignment="lllrrrrrrrrrl",
-        notes=(*warnings(group), *_notes(waits)),
-        records=tuple(wait.ids for wait in waits),
-        facets=tuple(facets("transition", "") for _ in waits),
-    )
-
-
-def _mean(values: Mapping[int, float]) -> tuple[float | None, Interval | None]:
-    """Return the mean over seeds and its t interval."""
-    return (statistics.fmean(values.values()), seed_interval(values.values())) if values else (None, None)
-
-
-def _shown(wait: Wait, regime: Regime) -> tuple[str, ...]:
-    names, without = (wait.variant, wait.base), wait.reason or wait.no_losses
-    no_verdict = regime.why_no_verdict(wait.variant, wait.base)
-    remark = "; ".join(filter(None, (wait.word, no_verdict, without))) or DASH
-    if not wait.arms:
-        return (*names, *[DASH] * (len(HEADER) - 3), remark)
-    cells = [
-        cell
-        for values, digits in ((wait.waiting, STEP_DIGITS), (wait.at_end, LOSS_DIGITS), (wait.since, LOSS_DIGITS))
-        for mean, interval in (_mean(values),)
-        for cell in (signed(mean, digits), printed_range(interval, digits))
-    ]
-    ours, theirs = wait.arms
-    return *names, MEASURED[ours.source], str(len(wait.waiting)), _leaves(ours), _leaves(theirs), *cells, remark
-
-
-def _leaves(arm: Arm) -> str:
-    """Format the mean step of an arm's transition and its share of the run, and the seeds that never leave."""
-    times = list(arm.times.values())
-    late = len(arm.runs) - len(times)
-    if not times:
-        return "never"
-    mean = statistics.fmean(times)
-    return f"{mean:,.0f} ({mean / arm.steps:.0%})" + (f", {late} never" if late else "")
-
-
-def _facts(wait: Wait, regime: Regime) -> tuple[Any, ...]:
-    no_verdict = regime.why_no_verdict(wait.variant, wait.base)
-    left_out = wait.reason or wait.no_losses
-    ids = " ".join(wait.ids)
-    if not wait.arms:
-        return wait.variant, wait.base, *[None] * (len(FACTS) - 7), no_verdict, left_out, None, None, ids
-    ours, theirs = wait.arms
-    spreads = [
-        found
-        for arm in wait.arms
-        for times in (list(arm.times.values()),)
-        for found in (statistics.fmean(times) if times else None, statistics.stdev(times) if len(times) > 1 else None)
-    ]
-    tested = [
-        (mean, *(interval or (None, None))) for mean, interval in map(_mean, (wait.waiting, wait.at_end, wait.since))
-    ]
-    return (
-        *(wait.variant, wait.base, MEASURED[ours.source], ours.level, theirs.level, len(wait.waiting), ours.steps),
-        *spreads,
-        *(arm.seeds.shared_variance for arm in wait.arms),
-        *(*tested[0], *tested[1], wait.steps_since, *tested[2]),
-        *(wait.word, no_verdict, left_out),
-        *(print_by_seed(dict(sorted(arm.times.items()))) for arm in wait.arms),
-        ids,
+    return make_table(
+        f"Waiting and level (scale {group.scale}, data {group.data})",
+        COLUMNS,
+        [TimedStep(wait, regime.why_no_verdict(wait.variant, wait.base)) for wait in waits],
+        (*warnings(group), *_notes(waits)),
+        records=lambda step: step.wait.ids,
+        facets=lambda _: facets("transition", ""),
+        is_left_out=lambda step: not step.wait.arms,
     )
 
 

@@ -4,11 +4,14 @@ of signs, coverage of intervals.
 A forecast is only scored on differences whose records did not exist when it was made.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 from typing import Any
+
+import pandas as pd
 
 from neobert.errors import name_first
 from reports.analysis.inference import seed_interval
@@ -27,10 +30,21 @@ from reports.forecasts.comparators import (
     simple_forecasts,
 )
 from reports.forecasts.extrapolation import COVERAGE
-from reports.forecasts.sealed import Forecast, Place, Predicted
+from reports.forecasts.sealed import AtBudget, Forecast, Place, Predicted
 from reports.notes import warnings
 from reports.scores import Group
-from reports.tables import Table, count, facets, frame_of, number, printed_range, rules_between, signed
+from reports.tables import (
+    Column,
+    Table,
+    count,
+    facets,
+    frame_of,
+    make_table,
+    number,
+    printed_range,
+    rules_between,
+    signed,
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +75,10 @@ class Outcome:
             return {}
         own = replace(score(expected, self.measured), brier=self.brier, is_covered=bool(self.is_covered))
         return {FORECAST: own} | {name: score(each, self.measured) for name, each in self.simple.items()}
+
+    def at_budgets(self, text: Callable[[AtBudget], str]) -> str:
+        """Return the texts of all budgets."""
+        return " ".join(map(text, self.predicted.budgets))
 
     @property
     def unit(self) -> str:
@@ -132,69 +150,83 @@ def _outcome(forecast: Forecast, predicted: Predicted, deltas: Mapping[Place, De
     return Outcome(forecast, predicted, fmean(delta.differences[seed] for seed in seeds), "", delta.ids)
 
 
-HEADER = (
-    *("Forecast", "Variant", "Against", "Quantity", "At budgets", "Expected", "80 %", "P(higher)"),
-    *("Measured", "In the interval"),
-)
-FACTS = (
-    *("forecast", "scale", "variant", "against", "quantity", "corpus", "budgets", "octaves", "means", "seeds"),
-    *("expected", "low", "high", "probability_higher", "measured", "covered", "brier", "naive_brier", "reason"),
-    *("crps", "persistence", "persistence_sd", "persistence_crps", "persistence_brier", "line", "line_sd", "line_crps"),
-    *("line_brier", "made_from", "records"),
-)
-
-
-def forecasts_table(outcomes: Sequence[Outcome], group: Group) -> Table:
-    """Return a table with one line per difference that was forecast."""
-    return Table(
-        title=f"Forecasts and outcomes (scale {group.scale}, data {group.data})",
-        shown=frame_of([_shown(each) for each in outcomes], HEADER),
-        facts=frame_of([_facts(each) for each in outcomes], FACTS),
-        alignment="lllllrrrrl",
-        notes=(*warnings(group), *_notes(outcomes)),
-        rules=rules_between(each.forecast.id for each in outcomes),
-        records=tuple(each.ids for each in outcomes),
-        facets=tuple(facets(each.predicted.quantity, each.predicted.corpus) for each in outcomes),
-    )
+def _digits(predicted: Predicted) -> int:
+    return QUANTITIES[predicted.quantity].digits
 
 
 def print_prediction(each: Predicted) -> tuple[str, ...]:
     """Return (variant, base, quantity, differences at the budgets, expected difference, its interval, P(higher))."""
-    digits = QUANTITIES[each.quantity].digits
+    digits = _digits(each)
     trend = " → ".join(signed(at.mean, digits) for at in each.budgets)
     names = each.variant, each.base, name_measurement(each.quantity, each.corpus)
     interval = printed_range(each.interval, digits)
     return *names, trend, signed(each.mean, digits), interval, number(each.probability_higher, 2)
 
 
-def _shown(outcome: Outcome) -> tuple[str, ...]:
-    variant, base, quantity, *numbers = print_prediction(outcome.predicted)
-    measured = signed(outcome.measured, QUANTITIES[outcome.predicted.quantity].digits)
-    held = {True: "yes", False: "no", None: outcome.reason or "signs only"}[outcome.is_covered]
-    return outcome.forecast.id, variant, base, f"{quantity} at {outcome.forecast.scale}", *numbers, measured, held
+def _predicted(place: int) -> Callable[[Any, Outcome], str]:
+    """Return how to print one of the texts of a prediction."""
+    return lambda _, outcome: print_prediction(outcome.predicted)[place]
 
 
-def _facts(outcome: Outcome) -> tuple[Any, ...]:
-    forecast, each = outcome.forecast, outcome.predicted
-    return (
-        *(forecast.id, forecast.scale, each.variant, each.base, each.quantity, each.corpus),
-        " ".join(at.budget for at in each.budgets),
-        " ".join(f"{at.octaves:.3f}" for at in each.budgets),
-        " ".join(f"{at.mean:.6f}" for at in each.budgets),
-        forecast.seeds,
-        *(each.mean, *(each.interval or (None, None)), each.probability_higher, outcome.measured),
-        *("" if outcome.is_covered is None else str(outcome.is_covered).lower(), outcome.brier, outcome.naive_brier),
-        *(outcome.reason, outcome.scores[FORECAST].crps if outcome.scores else None),
-        *(value for name in (PERSISTENCE, LINE) for value in _simple_facts(outcome, name)),
-        *(" ".join(forecast.records), " ".join(outcome.ids)),
+def _print_quantity(_: Any, outcome: Outcome) -> str:
+    return f"{print_prediction(outcome.predicted)[2]} at {outcome.forecast.scale}"
+
+
+def _print_held(is_covered: bool | None, outcome: Outcome) -> str:
+    return {True: "yes", False: "no", None: outcome.reason or "signs only"}[is_covered]
+
+
+def _of_simple(name: str) -> Column[Outcome]:
+    """Return the columns of a simple forecast: mean, standard deviation, CRPS and Brier score."""
+    column = {PERSISTENCE: "persistence", LINE: "line"}[name]
+    names = f"{column} {column}_sd {column}_crps {column}_brier"
+    return Column("", names, lambda outcome: _simple_facts(outcome.simple.get(name), outcome.scores.get(name)))
+
+
+def _simple_facts(expected: Normal | None, found: Score | None) -> tuple[float | None, ...]:
+    distribution = (expected.mean, expected.deviation) if expected else (None, None)
+    return *distribution, *((found.crps, found.brier) if found else (None, None))
+
+
+COLUMNS: Sequence[Column[Outcome]] = (
+    Column("Forecast", "forecast", lambda outcome: outcome.forecast.id),
+    Column("", "scale", lambda outcome: outcome.forecast.scale),
+    Column("Variant", "variant", lambda outcome: outcome.predicted.variant),
+    Column("Against", "against", lambda outcome: outcome.predicted.base),
+    Column("Quantity", "quantity", lambda outcome: outcome.predicted.quantity, _print_quantity),
+    Column("", "corpus", lambda outcome: outcome.predicted.corpus),
+    Column("At budgets", "budgets", lambda outcome: outcome.at_budgets(lambda at: at.budget), _predicted(3)),
+    Column("", "octaves", lambda outcome: outcome.at_budgets(lambda at: f"{at.octaves:.3f}")),
+    Column("", "means", lambda outcome: outcome.at_budgets(lambda at: f"{at.mean:.6f}")),
+    Column("", "seeds", lambda outcome: outcome.forecast.seeds),
+    Column("Expected", "expected", lambda outcome: outcome.predicted.mean, _predicted(4), "r"),
+    Column("80 %", "low high", lambda outcome: outcome.predicted.interval, _predicted(5), "r"),
+    Column("P(higher)", "probability_higher", lambda outcome: outcome.predicted.probability_higher, _predicted(6), "r"),
+    Column("Measured", "measured", lambda o: o.measured, lambda value, o: signed(value, _digits(o.predicted)), "r"),
+    Column("In the interval", "", lambda outcome: outcome.is_covered, _print_held),
+    Column("", "covered", lambda outcome: "" if outcome.is_covered is None else str(outcome.is_covered).lower()),
+    Column("", "brier", lambda outcome: outcome.brier),
+    Column("", "naive_brier", lambda outcome: outcome.naive_brier),
+    Column("", "reason", lambda outcome: outcome.reason),
+    Column("", "crps", lambda outcome: outcome.scores[FORECAST].crps if outcome.scores else None),
+    _of_simple(PERSISTENCE),
+    _of_simple(LINE),
+    Column("", "made_from", lambda outcome: " ".join(outcome.forecast.records)),
+    Column("", "records", lambda outcome: " ".join(outcome.ids)),
+)
+
+
+def forecasts_table(outcomes: Sequence[Outcome], group: Group) -> Table:
+    """Return a table with one line per difference that was forecast."""
+    return make_table(
+        f"Forecasts and outcomes (scale {group.scale}, data {group.data})",
+        COLUMNS,
+        outcomes,
+        (*warnings(group), *_notes(outcomes)),
+        records=lambda outcome: outcome.ids,
+        facets=lambda outcome: facets(outcome.predicted.quantity, outcome.predicted.corpus),
+        rule_key=lambda outcome: outcome.forecast.id,
     )
-
-
-def _simple_facts(outcome: Outcome, name: str) -> tuple[float | None, ...]:
-    """Return mean, standard deviation, CRPS and Brier score of a simple forecast."""
-    expected, found = outcome.simple.get(name), outcome.scores.get(name)
-    distribution = (None, None) if expected is None else (expected.mean, expected.deviation)
-    return *distribution, *((None, None) if found is None else (found.crps, found.brier))
 
 
 def _notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -254,54 +286,43 @@ def _paired_sentences(scored: Sequence[Outcome]) -> Iterator[str]:
 
 
 SCORES_FACTS = ("forecast", "method", "unit", "differences", "steps", "mean_absolute_error", "crps", "brier", "covered")
+SCORES_NOTE = (
+    "Persistence: the difference at the largest budget. Straight line: the least-squares line over the logarithm of "
+    "compute. Both are normal distributions with the variance over seeds that is pooled over the budgets of a quantity "
+    "and corpus. CRPS: the forecast is taken as a normal distribution with its mean and the width of its interval. "
+    "Lower is better but for intervals."
+)
 
 
 def scores_table(outcomes: Sequence[Outcome], group: Group) -> Table:
     """Return a table of the scores of forecasts and of the simple ones, with one line per method."""
-    scored = [each for each in outcomes if each.scores]
-    units = list(dict.fromkeys(each.unit for each in scored))
-    lines: list[tuple[str, ...]] = []
-    facts: list[tuple[Any, ...]] = []
-    for forecast in dict.fromkeys(each.forecast for each in scored):
-        own = [each for each in scored if each.forecast == forecast]
-        for name in (FORECAST, PERSISTENCE, LINE):
-            found = [(each, each.scores[name]) for each in own if name in each.scores]
-            if not found:
-                continue
-            cells = []
-            for unit in units:
-                of_unit = [(each, scores) for each, scores in found if each.unit == unit]
-                error, crps = (
-                    fmean(vars(scores)[field] for _, scores in of_unit) if of_unit else None
-                    for field in ("error", "crps")
-                )
-                cells += [number(error, 3), number(crps, 3)]
-                facts.append((forecast.id, name, unit, *_counts(of_unit), error, crps, None, None))
-            brier, covered = fmean(scores.brier for _, scores in found), sum(scores.is_covered for _, scores in found)
-            lines.append((forecast.id, name, *cells, number(brier, 3), f"{covered} of {len(found)}"))
-            facts.append((forecast.id, name, "", *_counts(found), None, None, brier, covered))
+    scores = pd.DataFrame(
+        {"forecast": each.forecast.id, "method": name, "unit": each.unit, "step": each.step, **vars(own)}
+        for each in outcomes
+        for name, own in each.scores.items()
+    )
+    ids: dict[str, set[str]] = defaultdict(set)
+    for each in outcomes:
+        ids[each.forecast.id] |= set(each.ids if each.scores else ())
+    units = list(scores.unit.unique())
+    shown, facts = [], []
+    for names, own in scores.groupby(["forecast", "method"], sort=False):
+        cells: list[str] = []
+        for unit in units:
+            of_unit = own[own.unit == unit]
+            error, crps = of_unit.error.mean(), of_unit.crps.mean()
+            cells += [number(error, 3), number(crps, 3)]
+            facts.append((*names, unit, len(of_unit), of_unit.step.nunique(), error, crps, None, None))
+        brier, covered = own.brier.mean(), int(own.is_covered.sum())
+        shown.append((*names, *cells, number(brier, 3), f"{covered} of {len(own)}"))
+        facts.append((*names, "", len(own), own.step.nunique(), None, None, brier, covered))
     header = ("Forecast", "Method", *(f"{what}, {unit}" for unit in units for what in ("Mean absolute error", "CRPS")))
     return Table(
         title=f"Forecasts beside simple ones (scale {group.scale}, data {group.data})",
-        shown=frame_of(lines, (*header, "Brier score of the sign", f"In the {100 * COVERAGE:g} % interval")),
+        shown=frame_of(shown, (*header, "Brier score of the sign", f"In the {100 * COVERAGE:g} % interval")),
         facts=frame_of(facts, SCORES_FACTS),
         alignment="ll" + "r" * (2 * len(units) + 2),
-        notes=(
-            "Persistence: the difference at the largest budget. Straight line: the least-squares line over the "
-            "logarithm of compute. Both are normal distributions with the variance over seeds that is pooled over the "
-            "budgets of a quantity and corpus. CRPS: the forecast is taken as a normal distribution with its mean and "
-            "the width of its interval. Lower is better but for intervals.",
-        ),
-        rules=rules_between(line[0] for line in lines),
-        records=tuple(_ids_of(scored, line[0]) for line in lines),
+        notes=(SCORES_NOTE,),
+        rules=rules_between(line[0] for line in shown),
+        records=tuple(tuple(sorted(ids[line[0]])) for line in shown),
     )
-
-
-def _ids_of(scored: Sequence[Outcome], forecast: str) -> tuple[str, ...]:
-    """Return the records behind the outcomes of a forecast."""
-    return tuple(sorted({name for each in scored if each.forecast.id == forecast for name in each.ids}))
-
-
-def _counts(found: Sequence[tuple[Outcome, Score]]) -> tuple[int, int]:
-    """Return the numbers of differences and of steps."""
-    return len(found), len({each.step for each, _ in found})

@@ -176,7 +176,7 @@ IN_PILOTS = {
 }
 IN_READOUTS = {
     "arms of all corpora count": (
-        "rows = of_most(trained, lambda row: row.recipe.pretraining.data.corpus)",
+        "rows = largest(trained, lambda row: row.recipe.pretraining.data.corpus)",
         "rows = trained",
     ),
     "the spread between arms divides by n": (SPREAD, SPREAD.replace("stdev", "pstdev")),
