@@ -243,7 +243,6 @@ def deviations_table(declaration: Declaration, deviations: Sequence[Deviation], 
         COLUMNS,
         deviations,
         [scope] if deviations else [NONE, scope],
-        records=lambda _: (),
     )
 
 

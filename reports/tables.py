@@ -157,9 +157,9 @@ def make_table(
     lines: Sequence[LineT],
     notes: Sequence[str],
     *,
-    records: Callable[[LineT], Records] | None = None,
-    facets: Callable[[LineT], Mapping[str, str]] | None = None,
-    rule_key: Callable[[LineT], Any] | None = None,
+    records: Callable[[LineT], Records] = lambda _: (),
+    facets: Callable[[LineT], Mapping[str, str]] = lambda _: {},
+    rule_key: Callable[[LineT], Any] = lambda _: None,
     is_left_out: Callable[[LineT], bool] = lambda _: False,
 ) -> "Table":
     """Return a table with a displayed line, and a line of the CSV file, for each of `lines`. Rules are drawn where
@@ -175,9 +175,9 @@ def make_table(
         ),
         alignment="".join(each.side for each in shown),
         notes=tuple(notes),
-        rules=rules_between(map(rule_key, lines)) if rule_key else frozenset(),
-        records=tuple(map(records, lines)) if records else (),
-        facets=tuple(map(facets, lines)) if facets else (),
+        rules=rules_between(map(rule_key, lines)),
+        records=tuple(map(records, lines)),
+        facets=tuple(map(facets, lines)),
     )
 
 

@@ -132,9 +132,13 @@ def _notes(deltas: Sequence[Delta], quantity: str, protocol: Protocol) -> Iterat
     yield from (told_of[design] for design in dict.fromkeys(delta.design for delta in deltas) if design in told_of)
     yield from find_changed_verdicts(deltas)
     yield from (f"{d.variant} against {d.base} ({d.measured}): {note}." for d in deltas for note in d.notes)
-    without = {delta.no_examples: delta.quantity for delta in compared if delta.no_examples}
-    for reason, of in sorted(without.items()):
-        yield f"No interval over {'examples' if of == 'GLUE' else 'texts'}: {reason}."
+    yield from _without_examples(compared)
+
+
+def _without_examples(deltas: Sequence[Delta]) -> Iterator[str]:
+    without = {delta.no_examples: delta.quantity for delta in deltas if delta.no_examples}
+    for reason, quantity in sorted(without.items()):
+        yield f"No interval over {'examples' if quantity == 'GLUE' else 'texts'}: {reason}."
 
 
 def _margins(names: set[str]) -> str:

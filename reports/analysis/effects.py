@@ -173,12 +173,14 @@ def _estimate(
         empty,
         seeds=seeds,
         effects=effects,
-        notes=(
-            *(f"seed {seed} lacks some cells and is left out" for seed in scores.index.difference(whole.index)),
-            *(f"collapsed: seed {', '.join(map(str, own))} of {name}" for name, own in collapsed.items()),
-        ),
+        notes=tuple(_notes_on_seeds(scores.index.difference(whole.index), collapsed)),
         ids=tuple(sorted({id_ for seed, id_ in records if seed in seeds})),
     )
+
+
+def _notes_on_seeds(left_out: Iterable[int], collapsed: Mapping[str, Sequence[int]]) -> Iterator[str]:
+    yield from (f"seed {seed} lacks some cells and is left out" for seed in left_out)
+    yield from (f"collapsed: seed {', '.join(map(str, own))} of {name}" for name, own in collapsed.items())
 
 
 def _why_not_comparable(rows: Sequence[Row], corpora: Sequence[str]) -> str:

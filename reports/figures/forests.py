@@ -208,7 +208,7 @@ def forest_of_deltas(
         if delta.pair in pairs:
             line = pairs.index(delta.pair)
             cells |= {(line, place): _strip(delta) for place, each in enumerate(columns) if _is_in(delta, each)}
-    ratios = {(each.readout, each.corpus): each.ratio for each in signals if each.ratio is not None and each.corpus}
+    ratios = _ratios(signals)
     return Forest(
         lines=tuple((" − ".join(pair), _describe_pair(pair, group)) for pair in pairs),
         columns=tuple((each.measured, _unit_with_ratio(each, ratios)) for each in columns),
@@ -216,6 +216,11 @@ def forest_of_deltas(
         title=f"Differences — {describe_data(group)}",
         foot=_foot_of_deltas(deltas, pairs, quantity, OF_RATIOS if ratios else ""),
     )
+
+
+def _ratios(signals: Sequence[SignalToNoise]) -> dict[tuple[str, str], float]:
+    """Return the known signal-to-noise ratios by quantity and corpus."""
+    return {(each.readout, each.corpus): each.ratio for each in signals if each.ratio is not None and each.corpus}
 
 
 def _describe_pair(pair: tuple[str, str], group: Group) -> str:

@@ -153,7 +153,7 @@ def _pair_variants(findings: Findings, register: Register) -> dict[str, Any]:
 def _facets(tables: Sequence[Table]) -> dict[str, list[str]]:
     """Return all values of each facet, in the order of the tables."""
     lines = [facets for table in tables for facets in table.facets]
-    return {name: list(dict.fromkeys(filter(None, (line[name] for line in lines)))) for name in FACETS}
+    return {name: list(dict.fromkeys(filter(None, (line.get(name) for line in lines)))) for name in FACETS}
 
 
 def _facts(study: Findings, costs: Table) -> tuple[tuple[str, Number], ...]:
