@@ -25,6 +25,7 @@ from reports.analysis.transitions import Wait, find_waits, waits_table
 from reports.curves import Curves
 from reports.deviations import Deviation, deviations_table, find_deviations
 from reports.evidence import Evidence
+from reports.figures.curves import Drawn, draw_losses, draw_speeds, find_curves
 from reports.figures.embeddings import Embeddings, embedding_table, figure4, figure5, find_embeddings
 from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
 from reports.figures.forests import (
@@ -42,7 +43,7 @@ from reports.figures.perplexity import PerplexityLine, figure2, perplexity_lines
 from reports.figures.rates import draw_sweeps, sweeps_table
 from reports.forecasts.outcomes import Outcome, forecasts_table, score_forecasts, scores_table
 from reports.scores import Group
-from reports.tables import Table
+from reports.tables import Table, frame_of
 
 Images = Mapping[str, bytes]
 TABLE_4 = "Table 4: embeddings after contrastive fine-tuning"
@@ -98,6 +99,10 @@ class Findings:
     @cached_property
     def perplexities(self) -> tuple[PerplexityLine, ...]:
         return perplexity_lines(self.group, self.evidence)
+
+    @cached_property
+    def drawn_curves(self) -> Drawn:
+        return find_curves(self.group, self.curves)
 
     @cached_property
     def gains(self) -> tuple[ComputeGain, ...]:
@@ -178,10 +183,24 @@ def _embeddings(title: str, protocol: records.Protocol, *, are_v2: bool = False)
     return make
 
 
+def _curves(title: str, draw: Callable[[Drawn, Group], Images]) -> Output:
+    """Return a figure of curves, which has no table."""
+    empty = Table(title, frame_of([], ()), frame_of([], ()), "")
+    return Output(
+        title,
+        lambda findings: empty if findings.drawn_curves else None,
+        lambda findings: draw(findings.drawn_curves, findings.group),
+        formats=(),
+        part="curves",
+    )
+
+
 OUTPUTS: Mapping[str, Output] = {
     "figure1": Output("Figure 1, the ladder", lambda its: figure1_facts(its.bars), lambda its: figure1(its.bars), CSV),
     "table2": Output("Table 2, modifications", lambda its: table2(its.group)),
     "table3": Output("Table 3, GLUE", lambda its: table3(its.group)),
+    "curves": _curves("Curves of the loss", draw_losses),
+    "speeds": _curves("Curves of tokens a second", draw_speeds),
     "scores": Output("GLUE and losses", lambda its: score_table(its.group), formats=(), part="scores"),
     "table5": Output("Table 5, best points", lambda its: table5(its.group)),
     "deltas": Output(

@@ -164,21 +164,29 @@ def make_table(
 ) -> "Table":
     """Return a table with a displayed line, and a line of the CSV file, for each of `lines`. Rules are drawn where
     `rule_key` changes."""
-    pairs = [(line, is_left_out(line)) for line in lines]
-    shown, named = [each for each in columns if each.head], [each for each in columns if each.names]
+    left_out = [is_left_out(line) for line in lines]
+    shown = [each for each in columns if each.head]
+    cells = [[each.cell(*pair) for each in shown] for pair in zip(lines, left_out, strict=True)]
     return Table(
         title=title,
-        shown=frame_of([[each.cell(*pair) for each in shown] for pair in pairs], [each.head for each in shown]),
-        facts=frame_of(
-            [list(chain.from_iterable(each.facts(*pair) for each in named)) for pair in pairs],
-            " ".join(each.names for each in named).split(),
-        ),
+        shown=frame_of(cells, [each.head for each in shown]),
+        facts=facts_frame(columns, lines, left_out),
         alignment="".join(each.side for each in shown),
         notes=tuple(notes),
         rules=rules_between(map(rule_key, lines)),
         records=tuple(map(records, lines)),
         facets=tuple(map(facets, lines)),
     )
+
+
+def facts_frame(
+    columns: Sequence[Column[LineT]], lines: Sequence[LineT], left_out: Sequence[bool] | None = None
+) -> "pd.DataFrame":
+    """Return the lines of a CSV file; of those that are `left_out` only what is always there."""
+    named = [each for each in columns if each.names]
+    pairs = zip(lines, left_out or [False] * len(lines), strict=True)
+    values = [list(chain.from_iterable(each.facts(*pair) for each in named)) for pair in pairs]
+    return frame_of(values, " ".join(each.names for each in named).split())
 
 
 def facets(quantity: str, corpus: str, rate: str = "shared") -> dict[str, str]:

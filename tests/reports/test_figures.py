@@ -31,7 +31,7 @@ SCRIPT = Path("reports", "make_figures.py")
 TABLES, FIGURES = ("table2", "table3", "table5", "deltas", "readouts", "effects"), ("figure1", "deltas", "effects")
 FILES = {f"{name}.{suffix}" for name in TABLES for suffix in ("md", "tex", "csv")}
 FILES |= {f"{name}.{suffix}" for name in FIGURES for suffix in ("pdf", "svg", "png", "csv")}
-FILES |= {f"deltas-column.{suffix}" for suffix in ("pdf", "svg", "png")}
+FILES |= {f"{name}.{suffix}" for name in ("deltas-column", "curves", "speeds") for suffix in ("pdf", "svg", "png")}
 FILES |= {"remarks.md", "comparison.md", "comparison.csv", "comparison.json"}
 
 
