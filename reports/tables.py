@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,6 +121,28 @@ class Table:
 
 def _plain(value: Any, _: Any) -> str:
     return DASH if value is None else str(value)
+
+
+class HasDigits(Protocol):
+    """A line whose numbers are printed with so many decimals."""
+
+    @property
+    def digits(self) -> int: ...
+
+
+def print_signed(value: float | None, line: HasDigits) -> str:
+    """Format a difference of a line."""
+    return signed(value, line.digits)
+
+
+def print_range(interval: tuple[float, float] | None, line: HasDigits) -> str:
+    """Format an interval of differences of a line."""
+    return printed_range(interval, line.digits)
+
+
+def print_p(p: float | None, _: Any) -> str:
+    """Format a p-value."""
+    return p_value(p)
 
 
 @dataclass(frozen=True)

@@ -7,30 +7,29 @@ import numpy as np
 from ablations.declarations import PROTOCOL, Measure, Protocol
 from ablations.designs import claims
 from ablations.rates import MARK
-from reports.analysis.inference import EQUIVALENCE_LEVEL, SEEDS_FOR_A_CLAIM, Interval, last_look
+from reports.analysis.inference import EQUIVALENCE_LEVEL, SEEDS_FOR_A_CLAIM, last_look
 from reports.analysis.pairing import LADDER, OWN_RATES, Delta
 from reports.analysis.pilots import LEAST_PILOTS
 from reports.analysis.quantities import BITS, QUANTITIES
 from reports.analysis.readouts import LEAST_RATIO
 from reports.notes import warnings
 from reports.scores import Group
-from reports.tables import Column, Table, count, make_table, number, p_value, print_by_seed, printed_range, signed
+from reports.tables import (
+    Column,
+    Table,
+    count,
+    make_table,
+    number,
+    print_by_seed,
+    print_p,
+    print_range,
+    print_signed,
+    signed,
+)
 
 LEAST_CORRELATION = 0.1
 """Below it, pairing by seed lowers the variance of a difference by less than a tenth."""
 NOT_JUDGED = "exploratory"
-
-
-def _print_signed(value: float | None, delta: Delta) -> str:
-    return signed(value, delta.digits)
-
-
-def _print_ends(interval: Interval | None, delta: Delta) -> str:
-    return printed_range(interval, delta.digits)
-
-
-def _print_p(p: float | None, _: Delta) -> str:
-    return p_value(p)
 
 
 def _columns(quantity: str) -> Sequence[Column[Delta]]:
@@ -44,20 +43,20 @@ def _columns(quantity: str) -> Sequence[Column[Delta]]:
         Column("", "quantity", lambda delta: delta.quantity, always=True),
         Column("", "measured", lambda d: quantity if d.quantity == "GLUE" else f"held-out {d.measured}", always=True),
         Column("Seeds", "seeds", lambda delta: len(delta.differences), side="r", always=True),
-        Column("Difference", "difference", lambda delta: delta.found.mean, _print_signed, "r"),
+        Column("Difference", "difference", lambda delta: delta.found.mean, print_signed, "r"),
         Column("", "sd", lambda delta: delta.found.deviation),
-        Column("95 % over seeds", "t_low t_high", lambda delta: delta.found.interval, _print_ends, "r"),
-        Column("95 % over examples", "examples_low examples_high", lambda delta: delta.examples, _print_ends, "r"),
-        Column("95 % over both", "both_low both_high", lambda delta: delta.both, _print_ends, "r"),
+        Column("95 % over seeds", "t_low t_high", lambda delta: delta.found.interval, print_range, "r"),
+        Column("95 % over examples", "examples_low examples_high", lambda delta: delta.examples, print_range, "r"),
+        Column("95 % over both", "both_low both_high", lambda delta: delta.both, print_range, "r"),
         Column("", "p_both", lambda delta: delta.noise and delta.noise.p_both),
         Column("r", "correlation", lambda delta: delta.correlation, lambda value, _: signed(value, 2), "r"),
-        Column("p (t)", "p_t", lambda delta: delta.found.p_t, _print_p, "r"),
+        Column("p (t)", "p_t", lambda delta: delta.found.p_t, print_p, "r"),
         Column("", "test", lambda delta: delta.test),
         Column("", "pilot_seeds", lambda d: " ".join(f"{name}:{pilots}" for name, pilots in d.pilots.items())),
         Column("", "pilot_sd", lambda delta: delta.scale),
-        Column("p (family)", "", lambda delta: delta.judged.p_difference, _print_p, "r"),
+        Column("p (family)", "", lambda delta: delta.judged.p_difference, print_p, "r"),
         Column("", "p_family", lambda delta: print_by_seed(delta.judged.p_by_look)),
-        Column("p (TOST, Holm)", "", lambda delta: delta.judged.p_equivalence, _print_p, "r"),
+        Column("p (TOST, Holm)", "", lambda delta: delta.judged.p_equivalence, print_p, "r"),
         Column("", "p_tost_holm", lambda delta: print_by_seed(delta.judged.p_equivalence_by_look)),
         Column("", "margin", lambda delta: delta.found.margin),
         Column("Detectable", "detectable", lambda d: d.judged.detectable, lambda size, d: number(size, d.digits), "r"),

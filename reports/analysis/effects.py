@@ -1,4 +1,4 @@
-"""Effects of a factorial: main effects, interactions and Shapley values, each a contrast of cells seed by seed.
+"""Effects of a factorial: main effects and interactions, each a contrast of cells seed by seed.
 
 In a full factorial, the contrast of cells is the least-squares estimate in a model with all interactions and seeds as
 blocks. Since it is taken within each seed, its interval only needs the spread over seeds, and no other noise model.
@@ -7,7 +7,7 @@ blocks. Since it is taken within each seed, its interval only needs the spread o
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import factorial, prod
+from math import prod
 
 import numpy as np
 import pandas as pd
@@ -31,41 +31,35 @@ from reports.tables import (
     Table,
     facets,
     make_table,
-    number,
-    p_value,
     print_by_seed,
-    printed_range,
-    signed,
+    print_p,
+    print_range,
+    print_signed,
 )
 
-MOST_FACTORS_FOR_SHAPLEY = 6
 Cell = tuple[str, ...]
 Values = Mapping[Cell, np.ndarray[tuple[int], np.dtype[np.float64]]]  # by the factors that are on: one number a seed
 
 
 @dataclass(frozen=True)
 class Effect:
-    """A contrast over seeds. `kind` is main, interaction, Shapley or whole (all factors on minus none); `alias` is the
-    effect that it is confounded with in a half factorial. Shapley values are parts of the whole (`share`, percent) and
-    are not tested."""
+    """A main effect or an interaction, a contrast over seeds. `alias` is the effect that it is confounded with in a
+    half factorial."""
 
-    kind: str
     factors: Cell
     comparison: Comparison
     alias: Cell = ()
     judged: Verdict = EXPLORATORY
-    share: float | None = None
+
+    @property
+    def kind(self) -> str:
+        return "main" if len(self.factors) == 1 else "interaction"
 
     @property
     def name(self) -> str:
         """Printed name of the effect, with its alias in a half factorial."""
         alias = f" (or {' × '.join(self.alias)})" if self.alias else ""
-        return ("all" if self.kind == "whole" else " × ".join(self.factors)) + alias
-
-    @property
-    def is_contrast(self) -> bool:
-        """Whether it is a main effect or an interaction."""
-        return self.kind in ("main", "interaction")
+        return " × ".join(self.factors) + alias
 
 
 @dataclass(frozen=True)
@@ -192,27 +186,23 @@ def _why_not_comparable(rows: Sequence[Row], corpora: Sequence[str]) -> str:
 
 
 def estimate_effects(values: Values, factors: Cell, quantity: str) -> tuple[Effect, ...]:
-    """Estimate main effects and interactions of all orders; in a full factorial also Shapley values and the whole."""
-    margin = QUANTITIES[quantity].margin
+    """Estimate main effects and interactions of all orders."""
     found = []
     for subset, alias in _contrasts(values, factors):
         signs = {on: prod(1 if name in on else -1 for name in subset) for on in values}
         numbers = np.sum([values[on] * sign for on, sign in signs.items()], axis=0) / (len(values) / 2)
-        kind = "main" if len(subset) == 1 else "interaction"
-        found.append(Effect(kind, subset, compare(numbers, margin), alias))
-    return (*found, *_parts(values, factors, margin))
+        found.append(Effect(subset, compare(numbers, QUANTITIES[quantity].margin), alias))
+    return tuple(found)
 
 
 def judge_effects(effects: Sequence[Effect], collapsed: Sequence[int] = ()) -> tuple[Effect, ...]:
-    """Return the effects with the verdicts of main effects and interactions, which are one family. If seeds at the
-    given positions collapsed, p is the larger of the values with and without them."""
-    contrasts = [effect for effect in effects if effect.is_contrast]
+    """Return the effects with their verdicts, which are one family. If seeds at the given positions collapsed, p is the
+    larger of the values with and without them."""
     tested = [
         [Candidate(dict(enumerate(each.comparison.differences)), each.comparison.margin, collapsed=collapsed)]
-        for each in contrasts
+        for each in effects
     ]
-    judged = [replace(each, judged=own) for each, (own,) in zip(contrasts, judge(tested), strict=True)]
-    return (*judged, *(effect for effect in effects if not effect.is_contrast))
+    return tuple(replace(each, judged=own) for each, (own,) in zip(effects, judge(tested), strict=True))
 
 
 def _contrasts(values: Values, factors: Cell) -> Iterator[tuple[Cell, Cell]]:
@@ -225,31 +215,6 @@ def _contrasts(values: Values, factors: Cell) -> Iterator[tuple[Cell, Cell]]:
             if subset not in told and not (is_half and not alias):
                 told.add(alias)
                 yield subset, alias
-
-
-def _parts(values: Values, factors: Cell, margin: float) -> Iterator[Effect]:
-    """Yield Shapley values, seed by seed, and the whole that they add up to. No shares are given if the interval of
-    the whole contains 0."""
-    if len(values) < 2 ** len(factors):
-        return
-    whole = compare(values[factors] - values[()], margin)
-    has_shares = whole.interval is None or whole.interval[0] > 0 or whole.interval[1] < 0
-    for name in factors if len(factors) <= MOST_FACTORS_FOR_SHAPLEY else ():
-        part = compare(shapley(values, factors, name), margin)
-        share = 100 * part.mean / whole.mean if has_shares and whole.mean else None
-        yield Effect("Shapley", (name,), part, share=share)
-    yield Effect("whole", factors, whole)
-
-
-def shapley(values: Values, factors: Cell, name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return a factor's Shapley value by seed: its gain, averaged over all orders of switching the factors on."""
-    count = len(factors)
-    total = np.zeros_like(values[()])
-    for before in cells([other for other in factors if other != name]):
-        orders = factorial(len(before)) * factorial(count - len(before) - 1)
-        after = tuple(other for other in factors if other in before or other == name)
-        total += orders / factorial(count) * (values[after] - values[before])
-    return total
 
 
 @dataclass(frozen=True)
@@ -272,6 +237,10 @@ class _Line:
     def digits(self) -> int:
         return QUANTITIES[self.of.quantity].digits
 
+    @property
+    def verdict(self) -> str:
+        return (self.effect.judged.words or DASH) if self.effect else f"left out: {self.of.reason}"
+
 
 COLUMNS: Sequence[Column[_Line]] = (
     Column("Factorial", "", lambda line: line.of.title, always=True),
@@ -280,38 +249,18 @@ COLUMNS: Sequence[Column[_Line]] = (
     Column("Quantity", "quantity", lambda line: line.of.measured, always=True),
     Column("Kind", "kind", lambda line: line.own.kind),
     Column("Effect of", "", lambda line: line.own.name),
-    Column("", "effect", lambda line: "*".join(line.own.factors)),
-    Column("", "alias", lambda line: "*".join(line.own.alias)),
+    Column("", "effect alias", lambda line: ("*".join(line.own.factors), "*".join(line.own.alias))),
     Column("Seeds", "seeds", lambda line: line.found.seeds, side="r"),
-    Column("Estimate", "estimate", lambda line: line.found.mean, lambda mean, line: signed(mean, line.digits), "r"),
+    Column("Estimate", "estimate", lambda line: line.found.mean, print_signed, "r"),
     Column("", "sd", lambda line: line.found.deviation),
-    Column(
-        "95 % over seeds",
-        "t_low t_high",
-        lambda line: line.found.interval,
-        lambda ends, line: printed_range(ends, line.digits),
-        "r",
-    ),
-    Column("p (t)", "", lambda line: line.found.p_t if line.own.is_contrast else None, lambda p, _: p_value(p), "r"),
-    Column("", "p_t", lambda line: line.found.p_t),
-    Column("p (family)", "", lambda line: line.own.judged.p_difference, lambda p, _: p_value(p), "r"),
+    Column("95 % over seeds", "t_low t_high", lambda line: line.found.interval, print_range, "r"),
+    Column("p (t)", "p_t", lambda line: line.found.p_t, print_p, "r"),
+    Column("p (family)", "", lambda line: line.own.judged.p_difference, print_p, "r"),
     Column("", "p_family", lambda line: print_by_seed(line.own.judged.p_by_look)),
     Column("", "p_tost_holm", lambda line: print_by_seed(line.own.judged.p_equivalence_by_look)),
     Column("", "margin", lambda line: line.found.margin),
-    Column(
-        "Share",
-        "share_percent",
-        lambda line: line.own.share,
-        lambda share, _: DASH if share is None else f"{number(share, 0)} %",
-        "r",
-    ),
     Column("", "verdict", lambda line: line.own.judged.words),
-    Column(
-        "Verdict",
-        "",
-        lambda line: (line.effect.judged.words or DASH) if line.effect else f"left out: {line.of.reason}",
-        always=True,
-    ),
+    Column("Verdict", "", lambda line: line.verdict, always=True),
     Column("", "by_seed", lambda line: print_by_seed(dict(zip(line.of.seeds, line.found.differences, strict=True)))),
     Column("", "left_out", lambda line: "; ".join(line.of.notes) if line.effect else line.of.reason, always=True),
     Column("", "records", lambda line: " ".join(line.of.ids)),
@@ -338,8 +287,6 @@ def _notes(factorials: Sequence[Factorial], quantity: str) -> list[str]:
         "Main effect: mean of the cells with the factor on less mean of those with it off. Interaction: the same for "
         "the product of the factors' signs. Each is one number a seed; intervals, p and looks as for deltas. A family "
         "is all effects of one factorial in the loss on its first corpus; all else is exploratory and has no verdict.",
-        "Shapley: what a factor adds, averaged over all orders of adding factors; the values add up to the whole. "
-        f"Shares are given where the whole is not within noise, for up to {MOST_FACTORS_FOR_SHAPLEY} factors.",
     ]
     if any(len(each.seeds) < SEEDS_FOR_A_CLAIM for each in factorials if each.effects):
         lines.append(

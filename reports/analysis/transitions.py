@@ -8,7 +8,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -70,6 +70,14 @@ class Arm:
         """Mean and standard deviation of the times."""
         times = list(self.times.values())
         return statistics.fmean(times) if times else None, statistics.stdev(times) if len(times) > 1 else None
+
+    @property
+    def described_times(self) -> str:
+        """The mean time and its share of the run, and the number of seeds that never leave the plateau."""
+        mean, late = self.spread[0], len(self.runs) - len(self.times)
+        if mean is None:
+            return "never"
+        return f"{mean:,.0f} ({mean / self.steps:.0%})" + (f", {late} never" if late else "")
 
     @property
     def seeds(self) -> ArmSeeds:
@@ -248,92 +256,73 @@ def _differences(
 
 
 @dataclass(frozen=True)
-class TimedStep:
+class _Line:
     """A line of the table: a wait, and why its step gets no verdict."""
 
     wait: Wait
     no_verdict: str
 
+    @property
+    def ours(self) -> Arm:
+        return self.wait.arms[0]
 
-def _leaves(number: int) -> Callable[[Any, TimedStep], str]:
-    """Return how to print the mean step of the transition of the variant (0) or its parent (1): with its share of the
-    run, and the seeds that never leave the plateau."""
+    @property
+    def theirs(self) -> Arm:
+        return self.wait.arms[1]
 
-    def write(spread: tuple[float | None, float | None], step: TimedStep) -> str:
-        arm, mean = step.wait.arms[number], spread[0]
-        if mean is None:
-            return "never"
-        late = len(arm.runs) - len(arm.times)
-        return f"{mean:,.0f} ({mean / arm.steps:.0%})" + (f", {late} never" if late else "")
-
-    return write
+    @property
+    def reading(self) -> str:
+        return "; ".join(filter(None, (self.wait.word, self.no_verdict, self.wait.left_out))) or DASH
 
 
-LOSS_DIGITS, STEP_DIGITS = 3, 0
 Mean = tuple[float, float | None, float | None]
 
 
 def _mean(values: Mapping[int, float]) -> Mean | None:
     """Return the mean over seeds and the ends of its t interval; None without seeds."""
-    if not values:
-        return None
-    low, high = seed_interval(values.values()) or (None, None)
-    return statistics.fmean(values.values()), low, high
+    low, high = (seed_interval(values.values()) if values else None) or (None, None)
+    return (statistics.fmean(values.values()), low, high) if values else None
 
 
-def _columns(
-    heads: tuple[str, str], name: str, values: Callable[[Wait], Mapping[int, float]], digits: int
-) -> tuple[Column[TimedStep], ...]:
+def _pair(
+    head: str, name: str, values: Callable[[_Line], Mapping[int, float]], digits: int
+) -> tuple[Column[_Line], ...]:
     """Return the columns of a difference by seed: its mean, and its interval."""
 
-    def print_interval(mean: Mean | None, _: TimedStep) -> str:
+    def print_interval(mean: Mean | None, _: _Line) -> str:
         return DASH if mean is None or mean[1] is None or mean[2] is None else printed_range(mean[1:], digits)
 
+    names = f"{name} {name}_low {name}_high"
     return (
-        Column(heads[0], "", lambda step: _mean(values(step.wait)), lambda m, _: signed(m and m[0], digits), "r"),
-        Column(heads[1], f"{name} {name}_low {name}_high", lambda step: _mean(values(step.wait)), print_interval, "r"),
+        Column(head, "", lambda line: _mean(values(line)), lambda mean, _: signed(mean and mean[0], digits), "r"),
+        Column("95 % over seeds", names, lambda line: _mean(values(line)), print_interval, "r"),
     )
 
 
-COLUMNS: Sequence[Column[TimedStep]] = (
-    Column("Variant", "variant", lambda step: step.wait.variant, always=True),
-    Column("Against", "against", lambda step: step.wait.base, always=True),
-    Column("Measured on", "measured", lambda step: MEASURED[step.wait.arms[0].source]),
-    Column("", "level level_against", lambda step: [arm.level for arm in step.wait.arms]),
-    Column("Seeds", "seeds", lambda step: len(step.wait.waiting), side="r"),
-    Column("", "steps", lambda step: step.wait.arms[0].steps),
-    Column("Leaves after", "transition transition_sd", lambda step: step.wait.arms[0].spread, _leaves(0), "r"),
-    Column(
-        "Parent leaves after",
-        "transition_against transition_against_sd",
-        lambda step: step.wait.arms[1].spread,
-        _leaves(1),
-        "r",
-    ),
-    Column(
-        "",
-        "shared_variance shared_variance_against",
-        lambda step: [arm.seeds.shared_variance for arm in step.wait.arms],
-    ),
-    *_columns(("Waiting, steps", "95 % over seeds"), "waiting", lambda wait: wait.waiting, STEP_DIGITS),
-    *_columns(("Loss at the end", "95 % over seeds"), "at_end", lambda wait: wait.at_end, LOSS_DIGITS),
-    Column("", "steps_since", lambda step: step.wait.steps_since),
-    *_columns(("At equal time since", "95 % over seeds"), "since", lambda wait: wait.since, LOSS_DIGITS),
-    Column("", "reading", lambda step: step.wait.word),
-    Column(
-        "Reading",
-        "",
-        lambda step: "; ".join(filter(None, (step.wait.word, step.no_verdict, step.wait.left_out))) or DASH,
-        always=True,
-    ),
-    Column("", "no_verdict", lambda step: step.no_verdict, always=True),
-    Column("", "left_out", lambda step: step.wait.left_out, always=True),
-    Column(
-        "",
-        "transitions_by_seed transitions_against_by_seed",
-        lambda step: [print_by_seed(dict(sorted(arm.times.items()))) for arm in step.wait.arms],
-    ),
-    Column("", "records", lambda step: " ".join(step.wait.ids), always=True),
+COLUMNS: Sequence[Column[_Line]] = (
+    Column("Variant", "variant", lambda line: line.wait.variant, always=True),
+    Column("Against", "against", lambda line: line.wait.base, always=True),
+    Column("Measured on", "measured", lambda line: MEASURED[line.ours.source]),
+    Column("", "level level_against", lambda line: (line.ours.level, line.theirs.level)),
+    Column("Seeds", "seeds", lambda line: len(line.wait.waiting), side="r"),
+    Column("", "steps", lambda line: line.ours.steps),
+    Column("Leaves after", "", lambda line: line.ours.described_times, side="r"),
+    Column("Parent leaves after", "", lambda line: line.theirs.described_times, side="r"),
+    Column("", "transition transition_sd", lambda line: line.ours.spread),
+    Column("", "transition_against transition_against_sd", lambda line: line.theirs.spread),
+    Column("", "shared_variance", lambda line: line.ours.seeds.shared_variance),
+    Column("", "shared_variance_against", lambda line: line.theirs.seeds.shared_variance),
+    *_pair("Waiting, steps", "waiting", lambda line: line.wait.waiting, digits=0),
+    *_pair("Loss at the end", "at_end", lambda line: line.wait.at_end, digits=3),
+    Column("", "steps_since", lambda line: line.wait.steps_since),
+    *_pair("At equal time since", "since", lambda line: line.wait.since, digits=3),
+    Column("", "reading", lambda line: line.wait.word),
+    Column("Reading", "", lambda line: line.reading, always=True),
+    Column("", "no_verdict", lambda line: line.no_verdict, always=True),
+    Column("", "left_out", lambda line: line.wait.left_out, always=True),
+    Column("", "transitions_by_seed", lambda line: print_by_seed(dict(sorted(line.ours.times.items())))),
+    Column("", "transitions_against_by_seed", lambda line: print_by_seed(dict(sorted(line.theirs.times.items())))),
+    Column("", "records", lambda line: " ".join(line.wait.ids), always=True),
 )
 
 
@@ -342,11 +331,11 @@ def waits_table(waits: Sequence[Wait], regime: Regime, group: Group) -> Table:
     return make_table(
         f"Waiting and level (scale {group.scale}, data {group.data})",
         COLUMNS,
-        [TimedStep(wait, regime.why_no_verdict(wait.variant, wait.base)) for wait in waits],
+        [_Line(wait, regime.why_no_verdict(wait.variant, wait.base)) for wait in waits],
         (*warnings(group), *_notes(waits)),
-        records=lambda step: step.wait.ids,
+        records=lambda line: line.wait.ids,
         facets=lambda _: facets("transition", ""),
-        is_left_out=lambda step: not step.wait.arms,
+        is_left_out=lambda line: not line.wait.arms,
     )
 
 

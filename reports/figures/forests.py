@@ -276,7 +276,7 @@ def forest_of_effects(factorials: Sequence[Factorial], group: Group) -> Forest:
     effects."""
     told = [each for each in factorials if each.effects]
     several = len({each.factors for each in told}) > 1
-    tested = [[effect for effect in each.effects if effect.is_contrast] for each in told]
+    tested = [each.effects for each in told]
     lines = list(dict.fromkeys(effect.name for effects in tested for effect in effects))
     cells: dict[tuple[int, int], Strip | str] = {}
     for place, (each, effects) in enumerate(zip(told, tested, strict=True)):

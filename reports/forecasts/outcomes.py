@@ -5,11 +5,10 @@ A forecast is only scored on differences whose records did not exist when it was
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
-from typing import Any
 
 import pandas as pd
 
@@ -30,7 +29,7 @@ from reports.forecasts.comparators import (
     simple_forecasts,
 )
 from reports.forecasts.extrapolation import COVERAGE
-from reports.forecasts.sealed import AtBudget, Forecast, Place, Predicted
+from reports.forecasts.sealed import Forecast, Place, Predicted
 from reports.notes import warnings
 from reports.scores import Group
 from reports.tables import (
@@ -41,6 +40,8 @@ from reports.tables import (
     frame_of,
     make_table,
     number,
+    print_range,
+    print_signed,
     printed_range,
     rules_between,
     signed,
@@ -76,9 +77,13 @@ class Outcome:
         own = replace(score(expected, self.measured), brier=self.brier, is_covered=bool(self.is_covered))
         return {FORECAST: own} | {name: score(each, self.measured) for name, each in self.simple.items()}
 
-    def at_budgets(self, text: Callable[[AtBudget], str]) -> str:
-        """Return the texts of all budgets."""
-        return " ".join(map(text, self.predicted.budgets))
+    @property
+    def digits(self) -> int:
+        return QUANTITIES[self.predicted.quantity].digits
+
+    @property
+    def measurement(self) -> str:
+        return name_measurement(self.predicted.quantity, self.predicted.corpus)
 
     @property
     def unit(self) -> str:
@@ -150,42 +155,29 @@ def _outcome(forecast: Forecast, predicted: Predicted, deltas: Mapping[Place, De
     return Outcome(forecast, predicted, fmean(delta.differences[seed] for seed in seeds), "", delta.ids)
 
 
-def _digits(predicted: Predicted) -> int:
-    return QUANTITIES[predicted.quantity].digits
-
-
 def print_prediction(each: Predicted) -> tuple[str, ...]:
     """Return (variant, base, quantity, differences at the budgets, expected difference, its interval, P(higher))."""
-    digits = _digits(each)
-    trend = " → ".join(signed(at.mean, digits) for at in each.budgets)
+    digits = QUANTITIES[each.quantity].digits
+    expected = signed(each.mean, digits), printed_range(each.interval, digits)
     names = each.variant, each.base, name_measurement(each.quantity, each.corpus)
-    interval = printed_range(each.interval, digits)
-    return *names, trend, signed(each.mean, digits), interval, number(each.probability_higher, 2)
+    return *names, _trend(each), *expected, number(each.probability_higher, 2)
 
 
-def _predicted(place: int) -> Callable[[Any, Outcome], str]:
-    """Return how to print one of the texts of a prediction."""
-    return lambda _, outcome: print_prediction(outcome.predicted)[place]
+def _trend(each: Predicted) -> str:
+    return " → ".join(signed(at.mean, QUANTITIES[each.quantity].digits) for at in each.budgets)
 
 
-def _print_quantity(_: Any, outcome: Outcome) -> str:
-    return f"{print_prediction(outcome.predicted)[2]} at {outcome.forecast.scale}"
-
-
-def _print_held(is_covered: bool | None, outcome: Outcome) -> str:
-    return {True: "yes", False: "no", None: outcome.reason or "signs only"}[is_covered]
-
-
-def _of_simple(name: str) -> Column[Outcome]:
+def _of_simple(name: str, column: str) -> Column[Outcome]:
     """Return the columns of a simple forecast: mean, standard deviation, CRPS and Brier score."""
-    column = {PERSISTENCE: "persistence", LINE: "line"}[name]
-    names = f"{column} {column}_sd {column}_crps {column}_brier"
-    return Column("", names, lambda outcome: _simple_facts(outcome.simple.get(name), outcome.scores.get(name)))
 
+    def values(outcome: Outcome) -> tuple[float | None, ...]:
+        expected, found = outcome.simple.get(name), outcome.scores.get(name)
+        return (
+            *((expected.mean, expected.deviation) if expected else (None, None)),
+            *((found.crps, found.brier) if found else (None, None)),
+        )
 
-def _simple_facts(expected: Normal | None, found: Score | None) -> tuple[float | None, ...]:
-    distribution = (expected.mean, expected.deviation) if expected else (None, None)
-    return *distribution, *((found.crps, found.brier) if found else (None, None))
+    return Column("", f"{column} {column}_sd {column}_crps {column}_brier", values)
 
 
 COLUMNS: Sequence[Column[Outcome]] = (
@@ -193,27 +185,31 @@ COLUMNS: Sequence[Column[Outcome]] = (
     Column("", "scale", lambda outcome: outcome.forecast.scale),
     Column("Variant", "variant", lambda outcome: outcome.predicted.variant),
     Column("Against", "against", lambda outcome: outcome.predicted.base),
-    Column("Quantity", "quantity", lambda outcome: outcome.predicted.quantity, _print_quantity),
+    Column("Quantity", "", lambda outcome: f"{outcome.measurement} at {outcome.forecast.scale}"),
+    Column("", "quantity", lambda outcome: outcome.predicted.quantity),
     Column("", "corpus", lambda outcome: outcome.predicted.corpus),
-    Column("At budgets", "budgets", lambda outcome: outcome.at_budgets(lambda at: at.budget), _predicted(3)),
-    Column("", "octaves", lambda outcome: outcome.at_budgets(lambda at: f"{at.octaves:.3f}")),
-    Column("", "means", lambda outcome: outcome.at_budgets(lambda at: f"{at.mean:.6f}")),
+    Column("At budgets", "", lambda outcome: _trend(outcome.predicted)),
+    Column("", "budgets", lambda outcome: " ".join(at.budget for at in outcome.predicted.budgets)),
+    Column("", "octaves", lambda outcome: " ".join(f"{at.octaves:.3f}" for at in outcome.predicted.budgets)),
+    Column("", "means", lambda outcome: " ".join(f"{at.mean:.6f}" for at in outcome.predicted.budgets)),
     Column("", "seeds", lambda outcome: outcome.forecast.seeds),
-    Column("Expected", "expected", lambda outcome: outcome.predicted.mean, _predicted(4), "r"),
-    Column("80 %", "low high", lambda outcome: outcome.predicted.interval, _predicted(5), "r"),
-    Column("P(higher)", "probability_higher", lambda outcome: outcome.predicted.probability_higher, _predicted(6), "r"),
-    Column("Measured", "measured", lambda o: o.measured, lambda value, o: signed(value, _digits(o.predicted)), "r"),
-    Column("In the interval", "", lambda outcome: outcome.is_covered, _print_held),
+    Column("Expected", "expected", lambda outcome: outcome.predicted.mean, print_signed, "r"),
+    Column("80 %", "low high", lambda outcome: outcome.predicted.interval, print_range, "r"),
+    Column("P(higher)", "", lambda outcome: number(outcome.predicted.probability_higher, 2), side="r"),
+    Column("", "probability_higher", lambda outcome: outcome.predicted.probability_higher),
+    Column("Measured", "measured", lambda outcome: outcome.measured, print_signed, "r"),
+    Column("In the interval", "", lambda outcome: HELD[outcome.is_covered] or outcome.reason or "signs only"),
     Column("", "covered", lambda outcome: "" if outcome.is_covered is None else str(outcome.is_covered).lower()),
     Column("", "brier", lambda outcome: outcome.brier),
     Column("", "naive_brier", lambda outcome: outcome.naive_brier),
     Column("", "reason", lambda outcome: outcome.reason),
     Column("", "crps", lambda outcome: outcome.scores[FORECAST].crps if outcome.scores else None),
-    _of_simple(PERSISTENCE),
-    _of_simple(LINE),
+    _of_simple(PERSISTENCE, "persistence"),
+    _of_simple(LINE, "line"),
     Column("", "made_from", lambda outcome: " ".join(outcome.forecast.records)),
     Column("", "records", lambda outcome: " ".join(outcome.ids)),
 )
+HELD = {True: "yes", False: "no", None: ""}
 
 
 def forecasts_table(outcomes: Sequence[Outcome], group: Group) -> Table:

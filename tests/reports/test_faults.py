@@ -18,7 +18,7 @@ from neobert.runs.layout import Layout
 from reports import collect, make_figures
 from reports.curves import stages_of, stages_up_to
 from reports.evidence import read_evidence
-from reports.page.charts import axis_over
+from reports.page.ladder import axis_over
 from reports.tables import Table, csv_text, escape_markdown, frame_of
 from tests.reports.made_up_study import Study, change_record, undrawn_figures
 
