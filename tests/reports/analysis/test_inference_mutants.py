@@ -130,8 +130,8 @@ IN_DELTAS = {
         "",
     ),
     "each design is a family": (
-        "for sequence, verdicts in zip(sequences, judge(tested, protocol.looks), strict=True):",
-        "for sequence, verdicts in zip(sequences, [judge([own], protocol.looks)[0] for own in tested], strict=True):",
+        "chain.from_iterable(judge(tested, protocol.looks))",
+        "chain.from_iterable(judge([own], protocol.looks)[0] for own in tested)",
     ),
     "any corpus is primary": ("deltas[each].is_own == is_own", "True"),
     "steps without a verdict are in the family": (
@@ -139,8 +139,8 @@ IN_DELTAS = {
         "delta.comparison is not None:",
     ),
     "pilot seeds of another kind are not noticed": (
-        "if sequence and (reason := why_unlike_pilots",
-        "if not sequence and (reason := why_unlike_pilots",
+        "if reason := why_unlike_pilots(deltas[sequence[0][1]], rows, evidence):",
+        "if reason := '':",
     ),
     "margins are not those of the protocol": ("protocol.margins[delta.quantity]", "QUANTITIES[delta.quantity].margin"),
     "the intervals over texts are not handed on": (
@@ -183,7 +183,7 @@ IN_READOUTS = {
     "the noise is that of the noisiest arm": ("return statistics.median(", "return max("),
     "one seed tells the noise of an arm": ("LEAST_SEEDS = 2", "LEAST_SEEDS = 1"),
     "the worst readout is the first": ("key=_sorting_ratio, reverse=True", "key=_sorting_ratio"),
-    "answers to all items are mixed": ('answers[answers["items"] == usual]', "answers"),
+    "answers to all items are mixed": (' & (answers["items"] == usual)', ""),
     "a readout tells arms apart at any ratio": ("LEAST_RATIO = 2.0", "LEAST_RATIO = 0.0"),
     "any readout tells for any other": ("if (each.readout, each.corpus) == (readout, corpus)", "if each.readout"),
     "the noise of units is not paired": (
