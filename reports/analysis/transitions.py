@@ -290,7 +290,8 @@ def _pair(
     """Return the columns of a difference by seed: its mean, and its interval."""
 
     def print_interval(mean: Mean | None, _: _Line) -> str:
-        return DASH if mean is None or mean[1] is None or mean[2] is None else printed_range(mean[1:], digits)
+        _, low, high = mean or (None, None, None)
+        return printed_range(None if low is None or high is None else (low, high), digits)
 
     names = f"{name} {name}_low {name}_high"
     return (

@@ -95,7 +95,7 @@ def panel_grid(panels: int, title: str, subtitle: str, foot: str) -> "tuple[Figu
     figure.text(0.01, 1 - 0.26 / height, subtitle, fontsize=7, color=GREY_INK, va="top")
     words = "\n".join(textwrap.wrap(foot, 132))
     figure.text(0.01, 0.06 / height, words, fontsize=6, color=GREY_INK, va="bottom", linespacing=1.3)
-    return figure, axes[:panels]
+    return figure, list(axes[:panels])
 
 
 def describe_data(group: Group) -> str:

@@ -143,7 +143,7 @@ def _print_loss(loss: float | None, _: Any) -> str:
 
 
 def _interval(optimum: Optimum | None) -> tuple[float, float] | None:
-    return optimum and optimum.interval
+    return None if optimum is None else optimum.interval
 
 
 COLUMNS: Sequence[Column[_Line]] = (
@@ -178,7 +178,7 @@ FACTS: Sequence[Column[_PilotRun]] = (
     Column("", "heldout_loss", lambda run: run.among(run.of.sweep.curve.losses)),
     Column("", "failure", lambda run: run.among(run.of.sweep.curve.failures)),
     Column("", "shared_rate", lambda run: _rate_fact(run.of.sweep.shared_rate)),
-    Column("", "optimum", lambda run: _rate_fact(run.of.optimum and run.of.optimum.exact)),
+    Column("", "optimum", lambda run: _rate_fact(run.of.optimum.exact if run.of.optimum else None)),
     Column("", "optimum_low optimum_high", lambda run: map(_rate_fact, _interval(run.of.optimum) or (None, None))),
     Column("", "optimum_loss", lambda run: run.of.optimum and run.of.optimum.loss),
     Column("", "at_best_rate", lambda run: run.of.best),

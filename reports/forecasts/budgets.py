@@ -97,7 +97,8 @@ def make_forecast(
         MissingData: no step of the ladder is recorded at two of the budgets.
     """
     measured = _Measured.at(evidence, scale, data, budgets)
-    known, families = measured.known, defaultdict(dict)
+    known = measured.known
+    families: dict[tuple[str, str], dict[Place, AtBudgets]] = defaultdict(dict)
     if not known:
         measured.refuse_nothing()
     for place, own in known.items():

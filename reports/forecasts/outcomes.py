@@ -180,6 +180,7 @@ def _of_simple(name: str, column: str) -> Column[Outcome]:
     return Column("", f"{column} {column}_sd {column}_crps {column}_brier", values)
 
 
+HELD: Mapping[bool | None, str] = {True: "yes", False: "no", None: ""}
 COLUMNS: Sequence[Column[Outcome]] = (
     Column("Forecast", "forecast", lambda outcome: outcome.forecast.id),
     Column("", "scale", lambda outcome: outcome.forecast.scale),
@@ -209,7 +210,6 @@ COLUMNS: Sequence[Column[Outcome]] = (
     Column("", "made_from", lambda outcome: " ".join(outcome.forecast.records)),
     Column("", "records", lambda outcome: " ".join(outcome.ids)),
 )
-HELD = {True: "yes", False: "no", None: ""}
 
 
 def forecasts_table(outcomes: Sequence[Outcome], group: Group) -> Table:
