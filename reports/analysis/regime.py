@@ -50,8 +50,8 @@ def find_regime(group: Group, curves: Curves, waits: Sequence[Wait]) -> Regime:
     ]
     return Regime(
         checks={arm.row.name: arm.checks for arm in arms if arm.row.name in shown},
-        diagnoses={arm.row.name: arm.diagnosis for arm in arms},
-        failures={arm.row.name: arm.failure for arm in arms},
+        diagnoses={arm.row.name: reason for arm in arms if (reason := arm.diagnosis)},
+        failures={arm.row.name: reason for arm in arms if (reason := arm.failure)},
         words={(wait.variant, wait.base): wait.word for wait in waits},
     )
 
