@@ -150,12 +150,13 @@ def _pair_variants(findings: Findings, register: Register) -> dict[str, Any]:
 
 
 def _pictures(folder: str, files: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
-    """Return (title, link) of the figures that the page shows, by part."""
+    """Return (title, link) of the figures that the page shows, by part: as SVG if it was written, else as PNG."""
     written = {Path(file).name for file in files}
     pictures: dict[str, list[tuple[str, str]]] = {part: [] for part, _ in PARTS}
     for name, output in OUTPUTS.items():
-        if output.part and f"{name}.svg" in written:
-            pictures[output.part].append((output.title, f"{folder}/{name}.svg"))
+        found = [f"{name}{suffix}" for suffix in (".svg", ".png") if f"{name}{suffix}" in written]
+        if output.part and found:
+            pictures[output.part].append((output.title, f"{folder}/{found[0]}"))
     return pictures
 
 
