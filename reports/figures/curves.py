@@ -41,7 +41,7 @@ def draw_losses(drawn: Drawn, group: Group) -> "Figure":
     tails = [value for own in drawn.values() for curve in own for _, value in _without_start(curve.loss)]
     heldout = [value for own in drawn.values() for curve in own for _, value in curve.heldout]
     limits = _padded([*tails, *heldout])
-    return _draw(drawn, group, "Loss", LOSS_FOOT, lambda curve: curve.loss, limits, heldout=True)
+    return _draw(drawn, group, "Loss over steps", LOSS_FOOT, lambda curve: curve.loss, limits, heldout=True)
 
 
 @rendered
@@ -49,7 +49,7 @@ def draw_speeds(drawn: Drawn, group: Group) -> "Figure":
     """Draw the tokens per second over steps."""
     highest = max((speed for own in drawn.values() for curve in own for _, speed in curve.tokens_per_second), default=1)
     limits = 0.0, 1.05 * highest
-    return _draw(drawn, group, "Tokens a second", SPEED_FOOT, lambda curve: curve.tokens_per_second, limits)
+    return _draw(drawn, group, "Tokens a second over steps", SPEED_FOOT, lambda curve: curve.tokens_per_second, limits)
 
 
 def _without_start(line: Points) -> Points:
@@ -81,7 +81,15 @@ def _draw(
         colour, style = (KEPT, "-") if rows[name].kept else (INK, (0, (4, 2)))
         _draw_lines(axes, [line_of(curve) for curve in own], color=colour, ls=style, lw=0.7, zorder=3)
         if heldout:
-            rings: dict[str, Any] = {"ls": "", "marker": "o", "ms": 2.0, "mfc": "white", "mec": INK, "mew": 0.5}
+            rings: dict[str, Any] = {
+                "ls": "",
+                "marker": "o",
+                "ms": 2.0,
+                "mfc": "white",
+                "mec": INK,
+                "mew": 0.5,
+                "clip_on": False,
+            }
             _draw_lines(axes, [curve.heldout for curve in own], zorder=4, **rings)
         names = ", ".join(other for other, row in rows.items() if row.run_ids == rows[name].run_ids)
         shown = textwrap.shorten(names, 24, placeholder=" …")
