@@ -4,7 +4,7 @@ To add a figure or table, add an entry to `OUTPUTS`: it is written in every form
 page.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -134,14 +134,15 @@ class Findings:
         made = {name: output.table(self) for name, output in OUTPUTS.items()}
         return {name: table for name, table in made.items() if table is not None}
 
-    def files(self) -> dict[str, bytes]:
-        """Return every figure and table of the study by file name."""
+    def files(self, formats: Collection[str]) -> dict[str, bytes]:
+        """Return every figure and table of the study in some formats, by file name."""
         contents: dict[str, bytes] = {}
         for name, table in self.tables.items():
             output = OUTPUTS[name]
             images = output.draw(self) if output.draw else {}
-            contents |= {f"{name}.{suffix}": image for suffix, image in images.items()}
-            contents |= {file: content for file, content in table.files(name).items() if file.endswith(output.formats)}
+            contents |= {f"{name}.{suffix}": images[suffix] for suffix in images if suffix in formats}
+            suffixes = tuple(suffix for suffix in output.formats if suffix in formats)
+            contents |= {file: content for file, content in table.files(name).items() if file.endswith(suffixes)}
         return contents
 
 

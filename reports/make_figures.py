@@ -121,7 +121,7 @@ def _write_study(findings: "Findings", arguments: argparse.Namespace) -> dict[st
 
     group, bars, folder = findings.group, findings.bars, arguments.out / findings.folder
     remarks = [*(f"Deviation from the declaration, {each}" for each in findings.deviations), *findings.regime.remarks]
-    made = {**findings.files(), "remarks.md": notes_page(group, remarks).encode()}
+    made = {**findings.files(arguments.formats), "remarks.md": notes_page(group, remarks).encode()}
     files = _write(folder, made, arguments.formats)
     comparison = _write_comparison(findings, folder, arguments.formats) if arguments.compare else None
     files += comparison.pop("files") if comparison else []

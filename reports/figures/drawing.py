@@ -6,8 +6,8 @@ Matplotlib is imported inside the functions. Its own defaults are used, independ
 import io
 import math
 import textwrap
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from reports.scores import Group
@@ -44,23 +44,39 @@ DOTS_PER_INCH = 300
 Arguments = ParamSpec("Arguments")
 
 
-def rendered(draw: "Callable[Arguments, Figure]") -> Callable[Arguments, dict[str, bytes]]:
-    """Decorate a function that draws a figure: it returns the figure's files as {"pdf": …, "svg": …, "png": …}."""
+class Picture(Mapping[str, bytes]):
+    """A figure by file format (pdf, svg, png): each is rendered when it is asked for, in the style of all figures."""
 
-    @wraps(draw)
-    def render(*args: Arguments.args, **kwargs: Arguments.kwargs) -> dict[str, bytes]:
+    def __init__(self, draw: "Callable[[], Figure]") -> None:
+        self._draw = draw
+
+    def __getitem__(self, suffix: str) -> bytes:
         import matplotlib
 
         with matplotlib.rc_context():
             matplotlib.rcdefaults()
             matplotlib.rcParams.update(STYLE)
-            figure = draw(*args, **kwargs)
-            images = {}
-            for suffix, metadata in NO_DATES.items():
-                buffer = io.BytesIO()
-                figure.savefig(buffer, format=suffix, dpi=DOTS_PER_INCH, metadata=metadata)
-                images[suffix] = buffer.getvalue()
-            return images
+            buffer = io.BytesIO()
+            self._figure.savefig(buffer, format=suffix, dpi=DOTS_PER_INCH, metadata=NO_DATES[suffix])
+            return buffer.getvalue()
+
+    @cached_property
+    def _figure(self) -> "Figure":
+        return self._draw()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NO_DATES)
+
+    def __len__(self) -> int:
+        return len(NO_DATES)
+
+
+def rendered(draw: "Callable[Arguments, Figure]") -> Callable[Arguments, Picture]:
+    """Decorate a function that draws a figure: it returns the figure's files."""
+
+    @wraps(draw)
+    def render(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Picture:
+        return Picture(partial(draw, *args, **kwargs))
 
     return render
 
