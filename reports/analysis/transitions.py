@@ -290,7 +290,7 @@ def _pair(
     """Return the columns of a difference by seed: its mean, and its interval."""
 
     def print_interval(mean: Mean | None, _: _Line) -> str:
-        _, low, high = mean or (None, None, None)
+        low, high = mean[1:] if mean else (None, None)
         return printed_range(None if low is None or high is None else (low, high), digits)
 
     names = f"{name} {name}_low {name}_high"
