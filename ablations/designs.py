@@ -75,10 +75,9 @@ def claims() -> Mapping[str, str]:
         "add-one": f"Add-one: every delta is what one modification does to {root} alone. It supports claims about the "
         "baseline" + ("." if whole == root else f"; what it does to {whole} may be another thing."),
         "factorial": "Factorial: all combinations are there. It supports main effects (the mean over all settings of "
-        "the other factors), interactions, and Shapley shares that add up to the whole whatever the order; all over "
-        f"{root}.",
+        f"the other factors) and interactions; all over {root}.",
         "half": "Half factorial: every effect is mixed with the interaction of all other factors (I = their product). "
-        "It supports main effects where interactions of higher order are taken to be absent, and no Shapley shares.",
+        "It supports main effects where interactions of higher order are taken to be absent.",
     }
 
 

@@ -36,9 +36,8 @@ def split_by_basis(records: pd.DataFrame, keys: Sequence[str], weights: pd.Serie
     number), and this basis for each record."""
     sizes = records.assign(weight=weights, size=1).groupby([*keys, "basis"], as_index=False)[["weight", "size"]].sum()
     order = sizes.sort_values(["weight", "size", "basis"], ascending=[False, False, True])
-    counted = order.drop_duplicates(list(keys)).set_index(list(keys)).basis
-    places = records[list(keys)].itertuples(index=False, name=None)
-    basis = pd.Series([counted[place] for place in places], index=records.index, dtype=object)
+    most_common = order.drop_duplicates(list(keys))[[*keys, "basis"]]
+    basis = records[list(keys)].merge(most_common, how="left", on=list(keys)).basis.set_axis(records.index)
     return records.basis == basis, basis
 
 

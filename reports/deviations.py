@@ -1,5 +1,6 @@
 """Deviations of records from the declaration of their study: what was declared, and what the records show instead."""
 
+import argparse
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from neobert.identity import difference
 from reports.declared import list_arms, list_seeds
 from reports.evidence import Evidence, select_group
 from reports.scores import Group
-from reports.tables import Table, count, frame_of
+from reports.tables import Column, Table, count, make_table
 
 NONE = "The records show no deviation from the declaration."
 
@@ -196,47 +197,52 @@ def _names(forecast: str, declaration: str) -> str:
 
 
 def _commands(declaration: Declaration, group: Group, evidence: Evidence) -> Iterator[Deviation]:
-    """Compare each command of ablations/run.py with the records: runs, stages after them, compilation."""
-    asked = set(evidence.readouts.run)
-    tuned = set(evidence.trials.run)
+    """Compare each command of ablations/run.py with the records of its runs."""
     for number, command in enumerate(declaration.commands, 1):
         options = run_options(command)
-        if options is None:
-            continue
-        names = [variant.name for variant in chosen_variants(options.variant or declaration.arms)]
-        seeds = set(options.seed or [0])
-        rows = [group.compared_rows[name] for name in names if name in group.compared_rows]
-        runs = pd.concat([evidence.runs[:0], *(row.runs for row in rows)])
-        own = runs[runs.seed.isin(seeds)].drop_duplicates("id")
-        if own.empty:
-            yield Deviation(f"command {number}", command, "nothing of it is recorded")
-            continue
-        for stage, done in (("readouts", asked), ("glue", tuned)):
-            if stage in options.stages and (lacking := set(own.id) - done):
-                yield Deviation(f"command {number}", f"stage {stage}", f"{len(lacking)} of {len(own)} runs lack it")
-        other = own[own.compiled.notna() & (own.compiled != (options.compile == "on"))]
-        if options.compile != "auto" and len(other):
-            how = "compiled" if options.compile == "off" else "not compiled"
-            yield Deviation(f"command {number}", f"--compile {options.compile}", f"{count(len(other), 'run')} {how}")
+        if options is not None:
+            names = [variant.name for variant in chosen_variants(options.variant or declaration.arms)]
+            runs = pd.concat(
+                [evidence.runs[:0], *(group.compared_rows[name].runs for name in names if name in group.compared_rows)]
+            )
+            runs = runs[runs.seed.isin(options.seed or [0])].drop_duplicates("id")
+            yield from _of_command(f"command {number}", command, options, runs, evidence)
 
 
-HEADER = ("What", "Declared", "Found")
+def _of_command(
+    subject: str, command: str, options: argparse.Namespace, runs: pd.DataFrame, evidence: Evidence
+) -> Iterator[Deviation]:
+    """Compare the stages after the runs of one command, and their compilation."""
+    if runs.empty:
+        yield Deviation(subject, command, "nothing of it is recorded")
+        return
+    for stage, frame in (("readouts", evidence.readouts), ("glue", evidence.trials)):
+        if stage in options.stages and (lacking := set(runs.id) - set(frame.run)):
+            yield Deviation(subject, f"stage {stage}", f"{len(lacking)} of {len(runs)} runs lack it")
+    others = runs[runs.compiled.notna() & (runs.compiled != (options.compile == "on"))]
+    if options.compile != "auto" and len(others):
+        how = "compiled" if options.compile == "off" else "not compiled"
+        yield Deviation(subject, f"--compile {options.compile}", f"{count(len(others), 'run')} {how}")
+
+
+COLUMNS: Sequence[Column[Deviation]] = (
+    Column("What", "What", lambda each: each.subject),
+    Column("Declared", "Declared", lambda each: each.declared),
+    Column("Found", "Found", lambda each: each.found),
+)
 
 
 def deviations_table(declaration: Declaration, deviations: Sequence[Deviation], group: Group) -> Table:
     """Return a table with one line per deviation."""
-    lines = [(each.subject, each.declared, each.found) for each in deviations]
-    return Table(
-        title=f"Deviations from the declaration {declaration.name} (scale {group.scale}, data {group.data})",
-        shown=frame_of(lines, HEADER),
-        facts=frame_of(lines, HEADER),
-        alignment="lll",
-        notes=(
-            *([] if lines else [NONE]),
-            f"The declaration {declaration.id} is compared with the records. What leaves no record, such as commands "
-            "of reports and discarded runs, is not seen.",
-        ),
-        records=((),) * len(lines),
+    scope = (
+        f"The declaration {declaration.id} is compared with the records. What leaves no record, such as commands of "
+        "reports and discarded runs, is not seen."
+    )
+    return make_table(
+        f"Deviations from the declaration {declaration.name} (scale {group.scale}, data {group.data})",
+        COLUMNS,
+        deviations,
+        [scope] if deviations else [NONE, scope],
     )
 
 

@@ -4,7 +4,7 @@ To add a figure or table, add an entry to `OUTPUTS`: it is written in every form
 page.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +12,8 @@ from ablations.declarations import PROTOCOL, Declaration, Protocol
 from neobert.kinds import mteb
 from neobert.kinds.mteb import ENGLISH_SUITE_V2
 from reports.analysis.compute_gain import ComputeGain, find_gains, gains_table
-from reports.analysis.deltas import deltas_table, find_deltas
+from reports.analysis.delta_table import deltas_table
+from reports.analysis.deltas import find_deltas
 from reports.analysis.effects import Factorial, effects_table, find_factorials
 from reports.analysis.pairing import Delta
 from reports.analysis.plateau import Regime
@@ -24,6 +25,7 @@ from reports.analysis.transitions import Wait, find_waits, waits_table
 from reports.curves import Curves
 from reports.deviations import Deviation, deviations_table, find_deviations
 from reports.evidence import Evidence
+from reports.figures.curves import Drawn, draw_losses, draw_speeds, find_curves
 from reports.figures.embeddings import Embeddings, embedding_table, figure4, figure5, find_embeddings
 from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
 from reports.figures.forests import (
@@ -41,7 +43,7 @@ from reports.figures.perplexity import PerplexityLine, figure2, perplexity_lines
 from reports.figures.rates import draw_sweeps, sweeps_table
 from reports.forecasts.outcomes import Outcome, forecasts_table, score_forecasts, scores_table
 from reports.scores import Group
-from reports.tables import Table
+from reports.tables import Table, frame_of
 
 Images = Mapping[str, bytes]
 TABLE_4 = "Table 4: embeddings after contrastive fine-tuning"
@@ -99,6 +101,10 @@ class Findings:
         return perplexity_lines(self.group, self.evidence)
 
     @cached_property
+    def drawn_curves(self) -> Drawn:
+        return find_curves(self.group, self.curves)
+
+    @cached_property
     def gains(self) -> tuple[ComputeGain, ...]:
         return find_gains(self.group, self.curves)
 
@@ -128,14 +134,15 @@ class Findings:
         made = {name: output.table(self) for name, output in OUTPUTS.items()}
         return {name: table for name, table in made.items() if table is not None}
 
-    def files(self) -> dict[str, bytes]:
-        """Return every figure and table of the study by file name."""
+    def files(self, formats: Collection[str]) -> dict[str, bytes]:
+        """Return every figure and table of the study in some formats, by file name."""
         contents: dict[str, bytes] = {}
         for name, table in self.tables.items():
             output = OUTPUTS[name]
             images = output.draw(self) if output.draw else {}
-            contents |= {f"{name}.{suffix}": image for suffix, image in images.items()}
-            contents |= {file: content for file, content in table.files(name).items() if file.endswith(output.formats)}
+            contents |= {f"{name}.{suffix}": images[suffix] for suffix in images if suffix in formats}
+            suffixes = tuple(suffix for suffix in output.formats if suffix in formats)
+            contents |= {file: content for file, content in table.files(name).items() if file.endswith(suffixes)}
         return contents
 
 
@@ -177,61 +184,81 @@ def _embeddings(title: str, protocol: mteb.Protocol, *, are_v2: bool = False) ->
     return make
 
 
+def _curves(title: str, draw: Callable[[Drawn, Group], Images]) -> Output:
+    """Return a figure of curves, which has no table."""
+    empty = Table(title, frame_of([], ()), frame_of([], ()), "")
+    return Output(
+        title,
+        lambda findings: empty if findings.drawn_curves else None,
+        lambda findings: draw(findings.drawn_curves, findings.group),
+        formats=(),
+        part="curves",
+    )
+
+
 OUTPUTS: Mapping[str, Output] = {
-    "figure1": Output("Figure 1, the ladder", lambda its: figure1_facts(its.bars), lambda its: figure1(its.bars), CSV),
-    "table2": Output("Table 2, modifications", lambda its: table2(its.group)),
-    "table3": Output("Table 3, GLUE", lambda its: table3(its.group)),
-    "scores": Output("GLUE and losses", lambda its: score_table(its.group), formats=(), part="scores"),
-    "table5": Output("Table 5, best points", lambda its: table5(its.group)),
+    "figure1": Output(
+        "Figure 1, the ladder", lambda study: figure1_facts(study.bars), lambda study: figure1(study.bars), CSV
+    ),
+    "table2": Output("Table 2, modifications", lambda study: table2(study.group)),
+    "table3": Output("Table 3, GLUE", lambda study: table3(study.group)),
+    "curves": _curves("Curves of the loss", draw_losses),
+    "speeds": _curves("Curves of tokens a second", draw_speeds),
+    "scores": Output("GLUE and losses", lambda study: score_table(study.group), formats=(), part="scores"),
+    "table5": Output("Table 5, best points", lambda study: table5(study.group)),
     "deltas": Output(
         "Deltas",
-        lambda its: its.delta_table,
-        lambda its: _draw(make_forest(its, are_readouts=False)),
+        lambda study: study.delta_table,
+        lambda study: _draw(make_forest(study, are_readouts=False)),
         part="statistics",
     ),
-    "deltas-column": Output("Deltas, one column wide", lambda its: its.delta_table, _draw_column, formats=()),
+    "deltas-column": Output("Deltas, one column wide", lambda study: study.delta_table, _draw_column, formats=()),
     "readouts": Output(
         "Readouts by signal to noise",
-        lambda its: signals_table(its.signals, its.group) if its.signals else None,
-        lambda its: _draw(make_forest(its, are_readouts=True)),
+        lambda study: signals_table(study.signals, study.group) if study.signals else None,
+        lambda study: _draw(make_forest(study, are_readouts=True)),
         part="statistics",
     ),
     "compute": Output(
         "Compute-equivalent gains",
-        lambda its: gains_table(its.gains, its.group) if its.gains else None,
+        lambda study: gains_table(study.gains, study.group) if study.gains else None,
         part="statistics",
     ),
     "waiting": Output(
         "Waiting and level",
-        lambda its: waits_table(its.waits, its.regime, its.group) if any(wait.arms for wait in its.waits) else None,
-        lambda its: _draw(forest_of_waits(its.waits, its.regime, its.group)),
+        lambda study: (
+            waits_table(study.waits, study.regime, study.group) if any(wait.arms for wait in study.waits) else None
+        ),
+        lambda study: _draw(forest_of_waits(study.waits, study.regime, study.group)),
         part="statistics",
     ),
     "forecasts": Output(
         "Forecasts and outcomes",
-        lambda its: forecasts_table(its.outcomes, its.group) if its.outcomes else None,
+        lambda study: forecasts_table(study.outcomes, study.group) if study.outcomes else None,
         part="statistics",
     ),
     "forecast-scores": Output(
         "Forecasts beside simple ones",
-        lambda its: scores_table(its.outcomes, its.group) if any(each.scores for each in its.outcomes) else None,
+        lambda study: (
+            scores_table(study.outcomes, study.group) if any(each.scores for each in study.outcomes) else None
+        ),
         part="statistics",
     ),
     "deviations": Output(
         "Deviations from the declaration",
-        lambda its: deviations_table(its.declaration, its.deviations, its.group) if its.declaration else None,
+        lambda study: deviations_table(study.declaration, study.deviations, study.group) if study.declaration else None,
         part="statistics",
     ),
     "effects": Output(
         "Effects",
-        lambda its: effects_table(its.factorials, its.group, its.bars.quantity) if its.factorials else None,
-        lambda its: _draw(forest_of_effects(its.factorials, its.group)),
+        lambda study: effects_table(study.factorials, study.group, study.bars.quantity) if study.factorials else None,
+        lambda study: _draw(forest_of_effects(study.factorials, study.group)),
         part="statistics",
     ),
     "rates": Output(
         "Peak learning rates",
-        lambda its: sweeps_table(its.group) if its.group.sweeps else None,
-        lambda its: draw_sweeps(its.group),
+        lambda study: sweeps_table(study.group) if study.group.sweeps else None,
+        lambda study: draw_sweeps(study.group),
         part="statistics",
     ),
     "table4": Output("Table 4, embeddings", _embeddings(TABLE_4, "contrastive"), part="embeddings"),
@@ -243,13 +270,13 @@ OUTPUTS: Mapping[str, Output] = {
     "figure5": Output(
         "Embeddings by category",
         _embeddings(TABLE_4, "contrastive"),
-        lambda its: figure5(its.embeddings.of("contrastive"), its.group),
+        lambda study: figure5(study.embeddings.of("contrastive"), study.group),
         CSV,
     ),
     "figure4": Output(
         "Figure 4, zero-shot embeddings",
         _embeddings("Zero-shot embeddings", "zero_shot"),
-        lambda its: figure4(its.embeddings.of("zero_shot"), its.group),
+        lambda study: figure4(study.embeddings.of("zero_shot"), study.group),
         CSV,
         part="embeddings",
     ),
@@ -260,8 +287,8 @@ OUTPUTS: Mapping[str, Output] = {
     ),
     "figure2": Output(
         "Figure 2, pseudo-perplexity",
-        lambda its: perplexity_table(its.perplexities, its.group) if its.perplexities else None,
-        lambda its: figure2(its.perplexities, its.group),
+        lambda study: perplexity_table(study.perplexities, study.group) if study.perplexities else None,
+        lambda study: figure2(study.perplexities, study.group),
         CSV,
         part="embeddings",
     ),

@@ -35,8 +35,8 @@ class Labels(Value):
 def why_of_another(ladder: str) -> str:
     """Describe records that were planned on another ladder than the one in use."""
     if ladder:
-        return f"of the ladder {ladder}: a report with --ladder and that file shows them"
-    return "of the paper's ladder: a report without --ladder shows them"
+        return f"planned on the ladder {ladder}: pass --ladder and that file to include them"
+    return "planned on the paper's ladder: leave out --ladder to include them"
 
 
 class OthersRecords(Counter[str]):

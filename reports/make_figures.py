@@ -2,14 +2,14 @@
 """python reports/make_figures.py: every figure and table that the records under --runs can carry."""
 
 import argparse
-import gc
 import json
 import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +121,7 @@ def _write_study(findings: "Findings", arguments: argparse.Namespace) -> dict[st
 
     group, bars, folder = findings.group, findings.bars, arguments.out / findings.folder
     remarks = [*(f"Deviation from the declaration, {each}" for each in findings.deviations), *findings.regime.remarks]
-    made = {**findings.files(), "remarks.md": notes_page(group, remarks).encode()}
+    made = {**findings.files(arguments.formats), "remarks.md": notes_page(group, remarks).encode()}
     files = _write(folder, made, arguments.formats)
     comparison = _write_comparison(findings, folder, arguments.formats) if arguments.compare else None
     files += comparison.pop("files") if comparison else []
@@ -146,23 +146,29 @@ def _summarize_declaration(findings: "Findings") -> dict[str, Any]:
     return {"declaration": summarize(findings.declaration, findings.deviations), "deviations": told}
 
 
-def _print_summary(summary: dict[str, Any]) -> None:
-    present = {name: score for name, score in summary["scores"].items() if score is not None}
-    missing = [name for name, score in summary["scores"].items() if score is None]
-    print(f"scale {summary['scale']}, data {summary['data']} ({summary['quantity']} in points)")
-    print("  " + ("  ".join(f"{name} {score:.1f}" for name, score in present.items()) or "no scores"))
+def _lines(summary: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines that are printed of a summary."""
+    scores = summary["scores"]
+    present = [f"{name} {score:.1f}" for name, score in scores.items() if score is not None]
+    missing = [name for name, score in scores.items() if score is None]
+    yield f"scale {summary['scale']}, data {summary['data']} ({summary['quantity']} in points)"
+    yield f"  {'  '.join(present) or 'no scores'}"
     if missing:
-        print(f"  no score: {', '.join(missing)}")
-    print("\n".join(f"  {path}" for path in summary["files"]))
+        yield f"  no score: {', '.join(missing)}"
+    yield from (f"  {path}" for path in summary["files"])
     if "declaration" in summary:
-        print("\n".join([f"  {summary['declaration']}", *(f"    {text}" for text in summary["deviations"])]))
-    if comparison := summary.get("comparison"):
-        where = current().published_as
-        counts = ", ".join(f"{count} {verdict}" for verdict, count in comparison["verdicts"].items())
-        print(f"  beside {where}: {counts or 'no number has a counterpart'}")
-        print("\n".join(f"  {sentence}" for sentence in comparison["rank_agreements"]))
-        if comparison["off"]:
-            print(f"  off: {', '.join(comparison['off'])}")
+        yield f"  {summary['declaration']}"
+        yield from (f"    {text}" for text in summary["deviations"])
+    if "comparison" in summary:
+        yield from _lines_of_comparison(summary["comparison"])
+
+
+def _lines_of_comparison(comparison: dict[str, Any]) -> Iterator[str]:
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in comparison["verdicts"].items())
+    yield f"  beside {current().published_as}: {counts or 'no number has a counterpart'}"
+    yield from (f"  {sentence}" for sentence in comparison["rank_agreements"])
+    if comparison["off"]:
+        yield f"  off: {', '.join(comparison['off'])}"
 
 
 def _find_studies(arguments: argparse.Namespace, evidence: "Evidence", curves: "Curves") -> "list[Findings]":
@@ -211,48 +217,42 @@ def _report(arguments: argparse.Namespace) -> int:
 
     _require_packages()
     refuse_no_folder("--out", arguments.out)
-    page = None if arguments.results is None else read_page(arguments.results)
+    results = None if arguments.results is None else read_page(arguments.results)
     evidence = read_evidence(arguments.runs)
     curves = Curves(arguments.runs, evidence.runs)
     studies = _find_studies(arguments, evidence, curves)
-    speeds, replaced = throughput_lines(evidence.throughputs)
-    problems = [
-        *evidence.problems,
-        *(problem for study in studies for problem in study.problems),
-        *replaced,
-    ]
+    speeds, of_speeds = throughput_lines(evidence.throughputs)
+    problems = [*evidence.problems, *chain.from_iterable(study.problems for study in studies), *of_speeds]
+
     summaries = [_write_study(study, arguments) for study in studies]
     others = _write(arguments.out / FOLDER, throughput_files(speeds), arguments.formats)
     files = {study.folder: summary["files"] for study, summary in zip(studies, summaries, strict=True)}
-    files |= {FOLDER: list(map(str, others))}
     records = Path(os.path.relpath(arguments.runs, arguments.out)).as_posix()
-    text = render_page(studies, speeds, evidence, curves, files, problems, records)
-    others += _write(arguments.out, {PAGE: text.encode()})
-    if page is not None:
-        page = with_results(page, studies, name_folders(evidence.groups()).values())
-        others += _write(arguments.results.parent, {arguments.results.name: page.encode()})
-    problems += curves.problems
-    if problems:
-        print(f"{len(problems)} finding(s) about records that are not counted:", file=sys.stderr)
-        print("\n".join(f"  {problem}" for problem in problems), file=sys.stderr)
+    page = render_page(studies, speeds, evidence, curves, files | {FOLDER: list(map(str, others))}, problems, records)
+    others += _write(arguments.out, {PAGE: page.encode()})
+    if results is not None:
+        results = with_results(results, studies, name_folders(evidence.groups()).values())
+        others += _write(arguments.results.parent, {arguments.results.name: results.encode()})
+    _print_problems([*problems, *curves.problems])
     if arguments.json:
         print(json.dumps(summaries, indent=1))
     else:
-        for summary in summaries:
-            _print_summary(summary)
-        print("\n".join(["for everything together:", *(f"  {path}" for path in others)]))
+        lines = [line for summary in summaries for line in _lines(summary)]
+        print("\n".join([*lines, "for everything together:", *(f"  {path}" for path in others)]))
     is_off = any(summary["comparison"]["off"] for summary in summaries if arguments.compare)
     return EXIT_OFF if is_off else EXIT_DONE
+
+
+def _print_problems(problems: Sequence[str]) -> None:
+    if problems:
+        print(f"{len(problems)} finding(s) about records that are not counted:", file=sys.stderr)
+        print("\n".join(f"  {problem}" for problem in problems), file=sys.stderr)
 
 
 def main(given: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     arguments = _arguments(given)
-    gc.disable()  # records are many objects without cycles: collection would take a fifth of the time
-    try:
-        return guarded("make_figures.py", on_ladder(arguments, _report), arguments.out)
-    finally:
-        gc.enable()
+    return guarded("make_figures.py", on_ladder(arguments, _report), arguments.out)
 
 
 if __name__ == "__main__":

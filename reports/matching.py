@@ -1,11 +1,11 @@
-"""Match records to rows: which trials belong to a variant, which of them count, and a sentence for each that does not.
+"""Match records to rows: which runs and trials belong to a variant, and a sentence for each that belongs to none.
 
 A variant's row takes every trial with the variant's pre-training recipe, fine-tuning protocol and grid point, whatever
 its labels are, so variants with equal recipes share records. Missing trials are never averaged away, and different
 recipes are never paired.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,57 +19,48 @@ from ablations.recipe_runs import protocol_on
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Recipe, Variant
 from neobert.errors import name_first
-from neobert.glue.selection import best_point
 from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
 from reports.basis import describe_difference, split_by_basis
-from reports.evidence import Evidence, make_frame, select_group, split_repeats, weights_up_to
+from reports.counting import count_trials
+from reports.evidence import Evidence, select_group, split_repeats, weights_up_to
 from reports.labels import why_of_another
 from reports.rates import find_sweeps, variants_at_rates
-from reports.scores import ABSENCES, POINTS_OF_SCORE, Cell, Estimate, Group, Row, Seeds, point_name
+from reports.scores import Group, Row, Seeds
 from reports.tables import frame_of
 
 
 def group_of(evidence: Evidence, scale: Scale, data: str) -> Group:
     """Return the rows of one (scale, data): every variant of the ladder, and alternatives (@) with records."""
     everything = select_group(evidence.trials, scale, data)
-    trials = everything[everything.model.isna()]
+    is_external = everything.model.notna()
     runs = evidence.runs_of(scale, data)
-    matcher = _Matcher(evidence, runs, trials, scale, evidence.vocabulary(scale, data))
-    of_ladder = [row for variant in variants().values() for row in matcher.rows(variant)]
-    own = [row for row in of_ladder if row.name in ladder() or matcher.has_own_records(row)]
+    builder = _RowBuilder(evidence, runs, everything[~is_external], scale, evidence.vocabulary(scale, data))
+    of_ladder = [row for variant in variants().values() for row in builder.rows(variant)]
+    own = [row for row in of_ladder if row.name in ladder() or builder.has_own_records(row)]
     lineages = {name for row in own if row.variant for name in row.variant.lineage()}
-    shown = [row for row in of_ladder if row.name in lineages]
-    labels = {name for names in runs.variants for name in names}
-    of_designs = variants_of_designs(labels) | shorter_ladder(labels) | readings_in(labels)
-    of_designs |= variants_at_rates(runs, scale, matcher.vocabulary)
-    designs = [row for variant in of_designs.values() if (row := matcher.last_row(variant)) is not None]
-    drafts = [matcher.draft(row) for row in (*shown, *designs)]
-    rows = _count_trials([*drafts, *_external_drafts(everything[everything.model.notna()], evidence)])
-    ends = len(shown), len(shown) + len(designs)
+    of_designs = filter(None, map(builder.last_row, _designed(runs, scale, builder.vocabulary)))
     return Group(
         scale=scale,
         data=data,
-        vocabulary=matcher.vocabulary,
-        rows=tuple(rows[: ends[0]]),
-        external=tuple(rows[ends[1] :]),
-        design_rows={row.name: row for row in rows[ends[0] : ends[1]]},
-        sweeps=find_sweeps(evidence, scale, data, matcher.vocabulary),
+        vocabulary=builder.vocabulary,
+        rows=tuple(builder.with_scores(row) for row in of_ladder if row.name in lineages),
+        external=tuple(_external_rows(everything[is_external], evidence)),
+        design_rows={row.name: builder.with_scores(row) for row in of_designs},
+        sweeps=find_sweeps(evidence, scale, data, builder.vocabulary),
         unavailable_tasks={task: reason for own in runs.unavailable_tasks for task, reason in sorted(own.items())},
-        problems=tuple(matcher.problems()),
+        problems=tuple(builder.problems()),
     )
 
 
+def _designed(runs: pd.DataFrame, scale: Scale, vocabulary: Vocabulary) -> Iterable[Variant]:
+    """Return the variants beside the ladder that labels of runs name, or that have another peak rate."""
+    labels = {name for names in runs.variants for name in names}
+    found = variants_of_designs(labels) | shorter_ladder(labels) | readings_in(labels)
+    return (found | variants_at_rates(runs, scale, vocabulary)).values()
+
+
 Places = np.ndarray[tuple[int], np.dtype[np.intp]]
-
-
-@dataclass(frozen=True)
-class _Draft:
-    """A row before its trials are counted, with its grid points and its trials with their `seeds`."""
-
-    row: Row
-    grid: tuple[Point, ...]
-    trials: pd.DataFrame
 
 
 @dataclass(frozen=True)
@@ -83,8 +74,8 @@ class _Measurement:
     places: Mapping[str, Places]
 
 
-class _Matcher:
-    """Assigns trials to variants and remembers those that match no variant."""
+class _RowBuilder:
+    """Builds the rows of variants from runs and trials, and remembers those that match no variant."""
 
     def __init__(
         self, evidence: Evidence, runs: pd.DataFrame, trials: pd.DataFrame, scale: Scale, vocabulary: Vocabulary
@@ -192,12 +183,13 @@ class _Matcher:
             scaled_recipe=recipe,
         )
 
-    def draft(self, row: Row) -> _Draft:
-        """Return a row with its grid and trials; trials of a smaller grid do not count as a start of a larger one."""
+    def with_scores(self, row: Row) -> Row:
+        """Return a row with its cells; trials of a smaller grid do not count as a start of a larger one."""
         measured, seeds = self._measurement(row.recipe), dict(zip(row.runs.id, row.runs.seed, strict=True))
         trials = _select(measured.trials, measured.places, seeds if row.is_started else ())
         both = [Seeds(seeds[run], seed) for run, seed in zip(trials.run, trials.seed, strict=True)]
-        return _Draft(row, row.recipe.grid.points(), trials.assign(seeds=both))
+        cells, notes = count_trials(trials.assign(seeds=both), row.recipe.grid.points())
+        return replace(row, cells=cells, notes=notes)
 
     def has_own_records(self, row: Row) -> bool:
         """Whether an alternative has records that no variant of the ladder shows already."""
@@ -261,130 +253,28 @@ def _select(frame: pd.DataFrame, places: Mapping[str, Places], keys: Iterable[st
     return frame.iloc[np.concatenate(found)] if found else frame.iloc[:0]
 
 
-def _external_drafts(trials: pd.DataFrame, evidence: Evidence) -> list[_Draft]:
+def _external_rows(trials: pd.DataFrame, evidence: Evidence) -> list[Row]:
     """Return a row per external model with trials, sorted by name, on the largest grid begun on it. Models with the
     same name and different bytes are distinguished by id."""
     names = trials.groupby("run").model.first()
-    drafts = []
+    rows = []
     for model_id, own in trials.groupby("run"):
+        name = names[model_id] if (names == names[model_id]).sum() == 1 else f"{names[model_id]} {model_id}"
         grids = [study.points for study in evidence.studies.values() if study.weights == model_id]
         grid = max(grids, key=len, default=tuple(dict.fromkeys(own.point)))
         on_others = {name for name, study in evidence.studies.items() if _grid_key(study.points) != _grid_key(grid)}
         fitting = own[own.point.isin(grid) & ~own.start.isin(on_others)]
-        name = names[model_id] if (names == names[model_id]).sum() == 1 else f"{names[model_id]} {model_id}"
-        row = Row(
-            name=name,
-            label=name,
-            source=str(model_id),
-            runs=evidence.runs.iloc[:0],
-            heldout=evidence.heldout.iloc[:0],
-            answers=evidence.readouts.iloc[:0],
+        cells, notes = count_trials(fitting.assign(seeds=[Seeds(0, seed) for seed in fitting.seed]), grid)
+        rows.append(
+            Row(
+                name=name,
+                label=name,
+                source=str(model_id),
+                runs=evidence.runs.iloc[:0],
+                heldout=evidence.heldout.iloc[:0],
+                answers=evidence.readouts.iloc[:0],
+                cells=cells,
+                notes=notes,
+            )
         )
-        drafts.append(_Draft(row, grid, fitting.assign(seeds=[Seeds(0, seed) for seed in fitting.seed])))
-    return sorted(drafts, key=lambda draft: (draft.row.name, draft.row.source))
-
-
-def _count_trials(drafts: Sequence[_Draft]) -> list[Row]:
-    """Return the rows with a cell per task, and a note for each trial or seed that does not count.
-
-    With several seeds, the best point is the one with the highest mean over seeds. Only seeds with equal progress are
-    counted together, so that a half-finished repetition changes no score.
-    """
-    notes: dict[int, list[str]] = {number: [] for number in range(len(drafts))}
-    own = [draft.trials.assign(row=number, points=len(draft.grid)) for number, draft in enumerate(drafts)]
-    trials = pd.concat(own) if own else make_frame([], ["row", "task"])
-    if len(trials):
-        trials = _of_one_basis(trials, notes)
-        trials = _without_repetitions(_without_fallbacks_beside_transfers(trials, notes), notes)
-        trials = _of_furthest_seeds(trials, notes)
-    recorded = dict(list(trials.groupby(["row", "task"])))
-    return [
-        replace(
-            draft.row,
-            cells={task: _cell(draft.grid, recorded.get((number, task), trials.iloc[:0])) for task in TASKS},
-            notes=tuple(notes[number]),
-        )
-        for number, draft in enumerate(drafts)
-    ]
-
-
-Notes = Mapping[int, list[str]]  # by row number
-
-
-def _without_fallbacks_beside_transfers(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
-    transfers = trials.start.notna()
-    are_left_out = ~transfers & transfers.groupby([trials.row, trials.task]).transform("any")
-    for (row, task), count in trials[are_left_out].groupby(["row", "task"]).size().items():
-        notes[row].append(f"{task}: {count} trial(s) from pre-training are left out beside transferred ones")
-    return trials[~are_left_out]
-
-
-def _of_one_basis(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
-    """Keep, per task, the trials on the data and numerics that most trials have. Trials without a record have no known
-    basis and are kept."""
-    trials = trials.reset_index(drop=True)
-    recorded = trials[trials.basis.notna()]
-    are_counted, basis = split_by_basis(recorded, ("row", "task"), recorded.score.notna().astype(int))
-    for (row, task, own), left_out in recorded[~are_counted].groupby(["row", "task", "basis"]):
-        difference = describe_difference(own, basis[left_out.index[0]])
-        notes[row].append(f"{task}: {len(left_out)} trial(s) on other data or numerics are left out ({difference})")
-    return trials.drop(index=recorded.index[~are_counted])
-
-
-def _without_repetitions(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
-    """Keep one trial per point and seeds, preferring done trials, then the smallest id."""
-    trials = trials.assign(is_open=trials.state != "done").sort_values(["is_open", "id"])
-    kept, repeats = split_repeats(trials, ["row", "task", "seeds", "point"])
-    for each in repeats.itertuples():
-        notes[each.row].append(f"{each.task}: trial {each.id} repeats {each.kept} and is left out")
-    return kept
-
-
-def _of_furthest_seeds(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
-    """Keep the trials of the repetitions with most progress: most tasks with a whole grid or, where no repetition of
-    the row has one, most tasks with a score. Of these, tasks without a whole grid count if all repetitions have begun
-    them."""
-    of_task = trials.groupby(["row", "seeds", "task"])
-    begun = pd.DataFrame({"scored": of_task.score.count() > 0, "whole": of_task.size() == of_task.points.first()})
-    whole = begun.scored & begun.whole
-    begun["counts"] = whole.where(whole.groupby("row").transform("any"), begun.scored)
-    progress = begun.groupby(["row", "seeds"])[["scored", "counts"]].sum()
-    is_behind = progress.counts < progress.counts.groupby("row").transform("max")
-    for row, seeds in sorted(is_behind[is_behind].index):
-        tasks = progress.scored[row, seeds]
-        notes[row].append(
-            f"seed {seeds} is unfinished ({tasks} of {len(TASKS)} tasks with a score) and not counted yet"
-        )
-    behind = set(is_behind[is_behind].index)
-    kept = trials[[place not in behind for place in zip(trials.row, trials.seeds, strict=True)]]
-    is_whole = kept.groupby(["row", "seeds", "task"]).id.transform("size") == kept.points
-    begun_by = kept.groupby(["row", "task"]).seeds.transform("nunique")
-    is_ahead = ~is_whole & (begun_by < kept.groupby("row").seeds.transform("nunique"))
-    ahead = kept[is_ahead]
-    for row, seeds, task in sorted(set(zip(ahead.row, ahead.seeds, ahead.task, strict=True))):
-        notes[row].append(f"{task} of seed {seeds} is unfinished and not counted yet")
-    return kept[~is_ahead]
-
-
-def _cell(grid: Sequence[Point], trials: pd.DataFrame) -> Cell:
-    if trials.empty:
-        return Cell(None, None, {}, dict.fromkeys(ABSENCES, ()), None, trials)
-    decisive = trials.decisive.astype(object).where(trials.decisive.notna(), None)
-    best = best_point(grid, zip(trials.point, decisive, strict=True))
-    chosen = trials[(trials.point == best) & trials.score.notna()].sort_values("seeds")
-    states = dict(zip(zip(trials.seeds, trials.point, strict=True), trials.state, strict=True))
-    absent: dict[str, list[str]] = {state: [] for state in ABSENCES}
-    for seeds in sorted(set(trials.seeds)):
-        for point in grid:
-            state = states.get((seeds, point), "missing")
-            if state != "done":
-                absent[state].append(f"{point_name(point)} (seed {seeds})")
-    points = (chosen.score * POINTS_OF_SCORE).tolist()
-    return Cell(
-        score=None if best is None else Estimate(dict(zip(chosen.seeds, points, strict=True))),
-        point=best,
-        ids=dict(zip(chosen.seeds, chosen.id, strict=True)),
-        absent={state: tuple(names) for state, names in absent.items()},
-        fallback="; ".join(sorted({reason for reason in trials.fallback if reason})) or None,
-        recorded=trials,
-    )
+    return sorted(rows, key=lambda row: (row.name, row.source))

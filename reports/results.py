@@ -1,17 +1,18 @@
 """Results of a study for its Markdown page, all from records; written by `make_figures.py --results PAGE`."""
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from reports.analysis.answer import answer
-from reports.analysis.deltas import find_changed_verdicts
+from reports.analysis.delta_table import find_changed_verdicts
 from reports.analysis.pairing import LADDER, OWN_RATES, Delta
 from reports.analysis.quantities import OF_READOUTS, QUANTITIES
 from reports.declared import declared_section
 from reports.deviations import NONE
 from reports.findings import Findings
-from reports.forecasts.outcomes import describe_scores
+from reports.forecasts.outcomes import Outcome, describe_scores
 from reports.page.costs import costs_table
 from reports.tables import DASH, Table, frame_of, p_value, printed_range, signed
 
@@ -74,29 +75,40 @@ def _parts(findings: Findings) -> Iterator[str]:
     untrained = [row.untrained for row in findings.group.last_rows.values() if row.untrained]
     yield from (f"{sentence}. It is compared with nothing." for sentence in untrained)
     for design, title in TITLES.items():
-        own = [delta for delta in findings.deltas if delta.design == design]
-        corpora = dict.fromkeys(delta.corpus for delta in own if delta.quantity in OF_READOUTS)
-        judged = [delta for delta in own if delta.judged.is_tested]
-        rest = [delta for delta in own if not delta.judged.is_tested]
-        parts = [[delta for delta in rest if delta.quantity not in OF_READOUTS]]
-        parts += [
-            [delta for delta in rest if delta.quantity in OF_READOUTS and delta.corpus == each] for each in corpora
-        ]
-        told = [_pivot(part) for part in parts if any(delta.comparison for delta in part)]
-        yield from [f"### {title}", _verdicts(judged)] if judged else []
-        yield from [f"### {title}: exploratory, without verdicts", *told] if told else []
+        yield from _differences(title, [delta for delta in findings.deltas if delta.design == design])
     yield from filter(None, [" ".join(find_changed_verdicts(findings.deltas))])
     if findings.signals:
         yield from ("### Readouts by signal to noise", _without_title(findings.tables["readouts"]))
+    yield from _forecasts(findings)
+    if findings.declaration is not None:
+        yield "### Deviations from the declaration"
+        yield _without_title(findings.tables["deviations"]) if findings.deviations else NONE
+
+
+def _differences(title: str, deltas: Sequence[Delta]) -> Iterator[str]:
+    """Yield the verdicts of one design; then the exploratory measures: readouts in a table for each corpus, all others
+    in the first table."""
+    judged = [delta for delta in deltas if delta.judged.is_tested]
+    if judged:
+        yield from (f"### {title}", _verdicts(judged))
+    tables: dict[str, list[Delta]] = {"": []}
+    for delta in deltas:
+        if not delta.judged.is_tested:
+            tables.setdefault(delta.corpus if delta.quantity in OF_READOUTS else "", []).append(delta)
+    told = [_pivot(own) for own in tables.values() if any(delta.comparison for delta in own)]
+    if told:
+        yield from (f"### {title}: exploratory, without verdicts", *told)
+
+
+def _forecasts(findings: Findings) -> Iterator[str]:
     if findings.outcomes:
         yield "### The forecast"
     if "forecast-scores" in findings.tables:
         yield _without_title(findings.tables["forecast-scores"])
-    for forecast in dict.fromkeys(each.forecast for each in findings.outcomes):
-        yield f"{forecast.id}: {describe_scores([each for each in findings.outcomes if each.forecast == forecast])}"
-    if findings.declaration is not None:
-        yield "### Deviations from the declaration"
-        yield _without_title(findings.tables["deviations"]) if findings.deviations else NONE
+    by_forecast: dict[str, list[Outcome]] = defaultdict(list)
+    for outcome in findings.outcomes:
+        by_forecast[outcome.forecast.id].append(outcome)
+    yield from (f"{name}: {describe_scores(own)}" for name, own in by_forecast.items())
 
 
 def _verdicts(deltas: Sequence[Delta]) -> str:

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -303,10 +303,12 @@ class Group:
         return own[min(near, key=lambda rate: abs(math.log(rate / best)))] if near else None
 
 
-def of_most(rows: Sequence[Row], kind: Callable[[Row], Any]) -> list[Row]:
-    """Return the rows of the most common kind; the first kind if several are equally common."""
-    kinds = Counter(map(kind, rows))
-    return [row for row in rows if kind(row) == kinds.most_common(1)[0][0]]
+def largest(rows: Iterable[Row], key: Callable[[Row], Any]) -> list[Row]:
+    """Return the largest set of rows with equal keys; the first if several are equally large."""
+    sets: dict[Any, list[Row]] = defaultdict(list)
+    for row in rows:
+        sets[key(row)].append(row)
+    return max(sets.values(), key=len, default=[])
 
 
 def point_name(point: Point) -> str:

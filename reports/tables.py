@@ -7,15 +7,16 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Records = Sequence[str] | str | Mapping[str, Sequence[str]]
+LineT = TypeVar("LineT")
 
 THIS_STUDY = "this study"
 DASH = "—"
@@ -116,6 +117,98 @@ class Table:
     def files(self, name: str) -> dict[str, bytes]:
         texts = {"md": self.markdown, "tex": self.latex, "csv": self.csv}
         return {f"{name}.{suffix}": text.encode() for suffix, text in texts.items()}
+
+
+def _plain(value: Any, _: Any) -> str:
+    return DASH if value is None else str(value)
+
+
+class HasDigits(Protocol):
+    """A line whose numbers are printed with so many decimals."""
+
+    @property
+    def digits(self) -> int: ...
+
+
+def print_signed(value: float | None, line: HasDigits) -> str:
+    """Format a difference of a line."""
+    return signed(value, line.digits)
+
+
+def print_range(interval: tuple[float, float] | None, line: HasDigits) -> str:
+    """Format an interval of differences of a line."""
+    return printed_range(interval, line.digits)
+
+
+def print_p(p: float | None, _: Any) -> str:
+    """Format a p-value."""
+    return p_value(p)
+
+
+@dataclass(frozen=True)
+class Column(Generic[LineT]):
+    """A column of a table: the `head` of its displayed cells, and the `names` of its columns in the CSV file.
+
+    `value` returns the value of a line, or one for each name (None if all are missing). `text` prints the value.
+    Without a head a column is in the CSV file alone, without names it is displayed alone. In a line that is left out of
+    the numbers, only the columns that are `always` there have a value. The page links right-aligned cells to their
+    records.
+    """
+
+    head: str
+    names: str
+    value: Callable[[LineT], Any]
+    text: Callable[[Any, LineT], str] = _plain
+    side: str = "l"
+    always: bool = False
+
+    def cell(self, line: LineT, is_left_out: bool) -> str:
+        """Return the displayed cell of a line."""
+        return DASH if is_left_out and not self.always else self.text(self.value(line), line)
+
+    def facts(self, line: LineT, is_left_out: bool) -> tuple[Any, ...]:
+        """Return the values of a line in the CSV file."""
+        count = len(self.names.split())
+        value = None if is_left_out and not self.always else self.value(line)
+        return (value,) if count == 1 else (None,) * count if value is None else tuple(value)
+
+
+def make_table(
+    title: str,
+    columns: Sequence[Column[LineT]],
+    lines: Sequence[LineT],
+    notes: Sequence[str],
+    *,
+    records: Callable[[LineT], Records] = lambda _: (),
+    facets: Callable[[LineT], Mapping[str, str]] = lambda _: {},
+    rule_key: Callable[[LineT], Any] = lambda _: None,
+    is_left_out: Callable[[LineT], bool] = lambda _: False,
+) -> "Table":
+    """Return a table with a displayed line, and a line of the CSV file, for each of `lines`. Rules are drawn where
+    `rule_key` changes."""
+    left_out = [is_left_out(line) for line in lines]
+    shown = [each for each in columns if each.head]
+    cells = [[each.cell(*pair) for each in shown] for pair in zip(lines, left_out, strict=True)]
+    return Table(
+        title=title,
+        shown=frame_of(cells, [each.head for each in shown]),
+        facts=facts_frame(columns, lines, left_out),
+        alignment="".join(each.side for each in shown),
+        notes=tuple(notes),
+        rules=rules_between(map(rule_key, lines)),
+        records=tuple(map(records, lines)),
+        facets=tuple(map(facets, lines)),
+    )
+
+
+def facts_frame(
+    columns: Sequence[Column[LineT]], lines: Sequence[LineT], left_out: Sequence[bool] | None = None
+) -> "pd.DataFrame":
+    """Return the lines of a CSV file; of those that are `left_out` only what is always there."""
+    named = [each for each in columns if each.names]
+    pairs = zip(lines, left_out or [False] * len(lines), strict=True)
+    values = [list(chain.from_iterable(each.facts(*pair) for each in named)) for pair in pairs]
+    return frame_of(values, " ".join(each.names for each in named).split())
 
 
 def facets(quantity: str, corpus: str, rate: str = "shared") -> dict[str, str]:

@@ -50,6 +50,7 @@ DOORS = {
         "neobert/external.py",
     },
     "matplotlib": {
+        "reports/figures/curves.py",
         "reports/figures/drawing.py",
         "reports/figures/embeddings.py",
         "reports/figures/figure1.py",

@@ -1,7 +1,7 @@
 """The answer of a study in a few sentences, derived from the verdicts of the ladder's deltas."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from neobert.errors import name_first
 from reports.analysis.inference import SEEDS_FOR_A_CLAIM
@@ -18,20 +18,25 @@ def answer(deltas: Sequence[Delta]) -> tuple[str, str, str]:
     the steps of which the primary measure claims nothing. Exploratory measures are in none of them. If no step gets a
     verdict, the first says so and the others are empty."""
     steps = [delta for delta in deltas if delta.design == LADDER]
-    compared = [delta for delta in steps if delta.comparison is not None]
-    if compared and all(delta.no_verdict for delta in compared):
+    refused = [bool(delta.no_verdict) for delta in steps if delta.comparison is not None]
+    if refused and all(refused):
         return "No step of the ladder gets a verdict: the table of differences says why for each.", "", ""
     primary = [delta for delta in steps if delta.judged.place == 0]
+    measured = " or ".join(dict.fromkeys(delta.quantity for delta in primary))
+    return (
+        _claims(f"{measured} {OWN}" if primary else "the primary measure", primary),
+        " ".join(_claims(readout, own) for readout, own in _tested_later(steps).items()),
+        _untold(steps, primary),
+    )
+
+
+def _tested_later(steps: Sequence[Delta]) -> dict[str, list[Delta]]:
+    """Return the deltas that are tested after the primary measure, by measure."""
     later: dict[str, list[Delta]] = defaultdict(list)
     for delta in steps:
         if delta.judged.is_tested and delta.judged.place:
             later[f"{delta.quantity} {OWN if delta.is_own else OTHER}"].append(delta)
-    measured = " or ".join(dict.fromkeys(delta.quantity for delta in primary)) or "the primary measure"
-    return (
-        _claims(f"{measured} {OWN}" if primary else measured, primary),
-        " ".join(_claims(readout, own) for readout, own in later.items()),
-        _untold(steps, primary),
-    )
+    return later
 
 
 def _claims(readout: str, compared: Sequence[Delta]) -> str:
@@ -39,18 +44,17 @@ def _claims(readout: str, compared: Sequence[Delta]) -> str:
     if not compared:
         return f"In {readout} no step of the ladder can be compared."
     steps = count(len(compared), "step")
-    found: Mapping[bool, list[str]] = {True: [], False: []}
+    found: dict[str, list[str]] = {"better": [], "worse": []}
     for delta in compared:
         if direction := delta.claimed[0]:
-            found[direction == QUANTITIES[delta.quantity].better].append(f"{delta.variant} against {delta.base}")
-    told = [
-        f"{word}: {', '.join(names)}" for word, names in (("better", found[True]), ("worse", found[False])) if names
-    ]
+            word = "better" if direction == QUANTITIES[delta.quantity].better else "worse"
+            found[word].append(f"{delta.variant} against {delta.base}")
+    told = [f"{word}: {', '.join(names)}" for word, names in found.items() if names]
     if told:
         number_of = sum(map(len, found.values()))
         return f"In {readout} a difference is claimed of {number_of} of {steps} tested; {'; '.join(told)}."
-    fewest = min(delta.comparison.seeds for delta in compared if delta.comparison is not None)
-    most = max(delta.comparison.seeds for delta in compared if delta.comparison is not None)
+    numbers = sorted(delta.found.seeds for delta in compared)
+    fewest, most = numbers[0], numbers[-1]
     seeds = count(most, "seed") if fewest == most else f"{fewest} to {most} seeds"
     if most < SEEDS_FOR_A_CLAIM:
         return (

@@ -22,7 +22,7 @@ from neobert.glue.tasks import TASKS
 from reports import published
 from reports.analysis.pairing import pair_glue, relative_change
 from reports.analysis.resampling import StoredPredictions, resample
-from reports.scores import Group, Row, Seeds, of_most
+from reports.scores import Group, Row, Seeds, largest
 from reports.tables import Table, capitalized, number, rules_between, signed
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -243,7 +243,7 @@ def _rank_by_loss(group: Group, corpus: str) -> RankAgreement | None:
     for name in published.figure1():
         if corpus in group.last_rows[name].losses:
             distinct.setdefault(group.last_rows[name].run_ids, group.last_rows[name])
-    alike = of_most(list(distinct.values()), lambda row: (*row.tokens, row.context))
+    alike = largest(distinct.values(), lambda row: (*row.tokens, row.context))
     losses = {row.name: row.losses[corpus].by_pretraining for row in alike}
     scores = {name: {seed: -loss for seed, loss in by_seed.items()} for name, by_seed in losses.items()}
     return _rank(f"held-out loss on {corpus}", scores)

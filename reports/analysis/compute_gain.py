@@ -16,7 +16,7 @@ from reports.basis import why_not_paired
 from reports.curves import Curves, Points
 from reports.notes import warnings
 from reports.scores import Group, Row
-from reports.tables import DASH, Table, facets, frame_of, number, print_by_seed
+from reports.tables import DASH, Column, Table, facets, make_table, number, print_by_seed
 
 LEAST_POINTS = 2
 
@@ -125,46 +125,41 @@ def _loss_over_compute(run: str, corpus: str, facts: Any, unit: str, curves: Cur
     return tuple((total * step / steps, loss) for step, loss in points if step > 0) if total > 0 else ()
 
 
-HEADER = ("Variant", "Against", "Loss on", "Compute in", "Seeds", "Gain", "95 % over seeds")
-FACTS = (
-    *("variant", "against", "corpus", "unit", "seeds", "gain", "bound", "low", "high", "gains_by_seed"),
-    *("bounds_by_seed", "records"),
-)
 WORDS = {"": "{}", "least": "at least {}", "most": "at most {}", "none": DASH}
+COLUMNS: Sequence[Column[ComputeGain]] = (
+    Column("Variant", "variant", lambda gain: gain.variant),
+    Column("Against", "against", lambda gain: gain.base),
+    Column("Loss on", "corpus", lambda gain: gain.corpus),
+    Column("Compute in", "unit", lambda gain: gain.unit),
+    Column("Seeds", "seeds", lambda gain: len(gain.by_seed), side="r"),
+    Column("Gain", "gain", lambda gain: gain.mean, lambda mean, gain: WORDS[gain.bound].format(number(mean, 2)), "r"),
+    Column("", "bound", lambda gain: gain.bound),
+    Column("95 % over seeds", "low high", lambda gain: gain.interval, lambda ends, _: _print_ends(ends), "r"),
+    Column("", "gains_by_seed", lambda gain: print_by_seed({s: math.exp(e.log_gain) for s, e in gain.by_seed.items()})),
+    Column("", "bounds_by_seed", lambda gain: " ".join(f"{s}:{e.bound}" for s, e in gain.by_seed.items() if e.bound)),
+    Column("", "records", lambda gain: " ".join(gain.ids)),
+)
+NOTES = (
+    "Gain: the compute after which the variant has its parent's final held-out loss, as a factor that it needs less; "
+    "below 1 it needs more. Geometric mean over paired seeds, t interval over their logarithms.",
+    "Losses are interpolated between measurements over log compute. A curve that is crossed on its way has not decayed "
+    "its rate: a run planned to end there would have needed still less. At least, at most: a curve was past the "
+    "other's final loss when it was first measured.",
+    "What is claimed is the verdict of the difference in loss, not the gain.",
+)
+
+
+def _print_ends(interval: Interval | None) -> str:
+    return DASH if interval is None else " to ".join(number(end, 2) for end in interval)
 
 
 def gains_table(gains: Sequence[ComputeGain], group: Group) -> Table:
     """Return a table with one line per ladder step and corpus."""
-    return Table(
-        title=f"Compute-equivalent gains (scale {group.scale}, data {group.data})",
-        shown=frame_of([_shown(gain) for gain in gains], HEADER),
-        facts=frame_of([_facts(gain) for gain in gains], FACTS),
-        alignment="llllrrr",
-        notes=(
-            *warnings(group),
-            "Gain: the compute after which the variant has its parent's final held-out loss, as a factor that it needs "
-            "less; below 1 it needs more. Geometric mean over paired seeds, t interval over their logarithms.",
-            "Losses are interpolated between measurements over log compute. A curve that is crossed on its way has not "
-            "decayed its rate: a run planned to end there would have needed still less. At least, at most: a curve was "
-            "past the other's final loss when it was first measured.",
-            "What is claimed is the verdict of the difference in loss, not the gain.",
-        ),
-        records=tuple(gain.ids for gain in gains),
-        facets=tuple(facets("loss", gain.corpus) for gain in gains),
-    )
-
-
-def _shown(gain: ComputeGain) -> tuple[str, ...]:
-    interval = DASH if gain.interval is None else " to ".join(number(end, 2) for end in gain.interval)
-    amount = WORDS[gain.bound].format(number(gain.mean, 2))
-    return gain.variant, gain.base, gain.corpus, gain.unit, str(len(gain.by_seed)), amount, interval
-
-
-def _facts(gain: ComputeGain) -> tuple[Any, ...]:
-    return (
-        *(gain.variant, gain.base, gain.corpus, gain.unit, len(gain.by_seed), gain.mean, gain.bound),
-        *(gain.interval or (None, None)),
-        print_by_seed({seed: math.exp(each.log_gain) for seed, each in gain.by_seed.items()}),
-        " ".join(f"{seed}:{each.bound}" for seed, each in gain.by_seed.items() if each.bound),
-        " ".join(gain.ids),
+    return make_table(
+        f"Compute-equivalent gains (scale {group.scale}, data {group.data})",
+        COLUMNS,
+        gains,
+        (*warnings(group), *NOTES),
+        records=lambda gain: gain.ids,
+        facets=lambda gain: facets("loss", gain.corpus),
     )

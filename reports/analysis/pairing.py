@@ -81,9 +81,36 @@ class Delta:
     timing: str = ""
 
     @property
+    def found(self) -> Comparison:
+        """The comparison of a delta that has one."""
+        assert self.comparison is not None, self.reason
+        return self.comparison
+
+    @property
+    def digits(self) -> int:
+        """Number of printed decimals."""
+        return QUANTITIES[self.quantity].digits
+
+    @property
+    def test(self) -> str:
+        """The test that decides: joint flips of differences that are divided by what pilot seeds show, or of pooled
+        ones; empty if it is not tested."""
+        if not self.judged.is_tested:
+            return ""
+        return "joint flips, pooled variances" if self.scale is None else "joint flips, pilot deviations"
+
+    @property
     def measured(self) -> str:
         """The quantity, with the corpus and the common context of a loss."""
         return name_measurement(self.quantity, self.corpus, self.context)
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        return self.variant, self.base
+
+    @property
+    def step(self) -> str:
+        return f"{self.variant} − {self.base}"
 
     @property
     def place(self) -> tuple[str, str, str, str]:

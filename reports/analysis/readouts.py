@@ -6,19 +6,21 @@ A readout's value is a sum of numerators over a sum of denominators, one of each
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from neobert.glue.tasks import TASKS
+from neobert.kinds.readouts import ReadoutName
 from neobert.runs.records import unpack_numbers
 from reports.analysis.quantities import BITS, QUANTITIES, READOUTS, Units, estimate_answers, name_measurement
 from reports.notes import warnings
-from reports.scores import Estimate, Group, Row, of_most
-from reports.tables import Table, facets, frame_of, number
+from reports.scores import Estimate, Group, Row, largest
+from reports.tables import Column, Table, facets, make_table, number, print_by_seed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -97,8 +99,8 @@ def find_signals(group: Group) -> tuple[SignalToNoise, ...]:
     seeds each, the best first. Only the arms of the most common training corpus count: another corpus moves a readout
     more than any modification does."""
     trained = [row for row in group.last_rows.values() if row.has_records and not row.untrained]
-    rows = of_most(trained, lambda row: row.recipe.pretraining.data.corpus)
-    found = [signal for each in _measurements(rows) if (signal := _signal(*each)) is not None]
+    rows = largest(trained, lambda row: row.recipe.pretraining.data.corpus)
+    found = [signal for each in _measurements(rows) if (signal := each.signal()) is not None] if rows else []
     return tuple(sorted(found, key=_sorting_ratio, reverse=True))
 
 
@@ -107,87 +109,108 @@ def _sorting_ratio(signal: SignalToNoise) -> float:
     return (math.inf if signal.between_arms else 0.0) if signal.ratio is None else signal.ratio
 
 
-Arms = Mapping[str, tuple[Estimate, Iterable[str]]]
+@dataclass(frozen=True)
+class _Measurement:
+    """One measurement of comparable arms: their estimates and records, by name."""
+
+    name: str
+    readout: str
+    corpus: str
+    estimates: Mapping[str, Estimate]
+    ids: Mapping[str, Iterable[str]]
+
+    def signal(self) -> SignalToNoise | None:
+        """Return the signal to noise; None for fewer than two arms with two seeds each."""
+        by_seed = {arm: list(estimate.by_pretraining.values()) for arm, estimate in self.estimates.items()}
+        by_seed = {arm: values for arm, values in by_seed.items() if len(values) >= LEAST_SEEDS}
+        if len(by_seed) < 2:
+            return None
+        return SignalToNoise(
+            *(self.name, self.readout, self.corpus),
+            seeds=sum(map(len, by_seed.values())),
+            between_arms=statistics.stdev(map(statistics.fmean, by_seed.values())),
+            between_seeds={arm: statistics.stdev(values) for arm, values in by_seed.items()},
+            ids=tuple(sorted({record for arm in by_seed for record in self.ids[arm]})),
+        )
 
 
-def _measurements(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, str, str], Arms]]:
-    """Yield ((name, readout, corpus), arms) for every measurement, each with comparable arms only."""
+def _measurements(rows: Sequence[Row]) -> Iterator[_Measurement]:
     for readout, quantity in READOUTS.items():
-        comparable = of_most(rows, lambda row: row.tokens) if quantity.shares_tokens else rows
-        items = Counter(name for row in comparable for name in row.answers["items"][row.answers.readout == readout])
-        for corpus in sorted({corpus for row in comparable for corpus in row.answers.corpus}):
-            own = {row.name: row.answers_to(readout, corpus) for row in comparable}
-            usual = items.most_common(1)[0][0] if items else ""
-            kept = {name: answers[answers["items"] == usual] for name, answers in own.items()}
-            found = {name: answers for name, answers in kept.items() if len(answers)}
-            arms = {name: (estimate_answers(answers, quantity.name), answers.id) for name, answers in found.items()}
-            yield (f"{quantity.name} on {corpus}", quantity.name, corpus), arms
-    comparable = of_most(rows, lambda row: (*row.tokens, row.context))
-    for corpus in sorted({corpus for row in comparable for corpus in row.losses}):
-        losses = {row.name: (row.losses[corpus], row.runs.id) for row in comparable if corpus in row.losses}
-        yield (f"held-out loss on {corpus}", "loss", corpus), losses
-    for corpus, context in sorted({place for row in rows for place in row.bits_per_byte}):
-        place = corpus, context
-        bits = {row.name: (row.bits_per_byte[place], row.runs.id) for row in rows if place in row.bits_per_byte}
-        yield (name_measurement(BITS, corpus, int(context)), BITS, corpus), bits
+        yield from _answers(largest(rows, lambda row: row.tokens) if quantity.shares_tokens else rows, readout)
+    run_ids = {row.name: row.runs.id for row in rows}
+    comparable = largest(rows, lambda row: (*row.tokens, row.context))
+    for corpus, losses in _by_place(comparable, lambda row: row.losses):
+        yield _Measurement(f"held-out loss on {corpus}", "loss", corpus, losses, run_ids)
+    for (corpus, context), bits in _by_place(rows, lambda row: row.bits_per_byte):
+        yield _Measurement(name_measurement(BITS, corpus, int(context)), BITS, corpus, bits, run_ids)
     for task, about in TASKS.items():
         cells = {row.name: row.cells[task] for row in rows if task in row.cells}
-        scores = {name: (cell.score, cell.ids.values()) for name, cell in cells.items() if cell.score is not None}
-        yield (about.title, "GLUE", ""), scores
+        scores = {name: cell.score for name, cell in cells.items() if cell.score is not None}
+        yield _Measurement(about.title, "GLUE", "", scores, {name: cells[name].ids.values() for name in scores})
 
 
-def _signal(about: tuple[str, str, str], arms: Arms) -> SignalToNoise | None:
-    by_seed = {arm: list(estimate.by_pretraining.values()) for arm, (estimate, _) in arms.items()}
-    by_seed = {arm: values for arm, values in by_seed.items() if len(values) >= LEAST_SEEDS}
-    if len(by_seed) < 2:
-        return None
-    return SignalToNoise(
-        *about,
-        seeds=sum(map(len, by_seed.values())),
-        between_arms=statistics.stdev(map(statistics.fmean, by_seed.values())),
-        between_seeds={arm: statistics.stdev(values) for arm, values in by_seed.items()},
-        ids=tuple(sorted({record for arm in by_seed for record in arms[arm][1]})),
-    )
+def _by_place(
+    rows: Sequence[Row], estimates_of: Callable[[Row], Mapping[Any, Estimate]]
+) -> Iterator[tuple[Any, dict[str, Estimate]]]:
+    """Yield the estimates at each place, by row."""
+    found = {row.name: estimates_of(row) for row in rows}
+    for place in sorted({place for own in found.values() for place in own}):
+        yield place, {name: own[place] for name, own in found.items() if place in own}
 
 
-HEADER = (
-    *("Readout", "Unit", "Arms", "Runs", "Spread between arms", "Spread between seeds", "Least", "Most"),
-    "Signal to noise",
+def _answers(rows: Sequence[Row], readout: ReadoutName) -> Iterator[_Measurement]:
+    """Yield the measurements of one readout by corpus, over the answers to the items that most records have."""
+    quantity = READOUTS[readout].name
+    answers = pd.concat([row.answers.assign(arm=row.name) for row in rows])
+    items = Counter(answers["items"][answers.readout == readout])
+    usual = max(items, key=items.__getitem__, default="")
+    kept = answers[(answers.readout == readout) & (answers["items"] == usual)]
+    for corpus in sorted(set(answers.corpus)):
+        own = dict(list(kept[kept.corpus == corpus].groupby("arm", sort=False)))
+        estimates = {arm: estimate_answers(frame, quantity) for arm, frame in own.items()}
+        ids = {arm: frame.id for arm, frame in own.items()}
+        yield _Measurement(f"{quantity} on {corpus}", quantity, corpus, estimates, ids)
+
+
+def _print(spread: float, signal: SignalToNoise) -> str:
+    return number(spread, QUANTITIES[signal.readout].digits)
+
+
+def _with_arm(spread: float, signal: SignalToNoise) -> str:
+    arm = next(name for name, own in signal.between_seeds.items() if own == spread)
+    return f"{_print(spread, signal)} ({arm})"
+
+
+COLUMNS: Sequence[Column[SignalToNoise]] = (
+    Column("Readout", "readout", lambda signal: signal.name),
+    Column("Unit", "unit", lambda signal: QUANTITIES[signal.readout].unit),
+    Column("Arms", "arms", lambda signal: len(signal.between_seeds), side="r"),
+    Column("Runs", "runs", lambda signal: signal.seeds, side="r"),
+    Column("Spread between arms", "between_arms", lambda signal: signal.between_arms, _print, "r"),
+    Column("Spread between seeds", "between_seeds", lambda signal: signal.noise, _print, "r"),
+    Column("Least", "least_between_seeds", lambda signal: min(signal.between_seeds.values()), _with_arm, "r"),
+    Column("Most", "most_between_seeds", lambda signal: max(signal.between_seeds.values()), _with_arm, "r"),
+    Column("Signal to noise", "signal_to_noise", lambda signal: signal.ratio, lambda ratio, _: number(ratio), "r"),
+    Column("", "by_arm", lambda signal: print_by_seed(signal.between_seeds)),
+    Column("", "records", lambda signal: " ".join(signal.ids)),
 )
-FACTS = (
-    *("readout", "unit", "arms", "runs", "between_arms", "between_seeds", "least_between_seeds", "most_between_seeds"),
-    *("signal_to_noise", "by_arm", "records"),
+NOTES = (
+    "Signal to noise: the standard deviation of the arms' means over that of seeds within the median arm; least and "
+    "most are those of single arms. Arms are those of the ladder on the most common training corpus that trained and "
+    "have two seeds or more; losses in nats a token are of the tokenizer (held-out losses also of the context) that "
+    "most arms have.",
+    "A readout with a small ratio needs many seeds. The ratio says how well arms are told apart, not whether that in "
+    "which they differ matters.",
 )
 
 
 def signals_table(signals: Sequence[SignalToNoise], group: Group) -> Table:
     """Return a table with one line per readout."""
-    shown, facts = [], []
-    for each in signals:
-        unit, digits = QUANTITIES[each.readout].unit, QUANTITIES[each.readout].digits
-        counts = len(each.between_seeds), each.seeds
-        least, most = (choose(each.between_seeds, key=each.between_seeds.__getitem__) for choose in (min, max))
-        spreads = each.between_arms, each.noise
-        ends = [f"{number(each.between_seeds[arm], digits)} ({arm})" for arm in (least, most)]
-        printed = [number(spread, digits) for spread in spreads]
-        shown.append((each.name, unit, *map(str, counts), *printed, *ends, number(each.ratio)))
-        by_arm = " ".join(f"{arm}:{spread:.6f}" for arm, spread in each.between_seeds.items())
-        numbers = *spreads, each.between_seeds[least], each.between_seeds[most], each.ratio
-        facts.append((each.name, unit, *counts, *numbers, by_arm, " ".join(each.ids)))
-    return Table(
-        title=f"Readouts by signal to noise (scale {group.scale}, data {group.data})",
-        shown=frame_of(shown, HEADER),
-        facts=frame_of(facts, FACTS),
-        alignment="llrrrrrrr",
-        notes=(
-            *warnings(group),
-            "Signal to noise: the standard deviation of the arms' means over that of seeds within the median arm; "
-            "least and most are those of single arms. Arms are those of the ladder on the most common training corpus "
-            "that trained and have two seeds or more; losses in nats a token are of the tokenizer (held-out losses "
-            "also of the context) that most arms have.",
-            "A readout with a small ratio needs many seeds. The ratio says how well arms are told apart, not whether "
-            "that in which they differ matters.",
-        ),
-        records=tuple(each.ids for each in signals),
-        facets=tuple(facets(each.readout, each.corpus) for each in signals),
+    return make_table(
+        f"Readouts by signal to noise (scale {group.scale}, data {group.data})",
+        COLUMNS,
+        signals,
+        (*warnings(group), *NOTES),
+        records=lambda signal: signal.ids,
+        facets=lambda signal: facets(signal.readout, signal.corpus),
     )

@@ -1,6 +1,8 @@
 """Regime checks of the arms of a group: those of the plan, and those that need the runs."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
 
 from ablations.rates import MARK, RateCurve
 from ablations.regime import Check, check_half_life, check_rate, check_window
@@ -11,29 +13,52 @@ from reports.curves import Curves
 from reports.scores import Group, Row
 
 
+@dataclass(frozen=True)
+class _CheckedArm:
+    """A row with its seeds and those of its parent, and its checks."""
+
+    row: Row
+    seeds: ArmSeeds
+    parent: ArmSeeds | None
+    planned: tuple[Check, ...]
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        of_parent = () if self.parent is None else (check_spread(self.seeds, self.parent),)
+        return (check_transition(self.seeds), *of_parent, *self.planned)
+
+    @property
+    def failure(self) -> str:
+        """The first check that fails, in words that begin with "no verdict"; empty if none does."""
+        return next((f"no verdict: {self.row.name}: {check.words}" for check in self.checks if check.fails), "")
+
+    @property
+    def diagnosis(self) -> str:
+        """What its seeds show against a verdict; empty if nothing."""
+        return diagnose(self.seeds, self.parent, QUANTITIES["loss"].margin)
+
+
 def find_regime(group: Group, curves: Curves, waits: Sequence[Wait]) -> Regime:
     """Return the checks of all arms with runs; remarks are for those of the ladder and at own rates."""
-    margin = QUANTITIES["loss"].margin
     steps = list(steps_of(group))
-    rows = {row.name: row for row in (*group.compared_rows.values(), *(row for pair in steps for row in pair))}
-    rows = {name: row for name, row in rows.items() if len(row.runs) and row.own_loss is not None}
-    parents = {name: row.parent for name, row in rows.items()} | {variant.name: base.name for variant, base in steps}
-    arms = {name: _seeds_of(row, curves) for name, row in rows.items()}
-    checks: dict[str, tuple[Check, ...]] = {}
-    diagnoses, failures = {}, {}
-    for name, arm in arms.items():
-        parent = arms.get(parents[name])
-        of_runs = (check_transition(arm), *(() if parent is None else (check_spread(arm, parent),)))
-        checks[name] = (*of_runs, *_planned_checks(rows[name], group))
-        diagnoses[name] = diagnose(arm, parent, margin)
-        failures[name] = next((f"no verdict: {name}: {check.words}" for check in checks[name] if check.fails), "")
-    told = {row.name for row in (*group.last_rows.values(), *(row for pair in steps for row in pair))}
+    shown = {row.name: row for row in (*group.last_rows.values(), *chain.from_iterable(steps))}
+    rows = [row for row in {**group.compared_rows, **shown}.values() if row.own_loss is not None]
+    parents = {row.name: row.parent for row in rows} | {variant.name: base.name for variant, base in steps}
+    seeds = {row.name: _seeds_of(row, curves) for row in rows}
+    arms = [
+        _CheckedArm(row, seeds[row.name], seeds.get(parents[row.name]), _planned_checks(row, group)) for row in rows
+    ]
     return Regime(
-        checks={name: own for name, own in checks.items() if name in told},
-        diagnoses={name: reason for name, reason in diagnoses.items() if reason},
-        failures={name: reason for name, reason in failures.items() if reason},
-        words={(wait.variant, wait.base): wait.word for wait in waits if wait.word},
+        checks={arm.row.name: arm.checks for arm in arms if arm.row.name in shown},
+        diagnoses={arm.row.name: reason for arm in arms if (reason := arm.diagnosis)},
+        failures={arm.row.name: reason for arm in arms if (reason := arm.failure)},
+        words=_readings(waits),
     )
+
+
+def _readings(waits: Sequence[Wait]) -> dict[tuple[str, str], str]:
+    """Return the readings of steps, by (variant, base)."""
+    return {(wait.variant, wait.base): wait.word for wait in waits if wait.word}
 
 
 def _planned_checks(row: Row, group: Group) -> tuple[Check, ...]:

@@ -6,22 +6,22 @@ only comparable between arms with the same masks.
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from neobert.kinds.pretraining import Transition
 from neobert.training.transitions import MARGIN_NATS, crossing
-from reports.analysis.inference import Interval, seed_interval
+from reports.analysis.inference import seed_interval
 from reports.analysis.pairing import why_losses_differ
 from reports.analysis.plateau import ArmSeeds, Regime, timing_word
 from reports.basis import why_not_paired
 from reports.curves import Curves, Points
 from reports.notes import warnings
 from reports.scores import Group, Row
-from reports.tables import DASH, Table, facets, frame_of, print_by_seed, printed_range, signed
+from reports.tables import DASH, Column, Table, facets, make_table, print_by_seed, printed_range, signed
 
 LEVEL_MULTIPLE = 0.25
 SMOOTHED_FOR_CROSSING, SMOOTHED_FOR_LOSS = 3, 5
@@ -66,6 +66,20 @@ class Arm:
         return {seed: run.transition for seed, run in self.runs.items() if run.transition is not None}
 
     @property
+    def spread(self) -> tuple[float | None, float | None]:
+        """Mean and standard deviation of the times."""
+        times = list(self.times.values())
+        return statistics.fmean(times) if times else None, statistics.stdev(times) if len(times) > 1 else None
+
+    @property
+    def described_times(self) -> str:
+        """The mean time and its share of the run, and the number of seeds that never leave the plateau."""
+        mean, late = self.spread[0], len(self.runs) - len(self.times)
+        if mean is None:
+            return "never"
+        return f"{mean:,.0f} ({mean / self.steps:.0%})" + (f", {late} never" if late else "")
+
+    @property
     def seeds(self) -> ArmSeeds:
         """Final losses, and transitions as shares of the run."""
         shares = {seed: (run.transition or self.steps) / self.steps for seed, run in self.runs.items()}
@@ -91,6 +105,11 @@ class Wait:
     reason: str = ""
     no_losses: str = ""
     ids: tuple[str, ...] = ()
+
+    @property
+    def left_out(self) -> str:
+        """Why times or losses are not compared."""
+        return self.reason or self.no_losses
 
     @property
     def word(self) -> str:
@@ -121,29 +140,37 @@ def arm_of(row: Row, curves: Curves, source: Source) -> Arm | None:
     """Return the arm of a row with one stage; None if the source is not there for all of its runs."""
     if row.stage != 0 or row.runs.empty or row.own_loss is None:
         return None
-    runs = list(row.runs.itertuples())
-    losses = row.own_loss[1].by_pretraining
-    steps = row.recipe.pretraining.stages[0].steps
-    if source == "held-out":
-        known: dict[int, Transition] = {run.seed: run.transition for run in runs if run.transition is not None}
-        if len(known) < len(runs) or not all(transition.curve for transition in known.values()):
-            return None
-        level = min(each.frequency_loss - each.margin for each in known.values())
-        traced = {
-            seed: RunCurve(each.step, tuple((point.step, point.loss) for point in each.curve))
-            for seed, each in known.items()
-        }
-        return Arm(row.name, source, level, steps, traced, losses)
-    frequencies = row.heldout[row.heldout.corpus.eq(row.own_loss[0]) & row.heldout.context.eq(row.context)]
-    found = {run.seed: curve.loss for run in runs if (curve := curves.of(run.id)) is not None}
-    if len(found) < len(runs) or frequencies.frequency_loss.isna().all():
+    found = _recorded_transitions(row) if source == "held-out" else _training_transitions(row, curves)
+    if found is None:
         return None
-    if min(map(len, found.values())) < SMOOTHED_FOR_LOSS:
+    level, runs = found
+    return Arm(row.name, source, level, row.recipe.pretraining.stages[0].steps, runs, row.own_loss[1].by_pretraining)
+
+
+def _recorded_transitions(row: Row) -> tuple[float, dict[int, RunCurve]] | None:
+    """Return the level and the runs by seed from the transitions in records; None unless all runs have one."""
+    known: dict[int, Transition | None] = dict(zip(row.runs.seed, row.runs.transition, strict=True))
+    if not all(each is not None and each.curve for each in known.values()):
         return None
-    level = level_of(float(frequencies.frequency_loss.min()))
-    return Arm(
-        row.name, source, level, steps, {seed: trace_training(own, level) for seed, own in found.items()}, losses
-    )
+    transitions = {seed: each for seed, each in known.items() if each is not None}
+    runs = {
+        seed: RunCurve(each.step, tuple((point.step, point.loss) for point in each.curve))
+        for seed, each in transitions.items()
+    }
+    return min(each.frequency_loss - each.margin for each in transitions.values()), runs
+
+
+def _training_transitions(row: Row, curves: Curves) -> tuple[float, dict[int, RunCurve]] | None:
+    """Return the level and the runs by seed from training losses; None unless all runs have a curve that is long enough
+    and the loss of frequencies is known."""
+    assert row.own_loss is not None
+    heldout = row.heldout[row.heldout.corpus.eq(row.own_loss[0]) & row.heldout.context.eq(row.context)]
+    found = {run.seed: curves.of(run.id) for run in row.runs.itertuples()}
+    losses = {seed: curve.loss for seed, curve in found.items() if curve and len(curve.loss) >= SMOOTHED_FOR_LOSS}
+    if len(losses) < len(row.runs) or heldout.frequency_loss.isna().all():
+        return None
+    level = level_of(float(heldout.frequency_loss.min()))
+    return level, {seed: trace_training(loss, level) for seed, loss in losses.items()}
 
 
 def find_waits(group: Group, curves: Curves) -> tuple[Wait, ...]:
@@ -228,88 +255,88 @@ def _differences(
     return dict(sorted(found.items()))
 
 
-HEADER = (
-    *("Variant", "Against", "Measured on", "Seeds", "Leaves after", "Parent leaves after", "Waiting, steps"),
-    *("95 % over seeds", "Loss at the end", "95 % over seeds", "At equal time since", "95 % over seeds", "Reading"),
+@dataclass(frozen=True)
+class _Line:
+    """A line of the table: a wait, and why its step gets no verdict."""
+
+    wait: Wait
+    no_verdict: str
+
+    @property
+    def ours(self) -> Arm:
+        return self.wait.arms[0]
+
+    @property
+    def theirs(self) -> Arm:
+        return self.wait.arms[1]
+
+    @property
+    def reading(self) -> str:
+        return "; ".join(filter(None, (self.wait.word, self.no_verdict, self.wait.left_out))) or DASH
+
+
+Mean = tuple[float, float | None, float | None]
+
+
+def _mean(values: Mapping[int, float]) -> Mean | None:
+    """Return the mean over seeds and the ends of its t interval; None without seeds."""
+    low, high = (seed_interval(values.values()) if values else None) or (None, None)
+    return (statistics.fmean(values.values()), low, high) if values else None
+
+
+def _pair(
+    head: str, name: str, values: Callable[[_Line], Mapping[int, float]], digits: int
+) -> tuple[Column[_Line], ...]:
+    """Return the columns of a difference by seed: its mean, and its interval."""
+
+    def print_interval(mean: Mean | None, _: _Line) -> str:
+        low, high = mean[1:] if mean else (None, None)
+        return printed_range(None if low is None or high is None else (low, high), digits)
+
+    names = f"{name} {name}_low {name}_high"
+    return (
+        Column(head, "", lambda line: _mean(values(line)), lambda mean, _: signed(mean and mean[0], digits), "r"),
+        Column("95 % over seeds", names, lambda line: _mean(values(line)), print_interval, "r"),
+    )
+
+
+COLUMNS: Sequence[Column[_Line]] = (
+    Column("Variant", "variant", lambda line: line.wait.variant, always=True),
+    Column("Against", "against", lambda line: line.wait.base, always=True),
+    Column("Measured on", "measured", lambda line: MEASURED[line.ours.source]),
+    Column("", "level level_against", lambda line: (line.ours.level, line.theirs.level)),
+    Column("Seeds", "seeds", lambda line: len(line.wait.waiting), side="r"),
+    Column("", "steps", lambda line: line.ours.steps),
+    Column("Leaves after", "", lambda line: line.ours.described_times, side="r"),
+    Column("Parent leaves after", "", lambda line: line.theirs.described_times, side="r"),
+    Column("", "transition transition_sd", lambda line: line.ours.spread),
+    Column("", "transition_against transition_against_sd", lambda line: line.theirs.spread),
+    Column("", "shared_variance", lambda line: line.ours.seeds.shared_variance),
+    Column("", "shared_variance_against", lambda line: line.theirs.seeds.shared_variance),
+    *_pair("Waiting, steps", "waiting", lambda line: line.wait.waiting, digits=0),
+    *_pair("Loss at the end", "at_end", lambda line: line.wait.at_end, digits=3),
+    Column("", "steps_since", lambda line: line.wait.steps_since),
+    *_pair("At equal time since", "since", lambda line: line.wait.since, digits=3),
+    Column("", "reading", lambda line: line.wait.word),
+    Column("Reading", "", lambda line: line.reading, always=True),
+    Column("", "no_verdict", lambda line: line.no_verdict, always=True),
+    Column("", "left_out", lambda line: line.wait.left_out, always=True),
+    Column("", "transitions_by_seed", lambda line: print_by_seed(dict(sorted(line.ours.times.items())))),
+    Column("", "transitions_against_by_seed", lambda line: print_by_seed(dict(sorted(line.theirs.times.items())))),
+    Column("", "records", lambda line: " ".join(line.wait.ids), always=True),
 )
-FACTS = (
-    *("variant", "against", "measured", "level", "level_against", "seeds", "steps", "transition", "transition_sd"),
-    *("transition_against", "transition_against_sd", "shared_variance", "shared_variance_against"),
-    *("waiting", "waiting_low", "waiting_high", "at_end", "at_end_low", "at_end_high", "steps_since"),
-    *("since", "since_low", "since_high", "reading", "no_verdict", "left_out", "transitions_by_seed"),
-    *("transitions_against_by_seed", "records"),
-)
-LOSS_DIGITS, STEP_DIGITS = 3, 0
 
 
 def waits_table(waits: Sequence[Wait], regime: Regime, group: Group) -> Table:
     """Return a table with one line per ladder step."""
-    return Table(
-        title=f"Waiting and level (scale {group.scale}, data {group.data})",
-        shown=frame_of([_shown(wait, regime) for wait in waits], HEADER),
-        facts=frame_of([_facts(wait, regime) for wait in waits], FACTS),
-        alignment="lllrrrrrrrrrl",
-        notes=(*warnings(group), *_notes(waits)),
-        records=tuple(wait.ids for wait in waits),
-        facets=tuple(facets("transition", "") for _ in waits),
-    )
-
-
-def _mean(values: Mapping[int, float]) -> tuple[float | None, Interval | None]:
-    """Return the mean over seeds and its t interval."""
-    return (statistics.fmean(values.values()), seed_interval(values.values())) if values else (None, None)
-
-
-def _shown(wait: Wait, regime: Regime) -> tuple[str, ...]:
-    names, without = (wait.variant, wait.base), wait.reason or wait.no_losses
-    no_verdict = regime.why_no_verdict(wait.variant, wait.base)
-    remark = "; ".join(filter(None, (wait.word, no_verdict, without))) or DASH
-    if not wait.arms:
-        return (*names, *[DASH] * (len(HEADER) - 3), remark)
-    cells = [
-        cell
-        for values, digits in ((wait.waiting, STEP_DIGITS), (wait.at_end, LOSS_DIGITS), (wait.since, LOSS_DIGITS))
-        for mean, interval in (_mean(values),)
-        for cell in (signed(mean, digits), printed_range(interval, digits))
-    ]
-    ours, theirs = wait.arms
-    return *names, MEASURED[ours.source], str(len(wait.waiting)), _leaves(ours), _leaves(theirs), *cells, remark
-
-
-def _leaves(arm: Arm) -> str:
-    """Format the mean step of an arm's transition and its share of the run, and the seeds that never leave."""
-    times = list(arm.times.values())
-    late = len(arm.runs) - len(times)
-    if not times:
-        return "never"
-    mean = statistics.fmean(times)
-    return f"{mean:,.0f} ({mean / arm.steps:.0%})" + (f", {late} never" if late else "")
-
-
-def _facts(wait: Wait, regime: Regime) -> tuple[Any, ...]:
-    no_verdict = regime.why_no_verdict(wait.variant, wait.base)
-    left_out = wait.reason or wait.no_losses
-    ids = " ".join(wait.ids)
-    if not wait.arms:
-        return wait.variant, wait.base, *[None] * (len(FACTS) - 7), no_verdict, left_out, None, None, ids
-    ours, theirs = wait.arms
-    spreads = [
-        found
-        for arm in wait.arms
-        for times in (list(arm.times.values()),)
-        for found in (statistics.fmean(times) if times else None, statistics.stdev(times) if len(times) > 1 else None)
-    ]
-    tested = [
-        (mean, *(interval or (None, None))) for mean, interval in map(_mean, (wait.waiting, wait.at_end, wait.since))
-    ]
-    return (
-        *(wait.variant, wait.base, MEASURED[ours.source], ours.level, theirs.level, len(wait.waiting), ours.steps),
-        *spreads,
-        *(arm.seeds.shared_variance for arm in wait.arms),
-        *(*tested[0], *tested[1], wait.steps_since, *tested[2]),
-        *(wait.word, no_verdict, left_out),
-        *(print_by_seed(dict(sorted(arm.times.items()))) for arm in wait.arms),
-        ids,
+    return make_table(
+        f"Waiting and level (scale {group.scale}, data {group.data})",
+        COLUMNS,
+        [_Line(wait, regime.why_no_verdict(wait.variant, wait.base)) for wait in waits],
+        (*warnings(group), *_notes(waits)),
+        records=lambda line: line.wait.ids,
+        facets=lambda _: facets("transition", ""),
+        is_left_out=lambda line: not line.wait.arms,
     )
 
 

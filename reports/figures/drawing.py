@@ -4,9 +4,10 @@ Matplotlib is imported inside the functions. Its own defaults are used, independ
 """
 
 import io
+import math
 import textwrap
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from reports.scores import Group
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KEPT, DISCARDED = "#2F6690", "#C9C9C9"  # dark blue, light grey: distinct for every colour vision and in greyscale
-INK, PAPER_INK = "#222222", "#8A4F00"
+INK, GREY_INK, PAPER_INK = "#222222", "#444444", "#8A4F00"
 PAPER_DIAMOND: Any = {"marker": "D", "mfc": "#F2A541", "mec": INK, "mew": 0.7, "markersize": 4.6}
 COLOURS = ("#006BA4", "#FF800E", "#595959", "#5F9ED1", "#C85200", "#898989", "#A2C8EC", "#FFBC79")
 """The most distinct colours of matplotlib's tableau-colorblind10."""
@@ -43,23 +44,39 @@ DOTS_PER_INCH = 300
 Arguments = ParamSpec("Arguments")
 
 
-def rendered(draw: "Callable[Arguments, Figure]") -> Callable[Arguments, dict[str, bytes]]:
-    """Decorate a function that draws a figure: it returns the figure's files as {"pdf": …, "svg": …, "png": …}."""
+class Picture(Mapping[str, bytes]):
+    """A figure by file format (pdf, svg, png): each is rendered when it is asked for, in the style of all figures."""
 
-    @wraps(draw)
-    def render(*args: Arguments.args, **kwargs: Arguments.kwargs) -> dict[str, bytes]:
+    def __init__(self, draw: "Callable[[], Figure]") -> None:
+        self._draw = draw
+
+    def __getitem__(self, suffix: str) -> bytes:
         import matplotlib
 
         with matplotlib.rc_context():
             matplotlib.rcdefaults()
             matplotlib.rcParams.update(STYLE)
-            figure = draw(*args, **kwargs)
-            images = {}
-            for suffix, metadata in NO_DATES.items():
-                buffer = io.BytesIO()
-                figure.savefig(buffer, format=suffix, dpi=DOTS_PER_INCH, metadata=metadata)
-                images[suffix] = buffer.getvalue()
-            return images
+            buffer = io.BytesIO()
+            self._figure.savefig(buffer, format=suffix, dpi=DOTS_PER_INCH, metadata=NO_DATES[suffix])
+            return buffer.getvalue()
+
+    @cached_property
+    def _figure(self) -> "Figure":
+        return self._draw()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NO_DATES)
+
+    def __len__(self) -> int:
+        return len(NO_DATES)
+
+
+def rendered(draw: "Callable[Arguments, Figure]") -> Callable[Arguments, Picture]:
+    """Decorate a function that draws a figure: it returns the figure's files."""
+
+    @wraps(draw)
+    def render(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Picture:
+        return Picture(partial(draw, *args, **kwargs))
 
     return render
 
@@ -70,6 +87,31 @@ def single_axes(width_inches: float, height_inches: float) -> "tuple[Figure, Axe
 
     figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
     return figure, figure.add_subplot()
+
+
+PANELS_BESIDE, PAGE_INCHES, PANEL_INCHES = 4, 6.75, 1.45
+"""Panels beside each other, on the width of two columns of a paper."""
+HEAD_INCHES, FOOT_INCHES, LABEL_INCHES = 0.65, 0.5, 0.2
+
+
+def panel_grid(panels: int, title: str, subtitle: str, foot: str) -> "tuple[Figure, Sequence[Axes]]":
+    """Create a figure of small plots in lines of four, with a title above and a foot below."""
+    from matplotlib.figure import Figure
+
+    columns = min(PANELS_BESIDE, panels)
+    lines = math.ceil(panels / columns)
+    height = HEAD_INCHES + PANEL_INCHES * lines + FOOT_INCHES
+    figure = Figure(figsize=(PAGE_INCHES, height))
+    axes = figure.subplots(lines, columns, squeeze=False).ravel()
+    ends = {"bottom": (FOOT_INCHES + LABEL_INCHES) / height, "top": 1 - HEAD_INCHES / height}
+    figure.subplots_adjust(left=LABEL_INCHES * 2 / PAGE_INCHES, right=0.99, **ends, wspace=0.32, hspace=0.55)
+    for each in axes[panels:]:
+        each.set_visible(False)
+    figure.text(0.01, 1 - 0.08 / height, title, fontsize=9, weight="bold", color=INK, va="top")
+    figure.text(0.01, 1 - 0.26 / height, subtitle, fontsize=7, color=GREY_INK, va="top")
+    words = "\n".join(textwrap.wrap(foot, 132))
+    figure.text(0.01, 0.06 / height, words, fontsize=6, color=GREY_INK, va="bottom", linespacing=1.3)
+    return figure, list(axes[:panels])
 
 
 def describe_data(group: Group) -> str:

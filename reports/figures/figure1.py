@@ -288,22 +288,26 @@ def _legend_handles(bars: Bars) -> list[Any]:
 
 
 def _foot(bars: Bars) -> str:
-    parts = ["On the bars: score, and relative change to the parent in the tree of variants over the seeds of both."]
-    if not bars.is_average:
-        parts.insert(0, f"Tasks that all shown variants have: {', '.join(TASKS[name].title for name in bars.tasks)}.")
-    shown = {bar.row.name for bar in _shown(bars)}
-    if any("@" in name for name in shown):
-        parts.append(f"Grey with an @: not discarded, another reading of {current().published_as} or its code.")
-    without = [name for name in bars.missing if name in shown]
-    if without:
-        parts.append(f"{DASH} no value: {', '.join(without)} (reasons in figure1.csv).")
-    if len(shown) < len(bars.bars):
-        parts.append(f"Not run: {', '.join(name for name in bars.missing if name not in shown)}.")
-    single = [bar.row.name for bar in bars.bars if bar.score and bar.score.spread is None]
-    if 0 < len(single) < len(bars.bars) - len(bars.missing):
-        parts.append(f"One seed, spread unknown: {', '.join(single)}.")
-    if bars.incomplete:
-        parts.append(f"Best of an incomplete grid: {', '.join(bars.incomplete)}.")
-    if bars.corpus:
-        parts.append(f"Loss: held-out MLM loss on {bars.corpus}, nats a token, where tokens and lengths are the same.")
-    return " ".join(parts)
+    """Return the sentences below the figure; of each pair the second is left out if the first is false."""
+    published_as, shown = current().published_as, {bar.row.name for bar in _shown(bars)}
+    without, not_run = ([name for name in bars.missing if (name in shown) == is_shown] for is_shown in (True, False))
+    scored = [bar for bar in bars.bars if bar.score]
+    single = [bar.row.name for bar in scored if bar.score and bar.score.spread is None]
+    titles = ", ".join(TASKS[name].title for name in bars.tasks)
+    sentences = (
+        (not bars.is_average, f"Tasks that all shown variants have: {titles}."),
+        (True, "On the bars: score, and relative change to the parent in the tree of variants over the seeds of both."),
+        (
+            any("@" in name for name in shown),
+            f"Grey with an @: not discarded, another reading of {published_as} or its code.",
+        ),
+        (without, f"{DASH} no value: {', '.join(without)} (reasons in figure1.csv)."),
+        (len(shown) < len(bars.bars), f"Not run: {', '.join(not_run)}."),
+        (0 < len(single) < len(scored), f"One seed, spread unknown: {', '.join(single)}."),
+        (bars.incomplete, f"Best of an incomplete grid: {', '.join(bars.incomplete)}."),
+        (
+            bars.corpus,
+            f"Loss: held-out MLM loss on {bars.corpus}, nats a token, where tokens and lengths are the same.",
+        ),
+    )
+    return " ".join(sentence for is_told, sentence in sentences if is_told)

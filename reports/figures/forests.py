@@ -3,7 +3,7 @@ intervals around zero."""
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ CUT = (
     "An interval much wider than all seeds is cut at the edge, a difference much larger than all others is an arrow "
     "there; numbers and tests are in the table of the same name."
 )
+OF_RATIOS = "; SNR: signal to noise, the spread between arms of one training corpus over that between seeds"
 GREY, SHADE, FAINT = "#8A8A8A", "#F4F4F4", "#B0B0B0"
 LEFT_INCHES, NAME_INCHES, LABEL_INCHES = 0.08, 0.84, 2.15
 GAP_INCHES, NUMBER_INCHES, LINE_INCHES = 0.04, 0.42, 0.27
@@ -198,42 +199,59 @@ def forest_of_deltas(
 ) -> Forest:
     """Return a forest with a line for every pair of variants compared in some quantity, and a column for each such
     quantity, with its signal-to-noise ratio if known."""
-    all_pairs = dict.fromkeys((delta.variant, delta.base) for delta in deltas)
-    rows = group.last_rows  # in the order of the ladder; designs need no change, as their names describe it
-    pairs = list(dict.fromkeys((delta.variant, delta.base) for delta in deltas if delta.comparison is not None))
-    pairs.sort(key=lambda pair: list(rows).index(pair[0]) if pair[0] in rows else len(rows))
-    left_out = [f"{variant} − {base}" for variant, base in all_pairs if (variant, base) not in pairs]
-    told = {delta.measured: delta for delta in deltas if delta.comparison is not None}
-    ratios = {(each.readout, each.corpus): each.ratio for each in signals if each.ratio is not None and each.corpus}
-    columns = []
-    for measured, delta in told.items():
-        ratio = ratios.get((delta.quantity, delta.corpus))
-        told_ratio = "" if ratio is None else f"; SNR {number(ratio, 1)}"
-        columns.append((measured, _unit(delta.quantity) + told_ratio))
+    compared = [delta for delta in deltas if delta.comparison is not None]
+    order = {name: place for place, name in enumerate(group.last_rows)}
+    pairs = sorted(dict.fromkeys(delta.pair for delta in compared), key=lambda pair: order.get(pair[0], len(order)))
+    columns = list({delta.measured: delta for delta in compared}.values())
     cells: dict[tuple[int, int], Strip | str] = {}
     for delta in deltas:
-        if (delta.variant, delta.base) not in pairs:
-            continue
-        for place, other in enumerate(told.values()):
-            if delta.measured == other.measured or (delta.comparison is None and delta.quantity == other.quantity):
-                cells[pairs.index((delta.variant, delta.base)), place] = _strip(delta)
-    lines = [
-        (f"{variant} − {base}", describe_change(rows[variant], group) if {variant, base} <= set(rows) else "")
-        for variant, base in pairs
-    ]
+        if delta.pair in pairs:
+            line = pairs.index(delta.pair)
+            cells |= {(line, place): _strip(delta) for place, each in enumerate(columns) if _is_in(delta, each)}
+    ratios = _ratios(signals)
+    return Forest(
+        lines=tuple((" − ".join(pair), _describe_pair(pair, group)) for pair in pairs),
+        columns=tuple((each.measured, _unit_with_ratio(each, ratios)) for each in columns),
+        cells=cells,
+        title=f"Differences — {describe_data(group)}",
+        foot=_foot_of_deltas(deltas, pairs, quantity, OF_RATIOS if ratios else ""),
+    )
+
+
+def _ratios(signals: Sequence[SignalToNoise]) -> dict[tuple[str, str], float]:
+    """Return the known signal-to-noise ratios by quantity and corpus."""
+    return {(each.readout, each.corpus): each.ratio for each in signals if each.ratio is not None and each.corpus}
+
+
+def _describe_pair(pair: tuple[str, str], group: Group) -> str:
+    """Describe what a step of the ladder changes; names of designs describe it themselves."""
+    rows = group.last_rows
+    return describe_change(rows[pair[0]], group) if set(pair) <= set(rows) else ""
+
+
+def _foot_of_deltas(deltas: Sequence[Delta], pairs: Collection[tuple[str, str]], quantity: str, of_ratios: str) -> str:
     of_glue = f"GLUE: {quantity}. " if any(delta.quantity == "GLUE" for delta in deltas) else ""
-    of_ratio = (
-        "; SNR: signal to noise, the spread between arms of one training corpus over that between seeds"
-        if ratios
-        else ""
-    )
-    of_left_out = f" Not compared in any of these: {', '.join(left_out)}." if left_out else ""
-    foot = (
+    left_out = [delta.step for delta in deltas if delta.pair not in pairs]
+    return (
         f"{of_glue}Diamond: mean, filled where a difference is claimed, grey where a step gets no verdict, for the "
-        f"reason in the table; {SEEDS}; "
-        f"thin line: 95 % over development examples, texts or items{of_ratio}. {CUT}{of_left_out}"
+        f"reason in the table; {SEEDS}; thin line: 95 % over development examples, texts or items{of_ratios}. {CUT}"
+        f"{_list_left_out(' Not compared in any of these: ', left_out)}"
     )
-    return Forest(tuple(lines), tuple(columns), cells, f"Differences — {describe_data(group)}", foot)
+
+
+def _is_in(delta: Delta, column: Delta) -> bool:
+    """Whether a delta belongs in the column of another: without a comparison in all columns of its quantity."""
+    return delta.measured == column.measured or (delta.comparison is None and delta.quantity == column.quantity)
+
+
+def _unit_with_ratio(delta: Delta, ratios: Mapping[tuple[str, str], float]) -> str:
+    ratio = ratios.get((delta.quantity, delta.corpus))
+    return _unit(delta.quantity) + ("" if ratio is None else f"; SNR {number(ratio, 1)}")
+
+
+def _list_left_out(words: str, names: Iterable[str]) -> str:
+    listed = ", ".join(dict.fromkeys(names))
+    return f"{words}{listed}." if listed else ""
 
 
 def one_quantity(forest: Forest) -> Forest:
@@ -258,7 +276,7 @@ def forest_of_effects(factorials: Sequence[Factorial], group: Group) -> Forest:
     effects."""
     told = [each for each in factorials if each.effects]
     several = len({each.factors for each in told}) > 1
-    tested = [[effect for effect in each.effects if effect.is_contrast] for each in told]
+    tested = [each.effects for each in told]
     lines = list(dict.fromkeys(effect.name for effects in tested for effect in effects))
     cells: dict[tuple[int, int], Strip | str] = {}
     for place, (each, effects) in enumerate(zip(told, tested, strict=True)):
@@ -291,8 +309,8 @@ def forest_of_waits(waits: Sequence[Wait], regime: Regime, group: Group) -> Fore
             cells[line, place] = found
     lines = tuple((f"{wait.variant} − {wait.base}", "") for wait in told)
     left_out = [f"{wait.variant} − {wait.base}" for wait in waits if not wait.waiting]
-    of_left_out = f" Not compared: {', '.join(left_out)}." if left_out else ""
-    foot = f"Diamond: mean, grey of steps that get no verdict; {SEEDS}. {CUT}{of_left_out}"
+    foot = f"Diamond: mean, grey of steps that get no verdict; {SEEDS}. {CUT}"
+    foot += _list_left_out(" Not compared: ", left_out)
     return Forest(lines, columns if told else (), cells, f"Waiting and level — {describe_data(group)}", foot)
 
 

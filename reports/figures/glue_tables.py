@@ -134,27 +134,32 @@ def _score_table(
     rules: set[int],
     more_notes: Sequence[str],
 ) -> Table:
-    corpora = sorted({corpus for row in ours for corpus in row.losses})
-    complete = all(row.average is not None for row in group.rows if row.scored_tasks)
-    shared = () if complete else group.shared_tasks
+    corpora = sorted(set[str]().union(*(row.losses for row in ours)))
+    is_complete = all(row.average is not None for row in group.rows if row.scored_tasks)
+    shared = () if is_complete else group.shared_tasks
     header = ["Source", "Model", *(task.title for task in TASKS.values()), "Average", "Seeds"]
     header += [f"Mean of {len(shared)} shared"] if shared else []
     header += [f"Loss ({corpus})" for corpus in corpora]
-    facts = ["source", "model", "variant", "stage", "context", *TASKS, "average", "average_sd", "seeds", "shared_mean"]
-    facts += ["shared_tasks", *(f"{task}_sd" for task in TASKS), *(f"{task}_point" for task in TASKS)]
-    facts += [*(f"heldout_loss_{corpus}" for corpus in corpora), "reference"]
-    facts += [*(f"{task}_records" for task in TASKS), "loss_records"]
     texts = [*map(_published_cells, paper), *(_cells(row, shared, corpora) for row in ours)]
     values = [*map(_published_facts, paper), *(_facts(row, shared, corpora) for row in ours)]
     return Table(
         title=title,
         shown=pd.DataFrame(texts, columns=header, dtype=object).fillna(""),
-        facts=pd.DataFrame(values, columns=facts, dtype=object),
+        facts=pd.DataFrame(values, columns=_facts_header(corpora), dtype=object),
         alignment="ll" + "r" * (len(header) - 2),
         notes=(*_legend(group, ours, shared, corpora), *more_notes),
         rules=frozenset(rules),
         records=(*(row.source for row in paper), *(_records(row, shared, corpora) for row in ours)),
     )
+
+
+def _facts_header(corpora: Sequence[str]) -> list[str]:
+    sd, point, records = ([f"{task}_{name}" for task in TASKS] for name in ("sd", "point", "records"))
+    return [
+        *("source", "model", "variant", "stage", "context", *TASKS, "average", "average_sd", "seeds", "shared_mean"),
+        *("shared_tasks", *sd, *point, *(f"heldout_loss_{corpus}" for corpus in corpora), "reference"),
+        *(*records, "loss_records"),
+    ]
 
 
 def _published_cells(row: published.PublishedScores) -> dict[str, str]:

@@ -21,7 +21,7 @@ from reports.figures.drawing import (
 )
 from reports.figures.embeddings import label_runs
 from reports.scores import Group
-from reports.tables import Table, frame_of, number
+from reports.tables import Column, Table, make_table, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -125,24 +125,48 @@ def _range(counts: Iterable[int]) -> str:
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
-FACTS = ("model", "corpus", "tokens", "pseudo_perplexity", "low", "high", "positions", "documents", "records")
+@dataclass(frozen=True)
+class _Line:
+    """A line of the table: a checkpoint at one length."""
+
+    of: PerplexityLine
+    point: PerplexityAtLength
+
+
+def _thousands(value: int, _: _Line) -> str:
+    return f"{value:,}"
+
+
+COLUMNS: Sequence[Column[_Line]] = (
+    Column("Model", "model", lambda line: line.of.label),
+    Column("Corpus", "corpus", lambda line: line.of.corpus),
+    Column("Tokens", "tokens", lambda line: line.point.tokens, _thousands, "r"),
+    Column(
+        "Pseudo-perplexity",
+        "pseudo_perplexity",
+        lambda line: line.point.pseudo_perplexity,
+        lambda mean, _: number(mean, 2),
+        "r",
+    ),
+    Column(
+        "95 %",
+        "low high",
+        lambda line: (line.point.low, line.point.high),
+        lambda ends, _: " to ".join(number(end, 2) for end in ends),
+        "r",
+    ),
+    Column("Positions", "positions", lambda line: line.point.positions, _thousands, "r"),
+    Column("Documents", "documents", lambda line: line.point.documents, _thousands, "r"),
+    Column("", "records", lambda line: line.of.id),
+)
 
 
 def perplexity_table(lines: Sequence[PerplexityLine], group: Group) -> Table:
     """Return the numbers of the figure: one line per checkpoint and length."""
-    shown, facts, records = [], [], []
-    for line in lines:
-        for point in line.points:
-            mean, ends, counts = point.pseudo_perplexity, (point.low, point.high), (point.positions, point.documents)
-            texts = f"{point.tokens:,}", number(mean, 2), " to ".join(number(end, 2) for end in ends)
-            shown.append((line.label, line.corpus, *texts, *(f"{count:,}" for count in counts)))
-            facts.append((line.label, line.corpus, point.tokens, mean, *ends, *counts, line.id))
-            records.append((line.id,))
-    return Table(
-        title=f"Pseudo-perplexity by length (scale {group.scale}, data {group.data})",
-        shown=frame_of(shown, ("Model", "Corpus", "Tokens", "Pseudo-perplexity", "95 %", "Positions", "Documents")),
-        facts=frame_of(facts, FACTS),
-        alignment="ll" + "r" * 5,
-        notes=("exp of the mean loss of tokens that are masked alone.", describe_documents(lines), OF_THE_PAPER),
-        records=tuple(records),
+    return make_table(
+        f"Pseudo-perplexity by length (scale {group.scale}, data {group.data})",
+        COLUMNS,
+        [_Line(line, point) for line in lines for point in line.points],
+        ("exp of the mean loss of tokens that are masked alone.", describe_documents(lines), OF_THE_PAPER),
+        records=lambda line: (line.of.id,),
     )

@@ -1,26 +1,23 @@
 """Held-out loss over peak learning rates on pilot seeds: a panel per variant, with the optimum and its error."""
 
 import math
-import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ablations.rates import rate_text
-from reports.figures.drawing import COLOURS, INK, KEPT, describe_data, rendered
+from ablations.rates import Optimum, rate_text
+from reports.figures.drawing import COLOURS, INK, KEPT, describe_data, panel_grid, rendered
 from reports.notes import warnings
 from reports.rates import Sweep
-from reports.scores import Group
-from reports.tables import DASH, Table, frame_of, number
+from reports.scores import Group, Row
+from reports.tables import DASH, Column, Table, facts_frame, make_table, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLUMNS = 4
-WIDTH_INCHES, PANEL_INCHES = 6.75, 1.45
-HEAD_INCHES, FOOT_INCHES, LABEL_INCHES = 0.65, 0.5, 0.2
-"""The width spans two columns of a paper."""
 TALLEST = 3.0
 """Maximum height of the axis above the best mean, in ranges of the best three rates; higher losses are cut."""
 FOOT = (
@@ -33,25 +30,10 @@ FOOT = (
 @rendered
 def draw_sweeps(group: Group) -> "Figure":
     """Draw all sweeps of a group."""
-    from matplotlib.figure import Figure
-
-    sweeps = list(group.sweeps.values())
-    columns = min(COLUMNS, len(sweeps))
-    lines = math.ceil(len(sweeps) / columns)
-    height = HEAD_INCHES + PANEL_INCHES * lines + FOOT_INCHES
-    figure = Figure(figsize=(WIDTH_INCHES, height))
-    panels = figure.subplots(lines, columns, squeeze=False).ravel()
-    ends = {"bottom": (FOOT_INCHES + LABEL_INCHES) / height, "top": 1 - HEAD_INCHES / height}
-    figure.subplots_adjust(left=LABEL_INCHES * 2 / WIDTH_INCHES, right=0.99, **ends, wspace=0.32, hspace=0.55)
-    for axes, sweep in zip(panels, sweeps, strict=False):
-        _draw_panel(axes, sweep)
-    for axes in panels[len(sweeps) :]:
-        axes.set_visible(False)
     title = "Held-out loss (nats a token) by peak learning rate"
-    figure.text(0.01, 1 - 0.08 / height, title, fontsize=9, weight="bold", color=INK, va="top")
-    figure.text(0.01, 1 - 0.26 / height, describe_data(group), fontsize=7, color="#444444", va="top")
-    foot = "\n".join(textwrap.wrap(FOOT, 132))
-    figure.text(0.01, 0.06 / height, foot, fontsize=6, color="#444444", va="bottom", linespacing=1.3)
+    figure, panels = panel_grid(len(group.sweeps), title, describe_data(group), FOOT)
+    for axes, sweep in zip(panels, group.sweeps.values(), strict=True):
+        _draw_panel(axes, sweep)
     return figure
 
 
@@ -99,13 +81,108 @@ def _limits(sweep: Sweep) -> tuple[float, float]:
     return losses[0] - room, high + room
 
 
-HEADER = (
-    *("Variant", "Shared rate", "Loss at it", "Rates tried", "Pilot seeds", "Best tried", "Optimum", "Within 1 s.e."),
-    *("Loss there", "At its best rate", "Its seeds", "Remark"),
+@dataclass(frozen=True)
+class _Line:
+    """A line of the table: a sweep, and the row of its variant at the best rate, if there is one."""
+
+    sweep: Sweep
+    at_best: Row | None
+
+    @property
+    def optimum(self) -> Optimum | None:
+        return self.sweep.optimum
+
+    @property
+    def best(self) -> str:
+        """Name of the variant at its best rate; empty without an optimum."""
+        return self.sweep.best if self.at_best is None else self.at_best.name
+
+    @property
+    def tried(self) -> str:
+        rates = self.sweep.curve.rates
+        return f"{rate_text(rates[0])} to {rate_text(rates[-1])} ({len(rates)})"
+
+    @property
+    def best_tried(self) -> float | None:
+        means = self.sweep.curve.means
+        return min(means, key=means.__getitem__, default=None)
+
+    @property
+    def remark(self) -> str:
+        """Why the optimum is not the vertex of a parabola, or why there is none, and the rates at which runs failed."""
+        curve = self.sweep.curve
+        failed = [rate_text(rate) for rate in curve.rates if curve.has_failed(rate)]
+        without = "the best rate lies at the edge of what was tried" if curve.means else "no rate has a loss"
+        reason = self.optimum.reason if self.optimum else without
+        return "; ".join(filter(None, (reason, f"a run failed at {', '.join(failed)}" if failed else "")))
+
+
+@dataclass(frozen=True)
+class _PilotRun:
+    """A line of the CSV file: a run with a loss or a failure."""
+
+    of: _Line
+    rate: float
+    seed: int
+
+    def among(self, values: Mapping[float, Mapping[int, Any]]) -> Any:
+        return values.get(self.rate, {}).get(self.seed)
+
+
+def _rate(rate: float | None, _: Any = None) -> str:
+    return DASH if rate is None else rate_text(rate)
+
+
+def _rate_fact(rate: float | None) -> str | None:
+    """Format a rate for the CSV file, in which floats would have six decimals."""
+    return None if rate is None else f"{rate:.6g}"
+
+
+def _print_loss(loss: float | None, _: Any) -> str:
+    return number(loss, 4)
+
+
+def _interval(optimum: Optimum | None) -> tuple[float, float] | None:
+    return None if optimum is None else optimum.interval
+
+
+COLUMNS: Sequence[Column[_Line]] = (
+    Column("Variant", "", lambda line: line.sweep.variant),
+    Column("Shared rate", "", lambda line: line.sweep.shared_rate, _rate, "r"),
+    Column("Loss at it", "", lambda line: line.sweep.curve.means.get(line.sweep.shared_rate), _print_loss, "r"),
+    Column("Rates tried", "", lambda line: line.tried, side="r"),
+    Column("Pilot seeds", "", lambda line: ", ".join(map(str, line.sweep.curve.seeds)), side="r"),
+    Column("Best tried", "", lambda line: line.best_tried, _rate, "r"),
+    Column("Optimum", "", lambda line: line.optimum and line.optimum.rate, _rate, "r"),
+    Column(
+        "Within 1 s.e.",
+        "",
+        lambda line: _interval(line.optimum),
+        lambda ends, _: " to ".join(map(rate_text, ends)) if ends else DASH,
+        "r",
+    ),
+    Column("Loss there", "", lambda line: line.optimum and line.optimum.loss, _print_loss, "r"),
+    Column("At its best rate", "", lambda line: line.best or None),
+    Column(
+        "Its seeds",
+        "",
+        lambda line: line.optimum and (0 if line.at_best is None else line.at_best.runs.seed.nunique()),
+        side="r",
+    ),
+    Column("Remark", "", lambda line: line.remark or None),
 )
-FACTS = (
-    *("variant", "peak_learning_rate", "pilot_seed", "heldout_loss", "failure", "shared_rate", "optimum"),
-    *("optimum_low", "optimum_high", "optimum_loss", "at_best_rate", "records"),
+FACTS: Sequence[Column[_PilotRun]] = (
+    Column("", "variant", lambda run: run.of.sweep.variant),
+    Column("", "peak_learning_rate", lambda run: _rate_fact(run.rate)),
+    Column("", "pilot_seed", lambda run: run.seed),
+    Column("", "heldout_loss", lambda run: run.among(run.of.sweep.curve.losses)),
+    Column("", "failure", lambda run: run.among(run.of.sweep.curve.failures)),
+    Column("", "shared_rate", lambda run: _rate_fact(run.of.sweep.shared_rate)),
+    Column("", "optimum", lambda run: _rate_fact(run.of.optimum.exact if run.of.optimum else None)),
+    Column("", "optimum_low optimum_high", lambda run: map(_rate_fact, _interval(run.of.optimum) or (None, None))),
+    Column("", "optimum_loss", lambda run: run.of.optimum and run.of.optimum.loss),
+    Column("", "at_best_rate", lambda run: run.of.best),
+    Column("", "records", lambda run: run.among(run.of.sweep.ids)),
 )
 NOTES = (
     "Held-out MLM loss in nats a token at the end of pre-training, on a variant's own corpus in its own context, by "
@@ -119,62 +196,19 @@ NOTES = (
 
 def sweeps_table(group: Group) -> Table:
     """Return a table with one line per variant; the CSV file has one for each rate and pilot seed."""
-    sweeps = list(group.sweeps.values())
-    return Table(
-        title=f"Held-out loss by peak learning rate (scale {group.scale}, data {group.data})",
-        shown=frame_of([_shown(sweep, group) for sweep in sweeps], HEADER),
-        facts=frame_of([line for sweep in sweeps for line in _facts(sweep, group)], FACTS),
-        alignment="l" + "r" * 8 + "lrl",
-        notes=(*warnings(group), *NOTES, *(f"{sweep.variant}: {note}." for sweep in sweeps for note in sweep.notes)),
-        records=tuple(tuple(run for ids in sweep.ids.values() for run in ids.values()) for sweep in sweeps),
+    sweeps = group.sweeps.values()
+    lines = [_Line(sweep, group.row_at_best_rate(sweep.variant)) for sweep in sweeps]
+    table = make_table(
+        f"Held-out loss by peak learning rate (scale {group.scale}, data {group.data})",
+        COLUMNS,
+        lines,
+        (*warnings(group), *NOTES, *(f"{sweep.variant}: {note}." for sweep in sweeps for note in sweep.notes)),
+        records=lambda line: tuple(run for ids in line.sweep.ids.values() for run in ids.values()),
     )
-
-
-def _shown(sweep: Sweep, group: Group) -> tuple[str, ...]:
-    curve, optimum = sweep.curve, sweep.optimum
-    names = sweep.variant, rate_text(sweep.shared_rate), number(curve.means.get(sweep.shared_rate), 4)
-    best = rate_text(min(curve.means, key=lambda rate: curve.means[rate])) if curve.means else DASH
-    tried = f"{rate_text(curve.rates[0])} to {rate_text(curve.rates[-1])} ({len(curve.rates)})"
-    seeds = ", ".join(map(str, curve.seeds))
-    if optimum is None:
-        reason = "the best rate lies at the edge of what was tried" if curve.means else "no rate has a loss"
-        return (*names, tried, seeds, best, DASH, DASH, DASH, DASH, DASH, _remark(sweep, reason))
-    interval = DASH if optimum.interval is None else " to ".join(map(rate_text, optimum.interval))
-    row = group.row_at_best_rate(sweep.variant)
-    at_best = sweep.best if row is None else row.name
-    runs = "0" if row is None else str(row.runs.seed.nunique())
-    loss = number(optimum.loss, 4)
-    return (
-        *(*names, tried, seeds, best, rate_text(optimum.rate), interval, loss, at_best, runs),
-        _remark(sweep, optimum.reason),
-    )
-
-
-def _remark(sweep: Sweep, reason: str) -> str:
-    failed = [rate_text(rate) for rate in sweep.curve.rates if sweep.curve.has_failed(rate)]
-    said = [reason] if reason else []
-    return "; ".join([*said, *([f"a run failed at {', '.join(failed)}"] if failed else [])]) or DASH
-
-
-def _facts(sweep: Sweep, group: Group) -> list[tuple[Any, ...]]:
-    """Return one line per pilot run with a loss or a failure, each with the optimum of the sweep."""
-    curve, optimum = sweep.curve, sweep.optimum
-    row = group.row_at_best_rate(sweep.variant)
-    found: tuple[Any, ...] = (None,) * 5
-    if optimum is not None:
-        low, high = optimum.interval or (None, None)
-        at_best = sweep.best if row is None else row.name
-        found = (*map(_rate_fact, (optimum.exact, low, high)), optimum.loss, at_best)
-    lines = []
-    for rate in curve.rates:
-        losses, failures = curve.losses.get(rate, {}), curve.failures.get(rate, {})
-        for seed in sorted({*losses, *failures}):
-            measured = losses.get(seed), failures.get(seed), _rate_fact(sweep.shared_rate)
-            run = sweep.ids.get(rate, {}).get(seed)
-            lines.append((sweep.variant, _rate_fact(rate), seed, *measured, *found, run))
-    return lines
-
-
-def _rate_fact(rate: float | None) -> str | None:
-    """Format a rate for the CSV file, in which floats would have six decimals."""
-    return None if rate is None else f"{rate:.6g}"
+    runs = [
+        _PilotRun(line, rate, seed)
+        for line in lines
+        for rate in line.sweep.curve.rates
+        for seed in sorted({*line.sweep.curve.losses.get(rate, {}), *line.sweep.curve.failures.get(rate, {})})
+    ]
+    return replace(table, facts=facts_frame(FACTS, runs))

@@ -9,7 +9,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from itertools import product
+from typing import NoReturn
 
 from ablations.budgets import MARK, TEXT, share_text, shares, shorter
 from ablations.ladders import current, ladder
@@ -95,24 +96,20 @@ def make_forecast(
         ValueError: all that could be forecast is recorded already, a budget is not smaller, or none has two seeds.
         MissingData: no step of the ladder is recorded at two of the budgets.
     """
-    target = Budget(scale)
-    group_at = cache(partial(group_of, evidence))
-    groups = {each: group_at(each, data) for each in sorted({budget.scale for budget in budgets})}
-    octaves = _octaves_below(target, evidence.vocabulary(scale, data), budgets, groups)
-    is_of_signs = any(budget.scale != scale for budget in budgets)
-    there = [each for each in evidence.groups() if each[0] == scale and (is_of_signs or each[1] == data)]
-    tasks = _shared_tasks(budgets, groups)
-    recorded = {
-        delta.place for each in there for delta in differences_at(target, group_at(*each), tasks) if delta.differences
-    }
-    found, reasons = _measured(budgets, groups, tasks)
-    known = {place: own for place, own in found.items() if place not in recorded and len(own) >= LEAST_BUDGETS}
-    left_out = [f"{describe_place(each)} is recorded at {target.name} already" for each in found if each in recorded]
-    left_out += _why_left_out(found, reasons, recorded, budgets)
+    measured = _Measured.at(evidence, scale, data, budgets)
+    known = measured.known
+    families: dict[tuple[str, str], dict[Place, AtBudgets]] = defaultdict(dict)
     if not known:
-        _refuse_nothing(target, budgets, left_out, is_recorded=bool(recorded))
-    predictions, without_noise = _predict_all(known, octaves, seeds, tasks, is_of_signs=is_of_signs)
-    left_out += without_noise
+        measured.refuse_nothing()
+    for place, own in known.items():
+        families[place[2:]][place] = own
+    predictions: list[Predicted] = []
+    left_out = list(measured.why_left_out())
+    for family in families.values():
+        if any(len(delta.differences) >= LEAST_SEEDS for own in family.values() for delta in own.values()):
+            predictions += _predict(family, measured, seeds)
+        else:
+            left_out += [f"{_describe(each)} has one seed at every budget, so its noise is unknown" for each in family]
     if not predictions:
         raise ValueError(
             f"a forecast needs a budget with two seeds at least, which tell the noise: {'; '.join(left_out)}"
@@ -122,99 +119,100 @@ def make_forecast(
         "data": data,
         "budgets": tuple(budget.name for budget in budgets),
         "seeds": seeds,
-        "predictions": predictions,
+        "predictions": tuple(predictions),
         "left_out": tuple(left_out),
         "records": tuple(sorted({name for own in known.values() for delta in own.values() for name in delta.ids})),
-        "present": tuple(sorted(_ids_at(evidence, there, target))),
+        "present": tuple(sorted(_ids_of_whole_runs(evidence, measured.there))),
     }
     context = {"ladder": current().name, "declaration": declaration}
     return name_forecast(facts | {name: value for name, value in context.items() if value})
 
 
-def _octaves_below(
-    target: Budget, vocabulary: Vocabulary, budgets: Sequence[Budget], groups: Mapping[Scale, Group]
-) -> dict[tuple[str, Budget], float]:
-    """Return the compute of every variant at every budget, in octaves relative to the target: all are below 0."""
-    octaves = {
-        (name, budget): math.log2(
-            budget.compute(variant, groups[budget.scale].vocabulary) / target.compute(variant, vocabulary)
+AtBudgets = Mapping[Budget, Delta]
+Family = Mapping[Place, AtBudgets]
+"""The differences in one quantity and corpus."""
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What was measured at some budgets below a target: `found` are the differences, `reasons` tell why others are
+    missing, and `recorded` are those at the target itself. `octaves` has the compute of every variant at every budget,
+    relative to the target: all are below 0. GLUE is averaged over `tasks`, and `there` are the groups of the target."""
+
+    target: Budget
+    budgets: Sequence[Budget]
+    tasks: tuple[str, ...]
+    octaves: Mapping[tuple[str, Budget], float]
+    found: Family
+    reasons: Mapping[Place, Sequence[str]]
+    recorded: frozenset[Place]
+    there: Sequence[tuple[Scale, str]]
+
+    @classmethod
+    def at(cls, evidence: Evidence, scale: Scale, data: str, budgets: Sequence[Budget]) -> "_Measured":
+        """Read the records of the budgets and of the target."""
+        target = Budget(scale)
+        is_of_signs = any(budget.scale != scale for budget in budgets)
+        there = [each for each in evidence.groups() if each[0] == scale and (is_of_signs or each[1] == data)]
+        scales = {budget.scale for budget in budgets}
+        groups = {each: group_of(evidence, *each) for each in {*there, *((own, data) for own in scales)}}
+        octaves = _octaves_below(target, evidence.vocabulary(scale, data), budgets, groups, data)
+        at_budgets = [(budget, groups[budget.scale, data]) for budget in budgets]
+        tasks = _shared_tasks(at_budgets)
+        found, reasons = _found_at(at_budgets, tasks)
+        at_target = [delta for each in there for delta in differences_at(target, groups[each], tasks)]
+        recorded = frozenset(delta.place for delta in at_target if delta.differences)
+        return cls(target, budgets, tasks, octaves, found, reasons, recorded, there)
+
+    @property
+    def is_of_signs(self) -> bool:
+        """Whether only signs can be forecast."""
+        return any(budget.scale != self.target.scale for budget in self.budgets)
+
+    @property
+    def known(self) -> dict[Place, AtBudgets]:
+        """What can be forecast: differences at two budgets or more that the target does not have."""
+        return {
+            place: own for place, own in self.found.items() if place not in self.recorded and len(own) >= LEAST_BUDGETS
+        }
+
+    def why_left_out(self) -> Iterator[str]:
+        """Yield a sentence for each difference that has records at some budget but no forecast."""
+        told = self.recorded | self.known.keys()
+        yield from (
+            f"{_describe(place)} is recorded at {self.target.name} already"
+            for place in self.found
+            if place in self.recorded
         )
-        for name, variant in ladder().items()
-        for budget in budgets
-    }
-    for (_, budget), less in octaves.items():
-        if less >= 0:
-            raise ValueError(f"{budget.name} is no smaller budget than {target.name}: name shares of its steps")
-    return octaves
+        for place, own in self.found.items():
+            if place not in told and len(self.budgets) >= LEAST_BUDGETS:
+                yield f"{_describe(place)} is recorded at {', '.join(budget.name for budget in own)} alone"
+        in_found = told & self.found.keys()
+        pairs = {place[:2] for place in in_found}
+        for place, reasons in self.reasons.items():
+            if place not in in_found if place[2] == "GLUE" else place[:2] not in pairs:
+                yield f"{_describe(place)}: {'; '.join(reasons)}"
+
+    def refuse_nothing(self) -> NoReturn:
+        """Raise the error of a forecast without any step."""
+        left_out = "; ".join(self.why_left_out())
+        if self.recorded:
+            raise ValueError(f"nothing is left to forecast at {self.target.name}: {left_out}")
+        listed = ", ".join(budget.name for budget in self.budgets) or "two shares of its steps"
+        raise MissingData(
+            f"no step of the ladder is recorded at two budgets below {self.target.name}: {listed}"
+            f"{f' ({left_out})' if left_out else ''}"
+        )
 
 
-def _refuse_nothing(target: Budget, budgets: Sequence[Budget], left_out: Sequence[str], *, is_recorded: bool) -> None:
-    """Raise the error of a forecast without any step."""
-    if is_recorded:
-        raise ValueError(f"nothing is left to forecast at {target.name}: {'; '.join(left_out)}")
-    listed = ", ".join(budget.name for budget in budgets) or "two shares of its steps"
-    more = f" ({'; '.join(left_out)})" if left_out else ""
-    raise MissingData(f"no step of the ladder is recorded at two budgets below {target.name}: {listed}{more}")
-
-
-def _predict_all(
-    known: "Known",
-    octaves: Mapping[tuple[str, Budget], float],
-    seeds: int,
-    tasks: Sequence[str],
-    *,
-    is_of_signs: bool,
-) -> tuple[tuple[Predicted, ...], list[str]]:
-    """Return the predictions of every family (quantity and corpus), and a sentence for each place whose noise is
-    unknown."""
-    families: dict[tuple[str, str], dict[Place, Mapping[Budget, Delta]]] = defaultdict(dict)
-    for place, own in known.items():
-        families[place[2:]][place] = own
-    predictions: list[Predicted] = []
-    without_noise: list[str] = []
-    for (quantity, _), family in families.items():
-        if any(len(delta.differences) >= LEAST_SEEDS for own in family.values() for delta in own.values()):
-            own_tasks = tasks if quantity == "GLUE" else ()
-            predictions += _predict(family, octaves, seeds, own_tasks, is_of_signs=is_of_signs)
-        else:
-            without_noise += [
-                f"{describe_place(place)} has one seed at every budget, so its noise is unknown" for place in family
-            ]
-    return tuple(predictions), without_noise
-
-
-def _shared_tasks(budgets: Sequence[Budget], groups: Mapping[Scale, Group]) -> tuple[str, ...]:
-    """Return the tasks that all rows with scores have at these budgets; all eight without any."""
-    rows = [groups[budget.scale].compared_rows.get(f"{name}{budget.suffix}") for budget in budgets for name in ladder()]
-    scored = [row.scored_tasks for row in rows if row is not None and row.scored_tasks]
-    return tuple(task for task in TASKS if all(task in own for own in scored)) or tuple(TASKS)
-
-
-def differences_at(budget: Budget, group: Group, tasks: Sequence[str]) -> Iterator[Delta]:
-    """Yield the deltas of every ladder step and quantity recorded at a budget, GLUE only if a side has scores, or the
-    reason why there are none."""
-    rows = group.compared_rows
-    for variant in ladder().values():
-        base = variant.parent.name if variant.parent else ""
-        ours, theirs = rows.get(f"{variant.name}{budget.suffix}"), rows.get(f"{base}{budget.suffix}")
-        if ours is None or theirs is None or not (ours.has_records and theirs.has_records):
-            continue
-        for delta in pair_all(ours, theirs, tasks, group):
-            if delta.quantity != "GLUE" or ours.scored_tasks or theirs.scored_tasks:
-                yield replace(delta, variant=variant.name, base=base)
-
-
-Known = Mapping[Place, Mapping[Budget, Delta]]
-
-
-def _measured(
-    budgets: Sequence[Budget], groups: Mapping[Scale, Group], tasks: Sequence[str]
-) -> tuple[dict[Place, dict[Budget, Delta]], dict[Place, list[str]]]:
+def _found_at(
+    at_budgets: Sequence[tuple[Budget, Group]], tasks: Sequence[str]
+) -> tuple[Family, Mapping[Place, Sequence[str]]]:
     """Return the differences at each budget, and the reasons for missing ones."""
     found: dict[Place, dict[Budget, Delta]] = defaultdict(dict)
     reasons: dict[Place, list[str]] = defaultdict(list)
-    for budget in budgets:
-        for delta in differences_at(budget, groups[budget.scale], tasks):
+    for budget, group in at_budgets:
+        for delta in differences_at(budget, group, tasks):
             if delta.differences:
                 found[delta.place][budget] = delta
             else:
@@ -222,53 +220,57 @@ def _measured(
     return found, reasons
 
 
-def _why_left_out(
-    found: Known, reasons: Mapping[Place, Sequence[str]], recorded: set[Place], budgets: Sequence[Budget]
-) -> Iterator[str]:
-    """Yield a sentence for each step that has records at some budget but no forecast."""
-    enough = {place for place, own in found.items() if len(own) >= LEAST_BUDGETS or place in recorded}
-    pairs = {place[:2] for place in enough}
-    for place, own in found.items():
-        if len(own) < LEAST_BUDGETS <= len(budgets) and place not in recorded:
-            yield f"{describe_place(place)} is recorded at {', '.join(budget.name for budget in own)} alone"
-    for place, own_reasons in reasons.items():
-        if place not in enough if place[2] == "GLUE" else place[:2] not in pairs:
-            yield f"{describe_place(place)}: {'; '.join(own_reasons)}"
+def _octaves_below(
+    target: Budget,
+    vocabulary: Vocabulary,
+    budgets: Sequence[Budget],
+    groups: Mapping[tuple[Scale, str], Group],
+    data: str,
+) -> dict[tuple[str, Budget], float]:
+    octaves = {}
+    for (name, variant), budget in product(ladder().items(), budgets):
+        compute = budget.compute(variant, groups[budget.scale, data].vocabulary)
+        octaves[name, budget] = math.log2(compute / target.compute(variant, vocabulary))
+        if octaves[name, budget] >= 0:
+            raise ValueError(f"{budget.name} is no smaller budget than {target.name}: name shares of its steps")
+    return octaves
 
 
-def describe_place(place: Place) -> str:
-    """Describe the subject of a forecast."""
+def _shared_tasks(at_budgets: Sequence[tuple[Budget, Group]]) -> tuple[str, ...]:
+    """Return the tasks that all rows with scores have at these budgets; all eight without any."""
+    rows = [group.compared_rows.get(f"{name}{budget.suffix}") for budget, group in at_budgets for name in ladder()]
+    scored = [row.scored_tasks for row in rows if row is not None and row.scored_tasks]
+    return tuple(task for task in TASKS if all(task in own for own in scored)) or tuple(TASKS)
+
+
+def differences_at(budget: Budget, group: Group, tasks: Sequence[str]) -> Iterator[Delta]:
+    """Yield the deltas of every ladder step and quantity recorded at a budget, GLUE only if a side has scores, or the
+    reason why there are none."""
+    rows = {name: row for name, row in group.compared_rows.items() if row.has_records}
+    for variant in ladder().values():
+        base = variant.parent.name if variant.parent else ""
+        ours, theirs = rows.get(f"{variant.name}{budget.suffix}"), rows.get(f"{base}{budget.suffix}")
+        if ours is not None and theirs is not None:
+            for delta in pair_all(ours, theirs, tasks, group):
+                if delta.quantity != "GLUE" or ours.scored_tasks or theirs.scored_tasks:
+                    yield replace(delta, variant=variant.name, base=base)
+
+
+def _describe(place: Place) -> str:
     variant, base, quantity, corpus = place
     return f"{variant} against {base} ({name_measurement(quantity, corpus)})"
 
 
-def _predict(
-    family: Known,
-    octaves: Mapping[tuple[str, Budget], float],
-    seeds: int,
-    tasks: Sequence[str],
-    *,
-    is_of_signs: bool,
-) -> Iterator[Predicted]:
+def _predict(family: Family, measured: _Measured, seeds: int) -> Iterator[Predicted]:
     """Yield the predictions for the differences in one quantity (and corpus, for a loss)."""
-    by_octaves = {
-        place: {octaves[place[0], budget]: delta.differences for budget, delta in own.items()}
-        for place, own in family.items()
-    }
-    outlooks = extrapolate(list(by_octaves.values()), seeds)
-    for (place, own), outlook in zip(family.items(), outlooks, strict=True):
+    by_octaves = [
+        {measured.octaves[variant, budget]: delta.differences for budget, delta in own.items()}
+        for (variant, *_), own in family.items()
+    ]
+    for (place, own), outlook in zip(family.items(), extrapolate(by_octaves, seeds), strict=True):
         variant, base, quantity, corpus = place
-        at = [
-            AtBudget(
-                budget=budget.name,
-                octaves=octaves[variant, budget],
-                seeds=len(delta.differences),
-                mean=math.fsum(delta.differences.values()) / len(delta.differences),
-                deviation=statistics.stdev(delta.differences.values()) if len(delta.differences) > 1 else None,
-            )
-            for budget, delta in own.items()
-        ]
-        low, high = (None, None) if is_of_signs else outlook.interval
+        at = [_at_budget(budget, measured.octaves[variant, budget], delta) for budget, delta in own.items()]
+        low, high = (None, None) if measured.is_of_signs else outlook.interval
         yield Predicted(
             variant=variant,
             base=base,
@@ -276,20 +278,30 @@ def _predict(
             corpus=corpus,
             budgets=tuple(sorted(at, key=lambda each: each.octaves)),
             probability_higher=outlook.probability_above_zero,
-            mean=None if is_of_signs else outlook.mean,
+            mean=None if measured.is_of_signs else outlook.mean,
             low=low,
             high=high,
-            tasks=" ".join(tasks),
+            tasks=" ".join(measured.tasks) if quantity == "GLUE" else "",
         )
 
 
-def _ids_at(evidence: Evidence, groups: Sequence[tuple[Scale, str]], target: Budget) -> set[str]:
-    """Return the existing records of a scale at its full steps."""
+def _at_budget(budget: Budget, octaves: float, delta: Delta) -> AtBudget:
+    values = list(delta.differences.values())
+    return AtBudget(
+        budget=budget.name,
+        octaves=octaves,
+        seeds=len(values),
+        mean=math.fsum(values) / len(values),
+        deviation=statistics.stdev(values) if len(values) > 1 else None,
+    )
+
+
+def _ids_of_whole_runs(evidence: Evidence, groups: Sequence[tuple[Scale, str]]) -> set[str]:
+    """Return the records of runs with the full steps of their scale."""
     found: set[str] = set()
-    for scale, data in groups:
-        runs = select_group(evidence.runs, scale, data)
-        is_whole = [not shares(names) for names in runs.variants]
-        trials = select_group(evidence.trials, scale, data)
-        own = set(runs.id[is_whole])
+    for group in groups:
+        runs = select_group(evidence.runs, *group)
+        own = set(runs.id[[not shares(names) for names in runs.variants]])
+        trials = select_group(evidence.trials, *group)
         found |= own | set(trials.id[trials.run.isin(own)]) | set(evidence.readouts.id[evidence.readouts.run.isin(own)])
     return found

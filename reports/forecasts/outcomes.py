@@ -4,11 +4,13 @@ of signs, coverage of intervals.
 A forecast is only scored on differences whose records did not exist when it was made.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
-from typing import Any
+
+import pandas as pd
 
 from neobert.errors import name_first
 from reports.analysis.inference import seed_interval
@@ -30,7 +32,20 @@ from reports.forecasts.extrapolation import COVERAGE
 from reports.forecasts.sealed import Forecast, Place, Predicted
 from reports.notes import warnings
 from reports.scores import Group
-from reports.tables import Table, count, facets, frame_of, number, printed_range, rules_between, signed
+from reports.tables import (
+    Column,
+    Table,
+    count,
+    facets,
+    frame_of,
+    make_table,
+    number,
+    print_range,
+    print_signed,
+    printed_range,
+    rules_between,
+    signed,
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +76,14 @@ class Outcome:
             return {}
         own = replace(score(expected, self.measured), brier=self.brier, is_covered=bool(self.is_covered))
         return {FORECAST: own} | {name: score(each, self.measured) for name, each in self.simple.items()}
+
+    @property
+    def digits(self) -> int:
+        return QUANTITIES[self.predicted.quantity].digits
+
+    @property
+    def measurement(self) -> str:
+        return name_measurement(self.predicted.quantity, self.predicted.corpus)
 
     @property
     def unit(self) -> str:
@@ -132,69 +155,74 @@ def _outcome(forecast: Forecast, predicted: Predicted, deltas: Mapping[Place, De
     return Outcome(forecast, predicted, fmean(delta.differences[seed] for seed in seeds), "", delta.ids)
 
 
-HEADER = (
-    *("Forecast", "Variant", "Against", "Quantity", "At budgets", "Expected", "80 %", "P(higher)"),
-    *("Measured", "In the interval"),
-)
-FACTS = (
-    *("forecast", "scale", "variant", "against", "quantity", "corpus", "budgets", "octaves", "means", "seeds"),
-    *("expected", "low", "high", "probability_higher", "measured", "covered", "brier", "naive_brier", "reason"),
-    *("crps", "persistence", "persistence_sd", "persistence_crps", "persistence_brier", "line", "line_sd", "line_crps"),
-    *("line_brier", "made_from", "records"),
+def print_prediction(each: Predicted) -> tuple[str, ...]:
+    """Return (variant, base, quantity, differences at the budgets, expected difference, its interval, P(higher))."""
+    digits = QUANTITIES[each.quantity].digits
+    expected = signed(each.mean, digits), printed_range(each.interval, digits)
+    names = each.variant, each.base, name_measurement(each.quantity, each.corpus)
+    return *names, _trend(each), *expected, number(each.probability_higher, 2)
+
+
+def _trend(each: Predicted) -> str:
+    return " → ".join(signed(at.mean, QUANTITIES[each.quantity].digits) for at in each.budgets)
+
+
+def _of_simple(name: str, column: str) -> Column[Outcome]:
+    """Return the columns of a simple forecast: mean, standard deviation, CRPS and Brier score."""
+
+    def values(outcome: Outcome) -> tuple[float | None, ...]:
+        expected, found = outcome.simple.get(name), outcome.scores.get(name)
+        return (
+            *((expected.mean, expected.deviation) if expected else (None, None)),
+            *((found.crps, found.brier) if found else (None, None)),
+        )
+
+    return Column("", f"{column} {column}_sd {column}_crps {column}_brier", values)
+
+
+HELD: Mapping[bool | None, str] = {True: "yes", False: "no", None: ""}
+COLUMNS: Sequence[Column[Outcome]] = (
+    Column("Forecast", "forecast", lambda outcome: outcome.forecast.id),
+    Column("", "scale", lambda outcome: outcome.forecast.scale),
+    Column("Variant", "variant", lambda outcome: outcome.predicted.variant),
+    Column("Against", "against", lambda outcome: outcome.predicted.base),
+    Column("Quantity", "", lambda outcome: f"{outcome.measurement} at {outcome.forecast.scale}"),
+    Column("", "quantity", lambda outcome: outcome.predicted.quantity),
+    Column("", "corpus", lambda outcome: outcome.predicted.corpus),
+    Column("At budgets", "", lambda outcome: _trend(outcome.predicted)),
+    Column("", "budgets", lambda outcome: " ".join(at.budget for at in outcome.predicted.budgets)),
+    Column("", "octaves", lambda outcome: " ".join(f"{at.octaves:.3f}" for at in outcome.predicted.budgets)),
+    Column("", "means", lambda outcome: " ".join(f"{at.mean:.6f}" for at in outcome.predicted.budgets)),
+    Column("", "seeds", lambda outcome: outcome.forecast.seeds),
+    Column("Expected", "expected", lambda outcome: outcome.predicted.mean, print_signed, "r"),
+    Column("80 %", "low high", lambda outcome: outcome.predicted.interval, print_range, "r"),
+    Column("P(higher)", "", lambda outcome: number(outcome.predicted.probability_higher, 2), side="r"),
+    Column("", "probability_higher", lambda outcome: outcome.predicted.probability_higher),
+    Column("Measured", "measured", lambda outcome: outcome.measured, print_signed, "r"),
+    Column("In the interval", "", lambda outcome: HELD[outcome.is_covered] or outcome.reason or "signs only"),
+    Column("", "covered", lambda outcome: "" if outcome.is_covered is None else str(outcome.is_covered).lower()),
+    Column("", "brier", lambda outcome: outcome.brier),
+    Column("", "naive_brier", lambda outcome: outcome.naive_brier),
+    Column("", "reason", lambda outcome: outcome.reason),
+    Column("", "crps", lambda outcome: outcome.scores[FORECAST].crps if outcome.scores else None),
+    _of_simple(PERSISTENCE, "persistence"),
+    _of_simple(LINE, "line"),
+    Column("", "made_from", lambda outcome: " ".join(outcome.forecast.records)),
+    Column("", "records", lambda outcome: " ".join(outcome.ids)),
 )
 
 
 def forecasts_table(outcomes: Sequence[Outcome], group: Group) -> Table:
     """Return a table with one line per difference that was forecast."""
-    return Table(
-        title=f"Forecasts and outcomes (scale {group.scale}, data {group.data})",
-        shown=frame_of([_shown(each) for each in outcomes], HEADER),
-        facts=frame_of([_facts(each) for each in outcomes], FACTS),
-        alignment="lllllrrrrl",
-        notes=(*warnings(group), *_notes(outcomes)),
-        rules=rules_between(each.forecast.id for each in outcomes),
-        records=tuple(each.ids for each in outcomes),
-        facets=tuple(facets(each.predicted.quantity, each.predicted.corpus) for each in outcomes),
+    return make_table(
+        f"Forecasts and outcomes (scale {group.scale}, data {group.data})",
+        COLUMNS,
+        outcomes,
+        (*warnings(group), *_notes(outcomes)),
+        records=lambda outcome: outcome.ids,
+        facets=lambda outcome: facets(outcome.predicted.quantity, outcome.predicted.corpus),
+        rule_key=lambda outcome: outcome.forecast.id,
     )
-
-
-def print_prediction(each: Predicted) -> tuple[str, ...]:
-    """Return (variant, base, quantity, differences at the budgets, expected difference, its interval, P(higher))."""
-    digits = QUANTITIES[each.quantity].digits
-    trend = " → ".join(signed(at.mean, digits) for at in each.budgets)
-    names = each.variant, each.base, name_measurement(each.quantity, each.corpus)
-    interval = printed_range(each.interval, digits)
-    return *names, trend, signed(each.mean, digits), interval, number(each.probability_higher, 2)
-
-
-def _shown(outcome: Outcome) -> tuple[str, ...]:
-    variant, base, quantity, *numbers = print_prediction(outcome.predicted)
-    measured = signed(outcome.measured, QUANTITIES[outcome.predicted.quantity].digits)
-    held = {True: "yes", False: "no", None: outcome.reason or "signs only"}[outcome.is_covered]
-    return outcome.forecast.id, variant, base, f"{quantity} at {outcome.forecast.scale}", *numbers, measured, held
-
-
-def _facts(outcome: Outcome) -> tuple[Any, ...]:
-    forecast, each = outcome.forecast, outcome.predicted
-    return (
-        *(forecast.id, forecast.scale, each.variant, each.base, each.quantity, each.corpus),
-        " ".join(at.budget for at in each.budgets),
-        " ".join(f"{at.octaves:.3f}" for at in each.budgets),
-        " ".join(f"{at.mean:.6f}" for at in each.budgets),
-        forecast.seeds,
-        *(each.mean, *(each.interval or (None, None)), each.probability_higher, outcome.measured),
-        *("" if outcome.is_covered is None else str(outcome.is_covered).lower(), outcome.brier, outcome.naive_brier),
-        *(outcome.reason, outcome.scores[FORECAST].crps if outcome.scores else None),
-        *(value for name in (PERSISTENCE, LINE) for value in _simple_facts(outcome, name)),
-        *(" ".join(forecast.records), " ".join(outcome.ids)),
-    )
-
-
-def _simple_facts(outcome: Outcome, name: str) -> tuple[float | None, ...]:
-    """Return mean, standard deviation, CRPS and Brier score of a simple forecast."""
-    expected, found = outcome.simple.get(name), outcome.scores.get(name)
-    distribution = (None, None) if expected is None else (expected.mean, expected.deviation)
-    return *distribution, *((None, None) if found is None else (found.crps, found.brier))
 
 
 def _notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -254,54 +282,43 @@ def _paired_sentences(scored: Sequence[Outcome]) -> Iterator[str]:
 
 
 SCORES_FACTS = ("forecast", "method", "unit", "differences", "steps", "mean_absolute_error", "crps", "brier", "covered")
+SCORES_NOTE = (
+    "Persistence: the difference at the largest budget. Straight line: the least-squares line over the logarithm of "
+    "compute. Both are normal distributions with the variance over seeds that is pooled over the budgets of a quantity "
+    "and corpus. CRPS: the forecast is taken as a normal distribution with its mean and the width of its interval. "
+    "Lower is better but for intervals."
+)
 
 
 def scores_table(outcomes: Sequence[Outcome], group: Group) -> Table:
     """Return a table of the scores of forecasts and of the simple ones, with one line per method."""
-    scored = [each for each in outcomes if each.scores]
-    units = list(dict.fromkeys(each.unit for each in scored))
-    lines: list[tuple[str, ...]] = []
-    facts: list[tuple[Any, ...]] = []
-    for forecast in dict.fromkeys(each.forecast for each in scored):
-        own = [each for each in scored if each.forecast == forecast]
-        for name in (FORECAST, PERSISTENCE, LINE):
-            found = [(each, each.scores[name]) for each in own if name in each.scores]
-            if not found:
-                continue
-            cells = []
-            for unit in units:
-                of_unit = [(each, scores) for each, scores in found if each.unit == unit]
-                error, crps = (
-                    fmean(vars(scores)[field] for _, scores in of_unit) if of_unit else None
-                    for field in ("error", "crps")
-                )
-                cells += [number(error, 3), number(crps, 3)]
-                facts.append((forecast.id, name, unit, *_counts(of_unit), error, crps, None, None))
-            brier, covered = fmean(scores.brier for _, scores in found), sum(scores.is_covered for _, scores in found)
-            lines.append((forecast.id, name, *cells, number(brier, 3), f"{covered} of {len(found)}"))
-            facts.append((forecast.id, name, "", *_counts(found), None, None, brier, covered))
+    scores = pd.DataFrame(
+        {"forecast": each.forecast.id, "method": name, "unit": each.unit, "step": each.step, **vars(own)}
+        for each in outcomes
+        for name, own in each.scores.items()
+    )
+    ids: dict[str, set[str]] = defaultdict(set)
+    for each in outcomes:
+        ids[each.forecast.id] |= set(each.ids if each.scores else ())
+    units = list(scores.unit.unique())
+    shown, facts = [], []
+    for names, own in scores.groupby(["forecast", "method"], sort=False):
+        cells: list[str] = []
+        for unit in units:
+            of_unit = own[own.unit == unit]
+            error, crps = of_unit.error.mean(), of_unit.crps.mean()
+            cells += [number(error, 3), number(crps, 3)]
+            facts.append((*names, unit, len(of_unit), of_unit.step.nunique(), error, crps, None, None))
+        brier, covered = own.brier.mean(), int(own.is_covered.sum())
+        shown.append((*names, *cells, number(brier, 3), f"{covered} of {len(own)}"))
+        facts.append((*names, "", len(own), own.step.nunique(), None, None, brier, covered))
     header = ("Forecast", "Method", *(f"{what}, {unit}" for unit in units for what in ("Mean absolute error", "CRPS")))
     return Table(
         title=f"Forecasts beside simple ones (scale {group.scale}, data {group.data})",
-        shown=frame_of(lines, (*header, "Brier score of the sign", f"In the {100 * COVERAGE:g} % interval")),
+        shown=frame_of(shown, (*header, "Brier score of the sign", f"In the {100 * COVERAGE:g} % interval")),
         facts=frame_of(facts, SCORES_FACTS),
         alignment="ll" + "r" * (2 * len(units) + 2),
-        notes=(
-            "Persistence: the difference at the largest budget. Straight line: the least-squares line over the "
-            "logarithm of compute. Both are normal distributions with the variance over seeds that is pooled over the "
-            "budgets of a quantity and corpus. CRPS: the forecast is taken as a normal distribution with its mean and "
-            "the width of its interval. Lower is better but for intervals.",
-        ),
-        rules=rules_between(line[0] for line in lines),
-        records=tuple(_ids_of(scored, line[0]) for line in lines),
+        notes=(SCORES_NOTE,),
+        rules=rules_between(line[0] for line in shown),
+        records=tuple(tuple(sorted(ids[line[0]])) for line in shown),
     )
-
-
-def _ids_of(scored: Sequence[Outcome], forecast: str) -> tuple[str, ...]:
-    """Return the records behind the outcomes of a forecast."""
-    return tuple(sorted({name for each in scored if each.forecast.id == forecast for name in each.ids}))
-
-
-def _counts(found: Sequence[tuple[Outcome, Score]]) -> tuple[int, int]:
-    """Return the numbers of differences and of steps."""
-    return len(found), len({each.step for each, _ in found})

@@ -1,70 +1,88 @@
 """Costs of a study: tokens, operations and hours, a line per variant and a total at the end."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
 from reports.curves import stages_of, stages_up_to
 from reports.evidence import select_group
 from reports.findings import Findings
-from reports.tables import DASH, Table, frame_of, number
+from reports.tables import DASH, Column, Table, make_table, number
 
 POWERS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+EVERYTHING = "Everything, once"
+NOTE = (
+    "Hours by the clock times processes, from the records. A run that several variants share is in each of their lines "
+    "and once in the last."
+)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of the table: the runs and trials behind a variant, or all of them, and the hours of the study."""
+
+    label: str
+    runs: pd.DataFrame
+    trials: pd.DataFrame
+    whole_hours: float
+
+    def total(self, column: str) -> float:
+        """Return the sum of a column of the runs; NaN if no run has it."""
+        return float(self.runs[column].sum(min_count=1))
+
+    @property
+    def share(self) -> float:
+        hours = self.runs.hours.sum() + self.trials.hours.sum()
+        return hours / self.whole_hours if self.whole_hours else 0.0
+
+    @property
+    def records(self) -> dict[str, list[str]]:
+        of_runs, of_trials = sorted(self.runs.id), sorted(self.trials.id)
+        return dict.fromkeys(OF_RUNS, of_runs) | dict.fromkeys(OF_TRIALS, of_trials)
+
+
 OF_RUNS = ("Stages", "Tokens read", "Operations", "Hours", "GPU-hours")
 OF_TRIALS = ("GLUE trials", "Their hours")
-HEADER = ("Variant", *OF_RUNS, *OF_TRIALS, "Share of all hours")
+COLUMNS: Sequence[Column[_Line]] = (
+    Column("Variant", "", lambda line: line.label),
+    Column("Stages", "", lambda line: len(line.runs), side="r"),
+    Column("Tokens read", "", lambda line: shorten(line.total("real_tokens")), side="r"),
+    Column("Operations", "", lambda line: print_powers(line.total("flops")), side="r"),
+    Column("Hours", "", lambda line: print_hours(line.total("hours")), side="r"),
+    Column("GPU-hours", "", lambda line: print_hours(line.total("gpu_hours")), side="r"),
+    Column("GLUE trials", "", lambda line: len(line.trials) or None, side="r"),
+    Column("Their hours", "", lambda line: print_hours(line.trials.hours.sum(min_count=1)), side="r"),
+    Column("Share of all hours", "", lambda line: f"{number(100 * line.share, 0)} %", side="r"),
+)
 
 
 def costs_table(findings: Findings) -> Table:
     """Return the costs from the records. A run shared by several variants is in each of their lines, and once in the
     last line; hours are wall-clock hours times processes."""
     group, evidence = findings.group, findings.evidence
-    all_trials = select_group(evidence.trials, group.scale, group.data)
-    all_runs = evidence.runs_of(group.scale, group.data)
-    whole, stages = all_runs.hours.sum() + all_trials.hours.sum(), stages_of(evidence.runs)
-    rows, records = [], []
+    trials = select_group(evidence.trials, group.scale, group.data)
+    runs = evidence.runs_of(group.scale, group.data)
+    whole, stages = runs.hours.sum() + trials.hours.sum(), stages_of(evidence.runs)
+    lines = []
     for row in group.compared_rows.values():
         if row.has_records:
             used = {stage.id for run in row.runs.id for stage in stages_up_to(run, stages)}
-            runs = evidence.runs[evidence.runs.id.isin(used)]
-            trials = pd.concat([cell.recorded for cell in row.cells.values()])
-            rows.append((row.label, *_sums(runs, trials, whole)))
-            records.append(_ids(runs, trials))
-    rows.append(("Everything, once", *_sums(all_runs, all_trials, whole)))
-    records.append(_ids(all_runs, all_trials))
-    unknown = int(all_runs.seconds.isna().sum() + all_trials.seconds.isna().sum())
-    shared = "A run that several variants share is in each of their lines and once in the last."
-    notes = [f"Hours by the clock times processes, from the records. {shared}"]
-    return Table(
-        title="Costs: sums over the records",
-        shown=frame_of(rows, HEADER),
-        facts=frame_of([], ()),
-        alignment="l" + "r" * (len(HEADER) - 1),
-        notes=(*notes, *([f"{unknown} record(s) do not say what they cost."] if unknown else [])),
-        rules=frozenset({len(rows) - 1}),
-        records=tuple(records),
+            own = evidence.runs[evidence.runs.id.isin(used)]
+            lines.append(_Line(row.label, own, pd.concat([cell.recorded for cell in row.cells.values()]), whole))
+    unknown = int(runs.seconds.isna().sum() + trials.seconds.isna().sum())
+    notes = [NOTE, *([f"{unknown} record(s) do not say what they cost."] if unknown else [])]
+    lines.append(_Line(EVERYTHING, runs, trials, whole))
+    return make_table(
+        "Costs: sums over the records",
+        COLUMNS,
+        lines,
+        notes,
+        records=lambda line: line.records,
+        rule_key=lambda line: line.label == EVERYTHING,
     )
-
-
-def _sums(runs: pd.DataFrame, trials: pd.DataFrame, whole: float) -> tuple[str, ...]:
-    known = runs[["real_tokens", "flops", "hours", "gpu_hours"]].sum(min_count=1)
-    share = (runs.hours.sum() + trials.hours.sum()) / whole if whole else 0.0
-    return (
-        str(len(runs)),
-        shorten(known.real_tokens),
-        print_powers(known.flops),
-        print_hours(known.hours),
-        print_hours(known.gpu_hours),
-        str(len(trials)) if len(trials) else DASH,
-        print_hours(trials.hours.sum(min_count=1)),
-        f"{number(100 * share, 0)} %",
-    )
-
-
-def _ids(runs: pd.DataFrame, trials: pd.DataFrame) -> dict[str, list[str]]:
-    run_ids, trial_ids = sorted(runs.id), sorted(trials.id)
-    return dict.fromkeys(OF_RUNS, run_ids) | dict.fromkeys(OF_TRIALS, trial_ids)
 
 
 def shorten(value: float) -> str:

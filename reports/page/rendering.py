@@ -18,8 +18,9 @@ from reports.evidence import Evidence
 from reports.figures.throughput import FOLDER, Lines, table9
 from reports.findings import OUTPUTS, Findings
 from reports.notes import notes, warnings
-from reports.page.charts import MOST_SEEDS, STRIP_WIDTH, draw_curves, draw_grids, draw_ladder
 from reports.page.costs import costs_table
+from reports.page.grids import draw_grids
+from reports.page.ladder import STRIP_WIDTH, draw_ladder
 from reports.page.register import Number, Register
 from reports.tables import Table, capitalized, count, signed
 
@@ -68,7 +69,7 @@ def render_page(
         "published_source": current().published_source,
         "not_kept": current().not_kept,
         "about": f"The ladder {ladder_name}" if ladder_name else "An ablation of arXiv 2502.19587",
-        "sections": [_section(study, curves, files[study.folder], register) for study in studies],
+        "sections": [_section(study, files[study.folder], register) for study in studies],
         "throughput": [register.table(table9(speeds))] if speeds else [],
         "throughput_files": _list_files(FOLDER, files[FOLDER]),
         "problems": sorted([*problems, *curves.problems]),
@@ -83,14 +84,15 @@ def render_page(
     return _render({**content, "register": register.plain(evidence, records) | {"pairs": pairs}})
 
 
-def _section(study: Findings, curves: Curves, files: Sequence[str], register: Register) -> dict[str, Any]:
+def _section(study: Findings, files: Sequence[str], register: Register) -> dict[str, Any]:
     """Return the section of one scale and data source, for the template. `id` is also the name of its folder; `answer`
     has three answers derived from verdicts, `order` describes the agreement with the paper's order; `facets` are the
-    filters of lines, with all values; `tables` are by part, `parts` are (suffix of its id, name) of each part."""
+    filters of lines, with all values; `tables` and `pictures` are by part, `parts` are (suffix of its id, name) of
+    each part."""
     group = study.group
     tables: dict[str, list[Table]] = defaultdict(list)
     for name, table in study.tables.items():
-        if part := OUTPUTS[name].part:
+        if (part := OUTPUTS[name].part) and table.header:
             tables[part].append(register.table(table))
     tables["costs"] = [register.table(costs_table(study))]
     agreements = rank_variants(group, study.bars.tasks)
@@ -102,7 +104,7 @@ def _section(study: Findings, curves: Curves, files: Sequence[str], register: Re
         "order": agreement_sentences(agreements) if agreements else [],
         "facts": _facts(study, tables["costs"][0]),
         "ladder": draw_ladder(study, register),
-        "curves": draw_curves(study, curves, register),
+        "pictures": _pictures(study.folder, files),
         "pairs": _pair_variants(study, register),
         "facets": _facets([table for listed in tables.values() for table in listed]),
         "grids": draw_grids(study, register),
@@ -140,20 +142,28 @@ def _pair_variants(findings: Findings, register: Register) -> dict[str, Any]:
                 pair += [
                     verdicts.get((delta.variant, delta.base, delta.measured), ""),
                     *(opened.key, mean, interval and [round(end, digits) for end in interval]),
-                    [
-                        [seed, round(ours[seed], digits), round(theirs[seed], digits)]
-                        for seed in list(delta.differences)[:MOST_SEEDS]
-                    ],
+                    [[seed, round(ours[seed], digits), round(theirs[seed], digits)] for seed in delta.differences],
                 ]
             pairs.append(pair)
     arms = [[row.name, printed[row.name].average if row.name in printed else None] for row in rows]
     return {"arms": arms, "measured": list(measured), "pairs": pairs}
 
 
+def _pictures(folder: str, files: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
+    """Return (title, link) of the figures that the page shows, by part: as SVG if it was written, else as PNG."""
+    written = {Path(file).name for file in files}
+    pictures: dict[str, list[tuple[str, str]]] = {part: [] for part, _ in PARTS}
+    for name, output in OUTPUTS.items():
+        found = [f"{name}{suffix}" for suffix in (".svg", ".png") if f"{name}{suffix}" in written]
+        if output.part and found:
+            pictures[output.part].append((output.title, f"{folder}/{found[0]}"))
+    return pictures
+
+
 def _facets(tables: Sequence[Table]) -> dict[str, list[str]]:
     """Return all values of each facet, in the order of the tables."""
     lines = [facets for table in tables for facets in table.facets]
-    return {name: list(dict.fromkeys(filter(None, (line[name] for line in lines)))) for name in FACETS}
+    return {name: list(dict.fromkeys(filter(None, (line.get(name) for line in lines)))) for name in FACETS}
 
 
 def _facts(study: Findings, costs: Table) -> tuple[tuple[str, Number], ...]:

@@ -88,16 +88,10 @@
     }
   });
 
-  const drawn = (name, attributes, text = "") => {
-    const shape = document.createElementNS(document.querySelector("svg").namespaceURI, name);
-    for (const [key, worth] of Object.entries(attributes)) { shape.setAttribute(key, worth); }
-    shape.textContent = text;
-    return shape;
-  };
   const signed = (number, digits) => `${number > 0 ? "+" : ""}${number.toFixed(digits).replace("-", "−")}`;
 
-  // A panel with a line a seed from the base's value to the variant's, and the numbers below it.
-  const slopes = ([variant, base], about, [, , , reason, verdict, key, mean, interval, seeds], sign) => {
+  // A panel with the mean difference and its interval, and the values of both variants by seed.
+  const panelOf = ([variant, base], about, [, , , reason, verdict, key, mean, interval, seeds], sign) => {
     const panel = element("figure", "", { className: "panel" });
     const [words, , , digits] = about;
     const caption = element("figcaption", "");
@@ -110,20 +104,6 @@
     button.setAttribute("aria-haspopup", "dialog");
     caption.append(button);
     const lines = seeds.map(([seed, ours, theirs]) => (sign > 0 ? [seed, theirs, ours] : [seed, ours, theirs]));
-    const values = lines.flatMap(([, from, to]) => [from, to]);
-    const [low, high] = [Math.min(...values), Math.max(...values)];
-    const up = (number) => 96 - 84 * (high > low ? (number - low) / (high - low) : 0.5);
-    const picture = drawn("svg", { viewBox: "0 0 236 124", role: "img", "aria-label": `${words}: ${base} to ${variant}, ${lines.length} seeds` });
-    const group = drawn("g", { class: "lines" });
-    group.append(...lines.map(([seed, from, to]) => {
-      const line = drawn("path", { d: `M70 ${up(from)}L200 ${up(to)}` });
-      line.append(drawn("title", {}, `seed ${seed}: ${signed(to - from, digits)}`));
-      return line;
-    }));
-    const ends = low < high ? [low, high] : [low];
-    picture.append(group, ...lines.flatMap(([, from, to]) => [drawn("circle", { cx: 70, cy: up(from), r: 2.4 }), drawn("circle", { cx: 200, cy: up(to), r: 2.4 })]),
-      ...ends.map((end) => drawn("text", { x: 62, y: up(end) + 3, "text-anchor": "end" }, end.toFixed(digits))),
-      drawn("text", { x: 70, y: 118, "text-anchor": "middle" }, base), drawn("text", { x: 200, y: 118, "text-anchor": "middle" }, variant));
     const table = element("table", "");
     table.append(...[["seed", base, variant, "difference"], ...lines.map(([seed, from, to]) => [seed, from.toFixed(digits), to.toFixed(digits), signed(to - from, digits)])].map((cells, row) => {
       const line = element("tr", "");
@@ -132,7 +112,7 @@
     }));
     const range = interval && (sign > 0 ? interval : [-interval[1], -interval[0]]).map((end) => signed(end, digits)).join(" to ");
     const told = sign > 0 && verdict ? `; verdict: ${verdict}` : "";
-    panel.append(picture, element("p", `${range ? `95 % over seeds: ${range}` : "one seed: no interval"}${told}`, { className: "soft" }), table);
+    panel.append(element("p", `${range ? `95 % over seeds: ${range}` : "one seed: no interval"}${told}`, { className: "soft" }), table);
     return panel;
   };
 
@@ -146,7 +126,7 @@
       const own = pairs.filter(([ours, theirs, place]) => Math.max(variant, base) === ours && Math.min(variant, base) === theirs
         && ["readout", "corpus"].every((name, at) => !chosen(name) || !measured[place][at + 1] || measured[place][at + 1] === chosen(name)));
       const names = [arms[variant][0], arms[base][0]];
-      section.querySelector(".slopes").replaceChildren(...own.map((pair) => slopes(names, measured[pair[2]], pair, sign)));
+      section.querySelector(".pairs").replaceChildren(...own.map((pair) => panelOf(names, measured[pair[2]], pair, sign)));
       const [ours, theirs] = [arms[variant][1], arms[base][1]];
       section.querySelector(".step").textContent = variant === base ? "Choose two variants." : ours === null || theirs === null ? {{ ((published_as | capitalized) ~ " prints no average of one of them.") | tojson }}
         : `{{ (published_as | capitalized | tojson)[1:-1] }}’s step, one seed: ${signed(ours - theirs, 1)} points of the GLUE average (${names[1]} ${theirs.toFixed(1)}, ${names[0]} ${ours.toFixed(1)}).`;

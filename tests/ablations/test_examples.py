@@ -55,5 +55,5 @@ def test_an_example_trains_at_its_own_scale(
     page = (tmp_path / "out/index.html").read_text()
     assert own.title in html.unescape(page) and "NeoBERT" not in page
     assert make_figures.main(reports) == EXIT_MISSING
-    said = f"{len(records)} record(s) of the ladder {path.name}: a report with --ladder and that file shows them"
+    said = f"{len(records)} record(s) planned on the ladder {path.name}: pass --ladder and that file to include them"
     assert said in capsys.readouterr().err

@@ -12,6 +12,7 @@ from neobert.runs.records import read_sealed
 from reports import forecast, make_figures
 from reports.declared import declaration_of, declared_section, list_arms, list_seeds
 from reports.deviations import NONE, find_deviations
+from reports.evidence import read_evidence
 from reports.forecasts.sealed import Forecast
 from tests.ablations.test_declarations import CONTENT, REPOSITORY, write
 from tests.reports.made_up_study import Study
@@ -205,9 +206,7 @@ def test_the_declared_section_of_the_studys_page_is_that_of_the_file() -> None:
     assert (
         f"<!-- declaration of laptop-real_text -->\n{declared_section(declaration)}<!-- end of declaration -->" in page
     )
-    assert kept_declarations(sorted((REPOSITORY / "reports" / "study").glob("declarations/*.json")), []) == [
-        declaration
-    ]
+    assert read_evidence(REPOSITORY / "reports" / "study").declarations == (declaration,)
     assert declaration.budget_seeds == (0, 1, 2) and "--seed 0 1 2 --scale" in page
 
 

@@ -38,7 +38,9 @@ def test_recipes_are_matched_and_names_are_not(study: Study, own: ladders.Ladder
     with ladders.using(own):
         group = study.group()
         assert len(group.last_rows["M0"].runs) == 1 and group.last_rows["M1"].runs.empty
-        assert "1 pre-training run(s) of the paper's ladder: a report without --ladder shows them" in group.problems
+        assert (
+            "1 pre-training run(s) planned on the paper's ladder: leave out --ladder to include them" in group.problems
+        )
     group = study.group()
     assert len(group.last_rows["M0"].runs) == len(group.last_rows["M1"].runs) == 1 and not group.problems
 
@@ -51,7 +53,7 @@ def test_a_run_of_another_ladder_is_told_with_the_ladder_that_shows_it(study: St
     group = study.group()
     assert group.last_rows["M1"].runs.empty, "whatever its label says"
     assert group.problems == (
-        "1 pre-training run(s) of the ladder other.py: a report with --ladder and that file shows them",
+        "1 pre-training run(s) planned on the ladder other.py: pass --ladder and that file to include them",
     )
     with ladders.using(own):
         assert len(study.group().last_rows["X2"].runs) == 1
@@ -99,7 +101,7 @@ def test_what_goes_by_its_labels_is_of_its_ladder_alone(study: Study, own: ladde
     change_record(path, lambda record: record["labels"].update(ladder="other.py"))
     evidence = read_evidence(study.root)
     assert evidence.embeddings.empty
-    assert "1 record(s) of the ladder other.py" in " ".join(evidence.problems)
+    assert "1 record(s) planned on the ladder other.py" in " ".join(evidence.problems)
     with ladders.using(own):
         evidence = read_evidence(study.root)
         assert len(evidence.embeddings) == 1 and not group_of(evidence, "smoke", "synthetic").problems
@@ -112,7 +114,7 @@ def test_a_scale_of_another_ladder_is_told_once(study: Study) -> None:
     tiny = {"variants": ["A"], "scale": "tiny", "data": "synthetic", "ladder": "other.py"}
     study.pretrain("M1", labels=tiny)
     study.pretrain("M2", labels=tiny)
-    with pytest.raises(MissingData, match=r"2 record\(s\) of the ladder other.py: a report with --ladder"):
+    with pytest.raises(MissingData, match=r"2 record\(s\) planned on the ladder other.py: pass --ladder"):
         read_evidence(study.root)
 
 

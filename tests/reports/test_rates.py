@@ -12,7 +12,8 @@ from neobert.files import json_bytes, replace_file
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, write_run_file
 from reports import collect, make_figures
-from reports.analysis.deltas import find_changed_verdicts, find_deltas
+from reports.analysis.delta_table import find_changed_verdicts
+from reports.analysis.deltas import find_deltas
 from reports.analysis.pairing import OWN_RATES, Delta
 from reports.evidence import read_evidence
 from reports.figures.rates import draw_sweeps, sweeps_table

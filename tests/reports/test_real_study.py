@@ -68,7 +68,8 @@ def test_records_give_the_committed_figures_tables_pages_and_results(tmp_path: P
 
 
 def test_tables_in_latex_need_no_other_letters_than_those_of_every_font() -> None:
-    texts = [path.read_text(encoding="utf-8") for path in MADE.rglob("*.md")]
+    without_latex = ("comparison.md", "remarks.md")
+    texts = [path.read_text(encoding="utf-8") for path in MADE.rglob("*.md") if path.name not in without_latex]
     assert any(not text.isascii() for text in texts)
     assert not [text for text in texts if not escape_latex(text).isascii()]
 

@@ -330,7 +330,7 @@ def test_torn_foreign_and_malformed_files_are_named_and_not_counted(study: Study
     (torn.parent / "empty.json").write_text(json.dumps({"schema": 1, "kind": "glue", "id": "hollow"}))
     evidence = read_evidence(study.root)
     assert len(evidence.problems) == 3
-    for name in (torn.name, "foreign.json", "hollow"):
+    for name in (torn.name, "foreign.json", "empty.json"):
         assert any(name in problem for problem in evidence.problems)
     cell = last_row(study, "M2").cells["cola"]
     assert cell.score is not None and cell.score.mean == pytest.approx(50.0)

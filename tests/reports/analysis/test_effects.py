@@ -1,6 +1,5 @@
 """Factorials → effects: equal to least squares, exact where the truth is known, silent where cells are missing."""
 
-from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ablations.designs import cell, cells
-from reports.analysis.effects import Factorial, estimate_effects, shapley
+from reports.analysis.effects import Factorial, estimate_effects
 from tests.reports.made_up_study import Study, facts_of, variant
 
 THREE = ("positions", "norm", "masking")
@@ -23,7 +22,7 @@ def made_up(factors: tuple[str, ...], seeds: int, key: int) -> dict[tuple[str, .
 @given(st.integers(1, 4), st.integers(0, 1000))
 def test_effects_are_twice_the_coefficients_of_least_squares_with_seeds_as_blocks(seeds: int, key: int) -> None:
     values = made_up(THREE, seeds, key)
-    effects = [effect for effect in estimate_effects(values, THREE, "GLUE") if effect.kind in ("main", "interaction")]
+    effects = estimate_effects(values, THREE, "GLUE")
     assert len(effects) == 7
     columns = [np.repeat(np.arange(seeds) == seed, len(values)) for seed in range(seeds)]
     for effect in effects:
@@ -32,20 +31,6 @@ def test_effects_are_twice_the_coefficients_of_least_squares_with_seeds_as_block
     observed = np.concatenate([[values[on][seed] for on in values] for seed in range(seeds)])
     coefficients = np.linalg.lstsq(np.stack(columns, axis=1).astype(float), observed, rcond=None)[0][seeds:]
     assert [effect.comparison.mean for effect in effects] == pytest.approx(list(2 * coefficients), abs=1e-8)
-
-
-@given(st.integers(0, 1000))
-def test_shapley_is_the_mean_over_all_orders_and_adds_up_to_the_whole(key: int) -> None:
-    values = made_up(THREE, 2, key)
-    for name in THREE:
-        gains = []
-        for order in permutations(THREE):
-            before = set(order[: order.index(name)])
-            keys = [tuple(f for f in THREE if f in group) for group in (before, before | {name})]
-            gains.append(values[keys[1]] - values[keys[0]])
-        assert shapley(values, THREE, name) == pytest.approx(np.mean(gains, axis=0))
-    total = sum(shapley(values, THREE, name) for name in THREE)
-    assert total == pytest.approx(values[THREE] - values[()])
 
 
 def planted(on: tuple[str, ...]) -> float:
@@ -76,12 +61,9 @@ def test_planted_effects_come_out_of_the_records(study: Study) -> None:
         assert effects["main", factors].comparison.mean == pytest.approx(-points / 20, abs=1e-4)
     assert effects["interaction", ("positions", "norm")].comparison.mean == pytest.approx(-0.75 / 20, abs=1e-4)
     assert effects["interaction", THREE].comparison.mean == pytest.approx(0, abs=1e-4)
-    shares = [effects["Shapley", (name,)].share for name in THREE]
-    assert sum(share or 0 for share in shares) == pytest.approx(100, abs=0.01)
-    assert shares[0] == pytest.approx(100 * 2.75 / 4.5, abs=0.2)
-    assert "Shapley shares that add up to the whole" in page and "positions × norm" in page
+    assert "positions × norm" in page
     assert "8 cells have scores" in found["GLUE"].reason
-    assert len(facts_of(study.findings().tables["effects"])) == 7 + 3 + 1 + 1
+    assert len(facts_of(study.findings().tables["effects"])) == 7 + 1
 
 
 def test_a_half_factorial_names_what_each_effect_is_mixed_with(study: Study) -> None:
@@ -93,7 +75,7 @@ def test_a_half_factorial_names_what_each_effect_is_mixed_with(study: Study) -> 
         ("positions", "masking"),
         ("positions", "norm"),
     ]
-    assert "positions (or norm × masking)" in page and "no Shapley shares" in page
+    assert "positions (or norm × masking)" in page
 
 
 def test_a_missing_cell_leaves_the_factorial_out_with_its_name(study: Study) -> None:
@@ -133,4 +115,4 @@ def test_a_cell_that_is_a_variant_of_the_ladder_needs_no_run_of_its_own(study: S
     write(study, [on for on in cells(factors) if on != factors], (0,))
     study.pretrain("M1")
     found, _ = reported(study)
-    assert found["loss"].factors == factors and len(found["loss"].effects) == 7 + 3 + 1
+    assert found["loss"].factors == factors and len(found["loss"].effects) == 7

@@ -1,5 +1,6 @@
 """Waiting and level on curves whose truth is known, and on the committed study."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 
 from neobert.identity import plain
 from neobert.kinds.pretraining import CurvePoint
-from neobert.runs.records import publish_record, read_record
+from neobert.runs.collected import Collected
+from neobert.runs.records import publish_record
 from neobert.training.transitions import curve_steps, find_transition
 from reports.analysis.inference import seed_interval
 from reports.analysis.plateau import LEVEL, WAITING
@@ -123,11 +125,11 @@ def test_a_moving_mean_is_that_of_neighbours() -> None:
 
 def test_times_are_taken_from_records_that_have_them(papers_ladder: None, tmp_path: Path) -> None:
     """Six runs of M1 and of M0, without any curve of the training loss."""
-    evidence = read_evidence(STUDY)
+    evidence, records = read_evidence(STUDY), Collected(STUDY).files
     group = group_of(evidence, "laptop", "real_text")
     for name, leaves in (("M0", 1500), ("M1", 700)):
         for seed, run in zip(group.last_rows[name].runs.seed, group.last_rows[name].runs.id, strict=True):
-            content = read_record(STUDY / "pretraining" / run / "done.json")
+            content = json.loads(records[f"pretraining/{run}/done.json"])
             points = [
                 CurvePoint(step=step, tokens=1000 * step, loss=loss_at(step, leaves + 10 * seed))
                 for step in sorted(curve_steps(STEPS))
