@@ -3,10 +3,10 @@
 import errno
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
-import sys
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +16,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from neobert.errors import DamagedFile
+
+logger = logging.getLogger(__name__)
 
 TEMPORARY_MARK = ".tmp-"
 CHECKSUM = "crc32"
@@ -195,7 +197,7 @@ def _free_name(path: Path) -> Path:
 
 
 def _tell(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+    logger.warning(sentence)
 
 
 def json_bytes(value: Any) -> bytes:

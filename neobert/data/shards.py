@@ -6,9 +6,9 @@ shard, and manifest.json, written last, with the SHA-256 of each file. During to
 """
 
 import hashlib
+import logging
 import os
 import shutil
-import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -41,6 +41,8 @@ from neobert.files import (
 from neobert.files import verify as verify_files
 from neobert.recipe import LongDocuments
 from neobert.runs.layout import MANIFEST, PARTIAL
+
+logger = logging.getLogger(__name__)
 
 Integers = NDArray[np.int64]
 
@@ -327,7 +329,7 @@ def reopen(folder: Path, reason: str) -> None:
     for number, shard in enumerate(shards):
         replace_file(_record_path(partial, number), json_bytes(shard))
     replace_file(partial / _HEADER, json_bytes(header))  # last: without the header, all shards are discarded
-    print(f"{reason}: the shards before it are kept, the others made again", file=sys.stderr, flush=True)
+    logger.warning(f"{reason}: the shards before it are kept, the others made again")
 
 
 def finished_shards(folder: Path) -> int:

@@ -4,7 +4,7 @@ An `AttentionPlan` serves both callers of the encoder: training packs several do
 classes pass one padded document per row.
 """
 
-import sys
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,12 +18,14 @@ from torch.nn.attention import activate_flash_attention_impl, current_flash_atte
 
 from neobert.model.size import KERNEL_HEAD_MULTIPLE
 
+logger = logging.getLogger(__name__)
+
 try:
     from flash_attn import flash_attn_varlen_func
 except (ImportError, OSError) as error:  # also if it was built for another torch, or is FlashAttention 4 alone
     flash_attn_varlen_func = None
     if find_spec("flash_attn") is not None:
-        print(f"FlashAttention 2 cannot be used ({error}): attention takes torch's kernels", file=sys.stderr)
+        logger.warning(f"FlashAttention 2 cannot be used ({error}): attention takes torch's kernels")
 
 VARIABLE_LENGTH_CAPABILITY = 8
 """Least major compute capability of the GPUs that variable-length kernels support (Ampere)."""
@@ -221,7 +223,7 @@ def activate_fa3(device: torch.device) -> None:
         try:
             activate_flash_attention_impl("FA3")
         except Exception as error:  # whatever the package raises, there are other kernels
-            print(f"FlashAttention 3 cannot be used ({error}): attention takes other kernels", file=sys.stderr)
+            logger.warning(f"FlashAttention 3 cannot be used ({error}): attention takes other kernels")
 
 
 def variable_length_kernels() -> str:

@@ -8,6 +8,7 @@ join every training run that it starts.
 """
 
 import argparse
+import logging
 import math
 import os
 import re
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from neobert.command_line import Parser, guarded
+from neobert.diagnostics import set_up_logging
 from neobert.errors import (
     EXIT_DONE,
     EXIT_REQUEUE,
@@ -32,7 +34,6 @@ from neobert.errors import (
 )
 from neobert.files import append_line, refresh
 from neobert.processes import Stopped, StopRequest, end_with_parent, keep_freed_memory
-from neobert.runs import tracking
 from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, last_owner, measure_file_time
 from neobert.runs.index import is_done
 from neobert.runs.kinds import KINDS, kind_of
@@ -40,7 +41,10 @@ from neobert.runs.layout import Layout
 from neobert.runs.optuna_view import OptunaView, view_of_environment
 from neobert.runs.run_file import RunFile, read_checked_run_file
 from neobert.runs.specifications import Trial
+from neobert.runs.tracking import track_scores
 from neobert.runs.work import Part, Work, name_attempt, write_failure
+
+logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.25
 IDLE_POLLS = 8
@@ -74,6 +78,7 @@ class PartOfRun:
 
     def run(self, claim: Claim, stop: StopRequest) -> None:
         KINDS[self.work.kind].execute(self.layout, self.run_file, self.part, claim, stop)
+        track_scores(self.layout, self.run_file, self.part)
 
 
 @dataclass
@@ -166,9 +171,9 @@ class Worker:
                 claimable.run(claim, self.stop)
             except (ClaimLost, Stopped) as reason:
                 self.progressed |= isinstance(reason, Stopped) and reason.progressed
-                print(f"{part.title}: {reason}", file=sys.stderr, flush=True)
+                logger.warning(f"{part.title}: {reason}")
             except Exception as error:
-                print(f"{part.title} failed: {error}", file=sys.stderr, flush=True)
+                logger.error(f"{part.title} failed: {error}")
                 write_failure(part, claim, error)
                 if loss := _gpu_loss():  # every other part would fail too
                     raise RunFailed(f"CUDA failed for good ({loss}): this worker ends") from error
@@ -250,6 +255,8 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     if not all(reference.startswith("corpus/") for reference in options.references):
         _refuse_missing_gpu()
     place = JobRank.of_environment(os.environ)
+    if place is not None:
+        set_up_logging(place.process.rank, place.process.count)
     if place is not None and not place.process.writes:
         from neobert.training.trainer import join_runs
 
@@ -273,7 +280,7 @@ def _open_readable(layout: Layout, references: Sequence[str]) -> tuple[list[Part
     if len(errors) == len(references):
         raise errors[0]
     for failure in errors:
-        print(f"{failure}; the other work goes on", file=sys.stderr, flush=True)
+        logger.warning(f"{failure}; the other work goes on")
     return parts, exit_code(errors[0]) if errors else EXIT_DONE
 
 
@@ -281,14 +288,12 @@ def _work(layout: Layout, options: argparse.Namespace, stop: StopRequest) -> End
     parts, skipped = _open_readable(layout, options.references)
     studies = {each.part.study.id: each.part.study for each in parts if isinstance(each.part, Trial)}
     observer = view_of_environment(layout, list(studies.values()))
-    followed = [reference for reference in options.references if not reference.startswith("corpus/")]
     worker = Worker(layout, parts, stop, observer, patience_seconds=options.patience)
     if options.leave_failed:
         worker.failures_since = 0.0
     elif options.failures_since is not None:
         worker.failures_since = options.failures_since
-    with tracking.followed(os.environ.get(tracking.VARIABLE), layout, followed):
-        return Ended(worker.run() or skipped, worker.progressed)
+    return Ended(worker.run() or skipped, worker.progressed)
 
 
 if __name__ == "__main__":

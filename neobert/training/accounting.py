@@ -1,5 +1,6 @@
 """Training costs for the records (rate, padding, FLOPs, utilization, time, memory), and traces of steps."""
 
+import logging
 import resource
 import sys
 import time
@@ -19,6 +20,8 @@ from neobert.files import sync_file, temporary_sibling
 from neobert.model.size import datasheet_peak, training_flops_per_token
 from neobert.recipe import Pretraining, PretrainingPrecision
 from neobert.training.loop import Step
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -175,5 +178,5 @@ def traced(steps: Iterator[Step], count: int, path: Path, device: torch.device) 
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        print(f"the trace of steps {numbers[0]} to {numbers[-1]} lies in {path}", file=sys.stderr, flush=True)
+        logger.info(f"the trace of steps {numbers[0]} to {numbers[-1]} lies in {path}")
     yield from steps

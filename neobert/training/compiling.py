@@ -1,5 +1,6 @@
 """torch.compile for training: whether compiling pays, and the first pass of the compiled model."""
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -13,6 +14,8 @@ from neobert.errors import RunFailed
 from neobert.recipe import PretrainingPrecision
 from neobert.runs.run_file import CompileWord
 from neobert.training.engine import autocast
+
+logger = logging.getLogger(__name__)
 
 SAVED_SHARE = {("cpu", "fp32"): 0.2, ("cpu", "bf16"): 0.35, ("cuda", "fp32"): 0.15, ("cuda", "bf16"): 0.25}
 """Share of an eager step's time that compiling saves: measured on CPU (benchmarks/), a cautious guess for GPU."""
@@ -148,6 +151,6 @@ def compile_model(
         trial.model._compiled_call_impl = None
         if word == "on":
             raise RunFailed(f"the model cannot be compiled here ({reason}): take --compile off or auto") from error
-        print(f"the model cannot be compiled here ({reason}): training goes on without", file=sys.stderr, flush=True)
+        logger.warning(f"the model cannot be compiled here ({reason}): training goes on without")
         return False
     return True

@@ -13,7 +13,7 @@ functions that need them.
 
 import argparse
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from ablations import budgets, ladders, rates
 from ablations.designs import one_variant
 from ablations.ladders import OFFERED_SCALES, Ladder
-from ablations.launch.execute import Workspace, carry_out, open_workspace
+from ablations.launch.execute import Workspace, open_workspace, run_or_submit
 from ablations.launch.flags import DEFAULT_RUNS
 from ablations.launch.outcomes import part_entry
 from ablations.plan import PlanRow, StageName, VariantRow, plan, with_tasks
@@ -38,6 +38,7 @@ from neobert.glue.tasks import TASKS
 from neobert.identity import plain
 from neobert.runs.collected import open_runs
 from neobert.runs.index import Index
+from neobert.runs.layout import Layout
 from neobert.runs.records import read_record, read_records
 from neobert.runs.specifications import GlueStudy, PretrainingRun, ReadoutEvaluation, only
 from neobert.runs.tracking import TRACKERS, TrackerName
@@ -123,7 +124,7 @@ def train(
     with ladders.using(own):
         workspace = _open(scale, data, runs=runs, workers=workers, track=track)
         row = _plan(workspace, variant if steps is None else _with_steps(variant, steps, workspace), seed, ["pretrain"])
-        _carry_out(workspace, row)
+        _run(workspace, row)
     return TrainedVariant(row.name, workspace, row.seed, row.stages, own)
 
 
@@ -230,18 +231,14 @@ class TrainedVariant:
             for task in names:
                 if task in row.skipped:
                     raise MissingData(f"cannot fine-tune on {workspace.source.label} data: {task}: {row.skipped[task]}")
-            _carry_out(workspace, with_tasks(row, tasks))
-        rows = []
-        for study in only(row.runs, GlueStudy):
-            if study.task in tasks:
-                for trial in study.trials(layout):
-                    entry = part_entry(layout, trial)
-                    rows.append({"task": study.task, **plain(trial.point), "trial": trial.id, **entry})
-        for evaluation in only(row.runs, ReadoutEvaluation):
-            for readout, part in zip(evaluation.readouts, evaluation.parts(layout), strict=True):
-                scores = read_record(part.record)["scores"]
-                rows += [{"readout": readout, "corpus": name, "value": each["value"]} for name, each in scores.items()]
-        return pd.DataFrame(rows)
+            _run(workspace, with_tasks(row, tasks))
+        studies = [study for study in only(row.runs, GlueStudy) if study.task in tasks]
+        trials = [
+            {"task": study.task, **plain(trial.point), "trial": trial.id, **part_entry(layout, trial)}
+            for study in studies
+            for trial in study.trials(layout)
+        ]
+        return pd.DataFrame([*trials, *_readout_rows(layout, only(row.runs, ReadoutEvaluation))])
 
     def export(self, target: Target, out: str | Path) -> Path:
         """Export the last checkpoint to a new folder for transformers ("hf"), sentence-transformers or ONNX.
@@ -330,9 +327,23 @@ def _with_steps(name: str, steps: int, workspace: Workspace) -> str:
     return near[steps]
 
 
-def _carry_out(workspace: Workspace, row: PlanRow) -> None:
+def _readout_rows(layout: Layout, evaluations: Iterable[ReadoutEvaluation]) -> list[dict[str, Any]]:
+    """Return a row for each readout and corpus of finished evaluations."""
+    parts = (
+        (readout, part)
+        for evaluation in evaluations
+        for readout, part in zip(evaluation.readouts, evaluation.parts(layout), strict=True)
+    )
+    return [
+        {"readout": readout, "corpus": corpus, "value": score["value"]}
+        for readout, part in parts
+        for corpus, score in read_record(part.record)["scores"].items()
+    ]
+
+
+def _run(workspace: Workspace, row: PlanRow) -> None:
     """Run what is missing of the row."""
-    code = carry_out(workspace, [row], lambda: None)
+    code = run_or_submit(workspace, [row], lambda: None)
     if code == EXIT_DONE:
         return
     index = Index(workspace.layout)
