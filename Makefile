@@ -9,12 +9,12 @@ export DS_BUILD_OPS = 0
 # Modules are compiled once, not by each of the hundreds of processes that the tests start.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo smoke-figures test test-slurm test-slow test-compat drills bench lint docs schemas lock environment
+.PHONY: demo smoke-figures test test-slurm test-slow test-compat drills bench lint coverage docs schemas lock environment
 
-## environment and the main job on embedded data: one variant end to end, then the figures
-demo: environment
-	$(BIN)/python ablations/run.py --variant M7 --cluster here --runs $(RUNS)
-	$(BIN)/python reports/make_figures.py --runs $(RUNS)
+## four runs on embedded data, two arms with two seeds each, then a picture; installs what these need and no more
+demo: .venv/demo
+	$(BIN)/python ablations/run.py --ladder examples/demo.py --variant all --seed 0 1 --stages pretrain --cluster here --runs $(RUNS)
+	$(BIN)/python -m reports.demo --runs $(RUNS)
 
 ## environment and the tests; one process more than there are cores, as many tests wait for processes of their own
 test: environment
@@ -62,9 +62,16 @@ lint: environment
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-## pages of all docstrings, in docs/api
+## the pages and the API reference as a static site, in build/site
 docs: environment
-	$(BIN)/python -m pdoc --output-directory docs/api neobert ablations sweeps reports
+	$(BIN)/python docs/site.py
+
+## how much of the code the tests execute; processes that they start count too
+coverage: environment
+	$(BIN)/python -m pip install --quiet -c constraints.txt coverage
+	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report --skip-covered
 
 ## JSON schemas of what programs read, in docs/schemas
 schemas: environment
@@ -76,10 +83,13 @@ lock:
 
 environment: .venv/installed
 
-# torch first and pinned: an open range could fetch gigabytes of accelerator packages, and nothing later may replace it.
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: .venv/demo
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+# Modules are compiled at their first import; to compile all of torch would take longer than to install it.
+.venv/demo: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("python3 >= 3.11 is needed, not " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[reports]'
 	touch $@

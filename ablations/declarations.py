@@ -128,29 +128,38 @@ class Declaration(Value):
         return {"declaration": self.name, "declaration_id": self.id}
 
     @model_validator(mode="after")
-    def _is_consistent(self) -> "Declaration":
+    def _fields_are_valid(self) -> "Declaration":
         from ablations.budgets import share_text
-        from ablations.rates import PILOT_SEEDS
 
         if NAME.fullmatch(self.name) is None:
             raise ValueError(f"{self.name!r} cannot be the name of a study: take small letters, digits, - and _")
         for field in ("arms", "seeds", "pilot_seeds", "own_rates", "budgets", "budget_seeds"):
             _refuse_repeats(field, map(str, dict(self)[field]))
+        for share in self.budgets:
+            share_text(share)
+        return self
+
+    @model_validator(mode="after")
+    def _fields_fit_together(self) -> "Declaration":
         for arm in self.own_rates:
             if arm not in self.arms:
                 raise ValueError(f"own_rates names {arm!r}, which is no arm: {did_you_mean(arm, self.arms)}")
-        if pilots := [seed for seed in (*self.seeds, *self.budget_seeds) if seed in PILOT_SEEDS]:
-            raise ValueError(f"seed {pilots[0]} is a pilot seed, which no comparison counts: name it in pilot_seeds")
-        if others := [seed for seed in self.pilot_seeds if seed not in PILOT_SEEDS]:
-            raise ValueError(f"pilot seeds are {PILOT_SEEDS[0]} to {PILOT_SEEDS[-1]}, not {others[0]}")
         if self.own_rates and not self.pilot_seeds:
             raise ValueError("own_rates are found on pilot seeds, and pilot_seeds is empty: name one at least")
-        for share in self.budgets:
-            share_text(share)
         if bool(self.budgets) != bool(self.budget_seeds):
             raise ValueError("budgets and budget_seeds go together: fill in both, or leave both empty")
         if (most := max(self.protocol.looks)) > len(self.seeds):
             raise ValueError(f"there is a look at {most} seeds, and {len(self.seeds)} are declared")
+        return self
+
+    @model_validator(mode="after")
+    def _pilot_seeds_are_apart(self) -> "Declaration":
+        from ablations.rates import PILOT_SEEDS
+
+        if pilots := [seed for seed in (*self.seeds, *self.budget_seeds) if seed in PILOT_SEEDS]:
+            raise ValueError(f"seed {pilots[0]} is a pilot seed, which no comparison counts: name it in pilot_seeds")
+        if others := [seed for seed in self.pilot_seeds if seed not in PILOT_SEEDS]:
+            raise ValueError(f"pilot seeds are {PILOT_SEEDS[0]} to {PILOT_SEEDS[-1]}, not {others[0]}")
         return self
 
 

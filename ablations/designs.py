@@ -2,8 +2,8 @@
 
 A factor is one or more of the ladder's modifications under a short name. Variants of designs are made from their
 names: `M9-norm` (M9 without one factor), `M0+masking` (the baseline with one), and `F:positions+norm` (a cell of a
-factorial). M9 and M0 stand for the ladder's `whole` and `root`. Runs are named by recipes, so equal cells and the
-ladder share them.
+factorial). M9 and M0 stand for the ladder's `full_variant` and `root`. Runs are named by recipes, so equal cells and
+the ladder share them.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -61,7 +61,7 @@ def cautions(names: Iterable[str]) -> list[str]:
 def claims() -> Mapping[str, str]:
     """Return the claims that each design supports."""
     ladder = ladders.current()
-    root, whole, end = ladder.root.name, ladder.whole.name, ladder.end.name
+    root, whole, end = ladder.root.name, ladder.full_variant.name, ladder.last_kept.name
     return {
         "ladder": "Ladder: every delta is the effect of one step on top of all kept steps before it. Steps are "
         f"cumulative, so effects depend on their order; it supports claims about this path from {root} to {end}, and "
@@ -100,7 +100,7 @@ def design_of(kind: DesignKind, factors: Sequence[str] = (), fraction: Fraction 
         return Design(kind, (), fraction, tuple(ladder.steps.values()))
     chosen = _varied(kind, factors)
     if kind == "leave-one-out":
-        variants = [ladder.whole, *map(without, chosen)]
+        variants = [ladder.full_variant, *map(without, chosen)]
     elif kind == "add-one":
         variants = [ladder.root, *map(with_one, chosen)]
     else:
@@ -180,16 +180,16 @@ def with_one(ladder: Ladder, name: str) -> Variant:
 
 @_of_ladder
 def without(ladder: Ladder, name: str) -> Variant:
-    """Return the whole without one factor, derived from the root with all modifications of the whole except the
+    """Return the full variant without one factor, derived from the root with all its modifications except the
     factor's."""
-    whole, removed = ladder.whole, ladder.factors[name].removed
+    whole, removed = ladder.full_variant, ladder.factors[name].removed
     left = [modification for modification in ladders.modifications_of(whole) if modification not in removed]
     title = f"{whole.name} without {', '.join(modification.title for modification in removed)}"
     return ladder.root.derive(f"{whole.name}-{name}", *left, title=title, left_out=removed)
 
 
 def single_variants() -> dict[str, Variant]:
-    """Return all variants that leave one factor out of the whole or add one to the root, by name."""
+    """Return all variants that leave one factor out of the full variant or add one to the root, by name."""
     factors = ladders.current().factors
     left_out = [without(name) for name, factor in factors.items() if factor.removed]
     added = [with_one(name) for name, factor in factors.items() if factor.added]
@@ -248,29 +248,32 @@ def chosen_variants(names: Sequence[str]) -> list[Variant]:
         ValueError: a name is unknown, or its rate or share of the steps is impossible.
     """
     known = ladders.variants()
-    on_ladder = [name for name in known if "@" not in name]
-    chosen: set[str] = set()
-    of_designs: dict[str, Variant] = {}
-    for name in names:
-        several, mark, share = name.rpartition(budgets.MARK)
-        first, dots, last = name.partition("..")
-        if mark and (several == "all" or dots):
-            shorter = [named(f"{each.name}{mark}{share}") for each in chosen_variants([several])]
-            of_designs |= {each.name: each for each in shorter if each is not None}
-        elif name == "all":
-            chosen.update(on_ladder)
-        elif dots:
-            start, end = (on_ladder.index(_known(end, on_ladder)) for end in (first, last))
-            if start > end:
-                raise ValueError(
-                    f"{name} names no variant, as {last} comes before {first}: did you mean {last}..{first}?"
-                )
-            chosen.update(on_ladder[start : end + 1])
-        elif name not in known and (variant := named(name)):
-            of_designs[name] = variant
-        else:
-            chosen.add(_known(name, [*known, *single_variants()]))
-    return [*(variant for name, variant in known.items() if name in chosen), *of_designs.values()]
+    chosen = {variant.name: variant for name in names for variant in _expanded(name)}
+    others = [variant for name, variant in chosen.items() if name not in known]
+    return [*(variant for name, variant in known.items() if name in chosen), *others]
+
+
+def _expanded(name: str) -> list[Variant]:
+    """Return the variants that one name stands for."""
+    known, on_ladder = ladders.variants(), list(ladders.ladder().values())
+    several, mark, share = name.rpartition(budgets.MARK)
+    if mark and (several == "all" or ".." in name):
+        shorter = [named(f"{each.name}{mark}{share}") for each in _expanded(several)]
+        return [each for each in shorter if each is not None]
+    if name == "all":
+        return on_ladder
+    first, dots, last = name.partition("..")
+    if dots:
+        names = list(ladders.ladder())
+        start, end = (names.index(_known(end, names)) for end in (first, last))
+        if start > end:
+            raise ValueError(f"{name} names no variant, as {last} comes before {first}: did you mean {last}..{first}?")
+        return on_ladder[start : end + 1]
+    if name in known:
+        return [known[name]]
+    if variant := named(name):
+        return [variant]
+    raise ValueError(_unknown(name, [*known, *single_variants()]))
 
 
 def one_variant(name: str) -> Variant:
@@ -287,5 +290,9 @@ def one_variant(name: str) -> Variant:
 
 def _known(name: str, names: Sequence[str]) -> str:
     if name not in names:
-        raise ValueError(f"there is no variant {name!r}: {did_you_mean(name, names)} (all: run.py --list)")
+        raise ValueError(_unknown(name, names))
     return name
+
+
+def _unknown(name: str, names: Sequence[str]) -> str:
+    return f"there is no variant {name!r}: {did_you_mean(name, names)} (all: run.py --list)"

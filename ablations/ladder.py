@@ -479,12 +479,5 @@ FACTORS = {
             "gradient: its effect depends on optimizer",
         ),
         _both("context", LONG_CONTEXT),
-        Factor(
-            "grid",
-            (),
-            (),
-            "the larger grid is no change of pre-training: M10 has M9's weights, and a larger search on some arms "
-            "would compare searches (its effect is M10 beside M9 on the ladder)",
-        ),
     )
 }

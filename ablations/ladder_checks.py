@@ -29,7 +29,7 @@ KINDS: Mapping[str, tuple[Any, str]] = {
     "END": (InstanceOf[Variant] | str, "a variant or its name"),
     "FACTORS": (dict[str, InstanceOf[Factor]] | None, "a mapping of names to ablations.variant.Factor"),
     "SCALES": (dict[str, InstanceOf[Rules]], "a mapping of names to ablations.scales.Rules"),
-    "SCALE": (str, "the name of a scale"),
+    "SCALE": (str | None, "the name of a scale"),
     "SAMPLE": (InstanceOf[Variant] | str, "a variant or its name"),
     "TRANSFER_TASK": (str, "the name of a GLUE task"),
     "TRANSFERRED_TASKS": (list[str] | tuple[str, ...], "a list of names of GLUE tasks"),
@@ -82,7 +82,7 @@ def refuse_unknown_names(declared: Mapping[str, Variant], others: Mapping[str, A
             raise ValueError(f"SCALES redefines {name!r}, which every ladder has: give the scale another name")
     for name, known, values in (
         ("END", declared, [name_of(others["END"])]),
-        ("SCALE", (*SCALES, *others["SCALES"]), [others["SCALE"]]),
+        ("SCALE", (*SCALES, *others["SCALES"]), [] if others["SCALE"] is None else [others["SCALE"]]),
         ("SAMPLE", declared, [name_of(others["SAMPLE"])]),
         ("PRINTED_AS", declared, others["PRINTED_AS"]),
         ("TRANSFER_TASK", TASKS, [others["TRANSFER_TASK"]]),
@@ -141,30 +141,33 @@ def _refuse_cycle(variant: Variant) -> None:
 
 
 def verify_factors(own: Ladder) -> None:
-    """Check that every factor adds to the root, and takes out of the whole, what it declares.
+    """Check that every factor adds to the root, and takes out of the full variant, what it declares.
 
     Raises:
         ValueError: one does not, has another name than its key, or leaves a side empty without a reason.
     """
-    root, whole = own.root, own.whole
-    way = modifications_of(whole)
     for key, factor in (own.declared_factors or {}).items():
         if factor.name != key:
             raise ValueError(f"FACTORS has the factor {factor.name!r} under the name {key!r}: give it one name")
         if "+" in key or REFUSED_NAME.search(key):
             raise ValueError(f"{key!r} cannot be the name of a factor, as commands read it otherwise")
-        if foreign := [each.title for each in factor.removed if each not in way]:
-            raise ValueError(
-                f"factor {key!r} takes out {foreign[0]!r}, which {whole.name} does not have: leave `removed` empty and "
-                "say in `reason` why"
-            )
-        if factor.added and (why := why_impossible(root, factor.added)):
-            raise ValueError(f"factor {key!r} cannot be added to {root.name}: {why}")
-        if factor.removed and (why := why_kept(own, factor.removed)):
-            raise ValueError(f"factor {key!r} cannot be taken out of {whole.name}: {why}")
         if not (factor.added and factor.removed) and not factor.reason:
             side = "takes nothing out" if factor.added else "adds nothing"
             raise ValueError(f"factor {key!r} {side}: declare what it does, or say in `reason` why that is impossible")
+        _verify_effects(own, factor)
+
+
+def _verify_effects(own: Ladder, factor: Factor) -> None:
+    full, declared = own.full_variant, modifications_of(own.full_variant)
+    if foreign := [each.title for each in factor.removed if each not in declared]:
+        raise ValueError(
+            f"factor {factor.name!r} takes out {foreign[0]!r}, which {full.name} does not have: leave `removed` empty "
+            "and say in `reason` why"
+        )
+    if factor.added and (why := why_impossible(own.root, factor.added)):
+        raise ValueError(f"factor {factor.name!r} cannot be added to {own.root.name}: {why}")
+    if factor.removed and (why := why_kept(own, factor.removed)):
+        raise ValueError(f"factor {factor.name!r} cannot be taken out of {full.name}: {why}")
 
 
 def verify_scales(own: Ladder) -> None:

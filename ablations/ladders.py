@@ -47,18 +47,18 @@ HASH_DIGITS = 12
 class Ladder:
     """Variants by name in the order of declaration, and their settings.
 
-    `given` is the value of --ladder, empty for the paper's ladder; `title` is the heading of its reports. `end` is the
-    variant that designs refer to: `root` and `whole` follow from its lineage, so that a variant beside that lineage
-    changes no design. `scales` are added to the common ones, and `scale` is the default. External models are measured
-    with the recipe of `root`. Sweeps pre-train `sample` if nothing is trained yet. `published` is a folder of CSV files
-    with numbers to compare with, `published_as` the name of their source in sentences, `printed_as` the names of
-    variants in that source. `code` is the content of the file of a user's own ladder.
+    `given` is the value of --ladder, empty for the paper's ladder; `title` is the heading of its reports. `last_kept`
+    is the variant that designs refer to: `root` and `full_variant` follow from its lineage, so that a variant beside
+    that lineage changes no design. `scales` are added to the common ones, and `scale` is the default. External models
+    are measured with the recipe of `root`. Sweeps pre-train `sample` if nothing is trained yet. `published` is a folder
+    of CSV files with numbers to compare with, `published_as` the name of their source in sentences, `printed_as` the
+    names of variants in that source. `code` is the content of the file of a user's own ladder.
     """
 
     given: str
     title: str
     variants: "dict[str, Variant]"
-    end: "Variant"
+    last_kept: "Variant"
     declared_factors: "Mapping[str, Factor] | None"
     scales: "Mapping[str, Rules]"
     scale: str
@@ -97,8 +97,8 @@ class Ladder:
 
     @cached_property
     def trunk(self) -> "tuple[Variant, ...]":
-        """The lineage of `end`, from the baseline."""
-        return tuple(self.variants[name] for name in self.end.lineage())
+        """The lineage of `last_kept`, from the baseline."""
+        return tuple(self.variants[name] for name in self.last_kept.lineage())
 
     @property
     def root(self) -> "Variant":
@@ -106,7 +106,7 @@ class Ladder:
         return self.trunk[0]
 
     @cached_property
-    def whole(self) -> "Variant":
+    def full_variant(self) -> "Variant":
         """The last variant of the trunk that changes pre-training; designs leave out its modifications."""
         pairs = zip(self.trunk, self.trunk[1:], strict=False)
         changed = [child for parent, child in pairs if parent.recipe.pretraining != child.recipe.pretraining]
@@ -289,10 +289,43 @@ def _told(given: str, path: str) -> Iterator[None]:
 
 def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
     """Return the ladder that a module declares, after checking it. The tests check the paper's."""
+    declared = _variants_of(module)
+    settings = _settings_of(module, declared, given)
+    if given:
+        from ablations.ladder_checks import refuse_unknown_names, refuse_wrong_kinds, verify
+
+        refuse_wrong_kinds(settings)
+        refuse_unknown_names(declared, settings)
+    scales, scale = settings["SCALES"], settings["SCALE"]
+    if scale is None:
+        default = OWN_DEFAULT_SCALE if given else DEFAULT_SCALE
+        scale = next(iter(scales)) if len(scales) == 1 else default
+    own = Ladder(
+        given=given,
+        title=settings["TITLE"],
+        variants=declared,
+        last_kept=declared[name_of(settings["END"])],
+        declared_factors=settings["FACTORS"],
+        scales=scales,
+        scale=scale,
+        sample=declared[name_of(settings["SAMPLE"])],
+        transfer_task=settings["TRANSFER_TASK"],
+        transferred_tasks=tuple(task for task in settings["TRANSFERRED_TASKS"] if task != settings["TRANSFER_TASK"]),
+        published=_published_beside(module, settings["PUBLISHED"], given),
+        published_as=settings["PUBLISHED_AS"],
+        printed_as=settings["PRINTED_AS"],
+        code=code,
+    )
+    if given:
+        verify(own)
+    return own
+
+
+def _settings_of(module: ModuleType, declared: "Mapping[str, Variant]", given: str) -> dict[str, Any]:
+    """Return the settings that a module declares, or else their defaults; they are not checked yet."""
     from ablations import ladder as common
 
-    declared, default = _variants_of(module), OWN_DEFAULT_SCALE if given else DEFAULT_SCALE
-    others: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "TITLE": (module.__doc__ or "").strip().split("\n")[0].rstrip(".") or f"The ladder {Path(given).name}",
         "END": _last_kept(declared),
         "FACTORS": None,
@@ -305,37 +338,15 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
         "PUBLISHED_AS": "the published study" if given else "the paper",
         "PRINTED_AS": {},
     }
-    others |= {name: value for name, value in vars(module).items() if name in others}
-    if others["SCALE"] is None and isinstance(others["SCALES"], dict):
-        others["SCALE"] = next(iter(others["SCALES"])) if len(others["SCALES"]) == 1 else default
-    if given:
-        from ablations.ladder_checks import refuse_unknown_names, refuse_wrong_kinds, verify
+    return {name: vars(module).get(name, default) for name, default in defaults.items()}
 
-        refuse_wrong_kinds(others)
-        refuse_unknown_names(declared, others)
-    if others["PUBLISHED"] is not None:
-        others["PUBLISHED"] = Path(module.__file__ or "").parent / others["PUBLISHED"]
-        if not given and not others["PUBLISHED"].is_dir():  # a wheel does not contain reports
-            others["PUBLISHED"] = None
-    own = Ladder(
-        given=given,
-        title=others["TITLE"],
-        variants=declared,
-        end=declared[name_of(others["END"])],
-        declared_factors=others["FACTORS"],
-        scales=others["SCALES"],
-        scale=others["SCALE"],
-        sample=declared[name_of(others["SAMPLE"])],
-        transfer_task=others["TRANSFER_TASK"],
-        transferred_tasks=tuple(task for task in others["TRANSFERRED_TASKS"] if task != others["TRANSFER_TASK"]),
-        published=others["PUBLISHED"],
-        published_as=others["PUBLISHED_AS"],
-        printed_as=others["PRINTED_AS"],
-        code=code,
-    )
-    if given:
-        verify(own)
-    return own
+
+def _published_beside(module: ModuleType, folder: str | Path | None, given: str) -> Path | None:
+    """Return the folder of published numbers, relative to the module's own; None if there is none."""
+    if folder is None:
+        return None
+    path = Path(module.__file__ or "").parent / folder
+    return path if given or path.is_dir() else None  # the copy of the code that jobs run has no reports
 
 
 def _last_kept(variants: "Mapping[str, Variant]") -> "Variant":
@@ -371,17 +382,17 @@ def _variants_of(module: ModuleType) -> "dict[str, Variant]":
 
 
 def _factors_of(own: Ladder) -> "dict[str, Factor]":
-    """Return one factor per modification, which can be added to the root or left out of the whole where possible."""
+    """Return one factor per modification, added to the root or left out of the full variant where possible."""
     from ablations.variant import Factor
 
-    way = modifications_of(own.whole)
+    way = modifications_of(own.full_variant)
     found: dict[str, Factor] = {}
     for modification in (each for variant in own.steps.values() for each in variant.modifications):
         name = re.sub(r"[^a-z0-9]+", "-", modification.title.lower()).strip("-") or "-".join(modification.title.split())
         if name in found:
             continue
         why_not_added = why_impossible(own.root, [modification])
-        why_not_left_out = f"{own.whole.name} has it not"
+        why_not_left_out = f"{own.full_variant.name} has it not"
         if modification in way:
             why_not_left_out = why_kept(own, [modification])
         found[name] = Factor(
@@ -403,13 +414,15 @@ def why_impossible(root: "Variant", modifications: "Sequence[Modification]") -> 
 
 
 def why_kept(own: Ladder, removed: "Sequence[Modification]") -> str:
-    """Return why modifications cannot be left out of the whole; empty if they can."""
-    left = [each for each in modifications_of(own.whole) if each not in removed]
+    """Return why modifications cannot be left out of the full variant; empty if they can."""
+    left = [each for each in modifications_of(own.full_variant) if each not in removed]
     try:
         without = own.root.derive("tried", *left)
     except ValueError as error:
         return str(error)
-    return "" if without.recipe != own.whole.recipe else f"without it {own.whole.name} has the same recipe"
+    return (
+        "" if without.recipe != own.full_variant.recipe else f"without it {own.full_variant.name} has the same recipe"
+    )
 
 
 def modifications_of(variant: "Variant") -> "list[Modification]":

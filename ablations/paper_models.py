@@ -19,7 +19,7 @@ LISTED = "list"
 """The value of `--model` that prints the models of the paper."""
 
 NOTES = (
-    "prefetch: run ablations/prefetch.py --models NAME first, which brings what the repository lacks (tokenizer, code)",
+    "prefetch: run ablations/prefetch.py --models NAME first: it downloads what the repository lacks (tokenizer, code)",
     "--allow-pickle: published as a pickle, of which only tensors are read; its tokenizer needs sentencepiece",
     "--trust-remote-code: its classes are Python files, which run with all your rights",
 )

@@ -260,7 +260,7 @@ def plan_model(
     return ModelRow(
         name=model.id,
         heading=f"{model.name} ({model.id}), {scale} scale",
-        data_of=(variant or current().whole).name,
+        data_of=(variant or current().full_variant).name,
         scale=scale,
         planned=_planned(Index(layout), runs),
         skipped=skipped,

@@ -11,7 +11,7 @@ python ablations/run.py --design factorial --factors positions norm --dry-run   
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,8 @@ FLAGS_OF_STAGES = {
     "without_texts_of": ("contrastive", "mteb"),
 }
 """Flags that are only allowed with some stages."""
+COMPANIONS = {"delete": "gc", "protocol": "model"}
+"""Flags that are only allowed with another one."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -53,7 +55,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser = parser_from("python ablations/run.py", __doc__)
     add = parser.add_argument
     add("--variant", nargs="+", action="extend", metavar="NAME", help="names, M0..M5, or all")
-    add("--model", metavar="DIR_OR_ID", help=f"instead of variants {MODEL_HELP}")
     add("--protocol", metavar="VARIANT", help="with --model: whose contrastive fine-tuning (default: the ladder's)")
     add("--seed", nargs="+", action="extend", type=seed, metavar="N", help="one run a seed (default: 0)")
     add_stages_flag(
@@ -73,10 +74,12 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="leave out pairs that share a text with these parquet files or folders, case and punctuation aside",
     )
-    add("--list", action="store_true", help="print the ladder and stop")
+    mode = parser.add_mutually_exclusive_group().add_argument
+    mode("--model", metavar="DIR_OR_ID", help=f"instead of variants {MODEL_HELP}")
+    mode("--list", action="store_true", help="print the ladder and stop")
     cancelled = "cancel the variants' live jobs (only of --scale, --data and --seed if given), and stop"
-    add("--cancel", action="store_true", help=cancelled)
-    add("--gc", action="store_true", help="print which checkpoints, data and code nothing refers to, and stop")
+    mode("--cancel", action="store_true", help=cancelled)
+    mode("--gc", action="store_true", help="print which checkpoints, data and code nothing refers to, and stop")
     add("--delete", action="store_true", help="with --gc: remove them")
     add_common_flags(parser, "plan")
     add_design_flags(parser)
@@ -88,20 +91,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code (0 done, 1 a run failed, 2 refused, 3 missing data or run)."""
     parser = build_parser()
     options = parser.parse_args(arguments)
+    given = {flag for flag, value in vars(options).items() if value}
     for flag, stages in FLAGS_OF_STAGES.items():
-        if vars(options)[flag] and not set(stages).intersection(options.stages):
+        if flag in given and not set(stages).intersection(options.stages):
             parser.error(f"--{flag.replace('_', '-')} goes with --stages … {' or '.join(stages)}")
-    if options.delete and not options.gc:
-        parser.error("--delete goes with --gc")
-    if options.cancel and options.dry_run:
+    for flag, other in COMPANIONS.items():
+        if flag in given and other not in given:
+            parser.error(f"--{flag} goes with --{other}")
+    if given >= {"cancel", "dry_run"}:
         parser.error("--cancel and --dry-run exclude each other: ablations/status.py shows the jobs of every run")
-    if options.protocol and options.model is None:
-        parser.error("--protocol goes with --model: a variant has its own")
-    if not (options.model or options.gc or options.list or options.variant or options.design):
+    if not given.intersection((*MODES, "variant", "design")):
         parser.error("name variants with --variant (M7, M0..M5, all), --design or --model, or see them with --list")
-    of_variants = _cancel if options.cancel and not options.list else _run_variants
-    action = _run_model if options.model is not None else _clean if options.gc else of_variants
-    return guarded("run.py", on_ladder(options, declared(action)), options.runs)
+    mode = next((mode for flag, mode in MODES.items() if flag in given), _run_variants)
+    return guarded("run.py", on_ladder(options, declared(mode)), options.runs)
 
 
 def _clean(options: argparse.Namespace) -> int:
@@ -124,13 +126,13 @@ def _cancel(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(jobs))
     said = f"{len(jobs)} job(s) cancelled {' '.join(jobs)}; what they finished or saved stays"
-    none = f"no live job of {options.runs} works on what the flags name, so none was cancelled: see ablations/status.py"
+    none = f"no matching job is running in {options.runs}: ablations/status.py shows all jobs"
     logs().print(said if jobs else none, markup=False)
     return EXIT_DONE
 
 
 def _run_model(options: argparse.Namespace) -> int:
-    from ablations.launch.execute import carry_out, open_workspace
+    from ablations.launch.execute import open_workspace, run_or_submit
     from ablations.launch.outcomes import print_model_outcome
     from ablations.paper_models import LISTED, print_paper_models
     from ablations.plan import plan_model
@@ -139,7 +141,7 @@ def _run_model(options: argparse.Namespace) -> int:
     if options.model == LISTED:
         print_paper_models(options.data or "synthetic", as_json=options.json)
         return EXIT_DONE
-    for flag in ("variant", "design", "list", "gc", "cancel"):
+    for flag in ("variant", "design"):
         if vars(options)[flag]:
             raise ValueError(f"--model cannot be combined with --{flag}")
     for stage in options.stages:
@@ -160,20 +162,18 @@ def _run_model(options: argparse.Namespace) -> int:
         choice=EmbeddingChoice(pairs=options.pairs),
         protocol=options.protocol,
     )
-    return carry_out(workspace, [row], lambda: print_model_outcome(layout, row, as_json=options.json))
+    return run_or_submit(workspace, [row], lambda: print_model_outcome(layout, row, as_json=options.json))
 
 
-def _run_variants(options: argparse.Namespace) -> int:
+def _planned(options: argparse.Namespace) -> "tuple[Workspace, list[VariantRow], Design | None]":
+    """Open what the flags name and plan the chosen variants; the design is None if the flags name none."""
     from ablations.designs import chosen_variants, design_at
     from ablations.ladders import variants as declared_variants
     from ablations.launch.checks import require_heldout_context
-    from ablations.launch.execute import carry_out, open_workspace
-    from ablations.launch.listing import design_lines, print_ladder
-    from ablations.launch.outcomes import print_outcome
+    from ablations.launch.execute import open_workspace
     from ablations.plan import plan
     from ablations.recipe_runs import EmbeddingChoice
     from ablations.scales import vocabulary_of
-    from neobert.console import logs
 
     trust_of(options)
     workspace = open_workspace(options)
@@ -184,16 +184,29 @@ def _run_variants(options: argparse.Namespace) -> int:
     choice = EmbeddingChoice(pairs=options.pairs, benchmarks=options.benchmark, zero_shot=options.zero_shot)
     rows = plan(chosen, options.seed or [0], options.scale, source, layout, options.stages, choice=choice)
     require_heldout_context(options.heldout_context, rows)
-    lines = design_lines(design, rows) if design and (options.list or options.dry_run) else []
-    if options.list:
-        print_ladder(rows, as_json=options.json)
-        _print_beside(options, lines)
-        return EXIT_DONE
+    return workspace, rows, design
+
+
+def _list_variants(options: argparse.Namespace) -> int:
+    from ablations.launch.listing import design_lines, print_ladder
+
+    _, rows, design = _planned(options)
+    print_ladder(rows, as_json=options.json)
+    _print_beside(options, design_lines(design, rows) if design else [])
+    return EXIT_DONE
+
+
+def _run_variants(options: argparse.Namespace) -> int:
+    from ablations.launch.execute import run_or_submit
+    from ablations.launch.outcomes import print_outcome
+    from neobert.console import logs
+
+    workspace, rows, design = _planned(options)
     if options.dry_run:
-        return _show_plan(workspace, rows, lines)
+        return _show_plan(workspace, rows, design)
     for reason in dict.fromkeys(f"{task}: {why}" for row in rows for task, why in row.skipped.items()):
         logs().print(f"left out: {reason}", markup=False)
-    return carry_out(workspace, rows, lambda: print_outcome(layout, rows, as_json=options.json))
+    return run_or_submit(workspace, rows, lambda: print_outcome(workspace.layout, rows, as_json=options.json))
 
 
 def _print_beside(options: argparse.Namespace, lines: Sequence[str]) -> None:
@@ -215,20 +228,29 @@ def _design(options: argparse.Namespace) -> "Design | None":
     return design_of(options.design, options.factors or (), options.fraction)
 
 
-def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequence[str]) -> int:
+def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", design: "Design | None") -> int:
     """Print the plan, the batch files for SLURM and the lines of a design; refuse stages that do not fit."""
     from ablations.launch.checks import misfits, refuse
     from ablations.launch.costs import PlanCosts
-    from ablations.launch.listing import print_plan
+    from ablations.launch.listing import design_lines, print_plan
     from ablations.launch.submit import planned_machine, preview
 
     options, layout = workspace.options, workspace.layout
     jobs = preview(options, layout, rows) if options.cluster == "slurm" else ""
     machine = planned_machine(options, workspace.execution)
     print_plan(rows, PlanCosts(layout, rows, workspace.source, machine), as_json=options.json)
-    _print_beside(options, [*jobs.splitlines(), *lines])
+    _print_beside(options, [*jobs.splitlines(), *(design_lines(design, rows) if design else [])])
     refuse(misfits(rows, machine))
     return EXIT_DONE
+
+
+MODES: "dict[str, Callable[[argparse.Namespace], int]]" = {
+    "gc": _clean,
+    "cancel": _cancel,
+    "model": _run_model,
+    "list": _list_variants,
+}
+"""What the command does under a flag; without one of these it runs variants."""
 
 
 if __name__ == "__main__":

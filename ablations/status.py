@@ -28,7 +28,7 @@ from rich.text import Text
 
 from ablations.ladders import add_ladder_flag, current, on_ladder
 from neobert.command_line import guarded, parser_from, seconds_of_a_day
-from neobert.console import logs, output, table
+from neobert.console import Listing, logs, output, table
 from neobert.errors import EXIT_DONE, name_first
 from neobert.runs.collected import open_runs
 from neobert.runs.index import STATES, Cause, Row, Worker, age, causes_of, read_index
@@ -184,18 +184,20 @@ def _summary(rows: Sequence[Row], root: Path) -> str:
 
 def _drawn(unsorted: Sequence[Row], root: Path) -> RenderableType:
     rows = _worst_first(unsorted)
-    shown, hidden = rows[:TABLE_ROWS], rows[TABLE_ROWS:]
-    cells = [[cell or None for cell in _cells(row)] for row in shown]
-    used = [number for number in range(len(COLUMNS)) if any(row[number] for row in cells)]
-    title = _summary(rows, root)
-    columns, used_cells = [COLUMNS[n] for n in used], [[row[n] for n in used] for row in cells]
-    parts: list[RenderableType] = [table(title, columns, used_cells) if shown else Text(title)]
+    shown, hidden = rows[:TABLE_ROWS], Counter(row.state for row in rows[TABLE_ROWS:])
+    lines = [line for cause in causes_of(rows) for line in _cause_lines(cause)]
     if hidden:
-        states = Counter(row.state for row in hidden)
-        counts = ", ".join(f"{count} {state}" for state, count in states.items())
-        parts.append(Text(f"and {counts}: narrow with --state or --variant; a pipe or --json gets all"))
-    parts.extend(Text(line) for cause in causes_of(rows) for line in _cause_lines(cause))
-    return Group(*parts)
+        counts = ", ".join(f"{count} {state}" for state, count in hidden.items())
+        lines.insert(0, f"and {counts}: narrow with --state or --variant; a pipe or --json gets all")
+    title = _summary(rows, root)
+    return Group(_table_of(shown, title) if shown else Text(title), *map(Text, lines))
+
+
+def _table_of(rows: Sequence[Row], title: str) -> Listing:
+    """Return a table without the columns that no row has."""
+    columns = zip(COLUMNS, zip(*map(_cells, rows), strict=True), strict=True)
+    used = {name: [cell or None for cell in cells] for name, cells in columns if any(cells)}
+    return table(title, list(used), list(zip(*used.values(), strict=True)))
 
 
 def _plain_lines(unsorted: Sequence[Row], root: Path) -> list[str]:

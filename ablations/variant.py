@@ -324,43 +324,66 @@ def change_label(variant: Variant, recipe: Recipe, parent: Recipe | None, origin
     """
     ours, paper = recipe.pretraining, variant.recipe.pretraining
     if variant.left_out:
-        left_out = [_label(each, None, ours, paper, origins) or f"without {each.title}" for each in variant.left_out]
+        changes = [_Change(each, None, ours, paper, origins) for each in variant.left_out]
+        left_out = [each.label() or f"without {each.modification.title}" for each in changes]
         return f"{variant.title.partition(' ')[0]} {', '.join(dict.fromkeys(left_out))}"
     own = ", ".join(modification.title for modification in variant.modifications)
     if parent is None or variant.title != own:
         return variant.title
-    labels = [_label(each, parent.pretraining, ours, paper, origins) or each.title for each in variant.modifications]
-    return ", ".join(dict.fromkeys(labels))
+    changes = [_Change(each, parent.pretraining, ours, paper, origins) for each in variant.modifications]
+    return ", ".join(dict.fromkeys(each.label() or each.modification.title for each in changes))
 
 
-def _label(
-    modification: Modification,
-    before: Pretraining | None,
-    ours: Pretraining,
-    paper: Pretraining,
-    origins: Mapping[str, str],
-) -> str:
-    """Describe the change of a modification to the recipe `before`; empty if its title is accurate.
+@dataclass(frozen=True)
+class _Change:
+    """A modification at a scale: `ours` and `before` are recipes at the scale, `paper` is the recipe as written.
 
-    If it is left out (`before` is None), describe the value in its place.
+    `before` is None if the modification is left out; then labels describe the value in its place.
     """
-    of_stages = {name for stage in modification.stages for name in stage}
-    is_published = {name: is_from_hub(origins.get(name, "")) for name in ("corpus", "tokenizer")}
-    if {"layers", "width"} & modification.model.keys() and _shape(ours) != _shape(paper):
-        was = f"{_shape(before)} →" if before else "at"
-        return f"{was} {_shape(ours)} (paper: {_shape(paper)})"
-    if "corpus" in modification.data and not is_published["corpus"]:
-        text = f"{modification.data['corpus']} text"
-        return text if before else f"without {text}"
-    if "tokenizer" in modification.data and not is_published["tokenizer"] and before:
-        return f"own {TOKENIZERS[ours.data.tokenizer]}, {ours.model.vocabulary_size:,} tokens"
-    if "context" in of_stages and _contexts(ours) != _contexts(paper):
-        was = f"context {before.stages[0].context:,} →" if before else "at context"
-        return f"{was} {_contexts(ours)}"
-    if "tokens_per_step" in of_stages and ours.stages[0].tokens_per_step != paper.stages[0].tokens_per_step:
-        was = f"{before.stages[0].tokens_per_step:,} →" if before else "at"
-        return f"{was} {ours.stages[0].tokens_per_step:,} tokens per step"
-    return ""
+
+    modification: Modification
+    before: Pretraining | None
+    ours: Pretraining
+    paper: Pretraining
+    origins: Mapping[str, str]
+
+    def label(self) -> str:
+        """Describe the change; empty if the title of the modification is accurate."""
+        labels = (self._shape(), self._corpus(), self._tokenizer(), self._context(), self._tokens_per_step())
+        return next(filter(None, labels), "")
+
+    def _shape(self) -> str:
+        if not {"layers", "width"} & self.modification.model.keys() or _shape(self.ours) == _shape(self.paper):
+            return ""
+        was = f"{_shape(self.before)} →" if self.before else "at"
+        return f"{was} {_shape(self.ours)} (paper: {_shape(self.paper)})"
+
+    def _corpus(self) -> str:
+        if "corpus" not in self.modification.data or is_from_hub(self.origins.get("corpus", "")):
+            return ""
+        return f"{'' if self.before else 'without '}{self.modification.data['corpus']} text"
+
+    def _tokenizer(self) -> str:
+        is_published = is_from_hub(self.origins.get("tokenizer", ""))
+        if "tokenizer" not in self.modification.data or is_published or self.before is None:
+            return ""
+        return f"own {TOKENIZERS[self.ours.data.tokenizer]}, {self.ours.model.vocabulary_size:,} tokens"
+
+    def _context(self) -> str:
+        if not self._changes_stages("context") or _contexts(self.ours) == _contexts(self.paper):
+            return ""
+        was = f"context {self.before.stages[0].context:,} →" if self.before else "at context"
+        return f"{was} {_contexts(self.ours)}"
+
+    def _tokens_per_step(self) -> str:
+        ours, paper = self.ours.stages[0].tokens_per_step, self.paper.stages[0].tokens_per_step
+        if not self._changes_stages("tokens_per_step") or ours == paper:
+            return ""
+        was = f"{self.before.stages[0].tokens_per_step:,} →" if self.before else "at"
+        return f"{was} {ours:,} tokens per step"
+
+    def _changes_stages(self, field: str) -> bool:
+        return any(field in stage for stage in self.modification.stages)
 
 
 def _shape(pretraining: Pretraining) -> str:

@@ -1,15 +1,15 @@
 """Mechanisms of a BERT-to-NeoBERT ablation study: model, data, pre-training, fine-tuning, records.
 
 Nothing heavy is imported here, so that `--help` is fast. On first access, the transformers classes are imported from
-`neobert.hub`, and the functions of the Python interface from `ablations.door`, because they need the ladder.
+`neobert.hub`, and the functions of the Python interface from `ablations.api`, because they need the ladder.
 """
 
 TYPE_CHECKING = False  # typing's own would import typing
 if TYPE_CHECKING:
-    from ablations.door import build as build
-    from ablations.door import load_records as load_records
-    from ablations.door import train as train
-    from ablations.door import variants as variants
+    from ablations.api import build as build
+    from ablations.api import load_records as load_records
+    from ablations.api import train as train
+    from ablations.api import variants as variants
     from neobert.hub import NeoBERTConfig as NeoBERTConfig
     from neobert.hub import NeoBERTForMaskedLM as NeoBERTForMaskedLM
     from neobert.hub import NeoBERTForQuestionAnswering as NeoBERTForQuestionAnswering
@@ -36,9 +36,9 @@ def __getattr__(name: str) -> object:
 
         return vars(hub)[name]
     if name in DOOR:
-        from ablations import door
+        from ablations import api
 
-        return vars(door)[name]
+        return vars(api)[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

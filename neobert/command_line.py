@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NoReturn
 
+from neobert.diagnostics import set_up_logging
 from neobert.errors import (
     EXIT_DONE,
     EXIT_MISSING,
@@ -59,11 +60,13 @@ def tell_error(program: str, message: str, code: int) -> None:
 
 def guarded(program: str, action: Callable[[], int], place: Path) -> int:
     """Run an action and return its exit code. Errors that a user can fix are printed on stderr without a traceback.
+    Diagnostics go to stderr too.
 
     SIGTERM and SIGHUP end it like Ctrl-C, but with exit code 75 (to be continued). `place` is named if the system
     reports an error without the name of the file.
     """
     try:
+        set_up_logging()
         with ended_by_signals():
             return action()
     except (ValueError, MissingData, RunFailed, ParityOff) as error:

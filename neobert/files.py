@@ -3,10 +3,10 @@
 import errno
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
-import sys
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 Written = TypeVar("Written")
+logger = logging.getLogger(__name__)
 
 TEMPORARY_MARK = ".tmp-"
 CHECKSUM = "crc32"
@@ -201,7 +202,7 @@ def _free_name(path: Path) -> Path:
 
 
 def _tell(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+    logger.warning(sentence)
 
 
 def json_bytes(value: Any) -> bytes:

@@ -5,6 +5,7 @@ pipe closes; the child then sends itself SIGTERM, and SIGKILL after `GRACE_SECON
 """
 
 import ctypes
+import logging
 import os
 import re
 import signal
@@ -23,6 +24,8 @@ from typing import TypeVar
 
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, RunFailed
 from neobert.runs.layout import Layout
+
+logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 30.0
 POLL_SECONDS = 0.1
@@ -124,7 +127,7 @@ def wait_for(
                 except OSError as error:  # while the children work on, who watches should know
                     if str(error) != said:
                         said = str(error)
-                        print(f"the progress cannot be shown: {said}", file=sys.stderr, flush=True)
+                        logger.warning(f"the progress cannot be shown: {said}")
                 _wait_any(children, interval)
         except (KeyboardInterrupt, Terminated):
             for child in children:
@@ -315,7 +318,7 @@ def documented_codes(codes: Sequence[int]) -> list[int]:
     """Return exit codes with 1 for each process that a signal killed, and say so on stderr."""
     for signal_number, count in sorted(Counter(-code for code in codes if code < 0).items()):
         why = " (out of memory?)" if signal_number == signal.SIGKILL else ""
-        print(f"{count} of {len(codes)} processes killed by signal {signal_number}{why}", file=sys.stderr)
+        logger.warning(f"{count} of {len(codes)} processes killed by signal {signal_number}{why}")
     return [EXIT_RUN_FAILED if code < 0 else code for code in codes]
 
 

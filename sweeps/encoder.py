@@ -79,7 +79,7 @@ def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
     if not finished:
         sample = current().sample.name
         options.variant, options.data = sample, "synthetic"
-        said = f"{layout.root} holds no finished run: {sample} is pre-trained at {options.scale} scale first"
+        said = f"{layout.root} has no finished run: {sample} is pre-trained at {options.scale} scale first"
         logs().print(said, markup=False)
         return True
     run_file = read_run_file(finished[-1].parent)

@@ -66,13 +66,13 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _sweep(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> int:
-    from ablations.launch.execute import carry_out
+    from ablations.launch.execute import run_or_submit
     from ablations.plan import with_tasks
     from neobert.kinds.glue import GlueStudy
 
     row = with_tasks(_plan(workspace, tasks, pretrains=pretrains), tasks)
     studies = GlueStudy.among(row.runs)
-    return carry_out(
+    return run_or_submit(
         workspace,
         [row],
         lambda: print_outcome(workspace, row.heading, studies),
@@ -105,12 +105,12 @@ def _shown_by_optuna(
 
     On SLURM it is a journal unless another storage is named. Only a named storage must work.
     """
-    from ablations.launch.execute import treat_failures
+    from ablations.launch.execute import retry_failed
     from neobert.runs.optuna_view import STORAGE_VARIABLE, view_for_command
 
     default = "journal" if place == "slurm" else "sqlite"
     view = view_for_command(workspace.options.storage, workspace.layout, studies, default)
-    treat_failures(workspace.layout, studies, retry=workspace.options.retry_failed)
+    retry_failed(workspace.layout, studies, retry=workspace.options.retry_failed)
     try:
         yield {} if view is None else {STORAGE_VARIABLE: view.address}
     finally:

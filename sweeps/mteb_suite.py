@@ -62,10 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _sweep(workspace: "Workspace", pretrains: bool) -> int:
-    from ablations.launch.execute import carry_out
+    from ablations.launch.execute import run_or_submit
 
     row = _plan(workspace, pretrains=pretrains)
-    return carry_out(workspace, [row], lambda: print_outcome(workspace, row))
+    return run_or_submit(workspace, [row], lambda: print_outcome(workspace, row))
 
 
 def _plan(workspace: "Workspace", *, pretrains: bool) -> "PlanRow":

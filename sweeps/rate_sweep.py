@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ablations import rates
 from ablations.launch.checks import require_heldout_context
-from ablations.launch.execute import Workspace, carry_out, treat_failures
+from ablations.launch.execute import Workspace, retry_failed, run_or_submit
 from ablations.launch.listing import state_of_all
 from ablations.launch.submit import place_of
 from ablations.plan import VariantRow, plan
@@ -146,10 +146,6 @@ def sweep(workspace: Workspace, grids: Sequence[RateGrid]) -> int:
     On SLURM only submit the points that are known to be missing.
     """
     options, show = workspace.options, partial(_print_outcome, workspace, grids)
-
-    def rows(state: State) -> list[VariantRow]:
-        return [row for grid in grids for row in grid.all_rows if _state(row) == state]
-
     require_heldout_context(options.heldout_context, [row for grid in grids for row in grid.all_rows])
     for grid in grids:
         grid.extend()  # to all points of earlier sweeps
@@ -157,23 +153,29 @@ def sweep(workspace: Workspace, grids: Sequence[RateGrid]) -> int:
         show()
         return EXIT_DONE
     runs = (run for grid in grids for row in grid.all_rows for run in row.runs)
-    treat_failures(workspace.layout, runs, retry=options.retry_failed)
-    while True:
-        for grid in grids:
-            grid.plan()
-            grid.extend()
-        if not (waiting := rows("open")):
-            break
-        code = carry_out(workspace, waiting, lambda: None, leave_failed=True)
+    retry_failed(workspace.layout, runs, retry=options.retry_failed)
+    while waiting := _replanned(grids, extend=True):
+        code = run_or_submit(workspace, waiting, lambda: None, leave_failed=True)
         if place_of(options) == "slurm":
             logs().print("when these jobs are done, the same command reads their records and goes on", markup=False)
             return code
-        for grid in grids:
-            grid.plan()
-        if rows("open"):
+        if _replanned(grids, extend=False):
             return code or EXIT_RUN_FAILED
     show()
-    return EXIT_RUN_FAILED if rows("failed") else EXIT_DONE
+    return EXIT_RUN_FAILED if _in_state(grids, "failed") else EXIT_DONE
+
+
+def _in_state(grids: Sequence[RateGrid], state: State) -> list[VariantRow]:
+    return [row for grid in grids for row in grid.all_rows if _state(row) == state]
+
+
+def _replanned(grids: Sequence[RateGrid], *, extend: bool) -> list[VariantRow]:
+    """Read the state of all points, add those that follow from them if `extend`, and return the open ones."""
+    for grid in grids:
+        grid.plan()
+        if extend:
+            grid.extend()
+    return _in_state(grids, "open")
 
 
 def _print_outcome(workspace: Workspace, grids: Sequence[RateGrid]) -> None:

@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 
 from neobert import processes
+from neobert.diagnostics import set_up_logging
 from tests.ablations.fake_slurm import slurm  # noqa: F401  (fixture)
 from tests.ablations.papers_ladder import PAPERS_LADDER
 from tests.ablations.prefetch_worlds import hub  # noqa: F401  (fixture)
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 hypothesis.settings.register_profile("untimed", deadline=None)  # an example may be slow on a busy machine
 hypothesis.settings.load_profile("untimed")
+START_CHILD, FSYNC = processes.start_child, os.fsync
 HANDLED = (signal.SIGINT, *processes.ENDING, *processes.WARNINGS)
 LONG_FILES = {
     *(
-        "test_door.py",
+        "test_api.py",
         "test_readme.py",
         "test_acceptance.py",
         "test_run_command.py",
@@ -51,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Every test but those of `-m gpu` takes the CPU, as on the machines where the others were written."""
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    set_up_logging()  # as commands do; tests call parts of them too
 
 
 def pytest_collection_finish() -> None:
@@ -88,6 +91,14 @@ def no_waiting_for_disks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda descriptor: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def production_start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests with the marker `production` start workers anew and wait for disks."""
+    if request.node.get_closest_marker("production") is not None:
+        monkeypatch.setattr(processes, "start_child", START_CHILD)
+        monkeypatch.setattr("os.fsync", FSYNC)
 
 
 @pytest.fixture(autouse=True)

@@ -40,11 +40,21 @@ def test_the_lock_names_public_hosts_alone() -> None:
 
 def test_what_a_wheel_holds_builds_a_model_of_the_ladder(tmp_path: Path) -> None:
     """Without the rest of the repository."""
-    packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    for package in packages:
+    wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    left_out = {str(ROOT / path) for path in wheel["exclude"]}
+    assert all(Path(path).is_dir() for path in left_out)
+
+    def not_packed(folder: str, names: list[str]) -> set[str]:
+        return {name for name in names if name == "__pycache__" or f"{folder}/{name}" in left_out}
+
+    for package in wheel["packages"]:
         assert (ROOT / package / "py.typed").is_file(), "without it, type checkers take everything for Any"
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    code = "import neobert, ablations; print(neobert.build('M1').state_dict().keys() and ablations.__file__)"
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=not_packed)
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 4e6, "records are not packed"
+    code = (
+        "import neobert, ablations; neobert.build('M1'); from ablations.commands import main; "
+        "assert main(['figures', '--runs', 'nowhere']) == 3; print(ablations.__file__)"
+    )
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, check=False, capture_output=True, text=True, timeout=300
     )

@@ -30,10 +30,17 @@ needs_make = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """After `make demo`; the environment is there already."""
+    """After `make demo` with fewer steps, and M7; the environment is there already."""
     tree = fresh_clone(tmp_path_factory.mktemp("fresh") / "clone")
     shrink_smoke_scale(tree)
-    answer = shell(tree, "make --old-file=.venv/installed demo")
+    ladder = tree / "examples" / "demo.py"
+    shrunk, count = re.subn(r"1_000_000: 1000\}, documents=4000", "1_000_000: 6}, documents=600", ladder.read_text())
+    assert count == 1
+    ladder.write_text(shrunk)
+    answer = shell(tree, "make --old-file=.venv/demo demo")
+    assert answer.returncode == 0, answer.stderr
+    assert "After 6 steps the held-out loss is" in answer.stdout and (tree / "reports" / "out" / "demo.png").exists()
+    answer = shell(tree, f"{ACTIVATION}\npython ablations/run.py --variant M7 --cluster here")
     assert answer.returncode == 0, answer.stderr
     return tree
 

@@ -39,7 +39,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.run_file import Execution, SourceSpecification, read_run_file
 from neobert.runs.tracking import VARIABLE as TRACKER_VARIABLE
-from neobert.runs.tracking import followed, require_tracker
+from neobert.runs.tracking import require_tracker
 
 Observing = Callable[[Place], AbstractContextManager[Mapping[str, str]]]
 """Context that observes the execution of a plan, entered before anything is written; yields environment variables for
@@ -100,14 +100,13 @@ def _chosen_data(options: argparse.Namespace) -> str:
     only_shows = options.dry_run or vars(options).get("list")
     if options.scale == "paper" and not only_shows:
         raise ValueError(
-            "--scale paper needs --data, for synthetic text would be no reproduction: bring the paper's with `python "
-            "ablations/prefetch.py --variant NAME --scale paper --data-dir DIR`, then run this with --data DIR (or say "
-            "--data synthetic)"
+            "--scale paper needs --data: download the paper's data with `python ablations/prefetch.py --variant NAME "
+            "--scale paper --data-dir DIR`, then add --data DIR (or --data synthetic, which reproduces nothing)"
         )
     return "synthetic"
 
 
-def carry_out(
+def run_or_submit(
     workspace: Workspace,
     rows: Sequence[PlanRow],
     show: Callable[[], None],
@@ -159,6 +158,52 @@ def _submit(workspace: Workspace, rows: Sequence[PlanRow], *, leave_failed: bool
     return EXIT_DONE
 
 
+@dataclass(frozen=True)
+class LocalPlan:
+    """How workers share this machine: its GPUs, or else its cores.
+
+    First `groups` workers train, each in `processes` processes; then `workers` do what takes one process each. Every
+    process has `threads` threads.
+    """
+
+    gpus: Sequence[str]
+    processes: int
+    groups: int
+    workers: int
+    threads: int
+
+    def phases(self, runs: Sequence[Run]) -> "list[tuple[list[Run], list[str | None]]]":
+        """Return the runs of each phase and the GPUs that each of its workers sees (None: this machine has none)."""
+        trains_together = {run.id for run in runs if self.processes > 1 and run.counted == "steps"}
+        together = [run for run in runs if run.id in trains_together]
+        alone = [run for run in runs if run.id not in trains_together]
+        phases = ((together, self._gpus_of(self.groups, self.processes)), (alone, self._gpus_of(self.workers, 1)))
+        return [(batch, gpus) for batch, gpus in phases if batch]
+
+    def _gpus_of(self, workers: int, processes: int) -> list[str | None]:
+        if not self.gpus:
+            return [None] * workers
+        each = min(processes, len(self.gpus) // workers)
+        return [",".join(self.gpus[index * each : (index + 1) * each]) for index in range(workers)]
+
+
+def plan_locally(
+    gpus: Sequence[str], cores: int, execution: Execution, open_parts: int, workers: int | None = None
+) -> LocalPlan:
+    """Return how workers share a machine with these GPUs and cores.
+
+    Args:
+        open_parts: number of parts to do; more workers would idle.
+        workers: instead of one worker per GPU, or per `execution.threads` cores.
+    """
+    slots = len(gpus) or max(1, cores // execution.threads)
+    workers = workers or max(1, min(slots, open_parts))
+    groups = max(1, min(workers, slots // execution.processes))
+    share = max(1, cores // max(workers, groups * execution.processes))
+    # more threads than cores would be very slow
+    return LocalPlan(gpus, execution.processes, groups, workers, threads=min(execution.threads, share))
+
+
 def _run_locally(
     workspace: Workspace,
     rows: Sequence[PlanRow],
@@ -166,46 +211,42 @@ def _run_locally(
     flags: Sequence[str],
     environment: Mapping[str, str],
 ) -> int:
-    """Run with workers on this machine until everything is done or nothing more can run.
+    """Run with workers on this machine until everything is done or nothing more can run; return the exit code.
 
-    Runs that train in several processes come first; after them each worker has its own GPU. No two workers see the
-    same GPU. `flags` and `environment` are added to the workers' command.
+    Runs that train in several processes come first. `flags` and `environment` are added to the workers' command.
     """
-    gpus = visible_gpus()
-    execution = execution_on(profile_of(workspace.options), workspace.execution)
-    places = (len(gpus) or available_cores() // execution.threads) // execution.processes
-    open_parts = sum(not part.is_done for run in runs for part in run.parts(workspace.layout))
-    room = len(gpus) or max(1, available_cores() // execution.threads)
-    workers = workspace.options.workers or max(1, min(room, open_parts))
-    groups = max(1, min(workers, places))
-    share = max(1, available_cores() // max(workers, groups * execution.processes))
-    # More threads than cores would be very slow.
-    execution = execution.model_copy(update={"threads": min(execution.threads, share)})
-    workspace.write(rows, execution)
-    together: list[Run] = []
-    alone: list[Run] = []
-    for run in runs:
-        (together if execution.processes > 1 and run.counted == "steps" else alone).append(run)
-    if together and not gpus:
-        logs().print(f"no GPU here: {execution.processes} processes train together on its cores", markup=False)
+    options, layout = workspace.options, workspace.layout
+    execution = execution_on(profile_of(options), workspace.execution)
+    open_parts = sum(not part.is_done for run in runs for part in run.parts(layout))
+    shared = plan_locally(visible_gpus(), available_cores(), execution, open_parts, options.workers)
+    workspace.write(rows, execution.model_copy(update={"threads": shared.threads}))
+    if not shared.gpus and any(shared.processes > 1 and run.counted == "steps" for run in runs):
+        logs().print(f"no GPU here: {shared.processes} processes train together on its cores", markup=False)
+    variables = worker_environment(shared.threads) | dict(environment)
+    variables |= {TRACKER_VARIABLE: options.track} if options.track else {}
     code = EXIT_DONE
-    with followed(workspace.options.track, workspace.layout, [run.reference for run in runs]):
-        for batch, count, size in ((together, groups, execution.processes), (alone, workers, 1)):
-            if not batch or code == EXIT_REQUEUE:
-                continue
-            common, each = worker_environment(execution.threads) | dict(environment), min(size, len(gpus) // count)
-            shares = [",".join(gpus[index * each : (index + 1) * each]) for index in range(count)]
-            columns = ("run", "done", "loss or score", "tokens/s", "left")
-            with Watch(partial(_progress, workspace.layout, batch), columns) as watch:
-                ended = processes.work_here(
-                    workspace.layout,
-                    [*flags, *(run.reference for run in batch)],
-                    environments=[common | ({"CUDA_VISIBLE_DEVICES": share} if gpus else {}) for share in shares],
-                    watch=watch,
-                    interval_seconds=1.0,
-                )
-            code = code or ended
+    for batch, gpus in shared.phases(runs):
+        if code != EXIT_REQUEUE:
+            code = code or _work(layout, batch, flags, variables, gpus)
     return code
+
+
+def _work(
+    layout: Layout,
+    runs: Sequence[Run],
+    flags: Sequence[str],
+    variables: Mapping[str, str],
+    gpus: Sequence[str | None],
+) -> int:
+    """Work on runs with one worker for each entry of `gpus`, and show their progress; return the exit code."""
+    with Watch(partial(_progress, layout, runs), ("run", "done", "loss or score", "tokens/s", "left")) as watch:
+        return processes.work_here(
+            layout,
+            [*flags, *(run.reference for run in runs)],
+            environments=[{**variables, **({} if each is None else {"CUDA_VISIBLE_DEVICES": each})} for each in gpus],
+            watch=watch,
+            interval_seconds=1.0,
+        )
 
 
 def _report_failures(layout: Layout, runs: Sequence[Run]) -> int:
@@ -265,7 +306,7 @@ def _score_of(record: Path) -> float | None:
     return score
 
 
-def treat_failures(layout: Layout, runs: Iterable[Run], *, retry: bool) -> None:
+def retry_failed(layout: Layout, runs: Iterable[Run], *, retry: bool) -> None:
     """Rename the errors of failed points to <name>.<n>.json so that the points run again, or print how to retry."""
     parts = (part for run in runs for part in run.parts(layout))
     failed = [part for part in parts if part.error.exists() and not part.is_done]

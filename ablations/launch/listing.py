@@ -18,7 +18,7 @@ from ablations.launch.costs import Cost, PlanCosts, stage_flops
 from ablations.plan import PlannedRun, PlanRow, VariantRow
 from ablations.regime import Check, checks_of, describe_checks, pilot_records
 from ablations.scales import scaled, uses_one_thread
-from neobert.console import output, quantity, table
+from neobert.console import Listing, output, quantity, table
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import read_json
 from neobert.identity import leaves, plain
@@ -142,46 +142,56 @@ def print_plan(rows: Sequence[VariantRow], costs: PlanCosts, *, as_json: bool) -
     diffs, pilots = id_diffs(rows, costs.layout), pilot_records(costs.layout)
     checks = {row.name: checks_of(row.stages[-1], pilots) for row in rows}
     if as_json:
-        summaries = [
-            {
-                **_summary(row, checks[row.name]),
-                **costs.row(row).summary(),
-                "near_misses": [vars(diff) for diff in found],
-            }
-            for row, found in zip(rows, diffs, strict=True)
-        ]
-        print(json.dumps(summaries, indent=1))
+        summaries = [_summary(row, checks[row.name]) | costs.row(row).summary() for row in rows]
+        near = [{"near_misses": [vars(diff) for diff in found]} for found in diffs]
+        print(json.dumps([{**summary, **found} for summary, found in zip(summaries, near, strict=True)], indent=1))
         return
     console, shown = output(), _Costs(costs, on_cores=_is_for_cores(rows, costs))
     if len(rows) == 1:
         _print_runs(rows[0], shown, checks[rows[0].name])
     else:
-        cells = [
-            (
-                row.name,
-                row.seed,
-                quantity(row.parameters),
-                _state_counts(each.state for each in row.planned),
-                *shown.cells(costs.row(row), row.runs),
-            )
-            for row in rows
-        ]
-        title = f"{rows[0].scale} scale, {costs.source.label} data (one variant alone shows all runs, ids and folders)"
-        console.print(table(title, ("variant", "seed", "parameters", "runs", *shown.columns), cells))
-    near = [diff for found in diffs for diff in found]
-    most = DIFFS_SHOWN if len(rows) > 1 else len(near)
-    for diff in near[:most]:
-        console.print(escape(f"  {diff.kind}: {diff.sentence()}"))
-    if near[most:]:
-        console.print(f"  and {len(near) - most} more runs that are nearly there (--json has them)")
-    for reason in dict.fromkeys(f"{task}: {reason}" for row in rows for task, reason in row.skipped.items()):
-        console.print(escape(f"  left out: {reason}"))
-    absent = {f"{row.name}: {', '.join(row.unrepresented)}": None for row in rows if row.unrepresented}
-    for sentence in absent:
-        console.print(escape(f"  not represented at this scale (equal to the parent's): {sentence}"))
+        console.print(_table_of_rows(rows, shown))
+    for line in (*_near_misses(rows, diffs), *_absences(rows)):
+        console.print(escape(f"  {line}"))
     shown.print_total(rows)
     for line in describe_checks(checks):
         console.print(escape(line))
+
+
+def _table_of_rows(rows: Sequence[VariantRow], shown: "_Costs") -> Listing:
+    cells = [
+        (
+            row.name,
+            row.seed,
+            quantity(row.parameters),
+            _state_counts(each.state for each in row.planned),
+            *shown.cells(shown.costs.row(row), row.runs),
+        )
+        for row in rows
+    ]
+    source = shown.costs.source.label
+    title = f"{rows[0].scale} scale, {source} data (one variant alone shows all runs, ids and folders)"
+    return table(title, ("variant", "seed", "parameters", "runs", *shown.columns), cells)
+
+
+def _near_misses(rows: Sequence[VariantRow], diffs: "Sequence[Sequence[IdDiff]]") -> list[str]:
+    """Return a line for each existing run that nearly is a planned one; of several rows the first ones alone."""
+    near = [f"{diff.kind}: {diff.sentence()}" for found in diffs for diff in found]
+    if len(rows) == 1 or len(near) <= DIFFS_SHOWN:
+        return near
+    rest = f"and {len(near) - DIFFS_SHOWN} more runs that are nearly there (--json has them)"
+    return [*near[:DIFFS_SHOWN], rest]
+
+
+def _absences(rows: Sequence[VariantRow]) -> list[str]:
+    """Return a line for each task that the data lacks, and for each change that the scale erases."""
+    skipped = [f"left out: {task}: {reason}" for row in rows for task, reason in row.skipped.items()]
+    erased = [
+        f"not represented at this scale (equal to the parent's): {row.name}: {', '.join(row.unrepresented)}"
+        for row in rows
+        if row.unrepresented
+    ]
+    return list(dict.fromkeys([*skipped, *erased]))
 
 
 def _summary(row: VariantRow, checks: Sequence[Check]) -> dict[str, Any]:

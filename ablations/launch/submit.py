@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -298,6 +299,30 @@ def _writes_into(layout: Layout, job: str) -> bool:
     return any(parent.exists() and layout.root.samefile(parent) for parent in above)
 
 
+def _names_run(options: argparse.Namespace, layout: Layout, names: set[str], reference: str) -> bool:
+    """Return whether a reference is to a run of these variants, and of the scale, data and seeds that flags name."""
+    folder = f"pretraining/{Path(reference).name}" if reference.startswith("corpus/") else reference
+    try:
+        run_file = read_run_file(layout.root / folder)
+    except (DamagedFile, MissingData):
+        return False
+    labels = run_file.labels
+    data = None if options.data is None else specify(options.data, 1).name
+    return (
+        not names.isdisjoint(labels.get("variants", ()))
+        and current().is_named(labels.get("ladder"), layout)
+        and options.given_scale in (None, labels.get("scale"))
+        and data in (None, run_file.source.name)
+        and (options.seed is None or run_file.run.seed in options.seed)
+    )
+
+
+def _not_needed(living: Sequence[Submission], named: Sequence[Submission]) -> list[str]:
+    """Return the named jobs without preparations that other jobs wait for."""
+    needed = {job for each in living if each not in named for job in each.after}
+    return [each.job for each in named if each.kind != "prepare" or each.job not in needed]
+
+
 def cancel_jobs(options: argparse.Namespace, layout: Layout, names: set[str]) -> list[str]:
     """Cancel the live jobs of variants, by the labels in run files; return their ids.
 
@@ -307,36 +332,17 @@ def cancel_jobs(options: argparse.Namespace, layout: Layout, names: set[str]) ->
     Raises:
         RunFailed: SLURM refuses or does not answer.
     """
-    if not (layout.submissions.exists() or (layout.root / "jobs").exists()):
+    if not any(path.exists() for path in (layout.submissions, layout.root / "jobs")):
         return []
-    data = None if options.data is None else specify(options.data, 1).name
-
-    def is_named(reference: str) -> bool:
-        folder = f"pretraining/{Path(reference).name}" if reference.startswith("corpus/") else reference
-        try:
-            run_file = read_run_file(layout.root / folder)
-        except (DamagedFile, MissingData):
-            return False
-        labels = run_file.labels
-        return (
-            not names.isdisjoint(labels.get("variants", ()))
-            and current().is_named(labels.get("ladder"), layout)
-            and options.given_scale in (None, labels.get("scale"))
-            and data in (None, run_file.source.name)
-            and (options.seed is None or run_file.run.seed in options.seed)
-        )
-
     with _submission_claim(layout):
         living = _living(layout, read_submissions(layout))
-        named = [each for each in living if any(map(is_named, each.references))]
-        still_needed = {job for each in living if each not in named for job in each.after}
-        listed = [each.job for each in named if each.kind != "prepare" or each.job not in still_needed]
+        is_named = partial(_names_run, options, layout, names)
+        listed = _not_needed(living, [each for each in living if any(map(is_named, each.references))])
         jobs = [job for job in listed if _writes_into(layout, job)]
         if jobs:
             cancel(jobs)
-    for job in listed:
-        if job not in jobs:
-            logs().print(f"job {job} does not write into {layout.root}, so it is not cancelled", markup=False)
+    for job in (each for each in listed if each not in jobs):
+        logs().print(f"job {job} does not write into {layout.root}, so it is not cancelled", markup=False)
     return jobs
 
 
@@ -355,7 +361,7 @@ def place_of(options: argparse.Namespace) -> Place:
     if options.cluster != "here" and not is_inside_job():
         if answers():
             if options.workers is not None:
-                raise ValueError("--workers is for this machine, and this goes to SLURM: say --max-running N there")
+                raise ValueError("--workers is for local runs: use --max-running N on SLURM, or --cluster here")
             return "slurm"
         if options.cluster == "slurm":
             raise ValueError(
@@ -376,10 +382,10 @@ def refuse_here(options: argparse.Namespace) -> None:
     for flag in SLURM_ONLY if not is_inside_job() else ():
         if vars(options)[flag]:
             name = f"--{flag.replace('_', '-')}"
-            raise ValueError(f"{name} is asked of SLURM, and this runs here: leave it out, or use --cluster slurm")
+            raise ValueError(f"{name} is a SLURM option: use --cluster slurm or drop it")
     wanted = profile_of(options)["pretrain"]
     if wanted.nodes > 1:
-        raise ValueError(f"{wanted.nodes} nodes are asked for, and this runs here, on one: use --cluster slurm")
+        raise ValueError(f"{wanted.nodes} nodes need --cluster slurm: this machine is one node")
     if options.engine in ("zero1", "zero2") and wanted.tasks == 1:
         raise ValueError(f"--engine {options.engine} splits a model's training among GPUs: say how many with --gpus")
     if wanted.tasks == 1 and options.workers is None:
@@ -388,12 +394,10 @@ def refuse_here(options: argparse.Namespace) -> None:
         for what, count in (("GPUs for a run are", wanted.tasks), ("workers are", options.workers or 1)):
             if count > gpus:
                 has = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-                raise ValueError(
-                    f"{count} {what} asked for, and this machine has {has}: each process has one of its own"
-                )
+                raise ValueError(f"{count} {what} requested, but this machine has {has}: each process needs its own")
     elif wanted.tasks > available_cores():
         raise ValueError(
-            f"{wanted.tasks} GPUs or processes are asked for, and this machine has no GPU and {available_cores()} cores"
+            f"{wanted.tasks} GPUs or processes are requested, but this machine has no GPU and {available_cores()} cores"
         )
 
 

@@ -6,6 +6,7 @@ shard, and manifest.json, written last, with the SHA-256 of each file. During to
 """
 
 import hashlib
+import logging
 import os
 import shutil
 from collections import deque
@@ -42,6 +43,8 @@ from neobert.files import (
 from neobert.files import verify as verify_files
 from neobert.recipe import LongDocuments
 from neobert.runs.layout import MANIFEST, PARTIAL
+
+logger = logging.getLogger(__name__)
 
 TOKEN = np.dtype("<u2")
 DOCUMENT = np.dtype([("length", "<i4"), ("text_bytes", "<i4"), ("text_hash", "<u8")])

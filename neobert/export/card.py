@@ -12,6 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import EvalResult, ModelCardData
+
 from neobert.console import quantity
 from neobert.errors import DamagedFile, MissingData
 from neobert.export.checkpoint import PretrainedCheckpoint
@@ -105,14 +107,20 @@ class Score:
         name, _, revision = self.origin.removeprefix(HUB).rpartition("@")
         return (name, revision) if self.origin.startswith(HUB) and name and "@" not in name else None
 
-    def index_entry(self) -> dict[str, Any]:
-        """Return the score as an entry of a model card's model-index."""
+    def result(self) -> EvalResult:
+        """Return the score as the hub's model cards have it."""
         name, revision = self.repository or (self.origin, None)
-        dataset = {"name": f"{self.dataset} {self.configuration} ({self.origin})".replace("  ", " "), "type": name}
-        dataset |= {"config": self.configuration, "split": self.split} if self.configuration else {}
-        dataset |= {"revision": revision} if revision else {}
-        metric = {"type": self.metric, "value": self.value, "name": f"{self.metric}, {self.notes}"}
-        return {"task": {"type": self.task}, "dataset": dataset, "metrics": [metric]}
+        return EvalResult(
+            task_type=self.task,
+            dataset_type=name,
+            dataset_name=f"{self.dataset} {self.configuration} ({self.origin})".replace("  ", " "),
+            dataset_config=self.configuration or self.dataset,
+            dataset_split=self.split,
+            dataset_revision=revision,
+            metric_type=self.metric,
+            metric_value=self.value,
+            metric_name=f"{self.metric}, {self.notes}",
+        )
 
 
 def scores_of(checkpoint: PretrainedCheckpoint) -> list[Score]:
@@ -228,15 +236,15 @@ def pretrained_card(checkpoint: PretrainedCheckpoint, target: str, parity: dict[
     run, labels, record = checkpoint.run, checkpoint.run_file.labels, checkpoint.record
     name = words(labels.get("variants", [])) or checkpoint.run_file.id
     scores = scores_of(checkpoint)
-    metadata: dict[str, Any] = {
-        "library_name": LIBRARIES[target],
-        "license": "mit",
-        "language": "en",
-        "pipeline_tag": "sentence-similarity" if target == "sentence-transformers" else "fill-mask",
-        "tags": ["neobert", "encoder", "ablation"],
-    }
-    if scores:
-        metadata["model-index"] = [{"name": name, "results": [score.index_entry() for score in scores]}]
+    metadata = ModelCardData(
+        model_name=name,
+        library_name=LIBRARIES[target],
+        license="mit",
+        language="en",
+        pipeline_tag="sentence-similarity" if target == "sentence-transformers" else "fill-mask",
+        tags=["neobert", "encoder", "ablation"],
+        eval_results=[score.result() for score in scores] or None,
+    )
     use = PRETRAINED_USES[target]
     sections = {"Use": f"```python\n{'' if target == 'onnx' else REGISTER}{use}\n```"}
     if with_code:
@@ -282,12 +290,12 @@ def contrastive_card(checkpoint: ContrastiveCheckpoint, target: str, parity: dic
     run, labels, record = checkpoint.run, checkpoint.run_file.labels, checkpoint.record
     encoder = words([labels["model"]] if "model" in labels else labels.get("variants", [])) or checkpoint.run_file.id
     own = not run.is_external
-    metadata: dict[str, Any] = {
-        "library_name": LIBRARIES[target],
-        **({"license": "mit"} if own else {}),
-        "pipeline_tag": "sentence-similarity",
-        "tags": ["neobert", "sentence-transformers", "feature-extraction"],
-    }
+    metadata = ModelCardData(
+        library_name=LIBRARIES[target],
+        license="mit" if own else None,
+        pipeline_tag="sentence-similarity",
+        tags=["neobert", "sentence-transformers", "feature-extraction"],
+    )
     facts = {
         "run": checkpoint.run_file.id,
         "encoder that it started from": f"{encoder} ({run.weights})",
@@ -326,10 +334,9 @@ def contrastive_card(checkpoint: ContrastiveCheckpoint, target: str, parity: dic
     return _card(metadata, f"{title}, step {checkpoint.step:,}", introduction, sections)
 
 
-def _card(metadata: Mapping[str, Any], title: str, introduction: str, sections: Mapping[str, str]) -> str:
-    head = "".join(f"{key}: {json.dumps(value)}\n" for key, value in metadata.items())  # JSON is YAML
+def _card(metadata: ModelCardData, title: str, introduction: str, sections: Mapping[str, str]) -> str:
     body = "".join(f"## {name}\n\n{text}\n\n" for name, text in sections.items())
-    return f"---\n{head}---\n\n# {title}\n\n{introduction}\n\n{body}## Citation\n\n{CITATION}\n"
+    return f"---\n{metadata.to_yaml()}\n---\n\n# {title}\n\n{introduction}\n\n{body}## Citation\n\n{CITATION}\n"
 
 
 def _unfinished(record: object, steps: int) -> str:

@@ -4,7 +4,7 @@ An `AttentionPlan` serves both callers of the encoder: training packs several do
 classes pass one padded document per row.
 """
 
-import sys
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,6 +17,8 @@ from torch.nn import functional
 from torch.nn.attention import activate_flash_attention_impl, current_flash_attention_impl
 
 from neobert.model.size import KERNEL_HEAD_MULTIPLE
+
+logger = logging.getLogger(__name__)
 
 try:
     from flash_attn import flash_attn_varlen_func
@@ -222,12 +224,12 @@ def choose_flash_attention(device: torch.device) -> None:
     if device.type != "cuda" or current_flash_attention_impl() is not None:
         return
     if not is_flash_attn_available() and find_spec("flash_attn") is not None:
-        print(f"FlashAttention 2 cannot be used ({FLASH_ATTN_ERROR}): attention takes torch's kernels", file=sys.stderr)
+        logger.warning(f"FlashAttention 2 cannot be used ({FLASH_ATTN_ERROR}): attention takes torch's kernels")
     if find_spec("flash_attn_interface") and torch.cuda.get_device_capability(device)[0] == FA3_CAPABILITY:
         try:
             activate_flash_attention_impl("FA3")
         except Exception as error:  # whatever the package raises, there are other kernels
-            print(f"FlashAttention 3 cannot be used ({error}): attention takes other kernels", file=sys.stderr)
+            logger.warning(f"FlashAttention 3 cannot be used ({error}): attention takes other kernels")
 
 
 def variable_length_kernels() -> str:

@@ -4,9 +4,9 @@ The view is built from the records, is never read for the work, and can be rebui
 grid, when a trial ends and at the end, and its errors never stop the work. Optuna is only imported here.
 """
 
+import logging
 import os
 import re
-import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -23,6 +23,8 @@ from neobert.kinds.glue import GlueStudy, Trial
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -319,4 +321,4 @@ def _view_if_usable(layout: Layout, address: str, studies: Sequence[GlueStudy]) 
 
 
 def _say(sentence: str) -> None:
-    print(f"optuna: {sentence}", file=sys.stderr, flush=True)
+    logger.warning(f"optuna: {sentence}")

@@ -7,6 +7,7 @@ who does what, and a finished part is never done twice. Of the tasks of a SLURM 
 join every training run that it starts.
 """
 
+import logging
 import math
 import os
 import re
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neobert.command_line import Parser, guarded
+from neobert.diagnostics import set_up_logging
 from neobert.errors import (
     EXIT_DONE,
     EXIT_REQUEUE,
@@ -31,13 +33,15 @@ from neobert.errors import (
 from neobert.files import append_line, refresh
 from neobert.kinds.glue import GlueStudy
 from neobert.processes import Stopped, StopRequest, end_with_parent, keep_freed_memory
-from neobert.runs import tracking
 from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, last_owner, measure_file_time
 from neobert.runs.kinds import KINDS, RUN_KINDS, is_done, kind_of
 from neobert.runs.layout import Layout
 from neobert.runs.optuna_view import OptunaView, view_of_environment
 from neobert.runs.run_file import RunFile, read_checked_run_file
+from neobert.runs.tracking import track_scores
 from neobert.runs.work import Part, Work, name_attempt, write_failure
+
+logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.25
 IDLE_POLLS = 8
@@ -129,11 +133,12 @@ class Worker:
             append_line(self.layout.starts, {**name_attempt(part, claim), "at": time.time()})
             try:
                 part.work.execute(self.layout, run_file, part, claim, self.stop)
+                track_scores(self.layout, run_file, part)
             except (ClaimLost, Stopped) as reason:
                 self.progressed |= isinstance(reason, Stopped) and reason.progressed
-                print(f"{part.title}: {reason}", file=sys.stderr, flush=True)
+                logger.warning(f"{part.title}: {reason}")
             except Exception as error:
-                print(f"{part.title} failed: {error}", file=sys.stderr, flush=True)
+                logger.error(f"{part.title} failed: {error}")
                 write_failure(part, claim, error)
                 if loss := _gpu_loss():  # every other part would fail too
                     raise RunFailed(f"CUDA failed for good ({loss}): this worker ends") from error
@@ -221,6 +226,8 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     if needs_device:
         _refuse_missing_gpu()
     place = JobRank.of_environment(os.environ)
+    if place is not None:
+        set_up_logging(place.process.rank, place.process.count)
     if place is not None and not place.process.writes:
         from neobert.training.trainer import join_runs
 
@@ -229,7 +236,6 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
         set_up_device()
     parts, skipped = _open_readable(layout, options.references)
     studies = {part.work.id: part.work for _, part in parts if isinstance(part.work, GlueStudy)}
-    followed = [reference for reference in options.references if not reference.startswith("corpus/")]
     since = 0.0 if options.leave_failed else options.failures_since
     with ExitStack() as resources:
         if place:
@@ -237,7 +243,6 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
         observer = view_of_environment(layout, list(studies.values()))
         if observer:
             resources.callback(observer.close)
-        resources.enter_context(tracking.followed(os.environ.get(tracking.VARIABLE), layout, followed))
         worker = Worker(layout, parts, stop, observer, failures_since=since, patience_seconds=options.patience)
         return Ended(worker.run() or skipped, worker.progressed)
 
@@ -257,7 +262,7 @@ def _open_readable(layout: Layout, references: Sequence[str]) -> tuple[list[Open
     if len(errors) == len(references):
         raise errors[0]
     for failure in errors:
-        print(f"{failure}; the other work goes on", file=sys.stderr, flush=True)
+        logger.warning(f"{failure}; the other work goes on")
     return parts, exit_code(errors[0]) if errors else EXIT_DONE
 
 

@@ -4,6 +4,7 @@ The pickled payload only contains references and flags; everything else is in ru
 """
 
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
@@ -18,6 +19,8 @@ from neobert.files import TEMPORARY_MARK, json_bytes, publish_folder, replace_fi
 from neobert.identity import IDENTITY_DIGITS
 from neobert.processes import REPOSITORY, StopRequest
 from neobert.runs.records import SNAPSHOT_FILE, code_state, git
+
+logger = logging.getLogger(__name__)
 
 PACKAGES = ("neobert", "ablations", "sweeps")
 PATCH = "dirty.patch"
@@ -137,15 +140,15 @@ def _come_back(*, progressed: bool) -> int:
     """
     job = os.environ["SLURM_JOB_ID"]
     if not progressed:
-        print("the time limit came before any progress: not requeued; give the job more hours", file=sys.stderr)
+        logger.error("the time limit came before any progress: not requeued; give the job more hours")
         return EXIT_RUN_FAILED
     shown = _scontrol("show", "job", job)
     if shown is not None and "JobState=CANCELLED" in shown:
-        print(f"job {job} was cancelled: not requeued", file=sys.stderr)
+        logger.warning(f"job {job} was cancelled: not requeued")
         return EXIT_REQUEUE
     is_requeued = _scontrol("requeue", job) is not None
     now = "is requeued" if is_requeued else "could not be requeued: the command that submitted it submits it again"
-    print(f"job {job} was warned, saved and {now}", file=sys.stderr)
+    logger.info(f"job {job} was warned, saved and {now}")
     return EXIT_REQUEUE
 
 
@@ -155,9 +158,9 @@ def _scontrol(*arguments: str) -> str | None:
     try:
         answer = subprocess.run(command, check=False, capture_output=True, text=True, timeout=SCONTROL_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
-        print(error, file=sys.stderr)
+        logger.warning(error)
         return None
     if answer.returncode:
-        print(f"{' '.join(command)}: {answer.stderr.strip()}", file=sys.stderr)
+        logger.warning(f"{' '.join(command)}: {answer.stderr.strip()}")
         return None
     return answer.stdout

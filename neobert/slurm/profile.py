@@ -4,8 +4,8 @@ A file has keys of `Resources`; tables named after a kind of job (`[pretrain]`, 
 override them for that kind. Without a file only time is requested, and SLURM's defaults apply.
 """
 
+import logging
 import re
-import sys
 import tomllib
 import unicodedata
 from collections.abc import Mapping
@@ -31,6 +31,8 @@ from neobert.identity import plain
 from neobert.recipe import EngineWord, Value
 from neobert.runs.layout import Layout
 from neobert.runs.work import JobKind
+
+logger = logging.getLogger(__name__)
 
 JOB_KINDS: tuple[JobKind, ...] = get_args(JobKind)
 ANNOUNCEMENT = "submission.json"
@@ -212,7 +214,7 @@ def read_submissions(layout: Layout) -> list[Submission]:
     """Return all submissions, oldest first. Damaged lines are reported and skipped; incomplete ones are skipped."""
     path, found = layout.submissions, []
     for number in damaged_lines(path):
-        print(f"{path} line {number} is damaged: it is left out", file=sys.stderr)
+        logger.warning(f"{path} line {number} is damaged: it is left out")
     for line in read_lines(path):
         with suppress(ValueError):
             found.append(Submission.model_validate(line))

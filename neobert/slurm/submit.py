@@ -1,5 +1,6 @@
 """Render, submit, look up and cancel SLURM jobs. The only module that imports submitit."""
 
+import logging
 import math
 import os
 import re
@@ -19,6 +20,8 @@ from neobert.errors import RunFailed
 from neobert.runs.work import JobKind
 from neobert.slurm.job import Payload
 from neobert.slurm.profile import Resources, mask_export
+
+logger = logging.getLogger(__name__)
 
 CLIENT_SECONDS = 60
 CONTROLLER_RETRIES = 3
@@ -128,12 +131,27 @@ def refuse_folder(folder: Path) -> None:
 
 
 def sbatch_text(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> str:
-    """Return the sbatch file of a job, as it will be submitted."""
-    command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(logs))}"
-    text: str = _submitit().slurm.slurm._make_sbatch_string(
-        command=command, folder=logs, map_count=job.elements, **_parameters(job, snapshot, logs, after)
-    )
-    return text
+    """Return the sbatch file of a job, as submitit writes it when the job is submitted."""
+    parameters = _parameters(job, snapshot, logs, after)
+    setup, srun = parameters.pop("setup"), parameters.pop("srun_args")
+    options = {key.replace("_", "-"): value for key, value in parameters.pop("additional_parameters").items()}
+    most_running, grace_seconds = parameters.pop("array_parallelism", 1), parameters.pop("signal_delay_s")
+    options |= {key.replace("_", "-"): value for key, value in parameters.items() if value is not None}
+    options |= {"open-mode": "append", "signal": f"USR2@{grace_seconds}"}
+    outputs = {"output": f"{logs}/%j_%t_log.out", "error": f"{logs}/%j_%t_log.err"}
+    if job.elements is not None:
+        options["array"] = f"0-{job.elements - 1}%{min(job.elements, most_running)}"
+        outputs = {name: path.replace("%j", "%A_%a") for name, path in outputs.items()}
+    options |= {name: path.replace("%t", "0") for name, path in outputs.items()}
+    flags = [f"--{key}" if value is True else f"--{key}={shlex.quote(str(value))}" for key, value in options.items()]
+    words = ["srun", "--unbuffered", *(word for name, path in outputs.items() for word in (f"--{name}", path)), *srun]
+    command = [sys.executable, "-u", "-m", "submitit.core._submit", str(logs)]
+    lines = [
+        *("#!/bin/bash", "", "# Parameters", *(f"#SBATCH {flag}" for flag in sorted(flags))),
+        *("", "# setup", *setup),
+        *("", "# command", "export SUBMITIT_EXECUTOR=slurm", shlex.join([*words, *command]), ""),
+    ]
+    return "\n".join(lines)
 
 
 def test(job: Job, snapshot: Path, logs: Path) -> None:
@@ -155,7 +173,7 @@ def test(job: Job, snapshot: Path, logs: Path) -> None:
                 "submitted, try again later"
             )
         if not told:
-            print("SLURM's nodes have not registered with its controller yet: waiting for them", file=sys.stderr)
+            logger.info("SLURM's nodes have not registered with its controller yet: waiting for them")
             told = True
         time.sleep(RETRY_SECONDS)
 
@@ -208,7 +226,7 @@ def _refusal(job: Job, reason: str) -> RunFailed | ValueError:
             f"SLURM does not answer as it should ({reason}): {job.name} was not submitted, try again later"
         )
     given = job.resources.with_masked_exports().model_dump(exclude={"setup"}, exclude_defaults=True)
-    asked = ", ".join(f"{key} = {value}" for key, value in given.items()) or "nothing asked for"
+    asked = ", ".join(f"{key} = {value}" for key, value in given.items()) or "nothing requested"
     return ValueError(f"SLURM refuses {job.kind} jobs: {reason}; change the profile or flags ({asked})")
 
 

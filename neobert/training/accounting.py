@@ -1,5 +1,6 @@
 """Training costs for the records (rate, padding, FLOPs, utilization, time, memory), and traces of steps."""
 
+import logging
 import resource
 import sys
 import time
@@ -22,6 +23,8 @@ from neobert.recipe import Pretraining, PretrainingPrecision
 from neobert.runs.records import timed_provenance
 from neobert.runs.run_file import Execution
 from neobert.training.loop import Step
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -222,5 +225,5 @@ def traced(steps: Iterator[Step], count: int, path: Path, device: torch.device) 
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        print(f"wrote the trace of steps {numbers[0]} to {numbers[-1]} to {path}", file=sys.stderr, flush=True)
+        logger.info(f"the trace of steps {numbers[0]} to {numbers[-1]} lies in {path}")
     yield from steps

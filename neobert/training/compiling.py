@@ -1,5 +1,6 @@
 """torch.compile for training: whether compiling pays, and the first pass of the compiled model."""
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,8 @@ from neobert.errors import RunFailed
 from neobert.recipe import PretrainingPrecision
 from neobert.runs.run_file import CompileWord
 from neobert.training.engine import autocast
+
+logger = logging.getLogger(__name__)
 
 SAVED_SHARE = {("cpu", "fp32"): 0.2, ("cpu", "bf16"): 0.35, ("cuda", "fp32"): 0.15, ("cuda", "bf16"): 0.25}
 """Share of an eager step's time that compiling saves: measured on CPU (benchmarks/), a cautious guess for GPU."""
@@ -149,7 +152,7 @@ def compile_model(
         make_eager(trial.model)
         if word == "on":
             raise RunFailed(f"the model cannot be compiled here ({reason}): take --compile off or auto") from error
-        print(f"the model cannot be compiled here ({reason}): training continues eagerly", file=sys.stderr, flush=True)
+        logger.warning(f"the model cannot be compiled here ({reason}): training goes on without")
         return False
     return True
 

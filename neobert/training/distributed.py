@@ -9,6 +9,7 @@ controller's crash), so the key identifies one attempt of a job, and ranks of an
 import gc
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -39,6 +40,8 @@ from neobert.processes import Stopped, StopRequest, read_count, start_child
 from neobert.runs.claims import RELEASED, acquire, is_claimed, last_owner
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution
+
+logger = logging.getLogger(__name__)
 
 TIMEOUT = timedelta(minutes=5)
 """How long ranks wait for each other at the rendezvous, and for a heartbeat of rank 0."""
@@ -408,7 +411,7 @@ def _watch(store: Store, process: Process, on_peer_failure: Callable[[str], None
             return
         _abort_group()
         if not ended.wait(ABORT_SECONDS):
-            print(f"process {process.rank} of {process.count} ends: {reason}", file=sys.stderr, flush=True)
+            logger.warning(f"process {process.rank} of {process.count} ends: {reason}")
             on_peer_failure(reason)
             os._exit(EXIT_RUN_FAILED)
 

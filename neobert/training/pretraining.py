@@ -1,7 +1,7 @@
 """Pre-training as a kind of work: resume a claimed stage from its newest checkpoint, train it, publish its record."""
 
+import logging
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from itertools import chain, islice
@@ -49,6 +49,8 @@ from neobert.training.trainer import (
     training_loss,
 )
 from neobert.training.transitions import SMALL_TEXT_LOSS, curve_steps, find_transition
+
+logger = logging.getLogger(__name__)
 
 SIZED_STEPS = 16
 """First steps of a stage, whose batch sizes are compiled before training; later steps rarely have others."""
@@ -183,8 +185,7 @@ class PretrainingTrainer(Trainer[Batch]):
             self.compiled = began_compiled
             if self.process.writes and word == ("off" if began_compiled else "on"):
                 form = "compiled" if began_compiled else "without compiling"
-                advice = f"--compile {word} applies to new runs only"
-                print(f"run {self.run.id} continues {form}, as it began: {advice}", file=sys.stderr)
+                logger.info(f"run {self.run.id} goes on {form}, as it began: --compile {word} is for new runs")
         if self.compiled:
             first, *others = self._trials()
             self.compiled = compile_model(first, word)

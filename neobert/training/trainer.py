@@ -4,8 +4,8 @@ Every rank makes the same `Trainer` and calls `fit`. Only rank 0 owns the claim 
 checkpoints. Rank 0 enters through `train`, the others through `join_runs`.
 """
 
+import logging
 import os
-import sys
 import threading
 import traceback
 from abc import ABC, abstractmethod
@@ -29,6 +29,7 @@ from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import utc_now
 from neobert.runs.run_file import RunFile, read_run_file
+from neobert.runs.tracking import Tracker
 from neobert.runs.work import Training, write_failure
 from neobert.training import checkpoints
 from neobert.training.accounting import HeldoutScores, Totals, TrainResult, forget_peak_memory, traced
@@ -53,6 +54,8 @@ from neobert.training.engine import Engine
 from neobert.training.loop import Step, StepBatches, training_steps
 from neobert.training.schedule import learning_rate, milestones
 from neobert.training.transitions import SMALL_TEXT_LOSS
+
+logger = logging.getLogger(__name__)
 
 LOGGED_STEPS = 2000
 PREFETCHED_STEPS = 2
@@ -143,12 +146,13 @@ class Trainer(ABC, Generic[MicroBatch]):
     def compile(self, began_compiled: bool | None) -> None:
         """Compile the model if requested. `began_compiled`: whether earlier attempts did; None in the first."""
 
-    def fit(self, stop: StopRequest, claim: Claim | None, folder: Path) -> TrainResult:
+    def fit(self, stop: StopRequest, claim: Claim | None, folder: Path, tracker: Tracker | None = None) -> TrainResult:
         """Train to the end of the stage, or until any rank is asked to stop; all ranks save after the same steps.
 
         Args:
             claim: None in all ranks but rank 0.
             folder: for the metrics of this attempt and, if requested, its trace.
+            tracker: gets the same metrics.
 
         Raises:
             ClaimLost: another process owns the run now.
@@ -157,8 +161,10 @@ class Trainer(ABC, Generic[MicroBatch]):
         forget_peak_memory(self.device)
         with closing(self.engine):
             execution = self.run_file.execution
-            log = _MetricsLog(folder / "metrics.jsonl" if claim else None, self)
+            log = _MetricsLog(folder / "metrics.jsonl" if claim else None, self, tracker)
             begun = step = self.restore()
+            if tracker is not None:
+                tracker.replay(folder.parent, begun)
             if begun == 0:
                 self._save_together(0, claim)
             steps = self.steps(begun, stop)
@@ -297,6 +303,7 @@ class _MetricsLog:
 
     path: Path | None
     trainer: Trainer[Any]
+    tracker: Tracker | None = None
     pending: Step | None = None
 
     def note(self, step: Step) -> None:
@@ -311,15 +318,14 @@ class _MetricsLog:
             self.note_heldout_loss(step.number)
         if self.path is not None and (point := self.trainer.curve_point(step.number)) is not None:
             self.write()
-            append_line(self.path, {"step": step.number, **point})
+            self._append(self.path, step.number, point)
 
     def write(self) -> None:
         step, self.pending = self.pending, None
         if step is None or self.path is None:
             return
         measured = step.measured()
-        line = {
-            "step": step.number,
+        values = {
             "loss": measured.loss,
             "learning_rate": step.learning_rate,
             "gradient_norm": measured.gradient_norm,
@@ -329,14 +335,19 @@ class _MetricsLog:
             "seconds": round(step.seconds, 6),
             "phase_seconds": {phase: round(seconds, 6) for phase, seconds in step.phase_seconds().items()},
         }
-        append_line(self.path, line)
+        self._append(self.path, step.number, values)
 
     def note_heldout_loss(self, step: int) -> HeldoutScores | None:
         if self.path is None:
             return None
         scores = self.trainer.heldout_scores()
-        append_line(self.path, {"step": step, **scores.line})
+        self._append(self.path, step, scores.line)
         return scores
+
+    def _append(self, path: Path, step: int, values: Mapping[str, Any]) -> None:
+        append_line(path, {"step": step, **values})
+        if self.tracker is not None:
+            self.tracker.log(step, values)
 
 
 def train(
@@ -360,16 +371,17 @@ def train(
     count = rendezvous.process.count if rendezvous else run_file.execution.processes
     execution = run_file.execution.with_processes(count)
     run_file = run_file.model_copy(update={"execution": execution})
-    with ExitStack() as ranks:
+    (part,) = run_file.run.parts(layout)
+    with ExitStack() as ranks, closing(Tracker(layout, run_file, part)) as tracker:
         if count > 1:
             rendezvous = rendezvous or ranks.enter_context(start_ranks_here(layout, run_file.id, count))
-            (part,) = run_file.run.parts(layout)
 
             def on_peer_failure(reason: str) -> None:
                 write_failure(part, claim, RunFailed(reason))
 
             ranks.enter_context(rendezvous.lead(run_file.id, execution, stop, on_peer_failure))
-        result = make_trainer(run_file, Process(0, count)).fit(stop, claim, folder / "attempts" / claim.token)
+        trainer = make_trainer(run_file, Process(0, count))
+        result = trainer.fit(stop, claim, folder / "attempts" / claim.token, tracker)
     if result.step < result.steps:
         message = f"asked to stop; saved after step {result.step} of {result.steps}"
         raise Stopped(message, progressed=result.step > result.begun)
@@ -391,10 +403,10 @@ def join_runs(layout: Layout, place: JobRank, stop: StopRequest, timeout: timede
     except DistError as error:
         if has_ended(layout, place):
             return EXIT_DONE
-        print(f"{place} gives up: rank 0 died ({error})", file=sys.stderr, flush=True)
+        logger.error(f"{place} gives up: rank 0 died ({error})")
         return EXIT_RUN_FAILED
     except RunFailed as error:
-        print(error, file=sys.stderr, flush=True)
+        logger.error(error)
         return EXIT_RUN_FAILED
     return EXIT_DONE
 
@@ -411,7 +423,7 @@ def _join_run(layout: Layout, rendezvous: Rendezvous, run: StartedRun, stop: Sto
         if type(error) is not RunFailed:
             traceback.print_exception(error)
             raise RunFailed(f"{where} ends: {error}") from error
-        print(f"{where}: {error}", file=sys.stderr, flush=True)
+        logger.error(f"{where}: {error}")
 
 
 def last_checkpoint(layout: Layout, run_id: str) -> Checkpoint:

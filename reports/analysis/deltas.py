@@ -57,7 +57,7 @@ def _compared_pairs(group: Group) -> Iterator[tuple[str, Row, Row]]:
     for row in group.last_rows.values():
         if row.parent:
             yield "alternatives" if "@" in row.name else LADDER, row, rows[row.parent]
-    whole, root = current().whole.name, current().root.name
+    whole, root = current().full_variant.name, current().root.name
     for name in current().factors:
         less, more = rows.get(f"{whole}-{name}"), rows.get(f"{root}+{name}")
         if less is not None:

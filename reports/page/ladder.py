@@ -150,7 +150,7 @@ def _in_tree_order(rows: Mapping[str, Row]) -> Iterator[tuple[str, int]]:
     children: dict[str, list[str]] = defaultdict(list)
     for name, row in rows.items():
         children[row.parent].append(name)
-    trunk = frozenset(current().end.lineage())
+    trunk = frozenset(current().last_kept.lineage())
 
     def below(name: str, depth: int) -> Iterator[tuple[str, int]]:
         for child in sorted(children[name], key=lambda each: each in trunk):

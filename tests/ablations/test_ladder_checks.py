@@ -163,12 +163,16 @@ def test_a_variant_beside_the_declared_end_changes_no_design(beside: str, tmp_pa
         left_out, added = (design_of(kind).variants for kind in ("leave-one-out", "add-one"))
     more = load(f"{ON_M1}{beside}\nEND = 'A'", tmp_path)
     with ladders.using(more):
-        assert "B" in more.variants and (more.root, more.whole, more.end) == (alone.root, alone.whole, alone.end)
+        assert "B" in more.variants and (more.root, more.full_variant, more.last_kept) == (
+            alone.root,
+            alone.full_variant,
+            alone.last_kept,
+        )
         assert design_of("leave-one-out").variants == left_out
         now = {variant.name: variant for variant in design_of("add-one").variants}
         assert [now[variant.name] for variant in added] == list(added)
     derived = load(ON_M1 + beside, tmp_path)
-    assert derived.end.name == "B", "without END the last kept variant is meant"
+    assert derived.last_kept.name == "B", "without END the last kept variant is meant"
 
 
 # Types
@@ -193,7 +197,7 @@ def test_a_declaration_of_another_type_is_one_sentence(
 ) -> None:
     content = f"A = M0.derive('A', ROTARY)\n{name} = {value}"
     if (name, value) in ACCEPTED:
-        assert load(content, tmp_path).end.name in ("A", "M0")
+        assert load(content, tmp_path).last_kept.name in ("A", "M0")
         for command in (run.main, status.main):
             flags = ["--list"] if command is run.main else []
             path, runs = str(tmp_path / "mine.py"), str(tmp_path)

@@ -54,7 +54,7 @@ def plan(file: Path, runs: Path, *flags: str) -> list[str]:
 def test_a_file_is_a_ladder_with_its_scales_and_factors(file: Path) -> None:
     with ladders.using(own := ladders.load(str(file))):
         assert list(ladders.ladder()) == ["M0", "A1", "A2", "mask0.3", "mask0.4"]
-        assert (own.root.name, own.whole.name, own.end.name) == ("M0", "A2", "A2") and own.root is M0
+        assert (own.root.name, own.full_variant.name, own.last_kept.name) == ("M0", "A2", "A2") and own.root is M0
         assert known_scales()[-1] == "tiny" and execution_at("tiny").heldout_context == 32
         assert [each.name for each in chosen_variants(["A1..mask0.3"])] == ["A1", "A2", "mask0.3"]
         assert [each.name for each in chosen_variants(["A2@steps0.25"])] == ["A2@steps0.25"]
@@ -125,7 +125,9 @@ def test_the_file_of_the_page_for_programs_is_a_ladder(tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "automation.md"
     (block,) = re.findall(r"^   ```python\n(.*?)^   ```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     (tmp_path / "mine.py").write_text(textwrap.dedent(block))
-    assert ladders.load(str(tmp_path / "mine.py")).end.delta() == {"pretraining.model.feedforward_width": (3072, 4608)}
+    assert ladders.load(str(tmp_path / "mine.py")).last_kept.delta() == {
+        "pretraining.model.feedforward_width": (3072, 4608)
+    }
 
 
 def test_a_sample_may_be_named_and_no_task_starts_from_itself(tmp_path: Path) -> None:

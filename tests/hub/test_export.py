@@ -2,13 +2,11 @@
 
 import json
 import re
-import socket
 from pathlib import Path
-from types import SimpleNamespace
-from typing import ClassVar
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
@@ -16,8 +14,8 @@ import neobert.hub  # noqa: F401 - registers the classes
 from ablations import ladders
 from ablations.ladder import M10
 from ablations.scales import scaled
-from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT_RUN_FAILED, ParityOff
-from neobert.export import huggingface, publishing
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
+from neobert.export import huggingface
 from neobert.export import onnx as onnx_export
 from neobert.export.__main__ import main
 from neobert.export.card import glue_scores
@@ -89,10 +87,10 @@ def test_the_answer_is_json_alone_whatever_libraries_print(trained: Path, tmp_pa
 def test_the_card_says_what_the_model_is(trained: Path, exported: Path, tmp_path: Path) -> None:
     card = (exported / "README.md").read_text()
     record = json.loads((trained / "done.json").read_text())
-    metadata = dict(line.split(": ", 1) for line in card.split("---\n")[1].splitlines())
-    assert json.loads(metadata["license"]) == "mit" and json.loads(metadata["library_name"]) == "transformers"
-    (index,) = json.loads(metadata["model-index"])
-    assert index["results"][0]["metrics"][0]["value"] == record["scores"]["heldout_loss"]["web"]
+    metadata = ModelCard(card).data
+    assert (metadata.license, metadata.library_name) == ("mit", "transformers")
+    losses = {result.dataset_config: result.metric_value for result in metadata.eval_results}
+    assert losses == record["scores"]["heldout_loss"]
     assert "## Changes against P\n" in card and "| model.layers | 1 → 2 |" in card
     assert f"step {STEPS}" in card and "6,144" not in card and "| token slots read | 6.144k |" in card
     for section in ("Use", "Model", "Scores", "Recipe", "Limits", "Parity", "Licence", "Citation"):
@@ -271,17 +269,12 @@ def test_onnx_graphs_take_ragged_batches(form: str, trained: Path, tmp_path: Pat
         (["EMPTY"], EXIT_MISSING, "holds no run.json"),
         (["UNFINISHED"], EXIT_MISSING, "is not finished: name a checkpoint with --step (there: 0)"),
         (["RUN", "--step", "7"], EXIT_MISSING, "no checkpoint of step 7 (there: 0,"),
-        (["--all", "RUNS", "--step", "3"], EXIT_REFUSED, "take --checkpoints"),
-        (["--all", "EMPTY"], EXIT_MISSING, "there is no finished run"),
-        (["--all", "RUNS", "--push", "no name"], EXIT_REFUSED, "names no repository"),
-        (["RUN", "--push", "no name"], EXIT_REFUSED, "names no repository"),
-        (["RUN", "--dry-run"], EXIT_REFUSED, "--dry-run is for --all"),
     ],
 )
 def test_what_cannot_be_exported_ends_with_a_sentence_and_its_code(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], code: int, said: str
 ) -> None:
-    places = {"RUN": trained, "RUNS": trained.parents[1], "EMPTY": tmp_path / "empty"}
+    places = {"RUN": trained, "EMPTY": tmp_path / "empty"}
     places["EMPTY"].mkdir()
     if "UNFINISHED" in flags:
         places["UNFINISHED"] = m0_folder(tmp_path)
@@ -332,128 +325,3 @@ def test_an_export_that_differs_is_never_published(
         damage
     ] in said
     assert list(tmp_path.iterdir()) == []
-
-
-# The hub
-
-
-class RecordingHub:
-    """Stands for huggingface_hub.HfApi: notes what is asked of it."""
-
-    asked: ClassVar[list[tuple[str, dict[str, object]]]] = []
-
-    def create_repo(self, repository: str, **options: object) -> SimpleNamespace:
-        self.asked.append((repository, options))
-        return SimpleNamespace(repo_id=repository if "/" in repository else f"someone/{repository}")
-
-    def create_branch(self, repository: str, **options: object) -> None:
-        self.asked.append((repository, options))
-
-    def upload_folder(self, **options: object) -> SimpleNamespace:
-        self.asked.append(("upload", options))
-        return SimpleNamespace(commit_url="https://hub/commit")
-
-
-@pytest.mark.parametrize("name", ["someone/model", "model"])
-def test_a_pushed_folder_is_uploaded_whole_to_a_private_repository(
-    name: str, trained: Path, tmp_path, monkeypatch, capsys
-) -> None:
-    monkeypatch.setattr("huggingface_hub.HfApi", RecordingHub)
-    monkeypatch.setattr(RecordingHub, "asked", [])
-    monkeypatch.setenv("HF_TOKEN", "hf_token")
-    command = [str(trained), "--to", "hf", "--push", name, "--out"]
-    assert main([*command, str(tmp_path / "one")]) == EXIT_DONE
-    assert json.loads(capsys.readouterr().out)["pushed"] == "https://hub/commit"
-    (repository, options), (_, uploaded) = RecordingHub.asked
-    assert repository == name and options["private"] and options["exist_ok"]
-    assert uploaded["repo_id"] == "someone/model", "a name alone is the user's own"
-    assert uploaded["delete_patterns"] is None, "what others put beside the model stays"
-    assert uploaded["folder_path"] == tmp_path / "one" and f"step {STEPS}" in str(uploaded["commit_message"])
-
-
-def test_a_push_without_a_token_or_a_connection_ends_in_a_sentence(trained, tmp_path, monkeypatch, capsys) -> None:
-    """Without a token nothing is computed; where nothing answers, the export stays."""
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    command = [str(trained), "--to", "hf", "--push", "someone/model", "--out", str(tmp_path / "out")]
-    assert main(command) == EXIT_REFUSED
-    assert "--push someone/model needs a token of the hub: run hf auth login" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_token")
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{unused.getsockname()[1]}")
-        assert main(command) == EXIT_RUN_FAILED
-    said = capsys.readouterr().err
-    assert "out is exported, but the hub took no someone/model: " in said
-    assert f"`hf upload someone/model {tmp_path / 'out'} --private` tries again" in said
-    assert (tmp_path / "out" / "model.safetensors").exists()
-
-
-def test_every_run_is_exported_once_with_an_index_and_what_cannot_be_is_told(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A dry run only says what would be pushed where; what is there is not written again; milestones are branches."""
-    monkeypatch.setattr("huggingface_hub.HfApi", RecordingHub)
-    monkeypatch.setattr(RecordingHub, "asked", [])
-    monkeypatch.setenv("HF_TOKEN", "hf_token")
-    out, record = tmp_path / "out", json.loads((trained / "done.json").read_text())
-    command = ["--all", str(trained.parents[1]), "--to", "hf", "--out", str(out), "--push", "someone/study"]
-    assert main([*command, "--checkpoints", "--dry-run"]) == EXIT_DONE
-    last, *earlier = json.loads(capsys.readouterr().out)
-    name = f"T-seed0-{trained.name}"
-    assert (last["folder"], last["push"], last["branch"]) == (str(out / name), f"someone/study-{name}", None)
-    assert earlier[0]["step"] == 0
-    assert [each["branch"] for each in earlier] == [f"step{each['step']}" for each in earlier]
-    assert not out.exists() and RecordingHub.asked == []
-    assert main(command) == EXIT_DONE
-    written = (out / name / "model.safetensors").stat().st_mtime_ns
-    (entry,) = json.loads((out / "index.json").read_text())
-    assert entry["heldout_loss"] == record["scores"]["heldout_loss"] and entry["run"] == trained.name
-    assert f"[{name}]({name}/README.md)" in (out / "README.md").read_text()
-    assert main([*command, "--checkpoints"]) == EXIT_DONE
-    assert (out / name / "model.safetensors").stat().st_mtime_ns == written
-    branches = [options.get("revision") for asked, options in RecordingHub.asked if asked == "upload"]
-    assert branches == [None, None, *(each["branch"] for each in earlier)]
-    uploads = [options for asked, options in RecordingHub.asked if asked == "upload"]
-    assert all(options["delete_patterns"] == "*" for options in uploads if options["revision"]), "main's other files"
-    steps = [entry["step"] for entry in json.loads((out / "index.json").read_text())]
-    assert steps == [None, *(each["step"] for each in earlier)]
-    capsys.readouterr()
-    local = ["--all", str(trained.parents[1]), "--out", str(out), "--json"]
-    for others in (["--to", "onnx"], ["--to", "hf", "--remote-code"]):
-        assert main([*local, *others]) == EXIT_REFUSED
-        said = json.loads(capsys.readouterr().err)["error"]
-        assert f"{name}: the folder has another --to or --remote-code" in said["message"]
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (ParityOff("it differs"), EXIT_OFF),
-        (OSError("it is full"), EXIT_RUN_FAILED),
-        (RuntimeError("it"), EXIT_RUN_FAILED),
-    ],
-)
-def test_a_run_that_cannot_be_exported_is_told_and_skipped(
-    error: Exception, code: int, trained: Path, tmp_path: Path, monkeypatch, capsys
-) -> None:
-    def damage(*words: object) -> None:
-        raise error
-
-    monkeypatch.setattr(publishing, "export", damage)
-    assert main(["--all", str(trained.parents[1]), "--to", "hf", "--out", str(tmp_path / "out")]) == code
-    assert f"seed0-{trained.name}: {error}" in capsys.readouterr().err
-    assert json.loads((tmp_path / "out" / "index.json").read_text()) == []
-
-
-def test_names_of_repositories_are_the_hubs_whatever_a_variant_is_called(tmp_path: Path) -> None:
-    from huggingface_hub.utils import validate_repo_id
-
-    folder = m0_folder(tmp_path)
-    content = json.loads((folder / "run.json").read_text())
-    content["labels"] = {"variants": ["(M7@code)"], "scale": "a--b..", "data": "real text"}
-    (folder / "run.json").write_bytes(sealed(content))
-    publish_record(folder / "done.json", {"kind": "pretraining", "id": folder.name, "state": "done"})
-    (planned,) = publishing.plan_exports(tmp_path, tmp_path, repositories="someone/study")
-    assert planned.repository == f"someone/study-M7-code-a-b-real-text-seed0-{folder.name}"
-    validate_repo_id(planned.repository)

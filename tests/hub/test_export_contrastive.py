@@ -106,7 +106,7 @@ def test_a_folder_for_transformers_gives_the_runs_vectors(
     assert (
         "import neobert.hub" in card and "held-out pairs of answers | loss 1.5000, own document found by 25.0%" in card
     )
-    assert "cut to 32 tokens" in card and 'license: "mit"' in card
+    assert "cut to 32 tokens" in card and "license: mit" in card
 
 
 def test_sentence_transformers_gives_the_runs_vectors_also_behind_an_instruction(

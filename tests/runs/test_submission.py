@@ -22,6 +22,7 @@ from neobert.runs.optuna_view import cause_of, open_storage, shown_address, stor
 from neobert.slurm.job import _come_back
 from neobert.slurm.profile import Resources, read_submissions
 from neobert.slurm.submit import Job, refuse_folder, sbatch_text
+from neobert.slurm.submit import submit as submit_job
 from tests.ablations.fake_slurm import FakeSlurm, submit
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=20)
@@ -269,6 +270,23 @@ def test_whatever_a_path_is_called_bash_takes_it_for_a_path(
     assert arguments[-1] == str(root / "jobs" / "name")
     assert arguments[arguments.index("--output") + 1] == str(root / "jobs" / "name" / "%j_%t_log.out")
     assert {path.name for path in folder.iterdir()} == {"bin"}
+
+
+@pytest.mark.parametrize("elements", [None, 3])
+def test_the_shown_script_is_the_submitted_one(slurm: FakeSlurm, tmp_path: Path, elements: int | None) -> None:
+    resources = Resources(
+        partition="gpu",
+        gpus_per_node=2,
+        nodes=2,
+        cpus_per_task=4,
+        memory_gb=16.5,
+        sbatch=("mail-type=FAIL", "#SBATCH --exclusive", "comment='a b'"),
+        setup=("module load cuda",),
+    )
+    job = Job("a name", "glue", ("glue/rte/studies/x",), (), resources, {"MARK": "it's"}, elements, most_running=2)
+    snapshot, logs = tmp_path / "snapshots" / "x", tmp_path / "jobs" / "a name"
+    number = submit_job(job, tmp_path, snapshot, logs, ("7", "8"))
+    assert slurm.submitted()[number] == sbatch_text(job, snapshot, logs, ("7", "8"))
 
 
 def test_a_folder_named_like_a_command_runs_nothing(slurm: FakeSlurm, tmp_path: Path) -> None:

@@ -1,51 +1,28 @@
-"""Trackers get every step once, under one id, whatever is killed; and no run depends on them."""
+"""Trackers show every step under one id, whatever is killed; and no run depends on them."""
 
 import json
-import os
 import sqlite3
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Never
 
 import pytest
 
 from ablations import run
-from neobert.errors import EXIT_DONE, EXIT_MISSING
-from neobert.files import append_line, line_bytes
+from neobert.errors import EXIT_MISSING
 from neobert.runs import tracking
 from neobert.runs.collected import open_runs
 from neobert.runs.index import Index
 from neobert.runs.layout import Layout
-from neobert.runs.records import publish_record
-from neobert.runs.tracking import Follower, Tracker, tracked
-from tests.support.forking import start_worker
-from tests.support.tiny_runs import STEPS, claimed, curve, ends, tiny_run, worker, write_tiny_run
-from tests.support.waiting import until
+from neobert.runs.run_file import read_run_file
+from neobert.runs.tracking import Tracker, track_scores
+from tests.support.tiny_runs import STEPS, curve, ends, tiny_run, wait_for_steps, worker, write_tiny_run
 
 Steps = list[tuple[int, float]]
 BLOCK_BYTES, HEADER_BYTES = 32768, 7
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A run of pre-training that nobody trains; its lines are written by the tests."""
-    return write_tiny_run(tmp_path / "runs", tiny_run())
-
-
-def note(folder: Path, attempt: int, first: int, last: int) -> None:
-    """Lines of an attempt, whose losses tell it from others."""
-    for step in range(first, last + 1):
-        path = folder / "attempts" / f"{attempt:06d}" / "metrics.jsonl"
-        append_line(path, {"step": step, "loss": step + attempt / 16, "phase_seconds": {"data": 0.5}})
-
-
-def finish(folder: Path, *lines: tuple[int, int]) -> None:
-    """The merged metrics of (attempt, step) and the record."""
-    merged = b"".join(line_bytes({"step": step, "loss": step + attempt / 16}) for attempt, step in lines)
-    (folder / "metrics.jsonl").write_bytes(merged)
-    publish_record(folder / "done.json", {"kind": "pretraining", "id": folder.name, "state": "done"})
 
 
 def in_tensorboard(place: Path, name: str) -> Steps:
@@ -95,7 +72,8 @@ def in_trackio(place: Path, name: str) -> Steps:
     with closing(sqlite3.connect(place / f"{tracking.PROJECT}.db")) as database:
         rows = database.execute("SELECT step, metrics, run_name FROM metrics ORDER BY id").fetchall()
     assert {run for *_, run in rows} == {f"T pretraining stage 1 {name}"}
-    return [(step, json.loads(metrics)["loss"]) for step, metrics, _ in rows]
+    values = [(step, json.loads(metrics)) for step, metrics, _ in rows]
+    return [(step, each["loss"]) for step, each in values if "loss" in each]
 
 
 READERS = {"tensorboard": in_tensorboard, "wandb": in_wandb, "trackio": in_trackio}
@@ -109,86 +87,75 @@ def tracker(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def test_a_follower_that_is_killed_leaves_no_gap_and_no_step_twice(folder: Path, tracker: str) -> None:
-    """Nor does a run that was killed and repeats steps: the first word on a step that was sent counts."""
-    root = folder.parents[1]
-    place, words = root / "tracking" / tracker, ["--runs", str(root), "--track", tracker]
-    note(folder, 1, 1, 6)
-    assert tracking_command(*words, f"pretraining/{folder.name}") == EXIT_DONE
-    assert READERS[tracker](place, folder.name) == [(step, step + 1 / 16) for step in range(1, 6)]
-    note(folder, 1, 7, 9)
-    process = start_worker([*words, "--follow", f"pretraining/{folder.name}"], os.environ, "neobert.runs.tracking")
-    until(lambda: '"closed": false' in (root / "tracking" / f"{folder.name}.{tracker}.json").read_text(), 60)
+def test_a_run_is_shown_under_one_id_whatever_is_killed(tmp_path: Path, tracker: str) -> None:
+    """No step is missing. Those that the killed attempt has sent may be there twice, with the same values."""
+    root, trained = tmp_path / "runs", tiny_run()
+    write_tiny_run(root, trained)
+    variables = {tracking.VARIABLE: tracker}
+    process = worker(root, trained.reference, variables=variables)
+    wait_for_steps(root, trained, 9)
     process.kill()
     process.communicate()
-    note(folder, 2, 4, 12)
-    finish(folder, *((1, step) for step in range(1, 4)), *((2, step) for step in range(4, 13)))
-    assert tracking_command(*words) == EXIT_DONE
-    sent = READERS[tracker](place, folder.name)
-    assert [step for step, _ in sent] == list(range(1, 13)) and sent[-1] == (12, 12 + 2 / 16)
-    assert tracking_command(*words) == EXIT_DONE and READERS[tracker](place, folder.name) == sent
+    codes, said = ends([worker(root, trained.reference, variables=variables)])
+    assert codes == [0] and not [line for line in said.splitlines() if "no more" in line], said
+    sent = READERS[tracker](root / "tracking" / tracker, trained.id)
+    values = dict(sent)
+    assert sorted(values) == list(range(1, STEPS + 1))
+    assert [values[step] for step in sorted(values)] == pytest.approx(curve(root, trained))
 
 
-def tracking_command(*words: str) -> int:
-    """The command in a process of its own, as it takes its standard output over."""
-    process = start_worker(words, os.environ, "neobert.runs.tracking")
-    process.communicate()
-    assert process.returncode is not None
-    return process.returncode
-
-
-def test_a_job_follows_its_own_runs(folder: Path) -> None:
-    """Its worker is told by the environment; what the run writes is the same."""
+def test_tensorboard_hides_repeated_steps(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    root, trained = folder.parents[1], tiny_run()
-    codes, said = ends([worker(root, trained.reference, variables={tracking.VARIABLE: "tensorboard"})])
-    assert codes == [0], said
-    sent = in_tensorboard(root / "tracking" / "tensorboard", trained.id)
-    assert [step for step, _ in sent] == list(range(1, STEPS + 1))
-    assert [value for _, value in sent] == pytest.approx(curve(root, trained))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    layout, run_file = Layout(tmp_path), read_run_file(write_tiny_run(tmp_path, tiny_run()))
+    (part,) = run_file.run.parts(layout)
+    for steps in (range(1, 8), range(6, 11)):
+        attempt = Tracker(layout, run_file, part, name="tensorboard")
+        for step in steps:
+            attempt.log(step, {"loss": 1 / step, "phase_seconds": {"data": 0.5}, "compiled": False})
+        attempt.close()
+    shown = EventAccumulator(str(layout.tracking / "tensorboard" / part.id)).Reload()
+    assert set(shown.Tags()["scalars"]) == {"loss", "phase_seconds/data"}
+    assert [event.step for event in shown.Scalars("loss")] == list(range(1, 11))
 
 
-class Broken(Tracker):
-    def open(self) -> int | None:
+def test_a_tracker_that_fails_is_reported_once_and_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> Never:
         raise OSError("the tracker's disk is full")
 
-    log = close = sessions = drop = lambda *_: []  # type: ignore[assignment]
+    monkeypatch.setitem(tracking.OPENERS, "wandb", fail)  # type: ignore[misc]
+    layout, run_file = Layout(tmp_path), read_run_file(write_tiny_run(tmp_path, tiny_run()))
+    (part,) = run_file.run.parts(layout)
+    tracker = Tracker(layout, run_file, part, name="wandb")
+    for step in (1, 2):
+        tracker.log(step, {"loss": 1.0})
+    tracker.close()
+    assert capsys.readouterr().err == f"wandb takes no more of {part.title}: the tracker's disk is full\n"
 
 
-def test_steps_are_sent_once_the_process_that_followed_them_is_gone(folder: Path) -> None:
-    note(folder, 1, 1, 3)
-    layout = Layout(folder.parents[1])
-    (part,) = tracked(layout, f"pretraining/{folder.name}")
-    follower = Follower(layout, "tensorboard")
-    with claimed(layout, f"tracking-tensorboard-{part.id}"):
-        assert follower.send(part) == 0
-    assert follower.send(part) > 0
-    follower.close(part)
-
-
-def test_a_tracker_that_fails_is_said_once(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(tracking.CLASSES, "wandb", Broken)  # type: ignore[arg-type]
-    note(folder, 1, 1, 3)
-    layout = Layout(folder.parents[1])
-    (part,) = tracked(layout, f"pretraining/{folder.name}")
-    follower = Follower(layout, "wandb")
-    assert [follower.send(part), follower.send(part)] == [0, 0]
-    assert capsys.readouterr().err == f"wandb took no more of {part.name}: the tracker's disk is full\n"
-    assert part.name == f"T pretraining stage 1 {folder.name}"
-
-
-def test_every_kind_of_record_has_steps() -> None:
-    """The records of the smoke study: curves of pre-training, thinned out, and of trials."""
+def test_scores_of_every_kind_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the smoke study: a curve per trial, and one step of tasks and readouts."""
     files = open_runs(Path(__file__).parents[2] / "reports" / "pipeline_check")
     layout = Layout(files.root)
-    references = [row.folder for row in Index(layout).rows()]
-    steps = {each.id: list(each.steps()) for reference in references for each in tracked(layout, reference)}
-    numbers = [[step for step, _ in taken] for taken in steps.values()]
-    assert sum(map(bool, numbers)) > 200 and all(each == sorted(set(each)) for each in numbers)
-    assert all(isinstance(step, int) for each in numbers for step in each)
-    assert {"score"} in [set(values) for taken in steps.values() for _, values in taken]
+    sent: dict[str, list[tuple[int, set[str]]]] = {}
+
+    def log(tracker: Tracker, step: int, values: Mapping[str, object]) -> None:
+        sent.setdefault(tracker.part.id, []).append((step, set(values)))
+
+    monkeypatch.setenv(tracking.VARIABLE, "tensorboard")
+    monkeypatch.setattr(Tracker, "log", log)
+    run_files = [read_run_file(layout.root / row.folder) for row in Index(layout).rows()]
+    for run_file in run_files:
+        for part in run_file.run.parts(layout):
+            if part.is_done and part.id not in sent:  # studies share trials
+                track_scores(layout, run_file, part)
+    assert len(sent) > 100 and all(steps == sorted(steps, key=lambda each: each[0]) for steps in sent.values())
+    assert any(len(steps) > 1 and steps[0][1] == {"score"} for steps in sent.values())
+    trained = {run_file.id for run_file in run_files if run_file.run.counted == "steps"}
+    assert trained and not trained & sent.keys()
 
 
 def test_a_tracker_that_is_not_installed_is_said_before_training(

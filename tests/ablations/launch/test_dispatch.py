@@ -290,7 +290,7 @@ def test_cancel_finds_jobs_whatever_their_scale_and_seed_and_keeps_to_those_name
     for flags in (["--scale", "smoke"], ["--seed", "0"], ["--data", str(runs)]):
         assert main([*common, *flags]) == 0
         said = capsys.readouterr()
-        assert json.loads(said.out) == [] and "no live job of" in said.err
+        assert json.loads(said.out) == [] and "no matching job is running" in said.err
     assert main([*common, "--seed", "4"]) == 0
     assert json.loads(capsys.readouterr().out) == [fourth], "the corpus is waited for by the other seed"
     assert main(common) == 0
@@ -343,7 +343,7 @@ def test_workers_are_refused_where_jobs_are_submitted(
     slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
 ) -> None:
     assert submit(runs, "--workers", "2") == 2
-    assert "say --max-running N" in capsys.readouterr().err and not slurm.submitted()
+    assert "use --max-running N on SLURM" in capsys.readouterr().err and not slurm.submitted()
 
 
 @pytest.mark.parametrize(

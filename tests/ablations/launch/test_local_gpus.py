@@ -1,4 +1,4 @@
-"""GPUs of one machine: as many processes as were asked for, each on one of its own, or a sentence and exit code 2."""
+"""GPUs of one machine: as many processes as were requested, each on its own, or a sentence and exit code 2."""
 
 import json
 import os
@@ -6,13 +6,19 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ablations import run
 from ablations.launch import execute, submit
+from ablations.launch.execute import plan_locally
 from neobert import processes
 from neobert.processes import available_cores, visible_gpus, worker_environment
+from neobert.runs.run_file import Execution
 from neobert.training.distributed import JobRank
 from sweeps import glue_grid
 
@@ -83,15 +89,15 @@ def test_no_two_processes_share_a_gpu(
 @pytest.mark.parametrize(
     ("count", "flags", "sentence"),
     [
-        (2, ["--gpus", "8"], "8 GPUs for a run are asked for, and this machine has 2 GPUs"),
-        (1, ["--workers", "8"], "8 workers are asked for, and this machine has 1 GPU: each process has one of its own"),
-        (0, ["--gpus", "17"], "17 GPUs or processes are asked for, and this machine has no GPU and 16 cores"),
+        (2, ["--gpus", "8"], "8 GPUs for a run are requested, but this machine has 2 GPUs"),
+        (1, ["--workers", "8"], "8 workers are requested, but this machine has 1 GPU: each process needs its own"),
+        (0, ["--gpus", "17"], "17 GPUs or processes are requested, but this machine has no GPU and 16 cores"),
         (8, ["--gpus", "100000000"], "gpus_per_node = 100000000: Input should be less than or equal to 1000"),
         (8, ["--gpus", "8", "--engine", "single"], "engine single trains in one process"),
         (8, ["--engine", "zero2"], "say how many with --gpus"),
-        (8, ["--nodes", "2"], "2 nodes are asked for, and this runs here"),
-        (8, ["--partition", "gpu"], "--partition is asked of SLURM, and this runs here"),
-        (8, ["--memory-gb", "10"], "--memory-gb is asked of SLURM"),
+        (8, ["--nodes", "2"], "2 nodes need --cluster slurm"),
+        (8, ["--partition", "gpu"], "--partition is a SLURM option: use --cluster slurm or drop it"),
+        (8, ["--memory-gb", "10"], "--memory-gb is a SLURM option"),
     ],
 )
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
@@ -118,7 +124,7 @@ def test_a_sweep_is_refused_in_the_same_words(
 ) -> None:
     gpus["count"] = 2
     assert glue_grid.main(["--task", "cola", "--workers", "3", "--cluster", "here", "--runs", str(tmp_path)]) == 2
-    assert "3 workers are asked for, and this machine has 2 GPUs" in capsys.readouterr().err
+    assert "3 workers are requested, but this machine has 2 GPUs" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -220,3 +226,29 @@ def test_a_rank_that_is_no_number_is_named(name: str) -> None:
     assert JobRank.of_environment(step) is not None
     with pytest.raises(ValueError, match=f"the environment variable {name} is 'x'"):
         JobRank.of_environment(step | {name: "x"})
+
+
+@given(
+    gpus=st.integers(0, 8),
+    cores=st.integers(1, 64),
+    threads=st.integers(1, 64),
+    count=st.integers(1, 8),
+    open_parts=st.integers(0, 50),
+    workers=st.none() | st.integers(1, 8),
+)
+def test_workers_never_share_a_gpu_and_idle_for_no_part(
+    gpus: int, cores: int, threads: int, count: int, open_parts: int, workers: int | None
+) -> None:
+    execution = Execution(threads=threads, processes=count, micro_batch_tokens=1, checkpoint_interval_steps=1)
+    names = tuple(map(str, range(gpus)))
+    if gpus and max(count, workers or 1) > gpus:
+        return  # refused before
+    plan = plan_locally(names, cores, execution, open_parts, workers)
+    assert plan.workers == workers or plan.workers <= max(1, open_parts)
+    assert 1 <= plan.threads <= threads and (plan.threads == 1 or plan.threads * plan.workers <= cores)
+    runs: Any = [SimpleNamespace(id="a", counted="steps"), SimpleNamespace(id="b", counted="points")]
+    phases = plan.phases(runs)
+    assert [run for batch, _ in phases for run in batch] == runs
+    for _, workers_gpus in phases:
+        used = [name for seen in workers_gpus if seen is not None for name in seen.split(",")]
+        assert len(used) == len(set(used)) and set(used) <= set(names)

@@ -13,7 +13,7 @@ functions that need them.
 
 import argparse
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from ablations import budgets, ladders, rates
 from ablations.designs import one_variant
 from ablations.ladders import OFFERED_SCALES, Ladder
-from ablations.launch.execute import Workspace, carry_out, open_workspace
+from ablations.launch.execute import Workspace, open_workspace, run_or_submit
 from ablations.launch.flags import DEFAULT_RUNS
 from ablations.launch.outcomes import part_entry
 from ablations.plan import PlanRow, VariantRow, plan, with_tasks
@@ -42,6 +42,7 @@ from neobert.kinds.readouts import ReadoutEvaluation
 from neobert.runs.collected import open_runs
 from neobert.runs.index import Index
 from neobert.runs.kinds import read_records
+from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.tracking import TRACKERS, TrackerName
 
@@ -127,7 +128,7 @@ def train(
         workspace = _open(scale, data, runs=runs, workers=workers, track=track)
         name = variant if steps is None else _with_steps(variant, steps, workspace)
         row = _plan(workspace, name, seed, ["pretraining"])
-        _carry_out(workspace, row)
+        _run(workspace, row)
     return TrainedVariant(row.name, workspace, row.seed, row.stages, own)
 
 
@@ -234,7 +235,7 @@ class TrainedVariant:
             for task in names:
                 if task in row.skipped:
                     raise MissingData(f"cannot fine-tune on {workspace.source.label} data: {task}: {row.skipped[task]}")
-            _carry_out(workspace, with_tasks(row, tasks))
+            _run(workspace, with_tasks(row, tasks))
         rows = []
         for study in GlueStudy.among(row.runs):
             if study.task in tasks:
@@ -334,9 +335,23 @@ def _with_steps(name: str, steps: int, workspace: Workspace) -> str:
     return near[steps]
 
 
-def _carry_out(workspace: Workspace, row: PlanRow) -> None:
+def _readout_rows(layout: Layout, evaluations: Iterable[ReadoutEvaluation]) -> list[dict[str, Any]]:
+    """Return a row for each readout and corpus of finished evaluations."""
+    parts = (
+        (readout, part)
+        for evaluation in evaluations
+        for readout, part in zip(evaluation.readouts, evaluation.parts(layout), strict=True)
+    )
+    return [
+        {"readout": readout, "corpus": corpus, "value": score["value"]}
+        for readout, part in parts
+        for corpus, score in read_record(part.record)["scores"].items()
+    ]
+
+
+def _run(workspace: Workspace, row: PlanRow) -> None:
     """Run what is missing of the row."""
-    code = carry_out(workspace, [row], lambda: None)
+    code = run_or_submit(workspace, [row], lambda: None)
     if code == EXIT_DONE:
         return
     index = Index(workspace.layout)
