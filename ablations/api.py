@@ -236,17 +236,13 @@ class TrainedVariant:
                 if task in row.skipped:
                     raise MissingData(f"cannot fine-tune on {workspace.source.label} data: {task}: {row.skipped[task]}")
             _run(workspace, with_tasks(row, tasks))
-        rows = []
-        for study in GlueStudy.among(row.runs):
-            if study.task in tasks:
-                for trial in study.trials(layout):
-                    entry = part_entry(layout, trial)
-                    rows.append({"task": study.task, **plain(trial.point), "trial": trial.id, **entry})
-        for evaluation in ReadoutEvaluation.among(row.runs):
-            for readout, part in zip(evaluation.readouts, evaluation.parts(layout), strict=True):
-                scores = read_record(part.record)["scores"]
-                rows += [{"readout": readout, "corpus": name, "value": each["value"]} for name, each in scores.items()]
-        return pd.DataFrame(rows)
+        trials = [
+            {"task": study.task, **plain(trial.point), "trial": trial.id, **part_entry(layout, trial)}
+            for study in GlueStudy.among(row.runs)
+            if study.task in tasks
+            for trial in study.trials(layout)
+        ]
+        return pd.DataFrame([*trials, *_readout_rows(layout, ReadoutEvaluation.among(row.runs))])
 
     def export(self, target: Target, out: str | Path) -> Path:
         """Export the last checkpoint to a new folder for transformers ("hf"), sentence-transformers or ONNX.

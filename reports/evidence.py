@@ -3,53 +3,35 @@
 Missing facts are None, or NaN in numeric columns. Every record becomes a row or a sentence, whatever its content.
 """
 
-import json
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Any
 
 import pandas as pd
 from pydantic import (
-    AfterValidator,
-    AliasPath,
-    ConfigDict,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveInt,
     ValidationError,
-    model_validator,
 )
 from pydantic_core import ErrorDetails
 
 from ablations.declarations import Declaration, kept_declarations
 from ablations.rates import PILOT_SEEDS
-from ablations.scales import Scale, Vocabulary, trained_vocabulary_size
+from ablations.scales import Scale, Vocabulary
 from neobert.errors import DamagedFile, MissingData, name_first
 from neobert.files import read_json
-from neobert.glue.tasks import decisive_score, task_named
 from neobert.kinds.glue import GlueStudy
-from neobert.kinds.mteb import EmbeddingConfig, EmbeddingScores
-from neobert.kinds.pretraining import HeldoutScore, PretrainingRun, Transition, mechanisms_of
-from neobert.kinds.readouts import ReadoutConfig, ReadoutScore
-from neobert.recipe import FineTuning, Point, Pretraining, Value
-from neobert.runs import records
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.collected import DECLARATIONS
 from neobert.runs.kinds import RECORD_PLACES, RECORDS
 from neobert.runs.records import read_record
 from neobert.runs.run_file import EXECUTION, RunFile, read_run_file
+from reports.facts import BY_LABEL, READERS, Facts, Measurement, share_weights, weights_up_to
 from reports.folder import RunsFolder
 from reports.forecasts.sealed import Forecast, read_forecasts
 from reports.labels import Labels, OthersRecords
 
-ValueType = TypeVar("ValueType", bound=Value)
-Facts = dict[str, Any]
-
-SECONDS_PER_HOUR = 3600
 UNREADABLE = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
 """Exceptions raised on reading a record with a missing, wrongly typed or impossible field."""
 
@@ -73,8 +55,6 @@ READOUTS = (*OF_READOUT, "corpus", "answer")
 FAILED_PILOTS = ("id", "seed", "scale", "data", "weights", "recipe", "error")
 COSTS = ("seconds", "gpu_hours", "tokens", "real_tokens", "flops")
 NUMBERS = ("score", "decisive", "hours", "loss", "bits_per_byte", "frequency_loss", *COSTS)
-SPREAD = ("labels", "config", "scores")
-"""Parts of records whose fields become separate columns."""
 
 
 @dataclass(frozen=True)
@@ -157,11 +137,6 @@ def make_frame(rows: Iterable[Facts], columns: Iterable[str]) -> pd.DataFrame:
     return frame.astype({name: float for name in names if name in NUMBERS})
 
 
-def weights_up_to(pretraining: Pretraining, stage: int) -> Pretraining:
-    """Return the recipe up to a stage, with seed 0: all that determines a checkpoint's weights except the seed."""
-    return pretraining.model_copy(update={"seed": 0, "stages": pretraining.stages[: stage + 1]})
-
-
 def read_evidence(root: Path) -> Evidence:
     """Read the records below a folder of runs, each file once. `RunsFolder` says which files are left out.
 
@@ -174,11 +149,7 @@ def read_evidence(root: Path) -> Evidence:
     folder, others = RunsFolder(root), OthersRecords()
     rows, files = _read_rows(folder, problems, others)
     if not any(rows.values()):
-        problems += folder.problems
-        if told := others.sentences():
-            raise MissingData(f"{root} holds no record of this ladder, but {'; '.join(told)}")
-        found = f"only {len(problems)} unusable one(s), the first: {sorted(problems)[0]}" if problems else "none"
-        raise MissingData(f"{root} holds no finished record ({found}): run python ablations/run.py first")
+        raise _no_records(root, [*problems, *folder.problems], others)
     run_files = _read_studies(folder, problems)
     problems += _unfinished_runs(folder)
     forecasts = tuple(read_forecasts(folder, problems))
@@ -217,6 +188,14 @@ def read_evidence(root: Path) -> Evidence:
         files=files,
         problems=tuple(sorted(problem.replace(f"{folder.root}{os.sep}", "") for problem in problems)),
     )
+
+
+def _no_records(root: Path, problems: Sequence[str], others: OthersRecords) -> MissingData:
+    """Return the error that says what a folder without any usable record has instead."""
+    if told := others.sentences():
+        return MissingData(f"{root} holds no record of this ladder, but {'; '.join(told)}")
+    found = f"only {len(problems)} unusable one(s), the first: {sorted(problems)[0]}" if problems else "none"
+    return MissingData(f"{root} holds no finished record ({found}): run python ablations/run.py first")
 
 
 def _read_rows(
@@ -269,202 +248,6 @@ def _name_error(error: ErrorDetails) -> str:
     return f"{'.'.join(map(str, error['loc']))}: {error['msg']}{seen}"
 
 
-def _at(*path: str, default: Any = ...) -> Any:
-    """Return a field that is nested in the record."""
-    return Field(default, validation_alias=AliasPath(*path))
-
-
-class _Facts(Value):
-    """Facts read from every record. Its fields, and those of the parts in `SPREAD`, are the columns of its frame.
-    docs/records.md explains those that are named as in the records.
-
-    `data_id` is the id of a tokenised corpus, or a task and its tokenizer; `tokens` counts slots, `real_tokens`
-    excludes padding; `hours` is wall-clock time multiplied by processes. `basis` identifies the data and numerics of a
-    run or trial, as JSON: only records with the same basis are averaged or paired.
-    """
-
-    model_config = ConfigDict(extra="ignore", frozen=False)
-
-    id: str
-    commit: str | None = None
-    dirty: bool | None = None
-    code: str | None = None
-    torch: str | None = Field(None, validation_alias=AliasPath("packages", "torch"))
-    cpu: str | None = Field(None, validation_alias=AliasPath("machine", "cpu"))
-    cpu_capability: str | None = Field(None, validation_alias=AliasPath("machine", "cpu_capability"))
-    processor: str | None = None
-    numerics: dict[str, int] = Field({})
-    basis: str = ""
-    data_id: str | None = None
-    processes: PositiveInt = 1
-    started_at: str | None = None
-    finished_at: str | None = None
-    seconds: NonNegativeFloat | None = None
-    hours: float | None = None
-    gpu_hours: NonNegativeFloat | None = None
-    tokens: NonNegativeFloat | None = None
-    real_tokens: NonNegativeFloat | None = None
-    flops: NonNegativeFloat | None = None
-    sha256: dict[str, str] = Field({})
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_data(cls, record: dict[str, Any]) -> dict[str, Any]:
-        inputs = record.get("inputs", {})
-        of_task = ", ".join(inputs[name] for name in ("task", "tokenizer") if inputs.get(name))
-        return {**record, "data_id": inputs.get("data") or of_task or None}
-
-    @model_validator(mode="after")
-    def _derive_columns(self) -> Self:
-        self.code = f"{self.commit} with uncommitted changes" if self.commit and self.dirty else self.commit
-        self.processor = " with ".join(filter(None, (self.cpu, self.cpu_capability))) or None
-        self.hours = None if self.seconds is None else self.seconds * self.processes / SECONDS_PER_HOUR
-        return self
-
-    @classmethod
-    def columns(cls) -> list[str]:
-        fields = cls.model_fields
-        parts: list[Any] = [fields[name].annotation for name in SPREAD if name in fields]
-        return [
-            *(name for name in fields if name not in SPREAD),
-            *(name for part in parts for name in part.model_fields),
-        ]
-
-    def by_column(self) -> Facts:
-        own = dict(self)
-        parts = [own.pop(name) for name in SPREAD if name in own]
-        return own | {name: value for part in parts for name, value in part}
-
-
-def _basis(origins: Mapping[str, str | None], numerics: Mapping[str, int], mechanisms: Iterable[str]) -> str:
-    versions = {f"version of {name}": numerics[name] for name in mechanisms if name in numerics}
-    return json.dumps({**origins, **versions}, sort_keys=True)
-
-
-class _Run(_Facts):
-    labels: Labels
-    seed: int
-    compiled: bool | None = None
-    stage: NonNegativeInt = _at("config", "stage")
-    weights: Pretraining = _at("config", "recipe")
-    recipe: str = ""
-    previous: str | None = _at("inputs", "previous")
-    vocabulary: Vocabulary = "published"
-    origins: dict[str, str] = _at("config", "origins", default={})
-    heldout_loss: dict[str, NonNegativeFloat] = _at("scores", "heldout_loss")
-    heldout: tuple[HeldoutScore, ...] = _at("scores", "heldout", default=())
-    curve_sha256: str | None = _at("sha256", "metrics", default=None)
-    transition: Transition | None = _at("scores", "transition", default=None)
-
-    @model_validator(mode="after")
-    def _derive_weights(self) -> Self:
-        if self.previous == self.id:
-            raise ValueError("it continues itself")
-        mechanisms = (*PretrainingRun.mechanisms, *mechanisms_of(self.weights.optimization))
-        self.basis = _basis(self.origins, self.numerics, mechanisms)
-        self.weights, self.recipe = _share_weights(weights_up_to(self.weights, self.stage))
-        if self.weights.model.vocabulary_size == trained_vocabulary_size(self.labels.scale):
-            self.vocabulary = "trained"
-        return self
-
-
-@lru_cache(maxsize=4096)
-def _share_weights(weights: Pretraining) -> tuple[Pretraining, str]:
-    """Return one shared object for all equal recipes, and its JSON."""
-    return weights, weights.model_dump_json()
-
-
-Score = Annotated[float, Field(ge=-1, le=1)]
-
-
-class _Trial(_Facts):
-    labels: Labels
-    state: Literal["done", "failed", "undefined"]
-    seed: int
-    task: Annotated[str, AfterValidator(lambda name: task_named(name).name)] = _at("config", "task")
-    run: str = _at("inputs", "pretraining")
-    start: str | None = _at("inputs", "starts_from", "study")
-    fallback: str | None = _at("inputs", "starts_from", "reason")
-    point: Point
-    protocol: str
-    score: Score | None
-    decisive: Score | None
-    task_origin: str | None = _at("inputs", "task", default=None)
-
-    @model_validator(mode="after")
-    def _derive_basis(self) -> Self:
-        self.basis = _basis({"task": self.task_origin}, self.numerics, GlueStudy.mechanisms)
-        return self
-
-    @model_validator(mode="before")
-    @classmethod
-    def _derive_scores(cls, record: dict[str, Any]) -> dict[str, Any]:
-        config, scores, state = record["config"], record["scores"], record["state"]
-        protocol, key = _part_of(config, FineTuning)
-        facts = {"point": _part_of(config, Point)[0], "protocol": key, "score": None, "decisive": None}
-        if state == "done" and scores["score"] is None:
-            facts["state"] = "undefined"
-        elif state == "done":
-            facts |= {"score": scores["score"], "decisive": decisive_score(config["task"], protocol, scores)}
-        return {**record, **facts}
-
-
-class _Embedding(_Facts):
-    labels: Labels
-    config: EmbeddingConfig
-    state: Literal["done", "failed"]
-    seed: int
-    run: str = _at("inputs", "pretraining")
-    weights: str = _at("inputs", "weights")
-    score: float | None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _derive_score(cls, record: dict[str, Any]) -> dict[str, Any]:
-        scores = EmbeddingScores.read(record["scores"]) if record["state"] == "done" else None
-        return {**record, "score": scores and scores.score}
-
-
-class _Readout(_Facts):
-    labels: Labels
-    config: ReadoutConfig
-    state: Literal["done"]
-    seed: int
-    run: str = _at("inputs", "pretraining")
-    answers: dict[str, ReadoutScore] = _at("scores")
-
-
-class Measurement(_Facts):
-    """Facts of a record of a kind of work that has no reader of its own."""
-
-    labels: Labels
-    state: Literal["done"]
-    seed: int
-    run: str = _at("inputs", "pretraining")
-    values: dict[str, Any] = _at("scores")
-
-
-class _Throughput(_Facts):
-    config: records.ThroughputConfig
-    scores: records.ThroughputScores
-    state: Literal["done"]
-    device: str
-    date: str
-
-
-READERS: Mapping[str, type[_Facts]] = {
-    "pretraining": _Run,
-    "glue": _Trial,
-    "mteb": _Embedding,
-    "readouts": _Readout,
-    "throughput": _Throughput,
-}
-
-
-BY_LABEL = frozenset({"mteb"})
-"""Kinds of records that are shown under the variant names in their labels."""
-
-
 def _heldout_rows(runs: Iterable[Facts]) -> Iterator[Facts]:
     for run in runs:
         own = {"run": run["id"], "seed": run["seed"]}
@@ -476,17 +259,6 @@ def _readout_rows(readouts: pd.DataFrame) -> Iterator[Facts]:
     for facts in readouts[[*OF_READOUT, "answers"]].to_dict("records"):
         answers = facts.pop("answers")
         yield from (facts | {"corpus": corpus, "answer": answer} for corpus, answer in answers.items())
-
-
-def _part_of(config: Mapping[str, Any], part: type[ValueType]) -> tuple[ValueType, str]:
-    """Read a value whose fields are mixed with others in a record's config; return it and its JSON."""
-    return _read_part(part, json.dumps({name: config[name] for name in part.model_fields if name in config}))
-
-
-@lru_cache(maxsize=4096)
-def _read_part(part: type[ValueType], text: str) -> tuple[ValueType, str]:
-    value = part.read(json.loads(text))
-    return value, value.model_dump_json()
 
 
 def _read_studies(folder: RunsFolder, problems: list[str]) -> list[RunFile]:
@@ -523,7 +295,7 @@ def _failed_pilots(folder: RunsFolder, problems: list[str]) -> Iterator[Facts]:
             is_other = OthersRecords().leaves_out(run_file.labels, named=False)
             if run.seed in PILOT_SEEDS and not is_other:
                 labels = Labels.read(run_file.labels)
-                weights, recipe = _share_weights(weights_up_to(run.recipe, run.stage))
+                weights, recipe = share_weights(weights_up_to(run.recipe, run.stage))
                 own = {"id": run.id, "seed": run.seed, "weights": weights, "recipe": recipe, "error": error}
                 yield own | {"scale": labels.scale, "data": labels.data}
         except (DamagedFile, MissingData, OSError, *UNREADABLE) as reason:

@@ -23,7 +23,8 @@ from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
 from reports.basis import describe_difference, split_by_basis
 from reports.counting import count_trials
-from reports.evidence import Evidence, select_group, split_repeats, weights_up_to
+from reports.evidence import Evidence, select_group, split_repeats
+from reports.facts import weights_up_to
 from reports.labels import why_of_another
 from reports.rates import find_sweeps, variants_at_rates
 from reports.scores import Group, Row, Seeds

@@ -15,7 +15,8 @@ from ablations.rates import Optimum, RateCurve, at_rate, best_variant, rounded, 
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Variant
 from neobert.recipe import Pretraining
-from reports.evidence import Evidence, select_group, split_repeats, weights_up_to
+from reports.evidence import Evidence, select_group, split_repeats
+from reports.facts import weights_up_to
 
 
 @dataclass(frozen=True)

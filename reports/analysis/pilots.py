@@ -14,7 +14,8 @@ from reports.analysis.inference import SEEDS_FOR_A_CLAIM, TINY, Array, shrink_va
 from reports.analysis.pairing import Delta
 from reports.analysis.plateau import MOST_DEVIATIONS
 from reports.analysis.quantities import BITS, QUANTITIES
-from reports.evidence import Evidence, weights_up_to
+from reports.evidence import Evidence
+from reports.facts import weights_up_to
 from reports.scores import Row
 
 LEAST_PILOTS = 4

@@ -1,0 +1,248 @@
+"""What reports read of one record: its facts, checked and typed, by kind of record.
+
+Missing facts are None, or NaN in numeric columns of a frame.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    AliasPath,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    model_validator,
+)
+
+from ablations.scales import Vocabulary, trained_vocabulary_size
+from neobert.glue.tasks import decisive_score, task_named
+from neobert.kinds.glue import GlueStudy
+from neobert.kinds.mteb import EmbeddingConfig, EmbeddingScores
+from neobert.kinds.pretraining import HeldoutScore, PretrainingRun, Transition, mechanisms_of
+from neobert.kinds.readouts import ReadoutConfig, ReadoutScore
+from neobert.recipe import FineTuning, Point, Pretraining, Value
+from neobert.runs import records
+from reports.labels import Labels
+
+ValueType = TypeVar("ValueType", bound=Value)
+
+
+Facts = dict[str, Any]
+SECONDS_PER_HOUR = 3600
+SPREAD = ("labels", "config", "scores")
+"""Parts of records whose fields become separate columns."""
+
+
+def _at(*path: str, default: Any = ...) -> Any:
+    """Return a field that is nested in the record."""
+    return Field(default, validation_alias=AliasPath(*path))
+
+
+class _Facts(Value):
+    """Facts read from every record. Its fields, and those of the parts in `SPREAD`, are the columns of its frame.
+    docs/records.md explains those that are named as in the records.
+
+    `data_id` is the id of a tokenised corpus, or a task and its tokenizer; `tokens` counts slots, `real_tokens`
+    excludes padding; `hours` is wall-clock time multiplied by processes. `basis` identifies the data and numerics of a
+    run or trial, as JSON: only records with the same basis are averaged or paired.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=False)
+
+    id: str
+    commit: str | None = None
+    dirty: bool | None = None
+    code: str | None = None
+    torch: str | None = Field(None, validation_alias=AliasPath("packages", "torch"))
+    cpu: str | None = Field(None, validation_alias=AliasPath("machine", "cpu"))
+    cpu_capability: str | None = Field(None, validation_alias=AliasPath("machine", "cpu_capability"))
+    processor: str | None = None
+    numerics: dict[str, int] = Field({})
+    basis: str = ""
+    data_id: str | None = None
+    processes: PositiveInt = 1
+    started_at: str | None = None
+    finished_at: str | None = None
+    seconds: NonNegativeFloat | None = None
+    hours: float | None = None
+    gpu_hours: NonNegativeFloat | None = None
+    tokens: NonNegativeFloat | None = None
+    real_tokens: NonNegativeFloat | None = None
+    flops: NonNegativeFloat | None = None
+    sha256: dict[str, str] = Field({})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_data(cls, record: dict[str, Any]) -> dict[str, Any]:
+        inputs = record.get("inputs", {})
+        of_task = ", ".join(inputs[name] for name in ("task", "tokenizer") if inputs.get(name))
+        return {**record, "data_id": inputs.get("data") or of_task or None}
+
+    @model_validator(mode="after")
+    def _derive_columns(self) -> Self:
+        self.code = f"{self.commit} with uncommitted changes" if self.commit and self.dirty else self.commit
+        self.processor = " with ".join(filter(None, (self.cpu, self.cpu_capability))) or None
+        self.hours = None if self.seconds is None else self.seconds * self.processes / SECONDS_PER_HOUR
+        return self
+
+    @classmethod
+    def columns(cls) -> list[str]:
+        fields = cls.model_fields
+        parts: list[Any] = [fields[name].annotation for name in SPREAD if name in fields]
+        return [
+            *(name for name in fields if name not in SPREAD),
+            *(name for part in parts for name in part.model_fields),
+        ]
+
+    def by_column(self) -> Facts:
+        own = dict(self)
+        parts = [own.pop(name) for name in SPREAD if name in own]
+        return own | {name: value for part in parts for name, value in part}
+
+
+def _basis(origins: Mapping[str, str | None], numerics: Mapping[str, int], mechanisms: Iterable[str]) -> str:
+    versions = {f"version of {name}": numerics[name] for name in mechanisms if name in numerics}
+    return json.dumps({**origins, **versions}, sort_keys=True)
+
+
+def weights_up_to(pretraining: Pretraining, stage: int) -> Pretraining:
+    """Return the recipe up to a stage, with seed 0: all that determines a checkpoint's weights except the seed."""
+    return pretraining.model_copy(update={"seed": 0, "stages": pretraining.stages[: stage + 1]})
+
+
+@lru_cache(maxsize=4096)
+def share_weights(weights: Pretraining) -> tuple[Pretraining, str]:
+    """Return one shared object for all equal recipes, and its JSON."""
+    return weights, weights.model_dump_json()
+
+
+class _Run(_Facts):
+    labels: Labels
+    seed: int
+    compiled: bool | None = None
+    stage: NonNegativeInt = _at("config", "stage")
+    weights: Pretraining = _at("config", "recipe")
+    recipe: str = ""
+    previous: str | None = _at("inputs", "previous")
+    vocabulary: Vocabulary = "published"
+    origins: dict[str, str] = _at("config", "origins", default={})
+    heldout_loss: dict[str, NonNegativeFloat] = _at("scores", "heldout_loss")
+    heldout: tuple[HeldoutScore, ...] = _at("scores", "heldout", default=())
+    curve_sha256: str | None = _at("sha256", "metrics", default=None)
+    transition: Transition | None = _at("scores", "transition", default=None)
+
+    @model_validator(mode="after")
+    def _derive_weights(self) -> Self:
+        if self.previous == self.id:
+            raise ValueError("it continues itself")
+        mechanisms = (*PretrainingRun.mechanisms, *mechanisms_of(self.weights.optimization))
+        self.basis = _basis(self.origins, self.numerics, mechanisms)
+        self.weights, self.recipe = share_weights(weights_up_to(self.weights, self.stage))
+        if self.weights.model.vocabulary_size == trained_vocabulary_size(self.labels.scale):
+            self.vocabulary = "trained"
+        return self
+
+
+Score = Annotated[float, Field(ge=-1, le=1)]
+
+
+class _Trial(_Facts):
+    labels: Labels
+    state: Literal["done", "failed", "undefined"]
+    seed: int
+    task: Annotated[str, AfterValidator(lambda name: task_named(name).name)] = _at("config", "task")
+    run: str = _at("inputs", "pretraining")
+    start: str | None = _at("inputs", "starts_from", "study")
+    fallback: str | None = _at("inputs", "starts_from", "reason")
+    point: Point
+    protocol: str
+    score: Score | None
+    decisive: Score | None
+    task_origin: str | None = _at("inputs", "task", default=None)
+
+    @model_validator(mode="after")
+    def _derive_basis(self) -> Self:
+        self.basis = _basis({"task": self.task_origin}, self.numerics, GlueStudy.mechanisms)
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derive_scores(cls, record: dict[str, Any]) -> dict[str, Any]:
+        config, scores, state = record["config"], record["scores"], record["state"]
+        protocol, key = _part_of(config, FineTuning)
+        facts = {"point": _part_of(config, Point)[0], "protocol": key, "score": None, "decisive": None}
+        if state == "done" and scores["score"] is None:
+            facts["state"] = "undefined"
+        elif state == "done":
+            facts |= {"score": scores["score"], "decisive": decisive_score(config["task"], protocol, scores)}
+        return {**record, **facts}
+
+
+class _Embedding(_Facts):
+    labels: Labels
+    config: EmbeddingConfig
+    state: Literal["done", "failed"]
+    seed: int
+    run: str = _at("inputs", "pretraining")
+    weights: str = _at("inputs", "weights")
+    score: float | None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derive_score(cls, record: dict[str, Any]) -> dict[str, Any]:
+        scores = EmbeddingScores.read(record["scores"]) if record["state"] == "done" else None
+        return {**record, "score": scores and scores.score}
+
+
+class _Readout(_Facts):
+    labels: Labels
+    config: ReadoutConfig
+    state: Literal["done"]
+    seed: int
+    run: str = _at("inputs", "pretraining")
+    answers: dict[str, ReadoutScore] = _at("scores")
+
+
+class Measurement(_Facts):
+    """Facts of a record of a kind of work that has no reader of its own."""
+
+    labels: Labels
+    state: Literal["done"]
+    seed: int
+    run: str = _at("inputs", "pretraining")
+    values: dict[str, Any] = _at("scores")
+
+
+class _Throughput(_Facts):
+    config: records.ThroughputConfig
+    scores: records.ThroughputScores
+    state: Literal["done"]
+    device: str
+    date: str
+
+
+READERS: Mapping[str, type[_Facts]] = {
+    "pretraining": _Run,
+    "glue": _Trial,
+    "mteb": _Embedding,
+    "readouts": _Readout,
+    "throughput": _Throughput,
+}
+BY_LABEL = frozenset({"mteb"})
+"""Kinds of records that are shown under the variant names in their labels."""
+
+
+def _part_of(config: Mapping[str, Any], part: type[ValueType]) -> tuple[ValueType, str]:
+    """Read a value whose fields are mixed with others in a record's config; return it and its JSON."""
+    return _read_part(part, json.dumps({name: config[name] for name in part.model_fields if name in config}))
+
+
+@lru_cache(maxsize=4096)
+def _read_part(part: type[ValueType], text: str) -> tuple[ValueType, str]:
+    value = part.read(json.loads(text))
+    return value, value.model_dump_json()
