@@ -48,7 +48,6 @@ test-compat: environment
 
 ## long fault injection
 drills: environment
-	$(BIN)/python -m pip install --quiet --no-deps --target .venv/triton --upgrade 'triton>=3.8,<3.9'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m drill
 
 ## measurements side by side; results and table in benchmarks/. DATA=folder has texts and tasks for two of them
