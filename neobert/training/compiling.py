@@ -152,7 +152,7 @@ def compile_model(
         make_eager(trial.model)
         if word == "on":
             raise RunFailed(f"the model cannot be compiled here ({reason}): take --compile off or auto") from error
-        logger.warning(f"the model cannot be compiled here ({reason}): training goes on without")
+        logger.warning(f"the model cannot be compiled here ({reason}): training continues eagerly")
         return False
     return True
 

@@ -185,7 +185,9 @@ class PretrainingTrainer(Trainer[Batch]):
             self.compiled = began_compiled
             if self.process.writes and word == ("off" if began_compiled else "on"):
                 form = "compiled" if began_compiled else "without compiling"
-                logger.info(f"run {self.run.id} goes on {form}, as it began: --compile {word} is for new runs")
+                logger.info(
+                    f"run {self.run.id} continues {form}, as it began: --compile {word} applies to new runs only"
+                )
         if self.compiled:
             first, *others = self._trials()
             self.compiled = compile_model(first, word)

@@ -232,7 +232,7 @@ def test_missing_data_are_named_before_anything_runs(tmp_path: Path, capsys: pyt
     assert main([*common, "--data", "hub", "--scale", "paper"]) == EXIT_MISSING
     said = capsys.readouterr().err
     assert "MTEB task STS12 (mteb/sts12-sts)" in said and "CQADupstackAndroidRetrieval" in said
-    assert "--stages pretrain contrastive mteb" in said
+    assert "--stages pretraining contrastive mteb" in said
     (folder / "mteb" / "STS" / "Mine").mkdir(parents=True)
     encoder, zero_shot_choice = EncoderWeights.of_stage(tiny_run()), EmbeddingChoice(zero_shot=True)
     with pytest.raises(MissingData, match=r"Mine lacks .*test\.parquet"):

@@ -1,6 +1,5 @@
 """Processes that train one run: SLURM's tasks find those of their own copy of the job, stop together, and give up."""
 
-import json
 import os
 import signal
 import subprocess
@@ -363,11 +362,3 @@ def test_the_newest_execution_of_a_run_counts_and_its_identity_stays(tmp_path: P
     write_tiny_run(tmp_path, run)
     assert read_run_file(folder).execution.engine == "ddp" and read_run_file(folder).execution.processes == 1
     assert (folder / "run.json").read_bytes() == first
-
-
-def test_a_run_file_from_before_there_were_engines_still_reads(tmp_path: Path) -> None:
-    path = write_tiny_run(tmp_path, tiny_run()) / "run.json"
-    content = json.loads(path.read_text())
-    del content["execution"]["engine"]
-    path.write_text(json.dumps(content | {"schema": 1, "checksum": None}))
-    assert read_run_file(path.parent).execution.engine == "ddp"
