@@ -97,8 +97,11 @@ def test_what_is_no_encoder_is_refused_in_one_sentence(tmp_path: Path, capsys: p
         (["--model", "no/such/folder"], EXIT_MISSING, "there is no folder no/such/folder"),
         (["--model", "x", "--variant", "M8"], EXIT_REFUSED, "--model cannot be combined with --variant"),
         (["--model", "x", "--design", "ladder"], EXIT_REFUSED, "--model cannot be combined with --design"),
-        (["--model", "x", "--gc"], EXIT_REFUSED, "--model cannot be combined with --gc"),
-        (["--model", "x", "--stages", "pretrain", "contrastive"], EXIT_REFUSED, "the stage pretrain is for variants"),
+        (
+            ["--model", "x", "--stages", "pretrain", "contrastive"],
+            EXIT_REFUSED,
+            "the stage pretraining is for variants",
+        ),
         (["--model", "x", "--compile", "on"], EXIT_REFUSED, "--compile on does not reach contrastive"),
         (["--variant", "M8", "--compile", "on"], EXIT_REFUSED, "--compile on does not reach contrastive"),
         (["--model", "x", "--data", "nowhere"], EXIT_MISSING, "nowhere"),
@@ -112,6 +115,12 @@ def test_flags_that_do_not_go_together_are_one_sentence(
     assert main([*stages, *flags, "--runs", str(tmp_path / "runs")]) == code
     said = capsys.readouterr().err
     assert sentence in said and said.count("\n") == 1 and not (tmp_path / "runs").exists()
+
+
+def test_a_model_and_a_mode_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=str(EXIT_REFUSED)):
+        main(["--model", "x", "--gc"])
+    assert "argument --gc: not allowed with argument --model" in capsys.readouterr().err
 
 
 def test_a_model_without_a_stage_is_told_which_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

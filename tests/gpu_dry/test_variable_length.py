@@ -214,7 +214,7 @@ def test_a_flash_attn_without_its_function_is_named_and_torchs_kernels_are_taken
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "flash_attn", raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    module = runpy.run_path(attention.__file__)
+    module = runpy.run_path(attention.__file__, run_name=attention.__name__)
     assert module["flash_attn_varlen_func"] is None and not capsys.readouterr().err
     module["choose_flash_attention"](torch.device("cuda", 0))
     assert capsys.readouterr().err.startswith("FlashAttention 2 cannot be used (cannot import name")
