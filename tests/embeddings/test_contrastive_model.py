@@ -100,7 +100,7 @@ def test_what_is_no_encoder_is_refused_in_one_sentence(tmp_path: Path, capsys: p
         (
             ["--model", "x", "--stages", "pretrain", "contrastive"],
             EXIT_REFUSED,
-            "the stage pretraining is for variants",
+            "stage pretraining is for variants",
         ),
         (["--model", "x", "--compile", "on"], EXIT_REFUSED, "--compile on does not reach contrastive"),
         (["--variant", "M8", "--compile", "on"], EXIT_REFUSED, "--compile on does not reach contrastive"),
