@@ -98,7 +98,7 @@ def test_what_is_no_encoder_is_refused_in_one_sentence(tmp_path: Path, capsys: p
         (["--model", "x", "--variant", "M8"], EXIT_REFUSED, "--model cannot be combined with --variant"),
         (["--model", "x", "--design", "ladder"], EXIT_REFUSED, "--model cannot be combined with --design"),
         (["--model", "x", "--gc"], EXIT_REFUSED, "--model cannot be combined with --gc"),
-        (["--model", "x", "--stages", "pretrain", "contrastive"], EXIT_REFUSED, "the stage pretrain is for variants"),
+        (["--model", "x", "--stages", "pretrain", "contrastive"], EXIT_REFUSED, "the stage pretraining is for variants"),
         (["--model", "x", "--compile", "on"], EXIT_REFUSED, "--compile on does not reach contrastive"),
         (["--variant", "M8", "--compile", "on"], EXIT_REFUSED, "--compile on does not reach contrastive"),
         (["--model", "x", "--data", "nowhere"], EXIT_MISSING, "nowhere"),
