@@ -94,11 +94,17 @@ def no_waiting_for_disks() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def production_start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests with the marker `production` start workers anew and wait for disks."""
-    if request.node.get_closest_marker("production") is not None:
-        monkeypatch.setattr(processes, "start_child", START_CHILD)
-        monkeypatch.setattr("os.fsync", FSYNC)
+def production_start(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests with the marker `production` start workers anew and wait for disks.
+
+    Its patches are its own: if every test had `monkeypatch` this early, a test's patch would be undone after the
+    fixtures that it changed something of.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("production") is not None:
+            patch.setattr(processes, "start_child", START_CHILD)
+            patch.setattr("os.fsync", FSYNC)
+        yield
 
 
 @pytest.fixture(autouse=True)
