@@ -192,7 +192,6 @@ REFUSALS = (
     ("run.py", "--design ladder --factors norm", 2, "the ladder has an order"),
     ("run.py", "--design add-one --fraction half", 2, "--fraction half goes with --design factorial"),
     ("run.py", "--design leave-one-out --factors tokenizer", 2, "the paper discarded it"),
-    ("run.py", "--design leave-one-out --factors grid", 2, "M10 has M9's weights"),
     ("run.py", "--design add-one --factors shape", 2, "size and shape are one ordered factor"),
     ("run.py", "--design add-one --factors context", 2, "M0+context: scale smoke"),
     ("run.py", "--design add-one --variant M7", 2, "--variant and --design both choose variants"),

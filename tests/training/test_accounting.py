@@ -180,7 +180,7 @@ def test_a_trace_holds_the_phases_of_its_steps_and_neither_it_nor_deterministic_
     folder = write_tiny_run(root, run, trace_steps=TRACED_STEPS, deterministic=True)
     said = finish(root, run.reference)
     path = folder / "attempts" / "000001" / "trace.json"
-    assert f"wrote the trace of steps 4 to {3 + TRACED_STEPS} to {path}" in said
+    assert f"the trace of steps 4 to {3 + TRACED_STEPS} lies in {path}" in said
     events = json.loads(path.read_text())["traceEvents"]
     named = Counter(event["name"] for event in events if event.get("cat") == "user_annotation")
     assert named.keys() >= PHASES and named["data"] == named["optimizer"] == TRACED_STEPS

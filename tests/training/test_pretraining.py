@@ -188,7 +188,7 @@ def test_the_loss_is_measured_on_all_corpora_where_that_is_wanted(undisturbed: T
     run_file = read_run_file(folder)
     other = measured_runs(run_file)[1]
     alone = run_file.model_copy(
-        update={"pretraining": other, "execution": read_run_file(root / folder.relative_to(tmp_path)).execution}
+        update={"run": other, "execution": read_run_file(root / folder.relative_to(tmp_path)).execution}
     )
     trainer = PretrainingTrainer(Layout(tmp_path), alone, Process(0, 1))
     trainer.model.load_state_dict(final_weights(tmp_path, run))
