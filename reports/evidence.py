@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import (
-    ValidationError,
-)
+from pydantic import ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from ablations.declarations import Declaration, kept_declarations
@@ -23,6 +21,7 @@ from neobert.errors import DamagedFile, MissingData, name_first
 from neobert.files import read_json
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
+from neobert.recipe import Value
 from neobert.runs.collected import DECLARATIONS
 from neobert.runs.kinds import RECORD_PLACES, RECORDS
 from neobert.runs.records import read_record
@@ -31,9 +30,6 @@ from reports.facts import BY_LABEL, READERS, Facts, Measurement, share_weights, 
 from reports.folder import RunsFolder
 from reports.forecasts.sealed import Forecast, read_forecasts
 from reports.labels import Labels, OthersRecords
-
-UNREADABLE = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
-"""Exceptions raised on reading a record with a missing, wrongly typed or impossible field."""
 
 OF_UNITS = ("units", "numerators", "denominators")
 HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "frequency_loss", "texts", *OF_UNITS)
@@ -228,18 +224,16 @@ def _read_facts(record: dict[str, Any], name: str) -> Facts | str:
 
     Names of other files are made from ids, so a record that is not at its place is left out.
     """
+    left_out = f"{record['kind']} record {record['id']} is left out"
+    config = record.get("config")
+    known = defaultdict(str, config if isinstance(config, dict) else {})
+    place = RECORD_PLACES[record["kind"]].format(id=record["id"], config=known)
+    if place != name:
+        return f"{left_out}: it is at {name} and not at {place}, so it was copied or changed"
     try:
-        place = RECORD_PLACES[record["kind"]].format_map(record)
-        if place != name:
-            raise ValueError(f"it is at {name} and not at {place}, so it was copied or changed")
         return READERS[record["kind"]].read(record).by_column()
-    except UNREADABLE as error:
-        reason = str(error)
-        if isinstance(error, ValidationError):
-            reason = "; ".join(map(_name_error, error.errors()))
-        elif isinstance(error, KeyError):
-            reason = f"it lacks {error}"
-        return f"{record['kind']} record {record['id']} is left out: {reason}"
+    except ValidationError as error:
+        return f"{left_out}: {'; '.join(map(_name_error, error.errors()))}"
 
 
 def _name_error(error: ErrorDetails) -> str:
@@ -271,7 +265,7 @@ def _read_studies(folder: RunsFolder, problems: list[str]) -> list[RunFile]:
                 Labels.read(run_file.labels)
                 run_file.specification(GlueStudy)
                 run_files.append(run_file)
-        except (DamagedFile, MissingData, OSError, *UNREADABLE) as error:
+        except (DamagedFile, MissingData, OSError, ValidationError) as error:
             problems.append(f"the study of {path} is left out: {error}")
     return run_files
 
@@ -284,13 +278,21 @@ def _read_run_file(folder: RunsFolder, of_run: Path) -> RunFile:
     return read_run_file(of_run)
 
 
+class _Failure(Value):
+    """What is read of an error.json."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    error: str
+
+
 def _failed_pilots(folder: RunsFolder, problems: list[str]) -> Iterator[Facts]:
     """Yield the pre-training stages with a pilot seed that have an error and no record."""
     for path in folder.files("pretraining/*/error.json"):
         if (path.parent / "done.json").exists():
             continue
         try:
-            run_file, error = _read_run_file(folder, path.parent), str(read_json(path)["error"])
+            run_file, error = _read_run_file(folder, path.parent), _Failure.read(read_json(path)).error
             run = run_file.specification(PretrainingRun)
             is_other = OthersRecords().leaves_out(run_file.labels, named=False)
             if run.seed in PILOT_SEEDS and not is_other:
@@ -298,7 +300,7 @@ def _failed_pilots(folder: RunsFolder, problems: list[str]) -> Iterator[Facts]:
                 weights, recipe = share_weights(weights_up_to(run.recipe, run.stage))
                 own = {"id": run.id, "seed": run.seed, "weights": weights, "recipe": recipe, "error": error}
                 yield own | {"scale": labels.scale, "data": labels.data}
-        except (DamagedFile, MissingData, OSError, *UNREADABLE) as reason:
+        except (DamagedFile, MissingData, OSError, ValidationError) as reason:
             problems.append(f"the failure of {path} is left out: {reason}")
 
 

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from ablations.scales import Vocabulary, trained_vocabulary_size
-from neobert.glue.tasks import decisive_score, task_named
+from neobert.glue.tasks import task_named
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.mteb import EmbeddingConfig, EmbeddingScores
 from neobert.kinds.pretraining import HeldoutScore, PretrainingRun, Transition, mechanisms_of
@@ -34,6 +34,9 @@ ValueType = TypeVar("ValueType", bound=Value)
 
 Facts = dict[str, Any]
 SECONDS_PER_HOUR = 3600
+MOST_PROCESSES = 1_000_000
+"""A record with more processes is refused: no cluster has as many, and larger integers overflow."""
+
 SPREAD = ("labels", "config", "scores")
 """Parts of records whose fields become separate columns."""
 
@@ -65,7 +68,7 @@ class _Facts(Value):
     numerics: dict[str, int] = Field({})
     basis: str = ""
     data_id: str | None = None
-    processes: PositiveInt = 1
+    processes: Annotated[PositiveInt, Field(le=MOST_PROCESSES)] = 1
     started_at: str | None = None
     finished_at: str | None = None
     seconds: NonNegativeFloat | None = None
@@ -79,8 +82,8 @@ class _Facts(Value):
     @model_validator(mode="before")
     @classmethod
     def _name_data(cls, record: dict[str, Any]) -> dict[str, Any]:
-        inputs = record.get("inputs", {})
-        of_task = ", ".join(inputs[name] for name in ("task", "tokenizer") if inputs.get(name))
+        inputs = _object(record, "inputs") if "inputs" in record else {}
+        of_task = ", ".join(str(inputs[name]) for name in ("task", "tokenizer") if inputs.get(name))
         return {**record, "data_id": inputs.get("data") or of_task or None}
 
     @model_validator(mode="after")
@@ -151,6 +154,22 @@ class _Run(_Facts):
 Score = Annotated[float, Field(ge=-1, le=1)]
 
 
+class _TrialScores(Value):
+    """The scores of a trial that are read."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    score: Score | None
+    metrics: dict[str, float | None]
+
+    def decisive(self, task: Any, protocol: FineTuning) -> float | None:
+        """Return the score that selects the best point. Raises ValueError if it is missing, or the task is none."""
+        metric = task_named(str(task)).decisive_metric(protocol)
+        if metric is not None and metric not in self.metrics:
+            raise ValueError(f"the scores lack {metric}")
+        return self.score if metric is None else self.metrics[metric]
+
+
 class _Trial(_Facts):
     labels: Labels
     state: Literal["done", "failed", "undefined"]
@@ -173,14 +192,15 @@ class _Trial(_Facts):
     @model_validator(mode="before")
     @classmethod
     def _derive_scores(cls, record: dict[str, Any]) -> dict[str, Any]:
-        config, scores, state = record["config"], record["scores"], record["state"]
+        config = _object(record, "config")
         protocol, key = _part_of(config, FineTuning)
         facts = {"point": _part_of(config, Point)[0], "protocol": key, "score": None, "decisive": None}
-        if state == "done" and scores["score"] is None:
-            facts["state"] = "undefined"
-        elif state == "done":
-            facts |= {"score": scores["score"], "decisive": decisive_score(config["task"], protocol, scores)}
-        return {**record, **facts}
+        if record.get("state") != "done":
+            return {**record, **facts}
+        scores = _TrialScores.read(record.get("scores"))
+        if scores.score is None:
+            return {**record, **facts, "state": "undefined"}
+        return {**record, **facts, "score": scores.score, "decisive": scores.decisive(config.get("task"), protocol)}
 
 
 class _Embedding(_Facts):
@@ -195,7 +215,7 @@ class _Embedding(_Facts):
     @model_validator(mode="before")
     @classmethod
     def _derive_score(cls, record: dict[str, Any]) -> dict[str, Any]:
-        scores = EmbeddingScores.read(record["scores"]) if record["state"] == "done" else None
+        scores = EmbeddingScores.read(record.get("scores")) if record.get("state") == "done" else None
         return {**record, "score": scores and scores.score}
 
 
@@ -235,6 +255,14 @@ READERS: Mapping[str, type[_Facts]] = {
 }
 BY_LABEL = frozenset({"mteb"})
 """Kinds of records that are shown under the variant names in their labels."""
+
+
+def _object(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a part of a record. Raises ValueError if it is missing or no object."""
+    part = record.get(name)
+    if not isinstance(part, dict):
+        raise ValueError(f"{name} is no object")
+    return part
 
 
 def _part_of(config: Mapping[str, Any], part: type[ValueType]) -> tuple[ValueType, str]:

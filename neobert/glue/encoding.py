@@ -150,19 +150,15 @@ def load_encoded(path: Path) -> EncodedTask:
         with safe_open(path, framework="numpy") as file:
             header = json.loads(file.metadata()["encoded_task"])
             arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
-        task, sha256 = task_named(header["task"]), header["sha256"]
+        task, name, sha256 = task_named(header["task"]), header["name"], header["sha256"]
     except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise DamagedFile(f"{path} is no encoded task ({error}): remove it to encode the task again") from error
     if _digest(arrays) != sha256:
         raise DamagedFile(f"{path} does not match its checksum: remove it to encode the task again")
-    name, expected = header.get("name", task.name), path.stem if "name" in header else path.stem.partition("-")[0]
-    if name != expected:  # files of early versions contain the task alone
+    if name != path.stem:
         raise DamagedFile(f"{path} was written as {name}, so it is another task: remove it to encode the task again")
-    splits = {}
-    for name in task.splits:
-        parts = {part: arrays[f"{name}/{part}"] for part in ("token_ids", "offsets", "labels")}
-        no_types = np.zeros(len(parts["token_ids"]), np.int8)  # absent from older files
-        splits[name] = EncodedSplit(**parts, token_types=arrays.get(f"{name}/token_types", no_types))
+    parts = ("token_ids", "offsets", "token_types", "labels")
+    splits = {split: EncodedSplit(*(arrays[f"{split}/{part}"] for part in parts)) for split in task.splits}
     return EncodedTask(task, splits)
 
 

@@ -1,6 +1,5 @@
 """A task as token ids: framed once, checked once, the same after storing, and never damaged without notice."""
 
-import json
 import time
 from decimal import Decimal
 from types import SimpleNamespace
@@ -9,8 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors import safe_open
-from safetensors.numpy import save
 
 from neobert.data.catalog import TASK_SPLITS
 from neobert.data.synthetic import task_examples
@@ -130,19 +127,6 @@ def test_a_file_that_holds_another_task_or_encoding_is_noticed(tmp_path, tokeniz
     path = (tmp_path / f"{held}.safetensors").rename(tmp_path / f"{wanted}.safetensors")
     with pytest.raises(DamagedFile, match=f"{path} was written as {held}, so it is another task: remove it"):
         load_encoded(path)
-
-
-def test_of_a_file_of_an_early_version_the_task_is_compared(tmp_path, tokenizer):
-    path = tmp_path / "rte-a.safetensors"
-    save_encoded(path, encode_task(TASKS["rte"], examples_of("rte"), tokenizer, 64))
-    with safe_open(path, framework="numpy") as file:
-        header = json.loads(file.metadata()["encoded_task"])
-        arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
-    del header["name"]
-    path.write_bytes(save(arrays, metadata={"encoded_task": json.dumps(header)}))
-    assert load_encoded(path).task.name == "rte"
-    with pytest.raises(DamagedFile, match="was written as rte, so it is another task"):
-        load_encoded(path.rename(tmp_path / "cola-a.safetensors"))
 
 
 def test_a_folder_in_the_place_of_a_file_is_damage(tmp_path):
