@@ -80,12 +80,15 @@ def _shown_and_secrets(address: str) -> tuple[str, list[str]]:
     place, question, query = place.partition("?")
     options = [option.partition("=") for option in query.split("&")]
     secrets = [credentials.removeprefix(":")]
-    for key, _, value in options:
-        if key not in SHOWN_OPTIONS:
+    for key, equals, value in options:
+        if not equals:  # the rest of a value that has an unquoted &
+            secrets.append(key)
+        elif key not in SHOWN_OPTIONS:
             settings = unquote_plus(value)  # of the server: -c name=value -c name=value
             secrets += [value, settings.partition("=")[2], *re.findall(r"=(\S+)", settings)]
     shown = "&".join(
-        f"{key}{equals}{value if key in SHOWN_OPTIONS or not value else '…'}" for key, equals, value in options
+        f"{key if equals or not key else '…'}{equals}{value if key in SHOWN_OPTIONS or not value else '…'}"
+        for key, equals, value in options
     )
     secrets += [unquote_plus(secret) for secret in secrets]
     if "?" in credentials or re.match(r":(?!\d+(/|$))", place):  # an @ in an option; a password without a host
