@@ -67,6 +67,13 @@ def shown_address(address: str) -> str:
     return _shown_and_secrets(address)[0]
 
 
+def _masked_option(key: str, equals: str, value: str) -> str:
+    """Return an option as it is shown. Without an equals sign it is the rest of a value that has an unquoted &."""
+    if not equals:
+        return key and "…"
+    return f"{key}={value if key in SHOWN_OPTIONS else value and '…'}"
+
+
 def _shown_and_secrets(address: str) -> tuple[str, list[str]]:
     """Return an address with its secrets masked, and the secrets.
 
@@ -86,10 +93,7 @@ def _shown_and_secrets(address: str) -> tuple[str, list[str]]:
         elif key not in SHOWN_OPTIONS:
             settings = unquote_plus(value)  # of the server: -c name=value -c name=value
             secrets += [value, settings.partition("=")[2], *re.findall(r"=(\S+)", settings)]
-    shown = "&".join(
-        f"{key if equals or not key else '…'}{equals}{value if key in SHOWN_OPTIONS or not value else '…'}"
-        for key, equals, value in options
-    )
+    shown = "&".join(_masked_option(*option) for option in options)
     secrets += [unquote_plus(secret) for secret in secrets]
     if "?" in credentials or re.match(r":(?!\d+(/|$))", place):  # an @ in an option; a password without a host
         return f"{kind}:{user}:…", [*secrets, place]

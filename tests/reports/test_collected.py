@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from neobert.files import json_bytes, replace_file, sha256_of
 from neobert.runs import collected
 from neobert.runs.collected import DIGESTS, TABLES, Collected, UnpackedFiles, open_runs
-from reports import collect, make_figures
 from reports.evidence import read_evidence
 from reports.folder import RunsFolder
 from reports.forecasts.sealed import Forecast, read_forecasts, write_forecast
-from tests.reports.made_up_study import Study, undrawn_figures
+from tests.reports.collecting import contents, copy, figures
+from tests.reports.made_up_study import Study
 from tests.reports.predictions import with_predictions
 
 ID = "0123456789ab"
@@ -49,19 +49,6 @@ def whole(runs: Path) -> Path:
 @pytest.fixture
 def copied(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "copied"))
-
-
-def copy(root: Path, out: Path) -> int:
-    return collect.main(["--runs", str(root), "--out", str(out)])
-
-
-def figures(root: Path, out: Path) -> int:
-    with undrawn_figures():
-        return make_figures.main(["--runs", str(root), "--out", str(out)])
-
-
-def contents(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def test_a_collected_folder_has_five_files_which_list_everything_and_read_without_a_finding(whole: Path) -> None:

@@ -19,11 +19,11 @@ from neobert.files import json_bytes, line_bytes, sha256_of
 from neobert.runs.collected import MOST_LINE_BYTES, Collected
 from neobert.runs.layout import Layout
 from neobert.runs.records import pack_numbers
-from reports import collect, make_figures
 from reports.analysis.resampling import DRAWS, StoredPredictions
 from reports.curves import Curves
 from reports.evidence import read_evidence
-from tests.reports.made_up_study import Study, change_record, undrawn_figures
+from tests.reports.collecting import contents, copy, figures
+from tests.reports.made_up_study import Study, change_record
 from tests.reports.measurements import answer, ask
 from tests.reports.predictions import with_predictions
 
@@ -49,19 +49,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def runs(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "runs"))
-
-
-def copy(root: Path, out: Path) -> int:
-    return collect.main(["--runs", str(root), "--out", str(out)])
-
-
-def figures(root: Path, out: Path) -> int:
-    with undrawn_figures():
-        return make_figures.main(["--runs", str(root), "--out", str(out)])
-
-
-def contents(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 # Links
