@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -83,6 +83,7 @@ def test_a_few_seeds_may_spread_by_chance() -> None:
 
 @given(ratio=st.floats(0.1, 30), seeds=st.integers(3, 10))
 def test_the_spread_fails_exactly_beyond_both_bounds(ratio: float, seeds: int) -> None:
+    assume(abs(ratio - 3) > 1e-9)  # the ratio of the two sds is rounded
     noise = np.random.default_rng(seeds).normal(size=seeds)
     ours, theirs = (arm("M1", tuple(5 + factor * noise)) for factor in (0.01 * ratio, 0.01))
     check = check_spread(ours, theirs)
