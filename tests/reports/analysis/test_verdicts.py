@@ -30,7 +30,7 @@ def test_between_looks_the_first_seeds_of_the_last_one_are_tested() -> None:
     first = dict(enumerate([0.3, 0.1, 0.4, 0.1, 0.5, 0.9]))
     verdict = one(*first.values(), -2.0)
     assert verdict.p_by_look == {6: 2 / 64} and verdict.words == "higher (claimed at 6 seeds)"
-    shuffled = Candidate(dict(reversed(first.items())) | {6: -2.0}, 0.5)
+    shuffled = Candidate({6: -2.0} | dict(reversed(first.items())), 0.5)
     assert judge([[shuffled]])[0][0] == verdict, "seeds count in their own order"
     ((few,), (none,)) = judge([[of([1.0] * 5)], [of([])]])
     assert few.words == none.words == "too few seeds" and few.p_difference is None

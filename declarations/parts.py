@@ -1,0 +1,52 @@
+"""The steps M0 to M8 on small models, with the parts of M1 and M4, and M9's larger batch at equal tokens.
+
+python ablations/run.py --ladder declarations/parts.py --list
+
+The steps are those of the paper's ladder. M1 and M4 change three things each: every one of them is also an arm by
+itself, and every one of M1's is left out once. These arms are children of the step's parent, so that a part and its
+step have the same baseline. `M8+batch` reads eight times as many tokens per step and as many in all.
+"""
+
+from dataclasses import replace
+
+from ablations import ladder
+from ablations.scales import STUDY
+from ablations.variant import Modification
+
+M0, M1, M2, M3, M4 = ladder.M0, ladder.M1, ladder.M2, ladder.M3, ladder.M4
+M5, M6, M7, M8 = ladder.M5, ladder.M6, ladder.M7, ladder.M8
+
+WEIGHT_DECAY = Modification(
+    "AdamW's weight decay",
+    source=ladder.ADAMW.source,
+    optimization={"optimizer": "adamw", "weight_decay": ladder.ADAMW.optimization["weight_decay"]},
+)
+BETA2_AS_WRITTEN = Modification(
+    "beta2 0.95 as written",
+    source=ladder.ADAMW.source,
+    optimization={"beta2": ladder.ADAMW.optimization["beta2"]},
+    unscaled=True,
+)
+LARGER_BATCH = Modification(
+    "8 × the batch, equal tokens",
+    source="arXiv 2502.19587 Table 2, smaller: the paper's batch is 16 × as large, and so are the tokens in all",
+    stages=({"tokens_per_step": 8 * M8.recipe.pretraining.stages[0].tokens_per_step, "steps": 125_000},),
+)
+
+PARTS = [
+    M0.derive("M0+rotary", ladder.ROTARY, kept=False),
+    M0.derive("M0+swiglu", ladder.SWIGLU, kept=False),
+    M0.derive("M0+rmsnorm", ladder.RMS_NORM, kept=False),
+    M0.derive("M1-rotary", ladder.SWIGLU, ladder.RMS_NORM, kept=False),
+    M0.derive("M1-swiglu", ladder.ROTARY, ladder.RMS_NORM, kept=False),
+    M0.derive("M1-rmsnorm", ladder.ROTARY, ladder.SWIGLU, kept=False),
+    M2.derive("M2+cosine", ladder.COSINE, kept=False),
+    M2.derive("M2+decay", WEIGHT_DECAY, kept=False),
+    M2.derive("M2+beta2", BETA2_AS_WRITTEN, kept=False),
+    M8.derive("M8+batch", LARGER_BATCH, kept=False),
+]
+
+SCALES = {
+    "parts": replace(STUDY, contexts={512: 64}, tokens_per_step={131_072: 1024}, steps={1_000_000: 6000}),
+}
+END = M8
