@@ -262,4 +262,4 @@ def heldout_batches(
 ) -> Iterator[tuple[PackedRows, Batch]]:
     """Yield parts of the rows and their batches under a fixed masking: 15 %, all [MASK]."""
     for part in micro_batches(rows, rows_per_batch):
-        yield part, collate(part, corpus, HELDOUT_MASKING, sizes=ExactSizes(rows_per_batch))
+        yield part, collate(part, corpus, HELDOUT_MASKING, sizes=EXACT)

@@ -400,12 +400,12 @@ def evaluation(documents: Documents, rows: int) -> list[tuple[list[int], list[in
     found = []
     packed = heldout_rows(documents.truncated(CONTEXT), CONTEXT)
     for _, batch in heldout_batches(packed, documents.corpus, rows):
-        assert batch.token_ids.shape == (rows, CONTEXT)
+        assert 0 < len(batch.token_ids) <= rows, "no row is padding alone"
         targets = torch.full_like(batch.token_ids, -1)
         for row, column, target in masks(batch):
             assert batch.token_ids[row, column] == IDS.mask
             targets[row, column] = target
-        for row in range(rows):
+        for row in range(len(batch.token_ids)):
             for number in range(int(batch.plan.documents[row].max()) + 1):
                 here = batch.plan.documents[row] == number
                 found.append((batch.token_ids[row, here].tolist(), targets[row, here].tolist()))
