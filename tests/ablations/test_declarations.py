@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ablations import run
+from ablations import ladders, run
 from ablations.declarations import MARGINS, PROTOCOL, keep, kept_declarations, read_declaration, run_options
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
 from neobert.runs.collected import open_runs
@@ -173,4 +173,8 @@ def test_only_commands_of_runs_are_parsed() -> None:
 
 def test_the_committed_declarations_are_valid() -> None:
     paths = sorted((REPOSITORY / "declarations").glob("*.json"))
-    assert paths and all(read_declaration(path).name == path.stem for path in paths)
+    assert paths
+    for path in paths:
+        own = json.loads(path.read_text())["ladder"]
+        with ladders.using(ladders.load(str(path.with_name(own))) if own else None):
+            assert read_declaration(path).name == path.stem
