@@ -77,7 +77,7 @@ print(json.dumps([evaluations, list(ASKED), {name: each.margin for name, each in
 def test_a_readout_is_an_evaluation_of_its_own_and_changes_no_id(tree: Path) -> None:
     before, _, _ = json.loads(python(REPOSITORY, f"-c '{PLAN}'"))
     after, asked, margins = json.loads(python(tree, f"-c '{PLAN}'"))
-    assert [names for _, names, _ in before] == [["loss", "loss_80_10_10", "words", "cloze", "pairs"], ["perplexity"]]
+    assert [names for _, names, _ in before] == [["loss", "loss_80_10_10", "words", "cloze"], ["perplexity"]]
     assert before[0][0] == FIRST_EVALUATION
     assert [each for each in after if each[1] != ["loss_kept"]] == before and len(after) == len(before) + 1
     assert "loss_kept" in asked and margins["loss_kept"] > 0
