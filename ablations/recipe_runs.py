@@ -156,7 +156,7 @@ def protocol_on(task: str, protocol: FineTuning, *, transfers: bool) -> FineTuni
 
 
 FIRST_READOUTS: tuple[ReadoutName, ...] = ("loss", "loss_80_10_10", "words", "cloze")
-"""The readouts that share an evaluation, whose id is made of their names. This tuple therefore never changes."""
+"""The readouts that share an evaluation, whose id is made of their names. A new one is therefore not added here."""
 NO_LONGER_MEASURED: tuple[ReadoutName, ...] = ("pairs",)
 PAIRS_PER_PARADIGM = 40
 """Number of pairs of each paradigm of BLiMP that small scales read, the first of its file; others read all."""
