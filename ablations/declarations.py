@@ -29,17 +29,21 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 SCRIPT = "ablations/run.py"
 """The command whose flags are checked when a declaration is read."""
+MINIMAL_PAIRS = "minimal pairs (BLiMP)"
 MARGINS: Mapping[str, float] = {
-    "GLUE": 0.5,
-    "loss": 0.05,
     "bits per byte": 0.016,
-    "loss, all [MASK]": 0.05,
-    "loss, 80/10/10": 0.05,
     "whole words": 0.016,
     "cloze": 3.0,
+    MINIMAL_PAIRS: 4.0,
+    "loss, all [MASK]": 0.05,
+    "loss, 80/10/10": 0.05,
     "minimal pairs": 5.0,
+    "GLUE": 0.5,
+    "loss": 0.05,
 }
 """Every quantity of the reports with its usual margin of equivalence, in the quantity's unit."""
+WITHOUT_CORPUS = frozenset({MINIMAL_PAIRS, "GLUE"})
+"""Quantities that are not measured on a corpus."""
 
 
 def _refuse_repeats(field: str, values: Iterable[str]) -> None:
@@ -49,13 +53,18 @@ def _refuse_repeats(field: str, values: Iterable[str]) -> None:
 
 
 class Measure(Value):
-    """A quantity of the reports on the corpus that the child was trained on (`own`), or on the others."""
+    """A quantity of the reports on the corpus that the child was trained on (`own`), or on the others. Those that are
+    not measured on a corpus are `own`."""
 
     quantity: str
     corpus: Literal["own", "other"] = "own"
 
     def __str__(self) -> str:
-        return self.quantity if self.quantity == "GLUE" else f"{self.quantity} on {_CORPORA[self.corpus]}"
+        return self.describe(_CORPORA)
+
+    def describe(self, corpora: Mapping[str, str]) -> str:
+        """Return the quantity with its corpus in these words, if it has one."""
+        return self.quantity if self.quantity in WITHOUT_CORPUS else f"{self.quantity} on {corpora[self.corpus]}"
 
 
 _CORPORA = {"own": "the child's own corpus", "other": "the other corpora"}
@@ -171,6 +180,7 @@ PROTOCOL = Protocol(
         Measure(quantity="bits per byte", corpus="other"),
         Measure(quantity="whole words"),
         Measure(quantity="cloze"),
+        Measure(quantity=MINIMAL_PAIRS),
     ),
 )
 """The protocol of records without a declaration."""

@@ -21,6 +21,7 @@ from ablations.recipe_runs import (
     Planning,
     embedding_runs,
     glue_studies,
+    missing_readouts,
     missing_tasks,
     pretraining_runs,
 )
@@ -203,6 +204,8 @@ def plan(
             tuning_seeds = finetuning_seeds or [seed]
             if "glue" in stages:
                 skipped |= missing_tasks(source)
+            if "readouts" in stages:
+                skipped |= missing_readouts(source)
             planning = Planning(recipe, trained, tuning_seeds, scale, source)
             runs += [run for stage, planned in PLANNERS.items() if stage in stages for run in planned(planning)]
             encoder = EncoderWeights.of_stage(trained[-1])

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Self, get_args
 
 from ablations.ladders import current
-from ablations.scales import Scale, shortest_context
+from ablations.scales import Scale, rules_of, shortest_context
 from ablations.variant import EmbeddingProtocol, Recipe
+from neobert.data.blimp import PAIRS
 from neobert.data.catalog import CORPORA
 from neobert.data.mteb_tasks import EmbeddingTask, chosen_tasks, task_prompts
 from neobert.data.pairs import DECLARED_SETS, Mix, sets_of
-from neobert.data.sources import Source
+from neobert.data.sources import NoCorpus, Source
 from neobert.embeddings.sentence_modules import read_sentence_modules
 from neobert.errors import MissingData
 from neobert.external import ExternalModel
@@ -23,7 +24,7 @@ from neobert.kinds.contrastive import ContrastiveRun, PairSet
 from neobert.kinds.glue import GlueStudy, Start
 from neobert.kinds.mteb import EmbeddingEvaluation, MeasuredEncoder, TaskOnData
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.kinds.readouts import ReadoutEvaluation, ReadoutName
+from neobert.kinds.readouts import BLIMP, ReadoutEvaluation, ReadoutName
 from neobert.recipe import FineTuning, Point, Pretraining
 from neobert.runs.kinds import Run
 
@@ -154,9 +155,11 @@ def protocol_on(task: str, protocol: FineTuning, *, transfers: bool) -> FineTuni
     return protocol.model_copy(update={name: neutral_values(FineTuning)[name] for name in idle})
 
 
-FIRST_READOUTS: tuple[ReadoutName, ...] = ("loss", "loss_80_10_10", "words", "cloze", "pairs")
-"""The readouts that share an evaluation, whose id is made of their names. This tuple therefore never changes."""
-
+FIRST_READOUTS: tuple[ReadoutName, ...] = ("loss", "loss_80_10_10", "words", "cloze")
+"""The readouts that share an evaluation, whose id is made of their names. A new one is therefore not added here."""
+NO_LONGER_MEASURED: tuple[ReadoutName, ...] = ("pairs",)
+PAIRS_PER_PARADIGM = 40
+"""Number of pairs of each paradigm of BLiMP that small scales read, the first of its file; others read all."""
 
 PERPLEXITY: tuple[ReadoutName, ...] = ("perplexity",)
 """The readout of the stage `perplexity`, at lengths of its own."""
@@ -165,29 +168,56 @@ LENGTHS_OF_CONTEXT = 4
 
 
 def readout_evaluations(run: PretrainingRun, scale: Scale, source: Source) -> list[ReadoutEvaluation]:
-    """Return the readouts of a pre-training stage in the shortest context of a scale, all but pseudo-perplexity.
+    """Return the readouts of a pre-training stage in the shortest context of a scale, all but pseudo-perplexity; BLiMP
+    only if the source has it.
 
     The first readouts share one evaluation, and each later one has its own, so that adding one changes no id.
     """
-    later = [name for name in get_args(ReadoutName) if name not in FIRST_READOUTS + PERPLEXITY]
-    context = shortest_context(scale)
-    return [_evaluation(run, names, context, source) for names in (FIRST_READOUTS, *((name,) for name in later))]
+    others = (*FIRST_READOUTS, *PERPLEXITY, *NO_LONGER_MEASURED, BLIMP)
+    later = [name for name in get_args(ReadoutName) if name not in others]
+    context, corpora = shortest_context(scale), _corpora(source)
+    evaluations = [
+        _evaluation(run, names, context, corpora) for names in (FIRST_READOUTS, *((name,) for name in later))
+    ]
+    with suppress(NoCorpus):
+        blimp, rules = {str(BLIMP): source.blimp_origin()}, rules_of(scale)
+        pairs = PAIRS if rules is None or rules.large else PAIRS_PER_PARADIGM
+        evaluations.append(_evaluation(run, (BLIMP,), context, blimp, pairs))
+    return evaluations
 
 
 def perplexity_evaluation(run: PretrainingRun, source: Source) -> ReadoutEvaluation:
     """Return the pseudo-perplexity of a pre-training stage by length of the text."""
     longest = run.position_table or LENGTHS_OF_CONTEXT * run.recipe.stages[-1].context
-    return _evaluation(run, PERPLEXITY, longest, source)
+    return _evaluation(run, PERPLEXITY, longest, _corpora(source))
 
 
-def _evaluation(
-    run: PretrainingRun, readouts: tuple[ReadoutName, ...], context: int, source: Source
-) -> ReadoutEvaluation:
-    """Return readouts of a pre-training stage on all corpora of the source."""
+def missing_readouts(source: Source) -> dict[str, str]:
+    """Return the readouts that cannot be measured with a source, and why."""
+    try:
+        source.blimp_origin()
+    except NoCorpus as error:
+        return {BLIMP: str(error)}
+    return {}
+
+
+def _corpora(source: Source) -> dict[str, str]:
+    """Return the origins of all corpora of the source."""
     corpora = {}
     for corpus in CORPORA:
         with suppress(MissingData):
             corpora[corpus] = source.corpus_origin(corpus)
+    return corpora
+
+
+def _evaluation(
+    run: PretrainingRun,
+    readouts: tuple[ReadoutName, ...],
+    context: int,
+    corpora: dict[str, str],
+    pairs_per_paradigm: int | None = None,
+) -> ReadoutEvaluation:
+    """Return readouts of a pre-training stage."""
     return ReadoutEvaluation(
         readouts=readouts,
         weights=run.id,
@@ -195,6 +225,7 @@ def _evaluation(
         context=context,
         corpora=corpora,
         tokenizer_origin=run.tokenizer_origin,
+        pairs_per_paradigm=pairs_per_paradigm,
         seed=run.seed,
     )
 

@@ -21,6 +21,7 @@ from neobert.errors import DamagedFile, MissingData, name_first
 from neobert.files import read_json
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
+from neobert.kinds.readouts import BLIMP
 from neobert.recipe import Value
 from neobert.runs.collected import DECLARATIONS
 from neobert.runs.kinds import RECORD_PLACES, RECORDS
@@ -68,7 +69,8 @@ class Evidence:
     is the reason why it started from pre-training although its task starts from another task. `model` is the name of
     an external model.
 
-    `readouts` has one row per record and corpus: `answer` is the `ReadoutScore`, `items` identifies the items.
+    `readouts` has one row per record and corpus, which is empty for BLiMP: `answer` is the `ReadoutScore`, `items`
+    identifies the items.
     `perplexities` are those of the readout `perplexity`, which compares lengths and not models.
 
     `others` are the records that `Measurement` reads, by kind: `values` are their scores.
@@ -252,7 +254,8 @@ def _heldout_rows(runs: Iterable[Facts]) -> Iterator[Facts]:
 def _readout_rows(readouts: pd.DataFrame) -> Iterator[Facts]:
     for facts in readouts[[*OF_READOUT, "answers"]].to_dict("records"):
         answers = facts.pop("answers")
-        yield from (facts | {"corpus": corpus, "answer": answer} for corpus, answer in answers.items())
+        for corpus, answer in answers.items():
+            yield facts | {"corpus": "" if facts["readout"] == BLIMP else corpus, "answer": answer}
 
 
 def _read_studies(folder: RunsFolder, problems: list[str]) -> list[RunFile]:

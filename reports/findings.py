@@ -15,6 +15,7 @@ from reports.analysis.compute_gain import ComputeGain, find_gains, gains_table
 from reports.analysis.delta_table import deltas_table
 from reports.analysis.deltas import find_deltas
 from reports.analysis.effects import Factorial, effects_table, find_factorials
+from reports.analysis.minimal_pairs import minimal_pairs_table
 from reports.analysis.pairing import Delta
 from reports.analysis.plateau import Regime
 from reports.analysis.quantities import BITS, OF_READOUTS
@@ -218,6 +219,9 @@ OUTPUTS: Mapping[str, Output] = {
         lambda study: signals_table(study.signals, study.group) if study.signals else None,
         lambda study: _draw(make_forest(study, are_readouts=True)),
         part="statistics",
+    ),
+    "minimal-pairs": Output(
+        "Minimal pairs by phenomenon", lambda study: minimal_pairs_table(study.group), part="statistics"
     ),
     "compute": Output(
         "Compute-equivalent gains",

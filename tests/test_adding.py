@@ -9,8 +9,9 @@ import pytest
 
 from tests.support.tree_copy import REPOSITORY, apply_blocks, fresh_clone, shell, shrink_smoke_scale
 
-FIRST_EVALUATION = "5a24eecceadd"
-"""Id of M0's first readouts at the laptop scale."""
+FIRST_EVALUATION = "ec9b77504661"
+FIRST_READOUTS = ["32b6ca93ea67", "db68f93c101e", "c604e316a7ab", "53fb0c1abad2"]
+"""Ids of M0's first readouts at the laptop scale: of the evaluation, and of its results."""
 MOST_FILES = 6
 """A kind of work touches at most so many files."""
 
@@ -77,7 +78,7 @@ print(json.dumps([evaluations, list(ASKED), {name: each.margin for name, each in
 def test_a_readout_is_an_evaluation_of_its_own_and_changes_no_id(tree: Path) -> None:
     before, _, _ = json.loads(python(REPOSITORY, f"-c '{PLAN}'"))
     after, asked, margins = json.loads(python(tree, f"-c '{PLAN}'"))
-    assert [names for _, names, _ in before] == [["loss", "loss_80_10_10", "words", "cloze", "pairs"], ["perplexity"]]
-    assert before[0][0] == FIRST_EVALUATION
+    assert [names for _, names, _ in before] == [["loss", "loss_80_10_10", "words", "cloze"], ["perplexity"]]
+    assert (before[0][0], before[0][2]) == (FIRST_EVALUATION, FIRST_READOUTS)
     assert [each for each in after if each[1] != ["loss_kept"]] == before and len(after) == len(before) + 1
     assert "loss_kept" in asked and margins["loss_kept"] > 0

@@ -150,7 +150,7 @@ def _print_readouts(entries: Sequence[Entry]) -> None:
         )
         for entry in entries
     ]
-    title = "Readouts: losses in nats a token, words in bits a byte, cloze and pairs as accuracies"
+    title = "Readouts: losses in nats a token, words in bits a byte, cloze and blimp as accuracies"
     output().print(table(title, columns, rows))
 
 

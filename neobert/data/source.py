@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from neobert.data.blimp import FOLDER, MinimalPair
 from neobert.data.catalog import TASK_SPLITS, require_known
 from neobert.data.mteb_tasks import EmbeddingTask, PublishedTask, TaskTables
 from neobert.data.pairs import Pair
@@ -12,7 +13,7 @@ from neobert.errors import MissingData
 
 
 class NoCorpus(MissingData):
-    """The source has no file of a corpus and expects none."""
+    """The source has no file of a corpus, or of BLiMP, and expects none."""
 
 
 class Source(ABC):
@@ -71,6 +72,13 @@ class Source(ABC):
     @abstractmethod
     def task_examples(self, task: str, split: str) -> dict[str, list[str | int | float]]:
         """Return the columns of one split, named as in nyu-mll/glue."""
+
+    def blimp_origin(self) -> str:
+        raise NoCorpus(f"{self.label} has no BLiMP: pass --data DIR of a folder with its files in DIR/{FOLDER}")
+
+    def minimal_pairs(self, per_paradigm: int) -> list[MinimalPair]:
+        """Return the first pairs of every paradigm of BLiMP."""
+        raise NoCorpus(f"{self.label} has no BLiMP")
 
     @abstractmethod
     def pair_sets(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 
-from neobert.data import synthetic
+from neobert.data import blimp, synthetic
 from neobert.data.catalog import (
     CHARACTERS_PER_TOKEN,
     CORPORA,
@@ -249,8 +249,9 @@ class DirectorySource(Source):
 
     corpora/<name>/ contains parquet files or, if there are none, files in any one format of `reading`, compressed or
     not, in folders of any depth; glue/<task>/<split>, pairs/<name> and mteb/<Category>/<Task>/<table> are one file
-    each; tokenizers/<name>/ contains a tokenizer.json. Prefetch writes the same layout and a manifest.json with the
-    commit of each file, so that prefetched data have the hub's origin.
+    each; tokenizers/<name>/ contains a tokenizer.json, and blimp/data/ the files of BLiMP. Prefetch writes the same
+    layout, but for BLiMP, and a manifest.json with the commit of each file, so that prefetched data have the hub's
+    origin.
     """
 
     folder: Path
@@ -405,6 +406,18 @@ class DirectorySource(Source):
     def split_path(self, task: str, split: str) -> Path:
         """Return the file of a split, or the parquet path it would have if absent."""
         return table_file(self.folder / "glue" / task, split)
+
+    def blimp_origin(self) -> str:
+        return self._origin_once("BLiMP", lambda: self._origin(self._blimp_files()))
+
+    def minimal_pairs(self, per_paradigm: int) -> list[blimp.MinimalPair]:
+        return [pair for path in self._blimp_files() for pair in blimp.read_pairs(path, per_paradigm)]
+
+    def _blimp_files(self) -> list[Path]:
+        folder = self.folder / blimp.FOLDER
+        if not folder.is_dir():
+            raise NoCorpus(f"there is no BLiMP in {self.folder}: copy github.com/alexwarstadt/blimp to {folder.parent}")
+        return blimp.paradigm_files(folder)
 
     def pair_sets(self) -> tuple[str, ...]:
         folder = self.folder / "pairs"

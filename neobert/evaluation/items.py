@@ -1,8 +1,8 @@
-"""Items of readouts: stretches of held-out text, cloze items and minimal pairs. Torch-free.
+"""Items of readouts: stretches of held-out text, cloze items, and the minimal pairs of BLiMP. Torch-free.
 
-Items are drawn by hashes of the text, so that all variants and tokenizers get the same ones. They are drawn once for a
-source and context, and kept in the folder of runs. They are for languages written with blanks and Latin letters, and
-pairs for English; of a long run without blanks only the end is read.
+Items of held-out text are drawn by hashes of the text, so that all variants and tokenizers get the same ones. They are
+drawn once for a source and context, and kept in the folder of runs. They are for languages written with blanks and
+Latin letters; of a long run without blanks only the end is read.
 """
 
 import hashlib
@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 
+from neobert.data.blimp import MinimalPair
 from neobert.data.masking import counter_hash, threshold
 from neobert.data.preparation import open_specified, prepare_once, require_origin
 from neobert.data.shards import FRAME_TOKENS, heldout_bound, text_hash
 from neobert.errors import DamagedFile
 from neobert.files import checksummed, json_bytes, read_checksummed, replace_file, set_aside
 from neobert.identity import IDENTITY_DIGITS, canonical
-from neobert.kinds.readouts import ReadoutRun
+from neobert.kinds.readouts import BLIMP, ReadoutRun
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
@@ -56,27 +57,9 @@ MOST_RATIO = 1.25
 """Largest ratio between the frequencies of a word and its distractor."""
 NEAREST = 10
 """Number of words of the nearest frequency from which the distractor is drawn."""
-PAIRS_PER_DIRECTION = 20
-SENTENCE_CHARACTERS = (20, 70)
-
-RULES: Mapping[str, tuple[str, str]] = {
-    "is/are": ("is", "are"),
-    "was/were": ("was", "were"),
-    "has/have": ("has", "have"),
-    "this/these": ("this", "these"),
-    "a/an": ("a", "an"),
-    "he/him": ("he", "him"),
-    "she/her": ("she", "her"),
-    "they/them": ("they", "them"),
-    "we/us": ("we", "us"),
-}
-"""Grammatical rules: pairs of words of which, in a given sentence, one is nearly always wrong. Equally many sentences
-are drawn for both directions, so that the more frequent word is right in half of them."""
-
-SALTS = {"stretch": 1, "word": 2, "cloze": 3, "distractor": 4, "pair": 5}
+SALTS = {"stretch": 1, "word": 2, "cloze": 3, "distractor": 4}
 WORD = re.compile(r"(?<![\w'’-])[a-z]{2,30}(?![\w'’-])")
 """A separate lower-case word, so that cased and uncased tokenizers predict the same."""
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
 @dataclass(frozen=True)
@@ -105,20 +88,11 @@ class ClozeItem:
 
 
 @dataclass(frozen=True)
-class MinimalPair:
-    """A held-out sentence, or its part in a stretch, and the same with one word exchanged so that it breaks a
-    grammatical rule."""
-
-    sentence: str
-    broken: str
-    rule: str
-
-
-@dataclass(frozen=True)
 class Items:
     """All items of a source, by corpus; a corpus with too little text may lack some.
 
-    `documents` are beginnings of documents. They are drawn alone, and all others without them.
+    `documents` are beginnings of documents. They are drawn alone, and all others without them. `pairs` are those of
+    BLiMP, which are read alone, or in a file of an older version those that it drew.
     """
 
     stretches: Mapping[str, Sequence[Stretch]] = field(default_factory=dict)
@@ -164,13 +138,21 @@ def read_items(path: Path) -> Items:
 
 
 def items_of(layout: Layout, run: ReadoutRun, specification: SourceSpecification, stop: StopRequest) -> Items:
-    """Return the items of a source, from disk or drawn now by one process while others wait.
+    """Return the items of a source, from disk or drawn now by one process while others wait; those of BLiMP as its
+    files have them.
 
     Raises:
-        ChangedData: a corpus is not the planned one.
+        ChangedData: a corpus, or BLiMP, is not the planned one.
+        DamagedFile: a file of BLiMP has too few pairs.
         MissingData: a corpus is missing or has no text.
         Stopped: a stop was requested.
     """
+    if run.pairs_per_paradigm is not None:
+        source, planned = open_specified(specification), run.corpora[BLIMP]
+        require_origin("BLiMP", planned, source.blimp_origin())
+        pairs = source.minimal_pairs(run.pairs_per_paradigm)
+        require_origin("BLiMP", planned, open_specified(specification).blimp_origin())
+        return Items(pairs={BLIMP: pairs})
     path = layout.readout_items(run.items_id)
 
     def make(damage: DamagedFile | None, claim: Claim) -> None:
@@ -208,7 +190,6 @@ def _draw_of_corpus(
     return {
         "stretches": choose_stretches(stretches),
         "cloze": draw_cloze(stretches, counts, run.context, CLOZE_ITEMS // len(run.corpora)),
-        "pairs": draw_pairs(stretches),
     }
 
 
@@ -326,33 +307,6 @@ def _distractor(
     last = bisect_left(ranked, (count * MOST_RATIO + 1e-9, ""))
     near = sorted((abs(other - count), name) for other, name in ranked[first:last] if name not in visible)[:NEAREST]
     return near[_hash("distractor", number, 0) % len(near)][1] if near else None
-
-
-def draw_pairs(stretches: Sequence[Stretch]) -> list[MinimalPair]:
-    """Return up to 20 sentences for each rule and direction, equally many for both directions."""
-    found: defaultdict[tuple[str, str], list[tuple[int, MinimalPair]]] = defaultdict(list)
-    patterns = {rule: re.compile(rf"(?<![\w'’-])(?:{'|'.join(words)})(?![\w'’-])") for rule, words in RULES.items()}
-    seen: set[str] = set()
-    for stretch in stretches:
-        for text in _SENTENCE_END.split(stretch.text):
-            sentence = " ".join(text.split())
-            if not SENTENCE_CHARACTERS[0] <= len(sentence) <= SENTENCE_CHARACTERS[1] or sentence in seen:
-                continue
-            seen.add(sentence)
-            number = _hash("pair", text_hash(sentence), 0)
-            for rule, (first, second) in RULES.items():
-                places = list(patterns[rule].finditer(sentence))
-                if len(places) == 1:
-                    word = places[0].group()
-                    other = second if word == first else first
-                    broken = sentence[: places[0].start()] + other + sentence[places[0].end() :]
-                    found[rule, word].append((number, MinimalPair(sentence, broken, rule)))
-    pairs: list[MinimalPair] = []
-    for rule, words in RULES.items():
-        both = [sorted(found[rule, word], key=lambda each: (each[0], each[1].sentence)) for word in words]
-        many = min(PAIRS_PER_DIRECTION, *map(len, both))
-        pairs += [pair for direction in both for _, pair in direction[:many]]
-    return pairs
 
 
 def _hash(purpose: str, number: int, place: int) -> int:

@@ -1,15 +1,17 @@
 """Readouts of a finished stage of pre-training, a kind of work: each part is one readout with one record.
 
-All variants are measured on the same items from held-out text (`neobert.evaluation.items`): losses under fixed masks,
-whole words, cloze items, grammatical minimal pairs, and pseudo-perplexity by length. Records have one number per unit,
-so that reports can estimate the noise from texts and items in a difference of two models.
+All variants are measured on the same items (`neobert.evaluation.items`). Of held-out text: losses under fixed masks,
+whole words, cloze items, and pseudo-perplexity by length. Of BLiMP: minimal pairs. Records have one number per unit, so
+that reports can estimate the noise from texts and items in a difference of two models.
 """
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -18,13 +20,14 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from neobert.data.batches import EXACT, HELDOUT_MASKING, gather_by_row
+from neobert.data.blimp import PARADIGMS, MinimalPair
 from neobert.data.masking import counter_hash, mask_tokens
 from neobert.data.packing import Integers, Placement, best_fit_decreasing
 from neobert.data.preparation import open_specified, text_tokenizer
 from neobert.data.shards import FRAME_TOKENS
 from neobert.data.tokenizers import SpecialIds, TextTokenizer
 from neobert.errors import MissingData, RunFailed
-from neobert.evaluation.items import READ_BYTES, ClozeItem, Items, MinimalPair, Stretch, items_of, masked_words, windows
+from neobert.evaluation.items import READ_BYTES, ClozeItem, Items, Stretch, items_of, masked_words, windows
 from neobert.identity import plain
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.kinds.readouts import ReadoutConfig, ReadoutEvaluation, ReadoutName, ReadoutScore
@@ -188,12 +191,13 @@ def tokens_in(offsets: Sequence[Span], spans: Sequence[Span]) -> Integers:
 
 @dataclass(frozen=True)
 class Measured:
-    """A readout on one corpus: (units,) numerators and denominators (None if all are 1), and values of groups of
-    units."""
+    """A readout on one corpus: (units,) numerators and denominators (None if all are 1), values of groups of units, and
+    the number of answers that count half (None for losses)."""
 
     numerators: Sums
     denominators: Integers | None
     groups: Mapping[str, float]
+    ties: int | None = None
 
     @property
     def denominator(self) -> int:
@@ -282,7 +286,8 @@ def read_cloze(subject: Subject, items: Sequence[ClozeItem], stop: StopRequest) 
             yield subject.hide(token_ids[begin:end], places[(places >= begin) & (places < end)] - begin, owner)
 
     losses = subject.sum_losses(questions(), len(texts), stop).reshape(-1, 2)
-    return Measured(_right(losses), None, {})
+    right = _right(losses)
+    return Measured(right, None, {}, _ties(right))
 
 
 def _both_words(item: ClozeItem) -> tuple[str, str]:
@@ -290,12 +295,14 @@ def _both_words(item: ClozeItem) -> tuple[str, str]:
 
 
 def read_pairs(subject: Subject, pairs: Sequence[MinimalPair], stop: StopRequest) -> Measured:
-    """Measure the share of pairs in which the held-out sentence has a higher pseudo-log-likelihood than the broken one.
-    A unit is a pair, a tie counts half, and a group is a rule.
+    """Measure the share of pairs in which the acceptable sentence has the higher pseudo-log-likelihood.
 
-    The pseudo-log-likelihood is the sum of log p of the tokens, each masked alone (Salazar et al. 2020).
+    The pseudo-log-likelihood is the sum of log p of the tokens, each masked alone (Salazar et al. 2020): the other
+    tokens of its word stay visible, and unknown tokens, which no model is trained to predict, are not scored. A tie
+    counts half. A unit is a paradigm, since its pairs are made from one template, and groups are fields, phenomena and
+    paradigms. All paradigms have equally many pairs, so the value is the mean over paradigms.
     """
-    encoded = subject.tokenizer.encode([text for pair in pairs for text in (pair.sentence, pair.broken)])
+    encoded = subject.tokenizer.encode([text for pair in pairs for text in (pair.good, pair.bad)])
     never = subject.ids.never_predicted
 
     def questions() -> Iterator[Question]:
@@ -306,8 +313,18 @@ def read_pairs(subject: Subject, pairs: Sequence[MinimalPair], stop: StopRequest
                     yield subject.hide(token_ids[begin:end], np.array([place - begin]), owner)
 
     right = _right(subject.sum_losses(questions(), len(encoded), stop).reshape(-1, 2))
-    rules = np.array([pair.rule for pair in pairs])
-    return Measured(right, None, {rule: float(right[rules == rule].mean()) for rule in dict.fromkeys(rules.tolist())})
+    by_group: defaultdict[str, list[float]] = defaultdict(list)
+    for pair, own in zip(pairs, right.tolist(), strict=True):
+        paradigm = PARADIGMS[pair.paradigm]
+        for group in (paradigm.field, paradigm.phenomenon, pair.paradigm):
+            by_group[group].append(own)
+    units = [by_group[name] for name in dict.fromkeys(pair.paradigm for pair in pairs)]
+    return Measured(
+        np.array([sum(own) for own in units]),
+        np.array([len(own) for own in units]),
+        {group: fmean(own) for group, own in by_group.items()},
+        _ties(right),
+    )
 
 
 def perplexity_lengths(context: int) -> list[int]:
@@ -367,6 +384,10 @@ def _right(losses: Sums) -> Sums:
     return np.where(losses[:, 0] == losses[:, 1], 0.5, (losses[:, 0] < losses[:, 1]).astype(np.float64))
 
 
+def _ties(right: Sums) -> int:
+    return int((right == 0.5).sum())
+
+
 ByCorpus = Mapping[str, Sequence[Any]]
 ASKED: Mapping[
     ReadoutName, tuple[Callable[[Items], ByCorpus], Callable[[Subject, Sequence[Any], StopRequest], Measured]]
@@ -375,7 +396,7 @@ ASKED: Mapping[
     "loss_80_10_10": (lambda items: items.stretches, partial(read_losses, masking=MIXED_MASKING)),
     "words": (lambda items: items.stretches, read_words),
     "cloze": (lambda items: items.cloze, read_cloze),
-    "pairs": (lambda items: items.pairs, read_pairs),
+    "blimp": (lambda items: items.pairs, read_pairs),
     "perplexity": (lambda items: items.documents, read_perplexity),
 }
 """For each readout, the function that selects its items and the function that measures them."""
@@ -385,8 +406,10 @@ def measure(readout: ReadoutName, items: Items, subject: Subject, stop: StopRequ
     """Measure a readout on every corpus that has something to ask for.
 
     Raises:
-        MissingData: no corpus has.
+        MissingData: no corpus has, or only older versions measured it.
     """
+    if readout not in ASKED:
+        raise MissingData(f"the readout {readout} is no longer measured: run the command again, which plans the others")
     choose, ask = ASKED[readout]
     measured = {corpus: ask(subject, own, stop) for corpus, own in choose(items).items() if own}
     measured = {corpus: own for corpus, own in measured.items() if own.denominator}
@@ -436,6 +459,7 @@ def _score(measured: Measured) -> ReadoutScore:
         numerators=pack_numbers(measured.numerators, "<f4"),
         denominators=None if measured.denominators is None else pack_numbers(measured.denominators, "<i4"),
         groups=dict(measured.groups),
+        ties=measured.ties,
     )
 
 

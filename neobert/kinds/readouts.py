@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from neobert.runs.claims import Claim
     from neobert.runs.run_file import RunFile
 
-ReadoutName = Literal["loss", "loss_80_10_10", "words", "cloze", "pairs", "perplexity"]
+ReadoutName = Literal["loss", "loss_80_10_10", "words", "cloze", "pairs", "perplexity", "blimp"]
+"""`pairs`, held-out sentences with one word exchanged, is only in records of older versions."""
+
+BLIMP: ReadoutName = "blimp"
 
 
 class ReadoutConfig(Value):
@@ -39,13 +42,14 @@ MOST_UNITS = 10_000_000
 
 
 class ReadoutScore(Value):
-    """Readout on the held-out text of one corpus: `value` is the sum of numerators over the sum of denominators.
+    """Readout on one corpus or on BLiMP: `value` is the sum of numerators over the sum of denominators.
 
     `numerators` (float32) and `denominators` (int32, or None if all are 1) have one number per unit (a stretch of text,
-    or an item), in the order of the items: little-endian, compressed by zlib, in base64. For losses these are nats and
-    predicted tokens; for words, bits and bytes of the masked words; for cloze items and pairs, 1 for a right answer.
-    `groups` are values on some of the units: accuracy by grammatical rule, or the loss by length in tokens. Units of
-    perplexity are the same documents at each of these lengths, in ascending order.
+    an item, or a paradigm of BLiMP), in the order of the items: little-endian, compressed by zlib, in base64. For
+    losses these are nats and predicted tokens; for words, bits and bytes of the masked words; for cloze items, 1 for a
+    right answer; for BLiMP, right answers and pairs. `ties` is the number of answers that count half, None for losses.
+    `groups` are values on some of the units: the accuracy by field, phenomenon and paradigm, or the loss by length in
+    tokens. Units of perplexity are the same documents at each of these lengths, in ascending order.
     """
 
     value: float
@@ -53,6 +57,7 @@ class ReadoutScore(Value):
     numerators: str
     denominators: str | None
     groups: dict[str, float]
+    ties: Annotated[NonNegativeInt | None, Neutral(None)]
 
     @model_validator(mode="after")
     def _has_a_number_for_each_unit(self) -> Self:
@@ -66,8 +71,9 @@ class ReadoutScore(Value):
 class ReadoutRun(Value):
     """One readout of one finished stage of pre-training, with one record.
 
-    `corpora` are the corpora of the source with their origins. `context` is in tokens, including special tokens. These
-    two determine the items (`items_id`); the model and its tokenizer do not.
+    `corpora` are the corpora of the source with their origins, or BLiMP with its. `context` is in tokens, including
+    special tokens. `pairs_per_paradigm` is the number of pairs of BLiMP, None for other readouts. These three determine
+    the items (`items_id`); the model and its tokenizer do not.
     """
 
     readout: ReadoutName
@@ -75,6 +81,7 @@ class ReadoutRun(Value):
     context: PositiveInt
     corpora: dict[str, str]
     tokenizer_origin: str
+    pairs_per_paradigm: Annotated[PositiveInt | None, Neutral(None)]
 
     @cached_property
     def id(self) -> str:
@@ -104,6 +111,7 @@ class ReadoutEvaluation(Evaluation):
     context: PositiveInt
     corpora: dict[str, str]
     tokenizer_origin: str
+    pairs_per_paradigm: Annotated[PositiveInt | None, Neutral(None)]
     seed: NonNegativeInt
 
     counted = "readouts"

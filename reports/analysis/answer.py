@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
+from ablations.declarations import Measure
 from neobert.errors import name_first
 from reports.analysis.inference import SEEDS_FOR_A_CLAIM
 from reports.analysis.pairing import LADDER, Delta
@@ -10,7 +11,7 @@ from reports.analysis.quantities import QUANTITIES
 from reports.tables import count
 
 MOST_NAMED = 4
-OWN, OTHER = "on the variant's training corpus", "on another corpus"
+CORPORA = {"own": "the variant's training corpus", "other": "another corpus"}
 
 
 def answer(deltas: Sequence[Delta]) -> tuple[str, str, str]:
@@ -24,7 +25,7 @@ def answer(deltas: Sequence[Delta]) -> tuple[str, str, str]:
     primary = [delta for delta in steps if delta.judged.place == 0]
     measured = " or ".join(dict.fromkeys(delta.quantity for delta in primary))
     return (
-        _claims(f"{measured} {OWN}" if primary else "the primary measure", primary),
+        _claims(f"{measured} on {CORPORA['own']}" if primary else "the primary measure", primary),
         " ".join(_claims(readout, own) for readout, own in _tested_later(steps).items()),
         _untold(steps, primary),
     )
@@ -35,7 +36,8 @@ def _tested_later(steps: Sequence[Delta]) -> dict[str, list[Delta]]:
     later: dict[str, list[Delta]] = defaultdict(list)
     for delta in steps:
         if delta.judged.is_tested and delta.judged.place:
-            later[f"{delta.quantity} {OWN if delta.is_own else OTHER}"].append(delta)
+            measure = Measure(quantity=delta.quantity, corpus="own" if delta.is_own else "other")
+            later[measure.describe(CORPORA)].append(delta)
     return later
 
 

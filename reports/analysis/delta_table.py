@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ablations.declarations import PROTOCOL, Measure, Protocol
+from ablations.declarations import MINIMAL_PAIRS, PROTOCOL, Measure, Protocol
 from ablations.designs import claims
 from ablations.rates import MARK
 from reports.analysis.inference import EQUIVALENCE_LEVEL, SEEDS_FOR_A_CLAIM, last_look
@@ -41,7 +41,7 @@ def _columns(quantity: str) -> Sequence[Column[Delta]]:
         Column("Against", "against", lambda delta: delta.base, always=True),
         Column("Quantity", "", lambda delta: delta.measured, always=True),
         Column("", "quantity", lambda delta: delta.quantity, always=True),
-        Column("", "measured", lambda d: quantity if d.quantity == "GLUE" else f"held-out {d.measured}", always=True),
+        Column("", "measured", lambda d: quantity if d.quantity == "GLUE" else _described_in_full(d), always=True),
         Column("Seeds", "seeds", lambda delta: len(delta.differences), side="r", always=True),
         Column("Difference", "difference", lambda delta: delta.found.mean, print_signed, "r"),
         Column("", "sd", lambda delta: delta.found.deviation),
@@ -147,7 +147,11 @@ def _margins(names: set[str]) -> str:
 
 def _described(measures: Sequence[Measure]) -> str:
     corpora = {"own": "the variant's training corpus", "other": "the other corpora"}
-    return ", ".join(f"{each.quantity} on {corpora[each.corpus]}" for each in measures)
+    return ", ".join(each.describe(corpora) for each in measures)
+
+
+def _described_in_full(delta: Delta) -> str:
+    return delta.measured if delta.quantity == MINIMAL_PAIRS else f"held-out {delta.measured}"
 
 
 def _tests(deltas: Sequence[Delta]) -> list[str]:

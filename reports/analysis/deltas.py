@@ -14,7 +14,7 @@ from reports.analysis.inference import collapsed_seeds, compare, with_examples
 from reports.analysis.pairing import LADDER, OWN_RATES, Delta, Noise, pair_all
 from reports.analysis.pilots import scale_by_pilots, why_unlike_pilots
 from reports.analysis.plateau import UNKNOWN, Regime
-from reports.analysis.quantities import BITS
+from reports.analysis.quantities import BITS, QUANTITIES
 from reports.analysis.readouts import SignalToNoise, paired_variance, tells_apart
 from reports.analysis.resampling import StoredPredictions, resampled_differences
 from reports.analysis.verdicts import Candidate, judge
@@ -81,7 +81,7 @@ def _compare(
     delta = replace(
         delta,
         differences=by_seed,
-        comparison=compare(by_seed.values(), protocol.margins[delta.quantity]),
+        comparison=compare(by_seed.values(), protocol.margins.get(delta.quantity, QUANTITIES[delta.quantity].margin)),
         correlation=_correlation(delta),
     )
     noises: dict[int, Noise] = {}

@@ -22,6 +22,7 @@ from reports.tables import facets
 
 LADDER, OWN_RATES = "ladder", "own rates"
 NO_UNITS = "the records have no numbers per document"
+PLACES = {name: place for place, name in enumerate(QUANTITIES)}
 OTHER_GRID = "no verdict: the grids differ on the same weights, and a choice among more points alone scores higher"
 
 
@@ -163,11 +164,12 @@ class Delta:
 
 
 def pair_all(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Iterator[Delta]:
-    """Yield the deltas of two rows in GLUE means over `tasks`, held-out losses and readouts; none are compared if a
-    side is untrained."""
+    """Yield the deltas of two rows in held-out losses, readouts and GLUE means over `tasks`, in the order of
+    `QUANTITIES`; none are compared if a side is untrained."""
     untrained = "; ".join(filter(None, (variant.untrained, base.untrained)))
     glue = pair_glue(variant, base, tasks, group)
-    for delta in (glue, *pair_losses(variant, base), *pair_readouts(variant, base)):
+    deltas = [glue, *pair_losses(variant, base), *pair_readouts(variant, base)]
+    for delta in sorted(deltas, key=lambda delta: PLACES[delta.quantity]):
         own = replace(delta, is_own=delta.corpus in ("", variant.recipe.pretraining.data.corpus))
         yield replace(own, differences={}, seeds=(), ids=(), reason=untrained) if untrained else own
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from ablations.declarations import PROTOCOL
+from ablations.declarations import MINIMAL_PAIRS, PROTOCOL
 from neobert.kinds.readouts import ReadoutName
 from reports.scores import POINTS_OF_SCORE, Estimate, estimate_by_seed
 
@@ -55,23 +55,25 @@ class Quantity:
         return POINTS_OF_SCORE if self.unit == POINTS else 1
 
 
-_WITH_REASONS = (
+_OF_BITS = Quantity(BITS, "bits a byte", "the 0.05 nats of a token of 4.5 bytes")
+_OTHERS = (
     Quantity("GLUE", POINTS, "the smallest change between neighbours in Figure 1 of arXiv 2502.19587"),
     Quantity("loss", NATS, "the noise of some hundred held-out documents, up to 0.048 in a paired difference"),
-    Quantity(BITS, "bits a byte", "the 0.05 nats of a token of 4.5 bytes"),
 )
 _ONE_MIB = "as other losses; a MiB of text has a noise of 0.006 in a paired difference"
 _WORDS = "as bits per byte; the words of a MiB of text have a noise of 0.0025"
 READOUTS: Mapping[ReadoutName, Quantity] = {
-    "loss": Quantity("loss, all [MASK]", NATS, _ONE_MIB, shares_tokens=True),
-    "loss_80_10_10": Quantity("loss, 80/10/10", NATS, "the same", shares_tokens=True),
     "words": Quantity("whole words", "bits a byte", _WORDS),
     "cloze": Quantity("cloze", POINTS, "three times the noise of 1,000 items, 1.0"),
+    "blimp": Quantity(MINIMAL_PAIRS, POINTS, "three times the noise of 67 paradigms, 1.3"),
+    "loss": Quantity("loss, all [MASK]", NATS, _ONE_MIB, shares_tokens=True),
+    "loss_80_10_10": Quantity("loss, 80/10/10", NATS, "the same", shares_tokens=True),
     "pairs": Quantity("minimal pairs", POINTS, "three times the noise of 360 pairs, 1.6"),
 }
 """Readouts in the order of tables."""
 OF_READOUTS = frozenset(each.name for each in READOUTS.values())
-QUANTITIES: Mapping[str, Quantity] = {each.name: each for each in (*_WITH_REASONS, *READOUTS.values())}
+QUANTITIES: Mapping[str, Quantity] = {each.name: each for each in (_OF_BITS, *READOUTS.values(), *_OTHERS)}
+"""All quantities in the order of tables: bits per byte first."""
 
 
 def estimate_answers(answers: pd.DataFrame, quantity: str) -> Estimate:

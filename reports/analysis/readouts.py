@@ -169,7 +169,7 @@ def _answers(rows: Sequence[Row], readout: ReadoutName) -> Iterator[_Measurement
         own = dict(list(kept[kept.corpus == corpus].groupby("arm", sort=False)))
         estimates = {arm: estimate_answers(frame, quantity) for arm, frame in own.items()}
         ids = {arm: frame.id for arm, frame in own.items()}
-        yield _Measurement(f"{quantity} on {corpus}", quantity, corpus, estimates, ids)
+        yield _Measurement(name_measurement(quantity, corpus), quantity, corpus, estimates, ids)
 
 
 def _print(spread: float, signal: SignalToNoise) -> str:

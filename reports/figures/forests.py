@@ -220,7 +220,9 @@ def forest_of_deltas(
 
 def _ratios(signals: Sequence[SignalToNoise]) -> dict[tuple[str, str], float]:
     """Return the known signal-to-noise ratios by quantity and corpus."""
-    return {(each.readout, each.corpus): each.ratio for each in signals if each.ratio is not None and each.corpus}
+    return {
+        (each.readout, each.corpus): each.ratio for each in signals if each.ratio is not None and each.readout != "GLUE"
+    }
 
 
 def _describe_pair(pair: tuple[str, str], group: Group) -> str:

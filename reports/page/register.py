@@ -12,7 +12,7 @@ from ablations.ladders import current
 from ablations.scales import Scale, Vocabulary, scaled
 from neobert.identity import difference, plain
 from neobert.recipe import FineTuning, Pretraining, Value
-from reports.analysis.quantities import READOUTS
+from reports.analysis.quantities import READOUTS, name_measurement
 from reports.evidence import Evidence
 from reports.scores import POINTS_OF_SCORE, point_name
 from reports.tables import DASH, Table, count, frame_of, number
@@ -110,7 +110,7 @@ def _describe(evidence: Evidence, wanted: set[str]) -> dict[str, Described]:
     values: dict[str, list[str]] = {}
     for each in evidence.readouts.itertuples():
         value = number(READOUTS[each.readout].factor * each.answer.value, READOUTS[each.readout].digits)
-        values.setdefault(each.id, []).append(f"{value} on {each.corpus}")
+        values.setdefault(each.id, []).append(name_measurement(value, each.corpus))
     changes = cache(_changes)
     describers: list[tuple[Any, Callable[[Any], Described]]] = [
         (

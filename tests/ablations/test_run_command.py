@@ -14,10 +14,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ablations import run, scales
+from ablations import recipe_runs, run, scales
 from ablations.ladders import variants
 from ablations.launch import execute
 from neobert import processes
+from neobert.data import synthetic
 from neobert.data.sources import open_source
 from neobert.files import read_lines
 from neobert.glue.metrics import evaluate
@@ -25,15 +26,16 @@ from neobert.glue.tasks import task_named
 from neobert.runs.kinds import read_records
 from reports import collect, make_figures
 from tests.ablations.papers_ladder import PAPERS_LADDER
-from tests.support.small_corpora import REAL_DATA
+from tests.support.made_up_blimp import write_blimp
+from tests.support.small_corpora import REAL_DATA, write_table
 from tests.support.tiny_runs import starts
 
 TASKS = {"mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb"}
 
 
-def deltas(out: Path) -> list[dict[str, str]]:
+def deltas(out: Path, group: str = "smoke-synthetic") -> list[dict[str, str]]:
     """The rows of the report's deltas.csv."""
-    with (out / "smoke-synthetic" / "deltas.csv").open() as file:
+    with (out / group / "deltas.csv").open() as file:
         return list(csv.DictReader(file))
 
 
@@ -66,38 +68,55 @@ def test_the_stage_perplexity_measures_both_stages_of_pretraining_once(
 
 @pytest.mark.usefixtures("toy_scale", "undrawn")
 def test_readouts_ask_variants_of_other_tokenizers_the_same_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planned behind pre-training, five records a run; the same words of both tokenizers; nothing is measured twice."""
-    runs = tmp_path / "runs"
+    """Planned behind pre-training, five records a run; the same words of both tokenizers and the same minimal pairs;
+    nothing is measured twice."""
+    monkeypatch.setattr(recipe_runs, "PAIRS_PER_PARADIGM", 2)
+    runs, data = tmp_path / "runs", tmp_path / "data"
+    write_blimp(data, 2)
+    for corpus in ("wikibook", "web"):
+        documents = [*synthetic.corpus_documents(corpus, documents=600)]
+        write_table(data / "corpora" / corpus / "part.parquet", {"text": documents})
     arguments = ["--variant", "M2", "M3", "--stages", "pretrain", "readouts", "--runs", str(runs), "--json"]
+    arguments += ["--data", str(data)]
     assert run.main([*arguments, "--dry-run"]) == 0
     planned = [stage for row in json.loads(capsys.readouterr().out) for stage in row["stages"]]
-    assert [stage["kind"] for stage in planned] == ["pretraining stage 1", "readouts"] * 2 and not runs.exists()
+    assert [stage["kind"] for stage in planned] == ["pretraining stage 1", "readouts", "readouts"] * 2
+    assert not runs.exists()
     assert run.main([*arguments, "--workers", "2"]) == 0
     said = json.loads(capsys.readouterr().out)
     records = [record for record in read_records(runs)[0] if record["kind"] == "readouts"]
     found = {(record["labels"]["variants"][0], record["config"]["readout"]): record for record in records}
     assert len(found) == len(records) == 10 and {record["state"] for record in records} == {"done"}
-    assert len({record["config"]["items"] for record in records}) == 1
+    assert len({(record["config"]["readout"] == "blimp", record["config"]["items"]) for record in records}) == 2
+    for name in ("M2", "M3"):
+        score = found[name, "blimp"]["scores"]["blimp"]
+        assert (score["units"], len(score["groups"])) == (67, 67 + 12 + 4) and 0 < score["value"] < 1
     ours, theirs = (found[name, "words"]["scores"] for name in ("M2", "M3"))
     assert ours.keys() == theirs.keys() == {"wikibook", "web"}
     for corpus, score in ours.items():
         assert score["denominators"] == theirs[corpus]["denominators"], "bytes of the same words"
         assert score["numerators"] != theirs[corpus]["numerators"] and score["value"] > 0
     for outcome in said:
-        (entry,) = outcome["readouts"]
-        own = {name: found[outcome["variant"], name]["scores"] for name in entry["scores"]}
+        entries = outcome["readouts"]
+        own = {name: found[outcome["variant"], name]["scores"] for entry in entries for name in entry["scores"]}
         told = {name: {corpus: score["value"] for corpus, score in scores.items()} for name, scores in own.items()}
-        assert entry["scores"] == told and entry["state"] == "done" and len(own) == 5
+        assert entries[0]["scores"] | entries[1]["scores"] == told and len(own) == 5
+        assert [entry["state"] for entry in entries] == ["done", "done"]
     before = sorted((path, path.stat().st_mtime_ns) for path in runs.rglob("*.json*"))
     assert run.main(arguments) == 0
     assert sorted((path, path.stat().st_mtime_ns) for path in runs.rglob("*.json*")) == before
     collected = tmp_path / "collected"
     assert collect.main(["--runs", str(runs), "--out", str(collected)]) == 0
     assert make_figures.main(["--runs", str(collected), "--out", str(tmp_path / "out")]) == 0
-    told = {row["measured"] for row in deltas(tmp_path / "out") if (row["variant"], row["against"]) == ("M3", "M2")}
-    assert {"held-out whole words on web", "held-out cloze on wikibook"} <= told
+    told = {
+        row["measured"]
+        for row in deltas(tmp_path / "out", "smoke-data")
+        if (row["variant"], row["against"]) == ("M3", "M2")
+    }
+    assert {"held-out whole words on web", "held-out cloze on wikibook", "minimal pairs (BLiMP)"} <= told
+    assert (tmp_path / "out" / "smoke-data" / "minimal-pairs.md").exists()
     assert not any(measured.startswith("held-out loss, all") for measured in told)
     damaged, lost = sorted(runs.glob("readouts/*/*.json"))[:2]
     content = damaged.read_bytes()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from neobert.identity import identity
 from neobert.kinds.mteb import ENGLISH_SUITE, TASKS_IN_SUITE, Category
-from neobert.kinds.readouts import ReadoutName, ReadoutScore
+from neobert.kinds.readouts import BLIMP, ReadoutName, ReadoutScore
 from neobert.runs.layout import Layout
 from neobert.runs.records import pack_numbers, publish_record
 from tests.reports.made_up_study import Study, change_record
@@ -111,7 +111,7 @@ def add_units(study: Study, name: str, seed: int, difficulty: Numbers) -> None:
         change_record(Layout(study.root).pretraining(run.id) / "done.json", add)
 
 
-def answer(above: Numbers, below: Numbers | None = None) -> ReadoutScore:
+def answer(above: Numbers, below: Numbers | None = None, groups: dict[str, float] | None = None) -> ReadoutScore:
     """Made-up answers of a model: numerators, and denominators where units do not count alike."""
     total = len(above) if below is None else below.sum()
     return ReadoutScore(
@@ -119,18 +119,19 @@ def answer(above: Numbers, below: Numbers | None = None) -> ReadoutScore:
         units=len(above),
         numerators=pack_numbers(above, "<f4"),
         denominators=None if below is None else pack_numbers(below, "<i4"),
-        groups={},
+        groups={} if groups is None else groups,
+        ties=None,
     )
 
 
 def ask(
     study: Study, name: str, seed: int, readout: ReadoutName, own: ReadoutScore, items: str = "0123456789ab"
 ) -> Path:
-    """Publish the record of a readout on web."""
+    """Publish the record of a readout on web, or on BLiMP."""
     run = study.runs(name, seed)[-1]
     record = record_on(study, name, seed, "readouts", run.id, readout, items) | {
         "config": {"readout": readout, "stage": run.stage, "context": 64, "items": items},
         "labels": study.labels(name),
-        "scores": {"web": own.model_dump()},
+        "scores": {BLIMP if readout == BLIMP else "web": own.model_dump()},
     }
     return publish(Layout(study.root).readout(readout, str(record["id"])), record)

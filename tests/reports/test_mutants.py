@@ -155,7 +155,10 @@ IN_DELTAS = {
         "if reason := why_unlike_pilots(deltas[sequence[0][1]], rows, evidence):",
         "if reason := '':",
     ),
-    "margins are not those of the protocol": ("protocol.margins[delta.quantity]", "QUANTITIES[delta.quantity].margin"),
+    "margins are not those of the protocol": (
+        "protocol.margins.get(delta.quantity, QUANTITIES[delta.quantity].margin)",
+        "QUANTITIES[delta.quantity].margin",
+    ),
     "the intervals over texts are not handed on": (
         "both={seeds: (own, p) for seeds, (own, p) in both.items() if own is not None and p is not None},",
         "",
