@@ -26,8 +26,8 @@ def count_trials(trials: pd.DataFrame, grid: Sequence[Point]) -> tuple[dict[str,
         for keep in (_of_one_basis, _without_fallbacks_beside_transfers, _without_repetitions):
             trials = keep(trials, notes)
         trials = _of_furthest_seeds(trials, len(grid), notes)
-    by_task = dict(list(trials.groupby("task")))
-    return {task: _cell(grid, by_task.get(task, trials.iloc[:0])) for task in TASKS}, tuple(notes)
+    by_task, none = dict(list(trials.groupby("task"))), trials.iloc[:0]
+    return {task: _cell(grid, by_task.get(task, none)) for task in TASKS}, tuple(notes)
 
 
 def _of_one_basis(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:

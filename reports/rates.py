@@ -49,7 +49,10 @@ def find_sweeps(evidence: Evidence, scale: Scale, data: str, vocabulary: Vocabul
         recipe = scaled(variant.recipe, scale, vocabulary).pretraining
         # A run that failed in an earlier stage has no later one.
         stages = [_but_for_rate(weights_up_to(recipe, stage)) for stage in range(len(recipe.stages))]
-        own, notes = _on_one_basis(done[done.but_for_rate == stages[-1]])
+        found, failed = done[done.but_for_rate == stages[-1]], lost[lost.but_for_rate.isin(stages)]
+        if found.empty and failed.empty:
+            continue
+        own, notes = _on_one_basis(found)
         losses: dict[float, dict[int, float]] = defaultdict(dict)
         failures: dict[float, dict[int, str]] = defaultdict(dict)
         ids: dict[float, dict[int, str]] = defaultdict(dict)
@@ -57,7 +60,6 @@ def find_sweeps(evidence: Evidence, scale: Scale, data: str, vocabulary: Vocabul
             if (loss := measured.get((run, recipe.data.corpus))) is not None:
                 losses[rate][seed] = loss
                 ids[rate][seed] = run
-        failed = lost[lost.but_for_rate.isin(stages)]
         for seed, rate, error in zip(failed.seed, failed.rate, failed.error, strict=True):
             failures[rate][seed] = error
         if losses or failures:

@@ -204,9 +204,9 @@ def why_no_file(root: Path, path: Path) -> str:
     """Return the reason why a path below a folder is no regular file inside it; empty if it is one."""
     name = path.relative_to(root)
     real = os.path.realpath(root)
-    outside = [part for part in (*reversed(name.parents), name) if not _is_below(real, root / part)]
-    if outside:
-        return f"{outside[0].as_posix()} is a link out of the folder"
+    if not _is_below(real, path):
+        outside = next(part for part in (*reversed(name.parents), name) if not _is_below(real, root / part))
+        return f"{outside.as_posix()} is a link out of the folder"
     try:
         status = path.stat()
     except OSError as error:
