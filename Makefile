@@ -48,7 +48,8 @@ test-compat: environment
 
 ## long fault injection
 drills: environment
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m drill
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "drill and not slurm" -n $$(getconf _NPROCESSORS_ONLN) --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "drill and slurm"
 
 ## measurements side by side; results and table in benchmarks/. DATA=folder has texts and tasks for two of them
 bench: environment
