@@ -15,11 +15,11 @@ from neobert.data.heldout import COUNTED_BYTES, SMALL_TEXT_TOKENS, sample
 from neobert.data.rows import PackedRows
 from neobert.data.shards import Documents, Integers, TokenizedCorpus, all_documents
 from neobert.errors import MissingData, RunFailed
+from neobert.evaluation.losses import batch_losses
 from neobert.kinds.pretraining import HeldoutScore
 from neobert.model.heads import IGNORED_TARGET, MaskedLanguageModel
 from neobert.recipe import LongDocuments, PretrainingPrecision
 from neobert.runs.records import pack_numbers
-from neobert.training.engine import autocast
 
 MOST_UNITS = 2048
 """Largest number of units of a held-out loss, see `HeldoutText.unit_of`. The packed numbers of so many take 14 kB."""
@@ -193,12 +193,9 @@ def token_losses(
     was_training = model.training
     model.eval()
     losses = [torch.empty(0, device=device)]
-    for batch in text.batches():
-        moved = batch.to(device)
-        # Eager: the shapes differ from those that the model may be compiled for.
-        with autocast(device, precision), torch.compiler.set_stance("force_eager"):
-            of_targets = model.losses(moved.token_ids, moved.plan, moved.gather, moved.targets)
-        losses.append(of_targets[: batch.predicted_tokens])
+    # Eager: the shapes differ from those that the model may be compiled for.
+    with torch.compiler.set_stance("force_eager"):
+        losses += [batch_losses(model, batch, precision, device) for batch in text.batches()]
     model.train(was_training)
     return torch.cat(losses).double().cpu().numpy()
 
