@@ -231,14 +231,17 @@ def _design(options: argparse.Namespace) -> "Design | None":
 def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", design: "Design | None") -> int:
     """Print the plan, the batch files for SLURM and the lines of a design; refuse stages that do not fit."""
     from ablations.launch.checks import misfits, refuse
+    from ablations.launch.core_time import CoreTime
     from ablations.launch.costs import PlanCosts
     from ablations.launch.listing import design_lines, print_plan
     from ablations.launch.submit import planned_machine, preview
+    from ablations.plan import unfinished
 
     options, layout = workspace.options, workspace.layout
     jobs = preview(options, layout, rows) if options.cluster == "slurm" else ""
     machine = planned_machine(options, workspace.execution)
-    print_plan(rows, PlanCosts(layout, rows, workspace.source, machine), as_json=options.json)
+    time = CoreTime.of(layout, unfinished(rows), workspace.source, workspace.execution, options.workers)
+    print_plan(rows, PlanCosts(layout, rows, workspace.source, machine), time, as_json=options.json)
     _print_beside(options, [*jobs.splitlines(), *(design_lines(design, rows) if design else [])])
     refuse(misfits(rows, machine))
     return EXIT_DONE

@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ablations.ladders import DEFAULT_SCALE, current
-from ablations.launch.costs import GIGABYTE, Machine, core_hours, stage_memory
+from ablations.launch.core_time import CoreTime
+from ablations.launch.costs import GIGABYTE, Machine, stage_memory
 from ablations.plan import PlanRow, unfinished
 from ablations.readings import at_scale
 from ablations.scales import Scale, scaled_variant
@@ -189,19 +190,18 @@ def require_heldout_context(context: int | None, rows: Sequence[PlanRow]) -> Non
 MOST_HOURS_UNASKED = 2.0
 
 
-def refuse_hours(rows: Sequence[PlanRow], given_scale: str | None) -> None:
+def refuse_hours(time: CoreTime, scale: Scale, given_scale: str | None) -> None:
     """Check that a plan at a default scale does not take hours on the cores of this machine.
 
     Raises:
         ValueError: it does, and a smaller scale than the default exists.
     """
-    scale = rows[0].scale
     if given_scale is not None or scale == DEFAULT_SCALE or visible_gpus():
         return
-    hours = core_hours(unfinished(rows)) / available_cores()
+    hours = time.hours()
     if hours > MOST_HOURS_UNASKED:
         raise ValueError(
-            f"scale {scale}, the default of this ladder, takes about {hours:,.0f} hours of pre-training on the "
+            f"scale {scale}, the default of this ladder, takes about {hours:,.0f} hours on the "
             f"{available_cores()} cores of this machine: take a smaller one, such as --scale {DEFAULT_SCALE}, or say "
             f"--scale {scale} to run it all the same"
         )

@@ -258,8 +258,6 @@ def study_bytes(study: GlueStudy, run: PretrainingRun, source: Source) -> int:
 
 
 GIGABYTE = 1e9
-CORE_FLOPS_PER_SECOND = 5e10
-"""Throughput of smoke runs on one core in bf16 (reports/pipeline_check)."""
 SECONDS_PER_UPDATE = 0.03
 """Minimum time of a fine-tuning update: small batches are bound by about 1,200 kernel launches (estimated)."""
 
@@ -318,10 +316,6 @@ class PlanCosts:
         studies = GlueStudy.among(self._unfinished.values())
         others = [self._costs[run.id] for run in self._unfinished.values() if run.kind != "glue"]
         return sum_costs([*others, *self._corpora.values(), self._studies(studies)])
-
-    def core_hours(self, runs: Iterable[Run]) -> float:
-        """Return the core-hours of the unfinished pre-training among runs, each counted once."""
-        return core_hours(run for run in {run.id: run for run in runs}.values() if run.id in self._unfinished)
 
     @cached_property
     def _costs(self) -> dict[str, Cost]:
@@ -420,11 +414,6 @@ COSTS: Mapping[str, Callable[[PlanCosts, Any], Cost]] = {
     "contrastive": PlanCosts._contrastive,
 }
 """The cost function of each kind of work whose costs are estimated, without corpora."""
-
-
-def core_hours(runs: Iterable[Run]) -> float:
-    """Return the core-hours of the pre-training among runs, at the throughput of smoke runs on one core."""
-    return sum(map(stage_flops, PretrainingRun.among(runs))) / CORE_FLOPS_PER_SECOND / 3600
 
 
 def stage_flops(run: PretrainingRun) -> float:

@@ -11,6 +11,7 @@ from pathlib import Path
 from ablations import declarations
 from ablations.ladders import current
 from ablations.launch.checks import refuse, refuse_hours, require_data, validate
+from ablations.launch.core_time import CoreTime
 from ablations.launch.flags import execution_of, trust_of
 from ablations.launch.submit import (
     Place,
@@ -132,8 +133,9 @@ def run_or_submit(
         require_tracker(workspace.options.track)
     if place == "slurm":
         return _submit(workspace, rows, leave_failed=leave_failed, observing=observing)
-    refuse_hours(rows, workspace.options.given_scale)
     runs = unfinished(rows)
+    time = CoreTime.of(workspace.layout, runs, workspace.source, workspace.execution, workspace.options.workers)
+    refuse_hours(time, rows[0].scale, workspace.options.given_scale)
     with observing(place) as environment:
         flags = ["--leave-failed"] if leave_failed else []
         code = _run_locally(workspace, rows, runs, flags, environment) if runs else EXIT_DONE

@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from ablations.designs import Design
 from ablations.ladders import current, ladder
+from ablations.launch.core_time import CoreTime
 from ablations.launch.costs import Cost, PlanCosts, stage_flops
 from ablations.plan import PlannedRun, PlanRow, VariantRow
 from ablations.regime import Check, checks_of, describe_checks, pilot_records
@@ -133,7 +134,7 @@ def _equal_on_ladder(rows: Sequence[VariantRow]) -> dict[str, str]:
 # A plan
 
 
-def print_plan(rows: Sequence[VariantRow], costs: PlanCosts, *, as_json: bool) -> None:
+def print_plan(rows: Sequence[VariantRow], costs: PlanCosts, time: CoreTime, *, as_json: bool) -> None:
     """Print the runs of each variant with ids, sizes, states, folders and costs, the total, and the regime checks.
 
     Raises:
@@ -146,7 +147,7 @@ def print_plan(rows: Sequence[VariantRow], costs: PlanCosts, *, as_json: bool) -
         near = [{"near_misses": [vars(diff) for diff in found]} for found in diffs]
         print(json.dumps([{**summary, **found} for summary, found in zip(summaries, near, strict=True)], indent=1))
         return
-    console, shown = output(), _Costs(costs, on_cores=_is_for_cores(rows, costs))
+    console, shown = output(), _Costs(costs, time if _is_for_cores(rows, costs) else None)
     if len(rows) == 1:
         _print_runs(rows[0], shown, checks[rows[0].name])
     else:
@@ -241,21 +242,20 @@ def _is_for_cores(rows: Sequence[VariantRow], costs: PlanCosts) -> bool:
 
 @dataclass(frozen=True)
 class _Costs:
-    """The costs of a plan as they are printed: of GPUs, or of the cores of this machine."""
+    """The costs of a plan as they are printed: of GPUs, or with `time` of the cores of this machine."""
 
     costs: PlanCosts
-    on_cores: bool
+    time: CoreTime | None
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of costs."""
-        return CORE_COST_COLUMNS if self.on_cores else COST_COLUMNS
+        return CORE_COST_COLUMNS if self.time else COST_COLUMNS
 
     def cells(self, cost: Cost, runs: Sequence[Run]) -> tuple[str | None, ...]:
         """Return the numbers of the columns with three digits; None (printed as a dash) if unknown."""
-        if self.on_cores:
-            has_pretraining = any(run.kind == "pretraining" for run in runs)
-            return _digits(self.costs.core_hours(runs) if has_pretraining else None), _digits(cost.disk_gb)
+        if self.time:
+            return _digits(self.time.core_hours(runs)), _digits(cost.disk_gb)
         hours = None if cost.uncounted and not cost.gpu_hours else cost.gpu_hours
         return _digits(cost.memory_gb), _digits(hours), _digits(cost.disk_gb)
 
@@ -263,17 +263,10 @@ class _Costs:
         """Print the states of all runs, and the costs of what is left to do."""
         console, total, machine = output(), self.costs.total, self.costs.machine
         console.print(_state_counts(each.state for row in rows for each in row.planned))
-        runs = [run for row in rows for run in row.runs]
-        if self.on_cores:
-            minutes = 60 * self.costs.core_hours(runs) / available_cores()
-            disk = _digits(total.disk_gb) or "unknown"
-            console.print(
-                f"to do, each run once: disk {disk} GB; on the {available_cores()} cores of this machine pre-training "
-                f"takes about {max(1, round(minutes)):,} min, at the 50 GFLOP/s of a core that runs of this size "
-                "reached; fine-tuning comes on top"
-            )
+        if self.time:
+            console.print(_core_total(self.time, _digits(total.disk_gb) or "unknown"))
             return
-        memory, hours, disk = (number or "unknown" for number in self.cells(total, runs))
+        memory, hours, disk = (number or "unknown" for number in self.cells(total, ()))
         gpus = f"{machine.gpus} GPU{'s' if machine.gpus > 1 else ''} (engine {machine.engine})"
         console.print(
             f"to do, each run once: GPU-hours {hours}, disk {disk} GB; on each of {gpus} up to {memory} GB with "
@@ -284,6 +277,16 @@ class _Costs:
                 f"GPU-hours without {', '.join(total.uncounted)}: how many texts its tasks have is not known before"
             )
         console.print(escape(f"GPU-hours at most, {'; '.join(total.sources)}" if total.sources else UNKNOWN_HOURS))
+
+
+def _core_total(time: CoreTime, disk_gb: str) -> str:
+    """Return the line with the time of what is left to do on the cores of this machine."""
+    without = f" without {', '.join(time.uncounted)}" if time.uncounted else ""
+    minutes = 60 * time.hours()
+    return (
+        f"to do, each run once: disk {disk_gb} GB; about {max(1, round(minutes)):,} min{without} with {time.workers} "
+        f"worker{'s' * (time.workers > 1)} on the {available_cores()} cores of this machine, {time.basis}"
+    )
 
 
 def _digits(value: float | None) -> str | None:

@@ -11,26 +11,15 @@ import torch
 from numpy.typing import NDArray
 
 from neobert.data.batches import Batch, heldout_batches, heldout_rows
+from neobert.data.heldout import COUNTED_BYTES, SMALL_TEXT_TOKENS, sample
 from neobert.data.rows import PackedRows
 from neobert.data.shards import Documents, Integers, TokenizedCorpus, all_documents
 from neobert.errors import MissingData, RunFailed
+from neobert.evaluation.losses import batch_losses
 from neobert.kinds.pretraining import HeldoutScore
 from neobert.model.heads import IGNORED_TARGET, MaskedLanguageModel
 from neobert.recipe import LongDocuments, PretrainingPrecision
 from neobert.runs.records import pack_numbers
-from neobert.training.engine import autocast
-
-HELDOUT_BYTES = 2**22
-"""Amount of text to measure, if the corpus has that much held out. At 4.5 bytes per token and 15 % masked tokens, this
-is at least 140,000 predicted tokens. With a thirtieth of that, the difference of two models had a standard error of
-0.013 to 0.048 nats, which corresponds to 0.002 to 0.009 here. At paper scale, four measurements take up to 6 M tokens,
-compared with 131 G or more of training."""
-
-COUNTED_BYTES = 512
-"""Largest number of bytes of a cut document that count towards `HELDOUT_BYTES`: about 128 tokens."""
-
-SMALL_TEXT_TOKENS = 20_000
-"""Approximate number of tokens of the small text for the curve of a run."""
 
 MOST_UNITS = 2048
 """Largest number of units of a held-out loss, see `HeldoutText.unit_of`. The packed numbers of so many take 14 kB."""
@@ -143,23 +132,6 @@ def choose_heldout_texts(
     ]
 
 
-def sample(
-    heldout: Documents, wanted_bytes: int = HELDOUT_BYTES, counted_bytes: int | None = COUNTED_BYTES
-) -> Documents:
-    """Return the documents with the smallest hashes, `wanted_bytes` of text in total, or all. At most `counted_bytes`
-    of each document count.
-
-    Counting bytes rather than documents evens out sentences and books. Counting bytes rather than tokens selects the
-    same texts for all tokenizers and contexts.
-    """
-    order = np.argsort(heldout.corpus.text_hashes[heldout.numbers], kind="stable")
-    counted = heldout.corpus.text_bytes[heldout.numbers[order]]
-    if counted_bytes is not None:
-        counted = np.minimum(counted, counted_bytes)
-    enough = int(np.searchsorted(np.cumsum(counted), wanted_bytes)) + 1
-    return heldout.at(order[:enough])
-
-
 FITTING_ROUNDS = 50
 FREQUENCY_TOKENS = 2**24
 """Approximate number of training tokens for counting frequencies, in documents at equal distances in the corpus."""
@@ -221,12 +193,9 @@ def token_losses(
     was_training = model.training
     model.eval()
     losses = [torch.empty(0, device=device)]
-    for batch in text.batches():
-        moved = batch.to(device)
-        # Eager: the shapes differ from those that the model may be compiled for.
-        with autocast(device, precision), torch.compiler.set_stance("force_eager"):
-            of_targets = model.losses(moved.token_ids, moved.plan, moved.gather, moved.targets)
-        losses.append(of_targets[: batch.predicted_tokens])
+    # Eager: the shapes differ from those that the model may be compiled for.
+    with torch.compiler.set_stance("force_eager"):
+        losses += [batch_losses(model, batch, precision, device) for batch in text.batches()]
     model.train(was_training)
     return torch.cat(losses).double().cpu().numpy()
 

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from neobert.data.batches import EXACT, HELDOUT_MASKING, gather_by_row
+from neobert.data.batches import EXACT, HELDOUT_MASKING, Batch, gather_by_row
 from neobert.data.blimp import PARADIGMS, MinimalPair
 from neobert.data.masking import counter_hash, mask_tokens
 from neobert.data.packing import Integers, Placement, best_fit_decreasing
@@ -28,12 +28,13 @@ from neobert.data.shards import FRAME_TOKENS
 from neobert.data.tokenizers import SpecialIds, TextTokenizer
 from neobert.errors import MissingData, RunFailed
 from neobert.evaluation.items import READ_BYTES, ClozeItem, Items, Stretch, items_of, masked_words, windows
+from neobert.evaluation.losses import BATCH_TOKENS, batch_losses
 from neobert.identity import plain
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.kinds.readouts import ReadoutConfig, ReadoutEvaluation, ReadoutName, ReadoutScore
-from neobert.model.attention import packed_plan, send
+from neobert.model.attention import packed_plan
 from neobert.model.build import build_masked_language_model
-from neobert.model.heads import MaskedLanguageModel
+from neobert.model.heads import IGNORED_TARGET, MaskedLanguageModel
 from neobert.processes import StopRequest
 from neobert.recipe import Masking, PretrainingPrecision
 from neobert.runs.claims import Claim, ClaimLost
@@ -42,13 +43,11 @@ from neobert.runs.records import pack_numbers, publish_record, timed_provenance,
 from neobert.runs.run_file import RunFile, read_run_file
 from neobert.runs.work import Part
 from neobert.training.distributed import default_device
-from neobert.training.engine import autocast
 from neobert.training.trainer import last_checkpoint
 
 Sums = NDArray[np.float64]
 Span = tuple[int, int]
 
-BATCH_TOKENS = {"cpu": 1 << 13, "cuda": 1 << 17}
 MOST_MASKS = 4
 """Largest number of masks per text; more than one is used only with less than `READ_BYTES` of text. At equal cost, more
 text helps more than more masks. For the difference of two checkpoints of a laptop run on web, the standard error was
@@ -104,8 +103,9 @@ class Subject:
     def sum_losses(self, questions: Iterable[Question], owners: int, stop: StopRequest) -> Sums:
         """Return the sums of −log p of the targets in nats, (owners,).
 
-        Questions are packed into rows of the context and do not attend to each other. The decoder and the last block
-        compute only the predicted tokens.
+        Inputs are packed into rows of the context and do not attend to each other. The decoder and the last block
+        compute only the predicted tokens. Questions of a batch with the same input share it, such as those for a word
+        and for its distractor, or for the one word in which two sentences differ.
 
         Raises:
             RunFailed: a loss is not finite.
@@ -122,22 +122,31 @@ class Subject:
 
     def _losses(self, batch: Sequence[Question]) -> tuple[Integers, Sums]:
         """Return the owner and the loss of each predicted token of a batch."""
-        lengths = np.array([len(question.token_ids) for question in batch])
+        numbers: dict[bytes, int] = {}
+        shared = [numbers.setdefault(question.token_ids.tobytes(), len(numbers)) for question in batch]
+        inputs = [np.frombuffer(token_ids, dtype=np.int64) for token_ids in numbers]
+        lengths = np.array([len(token_ids) for token_ids in inputs])
         rows, columns, count = best_fit_decreasing(lengths, self.context)
         placed = Placement.of(rows, columns, lengths, (count, self.context))
-        token_ids = placed.grid(np.concatenate([question.token_ids for question in batch]), self.ids.pad)
+        token_ids = placed.grid(np.concatenate(inputs), self.ids.pad)
         documents, positions = placed.grid(placed.owner, -1), placed.grid(placed.offsets, -1)
-        starts = rows * self.context + columns
+        starts = (rows * self.context + columns)[shared]
         places = np.concatenate([start + question.places for start, question in zip(starts, batch, strict=True)])
-        order = np.argsort(places)
+        order = np.argsort(places, kind="stable")
         targets = np.concatenate([question.targets for question in batch])[order]
         owner = np.repeat([question.owner for question in batch], [len(question.places) for question in batch])[order]
-        plan = packed_plan(torch.from_numpy(documents), torch.from_numpy(positions), self.device)
-        gather = gather_by_row(places[order], count, self.context, EXACT).to(self.device)
-        with autocast(self.device, self.precision):
-            logits = self.model.logits(send(torch.from_numpy(token_ids), self.device), plan, gather)
-        wanted = send(torch.from_numpy(targets), self.device)
-        losses = functional.cross_entropy(logits[: len(targets)].float(), wanted, reduction="none")
+        gather = gather_by_row(places[order], count, self.context, EXACT)
+        made = Batch(
+            token_ids=torch.from_numpy(token_ids),
+            plan=packed_plan(torch.from_numpy(documents), torch.from_numpy(positions), self.device),
+            gather=gather,
+            targets=functional.pad(
+                torch.from_numpy(targets), (0, len(gather.places) - len(targets)), value=IGNORED_TARGET
+            ),
+            real_tokens=int(lengths.sum()),
+            predicted_tokens=len(targets),
+        )
+        losses = batch_losses(self.model, made, self.precision, self.device)
         return owner, losses.double().cpu().numpy()
 
     def framed(self, token_ids: Sequence[int] | Integers) -> Integers:

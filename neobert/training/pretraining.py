@@ -23,6 +23,7 @@ from neobert.evaluation.heldout import (
     token_frequencies,
     token_losses,
 )
+from neobert.evaluation.losses import BATCH_TOKENS
 from neobert.files import sha256_of
 from neobert.identity import plain
 from neobert.kinds.pretraining import CurvePoint, PretrainingRun, Transition
@@ -110,7 +111,8 @@ class PretrainingTrainer(Trainer[Batch]):
             corpora[run.recipe.data.corpus] = tokenized_corpus(self.layout, run, self.run_file.source)
         common = self.run_file.execution.heldout_context or self.stage.context
         contexts = sorted({self.stage.context, common})
-        rows = {context: self._rows_of(context) for context in contexts}
+        most = BATCH_TOKENS[self.device.type]
+        rows = {context: min(self._rows_of(context), max(1, most // context)) for context in contexts}
         recipe = self.run.recipe
         frequencies = token_frequencies(self.documents, recipe.model.vocabulary_size)
         return choose_heldout_texts(corpora, rows, frequencies, recipe.data.long_documents)

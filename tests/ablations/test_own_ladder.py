@@ -11,6 +11,8 @@ from ablations import ladders, prefetch, run, status
 from ablations.designs import chosen_variants, design_of, single_variants
 from ablations.ladder import M0, M1, M5
 from ablations.launch.checks import refuse_hours
+from ablations.launch.core_time import CoreTime
+from ablations.plan import unfinished
 from ablations.recipe_runs import pretraining_runs
 from ablations.scales import execution_at, known_scales, scaled
 from ablations.variant import Modification
@@ -265,6 +267,7 @@ def test_hours_on_this_machine_are_refused_unless_the_scale_is_given(
     assert not (tmp_path / "runs").exists() and said.count("\n") == 1
     with ladders.using(ladders.load(str(tmp_path / "large.py"))):
         rows = rows_of(tmp_path, "M0", scale="as-written", stages=["pretrain"])
-        refuse_hours(rows, given_scale="as-written")
+        time = CoreTime.of(Layout(tmp_path), unfinished(rows), SYNTHETIC, execution_at("as-written"), 2)
+        refuse_hours(time, "as-written", given_scale="as-written")
         monkeypatch.setattr("ablations.launch.checks.visible_gpus", lambda: ("0",))
-        refuse_hours(rows, given_scale=None)
+        refuse_hours(time, "as-written", given_scale=None)

@@ -11,17 +11,15 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from scipy.optimize import minimize_scalar
 
+from neobert.data.heldout import COUNTED_BYTES, HELDOUT_BYTES, sample
 from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.errors import MissingData
 from neobert.evaluation import heldout
 from neobert.evaluation.heldout import (
-    COUNTED_BYTES,
-    HELDOUT_BYTES,
     MOST_UNITS,
     HeldoutText,
     choose_heldout_texts,
     measure_heldout,
-    sample,
     token_frequencies,
 )
 from neobert.kinds.pretraining import HeldoutScore

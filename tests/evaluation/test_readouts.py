@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from neobert.data.batches import HELDOUT_MASKING
+from neobert.data.batches import HELDOUT_MASKING, Batch
 from neobert.data.blimp import PARADIGMS, MinimalPair
 from neobert.data.synthetic import corpus_documents
 from neobert.data.tokenizers import TextTokenizer, train_bpe, train_wordpiece
@@ -226,6 +226,28 @@ def test_packed_sums_are_those_of_one_text_after_the_other(
     monkeypatch.setitem(readouts.BATCH_TOKENS, "cpu", 100)
     sums = subject.sum_losses(questions, owners, NEVER)
     np.testing.assert_allclose(sums, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_questions_with_one_input_share_it_and_equal_ones_tie(
+    tokenizers: Mapping[str, TextTokenizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = subject_of(tokenizers["wordpiece"])
+    computed: list[int] = []
+    honest = readouts.batch_losses
+
+    def listening(model: Any, batch: Batch, *others: Any) -> Any:
+        computed.append(batch.real_tokens)
+        return honest(model, batch, *others)
+
+    monkeypatch.setattr(readouts, "batch_losses", listening)
+    words = [
+        subject.hide([10, 11, 12, 13, third, 15, 16], np.array([4]), owner) for owner, third in enumerate((20, 21))
+    ]
+    other = subject.hide([10, 11, 12, 13, 20, 15, 16], np.array([3]), 2)
+    again = [replace(question, owner=question.owner + 3) for question in (*words, other)]
+    sums = subject.sum_losses([*words, other, *again], 6, NEVER)
+    assert computed == [2 * len(other.token_ids)]
+    assert sums[0] != sums[1] and (sums[:3] == sums[3:]).all()
 
 
 def test_a_loss_that_is_no_number_fails_and_a_request_stops(

@@ -1,0 +1,295 @@
+"""Estimated time of a plan on the cores of this machine, with one thread per worker and no other load.
+
+A step takes a constant time per block, in which kernels are called from Python, and its floating-point operations at a
+share of the rate of a large matrix product, which is measured. What finished runs took on this kind of processor
+corrects the estimate.
+"""
+
+import heapq
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+from ablations.launch.costs import TrialWork, task_size
+from neobert.data.catalog import CHARACTERS_PER_TOKEN, CORPORA
+from neobert.data.heldout import COUNTED_BYTES, HELDOUT_BYTES, SMALL_TEXT_TOKENS
+from neobert.data.shards import FRAME_TOKENS, HELDOUT_LEAST_TEXTS, HELDOUT_SHARE, MANIFEST
+from neobert.data.source import NoCorpus
+from neobert.data.sources import Source
+from neobert.errors import DamagedFile
+from neobert.evaluation.items import READ_BYTES
+from neobert.kinds.glue import GlueStudy
+from neobert.kinds.pretraining import PretrainingRun
+from neobert.kinds.readouts import ReadoutEvaluation, ReadoutName
+from neobert.model.size import training_flops_per_token
+from neobert.processes import available_cores, thread_variables
+from neobert.recipe import Pretraining
+from neobert.runs.kinds import Run
+from neobert.runs.layout import Layout
+from neobert.runs.records import cpu_model, read_record
+from neobert.runs.run_file import Execution
+from neobert.training.schedule import MILESTONES
+from neobert.training.transitions import POINTS
+
+BLOCK_SECONDS = 2.3e-3
+"""Seconds of a step per block that do not depend on its tokens. It and the share were fitted to the processor time of
+twelve shapes and batches of the scales smoke and laptop on an AMD EPYC in fp32; each is within 21 % of the fit."""
+SUSTAINED_SHARE = 0.57
+"""Share of the rate of a large matrix product that a step reaches, beyond the time per block."""
+START_SECONDS = 8.0
+"""Time until a worker has imported torch and opened its corpus."""
+TOKENIZED_BYTES_PER_SECOND = 2e6
+"""Text that a core reads, hashes, trains a tokenizer on and tokenises in a second."""
+TRIAL_SECONDS = 0.5
+"""Time of a trial beside its steps: it loads weights, and draws and scores resamples."""
+ITEM_SECONDS = 10.0
+"""Time in which the items of readouts are drawn from a corpus."""
+PASSES = 3
+"""A training step's work in forward passes."""
+PREDICTED_SHARE = 0.15
+"""Share of the tokens that evaluations predict."""
+OF_ITEMS: tuple[ReadoutName, ...] = ("cloze", "pairs", "perplexity")
+"""Readouts of items; the others read stretches of text."""
+ITEM_TOKENS_PER_CONTEXT = 2000
+"""Tokens of a corpus's items that a readout reads, divided by the context: 1,000 cloze items with distractors."""
+
+_CALIBRATION = """
+import numpy, time
+a = numpy.random.default_rng(0).random((768, 768), dtype=numpy.float32)
+a @ a
+def rate():
+    started = time.process_time()
+    for _ in range(8):
+        a @ a
+    return 8 * 2 * 768**3 / (time.process_time() - started)
+print(max(rate() for _ in range(3)))
+"""
+
+
+@cache
+def core_flops_per_second() -> float:
+    """Measure the rate of a matrix product in fp32 on one core, in processor time, in about half a second.
+
+    It runs in a process of its own, because numpy's number of threads cannot be changed once it is imported.
+    """
+    environment = os.environ | thread_variables(1) | {"OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", _CALIBRATION]
+    return float(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+
+
+@dataclass(frozen=True)
+class CorpusSize:
+    """Approximate numbers of tokens and documents of a corpus."""
+
+    tokens: float
+    documents: float
+
+    def fill(self, recipe: Pretraining) -> float:
+        """Return the share of a stage's slots that have a token: rows of padded packing stand for one document or
+        passage each."""
+        if recipe.packing != "padded":
+            return 1.0
+        return min(1.0, (self.tokens / self.documents + FRAME_TOKENS) / recipe.stages[-1].context)
+
+    def heldout_tokens(self, recipe: Pretraining, context: int) -> float:
+        """Return the number of held-out tokens on which a loss is measured in a context."""
+        mean = self.tokens / self.documents
+        documents = max(HELDOUT_SHARE * self.documents, min(HELDOUT_LEAST_TEXTS, self.documents / 10))
+        wanted = HELDOUT_BYTES / CHARACTERS_PER_TOKEN
+        if recipe.data.long_documents == "split":
+            return min(documents * mean, wanted)
+        counted = min(mean, COUNTED_BYTES / CHARACTERS_PER_TOKEN)
+        return min(documents, wanted / counted) * min(mean, context)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Work of a plan: the seconds of its parts on one core, done after other work, by reference."""
+
+    reference: str
+    after: tuple[str, ...]
+    parts: tuple[float, ...]
+
+
+def clock_seconds(work: Iterable[Work], workers: int) -> float:
+    """Return the time in which workers do all parts: each takes the next part of the work that is ready first."""
+    waiting, free, ends = list(work), [0.0] * workers, dict[str, float]()
+    while waiting:
+        open_references = {each.reference for each in waiting}
+        ready = [each for each in waiting if not open_references.intersection(each.after)]
+        assert ready, "work does not wait for itself"
+        begins = {each.reference: max([ends.get(name, 0.0) for name in each.after], default=0.0) for each in ready}
+        chosen = min(ready, key=lambda each: begins[each.reference])
+        ends[chosen.reference] = begins[chosen.reference]
+        for seconds in chosen.parts:
+            end = max(heapq.heappop(free), begins[chosen.reference]) + seconds
+            heapq.heappush(free, end)
+            ends[chosen.reference] = max(ends[chosen.reference], end)
+        waiting.remove(chosen)
+    return max(ends.values(), default=0.0)
+
+
+@dataclass(frozen=True)
+class CoreTime:
+    """The time of a plan's unfinished `runs` on the cores of this machine, with so many `workers`."""
+
+    layout: Layout
+    runs: Sequence[Run]
+    source: Source
+    execution: Execution
+    workers: int
+
+    @classmethod
+    def of(
+        cls, layout: Layout, runs: Sequence[Run], source: Source, execution: Execution, workers: int | None
+    ) -> "CoreTime":
+        """Return the time of runs; without a number of `workers` one for each core."""
+        return cls(layout, runs, source, execution, workers or available_cores())
+
+    @property
+    def basis(self) -> str:
+        """What the estimate rests on, in words."""
+        if self._ratios:
+            return f"as {len(self._ratios)} finished run{'s' * (len(self._ratios) > 1)} here took"
+        return f"if nothing else runs on them ({core_flops_per_second() / 1e9:.0f} GFLOP/s each)"
+
+    @property
+    def uncounted(self) -> tuple[str, ...]:
+        """Kinds of work whose time is not estimated."""
+        return tuple(dict.fromkeys(run.kind for run in self.runs if run.kind not in PARTS))
+
+    def core_hours(self, runs: Iterable[Run]) -> float | None:
+        """Return the core-hours of the unfinished ones of runs, without corpora; None if none can be estimated."""
+        unfinished = {run.id for run in self.runs}
+        known = {run.id: run for run in runs if run.kind in PARTS}
+        return sum(sum(self._parts(run)) for run in known.values() if run.id in unfinished) / 3600 if known else None
+
+    def hours(self) -> float:
+        """Return the hours in which the workers do everything, tokenising included."""
+        stages = PretrainingRun.among(self.runs)
+        corpora = [
+            Work(f"data/{run.data_id}", (), (self._tokenizing_seconds(run),))
+            for run in {run.data_id: run for run in stages}.values()
+        ]
+        data_of = {run.id: (f"data/{run.data_id}",) for run in stages}
+        runs = [Work(run.reference, (*run.after, *data_of.get(run.id, ())), self._parts(run)) for run in self.runs]
+        return clock_seconds([*corpora, *runs], self.workers) / 3600
+
+    def _parts(self, run: Run) -> tuple[float, ...]:
+        """Return the seconds of each part of a run on one core; none if they are not estimated."""
+        modelled = PARTS[run.kind](self, run) if run.kind in PARTS else ()
+        return tuple(seconds * self._correction for seconds in modelled)
+
+    @cached_property
+    def _stages(self) -> dict[str, PretrainingRun]:
+        return {run.id: run for run in PretrainingRun.among(self.runs)}
+
+    @cached_property
+    def _read_sizes(self) -> dict[str, CorpusSize | None]:
+        return {}
+
+    def _size(self, corpus: str) -> CorpusSize | None:
+        """Return the size of a corpus, None if it is not known; reading it can take seconds."""
+        if corpus not in self._read_sizes:
+            size = self.source.corpus_size(corpus)
+            self._read_sizes[corpus] = None if size is None or min(size) <= 0 else CorpusSize(*size)
+        return self._read_sizes[corpus]
+
+    def _sizes(self, corpora: Iterable[str]) -> list[CorpusSize]:
+        """Return the known sizes of those of the corpora that the source has."""
+        found = []
+        for corpus in corpora:
+            with suppress(NoCorpus):
+                found.append(self._size(corpus))
+        return [size for size in found if size is not None]
+
+    def _tokenizing_seconds(self, run: PretrainingRun) -> float:
+        size = self._size(run.recipe.data.corpus)
+        if size is None or (self.layout.data(run.data_id) / MANIFEST).exists():
+            return 0.0
+        return size.tokens * CHARACTERS_PER_TOKEN / TOKENIZED_BYTES_PER_SECOND
+
+    def _stage(self, run: PretrainingRun) -> tuple[float, ...]:
+        recipe, stage = run.recipe, run.recipe.stages[-1]
+        own, contexts = self._size(recipe.data.corpus), {stage.context, self.execution.heldout_context or stage.context}
+        measured = self._sizes(CORPORA if self.execution.heldout == "all" else [recipe.data.corpus])
+        heldout = sum(size.heldout_tokens(recipe, context) for size in measured for context in contexts)
+        curve = min(SMALL_TEXT_TOKENS, own.heldout_tokens(recipe, stage.context)) if own else 0.0
+        read = MILESTONES * heldout + POINTS * curve
+        tokens = stage.tokens * (own.fill(recipe) if own else 1.0)
+        evaluation = forward_seconds(recipe, stage.context, read)
+        return (START_SECONDS + training_seconds(recipe, tokens) + evaluation,)
+
+    def _study(self, study: GlueStudy) -> tuple[float, ...]:
+        stage = self._stages.get(study.weights)
+        if stage is None:
+            return ()
+        size, protocol, model = task_size(self.source, study.task), study.protocol, stage.recipe.model
+        flops_per_token = training_flops_per_token(model, size.tokens(study.task, protocol.max_tokens), 0)
+        parts = []
+        for point in study.points:
+            work = TrialWork.of(study.task, size, protocol, point.batch_size)
+            flops = flops_per_token * (work.trained_tokens + work.evaluated_tokens / PASSES)
+            parts.append(TRIAL_SECONDS + work.updates * model.layers * BLOCK_SECONDS + flops_seconds(flops))
+        return tuple(parts)
+
+    def _readouts(self, evaluation: ReadoutEvaluation) -> tuple[float, ...]:
+        stage = self._stages.get(evaluation.weights)
+        if stage is None:
+            return ()
+        context, corpora = evaluation.context, self._sizes(evaluation.corpora)
+        most = READ_BYTES / CHARACTERS_PER_TOKEN
+        text = sum(min(most, size.heldout_tokens(stage.recipe, context)) for size in corpora)
+        items = len(corpora) * ITEM_TOKENS_PER_CONTEXT * context
+        seconds = [
+            forward_seconds(stage.recipe, context, items if name in OF_ITEMS else text) for name in evaluation.readouts
+        ]
+        return (seconds[0] + len(corpora) * ITEM_SECONDS, *seconds[1:])
+
+    @property
+    def _correction(self) -> float:
+        return statistics.median(self._ratios) if self._ratios else 1.0
+
+    @cached_property
+    def _ratios(self) -> list[float]:
+        """What each finished run took on one core of this kind, divided by the estimate."""
+        ratios = []
+        for path in sorted(self.layout.root.glob("pretraining/*/done.json")):
+            with suppress(DamagedFile, ValueError):  # torn, or of another version
+                record = read_record(path)
+                recipe = Pretraining.read(record["config"]["recipe"])
+                cpu = record.get("machine", {}).get("cpu")
+                if cpu == cpu_model() and record["threads"] == 1 and not record["gpu_hours"]:
+                    ratios.append(record["seconds"] / training_seconds(recipe, record["real_tokens"]))
+        return ratios
+
+
+def training_seconds(recipe: Pretraining, tokens: float) -> float:
+    """Return the seconds of the steps of the last stage, with so many real tokens in total."""
+    stage, number = recipe.stages[-1], len(recipe.stages) - 1
+    flops = training_flops_per_token(recipe.model, stage.context, recipe.masking.mean_rate(number)) * tokens
+    return stage.steps * recipe.model.layers * BLOCK_SECONDS + flops_seconds(flops)
+
+
+def forward_seconds(recipe: Pretraining, context: int, tokens: float) -> float:
+    """Return the seconds of forward passes over so many tokens, of which a share is predicted."""
+    return flops_seconds(training_flops_per_token(recipe.model, context, PREDICTED_SHARE) * tokens / PASSES)
+
+
+def flops_seconds(flops: float) -> float:
+    """Return the seconds of floating-point operations."""
+    return flops / (SUSTAINED_SHARE * core_flops_per_second())
+
+
+PARTS: Mapping[str, Callable[[CoreTime, Any], tuple[float, ...]]] = {
+    "pretraining": CoreTime._stage,
+    "glue": CoreTime._study,
+    "readouts": CoreTime._readouts,
+}
+"""The seconds of the parts of each kind of work that is estimated."""
