@@ -200,6 +200,8 @@ def test_a_tie_counts_half_and_values_are_means_over_paradigms(data: Path) -> No
     pairs = [MinimalPair(p.good, p.good, p.paradigm) if p.paradigm == "passive_1" else p for p in pairs]
     found = measure(BLIMP, Items(pairs={BLIMP: pairs}), subject, NEVER)[BLIMP]
     assert found.ties == 3 and found.groups["passive_1"] == 0.5
+    equal_in_tokens = [MinimalPair(p.good, p.good.upper(), p.paradigm) for p in pairs]
+    assert score_pairs(subject, equal_in_tokens, NEVER).ties == len(pairs)
     assert found.denominators is not None and found.denominators.tolist() == [3] * len(PARADIGMS)
     by_paradigm = dict(zip(PARADIGMS, (found.numerators / 3).tolist(), strict=True))
     assert found.value == pytest.approx(fmean(by_paradigm.values())) and 0.2 < found.value < 0.8
