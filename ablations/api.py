@@ -211,10 +211,11 @@ class TrainedVariant:
     def evaluate(self, *names: str) -> "pd.DataFrame":
         """Fine-tune on the named GLUE tasks, every point of the variant's grid once, and return the scores.
 
-        Tasks that start from MNLI run it first. `readouts` measures readouts on held-out text. No name means all tasks.
+        Tasks that start from MNLI run it first. `readouts` measures readouts on held-out text and BLiMP. No name means
+        all tasks.
 
         One row per point of the grid: task, batch_size, learning_rate, weight_decay, trial, state, score (0..1, on the
-        validation set); for readouts, one row per readout and corpus: readout, corpus, value.
+        validation set); for readouts, one row per readout and corpus (or BLiMP): readout, corpus, value.
 
         Raises:
             ValueError: there is no such task.

@@ -61,8 +61,8 @@ def build_parser() -> argparse.ArgumentParser:
         parser,
         (*RUN_KINDS, "perplexity"),
         "which parts to run; pretraining (or pretrain) is always among them, mteb (Table 4) brings contrastive "
-        "with it, readouts ask all variants the same about held-out text, perplexity measures pseudo-perplexity by "
-        "length (Figure 2)",
+        "with it, readouts ask all variants the same about held-out text and BLiMP, perplexity measures "
+        "pseudo-perplexity by length (Figure 2)",
     )
     add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets for contrastive (default: all there are)")
     add("--zero-shot", action="store_true", help="with mteb: measure encoders as they were pre-trained (Figure 4)")

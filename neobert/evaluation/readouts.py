@@ -311,17 +311,19 @@ def read_pairs(subject: Subject, pairs: Sequence[MinimalPair], stop: StopRequest
     counts half. A unit is a paradigm, since its pairs are made from one template, and groups are fields, phenomena and
     paradigms. All paradigms have equally many pairs, so the value is the mean over paradigms.
     """
-    encoded = subject.tokenizer.encode([text for pair in pairs for text in (pair.good, pair.bad)])
+    encoded = map(tuple, subject.tokenizer.encode([text for pair in pairs for text in (pair.good, pair.bad)]))
+    number_of: dict[tuple[int, ...], int] = {}  # equal sentences have one sum, as their own could differ by rounding
+    numbers = [number_of.setdefault(token_ids, len(number_of)) for token_ids in encoded]
     never = subject.ids.never_predicted
 
     def questions() -> Iterator[Question]:
-        for owner, token_ids in enumerate(encoded):
+        for token_ids, owner in number_of.items():
             for place in range(len(token_ids)):
                 if token_ids[place] not in never:
                     begin, end = part_around(len(token_ids), (place, place + 1), subject.room)
                     yield subject.hide(token_ids[begin:end], np.array([place - begin]), owner)
 
-    right = _right(subject.sum_losses(questions(), len(encoded), stop).reshape(-1, 2))
+    right = _right(subject.sum_losses(questions(), len(number_of), stop)[numbers].reshape(-1, 2))
     by_group: defaultdict[str, list[float]] = defaultdict(list)
     for pair, own in zip(pairs, right.tolist(), strict=True):
         paradigm = PARADIGMS[pair.paradigm]

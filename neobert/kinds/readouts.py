@@ -125,7 +125,7 @@ class ReadoutEvaluation(Evaluation):
 
     @property
     def title(self) -> str:
-        return "readouts"
+        return "readouts" if len(self.readouts) > 1 else f"readouts {self.readouts[0]}"
 
     @property
     def total(self) -> int:

@@ -82,7 +82,7 @@ def test_readouts_ask_variants_of_other_tokenizers_the_same_once(
     arguments += ["--data", str(data)]
     assert run.main([*arguments, "--dry-run"]) == 0
     planned = [stage for row in json.loads(capsys.readouterr().out) for stage in row["stages"]]
-    assert [stage["kind"] for stage in planned] == ["pretraining stage 1", "readouts", "readouts"] * 2
+    assert [stage["kind"] for stage in planned] == ["pretraining stage 1", "readouts", "readouts blimp"] * 2
     assert not runs.exists()
     assert run.main([*arguments, "--workers", "2"]) == 0
     said = json.loads(capsys.readouterr().out)

@@ -19,9 +19,11 @@ from neobert.data.sources import DirectorySource, open_source
 from neobert.data.synthetic import corpus_documents
 from neobert.data.tokenizers import TextTokenizer, train_bpe, train_wordpiece
 from neobert.errors import ChangedData, DamagedFile, MissingData
-from neobert.evaluation.items import Items, items_of
+from neobert.evaluation.items import Items, items_of, read_items
 from neobert.evaluation.readouts import Subject, measure
 from neobert.evaluation.readouts import read_pairs as score_pairs
+from neobert.files import checksummed, json_bytes, replace_file
+from neobert.identity import identity
 from neobert.kinds.readouts import BLIMP, ReadoutEvaluation
 from neobert.processes import StopRequest
 from neobert.runs.layout import Layout
@@ -135,6 +137,14 @@ def test_pairs_are_the_first_of_each_file_and_the_planned_ones(data: Path, tmp_p
         items_of(Layout(tmp_path), of_others, specification, NEVER)
 
 
+def test_items_that_an_older_version_drew_keep_their_name(tmp_path: Path) -> None:
+    """So that a folder's new records are compared with its old ones: it also drew pairs, which are measured no more."""
+    drawn = {"stretches": {"web": [[7, 0, "a b"]]}, "pairs": {"web": [["it is", "it are", "is/are"]]}}
+    replace_file(tmp_path / "items.json", json_bytes(checksummed(drawn)))
+    items = read_items(tmp_path / "items.json")
+    assert items.name == identity(drawn) and items.stretches["web"][0].text == "a b"
+
+
 # The score
 
 
@@ -190,6 +200,8 @@ def test_a_tie_counts_half_and_values_are_means_over_paradigms(data: Path) -> No
     pairs = [MinimalPair(p.good, p.good, p.paradigm) if p.paradigm == "passive_1" else p for p in pairs]
     found = measure(BLIMP, Items(pairs={BLIMP: pairs}), subject, NEVER)[BLIMP]
     assert found.ties == 3 and found.groups["passive_1"] == 0.5
+    equal_in_tokens = [MinimalPair(p.good, p.good.upper(), p.paradigm) for p in pairs]
+    assert score_pairs(subject, equal_in_tokens, NEVER).ties == len(pairs)
     assert found.denominators is not None and found.denominators.tolist() == [3] * len(PARADIGMS)
     by_paradigm = dict(zip(PARADIGMS, (found.numerators / 3).tolist(), strict=True))
     assert found.value == pytest.approx(fmean(by_paradigm.values())) and 0.2 < found.value < 0.8
