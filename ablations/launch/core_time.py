@@ -17,6 +17,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from ablations.launch.costs import TrialWork, task_size
+from neobert.data.blimp import PARADIGMS
 from neobert.data.catalog import CHARACTERS_PER_TOKEN, CORPORA
 from neobert.data.heldout import COUNTED_BYTES, HELDOUT_BYTES, SMALL_TEXT_TOKENS
 from neobert.data.shards import FRAME_TOKENS, HELDOUT_LEAST_TEXTS, HELDOUT_SHARE, MANIFEST
@@ -54,10 +55,12 @@ PASSES = 3
 """A training step's work in forward passes."""
 PREDICTED_SHARE = 0.15
 """Share of the tokens that evaluations predict."""
-OF_ITEMS: tuple[ReadoutName, ...] = ("cloze", "pairs", "perplexity")
+OF_ITEMS: tuple[ReadoutName, ...] = ("cloze", "perplexity")
 """Readouts of items; the others read stretches of text."""
 ITEM_TOKENS_PER_CONTEXT = 2000
 """Tokens of a corpus's items that a readout reads, divided by the context: 1,000 cloze items with distractors."""
+BLIMP_TOKENS = 95
+"""Tokens that a sentence of BLiMP takes, masked at each of its words in turn: the mean of n (n + 2) over n words."""
 
 _CALIBRATION = """
 import numpy, time
@@ -243,7 +246,11 @@ class CoreTime:
         stage = self._stages.get(evaluation.weights)
         if stage is None:
             return ()
-        context, corpora = evaluation.context, self._sizes(evaluation.corpora)
+        context = evaluation.context
+        if evaluation.pairs_per_paradigm is not None:
+            sentences = 2 * evaluation.pairs_per_paradigm * len(PARADIGMS)
+            return (START_SECONDS + forward_seconds(stage.recipe, context, BLIMP_TOKENS * sentences),)
+        corpora = self._sizes(evaluation.corpora)
         most = READ_BYTES / CHARACTERS_PER_TOKEN
         text = sum(min(most, size.heldout_tokens(stage.recipe, context)) for size in corpora)
         items = len(corpora) * ITEM_TOKENS_PER_CONTEXT * context

@@ -1,6 +1,7 @@
 """The time of a plan on cores: against measured steps, against finished runs, and as time behaves."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from ablations.plan import unfinished
 from ablations.scales import Scale, execution_at, scaled
 from neobert.identity import plain
 from neobert.kinds.pretraining import PretrainingRun
+from neobert.kinds.readouts import ReadoutEvaluation
 from neobert.recipe import Pretraining
 from neobert.runs.layout import Layout
 from neobert.runs.records import cpu_model, sealed
@@ -124,6 +126,16 @@ def test_every_estimated_kind_counts_and_others_are_named(tmp_path: Path) -> Non
 @pytest.mark.usefixtures("core")
 def test_more_heldout_text_takes_longer(tmp_path: Path) -> None:
     assert time_of(tmp_path, "M2", heldout="all").hours() > time_of(tmp_path, "M2").hours()
+
+
+@pytest.mark.usefixtures("core")
+def test_more_pairs_of_blimp_take_longer(tmp_path: Path) -> None:
+    time = time_of(tmp_path, "M2", stages=("pretraining", "readouts"))
+    (stage,), (evaluation, *_) = PretrainingRun.among(time.runs), ReadoutEvaluation.among(time.runs)
+    blimp = {"readouts": ("blimp",), "corpora": {"blimp": "its origin"}}
+    plans = [[stage, evaluation.model_copy(update=blimp | {"pairs_per_paradigm": pairs})] for pairs in (40, 1000)]
+    few, many = [replace(time, runs=runs).core_hours(runs[1:]) for runs in plans]
+    assert few is not None and many is not None and 0 < few < many
 
 
 def test_rows_are_as_full_as_documents_are_long() -> None:
