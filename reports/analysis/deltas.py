@@ -59,7 +59,7 @@ def _compared_pairs(group: Group) -> Iterator[tuple[str, Row, Row]]:
     seen, rows = {(variant.name, base.name) for _, variant, base in pairs}, group.compared_rows
     for (whole, base), parts in find_parts(group).items():
         for row in (rows[whole], *parts):
-            if (row.name, base) not in seen:
+            if row.has_records and rows[base].has_records and (row.name, base) not in seen:
                 seen.add((row.name, base))
                 yield PARTS, row, rows[base]
 

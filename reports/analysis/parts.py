@@ -23,8 +23,8 @@ Changes = frozenset[tuple[str, object]]
 
 def find_parts(group: Group) -> dict[tuple[str, str], tuple[Row, ...]]:
     """Return the parts of steps that have any, by (variant, base): rows that differ from the base in some of the values
-    in which the variant does, and in nothing else."""
-    rows = {name: row for name, row in group.compared_rows.items() if len(row.runs)}
+    in which the variant does, and in nothing else. Of rows with equal recipes only the first is one."""
+    rows = group.compared_rows
     values = {name: leaves(row.recipe.pretraining) for name, row in rows.items()}
 
     def changes(name: str, base: str) -> Changes:
@@ -34,9 +34,8 @@ def find_parts(group: Group) -> dict[tuple[str, str], tuple[Row, ...]]:
 
     found = {}
     for variant, base in _steps(rows):
-        whole = changes(variant, base)
-        own = [row for name, row in rows.items() if frozenset() < changes(name, base) < whole]
-        parts = {row.run_ids: row for row in reversed(own)}.values()  # names of equal recipes are one part
+        whole, by_changes = changes(variant, base), {changes(name, base): row for name, row in reversed(rows.items())}
+        parts = [row for own, row in by_changes.items() if frozenset() < own < whole]
         # a reading is a step of its own only for parts beside the variant that it reads
         if any(row.name != variant.partition("@")[0] for row in parts):
             found[variant, base] = tuple(reversed(parts))
@@ -44,7 +43,7 @@ def find_parts(group: Group) -> dict[tuple[str, str], tuple[Row, ...]]:
 
 
 def _steps(rows: Mapping[str, Row]) -> Iterator[tuple[str, str]]:
-    """Yield (variant, base) of steps with runs, then those of readings of a variant to the variant's parent."""
+    """Yield (variant, base) of steps, then those of readings of a variant to the variant's parent."""
     for name, row in rows.items():
         reading = PATTERN.fullmatch(name)
         if name in ladder() and row.parent in rows:

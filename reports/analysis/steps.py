@@ -54,9 +54,8 @@ class Step:
     @property
     def name(self) -> str:
         """The step without rates; of a part the part alone."""
-        return (
-            self.variant if self.part_of else " − ".join(each.partition(MARK)[0] for each in (self.variant, self.base))
-        )
+        variant, base = _without_rates((self.variant, self.base))
+        return variant if self.part_of else f"{variant} − {base}"
 
     @property
     def has_own_rates(self) -> bool:
@@ -117,7 +116,7 @@ def find_steps(group: Group, deltas: Sequence[Delta], waits: Sequence[Wait], pro
         own[delta.pair].append(delta)
     by_pair = {pair: tuple(each for each in found if each.design == found[0].design) for pair, found in own.items()}
     waiting = {(wait.variant, wait.base): wait for wait in waits}
-    parts = find_parts(group)
+    names = {pair: {row.name for row in rows} for pair, rows in find_parts(group).items()}
     bars = published.figure1()
 
     def step_of(pair: tuple[str, str]) -> Step:
@@ -138,19 +137,29 @@ def find_steps(group: Group, deltas: Sequence[Delta], waits: Sequence[Wait], pro
             shares_tokens=variant.tokens == base.tokens,
         )
 
+    def parts_of(whole: tuple[str, str]) -> list[tuple[str, str]]:
+        """Return the parts against the same base as the step, at any rate."""
+        own = names.get(_without_rates(whole), set())
+        return [pair for pair in by_pair if pair[1] == whole[1] and _without_rates(pair)[0] in own]
+
     def with_parts(pair: tuple[str, str]) -> Iterator[Step]:
         whole = step_of(pair)
-        names = [name.partition(MARK)[0] for name in pair]
-        change = bars[names[0]].average - bars[names[1]].average if set(names) <= bars.keys() else None
+        variant, base = _without_rates(pair)
+        change = bars[variant].average - bars[base].average if {variant, base} <= bars.keys() else None
         yield replace(whole, published=None if whole.design == PARTS else change)
-        for row in parts.get(pair, ()):
-            part = step_of((row.name, pair[1]))
+        for part in map(step_of, parts_of(pair)):
             yield replace(part, part_of=pair, share=_share(part, whole))
 
     steps = [pair for pair, found in by_pair.items() if found[0].design in (LADDER, OWN_RATES)]
-    readings = [pair for pair in parts if pair not in steps]
-    every = [step for pair in (*steps, *readings) for step in with_parts(pair)]
+    # what the ladder continues is a step of its own, even if an arm beside it changes more
+    told = {part for pair in steps for part in parts_of(pair) if not group.compared_rows[part[0]].kept}
+    readings = [pair for pair in names if pair in by_pair and pair not in steps]
+    every = [step for pair in (*steps, *readings) if pair not in told for step in with_parts(pair)]
     return tuple(step for step in every if any(delta.comparison for delta in step.deltas))
+
+
+def _without_rates(pair: tuple[str, str]) -> tuple[str, str]:
+    return pair[0].partition(MARK)[0], pair[1].partition(MARK)[0]
 
 
 def _changes(variant: Row, base: Row, group: Group) -> str:

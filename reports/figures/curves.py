@@ -57,12 +57,16 @@ class Pair:
 
 
 def find_pairs(group: Group, curves: Curves, waits: Sequence[Wait], steps: Sequence[Step]) -> tuple[Pair, ...]:
-    """Return all steps with curves: those of the waits, or else of the training loss, without times of transition."""
+    """Return the steps with curves, without parts: the curves of the waits, or else those of the training loss, without
+    times of transition."""
     by_pair = {(wait.variant, wait.base): wait for wait in waits}
     tones = {(step.variant, step.base): tone_of(step.primary) for step in steps if step.primary}
+    parts = {(step.variant, step.base) for step in steps if step.part_of}
     found = []
     for variant, base in steps_of(group):
         names = variant.name, base.name
+        if names in parts:
+            continue
         pair = _pair(variant, base, curves, by_pair.get(names))
         found.append(replace(pair, tone=tones.get(names, Tone.NOTHING)))
     return tuple(pair for pair in found if pair.ours and pair.theirs)

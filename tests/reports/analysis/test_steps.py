@@ -1,12 +1,14 @@
 """The answer: one word a step from its verdict, parts found by their recipes with their share, what it says of the
 paper."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ablations import ladders
 from ablations.declarations import PROTOCOL
 from reports.analysis.deltas import find_deltas
 from reports.analysis.inference import compare
@@ -19,6 +21,7 @@ from tests.reports.made_up_study import Study, facts_of
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 
+DECLARED = Path(__file__).resolve().parents[3] / "declarations" / "parts.py"
 SEEDS = range(6)
 
 
@@ -141,6 +144,45 @@ def test_readings_are_steps_where_they_have_parts_of_their_own(tmp_path_factory:
         study.pretrain(name)
     found = {pair: {row.name for row in rows} for pair, rows in find_parts(study.group()).items()}
     assert found == {("M4@beta2-0.95", "M2"): {"M4", "M2@beta2-0.95"}}
+
+
+@pytest.fixture
+def declared() -> Iterator[None]:
+    """The ladder of the declared study: its parts are arms beside the steps."""
+    with ladders.using(ladders.load(str(DECLARED))):
+        yield
+
+
+def test_arms_of_the_declared_ladder_that_are_parts_stand_under_their_steps(declared: None, tmp_path: Path) -> None:
+    """At every rate. beta2 as written is no part of M4, which has another one at this scale."""
+    study = Study(tmp_path / "runs", scale="parts", trained=True, measured=("web", "wikibook"), common_context=64)
+    at_rates = ("M0@rate2e-3", "M1@rate1e-3", "M0+rotary@rate3e-3")
+    names = ("M0", "M1", "M0+rotary", "M1-rotary", "M2", "M4", "M2+decay", "M2+beta2", *at_rates)
+    study.levels |= dict.fromkeys(names, 50.0)
+    for name in names:
+        study.pretrain(name)
+    group = study.group()
+    pairs = [("M1", "M0"), ("M0+rotary", "M0"), ("M1-rotary", "M0"), ("M2", "M1"), ("M4", "M2")]
+    pairs += [("M2+decay", "M2"), ("M2+beta2", "M2")]
+    found = step(judged()).deltas[0]
+    deltas = [replace(found, variant=variant, base=base) for variant, base in pairs]
+    deltas += [replace(found, variant=name, base=at_rates[0], design=OWN_RATES) for name in at_rates[1:]]
+    steps = find_steps(group, deltas, (), PROTOCOL)
+    assert [(each.name, each.part_of) for each in steps] == [
+        ("M1 − M0", None),
+        ("M0+rotary", ("M1", "M0")),
+        ("M1-rotary", ("M1", "M0")),
+        ("M2 − M1", None),
+        ("M4 − M2", None),
+        ("M2+decay", ("M4", "M2")),
+        ("M2+beta2 − M2", None),
+        ("M1 − M0", None),
+        ("M0+rotary", ("M1@rate1e-3", "M0@rate2e-3")),
+    ]
+    assert [each.has_own_rates for each in steps] == [False] * 7 + [True] * 2
+    assert [each.published for each in steps[:5]] == pytest.approx([1.9, None, None, 2.9, -0.5])
+    assert steps[-2].published == pytest.approx(1.9) and steps[-2].changes == "own rates: 1e-3, parent 2e-3"
+    assert steps[-1].share is not None and steps[-1].share.value == 1
 
 
 def test_the_table_has_steps_with_their_parts_and_no_empty_column(parts: Study) -> None:
