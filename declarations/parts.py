@@ -8,6 +8,7 @@ step have the same baseline. `M8+batch` reads eight times as many tokens per ste
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 from ablations import ladder
 from ablations.scales import STUDY
@@ -50,3 +51,4 @@ SCALES = {
     "parts": replace(STUDY, contexts={512: 64}, tokens_per_step={131_072: 1024}, steps={1_000_000: 6000}),
 }
 END = M8
+PUBLISHED, PUBLISHED_AS = Path("published"), "the paper"

@@ -43,12 +43,10 @@ class Stage(NamedTuple):
 class Curve:
     """Curves of a run from its first stage on: (step, value), with steps counted over all stages.
 
-    `loss` and `tokens_per_second` are means and medians over pieces of the run; `heldout` are the losses measured on
-    the run's own corpus.
+    `loss` are means over pieces of the run; `heldout` are the losses measured on the run's own corpus.
     """
 
     loss: Points
-    tokens_per_second: Points
     heldout: Points
 
 
@@ -68,9 +66,8 @@ class Curves:
         if not lines:
             return None
         steps = [line for line in lines if "loss" in line]
-        rates = [{**line, "rate": line["real_tokens"] / line["seconds"]} for line in steps if line.get("seconds")]
         heldout = tuple((line["step"], line["heldout_loss"]) for line in lines if "heldout_loss" in line)
-        return Curve(_thinned(steps, "loss"), _thinned(rates, "rate"), heldout)
+        return Curve(_thinned(steps), heldout)
 
     def heldout_by_corpus(self, run: str) -> Mapping[str, Points]:
         """Return the held-out losses of a run on each measured corpus; empty if a stage has no metrics."""
@@ -143,11 +140,10 @@ def _checked(line: Line) -> Line:
     return values | ({BY_CORPUS: on_each} if on_each else {})
 
 
-def _thinned(lines: Sequence[Mapping[str, float]], name: str) -> Points:
-    """Return at most PIECES points: the mean step and mean value of equal stretches of lines (medians for rates)."""
-    middle = statistics.median if name == "rate" else statistics.fmean
+def _thinned(lines: Sequence[Mapping[str, float]]) -> Points:
+    """Return at most PIECES points: the mean step and mean loss of equal stretches of lines."""
     return tuple(
-        (statistics.fmean(line["step"] for line in piece), middle(line[name] for line in piece))
+        (statistics.fmean(line["step"] for line in piece), statistics.fmean(line["loss"] for line in piece))
         for piece in stretches(lines)
     )
 

@@ -18,31 +18,24 @@ from reports.analysis.effects import Factorial, effects_table, find_factorials
 from reports.analysis.minimal_pairs import minimal_pairs_table
 from reports.analysis.pairing import Delta
 from reports.analysis.plateau import Regime
-from reports.analysis.quantities import BITS, OF_READOUTS
 from reports.analysis.readouts import SignalToNoise, find_signals, signals_table
 from reports.analysis.regime import find_regime
 from reports.analysis.resampling import StoredPredictions
+from reports.analysis.steps import Step, find_steps, steps_table
 from reports.analysis.transitions import Wait, find_waits, waits_table
 from reports.curves import Curves
 from reports.deviations import Deviation, deviations_table, find_deviations
 from reports.evidence import Evidence
-from reports.figures.curves import Drawn, draw_losses, draw_speeds, find_curves
+from reports.figures.curves import Pair, draw_curves, find_pairs
 from reports.figures.embeddings import Embeddings, embedding_table, figure4, figure5, find_embeddings
 from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
-from reports.figures.forests import (
-    COLUMN_INCHES,
-    PAGE_INCHES,
-    Forest,
-    draw_forest,
-    forest_of_deltas,
-    forest_of_effects,
-    forest_of_waits,
-    one_quantity,
-)
-from reports.figures.glue_tables import score_table, table2, table3, table5
+from reports.figures.forecasts import choose_outcomes, draw_forecasts
+from reports.figures.forests import Forest, draw_forest, forest_of_answers, forest_of_effects, forest_of_readouts
+from reports.figures.glue_tables import score_tables, table2, table3, table5
 from reports.figures.perplexity import PerplexityLine, figure2, perplexity_lines, perplexity_table
 from reports.figures.rates import draw_sweeps, sweeps_table
 from reports.forecasts.outcomes import Outcome, forecasts_table, score_forecasts, scores_table
+from reports.machines import Repeated, find_repeated, machines_table
 from reports.scores import Group
 from reports.tables import Table, frame_of
 
@@ -54,7 +47,8 @@ CSV = ("csv",)
 @dataclass(frozen=True)
 class Findings:
     """A group and its results, computed on demand. `folder` is the name of the output folder. `declaration` judges the
-    group, if there is one; `kept` are all declarations that are stored with the records."""
+    group, if there is one; `kept` are all declarations that are stored with the records. `other` are the records of
+    another machine."""
 
     group: Group
     folder: str
@@ -63,6 +57,7 @@ class Findings:
     curves: Curves
     declaration: Declaration | None = None
     kept: tuple[Declaration, ...] = ()
+    other: Evidence | None = None
 
     @property
     def protocol(self) -> Protocol:
@@ -102,8 +97,12 @@ class Findings:
         return perplexity_lines(self.group, self.evidence)
 
     @cached_property
-    def drawn_curves(self) -> Drawn:
-        return find_curves(self.group, self.curves)
+    def steps(self) -> tuple[Step, ...]:
+        return find_steps(self.group, self.deltas, self.waits, self.protocol)
+
+    @cached_property
+    def pairs(self) -> tuple[Pair, ...]:
+        return find_pairs(self.group, self.curves, self.waits, self.steps)
 
     @cached_property
     def gains(self) -> tuple[ComputeGain, ...]:
@@ -124,6 +123,10 @@ class Findings:
     @cached_property
     def signals(self) -> tuple[SignalToNoise, ...]:
         return find_signals(self.group)
+
+    @cached_property
+    def repeated(self) -> tuple[Repeated, ...]:
+        return () if self.other is None else find_repeated(self.group, self.evidence, self.other)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -159,22 +162,13 @@ class Output:
     part: str = ""
 
 
-def make_forest(findings: Findings, *, are_readouts: bool) -> Forest:
-    """Return the forest of readouts, or of all other differences; readouts have a separate figure of up to ten
-    columns."""
-    deltas = [delta for delta in findings.deltas if (delta.quantity in OF_READOUTS) == are_readouts]
-    if any(delta.quantity == BITS and delta.comparison for delta in deltas):  # they say the same of all steps
-        deltas = [delta for delta in deltas if delta.quantity != "loss"]
-    return forest_of_deltas(deltas, findings.group, findings.bars.quantity, findings.signals)
+def _draw(forest: Forest) -> Images:
+    return draw_forest(forest) if forest.panels else {}
 
 
-def _draw(forest: Forest, width_inches: float = PAGE_INCHES) -> Images:
-    return draw_forest(forest, width_inches) if forest.columns else {}
-
-
-def _draw_column(findings: Findings) -> Images:
-    forest = make_forest(findings, are_readouts=False)
-    return _draw(one_quantity(forest), COLUMN_INCHES) if forest.columns else {}
+def _draw_forecasts(study: Findings) -> Images:
+    chosen = choose_outcomes(study.outcomes, study.deltas)
+    return draw_forecasts(chosen, study.deltas, study.group) if chosen else {}
 
 
 def _embeddings(title: str, protocol: mteb.Protocol, *, are_v2: bool = False) -> Callable[[Findings], Table | None]:
@@ -185,39 +179,38 @@ def _embeddings(title: str, protocol: mteb.Protocol, *, are_v2: bool = False) ->
     return make
 
 
-def _curves(title: str, draw: Callable[[Drawn, Group], Images]) -> Output:
-    """Return a figure of curves, which has no table."""
-    empty = Table(title, frame_of([], ()), frame_of([], ()), "")
-    return Output(
-        title,
-        lambda findings: empty if findings.drawn_curves else None,
-        lambda findings: draw(findings.drawn_curves, findings.group),
-        formats=(),
-        part="curves",
-    )
+def _scores(place: int) -> Callable[[Findings], Table | None]:
+    return lambda study: next(iter(score_tables(study.group)[place : place + 1]), None)
 
 
+NO_TABLE = Table("", frame_of([], ()), frame_of([], ()), "")
 OUTPUTS: Mapping[str, Output] = {
+    "answer": Output(
+        "The answer",
+        lambda study: steps_table(study.steps, study.deltas, study.group, study.protocol) if study.steps else None,
+        lambda study: _draw(forest_of_answers(study.steps, study.group)),
+        part="answer",
+    ),
     "figure1": Output(
         "Figure 1, the ladder", lambda study: figure1_facts(study.bars), lambda study: figure1(study.bars), CSV
     ),
     "table2": Output("Table 2, modifications", lambda study: table2(study.group)),
     "table3": Output("Table 3, GLUE", lambda study: table3(study.group)),
-    "curves": _curves("Curves of the loss", draw_losses),
-    "speeds": _curves("Curves of tokens a second", draw_speeds),
-    "scores": Output("GLUE and losses", lambda study: score_table(study.group), formats=(), part="scores"),
-    "table5": Output("Table 5, best points", lambda study: table5(study.group)),
-    "deltas": Output(
-        "Deltas",
-        lambda study: study.delta_table,
-        lambda study: _draw(make_forest(study, are_readouts=False)),
-        part="statistics",
+    "curves": Output(
+        "Curves of child over parent",
+        lambda study: NO_TABLE if study.pairs else None,
+        lambda study: draw_curves(study.pairs, study.group),
+        formats=(),
+        part="curves",
     ),
-    "deltas-column": Output("Deltas, one column wide", lambda study: study.delta_table, _draw_column, formats=()),
+    "scores": Output("GLUE and losses", _scores(0), formats=(), part="scores"),
+    "other-scores": Output("GLUE and losses of other arms", _scores(1), formats=(), part="scores"),
+    "table5": Output("Table 5, best points", lambda study: table5(study.group)),
+    "deltas": Output("Deltas", lambda study: study.delta_table, part="statistics"),
     "readouts": Output(
         "Readouts by signal to noise",
         lambda study: signals_table(study.signals, study.group) if study.signals else None,
-        lambda study: _draw(make_forest(study, are_readouts=True)),
+        lambda study: _draw(forest_of_readouts(study.steps, study.group)),
         part="statistics",
     ),
     "minimal-pairs": Output(
@@ -233,12 +226,12 @@ OUTPUTS: Mapping[str, Output] = {
         lambda study: (
             waits_table(study.waits, study.regime, study.group) if any(wait.arms for wait in study.waits) else None
         ),
-        lambda study: _draw(forest_of_waits(study.waits, study.regime, study.group)),
         part="statistics",
     ),
     "forecasts": Output(
         "Forecasts and outcomes",
         lambda study: forecasts_table(study.outcomes, study.group) if study.outcomes else None,
+        _draw_forecasts,
         part="statistics",
     ),
     "forecast-scores": Output(
@@ -251,6 +244,11 @@ OUTPUTS: Mapping[str, Output] = {
     "deviations": Output(
         "Deviations from the declaration",
         lambda study: deviations_table(study.declaration, study.deviations, study.group) if study.declaration else None,
+        part="statistics",
+    ),
+    "machines": Output(
+        "The same runs on another machine",
+        lambda study: machines_table(study.repeated, study.group) if study.repeated else None,
         part="statistics",
     ),
     "effects": Output(

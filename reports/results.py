@@ -5,21 +5,18 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from reports.analysis.answer import answer
 from reports.analysis.delta_table import find_changed_verdicts
-from reports.analysis.pairing import LADDER, OWN_RATES, Delta
-from reports.analysis.quantities import OF_READOUTS, QUANTITIES
+from reports.analysis.steps import answer
 from reports.declared import declared_section
 from reports.deviations import NONE
 from reports.findings import Findings
 from reports.forecasts.outcomes import Outcome, describe_scores
 from reports.page.costs import costs_table
-from reports.tables import DASH, Table, frame_of, p_value, printed_range, signed
+from reports.tables import Table
 
 PLACE = re.compile(r"(<!-- results of (\S+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 DECLARED = re.compile(r"(<!-- declaration of (\S+) -->\n).*?(<!-- end of declaration -->)", re.DOTALL)
 NO_RECORDS = "No run of the study is recorded yet.\n"
-TITLES = {LADDER: "At the rate of the scale", OWN_RATES: "Each arm at its own best rate"}
 
 
 def read_page(path: Path) -> str:
@@ -56,9 +53,8 @@ def with_results(page: str, studies: Sequence[Findings], recorded: Collection[st
 
 
 def describe(findings: Findings) -> str:
-    """Describe answer, costs, differences, readouts by signal to noise, outcomes of forecasts, and deviations."""
-    told = " ".join(filter(None, answer(findings.deltas)))
-    return "\n\n".join([told, _describe_costs(findings), *_parts(findings)]) + "\n"
+    """Describe answer, costs, readouts by signal to noise, outcomes of forecasts, and deviations."""
+    return "\n\n".join([answer(findings.steps), _describe_costs(findings), *_parts(findings)]) + "\n"
 
 
 def _describe_costs(findings: Findings) -> str:
@@ -74,8 +70,8 @@ def _describe_costs(findings: Findings) -> str:
 def _parts(findings: Findings) -> Iterator[str]:
     untrained = [row.untrained for row in findings.group.last_rows.values() if row.untrained]
     yield from (f"{sentence}. It is compared with nothing." for sentence in untrained)
-    for design, title in TITLES.items():
-        yield from _differences(title, [delta for delta in findings.deltas if delta.design == design])
+    if "answer" in findings.tables:
+        yield _without_title(findings.tables["answer"])
     yield from filter(None, [" ".join(find_changed_verdicts(findings.deltas))])
     if findings.signals:
         yield from ("### Readouts by signal to noise", _without_title(findings.tables["readouts"]))
@@ -83,21 +79,6 @@ def _parts(findings: Findings) -> Iterator[str]:
     if findings.declaration is not None:
         yield "### Deviations from the declaration"
         yield _without_title(findings.tables["deviations"]) if findings.deviations else NONE
-
-
-def _differences(title: str, deltas: Sequence[Delta]) -> Iterator[str]:
-    """Yield the verdicts of one design; then the exploratory measures: readouts in a table for each corpus, all others
-    in the first table."""
-    judged = [delta for delta in deltas if delta.judged.is_tested]
-    if judged:
-        yield from (f"### {title}", _verdicts(judged))
-    tables: dict[str, list[Delta]] = {"": []}
-    for delta in deltas:
-        if not delta.judged.is_tested:
-            tables.setdefault(delta.corpus if delta.quantity in OF_READOUTS else "", []).append(delta)
-    told = [_pivot(own) for own in tables.values() if any(delta.comparison for delta in own)]
-    if told:
-        yield from (f"### {title}: exploratory, without verdicts", *told)
 
 
 def _forecasts(findings: Findings) -> Iterator[str]:
@@ -109,44 +90,6 @@ def _forecasts(findings: Findings) -> Iterator[str]:
     for outcome in findings.outcomes:
         by_forecast[outcome.forecast.id].append(outcome)
     yield from (f"{name}: {describe_scores(own)}" for name, own in by_forecast.items())
-
-
-def _verdicts(deltas: Sequence[Delta]) -> str:
-    """Return a line per tested measure of a step: mean difference, interval that decides, p by look, verdict."""
-    order = {pair: place for place, pair in enumerate(dict.fromkeys((each.variant, each.base) for each in deltas))}
-    lines = [
-        (
-            f"{delta.variant} − {delta.base}",
-            f"{delta.measured}, {QUANTITIES[delta.quantity].unit}",
-            _cell(delta),
-            ", ".join(f"{p_value(p)} at {seeds}" for seeds, p in delta.judged.p_by_look.items()) or DASH,
-            delta.verdict,
-        )
-        for delta in sorted(deltas, key=lambda each: (order[each.variant, each.base], each.judged.place))
-    ]
-    header = ("step", "measure", "difference", "p of the family", "verdict")
-    return _without_title(Table("", frame_of(lines, header), frame_of([], ()), "llrrl"))
-
-
-def _pivot(deltas: Sequence[Delta]) -> str:
-    """Return a line per compared step and a column per quantity: mean difference and 95 % interval."""
-    units = {delta.measured: QUANTITIES[delta.quantity].unit for delta in deltas if delta.comparison}
-    cells = {(delta.variant, delta.base, delta.measured): _cell(delta) for delta in deltas}
-    pairs = dict.fromkeys((delta.variant, delta.base) for delta in deltas if delta.comparison)
-    lines = [
-        (f"{variant} − {base}", *(cells.get((variant, base, measured), DASH) for measured in units))
-        for variant, base in pairs
-    ]
-    header = ("step", *(f"{measured}, {unit}" for measured, unit in units.items()))
-    return _without_title(Table("", frame_of(lines, header), frame_of([], ()), "l" + "r" * len(units)))
-
-
-def _cell(delta: Delta) -> str:
-    if delta.comparison is None:
-        return DASH
-    digits = QUANTITIES[delta.quantity].digits - 1
-    interval = printed_range(delta.both or delta.comparison.interval, digits)
-    return f"{signed(delta.comparison.mean, digits)} ({interval})"
 
 
 def _without_title(table: Table) -> str:

@@ -48,6 +48,7 @@ LATEX = {
     "≥": r"$\geq$",
     "≤": r"$\leq$",
     "×": r"$\times$",
+    "\u00a0": "~",
     "†": r"\textdagger{}",
     "‡": r"\textdaggerdbl{}",
 }

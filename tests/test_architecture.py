@@ -55,6 +55,7 @@ DOORS = {
         "reports/figures/embeddings.py",
         "reports/figures/figure1.py",
         "reports/figures/forests.py",
+        "reports/figures/tones.py",
         "reports/figures/perplexity.py",
         "reports/figures/rates.py",
         "reports/figures/throughput.py",

@@ -84,7 +84,7 @@ def deltas_table(deltas: Sequence[Delta], group: Group, quantity: str, protocol:
 
 
 TIMING = (
-    "Level, by waiting: the reading of a claimed difference in loss by when both arms leave the plateau of token "
+    "Level, waiting: the reading of a claimed difference in loss by when both arms leave the plateau of token "
     "frequencies; the table of waiting has its numbers."
 )
 OF_BITS = (

@@ -11,7 +11,8 @@ from ablations.declarations import PROTOCOL, Measure, Protocol
 from ablations.ladders import current, ladder
 from neobert.errors import MissingData
 from reports.analysis.inference import collapsed_seeds, compare, with_examples
-from reports.analysis.pairing import LADDER, OWN_RATES, Delta, Noise, pair_all
+from reports.analysis.pairing import LADDER, OWN_RATES, Delta, Noise, is_of, pair_all
+from reports.analysis.parts import PARTS, find_parts
 from reports.analysis.pilots import scale_by_pilots, why_unlike_pilots
 from reports.analysis.plateau import UNKNOWN, Regime
 from reports.analysis.quantities import BITS, QUANTITIES
@@ -52,7 +53,18 @@ def find_deltas(
 
 
 def _compared_pairs(group: Group) -> Iterator[tuple[str, Row, Row]]:
-    """Yield (design, variant, base) for every pair that designs compare."""
+    """Yield (design, variant, base) for every pair that designs compare; then the parts of steps that are not yet."""
+    pairs = list(_pairs_of_designs(group))
+    yield from pairs
+    seen, rows = {(variant.name, base.name) for _, variant, base in pairs}, group.compared_rows
+    for (whole, base), parts in find_parts(group).items():
+        for row in (rows[whole], *parts):
+            if row.has_records and rows[base].has_records and (row.name, base) not in seen:
+                seen.add((row.name, base))
+                yield PARTS, row, rows[base]
+
+
+def _pairs_of_designs(group: Group) -> Iterator[tuple[str, Row, Row]]:
     rows = group.compared_rows
     for row in group.last_rows.values():
         if row.parent:
@@ -182,8 +194,7 @@ def _sequence(deltas: Sequence[Delta], places: Sequence[int], protocol: Protocol
     after it, up to the first that it lacks. Steps without a primary measure have none."""
 
     def found(measure: Measure) -> list[int]:
-        is_own = measure.corpus == "own"
-        return [each for each in places if deltas[each].quantity == measure.quantity and deltas[each].is_own == is_own]
+        return [each for each in places if is_of(deltas[each], measure)]
 
     primary = [(level, own[0]) for level, measure in enumerate(protocol.primary) if (own := found(measure))]
     if not primary:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
+from ablations.declarations import Measure
 from neobert.glue.tasks import TASKS
 from reports.analysis.inference import Comparison, Interval
 from reports.analysis.quantities import BITS, QUANTITIES, READOUTS, Units, estimate_answers, name_measurement
@@ -21,9 +22,12 @@ from reports.scores import Estimate, Group, Row, Seeds
 from reports.tables import facets
 
 LADDER, OWN_RATES = "ladder", "own rates"
+NOT_MEASURABLE, DIFFERS = "not measurable", "differs"
+"""Answers on a step: an arm fails a check of its regime; a difference is claimed, and neither level nor waiting can be
+told of it."""
 NO_UNITS = "the records have no numbers per document"
 PLACES = {name: place for place, name in enumerate(QUANTITIES)}
-OTHER_GRID = "no verdict: the grids differ on the same weights, and a choice among more points alone scores higher"
+OTHER_GRID = "not measurable: the grids differ on the same weights, and a choice among more points alone scores higher"
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,29 @@ class Delta:
         return self.judged.claimed
 
     @property
+    def word(self) -> str:
+        """The answer in one word, or what it is equivalent within; empty for exploratory measures."""
+        if self.no_verdict:
+            return NOT_MEASURABLE
+        direction, is_equivalent = self.claimed
+        if not (direction or is_equivalent):
+            return self.judged.words
+        timing = (self.timing or DIFFERS) if direction else ""
+        within = f"equivalent within {self.judged.margin:g}" if is_equivalent else ""
+        return ", ".join(filter(None, (timing, within)))
+
+    @property
+    def is_better(self) -> bool | None:
+        """Whether it is claimed to be better; None where no difference is claimed."""
+        direction = self.claimed[0]
+        return direction == QUANTITIES[self.quantity].better if direction else None
+
+    @property
+    def interval(self) -> Interval | None:
+        """The 95 % interval that decides: over seeds and examples where records have numbers for each."""
+        return self.both or self.found.interval
+
+    @property
     def collapses(self) -> tuple[str, ...]:
         """The collapsed seeds in words."""
         return tuple(f"seed {', '.join(map(str, seeds))} of {name}" for name, seeds in self.collapsed.items())
@@ -161,6 +188,11 @@ class Delta:
     def both(self) -> Interval | None:
         """The 95 % interval over seeds and examples."""
         return self.noise.both if self.noise else None
+
+
+def is_of(delta: Delta, measure: Measure) -> bool:
+    """Whether a difference is one in a measure of a protocol."""
+    return delta.quantity == measure.quantity and delta.is_own == (measure.corpus == "own")
 
 
 def pair_all(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Iterator[Delta]:

@@ -47,7 +47,7 @@ def why_unlike_pilots(delta: Delta, rows: Mapping[str, Row], evidence: Evidence)
         if are_unlike(values.var(ddof=1), len(values) - 1, pilots.var(ddof=1), len(pilots) - 1):
             digits = QUANTITIES[delta.quantity].digits
             spreads = f"sd {pilots.std(ddof=1):.{digits}f} and {values.std(ddof=1):.{digits}f}"
-            return f"no verdict: the pilot seeds of {name} spread otherwise than its other seeds ({spreads})"
+            return f"not measurable: the pilot seeds of {name} spread otherwise than its other seeds ({spreads})"
     return ""
 
 

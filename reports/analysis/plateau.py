@@ -27,7 +27,7 @@ LEAST_SEEDS = 5
 """The time of the transition explains the final loss of seeds if r² is larger than this, over as many seeds or more,
 and if the part of the standard deviation that it explains exceeds the margin of the loss."""
 
-LEVEL, WAITING = "level", "by waiting"
+LEVEL, WAITING = "level", "waiting"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ArmSeeds:
 
 
 def diagnose(arm: ArmSeeds, parent: ArmSeeds | None, margin: float) -> str:
-    """Return why differences to an arm get no verdict, in words that begin with "no verdict"; empty if they may.
+    """Return why differences to an arm get no verdict, in words that begin with "not measurable"; empty if they may.
 
     `margin` is the margin of equivalence of the loss in nats. `parent` is None for the root.
     """
@@ -76,8 +76,8 @@ def diagnose(arm: ArmSeeds, parent: ArmSeeds | None, margin: float) -> str:
     if parent is not None and parent.deviation is not None:
         deviations += f", parent {parent.deviation:.3f}"
     if is_of_two_kinds or (arm.shared_variance or 0) > LEAST_SHARED_VARIANCE:
-        return f"no verdict: the seeds of {arm.name} differ by when they leave the plateau ({deviations})"
-    return f"no verdict: the seeds of {arm.name} spread much more than those of its parent ({deviations})"
+        return f"not measurable: the seeds of {arm.name} differ by when they leave the plateau ({deviations})"
+    return f"not measurable: the seeds of {arm.name} spread much more than those of its parent ({deviations})"
 
 
 def timing_word(at_end: Sequence[float], since: Sequence[float], waiting: Sequence[float]) -> str:
@@ -133,7 +133,7 @@ class Regime:
     """What the runs of a group show of their regime.
 
     `checks` are those of each arm. `diagnoses` and `failures` say why differences to an arm get no verdict, in words
-    that begin with "no verdict": what its seeds show, and the first check that fails. `words` are the readings of
+    that begin with "not measurable": what its seeds show, and the first check that fails. `words` are the readings of
     steps, (variant, base), by `timing_word`.
     """
 

@@ -71,7 +71,6 @@ READOUTS: Mapping[ReadoutName, Quantity] = {
     "pairs": Quantity("minimal pairs", POINTS, "three times the noise of 360 pairs, 1.6"),
 }
 """Readouts in the order of tables."""
-OF_READOUTS = frozenset(each.name for each in READOUTS.values())
 QUANTITIES: Mapping[str, Quantity] = {each.name: each for each in (_OF_BITS, *READOUTS.values(), *_OTHERS)}
 """All quantities in the order of tables: bits per byte first."""
 

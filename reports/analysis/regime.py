@@ -29,8 +29,8 @@ class _CheckedArm:
 
     @property
     def failure(self) -> str:
-        """The first check that fails, in words that begin with "no verdict"; empty if none does."""
-        return next((f"no verdict: {self.row.name}: {check.words}" for check in self.checks if check.fails), "")
+        """The first check that fails, in words that begin with "not measurable"; empty if none does."""
+        return next((f"not measurable: {self.row.name}: {check.words}" for check in self.checks if check.fails), "")
 
     @property
     def diagnosis(self) -> str:

@@ -16,6 +16,7 @@ from neobert.kinds.pretraining import Transition
 from neobert.training.transitions import MARGIN_NATS, crossing
 from reports.analysis.inference import seed_interval
 from reports.analysis.pairing import why_losses_differ
+from reports.analysis.parts import find_parts
 from reports.analysis.plateau import ArmSeeds, Regime, timing_word
 from reports.basis import why_not_paired
 from reports.curves import Curves, Points
@@ -174,17 +175,19 @@ def _training_transitions(row: Row, curves: Curves) -> tuple[float, dict[int, Ru
 
 
 def find_waits(group: Group, curves: Curves) -> tuple[Wait, ...]:
-    """Return the waits of all ladder steps, and of the same steps at the arms' own rates."""
+    """Return the waits of all ladder steps, of the same steps at the arms' own rates, and of parts of steps."""
     return tuple(compare_times(variant, base, curves) for variant, base in steps_of(group))
 
 
 def steps_of(group: Group) -> Iterator[tuple[Row, Row]]:
-    """Yield (variant, parent) with runs on both sides, also at own rates."""
+    """Yield (variant, base) with runs on both sides: the ladder, the same at own rates, and parts of steps."""
     names = [(row.name, row.parent) for row in group.last_rows.values() if row.parent]
     shared = [(group.last_rows[name], group.compared_rows.get(parent)) for name, parent in names]
     own = [(group.row_at_best_rate(name), group.row_at_best_rate(parent)) for name, parent in names]
+    rows = group.compared_rows
+    parts = [(row, rows[base]) for (whole, base), own in find_parts(group).items() for row in (rows[whole], *own)]
     seen = set()
-    for variant, base in (*shared, *own):
+    for variant, base in (*shared, *own, *parts):
         if variant is None or base is None or not (len(variant.runs) and len(base.runs)):
             continue
         if variant.recipe.pretraining != base.recipe.pretraining and (variant.name, base.name) not in seen:
@@ -348,7 +351,7 @@ def _notes(waits: Sequence[Wait]) -> list[str]:
         "Waiting: variant minus parent at paired seeds; positive is later.",
         f"At equal time since: difference in loss {' or '.join(since)} steps after each run's own transition, a third "
         "of the run. The learning rate is not shifted, so a run that leaves late has a lower one by then.",
-        "Reading: level if the difference at equal time since excludes 0 on the side of the end; by waiting if not, "
+        "Reading: level if the difference at equal time since excludes 0 on the side of the end; waiting if not, "
         "and the waiting excludes 0. It is a reading of uncorrected 95 % t intervals and claims nothing: an interval "
         "that includes 0 may be a wide one.",
     ]

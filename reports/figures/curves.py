@@ -1,107 +1,223 @@
-"""Curves of pre-training: the loss, and the tokens per second, of every variant with its parent in grey behind it."""
+"""Curves of child over parent: the losses of both along the run, and their difference, at equal steps and at equal time
+since each run left the plateau of token frequencies."""
 
+import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from reports.curves import Curve, Curves, Points
-from reports.figures.drawing import DISCARDED, GREY_INK, INK, KEPT, describe_data, panel_grid, rendered
-from reports.scores import Group
+import numpy as np
+
+from ablations.rates import MARK
+from reports.analysis.inference import seed_interval
+from reports.analysis.steps import Step
+from reports.analysis.transitions import MEASURED, RunCurve, Wait, steps_of
+from reports.curves import Curves
+from reports.figures.drawing import GREY_INK, INK, PAGE_INCHES, PANELS_BESIDE, describe_data, format_ticks, rendered
+from reports.figures.tones import Tone, draw_tones, tone_of
+from reports.scores import Group, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST_SEEDS = 20  # lines per panel: more cannot be told apart
-SKIPPED_SHARE = 0.02  # share of a curve's start that does not set the axis: the initial fall of the loss
-LOSS_FOOT = (
-    "Line: training loss in nats a token, one a seed; rings: held-out loss; grey: the parent's first seed. Steps count "
-    f"over all stages. Variants with the same runs share a panel, which has up to {MOST_SEEDS} seeds."
-)
-SPEED_FOOT = "Real tokens a second, medians, one line a seed; grey: the parent's first seed."
+POINTS = 60
+"""Steps at which differences are drawn, evenly spaced in the logarithm."""
+SKIPPED_SHARE = 0.02  # share of the run at the start that does not set the axes: the initial fall of the loss
+LATE_SHARE = 0.1  # of the run: differences before it are of two models that have learned little
+PARENT = "#C4C4C4"
+DASHED: Any = (0, (3, 1.5))
+UPPER_INCHES, LOWER_INCHES, GAP_INCHES, BETWEEN_INCHES = 0.95, 0.8, 0.1, 0.55
+HEAD_INCHES, LEFT_INCHES, LINE_INCHES = 0.68, 0.4, 0.115
 
-Drawn = Mapping[str, Sequence[Curve]]
-"""The curves of the seeds of each variant, by the name of the first variant with the same runs."""
+
+@dataclass(frozen=True)
+class Pair:
+    """A variant and its base: the curves of both by seed, what was measured, and the verdict on the step. `reason` says
+    why no difference is drawn, if none is."""
+
+    variant: str
+    base: str
+    measured: str
+    ours: Mapping[int, RunCurve] = field(default_factory=dict)
+    theirs: Mapping[int, RunCurve] = field(default_factory=dict)
+    reason: str = ""
+    tone: Tone = Tone.NOTHING
+
+    @property
+    def name(self) -> str:
+        variant, base = (name.partition(MARK)[0] for name in (self.variant, self.base))
+        return f"{variant} − {base}{', own rates' if MARK in self.variant else ''}"
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted(self.ours.keys() & self.theirs.keys())
 
 
-def find_curves(group: Group, curves: Curves) -> Drawn:
-    """Read the curves of all rows with runs, as far as they have metrics."""
-    first_of = {row.run_ids: name for name, row in reversed(group.rated_rows.items())}
-    found = {}
-    for name in sorted(first_of.values(), key=list(group.rated_rows).index):
-        runs = group.rated_rows[name].runs.sort_values("seed").id[:MOST_SEEDS]
-        if own := [curve for run in runs if (curve := curves.of(run)) is not None]:
-            found[name] = own
-    return found
+def find_pairs(group: Group, curves: Curves, waits: Sequence[Wait], steps: Sequence[Step]) -> tuple[Pair, ...]:
+    """Return the steps with curves, without parts: the curves of the waits, or else those of the training loss, without
+    times of transition."""
+    by_pair = {(wait.variant, wait.base): wait for wait in waits}
+    tones = {(step.variant, step.base): tone_of(step.primary) for step in steps if step.primary}
+    parts = {(step.variant, step.base) for step in steps if step.part_of}
+    found = []
+    for variant, base in steps_of(group):
+        names = variant.name, base.name
+        if names in parts:
+            continue
+        pair = _pair(variant, base, curves, by_pair.get(names))
+        found.append(replace(pair, tone=tones.get(names, Tone.NOTHING)))
+    return tuple(pair for pair in found if pair.ours and pair.theirs)
+
+
+def _pair(variant: Row, base: Row, curves: Curves, wait: Wait | None) -> Pair:
+    if wait is not None and wait.arms:
+        arm, parent = wait.arms
+        return Pair(variant.name, base.name, MEASURED[arm.source], arm.runs, parent.runs, wait.left_out)
+    ours, theirs = (dict(_training(row, curves)) for row in (variant, base))
+    return Pair(variant.name, base.name, MEASURED["training"], ours, theirs, wait.left_out if wait else "")
+
+
+def _training(row: Row, curves: Curves) -> Iterator[tuple[int, RunCurve]]:
+    """Yield the curve of the training loss of each seed that has one."""
+    for seed, run in zip(row.runs.seed, row.runs.id, strict=True):
+        curve = curves.of(run)
+        if curve is not None and curve.loss:
+            yield seed, RunCurve(None, curve.loss)
 
 
 @rendered
-def draw_losses(drawn: Drawn, group: Group) -> "Figure":
-    """Draw the training losses over steps, with the held-out losses."""
-    tails = [value for own in drawn.values() for curve in own for _, value in _without_start(curve.loss)]
-    heldout = [value for own in drawn.values() for curve in own for _, value in curve.heldout]
-    limits = _padded([*tails, *heldout])
-    return _draw(drawn, group, "Loss over steps", LOSS_FOOT, lambda curve: curve.loss, limits, heldout=True)
+def draw_curves(pairs: Sequence[Pair], group: Group) -> "Figure":
+    """Draw each pair in two panels: the losses above, the difference below."""
+    from matplotlib.figure import Figure
 
-
-@rendered
-def draw_speeds(drawn: Drawn, group: Group) -> "Figure":
-    """Draw the tokens per second over steps."""
-    highest = max((speed for own in drawn.values() for curve in own for _, speed in curve.tokens_per_second), default=1)
-    limits = 0.0, 1.05 * highest
-    return _draw(drawn, group, "Tokens a second over steps", SPEED_FOOT, lambda curve: curve.tokens_per_second, limits)
-
-
-def _without_start(line: Points) -> Points:
-    return line[int(len(line) * SKIPPED_SHARE) + (len(line) > 1) :]
-
-
-def _padded(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    room = 0.06 * (high - low) or 0.03 * max(abs(high), 1.0)
-    return low - room, high + room
-
-
-def _draw(
-    drawn: Drawn,
-    group: Group,
-    title: str,
-    foot: str,
-    line_of: Callable[[Curve], Points],
-    limits: tuple[float, float],
-    *,
-    heldout: bool = False,
-) -> "Figure":
-    rows = group.rated_rows
-    figure, panels = panel_grid(len(drawn), title, describe_data(group), foot)
-    last = max((step for own in drawn.values() for curve in own for step, _ in curve.loss), default=1)
-    for axes, (name, own) in zip(panels, drawn.items(), strict=True):
-        behind = drawn.get(rows[name].parent, ())[:1]
-        _draw_lines(axes, [line_of(curve) for curve in behind], color=DISCARDED, lw=0.8)
-        colour, style = (KEPT, "-") if rows[name].kept else (INK, (0, (4, 2)))
-        _draw_lines(axes, [line_of(curve) for curve in own], color=colour, ls=style, lw=0.7, zorder=3)
-        if heldout:
-            rings: dict[str, Any] = {
-                "ls": "",
-                "marker": "o",
-                "ms": 2.0,
-                "mfc": "white",
-                "mec": INK,
-                "mew": 0.5,
-                "clip_on": False,
-            }
-            _draw_lines(axes, [curve.heldout for curve in own], zorder=4, **rings)
-        names = ", ".join(other for other, row in rows.items() if row.run_ids == rows[name].run_ids)
-        shown = textwrap.shorten(names, 24, placeholder=" …")
-        axes.set_title(shown, fontsize=7, weight="bold", color=INK, loc="left", pad=3)
-        axes.set_ylim(*limits)
-        axes.set_xlim(0, last)
-        axes.locator_params(nbins=4)
-        axes.tick_params(length=2.5, width=0.6, labelsize=6, labelcolor=GREY_INK)
-        axes.spines[["top", "right"]].set_visible(False)
+    beside = min(PANELS_BESIDE, len(pairs))
+    lines = math.ceil(len(pairs) / beside)
+    block = UPPER_INCHES + GAP_INCHES + LOWER_INCHES + BETWEEN_INCHES
+    foot = textwrap.wrap(_foot(pairs), 138)
+    height = HEAD_INCHES + block * lines - 0.15 + LINE_INCHES * len(foot)
+    figure = Figure(figsize=(PAGE_INCHES, height))
+    wide = (PAGE_INCHES - 0.05) / PANELS_BESIDE
+    for place, pair in enumerate(pairs):
+        left = (wide * (place % beside) + LEFT_INCHES) / PAGE_INCHES
+        width = (wide - LEFT_INCHES - 0.06) / PAGE_INCHES
+        up = height - HEAD_INCHES - block * (place // beside) - UPPER_INCHES
+        upper = figure.add_axes((left, up / height, width, UPPER_INCHES / height))
+        up -= GAP_INCHES + LOWER_INCHES
+        lower = figure.add_axes((left, up / height, width, LOWER_INCHES / height))
+        _draw_losses(upper, pair)
+        _draw_difference(lower, pair)
+        _format(upper, lower, pair)
+    title = f"Child over parent — {describe_data(group)}"
+    figure.text(0.01, 1 - 0.08 / height, title, fontsize=8.5, weight="bold", color=INK, va="top")
+    draw_tones(figure, {pair.tone for pair in pairs}, 1 - 0.42 / height)
+    small: dict[str, Any] = {"fontsize": 6, "color": GREY_INK, "linespacing": 1.3}
+    figure.text(0.01, 0.05 / height, "\n".join(foot), va="bottom", **small)
     return figure
 
 
-def _draw_lines(axes: "Axes", lines: Sequence[Points], **style: Any) -> None:
-    for line in lines:
-        axes.plot([step for step, _ in line], [value for _, value in line], **style)
+def _foot(pairs: Sequence[Pair]) -> str:
+    measured = " or ".join(dict.fromkeys(pair.measured for pair in pairs))
+    return (
+        f"Above: {measured}, nats a token, one line a seed, the parent's in light grey; ticks below them: when a run "
+        "leaves the plateau of token frequencies. Below: variant minus parent, mean over paired seeds with its 95 % "
+        "interval; solid at equal steps, dashed at equal time since each run's own transition, which is drawn from the "
+        "mean transition of both arms on. Steps are logarithmic, the first tenth of the run is cut below."
+    )
+
+
+def _draw_losses(axes: "Axes", pair: Pair) -> None:
+    values = []
+    for runs, colour, order in ((pair.theirs, PARENT, 2), (pair.ours, pair.tone.colour, 3)):
+        for run in [runs[seed] for seed in sorted(runs)[:MOST_SEEDS]]:
+            steps, losses = zip(*run.points, strict=True)
+            axes.plot(steps, losses, color=colour, lw=0.6, zorder=order)
+            values += [loss for step, loss in run.points if step >= SKIPPED_SHARE * steps[-1]]
+            if run.transition is not None:
+                axes.axvline(run.transition, ymax=0.1, color=colour, lw=0.8, zorder=order)
+    low, high = min(values), max(values)
+    room = 0.08 * (high - low) or 0.1
+    axes.set_ylim(low - 1.8 * room, high + room)
+    title = textwrap.shorten(pair.name, 27, placeholder=" …")
+    axes.set_title(title, fontsize=7, weight="bold", color=INK, loc="left", pad=3)
+
+
+def _draw_difference(axes: "Axes", pair: Pair) -> None:
+    axes.axhline(0, color=INK, lw=0.6, zorder=1)
+    if pair.reason or not pair.seeds:
+        told = "\n".join(textwrap.wrap(pair.reason or "no common seed", 24, max_lines=3, placeholder=" …"))
+        words: dict[str, Any] = {"fontsize": 6, "color": GREY_INK, "ha": "center", "va": "center"}
+        axes.text(0.5, 0.5, told, transform=axes.transAxes, bbox={"fc": "white", "ec": "none", "pad": 1.5}, **words)
+        axes.set_ylim(-1, 1)
+        axes.set_yticks([])
+        return
+    ends = [0.0]
+    for differences, style in ((_at_equal_steps(pair), "-"), (_since_transition(pair), DASHED)):
+        if differences:
+            steps = [step for step, _ in differences]
+            means, colour = [float(np.mean(own)) for _, own in differences], pair.tone.colour
+            axes.plot(steps, means, color=colour, ls=style, lw=1.0, zorder=3)
+            bands = [seed_interval(own) or (own[0], own[0]) for _, own in differences]
+            low, high = zip(*bands, strict=True)
+            axes.fill_between(steps, low, high, color=colour, alpha=0.16, lw=0, zorder=2)
+            ends += [end for band in bands for end in band]
+    room = 0.1 * (max(ends) - min(ends)) or 0.1
+    axes.set_ylim(min(ends) - room, max(ends) + room)
+
+
+Differences = list[tuple[float, list[float]]]
+"""Steps with the differences of all paired seeds there."""
+
+
+def _grid(pair: Pair) -> Sequence[float]:
+    """Return steps that are evenly spaced in the logarithm, up to the end of the run."""
+    last = max(run.points[-1][0] for runs in (pair.ours, pair.theirs) for run in runs.values())
+    return [float(step) for step in np.geomspace(LATE_SHARE * last, last, POINTS)]
+
+
+def _at_equal_steps(pair: Pair) -> Differences:
+    return list(_differences(pair, pair.seeds, _grid(pair), lambda run, step: step))
+
+
+def _since_transition(pair: Pair) -> Differences:
+    """Return the differences at equal time since the transition, from the mean transition on; none without times."""
+    arms = (pair.ours, pair.theirs)
+    seeds = [seed for seed in pair.seeds if all(runs[seed].transition is not None for runs in arms)]
+    if not seeds:
+        return []
+    middle = float(np.mean([runs[seed].transition or 0.0 for seed in seeds for runs in arms]))
+    later = [step for step in _grid(pair) if step >= middle]
+    return list(_differences(pair, seeds, later, lambda run, step: step - middle + (run.transition or 0.0)))
+
+
+def _differences(
+    pair: Pair, seeds: Sequence[int], steps: Sequence[float], own_step: Callable[[RunCurve, float], float]
+) -> Iterator[tuple[float, list[float]]]:
+    """Yield each step at which the curves of all seeds have a value, with their differences."""
+    for step in steps:
+        losses = [
+            tuple(runs[seed].loss_at(own_step(runs[seed], step)) for runs in (pair.ours, pair.theirs)) for seed in seeds
+        ]
+        found = [ours - theirs for ours, theirs in losses if ours is not None and theirs is not None]
+        if found and len(found) == len(seeds):
+            yield step, found
+
+
+def _format(upper: "Axes", lower: "Axes", pair: Pair) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
+
+    last = _grid(pair)[-1]
+    for axes in (upper, lower):
+        axes.set_xscale("log")
+        axes.set_xlim(SKIPPED_SHARE * last, last * 1.04)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 3), numticks=6))
+        axes.xaxis.set_minor_locator(NullLocator())
+        format_ticks(axes.xaxis)
+        if axes is upper or not pair.reason:
+            axes.locator_params(axis="y", nbins=4)
+        format_ticks(axes.yaxis)
+        axes.tick_params(length=2.5, width=0.6, labelsize=6, labelcolor=GREY_INK, pad=2)
+        axes.spines[["top", "right"]].set_visible(False)
+    upper.xaxis.set_major_formatter(NullFormatter())

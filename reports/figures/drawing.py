@@ -14,6 +14,7 @@ from reports.scores import Group
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 KEPT, DISCARDED = "#2F6690", "#C9C9C9"  # dark blue, light grey: distinct for every colour vision and in greyscale
@@ -123,6 +124,16 @@ def describe_data(group: Group) -> str:
 def line_style(index: int) -> dict[str, Any]:
     """Return colour and marker of the line with an index, distinct for every colour vision, and by marker in grey."""
     return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)], "ms": 4, "lw": 1.2}
+
+
+def format_ticks(axis: "Axis") -> None:
+    """Write ticks as plain numbers with a true minus sign, and thousands with commas."""
+    from matplotlib.ticker import FuncFormatter
+
+    def text(value: float, _: object) -> str:
+        return (f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}").replace("-", "−")
+
+    axis.set_major_formatter(FuncFormatter(text))
 
 
 def format_axes(axes: "Axes", titles: tuple[str, str], across: str, up: str) -> None:

@@ -116,14 +116,27 @@ def table3(group: Group) -> Table:
     return _score_table(title, group, paper, group.all_rows, rules, notes(group, short=True))
 
 
-def score_table(group: Group) -> Table:
-    """Return all rows with records: the ladder, variants of designs and external models."""
-    rows = group.recorded_rows
+def score_tables(group: Group) -> list[Table]:
+    """Return the tables of all rows with records: the ladder with external models, then other designs, budgets and
+    rates, if there are any. Columns in which no row has a value are left out."""
+    own = {row.name for row in group.all_rows}
+    titles = {
+        "GLUE development scores and held-out losses": [row for row in group.recorded_rows if row.name in own],
+        "The same of designs, budgets and rates": [row for row in group.recorded_rows if row.name not in own],
+    }
+    return [_scores_of(group, rows, title) for title, rows in titles.items() if rows]
+
+
+def _scores_of(group: Group, rows: Sequence[Row], title: str) -> Table:
     lines = ["± is one standard deviation (sd) over seeds."]
     if any("‡" in cell.marks for row in rows for cell in row.cells.values() if cell.score is not None):
         lines.append("‡ started from pre-training instead of MNLI.")
-    table = _score_table("GLUE development scores and held-out losses", group, (), rows, set(), lines)
-    return replace(table, shown=table.shown.drop(columns="Source"), alignment=table.alignment[1:])
+    table = _score_table(title, group, (), rows, set(), lines)
+    empty = [name for name in table.header if table.shown[name].isin(("", DASH)).all()]
+    lines = [f"No row has: {', '.join(empty)}."] if empty else []
+    shown = table.shown.drop(columns=["Source", *empty])
+    alignment = "l" + "r" * (len(shown.columns) - 1)
+    return replace(table, shown=shown, alignment=alignment, notes=(*table.notes, *lines))
 
 
 def _score_table(

@@ -8,11 +8,10 @@ from typing import Any
 
 from ablations.ladders import current, ladder
 from reports import published
-from reports.analysis.answer import answer
-from reports.analysis.comparison import agreement_sentences, rank_variants
 from reports.analysis.inference import seed_interval
 from reports.analysis.pairing import pair_all
 from reports.analysis.quantities import QUANTITIES
+from reports.analysis.steps import answer
 from reports.curves import Curves
 from reports.evidence import Evidence
 from reports.figures.throughput import FOLDER, Lines, table9
@@ -20,7 +19,6 @@ from reports.findings import OUTPUTS, Findings
 from reports.notes import notes, warnings
 from reports.page.costs import costs_table
 from reports.page.grids import draw_grids
-from reports.page.ladder import STRIP_WIDTH, draw_ladder
 from reports.page.register import Number, Register
 from reports.tables import Table, capitalized, count, signed
 
@@ -28,8 +26,9 @@ TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 PAGE = "index.html"
 PARTS = tuple(
     (name.lower(), name)
-    for name in ("Ladder", "Scores", "Curves", "Grids", "Costs", "Statistics", "Embeddings", "Remarks", "Files")
+    for name in ("Answer", "Scores", "Curves", "Grids", "Costs", "Statistics", "Embeddings", "Remarks", "Files")
 )
+MAY_BE_MISSING = ("answer", "embeddings")
 TITLES = {name: output.title for name, output in OUTPUTS.items()} | {
     "figure3": "Figure 3, throughput",
     "table9": "Table 9, throughput",
@@ -66,14 +65,11 @@ def render_page(
     content: dict[str, Any] = {
         "title": current().title,
         "published_as": current().published_as,
-        "published_source": current().published_source,
-        "not_kept": current().not_kept,
         "about": f"The ladder {ladder_name}" if ladder_name else "An ablation of arXiv 2502.19587",
         "sections": [_section(study, files[study.folder], register) for study in studies],
         "throughput": [register.table(table9(speeds))] if speeds else [],
         "throughput_files": _list_files(FOLDER, files[FOLDER]),
         "problems": sorted([*problems, *curves.problems]),
-        "strip_width": STRIP_WIDTH,
         "count": count,
     }
     shown = {(study.group.scale, study.group.data) for study in studies}
@@ -86,24 +82,20 @@ def render_page(
 
 def _section(study: Findings, files: Sequence[str], register: Register) -> dict[str, Any]:
     """Return the section of one scale and data source, for the template. `id` is also the name of its folder; `answer`
-    has three answers derived from verdicts, `order` describes the agreement with the paper's order; `facets` are the
-    filters of lines, with all values; `tables` and `pictures` are by part, `parts` are (suffix of its id, name) of
-    each part."""
+    is the sentence on top of it; `facets` are the filters of lines, with all values; `tables` and `pictures` are by
+    part, `parts` are (suffix of its id, name) of each part."""
     group = study.group
     tables: dict[str, list[Table]] = defaultdict(list)
     for name, table in study.tables.items():
         if (part := OUTPUTS[name].part) and table.header:
             tables[part].append(register.table(table))
     tables["costs"] = [register.table(costs_table(study))]
-    agreements = rank_variants(group, study.bars.tasks)
     return {
         "id": study.folder,
         "title": f"Scale {group.scale}, data {group.data}",
         "warning": " ".join(warnings(group)),
-        "answer": answer(study.deltas),
-        "order": agreement_sentences(agreements) if agreements else [],
+        "answer": answer(study.steps),
         "facts": _facts(study, tables["costs"][0]),
-        "ladder": draw_ladder(study, register),
         "pictures": _pictures(study.folder, files),
         "pairs": _pair_variants(study, register),
         "facets": _facets([table for listed in tables.values() for table in listed]),
@@ -111,7 +103,7 @@ def _section(study: Findings, files: Sequence[str], register: Register) -> dict[
         "tables": tables,
         "notes": notes(group, short=True),
         "files": _list_files(study.folder, files),
-        "parts": [part for part in PARTS if tables["embeddings"] or part[0] != "embeddings"],
+        "parts": [part for part in PARTS if tables[part[0]] or part[0] not in MAY_BE_MISSING],
     }
 
 

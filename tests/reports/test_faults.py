@@ -18,7 +18,6 @@ from neobert.runs.layout import Layout
 from reports import collect, make_figures
 from reports.curves import stages_of, stages_up_to
 from reports.evidence import read_evidence
-from reports.page.ladder import axis_over
 from reports.tables import Table, csv_text, escape_markdown, frame_of
 from tests.reports.made_up_study import Study, change_record, undrawn_figures
 from tests.reports.measurements import answer, ask, embed, perplexity, throughput
@@ -147,13 +146,6 @@ def test_a_curve_of_one_place_is_drawn(study: Study, tmp_path: Path, lines: list
     path = record_of(study, "M0").with_name("metrics.jsonl")
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert command("make_figures", study.root, tmp_path / "out") == 0
-
-
-@given(st.lists(st.floats(0, 1e9), max_size=4))
-def test_an_axis_has_a_length_whatever_it_holds(values: list[float]) -> None:
-    axis = axis_over(values, 10.0, 90.0)
-    assert axis.low < axis.high and all(10 <= axis.at(value) <= 90 for value in values)
-    assert len(axis.ticks()) <= 5
 
 
 @pytest.mark.parametrize("text", ["=1+2", "+cmd", "-cmd|x", "@SUM(A1)", "\t=1", "\r=1"])

@@ -28,10 +28,13 @@ pytestmark = pytest.mark.usefixtures("papers_ladder")
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = Path("reports", "make_figures.py")
-TABLES, FIGURES = ("table2", "table3", "table5", "deltas", "readouts", "effects"), ("figure1", "deltas", "effects")
+TABLES, FIGURES = (
+    ("answer", "table2", "table3", "table5", "deltas", "readouts", "effects"),
+    ("figure1", "answer", "effects"),
+)
 FILES = {f"{name}.{suffix}" for name in TABLES for suffix in ("md", "tex", "csv")}
 FILES |= {f"{name}.{suffix}" for name in FIGURES for suffix in ("pdf", "svg", "png", "csv")}
-FILES |= {f"{name}.{suffix}" for name in ("deltas-column", "curves", "speeds") for suffix in ("pdf", "svg", "png")}
+FILES |= {f"{name}.{suffix}" for name in ("curves",) for suffix in ("pdf", "svg", "png")}
 FILES |= {"remarks.md", "comparison.md", "comparison.csv", "comparison.json"}
 
 

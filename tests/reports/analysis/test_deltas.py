@@ -1,41 +1,21 @@
-"""Records → deltas and their figure: who is paired with whom, what is left out and said, axes that hold all seeds."""
+"""Records → deltas: who is paired with whom, what is left out and said."""
 
 import json
-from dataclasses import replace
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ablations.declarations import PROTOCOL, Measure, Protocol
-from ablations.designs import cell, cells
 from ablations.ladders import ladder
 from neobert.runs.layout import Layout
 from reports.analysis.deltas import find_deltas
-from reports.analysis.inference import compare, joint_sign_flips
+from reports.analysis.inference import joint_sign_flips
 from reports.analysis.pairing import Delta
 from reports.analysis.plateau import Regime
 from reports.analysis.resampling import resampled_differences
 from reports.figures.figure1 import find_bars
-from reports.figures.forests import (
-    COLUMN_INCHES,
-    MOST_BEYOND,
-    PAGE_INCHES,
-    Forest,
-    Strip,
-    draw_forest,
-    forest_of_deltas,
-    forest_of_effects,
-    limits,
-    near_strips,
-    one_quantity,
-)
-from reports.findings import make_forest
 from reports.tables import signed
-from tests.reports.extents import require_texts_fit
 from tests.reports.made_up_study import Study, by_place, change_record, facts_of
 from tests.reports.measurements import add_units
 from tests.reports.predictions import with_predictions
@@ -273,15 +253,15 @@ def test_a_regime_that_fails_takes_the_verdict_and_a_reading_of_losses_follows_a
     learn(study, {"M0": 52.0, "M1": 57.0, "M2": 52.0, "M4": 57.0}, seeds=6)
     findings = study.findings()
     regime = Regime(
-        failures={"M4": "no verdict: M4 leaves the plateau after 90% of the run"},
-        words={("M1", "M0"): "by waiting", ("M2", "M1"): "level", ("M4", "M2"): "level"},
+        failures={"M4": "not measurable: M4 leaves the plateau after 90% of the run"},
+        words={("M1", "M0"): "waiting", ("M2", "M1"): "level", ("M4", "M2"): "level"},
     )
     found = find_deltas(study.group(), (), findings.stored, findings.evidence, findings.signals, PROTOCOL, regime)
     told = {(delta.variant, delta.measured): delta for delta in found}
-    assert told["M1", PRIMARY].verdict == "lower (claimed at 6 seeds); by waiting"
+    assert told["M1", PRIMARY].verdict == "lower (claimed at 6 seeds); waiting"
     assert told["M1", "loss on wikibook"].verdict == "", "nothing is claimed"
     bits = told["M4", "bits per byte on web, 64 tokens"]
-    assert bits.verdict == "no verdict: M4 leaves the plateau after 90% of the run"
+    assert bits.verdict == "not measurable: M4 leaves the plateau after 90% of the run"
     assert bits.claimed == ("", False) and not bits.judged.is_tested and bits.comparison is not None
 
 
@@ -317,7 +297,7 @@ def test_deviations_of_pilot_seeds_divide_the_differences(study: Study) -> None:
     assert enough.scale is not None and enough.comparison.differences == few.comparison.differences
     assert enough.verdict == "lower (claimed at 6 seeds)"
     place = "M5", "M4", "bits per byte on web, 64 tokens"
-    assert deltas[place].verdict.startswith("no verdict: the seeds of M4 spread much more"), "but for its regime"
+    assert deltas[place].verdict.startswith("not measurable: the seeds of M4 spread much more"), "but for its regime"
     findings = study.findings()
     unchecked = find_deltas(study.group(), (), findings.stored, findings.evidence, findings.signals)
     (noisy,) = [delta for delta in unchecked if (delta.variant, delta.base, delta.measured) == place]
@@ -347,7 +327,7 @@ def test_an_arm_whose_pilot_seeds_spread_otherwise_has_no_verdict(study: Study) 
         ]
         assert own and not any(delta.judged.is_tested for delta in own)
         assert {delta.verdict.partition(" (")[0] for delta in own} == {
-            "no verdict: the pilot seeds of M1 spread otherwise than its other seeds"
+            "not measurable: the pilot seeds of M1 spread otherwise than its other seeds"
         }
     assert deltas["M4", "M2", "bits per byte on web, 64 tokens"].claimed[0] == "lower"
     assert "the pilot seeds of M1 spread otherwise than its other seeds (sd 0.12" in page
@@ -453,7 +433,7 @@ def test_another_grid_on_the_same_weights_has_a_difference_and_no_verdict(study:
     deltas = find_deltas(study.group(), tasks, findings.stored, findings.evidence, findings.signals, protocol)
     told = {(delta.variant, delta.base): delta for delta in deltas if delta.quantity == "GLUE" and delta.differences}
     delta, other = told["M10", "M9"], told["M9", "M8"]
-    assert delta.comparison is not None and delta.verdict.startswith("no verdict: the grids differ")
+    assert delta.comparison is not None and delta.verdict.startswith("not measurable: the grids differ")
     assert not delta.judged.is_tested and delta.claimed == ("", False)
     alone = joint_sign_flips(np.array([list(other.differences.values())]))
     assert [other.judged.p_difference] == alone.tolist(), "a family by itself"
@@ -492,103 +472,3 @@ def test_variants_of_designs_are_compared_with_what_they_are_one_factor_from(stu
     group = study.group()
     assert set(group.design_rows) == {"M9-norm", "M0+masking"} and group.problems == ()
     assert [bar.row.name for bar in find_bars(group).bars] == list(ladder())
-
-
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    made_up = Study(tmp_path_factory.mktemp("compared") / "runs", measured=("web", "wikibook"))
-    made_up.write(["M0", "M1", "M2", "M3"], seeds=(0, 1, 2))
-    return made_up
-
-
-def at(forest: Forest, line: str, column: str) -> Strip | str:
-    lines, columns = [name for name, _ in forest.lines], [title for title, _ in forest.columns]
-    return forest.cells.get((lines.index(line), columns.index(column)), "")
-
-
-def test_every_delta_that_is_measured_has_a_line_and_every_quantity_a_column(compared: Study) -> None:
-    """What is not compared says why in its place."""
-    findings = compared.findings()
-    forest = make_forest(findings, are_readouts=False)
-    assert [name for name, _ in forest.lines] == ["M1 − M0", "M2 − M1", "M3 − M2"]
-    assert "Not compared in any of these: M4 − M2, M5 − M4, " in forest.foot
-    assert [(title, unit.partition(";")[0]) for title, unit in forest.columns] == [
-        ("GLUE", "points, higher is better"),
-        ("loss on wikibook", "nats a token, lower is better"),
-        ("loss on web", "nats a token, lower is better"),
-    ]
-    deltas = by_place(findings)
-    for variant, base, column in (("M1", "M0", "GLUE"), ("M2", "M1", "loss on web"), ("M3", "M2", "GLUE")):
-        strip = at(forest, f"{variant} − {base}", column)
-        assert isinstance(strip, Strip) and strip.comparison == deltas[variant, base, column].comparison
-    assert str(at(forest, "M3 − M2", "loss on web")).startswith("losses on other tokens")
-    assert "not evidence" in forest.title
-
-
-def test_steps_without_a_verdict_and_interactions_are_grey(study: Study) -> None:
-    study.measured = ("web", "wikibook")
-    study.write(["M0", "M1", "M2", "M3"], seeds=(0, 1))
-    for on in cells(("positions", "norm")):
-        study.levels[cell(on).name] = 52.0 + len(on)
-        study.pretrain(cell(on).name)
-        study.pretrain(cell(on).name, seed=1)
-    findings = study.findings()
-    told = [replace(each, no_verdict="no verdict: …" if each.variant == "M3" else "") for each in findings.deltas]
-    forest = forest_of_deltas(told, findings.group, findings.bars.quantity)
-    of_ladder = {line: at(forest, line, "GLUE") for line in ("M2 − M1", "M3 − M2")}
-    assert {line: strip.quiet for line, strip in of_ladder.items() if isinstance(strip, Strip)} == {
-        "M2 − M1": False,
-        "M3 − M2": True,
-    }
-    effects = forest_of_effects(findings.factorials, findings.group)
-    assert [name for name, _ in effects.lines] == ["positions", "norm", "positions × norm"]
-    strips = [at(effects, name, "loss on web") for name, _ in effects.lines]
-    assert [strip.quiet for strip in strips if isinstance(strip, Strip)] == [False, False, True]
-
-
-differences = st.lists(st.floats(-5, 5), min_size=1, max_size=5)
-
-
-@given(st.lists(differences, min_size=1, max_size=4))
-def test_axes_hold_zero_all_seeds_and_intervals_that_do_not_dwarf_them(lines: list[list[float]]) -> None:
-    strips = [Strip(compare(line, 0.5), 2) for line in lines]
-    low, high = limits(strips)
-    seeds = [0.0, *(value for line in lines for value in line)]
-    assert low < min(seeds) <= max(seeds) < high
-    spread = max(seeds) - min(seeds)
-    assert high - low <= max(2.0, spread * (1 + 2 * MOST_BEYOND) * 1.18 + 1e-9)
-    for strip in strips:
-        if strip.comparison.interval and strip.comparison.interval[1] <= max(seeds) + MOST_BEYOND * spread:
-            assert strip.comparison.interval[1] <= high
-
-
-def test_a_difference_that_reaches_much_further_than_all_others_does_not_set_the_axis() -> None:
-    near, far = [Strip(compare(each, 0.5), 2) for each in ((0.1, 0.2), (-0.3, 0.1), (0.0, 0.1))], (-1.0, -0.9)
-    assert near_strips([*near, Strip(compare(far, 0.5), 2)]) == near
-    twice = [*near, *[Strip(compare(far, 0.5), 2)] * 2]
-    assert near_strips(near) == near and near_strips(twice) == twice and near_strips(near[:2]) == near[:2]
-
-
-@pytest.mark.parametrize("width", [PAGE_INCHES, COLUMN_INCHES])
-def test_a_forest_fits_its_width_in_letters_of_six_points(compared: Study, width: float) -> None:
-    """Every text lies within the figure, which is as wide as a page or a column of one."""
-    forest = make_forest(compared.findings(), are_readouts=False)
-    require_fit(forest if width == PAGE_INCHES else one_quantity(forest), width)
-
-
-def require_fit(forest: Forest, width: float) -> None:
-    figure = draw_forest.__wrapped__(forest, width)  # type: ignore[attr-defined]
-    texts = require_texts_fit(figure)
-    assert figure.get_figwidth() == width
-    axes = [each.get_window_extent() for each in figure.axes]
-    assert not any(first.overlaps(second) for first, second in combinations(axes, 2))
-    assert len(texts) >= 15 and all(text.get_fontsize() >= 6 for text in texts)
-
-
-def test_columns_that_do_not_fit_beside_each_other_stand_in_blocks(compared: Study) -> None:
-    """Each with its own axis and unit, and all lines beside each block."""
-    forest = make_forest(compared.findings(), are_readouts=False)
-    columns = [(f"{title} {copy}", f"{unit}; noise 3.5") for copy in range(4) for title, unit in forest.columns]
-    strips = {(line, place + 3 * copy): strip for (line, place), strip in forest.cells.items() for copy in range(4)}
-    many = replace(forest, columns=tuple(columns), cells=strips)
-    require_fit(many, PAGE_INCHES)

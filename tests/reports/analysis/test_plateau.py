@@ -57,7 +57,7 @@ def test_one_seed_or_no_losses_tell_nothing() -> None:
 def test_an_arm_that_spreads_with_its_transition_gets_a_diagnosis_and_no_verdict() -> None:
     late = arm("M5", (5.1, 5.1, 5.3, 5.1, 5.35, 5.25), (0.2, 0.21, 0.28, 0.2, 0.3, 0.27))
     told = diagnose(late, CALM, MARGIN)
-    assert told == "no verdict: the seeds of M5 differ by when they leave the plateau (sd 0.114, parent 0.005)"
+    assert told == "not measurable: the seeds of M5 differ by when they leave the plateau (sd 0.114, parent 0.005)"
     assert diagnose(late, None, MARGIN) == told.replace(", parent 0.005", ""), "r² tells it of a root as well"
 
 
@@ -71,7 +71,7 @@ def test_a_transition_that_decides_less_than_the_margin_is_no_reason() -> None:
     shares = tuple(0.15 + each for each in NOISE)
     assert ArmSeeds("M2", dict(enumerate(NOISE)), dict(enumerate(shares))).shared_variance == pytest.approx(1)
     assert diagnose(arm("M2", around(5.0, 5), shares), CALM, MARGIN) == ""
-    assert diagnose(arm("M2", around(5.0, 60), shares), None, MARGIN).startswith("no verdict")
+    assert diagnose(arm("M2", around(5.0, 60), shares), None, MARGIN).startswith("not measurable")
 
 
 def test_a_few_seeds_may_spread_by_chance() -> None:
