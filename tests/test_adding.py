@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.tree_copy import REPOSITORY, apply_blocks, fresh_clone, shell, shrink_smoke_scale
 
-FIRST_EVALUATION = "ec9b77504661"
-FIRST_READOUTS = ["32b6ca93ea67", "db68f93c101e", "c604e316a7ab", "53fb0c1abad2"]
+FIRST_EVALUATION = "23a88840fca1"
+FIRST_READOUTS = ["cfe45aace073", "d01972e9c6ff", "d1c9924e2f0d", "2226af1d45fe"]
 """Ids of M0's first readouts at the laptop scale: of the evaluation, and of its results."""
 MOST_FILES = 6
 """A kind of work touches at most so many files."""
