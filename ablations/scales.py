@@ -156,8 +156,8 @@ LAPTOP = replace(
 """Real text in minutes on one core: every variant learns more than word frequencies, and long texts are read whole."""
 
 STUDY = replace(LAPTOP, second_moment="token_half_life", precision="fp32")
-"""`laptop` in fp32, with the half-life of Adam's second moment in tokens. As written, beta2 = 0.95 averages 0.4 gradients
-per row of the vocabulary at `laptop`, which predicts at most 154 tokens per step, and 13 in the paper."""
+"""`laptop` in fp32, with the half-life of Adam's second moment in tokens. As written, beta2 = 0.95 averages 0.4
+gradients per row of the vocabulary at `laptop`, which predicts at most 154 tokens per step, and 13 in the paper."""
 
 PROXY_SHAPES = {(12, 768): (6, 384), (16, 1056): (8, 512), (16, 1008): (8, 480), (28, 768): (12, 448)}
 
