@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 from ablations.launch.costs import TrialWork, task_size
@@ -51,6 +52,10 @@ TRIAL_SECONDS = 0.5
 """Time of a trial beside its steps: it loads weights, and draws and scores resamples."""
 ITEM_SECONDS = 10.0
 """Time in which the items of readouts are drawn from a corpus."""
+BF16_INSTRUCTIONS = {"avx512_bf16", "amx_bf16"}
+BF16_TIMES = {True: 1.6, False: 9.5}
+"""How often as long a step in bf16 takes as in fp32, with and without such instructions: measured on a Xeon with
+avx512_bf16, and on an AMD EPYC (benchmarks/README.md)."""
 PASSES = 3
 """A training step's work in forward passes."""
 PREDICTED_SHARE = 0.15
@@ -84,6 +89,16 @@ def core_flops_per_second() -> float:
     environment = os.environ | thread_variables(1) | {"OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-c", _CALIBRATION]
     return float(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+
+
+@cache
+def times_of(precision: str) -> float:
+    """Return how often as long a step takes on this processor as in fp32."""
+    if precision == "fp32":
+        return 1.0
+    known = Path("/proc/cpuinfo")
+    words = set(known.read_text(encoding="utf-8").split()) if known.exists() else set()
+    return BF16_TIMES[bool(words & BF16_INSTRUCTIONS)]
 
 
 @dataclass(frozen=True)
@@ -239,7 +254,8 @@ class CoreTime:
         for point in study.points:
             work = TrialWork.of(study.task, size, protocol, point.batch_size)
             flops = flops_per_token * (work.trained_tokens + work.evaluated_tokens / PASSES)
-            parts.append(TRIAL_SECONDS + work.updates * model.layers * BLOCK_SECONDS + flops_seconds(flops))
+            steps = work.updates * model.layers * BLOCK_SECONDS + flops_seconds(flops)
+            parts.append(TRIAL_SECONDS + steps * times_of(protocol.precision))
         return tuple(parts)
 
     def _readouts(self, evaluation: ReadoutEvaluation) -> tuple[float, ...]:
@@ -281,12 +297,14 @@ def training_seconds(recipe: Pretraining, tokens: float) -> float:
     """Return the seconds of the steps of the last stage, with so many real tokens in total."""
     stage, number = recipe.stages[-1], len(recipe.stages) - 1
     flops = training_flops_per_token(recipe.model, stage.context, recipe.masking.mean_rate(number)) * tokens
-    return stage.steps * recipe.model.layers * BLOCK_SECONDS + flops_seconds(flops)
+    seconds = stage.steps * recipe.model.layers * BLOCK_SECONDS + flops_seconds(flops)
+    return seconds * times_of(recipe.precision)
 
 
 def forward_seconds(recipe: Pretraining, context: int, tokens: float) -> float:
     """Return the seconds of forward passes over so many tokens, of which a share is predicted."""
-    return flops_seconds(training_flops_per_token(recipe.model, context, PREDICTED_SHARE) * tokens / PASSES)
+    flops = training_flops_per_token(recipe.model, context, PREDICTED_SHARE) * tokens / PASSES
+    return flops_seconds(flops) * times_of(recipe.precision)
 
 
 def flops_seconds(flops: float) -> float:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ablations.ladders import variants
 from ablations.launch import core_time
 from ablations.launch.core_time import (
+    BF16_TIMES,
     CoreTime,
     CorpusSize,
     Work,
@@ -43,8 +44,8 @@ MEASURED = [
     ("laptop", "M8", 675.9, 154.6),
     ("laptop", "M2", 928.0, 93.9),
 ]
-"""Scale, variant, real tokens of a step, and its milliseconds of processor time: means of sixty steps on an AMD EPYC
-(Zen 3) with a matrix product of 90 GFLOP/s; the last on real text."""
+"""Scale, variant, real tokens of a step, and its milliseconds of processor time in fp32: means of sixty steps on an AMD
+EPYC (Zen 3) with a matrix product of 90 GFLOP/s; the last on real text."""
 MOST_OFF = 1.25
 
 
@@ -62,7 +63,7 @@ def recipe_of(scale: Scale, variant: str) -> Pretraining:
 @pytest.mark.parametrize(("scale", "variant", "tokens", "milliseconds"), MEASURED)
 def test_steps_take_as_long_as_measured(scale: Scale, variant: str, tokens: float, milliseconds: float) -> None:
     recipe = recipe_of(scale, variant)
-    first = recipe.model_copy(update={"stages": recipe.stages[:1]})
+    first = recipe.model_copy(update={"stages": recipe.stages[:1], "precision": "fp32"})
     steps = first.stages[-1].steps
     estimated = 1000 * training_seconds(first, tokens * steps) / steps
     assert 1 / MOST_OFF < estimated / milliseconds < MOST_OFF
@@ -144,6 +145,15 @@ def test_rows_are_as_full_as_documents_are_long() -> None:
     sizes = [CorpusSize(tokens, 100) for tokens in (100 * (context / 2 - 2), 100 * context, 1e6)]
     assert [size.fill(padded) for size in sizes] == [0.5, 1.0, 1.0]
     assert [size.fill(packed) for size in sizes] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.usefixtures("core")
+def test_bf16_takes_longer() -> None:
+    fp32 = recipe_of("study", "M2")
+    bf16 = fp32.model_copy(update={"precision": "bf16"})
+    assert fp32.precision == "fp32"
+    times = training_seconds(bf16, 1e6) / training_seconds(fp32, 1e6)
+    assert any(times == pytest.approx(known) for known in BF16_TIMES.values())
 
 
 def test_a_core_computes() -> None:
