@@ -3,6 +3,8 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import pytest
@@ -244,11 +246,15 @@ def test_scales_with_records_keep_beta2_as_written(scale: Scale) -> None:
     assert scaled(ladder.M4.recipe, scale, "trained").pretraining.optimization.beta2 == 0.95
 
 
-def test_study_is_laptop_but_for_the_second_moment() -> None:
-    assert replace(STUDY, second_moment="as_written") == LAPTOP
+def test_study_is_laptop_but_for_the_second_moment_and_the_precision() -> None:
+    assert replace(STUDY, second_moment="as_written", precision=None) == LAPTOP
     for variant in ladders.variants().values():
         ours, theirs = (scaled(variant.recipe, scale, "trained").model_dump() for scale in ("study", "laptop"))
         ours["pretraining"]["optimization"]["beta2"] = theirs["pretraining"]["optimization"]["beta2"]
+        for part in (("pretraining",), ("finetuning",), ("embedding", "contrastive")):
+            own, other = reduce(getitem, part, ours), reduce(getitem, part, theirs)
+            assert own["precision"] == other["precision"] == "bf16_residual" or own["precision"] == "fp32"
+            own["precision"] = other["precision"]
         assert ours == theirs
 
 
