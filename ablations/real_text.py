@@ -3,7 +3,7 @@
 
 python ablations/real_text.py --list                     origin, licence and declared texts of each source
 python ablations/real_text.py --build --out DIR          fetch the originals, convert them, write what --data reads
-python ablations/real_text.py --check-machine            train 100 steps on a committed slice, compare the losses
+python ablations/real_text.py --check-machine            train 96 steps on a committed slice, compare the losses
 
 --build reads a git repository below --repositories if it has the declared commit, and fetches that commit otherwise;
 packages come through pip. Exit codes: 0 done and as declared, 2 refused or different, 3 a source cannot be had.

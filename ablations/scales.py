@@ -130,9 +130,6 @@ SMOKE = Rules(
     contrastive={"steps": 300, "texts_per_step": 96, "warmup_steps": 30, "decay_steps": 300, "max_tokens": 64},
     contrastive_peak_learning_rate=1e-3,
     documents=16_000,
-    # The precision is part of ids, so it is one for all machines. On processors without instructions for bf16, fp32
-    # takes a tenth of the time of bf16, and on those with avx512_bf16 or AMX three fifths.
-    precision="fp32",
 )
 
 LAPTOP = replace(
@@ -151,13 +148,20 @@ LAPTOP = replace(
     # throughout a run of this length.
     model={"initialization": {**SMOKE.model["initialization"], "embedding_scale": 0.02}},
     data={"long_documents": "split"},
-    precision=None,  # that of the records in reports/study
 )
 """Real text in minutes on one core: every variant learns more than word frequencies, and long texts are read whole."""
 
-STUDY = replace(LAPTOP, second_moment="token_half_life", precision="fp32")
+STUDY = replace(
+    LAPTOP,
+    second_moment="token_half_life",
+    # The precision is part of ids, so it is one for all machines. On processors without instructions for bf16, fp32
+    # takes a tenth of the time of bf16, and on those with avx512_bf16 or AMX three fifths.
+    precision="fp32",
+)
 """`laptop` in fp32, with the half-life of Adam's second moment in tokens. As written, beta2 = 0.95 averages 0.4
-gradients per row of the vocabulary at `laptop`, which predicts at most 154 tokens per step, and 13 in the paper."""
+gradients per row of the vocabulary at `laptop`, which predicts at most 154 tokens per step, and 13 in the paper.
+
+`smoke` and `laptop` keep the recipes' bf16, in which the committed records were made."""
 
 PROXY_SHAPES = {(12, 768): (6, 384), (16, 1056): (8, 512), (16, 1008): (8, 480), (28, 768): (12, 448)}
 
