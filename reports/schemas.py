@@ -23,6 +23,7 @@ from neobert.runs.kinds import KINDS
 from neobert.runs.records import Open
 from neobert.runs.run_file import RunFile
 from reports.forecasts.sealed import Forecast
+from reports.logs.judging import Report as RefereeReport
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -169,6 +170,7 @@ SCHEMAS: dict[str, Any] = {
     "status": list[Row],
     "report": list[Report],
     "forecast": Forecast,
+    "referee": RefereeReport,
     "error": Error,
 }
 """Described types by file name."""

@@ -58,6 +58,7 @@ DOORS = {
         "reports/figures/tones.py",
         "reports/figures/perplexity.py",
         "reports/figures/rates.py",
+        "reports/figures/referee.py",
         "reports/figures/throughput.py",
     },
 }

@@ -27,7 +27,7 @@ from tests.support.tiny_runs import tiny_run
 COMMANDS = {
     **{f"{name}.py": f"ablations.{name}" for name in ("run", "status", "prefetch", "real_text")},
     **{f"{name}.py": f"sweeps.{name}" for name in ("glue_grid", "learning_rates", "mteb_suite")},
-    **{f"{name}.py": f"reports.{name}" for name in ("make_figures", "collect", "forecast")},
+    **{f"{name}.py": f"reports.{name}" for name in ("make_figures", "collect", "forecast", "referee")},
     "neobert.export": "neobert.export.__main__",
     "neobert.runs.worker": "neobert.runs.worker",
 }

@@ -1,0 +1,1 @@
+"""Logs of keep-or-discard experiments: reading, noise, verdicts, tables and the picture."""

@@ -1,0 +1,310 @@
+"""The noise of single runs: repeats of one configuration in a log, their spread, and when they are no yardstick."""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from neobert.errors import MissingData, did_you_mean
+from neobert.referee.evidence import Array
+from reports.logs.reading import Log, Run
+from reports.logs.tables import number_of, read_cells
+
+SEED = re.compile(r"\b(?:random[ _]?)?seeds?(?![a-z])\s*[=:#]?\s*\d*(?:\s*(?:to|->|→)\s*\d+)?", re.IGNORECASE)
+REPEATED = re.compile(
+    r"\b(?:re-?runs?|repeat(?:ed|s)?|replicated?|reproduc\w+|variance check|noise check|"
+    r"same config(?:uration)?|no changes?|unchanged)\b",
+    re.IGNORECASE,
+)
+COMMENT = re.compile(r"\([^)]*\)|\[[^\]]*\]|\*+[^*]*\*+")
+NUMBERED = re.compile(r"^\s*(?:exp|run|trial|iter|experiment)?[ _-]*#?\d+[a-z]?\s*[:.)-]\s*", re.IGNORECASE)
+SOURCE = re.compile(r"^\s*(?:agent|gpu|worker|node|machine|host)[ _-]?\w*\s*:\s*", re.IGNORECASE)
+JUDGEMENT = re.compile(
+    r"\b(?:slightly|much|a bit|worse|better|best|same|result|concurrent|baseline|still|again|of|with|the|on|to|in)\b",
+    re.IGNORECASE,
+)
+LOAD = re.compile(r"\b(?:contention|concurrent(?:ly)?|under load|machine load|shared gpu|throttl\w+)\b", re.IGNORECASE)
+LARGEST_STEP_RATIO = 1.15
+"""Repeats whose numbers of steps differ by more ran under different load, as training is limited by time."""
+COLLAPSED = 6.0  # robust standard deviations from the other repeats
+FEWEST_FOR_A_COLLAPSE = 8
+DRIFT_LEVEL = 0.05
+SHUFFLES = 999
+FEWEST_FOR_A_DRIFT = 4
+TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Runs of one configuration, and what shows that they are."""
+
+    runs: tuple[Run, ...]
+    shown_by: str
+
+    @property
+    def lines(self) -> tuple[int, ...]:
+        return tuple(run.line for run in self.runs)
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """The standard deviation of single runs of one configuration, or the reason why it is not known.
+
+    `spread` is in the unit of the analysis: of the metric, or of its logarithm.
+    """
+
+    spread: float | None
+    degrees: int
+    source: str
+    refusal: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def stem_of(description: str) -> str:
+    """Return a description without comments, seed, number of the experiment and name of the agent."""
+    text = COMMENT.sub(" ", SOURCE.sub("", description))
+    text = SEED.sub(" ", REPEATED.sub(" ", NUMBERED.sub("", text)))
+    return re.sub(r"[\s:;,.—–-]+", " ", text).strip().lower()
+
+
+def find_repeats(log: Log) -> list[Repeats]:
+    """Return the groups of repeated configurations that a log shows: the same commit with the same description, equal
+    configuration columns and label, descriptions that differ in the seed alone, or a run that says it repeats what was
+    kept last. Nothing is taken for a repeat because its value is near."""
+    groups: dict[tuple[str, ...], list[Run]] = defaultdict(list)
+    seeded: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    last_kept: dict[str, Run] = {}
+    of_kept: dict[int, tuple[Run, list[Run]]] = {}
+    for run in log.measured:
+        stem = stem_of(run.description)
+        text = COMMENT.sub(" ", run.description)
+        is_bare = not JUDGEMENT.sub(" ", stem).strip()
+        kept = last_kept.get(run.series)
+        if SEED.search(text) and not is_bare:
+            seeded[run.series, stem].append(run)
+        elif is_bare and kept is not None and (SEED.search(text) or _says_repeat(run, kept)):
+            of_kept.setdefault(kept.line, (kept, []))[1].append(run)
+        elif len(run.configuration) > 1:
+            groups["equal configuration and label", run.series, *run.configuration].append(run)
+        elif run.has_commit and stem:
+            groups["same commit and description", run.series, run.commit, stem].append(run)
+        if run.status in ("keep", "baseline"):
+            last_kept[run.series] = run
+    found = [Repeats(tuple(runs), how[0]) for how, runs in groups.items() if len(runs) > 1]
+    found += [Repeats(tuple(runs), "only the seed differs") for runs in seeded.values() if len(runs) > 1]
+    found += [Repeats((kept, *runs), "described as a repeat of what was kept") for kept, runs in of_kept.values()]
+    return sorted(_merged(found), key=lambda repeats: repeats.lines)
+
+
+def _says_repeat(run: Run, kept: Run) -> bool:
+    """Return whether a run says it repeats the kept one, and its commit does not contradict."""
+    differs = run.has_commit and kept.has_commit and run.commit != kept.commit
+    return bool(REPEATED.search(run.description)) and not differs
+
+
+def _merged(found: Sequence[Repeats]) -> list[Repeats]:
+    """Return groups that share no run: those that do are one."""
+    merged: list[Repeats] = []
+    for group in found:
+        shared = [other for other in merged if set(other.lines) & set(group.lines)]
+        runs = {run.line: run for each in (*shared, group) for run in each.runs}
+        merged = [other for other in merged if other not in shared]
+        merged.append(Repeats(tuple(runs[line] for line in sorted(runs)), group.shown_by))
+    return merged
+
+
+def read_replicates(path: Path, metric: str) -> list[Repeats]:
+    """Read repeated runs from a file: a number per line, or columns `value` (or the metric's) and, if there are several
+    configurations, `group`.
+
+    Raises:
+        MissingData: the file cannot be read, or no configuration in it has two runs.
+    """
+    cells = read_cells(path) if not _is_bare(path) else read_cells(path, ["value"])
+    column = next((name for name in ("value", metric) if name in cells.columns), None)
+    if column is None:
+        raise MissingData(f"{path} has no column value: {did_you_mean(metric, cells.columns)}")
+    groups: dict[str, list[Run]] = defaultdict(list)
+    for line, row in cells.rows:
+        value = number_of(row[column])
+        if value is None:
+            raise MissingData(f"{path}, line {line}: {row[column]!r} is no number")
+        groups[row.get("group", "")].append(Run(line, value, "other"))
+    found = [Repeats(tuple(runs), f"from {path.name}") for runs in groups.values() if len(runs) > 1]
+    if not found:
+        raise MissingData(f"{path}: no configuration has two runs, so there is no spread")
+    return found
+
+
+def _is_bare(path: Path) -> bool:
+    """Return whether the first line of a file is a number alone."""
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            return number_of(file.readline()) is not None
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def given_yardstick(spread: float, runs: int, unit: float = 1.0) -> Yardstick:
+    """Return the yardstick of a standard deviation that the user knows from a number of runs; `unit` is the value that
+    it is taken relative to, where noise is proportional to the value."""
+    return Yardstick(spread / unit, runs - 1, f"given: {spread:g} from {runs} runs")
+
+
+def measure_spread(groups: Sequence[Repeats], logarithms: bool) -> Yardstick:
+    """Return the standard deviation of repeats, pooled within groups, or the reason why it is no yardstick."""
+    notes: list[str] = []
+    same_load = [group for group in groups if _has_same_load(group)]
+    loaded = [group for group in groups if group not in same_load]
+    if loaded:
+        notes.append(_tell_load(loaded))
+    if not same_load:
+        why = notes.pop() if loaded else "the log shows no configuration that was run twice"
+        return Yardstick(None, 0, "none", why)
+    residuals, places = _residuals(same_load, logarithms)
+    sources = [[run.source for run in group.runs] for group in same_load]
+    refusal = _source_refusal(same_load, residuals, sources)
+    if not refusal and len(residuals) and max(map(float, np.abs(np.concatenate(residuals)))) < TINY:
+        refusal = f"{_name(same_load)} repeat exactly: the metric is deterministic, and tells nothing of other seeds"
+    if not refusal:
+        residuals, places, collapsed = _without_collapsed(same_load, residuals, places)
+        notes += collapsed
+        refusal = _drift_refusal(residuals, places)
+    degrees = sum(len(own) - 1 for own in residuals)
+    if refusal or degrees < 1:
+        return Yardstick(None, 0, "none", refusal or "too few repeats", tuple(notes))
+    spread = math.sqrt(sum(float(own @ own) for own in residuals) / degrees)
+    how = ", ".join(sorted({group.shown_by for group in same_load}))
+    runs = sum(map(len, residuals))
+    source = f"{runs} runs of {len(residuals)} repeated configurations ({_name(same_load)}; {how})"
+    return Yardstick(spread, degrees, source, notes=tuple(notes))
+
+
+def _has_same_load(group: Repeats) -> bool:
+    steps = [run.steps for run in group.runs if run.steps]
+    is_told_of_some = len({bool(LOAD.search(run.description)) for run in group.runs}) > 1
+    return not is_told_of_some and (len(steps) < 2 or max(steps) <= LARGEST_STEP_RATIO * min(steps))
+
+
+def _tell_load(loaded: Sequence[Repeats]) -> str:
+    first = loaded[0]
+    low, high = (pick((run.value or 0.0, run.line) for run in first.runs) for pick in (min, max))
+    steps = [f"{run.steps:,.0f}" for run in first.runs if run.steps]
+    why = f"with {' and '.join(steps)} steps" if len(steps) > 1 else "under another load of the machine"
+    more = f", and so do {len(loaded) - 1} more" if len(loaded) > 1 else ""
+    return (
+        f"lines {min(low[1], high[1])} and {max(low[1], high[1])} repeat one configuration {why}: {low[0]:.6g} and "
+        f"{high[0]:.6g}{more}; load is no noise of seeds, so they are no yardstick"
+    )
+
+
+def _name(groups: Sequence[Repeats], most: int = 3) -> str:
+    lines = [
+        " and ".join(map(str, group.lines)) if len(group.lines) < 4 else f"{group.lines[0]} to {group.lines[-1]}"
+        for group in groups[:most]
+    ]
+    return f"lines {', '.join(lines)}{f' and {len(groups) - most} more' if len(groups) > most else ''}"
+
+
+def _residuals(groups: Sequence[Repeats], logarithms: bool) -> tuple[list[Array], list[Array]]:
+    """Return the deviations from the mean of each group, and the lines where they stand."""
+    residuals, places = [], []
+    for group in groups:
+        values = np.array([run.value for run in group.runs], float)
+        values = np.log(values) if logarithms else values
+        residuals.append(values - values.mean())
+        places.append(np.array(group.lines, float))
+    return residuals, places
+
+
+def _source_refusal(groups: Sequence[Repeats], residuals: Sequence[Array], sources: Sequence[Sequence[str]]) -> str:
+    """Return why the spread depends on the agent or machine; empty if it does not, or nothing tells."""
+    if not any(len(set(own)) > 1 for own in sources):
+        return ""
+    between = within = 0.0
+    of_sources = of_rest = 0
+    for own, names in zip(residuals, sources, strict=True):
+        for name in set(names):
+            part = own[[each == name for each in names]]
+            between += len(part) * float(part.mean()) ** 2
+            within += float(((part - part.mean()) ** 2).sum())
+            of_rest += len(part) - 1
+        of_sources += len(set(names)) - 1
+    mixed = next(group for group, names in zip(groups, sources, strict=True) if len(set(names)) > 1)
+    names = sorted({run.source for run in mixed.runs})
+    where = f"the repeats of lines {', '.join(map(str, mixed.lines))} come from {' and '.join(names)}"
+    if of_rest == 0:
+        return f"{where}, and none from one of them twice: the spread may be that of agents or machines, not of runs"
+    p = _f_tail(between / of_sources, within / of_rest, of_sources, of_rest)
+    return f"{where}, which differ more than repeats of one do (p = {p:.2g})" if p < 0.01 else ""
+
+
+def _f_tail(between: float, within: float, above: int, below: int) -> float:
+    from scipy.special import fdtrc
+
+    return float(fdtrc(above, below, between / within)) if within > 0 else 0.0
+
+
+def _without_collapsed(
+    groups: Sequence[Repeats], residuals: Sequence[Array], places: Sequence[Array]
+) -> tuple[list[Array], list[Array], list[str]]:
+    """Leave out repeats that lie far from the others of their group: another kind of run, not the spread of one."""
+    everything = np.concatenate(residuals)
+    deviations = [own - np.median(own) for own in residuals]
+    large = [np.abs(own) for own in deviations if len(own) > 2]
+    if len(everything) < FEWEST_FOR_A_COLLAPSE or not large:
+        return list(residuals), list(places), []
+    scale = max(1.4826 * float(np.median(np.concatenate(large))), TINY)
+    kept, where, lines = [], [], []
+    for own, place, deviation in zip(residuals, places, deviations, strict=True):
+        stays = np.abs(deviation) <= COLLAPSED * scale if len(own) > 2 else np.ones(len(own), bool)
+        lines += [int(each) for each in place[~stays]]
+        if stays.sum() > 1:
+            kept.append(own[stays] - own[stays].mean())
+            where.append(place[stays])
+    told = (
+        f"{len(lines)} repeats lie more than {COLLAPSED:g} robust deviations from the others and are left out of the "
+    )
+    return kept, where, [f"{told}spread: lines {', '.join(map(str, sorted(lines)))}"] if lines else []
+
+
+def _drift_refusal(residuals: Sequence[Array], places: Sequence[Array]) -> str:
+    """Return why the noise drifts: repeats that stand near each other in the log are more alike than others.
+
+    Values are permuted within groups. Statistics are the slope over lines and the sum of squares of successive
+    differences (von Neumann 1941); the level is split between both.
+    """
+    if max(map(len, residuals)) < FEWEST_FOR_A_DRIFT:
+        return ""
+    draws = np.random.default_rng(0)
+    slopes, steps = np.zeros(1 + SHUFFLES), np.zeros(1 + SHUFFLES)  # first as observed
+    for own, place in zip(residuals, places, strict=True):
+        values = own[np.argsort(place)]
+        drawn = np.vstack([values, draws.permuted(np.tile(values, (SHUFFLES, 1)), axis=1)])
+        slopes += drawn @ (np.sort(place) - place.mean())
+        steps += (np.diff(drawn, axis=1) ** 2).sum(axis=1)
+    p_slope = float((np.abs(slopes) >= abs(slopes[0]) - TINY).mean())
+    p = 2 * min(p_slope, float((steps <= steps[0] + TINY).mean()))
+    if p > DRIFT_LEVEL:
+        return ""
+    first, last = int(min(place.min() for place in places)), int(max(place.max() for place in places))
+    what = "rise or fall along the log" if 2 * p_slope == p else "are alike where they stand near each other"
+    return f"the repeats between lines {first} and {last} {what} (p = {p:.2g}): the noise drifts"
+
+
+def load_notes(log: Log) -> list[str]:
+    """Return a sentence on lines that name the load of the machine."""
+    lines = [run.line for run in log.runs if LOAD.search(run.description)]
+    if not lines:
+        return []
+    shown = ", ".join(map(str, lines[:4]))
+    return [f"{len(lines)} lines name load on the machine (line {shown} …): runs under load compare with none"]
+
+
+def group_of(groups: Sequence[Repeats]) -> Mapping[int, Repeats]:
+    """Return the group of each line that is in one."""
+    return {run.line: group for group in groups for run in group.runs}

@@ -1,0 +1,224 @@
+"""The cells of an experiment log: TSV, CSV or JSON lines, with or without a header, with lines of other widths."""
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from neobert.errors import MissingData
+
+Row = tuple[int, dict[str, str]]
+MOST_BYTES = 64_000_000
+MOST_BAD_SHARE = 0.2
+"""Largest share of lines that may be left out because their width fits no column names."""
+STATUS_WORDS = {
+    **dict.fromkeys(("keep", "kept", "best", "new_best", "accept", "accepted", "improved", "promoted"), "keep"),
+    **dict.fromkeys(("discard", "discarded", "revert", "reverted", "reject", "rejected", "worse"), "discard"),
+    **dict.fromkeys(("crash", "crashed", "fail", "failed", "error", "timeout", "oom", "infra", "aborted"), "crash"),
+    **dict.fromkeys(("rate_limited", "invalid", "killed", "nan"), "crash"),
+    "baseline": "baseline",
+}
+"""What logs call the outcome of a run, and what it means here; any other word is `other`."""
+
+
+@dataclass
+class Cells:
+    """The rows of a file as {column: cell} with their line numbers, and what was found on the way."""
+
+    columns: list[str]
+    rows: list[Row]
+    notes: list[str] = field(default_factory=list)
+
+
+def status_of(word: str) -> str:
+    """Return what the word of a status column means: keep, discard, crash, baseline or other."""
+    plain = word.strip().lower().replace("-", "_").replace(" ", "_")
+    return STATUS_WORDS.get(plain) or STATUS_WORDS.get(plain.split("_(")[0].split(":")[0], "other")
+
+
+def number_of(cell: str) -> float | None:
+    """Return the number of a cell; None for an empty cell, N/A, nan, inf or a word."""
+    try:
+        value = float(cell.strip().rstrip("%").replace(",", ""))
+    except ValueError:
+        return None
+    return value if abs(value) < float("inf") else None
+
+
+def read_cells(path: Path, columns: Sequence[str] | None = None) -> Cells:
+    """Read the cells of a log. `columns` names them if the file has no header.
+
+    Raises:
+        MissingData: the file is not there, is no text, or its lines do not fit its header; the sentence names the line.
+    """
+    text = _text(path)
+    first = text.lstrip()[:1]
+    if first == "{":
+        return _json_lines(path, text)
+    if first == "[":
+        raise MissingData(f"{path} is one JSON list, not a log: write one object per line (JSON lines)")
+    lines = _split(text)
+    if not lines:
+        raise MissingData(f"{path} has no lines")
+    return _named(path, lines, list(columns) if columns else None)
+
+
+def _text(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise MissingData(f"{path} is not there: name a log of experiments (tsv, csv or jsonl)") from None
+    except IsADirectoryError:
+        raise MissingData(f"{path} is a folder: name the log in it") from None
+    if len(content) > MOST_BYTES:
+        raise MissingData(f"{path} has {len(content) / 1e6:,.0f} MB, which no log of experiments has")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise MissingData(f"{path}, line {line}: not UTF-8 text") from None
+
+
+def _json_lines(path: Path, text: str) -> Cells:
+    rows: list[Row] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            value: Any = json.loads(line)
+        except (ValueError, RecursionError):
+            raise MissingData(f"{path}, line {number}: not a JSON object; remove or mend it") from None
+        if not isinstance(value, dict):
+            raise MissingData(f"{path}, line {number}: not a JSON object; remove or mend it")
+        flat = {**value, **{k: v for each in value.values() if isinstance(each, dict) for k, v in each.items()}}
+        rows.append((number, {str(k): "" if v is None else str(v) for k, v in flat.items() if not _is_nested(v)}))
+    names = list(dict.fromkeys(name for _, row in rows for name in row))
+    return Cells(names, [(number, {name: row.get(name, "") for name in names}) for number, row in rows])
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, (dict, list))
+
+
+def _split(text: str) -> list[tuple[int, list[str]]]:
+    """Return the fields of each line. Tab-separated files are not quoted, so a quote in a description is one."""
+    plain = text.replace("\r\n", "\n").replace("\r", "\n")
+    numbered = [(n, line) for n, line in enumerate(plain.split("\n"), start=1) if line.strip() and line[0] != "#"]
+    if not numbered:
+        return []
+    head = numbered[0][1]
+    if "\t" in head:
+        return [(number, line.split("\t")) for number, line in numbered]
+    delimiter = ";" if head.count(";") > head.count(",") else ","
+    reader = csv.reader((line + "\n" for line in plain.split("\n")), delimiter=delimiter)
+    rows, before = [], 0
+    for fields in reader:
+        start, before = before + 1, reader.line_num
+        if any(cell.strip() for cell in fields) and not fields[0].startswith("#"):
+            rows.append((start, fields))
+    return rows
+
+
+def _is_header(fields: Sequence[str]) -> bool:
+    names = [cell.strip() for cell in fields]
+    return all(names) and len(set(names)) == len(names) and not any(map(_is_number, names))
+
+
+def _is_number(cell: str) -> bool:
+    return number_of(cell) is not None
+
+
+def _named(path: Path, lines: list[tuple[int, list[str]]], given: list[str] | None) -> Cells:
+    names, notes = given, list[str]()
+    if names is None and _is_header(lines[0][1]):
+        names, lines = [cell.strip() for cell in lines[0][1]], lines[1:]
+    elif names is None:
+        names = _guess_names(path, lines)
+        notes.append(f"no header: the columns are taken as {', '.join(names)}")
+    if not lines:
+        raise MissingData(f"{path} has a header (line 1) and no runs")
+    columns, rows, other_widths, left_out = list(names), list[Row](), list[int](), list[int]()
+    for number, fields in lines:
+        stripped = [cell.strip() for cell in fields]
+        fitted = _fitted(fields, names)
+        if _is_header(fields) and len(set(stripped) & set(names)) >= 2:
+            notes.append(f"line {number} is {'the header again' if stripped == names else 'a new header'}")
+            names = stripped
+            columns += [name for name in names if name not in columns]
+        elif fitted is not None:
+            rows.append((number, fitted))
+            other_widths += [number] if len(fields) != len(names) else []
+        else:
+            left_out.append(number)
+    if not rows or len(left_out) > MOST_BAD_SHARE * (len(rows) + len(left_out)):
+        wrong = dict(lines)[left_out[0]]
+        raise MissingData(
+            f"{path}, line {left_out[0]}: {len(wrong)} fields where the header names {len(names)}, and so in "
+            f"{len(left_out)} of {len(lines)} lines: name the columns as they are with --columns"
+        )
+    if other_widths:
+        notes.append(f"{_lines(other_widths)} have other widths than the header and were read by their status word")
+    if left_out:
+        notes.append(f"{_lines(left_out)} fit no column names and are left out")
+    return Cells(columns, [(n, {name: row.get(name, "") for name in columns}) for n, row in rows], notes)
+
+
+def _lines(numbers: Sequence[int], most: int = 6) -> str:
+    shown = ", ".join(map(str, numbers[:most]))
+    return f"lines {shown}{f' and {len(numbers) - most} more' if len(numbers) > most else ''}"
+
+
+def _fitted(fields: list[str], names: list[str]) -> dict[str, str] | None:
+    """Return the cells of a line. One that is wider or narrower than the header is read if its status word shows where
+    its columns are: those before the status count from the left, those after it follow it."""
+    if len(fields) == len(names):
+        return dict(zip(names, fields, strict=True))
+    places = [place for place, name in enumerate(names) if name.lower() in ("status", "decision", "outcome")]
+    if not places:
+        return None
+    place = places[0]
+    known = [index for index, cell in enumerate(fields) if cell.strip() and status_of(cell) != "other"]
+    if len(known) != 1:
+        return None
+    own, after = known[0], names[place + 1 :]
+    if own > place:
+        return None
+    row = dict(zip(names[:place], fields[:own], strict=False))
+    row[names[place]] = fields[own]
+    tail = fields[own + 1 :]
+    if len(tail) > len(after) and after:  # a tab or comma inside the last column, the description
+        tail = [*tail[: len(after) - 1], " ".join(tail[len(after) - 1 :])]
+    return {**row, **dict(zip(after, tail, strict=False))}
+
+
+def _guess_names(path: Path, lines: list[tuple[int, list[str]]]) -> list[str]:
+    """Name the columns of a file without a header by what they hold: a status word, numbers, text."""
+    width = len(lines[0][1])
+    whole = [fields for _, fields in lines if len(fields) == width]
+    filled = [[row[place].strip() for row in whole if row[place].strip()] for place in range(width)]
+    status = [place for place, cells in enumerate(filled) if cells and _share(cells, _is_status) > 0.5]
+    numeric = [place for place, cells in enumerate(filled) if cells and _share(cells, _is_number) > 0.7]
+    texts = [place for place in range(width) if place not in status and place not in numeric]
+    if len(status) != 1 or not numeric or not texts:
+        raise MissingData(
+            f"{path}, line {lines[0][0]}: no header, and the columns are not clear: name them by --columns"
+        )
+    names = [f"column_{place + 1}" for place in range(width)]
+    names[status[0]] = "status"
+    lengths = {place: sum(map(len, filled[place])) for place in texts}
+    names[max(lengths, key=lambda place: lengths[place])] = "description"
+    decimal = [place for place in numeric if place < status[0]] or numeric
+    names[decimal[0]] = "metric"
+    if texts[0] < decimal[0] and names[texts[0]] != "description":
+        names[texts[0]] = "commit"
+    return names
+
+
+def _is_status(cell: str) -> bool:
+    return status_of(cell) != "other"
+
+
+def _share(cells: Sequence[str], test: Any) -> float:
+    return sum(map(test, cells)) / len(cells)

@@ -1,0 +1,184 @@
+"""Verdicts on logs whose truth is known, and the command from a file to tables and a picture."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from ablations.commands import main as commands
+from reports import referee, schemas
+from reports.logs.judging import Report, judge
+from reports.logs.noise import find_repeats, given_yardstick, measure_spread
+from reports.logs.reading import Log, Run, read_log
+from reports.logs.simulation import CASES, RULES, row, simulate
+from reports.logs.survival import survival
+
+REPEATS = "".join(f"\t{1 + noise:.4f}\tdiscard\trerun, no change\n" for noise in (0.011, -0.008, 0.004, -0.012, 0.006))
+LOG = (
+    "commit\tval_loss\tstatus\tdescription\n"
+    "\t1.0000\tkeep\tbaseline\n" + REPEATS + "\t0.7000\tkeep\twide\n"
+    "\t0.6960\tkeep\trate 0.1\n"
+    "\t0.9000\tdiscard\tno norm\n"
+    "\t0.6700\tkeep\tdeeper\n"
+    "\t0.6990\tkeep\tseed 7\n"
+    "\t0.0000\tkeep\tfitted on the validation set\n"
+)
+
+
+def write(folder: Path, text: str = LOG) -> Path:
+    path = folder / "log.tsv"
+    path.write_text(text)
+    return path
+
+
+def report_of(path: Path, alpha: float = 0.1) -> Report:
+    log = read_log(path)
+    return judge(log, repeats := find_repeats(log), measure_spread(repeats, False), alpha, 20)
+
+
+def test_each_kept_change_has_a_verdict(tmp_path: Path) -> None:
+    report = report_of(write(tmp_path))
+    verdicts = {keep.description: keep.verdict for keep in report.keeps}
+    assert verdicts == {
+        "baseline": "baseline",
+        "wide": "real",
+        "rate 0.1": "not shown",
+        "deeper": "not shown",
+        "seed 7": "repeat",
+        "fitted on the validation set": "not shown",
+    }
+    by_name = {keep.description: keep for keep in report.keeps}
+    assert by_name["wide"].gain == pytest.approx(1.0002 - 0.7, abs=1e-3) and by_name["wide"].against_line == 2
+    assert by_name["seed 7"].suspicions == ("only the seed changed",)
+    assert set(by_name["fitted on the validation set"].suspicions) == {
+        "fitted on the validation set",
+        "the metric is at its bound",
+    }
+    assert (report.real, report.tried, report.degrees_of_freedom) == (1, 4, 6)
+    assert report.total_gain == pytest.approx(0.33) and report.surviving_gain == pytest.approx(0.31, abs=0.025)
+    assert "the baseline (line 2) and the final state (line 11)" in report.plan[0]
+
+
+def test_a_parent_kept_for_its_value_is_compared_by_its_repeats(tmp_path: Path) -> None:
+    """Its own value flatters it: here by two spreads."""
+    text = LOG + "\t0.6650\tkeep\tlonger\n"
+    keep = next(keep for keep in report_of(write(tmp_path, text)).keeps if keep.description == "longer")
+    assert keep.against_line == 12 and keep.gain == pytest.approx(0.699 - 0.665)
+
+
+def test_a_kept_change_that_is_no_better_is_worse(tmp_path: Path) -> None:
+    text = "val_acc\tstatus\tdescription\n0.5\tkeep\tbaseline\n0.6\tkeep\ta\n0.55\tkeep\tb\n0.6\tkeep\tc\n"
+    report = report_of(write(tmp_path, text))
+    assert [keep.verdict for keep in report.keeps] == ["baseline", "not shown", "worse", "not shown"]
+    assert report.keeps[1].gain == pytest.approx(0.1) and report.keeps[1].real_below is not None
+    assert report.spread is None and report.surviving_gain is None and "5 times each (10 runs)" in report.plan[0]
+
+
+def test_real_below_is_the_spread_at_which_a_change_is_real() -> None:
+    runs = [Run(2, 1.0, "keep", "baseline"), Run(3, 0.9, "keep", "a"), *(Run(n, 1.1, "discard") for n in range(4, 10))]
+    log = Log("made-up", "loss", True, "", tuple(runs), True)
+    unknown = judge(log, [], measure_spread([], False), 0.1, 20).keeps[1]
+    assert unknown.real_below is not None
+    for factor, verdict in ((0.98, "real"), (1.02, "seeds needed")):
+        known = judge(log, [], given_yardstick(unknown.real_below * factor, 20), 0.1, 20)
+        assert known.keeps[1].verdict == verdict
+
+
+def test_a_new_baseline_begins_anew(tmp_path: Path) -> None:
+    text = "val_loss\tstatus\tdescription\n" + "".join(
+        f"{value}\t{status}\t{words}\n"
+        for value, status, words in (
+            *((2.0, "keep", "baseline"), (1.9, "keep", "a"), (1.5, "keep", "15-min baseline, present config")),
+            *((1.4, "keep", "b"), (2.5, "baseline", "baseline again under contention"), (1.35, "keep", "c")),
+        )
+    )
+    report = report_of(write(tmp_path, text))
+    assert [keep.verdict for keep in report.keeps] == ["baseline", "not shown", "baseline", "not shown", "not shown"]
+    assert [keep.against_line for keep in report.keeps] == [None, 2, None, 4, 5]
+    assert report.total_gain == pytest.approx(0.1 + 0.15)
+
+
+def test_values_of_a_wide_range_are_compared_by_their_ratios(tmp_path: Path) -> None:
+    text = (
+        "tok_s\tstatus\tdescription\n10\tkeep\tbaseline\n10.2\tdiscard\trerun, no change\n40\tkeep\ta\n160\tkeep\tb\n"
+    )
+    log = read_log(write(tmp_path, text))
+    report = judge(log, repeats := find_repeats(log), measure_spread(repeats, True), 0.1, 20)
+    assert report.in_logarithms and report.keeps[2].gain == pytest.approx(120)
+    assert report.keeps[1].gain_in_spreads == pytest.approx(np.log(40 / 10.1) / (np.log(1.02) / np.sqrt(2)), rel=0.01)
+
+
+def test_the_surviving_gain_is_the_true_one_on_average() -> None:
+    """400 greedy sessions of 40 changes; recorded gains are two spreads too large."""
+    draws = np.random.default_rng(0)
+    start = draws.normal(size=400) / 2
+    best, mean = start.copy(), np.zeros(400)
+    values, moves = np.zeros((400, 40)), np.zeros((400, 40), bool)
+    for place in range(40):
+        effects = np.where(draws.random(400) < 0.1, 3.0, -draws.exponential(1, 400) * (draws.random(400) < 0.5))
+        values[:, place] = mean - effects + draws.normal(size=400)
+        moves[:, place] = values[:, place] < best
+        best, mean = np.minimum(best, values[:, place]), mean - effects * moves[:, place]
+    found = survival(start, np.full(400, 4.0), values, np.ones_like(values), moves)
+    assert (start - best).mean() - (-mean).mean() > 1
+    assert abs((found.total + mean).mean()) < 0.2 and np.sqrt(((found.total + mean) ** 2).mean()) < 1.2
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_false_keeps_are_below_the_declared_level(case: object) -> None:
+    """The oracle with few sessions; docs/referee.md has the table of 2,000 each."""
+    for rule, sessions in (("referee on that log", 60), ("live session", 15), ("live session, pairs", 15)):
+        outcomes = simulate(case, rule, sessions)  # type: ignore[arg-type]
+        judged = [each for each in outcomes if not each.refused]
+        shares = [each.false / max(1, each.false + each.real) for each in judged]
+        assert np.mean(shares) <= 0.1, row(rule, outcomes)
+    assert set(RULES) >= {"keep what looks better", "five seeds, t test", "e-value per decision"}
+
+
+def test_a_live_session_finds_more_with_fewer_runs_than_five_seeds() -> None:
+    case = CASES[1]
+    live, five = simulate(case, "live session", 20), simulate(case, "five seeds, t test", 20)
+    assert sum(each.runs for each in live) < 0.6 * sum(each.runs for each in five)
+    assert sum(each.real for each in live) > 0.9 * sum(each.gains for each in live)
+    assert sum(each.false for each in live) < sum(each.false for each in five)
+
+
+def test_the_command_writes_tables_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands(["referee", str(write(tmp_path)), "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "Shown to be real: 1 of 4 kept changes" in printed and "| 8 | wide |" in printed
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".md", ".csv", ".json", ".png", ".svg"}
+    assert (tmp_path / "out" / "log.png").read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "out" / "log.md").read_text() == printed.removesuffix("\n")
+
+
+def test_json_is_as_its_schema_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert referee.main([str(write(tmp_path)), "--json", "--seed-spread", "0.01", "--runs-behind", "9"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    report = TypeAdapter(schemas.SCHEMAS["referee"]).validate_python(printed)
+    assert report.degrees_of_freedom == 8 and report.spread == 0.01
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["--seed-spread", "0.1"], 2, "--runs-behind N"),
+        (["--runs-behind", "5"], 2, "belongs to --seed-spread"),
+        (["--alpha", "2"], 2, "a share below 1"),
+        (["--metric", "val_los"], 2, "did you mean 'val_loss'"),
+        (["--replicates", "none.txt"], 3, "none.txt is not there"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(
+    words: list[str], code: int, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert referee.main([str(write(tmp_path)), *words]) == code and sentence in capsys.readouterr().err
+
+
+def test_words_of_a_log_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "val_loss\tstatus\tdescription\n2\tkeep\tbaseline\n1.9\tkeep\t=cmd|<b>x</b> [a](b)\n"
+    assert referee.main([str(write(tmp_path, text)), "--out", str(tmp_path / "out")]) == 0
+    assert r"=cmd\|\<b>x\</b> [a\](b)" in capsys.readouterr().out
+    assert "'=cmd" in (tmp_path / "out" / "log.csv").read_text()
