@@ -12,6 +12,7 @@ from neobert.files import checksummed, json_bytes, read_checksummed, replace_fil
 from neobert.referee.evidence import TAIL_DEGREES, e_value, online_threshold, power
 
 Verdict = Literal["keep", "discard", "more"]
+Side = Literal["parent", "child", "both"]
 FUTILE = 0.1
 """A change is discarded once the chance that more seeds show it is below this, with a gain of one standard error more
 than estimated. Discarding early never adds false keeps."""
@@ -31,20 +32,24 @@ class Settings:
 
 @dataclass
 class Change:
-    """One change: all losses of its parent and of itself so far, the evidence for a gain, and the last verdict."""
+    """One change: all losses of its parent and of itself so far, how many of the parent's are from before the change,
+    the evidence for a gain over the others, the last verdict, and which side to run next."""
 
     parent: list[float]
     child: list[float]
+    before: int
     e_value: float
     verdict: Verdict
+    next_run: Side
 
 
 class Session:
     """Judges one change after another. Losses are lower-is-better: negate an accuracy.
 
     Of the changes that it keeps over its whole life, a share of at most `alpha` is expected to be no gain (e-LOND),
-    whatever the loop tries next and although parents were selected. That a parent's losses flatter it only makes the
-    verdict on its children stricter; fresh runs of the parent give it its power back.
+    whatever the loop tries next. Earlier runs of a parent only screen: one run of a change that they show to be futile
+    is enough to discard it. A change is kept against runs of its parent that were made since the change began. So
+    neither the luck for which a parent was selected nor a drift of the machine makes a change look better.
 
     Parameters:
         alpha: expected share of false keeps, over the whole session.
@@ -81,7 +86,7 @@ class Session:
         return sum(change.verdict == "keep" for change in self.changes)
 
     def judge(self, parent_losses: Sequence[float], child_losses: Sequence[float]) -> Verdict:
-        """Return whether a change is kept, discarded, or needs another run: of the side with fewer, of both if paired.
+        """Return whether a change is kept, discarded, or needs another run, of the side that `next_run` names.
 
         After "more", call it with the same losses and the new ones after them. Losses that do not begin with those of
         the last call are a new change; the last one then counts as judged. After a kill, the last call is answered as
@@ -96,36 +101,77 @@ class Session:
         last = self.changes[-1] if self.changes else None
         if last is not None and (last.parent, last.child) == (parent, child):
             return last.verdict
-        is_open = last is not None and last.verdict == "more"
-        if is_open and last is not None and _extends(parent, last.parent) and _extends(child, last.child):
-            self.changes.pop()
-        evidence, verdict = self._decide(parent, child)
-        self.changes.append(Change(parent, child, evidence, verdict))
+        before = 0 if self.settings.paired else len(parent)
+        if (
+            last is not None
+            and last.verdict == "more"
+            and _extends(parent, last.parent)
+            and _extends(child, last.child)
+        ):
+            before = self.changes.pop().before
+        self.changes.append(self._decide(parent, child, before))
         self._save()
-        return verdict
+        return self.changes[-1].verdict
 
-    def _decide(self, parent: list[float], child: list[float]) -> tuple[float, Verdict]:
-        """Return the e-value of a gain and the verdict."""
-        settings = self.settings
+    @property
+    def next_run(self) -> Side:
+        """Which side to run after "more": the parent, the child, or both with one seed if paired."""
+        return self.changes[-1].next_run if self.changes else "both"
+
+    def _decide(self, parent: list[float], child: list[float], before: int) -> Change:
+        settings, fresh = self.settings, parent[before:]
         threshold = online_threshold(len(self.changes) + 1, self.kept, settings.alpha, settings.changes)
-        fewest = min(len(parent), len(child))
-        found = estimate(parent, child, settings.paired, settings.spread, settings.runs_behind)
+        evidence = self._evidence(fresh, child)
+        is_promising = self._evidence(parent, child) >= threshold
+        side: Side = "child" if len(child) <= (len(fresh) if is_promising else len(parent)) else "parent"
+        if len(child) >= settings.most_seeds:
+            side = "parent"
+        is_spent = min(len(fresh), len(child)) >= settings.most_seeds
+        verdict: Verdict = "more"
+        if evidence >= threshold:
+            verdict = "keep"
+        elif is_spent or (not is_promising and self._is_futile(parent, child, threshold)):
+            verdict = "discard"
+        return Change(parent, child, before, evidence, verdict, "both" if settings.paired else side)
+
+    def _evidence(self, parent: list[float], child: list[float]) -> float:
+        found = self._estimate(parent, child)
         if found is None:
-            return 1.0, "more" if fewest < settings.most_seeds else "discard"
+            return 1.0
         gain, spread, degrees, variance = found
         error = max(spread * math.sqrt(variance), 1e-9 * abs(gain), 1e-300)
-        evidence = float(e_value(min(gain / error, 1e6), degrees, variance))
-        if evidence >= threshold:
-            return evidence, "keep"
-        if fewest >= settings.most_seeds:
-            return evidence, "discard"
-        left = settings.most_seeds - fewest
-        later_degrees = degrees + left * (1 if settings.paired else 2)
-        later = (1 if settings.paired else 2) / settings.most_seeds
-        hopeful = (gain + error) / max(spread, error)
-        if power(hopeful, threshold, later_degrees, later) < FUTILE:
-            return evidence, "discard"
-        return evidence, "more"
+        return float(e_value(min(gain / error, 1e6), degrees, variance))
+
+    def _is_futile(self, parent: list[float], child: list[float], threshold: float) -> bool:
+        """Return whether more runs would hardly show a gain of one standard error more than estimated."""
+        settings, found = self.settings, self._estimate(parent, child)
+        if found is None:
+            return False
+        gain, spread, degrees, variance = found
+        error = spread * math.sqrt(variance)
+        sides = 1 if settings.paired else 2
+        degrees += sides * max(0, settings.most_seeds - min(len(parent), len(child)))
+        hopeful = (gain + error) / max(spread, 1e-300)
+        return power(hopeful, threshold, degrees, sides / settings.most_seeds) < FUTILE
+
+    def _estimate(self, parent: list[float], child: list[float]) -> tuple[float, float, float, float] | None:
+        """Return (gain, spread, degrees of freedom, variance of the gain in units of the spread's square); None if
+        nothing tells the spread yet. A spread from elsewhere is pooled with that of the runs."""
+        settings = self.settings
+        old, new = np.array(parent), np.array(child)
+        if not len(old):
+            return None
+        if settings.paired:
+            n, differences = len(old), old - new
+            return (float(differences.mean()), float(differences.std(ddof=1)), n - 1.0, 1 / n) if n > 1 else None
+        own = len(old) + len(new) - 2.0
+        known = 0.0 if settings.runs_behind is None else min(TAIL_DEGREES, settings.runs_behind - 1)
+        if own + known == 0:
+            return None
+        squares = sum(float(((each - each.mean()) ** 2).sum()) for each in (old, new))
+        squares += known * (settings.spread or 0.0) ** 2
+        variance = 1 / len(old) + 1 / len(new)
+        return float(old.mean() - new.mean()), math.sqrt(squares / (own + known)), own + known, variance
 
     def _save(self) -> None:
         if self.path is not None:
@@ -140,26 +186,6 @@ class Session:
             name = differing[0]
             raise ValueError(f"{path} was begun with {name} {was.get(name)}, not {now[name]}: name another file")
         self.changes = [Change(**each) for each in content["changes"]]
-
-
-def estimate(
-    parent: Sequence[float], child: Sequence[float], paired: bool, spread: float | None, runs_behind: int | None
-) -> tuple[float, float, float, float] | None:
-    """Return (gain, spread, degrees of freedom, variance of the gain in units of the spread's square), None if nothing
-    tells the spread yet. A spread from elsewhere is pooled with that of the runs."""
-    before, after = np.array(parent), np.array(child)
-    if paired:
-        differences = before - after
-        if len(differences) < 2:
-            return None
-        return float(differences.mean()), float(differences.std(ddof=1)), len(differences) - 1.0, 1 / len(differences)
-    own = len(before) + len(after) - 2.0
-    known = 0.0 if spread is None or runs_behind is None else min(TAIL_DEGREES, runs_behind - 1)
-    if own + known == 0:
-        return None
-    squares = sum(float(((each - each.mean()) ** 2).sum()) for each in (before, after)) + known * (spread or 0.0) ** 2
-    variance = 1 / len(before) + 1 / len(after)
-    return float(before.mean() - after.mean()), math.sqrt(squares / (own + known)), own + known, variance
 
 
 def _require_sound(settings: Settings) -> None:

@@ -51,7 +51,7 @@ def draw_session(log: Log, report: Report) -> "Figure":
     outside = len(others) - len(inside)
     title, _, more = headline(report).partition(". ")
     format_axes(axes, (title, more), "experiment", f"{report.metric} ({better} is better)")
-    foot = f"{report.log}; band: one standard deviation of single runs" if report.spread else report.log
+    foot = f"{report.log}; band: one standard deviation of single runs around the best" if report.spread else report.log
     foot += f"; {outside} runs lie outside" if outside else ""
     figure.text(0.01, 0.005, foot, fontsize=6.4, color=GREY_INK, va="bottom")
     figure.set_layout_engine("constrained", rect=(0, 0.04, 1, 0.96))

@@ -27,13 +27,14 @@ def headline(report: Report) -> str:
         return f"The log cannot tell which of its {len(changes)} kept changes are real.{more}"
     seeds = sum(keep.verdict == "seeds needed" for keep in changes)
     told = f"Shown to be real: {report.real} of {len(changes)} kept changes" + (
-        f"; {seeds} need seeds" if seeds else ""
+        f"; {seeds} to re-test" if seeds else ""
     )
     if not report.total_gain or report.surviving_gain is None or report.surviving_range is None:
         return f"{told}."
     low, high = (max(0.0, each / report.total_gain) for each in report.surviving_range)
     share = max(0.0, report.surviving_gain / report.total_gain)
-    return f"{told}. Of the total gain {share:.0%} survives ({low:.0%} to {high:.0%}, as the spread is not exact)."
+    interval = "" if f"{low:.0%}" == f"{high:.0%}" else f" ({low:.0%} to {high:.0%}, as the spread is not exact)"
+    return f"{told}. Of the total gain {share:.0%} survives{interval}."
 
 
 def markdown(report: Report) -> str:

@@ -203,10 +203,10 @@ def _live(world: World, paired: bool) -> Outcome:
         parent = [] if paired else parent
         verdict = "more"
         while verdict == "more":
-            is_childs_turn = len(child) <= len(parent)
-            if paired or is_childs_turn:
+            side = session.next_run if child else "both" if paired else "child"
+            if side != "parent":
                 child.append(world.run(mean - effect))
-            if paired or not is_childs_turn:
+            if side != "child":
                 parent.append(world.run(mean))
             verdict = session.judge(parent, child)
         kept.append(verdict == "keep")

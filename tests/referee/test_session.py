@@ -15,37 +15,47 @@ from neobert.referee import Session
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOP = """
+import json
 import sys
 import numpy as np
 from neobert.referee import Session
 session = Session(0.1, 1.0, runs_behind=9, path=sys.argv[1])
 draws = np.random.default_rng(0)
-parent = [0.0]
+parent, level = [0.0], 0.0
 for number in range(40):
     gain = 12.0 if number % 10 == 3 else 0.0
-    child = []
-    noise = draws.normal(size=30)
-    while True:
-        child.append(parent[0] - gain + noise[len(child)])
+    child, noise, verdict = [], iter(draws.normal(size=60)), "more"
+    while verdict == "more":
+        if not child or session.next_run == "child":
+            child.append(level - gain + next(noise))
+        else:
+            parent = [*parent, level + next(noise)]
         verdict = session.judge(parent, child)
-        print(number, len(child), verdict, flush=True)
-        if verdict != "more":
-            break
-        if len(child) > 3:
-            parent = [*parent, parent[0] + noise[-len(child)]]
+        print(json.dumps([parent, child, verdict]), flush=True)
     if verdict == "keep":
-        parent = child
+        parent, level = child, level - gain
 """
 
 
 def test_a_clear_gain_is_kept_and_a_loss_discarded() -> None:
     session = Session(0.1, 0.001, runs_behind=9)
-    assert session.judge([1.0], [0.97]) == "keep"
+    assert session.judge([1.0], [0.97]) == "more" and session.next_run == "parent", "30 spreads, against an older run"
+    assert session.judge([1.0, 1.001], [0.97]) == "keep"
     assert session.judge([0.97], [0.98]) == "discard"
     assert session.judge([0.97], [0.9665]) == "more", "three and a half spreads of one run do not show it"
-    assert session.judge([0.97], [0.9665, 0.9667]) == "more"
-    assert session.judge([0.97, 0.9701, 0.9699, 0.97], [0.9665, 0.9667, 0.9664, 0.9666, 0.9665]) == "keep"
+    assert session.judge([0.97], [0.9665, 0.9667]) == "more" and session.next_run == "parent"
+    parent, child = [0.97, 0.9701, 0.9699, 0.97, 0.9702], [0.9665, 0.9667, 0.9664, 0.9666]
+    assert session.judge(parent, child) == "keep"
     assert [change.verdict for change in session.changes] == ["keep", "discard", "keep"] and session.kept == 2
+
+
+def test_a_parent_that_drifted_or_was_lucky_makes_no_keep() -> None:
+    """Earlier runs of the parent look 30 spreads worse; those beside the change do not."""
+    session, parent, child = Session(0.1, 1.0, runs_behind=9), [30.0, 30.5], [0.0]
+    noise = iter([0.1, -0.4, 0.8, -0.2, 0.5, -1.1, 0.3, 0.9, -0.6, 0.2, 0.1, -0.3] * 3)
+    while (verdict := session.judge(parent, child)) == "more":
+        (parent if session.next_run == "parent" else child).append(next(noise))
+    assert verdict == "discard" and len(parent) > 2
 
 
 def test_paired_differences_need_no_spread() -> None:
@@ -61,8 +71,8 @@ def test_a_change_that_nothing_shows_ends() -> None:
     session, draws = Session(0.1, 1.0, runs_behind=9, most_seeds=4), np.random.default_rng(0)
     parent, child = [0.0], [-3.0]  # lucky in the first run
     while (verdict := session.judge(parent, child)) == "more":
-        (child if len(child) <= len(parent) else parent).append(float(draws.normal()))
-    assert verdict == "discard" and 1 < len(child) <= 5 and len(session.changes) == 1
+        (parent if session.next_run == "parent" else child).append(float(draws.normal()))
+    assert verdict == "discard" and 1 < len(child) <= 4 and len(session.changes) == 1
     assert Session(0.1, 1.0, runs_behind=9).judge([0.0], [1.0]) == "discard", "a loss takes one run"
 
 
@@ -108,35 +118,32 @@ def test_a_session_without_gains_keeps_nothing_in_nine_of_ten() -> None:
         for _ in range(10):
             child, verdict = [float(draws.normal())], "more"
             while (verdict := session.judge(parent, child)) == "more":
-                (child if len(child) <= len(parent) else parent).append(float(draws.normal()))
+                (parent if session.next_run == "parent" else child).append(float(draws.normal()))
             parent = child if verdict == "keep" else parent
         kept += session.kept > 0
     assert kept <= 15
 
 
 def test_a_kill_in_the_middle_changes_no_verdict(tmp_path: Path) -> None:
-    """The loop is killed with SIGKILL again and again, and begins anew each time with the file that it left."""
+    """A loop is killed with SIGKILL; what goes on with its file gets the verdicts of a loop that was not killed."""
 
     def words(file: Path) -> list[str]:
         return [sys.executable, "-c", LOOP, str(file)]
 
     whole = subprocess.run(words(tmp_path / "whole"), cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    calls = [json.loads(line) for line in whole.splitlines()]
     state = tmp_path / "state"
     with subprocess.Popen(words(state), cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for _ in range(9):
             process.stdout.readline()
         os.kill(process.pid, signal.SIGKILL)
-    before = json.loads(state.read_bytes())["changes"]
-    assert 0 < len(before) < 40
     session = Session(0.1, 1.0, runs_behind=9, path=state)
     last = session.changes[-1]
-    assert session.judge(last.parent, last.child) == last.verdict and len(session.changes) == len(before)
-    reference = Session(0.1, 1.0, runs_behind=9, path=tmp_path / "whole")
-    assert [c.verdict for c in session.changes[:-1]] == [c.verdict for c in reference.changes[: len(before) - 1]]
-    for change in reference.changes[len(before) - 1 :]:
-        session.judge(change.parent, change.child)
-    assert session.changes == reference.changes and whole.count("keep") == session.kept > 0
+    place = next(n for n, (parent, child, _) in enumerate(calls) if (parent, child) == (last.parent, last.child))
+    assert 8 <= place < len(calls) - 1, "the loop was killed after its ninth verdict and before its last"
+    assert [session.judge(parent, child) for parent, child, _ in calls[place:]] == [call[2] for call in calls[place:]]
+    assert session.changes == Session(0.1, 1.0, runs_behind=9, path=tmp_path / "whole").changes and session.kept > 0
 
 
 def test_a_file_of_another_session_or_a_changed_one_is_refused(tmp_path: Path) -> None:
