@@ -91,7 +91,7 @@ def follow(log: Log, repeats: Sequence[Repeats], logarithms: bool) -> Chain:
         if first in units:
             units[first].is_kept |= run.status == "keep"
             continue
-        values = [sign * _unit_value(each.value, logarithms) for each in own if not is_at_bound(log, each.value)]
+        values = [sign * value for each in own if (value := _comparable(log, each.value, logarithms)) is not None]
         if not values:
             continue
         at = best.get(run.series)
@@ -112,8 +112,10 @@ def follow(log: Log, repeats: Sequence[Repeats], logarithms: bool) -> Chain:
     return chain
 
 
-def _unit_value(value: float | None, logarithms: bool) -> float:
-    assert value is not None
+def _comparable(log: Log, value: float | None, logarithms: bool) -> float | None:
+    """Return a value in the unit of the analysis; None if nothing can be compared with it."""
+    if value is None or is_at_bound(log, value) or (logarithms and value <= 0):
+        return None
     return math.log(value) if logarithms else value
 
 

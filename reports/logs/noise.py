@@ -158,6 +158,9 @@ def given_yardstick(spread: float, runs: int, unit: float = 1.0) -> Yardstick:
 def measure_spread(groups: Sequence[Repeats], logarithms: bool) -> Yardstick:
     """Return the standard deviation of repeats, pooled within groups, or the reason why it is no yardstick."""
     notes: list[str] = []
+    if logarithms:
+        positive = [[run for run in group.runs if run.value is not None and run.value > 0] for group in groups]
+        groups = [Repeats(tuple(runs), g.shown_by) for runs, g in zip(positive, groups, strict=True) if len(runs) > 1]
     same_load = [group for group in groups if _has_same_load(group)]
     loaded = [group for group in groups if group not in same_load]
     if loaded:

@@ -137,8 +137,6 @@ def _named(path: Path, lines: list[tuple[int, list[str]]], given: list[str] | No
     elif names is None:
         names = _guess_names(path, lines)
         notes.append(f"no header: the columns are taken as {', '.join(names)}")
-    if not lines:
-        raise MissingData(f"{path} has a header (line 1) and no runs")
     columns, rows, other_widths, left_out = list(names), list[Row](), list[int](), list[int]()
     for number, fields in lines:
         stripped = [cell.strip() for cell in fields]
@@ -152,6 +150,8 @@ def _named(path: Path, lines: list[tuple[int, list[str]]], given: list[str] | No
             other_widths += [number] if len(fields) != len(names) else []
         else:
             left_out.append(number)
+    if not rows and not left_out:
+        raise MissingData(f"{path} has a header and no runs")
     if not rows or len(left_out) > MOST_BAD_SHARE * (len(rows) + len(left_out)):
         wrong = dict(lines)[left_out[0]]
         raise MissingData(

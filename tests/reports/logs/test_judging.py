@@ -2,16 +2,22 @@
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from ablations.commands import main as commands
+from neobert.errors import MissingData
 from reports import referee, schemas
+from reports.logs.chain import in_logarithms
 from reports.logs.judging import Report, judge
 from reports.logs.noise import find_repeats, given_yardstick, measure_spread
 from reports.logs.reading import Log, Run, read_log
+from reports.logs.rendering import comma_separated, markdown, summary_row
 from reports.logs.simulation import CASES, RULES, row, simulate
 from reports.logs.survival import survival
 
@@ -35,7 +41,8 @@ def write(folder: Path, text: str = LOG) -> Path:
 
 def report_of(path: Path, alpha: float = 0.1) -> Report:
     log = read_log(path)
-    return judge(log, repeats := find_repeats(log), measure_spread(repeats, False), alpha, 20)
+    repeats = find_repeats(log)
+    return judge(log, repeats, measure_spread(repeats, in_logarithms(log)), alpha, 20)
 
 
 def test_each_kept_change_has_a_verdict(tmp_path: Path) -> None:
@@ -145,6 +152,30 @@ def test_a_live_session_finds_more_with_fewer_runs_than_five_seeds() -> None:
     assert sum(each.false for each in live) < sum(each.false for each in five)
 
 
+CELLS = ("", "N/A", "nan", "keep", "crash", "0", "-1", "1e400", "baseline", "seed 3", "rerun, no change", "a b")
+
+
+@given(edits=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3), st.sampled_from(CELLS)), max_size=12))
+@settings(max_examples=60)
+def test_any_edit_of_a_log_ends_in_a_report_or_a_sentence(edits: list[tuple[int, int, str]]) -> None:
+    """Cells are replaced, lines repeated and cut; values far beyond the others are among them."""
+    lines = [line.split("\t") for line in (LOG + LOG.replace("0.", "40.")).splitlines()]
+    for line, place, cell in edits:
+        own = lines[line % len(lines)]
+        if line % 5 == 4:
+            lines.insert(place, own[: place + 1])
+        else:
+            own[place % len(own)] = cell
+    with TemporaryDirectory() as folder:
+        path = write(Path(folder), "\n".join("\t".join(line) for line in lines))
+        try:
+            report = report_of(path)
+        except (ValueError, MissingData) as error:
+            assert "log.tsv" in str(error)
+            return
+        assert markdown(report) and comma_separated(report) and summary_row(report)
+
+
 def test_the_command_writes_tables_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert commands(["referee", str(write(tmp_path)), "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
@@ -152,6 +183,16 @@ def test_the_command_writes_tables_and_a_picture(tmp_path: Path, capsys: pytest.
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".md", ".csv", ".json", ".png", ".svg"}
     assert (tmp_path / "out" / "log.png").read_bytes()[:4] == b"\x89PNG"
     assert (tmp_path / "out" / "log.md").read_text() == printed.removesuffix("\n")
+
+
+def test_several_logs_have_a_line_each_refusals_included(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = write(tmp_path), tmp_path / "bad.tsv"
+    bad.write_text("a\tb\n1\t2\n")
+    assert referee.main([str(good), str(bad), "--summary"]) == 0
+    _, _, first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("| log.tsv | val_loss | 4 | 4 | 1 |") and "refused: no column is named" in second
+    assert first.count("|") == second.count("|")
+    assert referee.main([str(good), str(bad)]) == 2 and "--summary" in capsys.readouterr().err
 
 
 def test_json_is_as_its_schema_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
