@@ -292,7 +292,7 @@ def survival_table(sessions: int) -> list[str]:
             false,
             found.false.sum(axis=1).mean(),
         )
-        lines.append(f"| {case.name} | {' | '.join(f'{number:.2f}' for number in numbers)} |")
+        lines.append(f"| {case.name} | {' | '.join(f'{number + 0.0:.2f}' for number in numbers)} |")
     return lines
 
 
