@@ -60,7 +60,7 @@ def _facts(report: Report, better: str) -> list[str]:
     ]
     if report.spread is not None:
         facts.append(
-            f"spread of single runs {report.spread:.3g}{unit}, {report.degrees_of_freedom} degrees of freedom: "
+            f"spread of single runs {report.spread:.3g}{unit}, degrees of freedom {report.degrees_of_freedom}: "
             f"{_plain(report.spread_source)}"
         )
     if report.total_gain is not None:
