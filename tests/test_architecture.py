@@ -54,6 +54,7 @@ DOORS = {
         "reports/figures/drawing.py",
         "reports/figures/embeddings.py",
         "reports/figures/figure1.py",
+        "reports/figures/forecasts.py",
         "reports/figures/forests.py",
         "reports/figures/tones.py",
         "reports/figures/perplexity.py",

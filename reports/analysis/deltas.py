@@ -53,15 +53,20 @@ def find_deltas(
 
 
 def _compared_pairs(group: Group) -> Iterator[tuple[str, Row, Row]]:
-    """Yield (design, variant, base) for every pair that designs compare; then the parts of steps that are not yet."""
-    pairs = list(_pairs_of_designs(group))
-    yield from pairs
-    seen, rows = {(variant.name, base.name) for _, variant, base in pairs}, group.compared_rows
+    """Yield (design, variant, base) for every pair that designs compare; then the parts of steps. Pairs of a design or
+    parts that have the runs of an earlier pair are left out."""
+    seen = set()
+    for design, variant, base in chain(_pairs_of_designs(group), _pairs_of_parts(group)):
+        runs = variant.run_ids, base.run_ids
+        if design in (LADDER, OWN_RATES) or not all(runs) or runs not in seen:
+            seen.add(runs)
+            yield design, variant, base
+
+
+def _pairs_of_parts(group: Group) -> Iterator[tuple[str, Row, Row]]:
+    rows = group.compared_rows
     for (whole, base), parts in find_parts(group).items():
-        for row in (rows[whole], *parts):
-            if row.has_records and rows[base].has_records and (row.name, base) not in seen:
-                seen.add((row.name, base))
-                yield PARTS, row, rows[base]
+        yield from ((PARTS, row, rows[base]) for row in (rows[whole], *parts) if row.has_records)
 
 
 def _pairs_of_designs(group: Group) -> Iterator[tuple[str, Row, Row]]:

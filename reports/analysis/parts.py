@@ -23,8 +23,11 @@ Changes = frozenset[tuple[str, object]]
 
 def find_parts(group: Group) -> dict[tuple[str, str], tuple[Row, ...]]:
     """Return the parts of steps that have any, by (variant, base): rows that differ from the base in some of the values
-    in which the variant does, and in nothing else. Of rows with equal recipes only the first is one."""
-    rows = group.compared_rows
+    in which the variant does, and in nothing else.
+
+    Of rows with equal recipes only the first is a part, the ladder's before those of designs.
+    """
+    rows = group.last_rows | group.compared_rows
     values = {name: leaves(row.recipe.pretraining) for name, row in rows.items()}
 
     def changes(name: str, base: str) -> Changes:

@@ -111,8 +111,9 @@ class Step:
 
 def find_steps(group: Group, deltas: Sequence[Delta], waits: Sequence[Wait], protocol: Protocol) -> tuple[Step, ...]:
     """Return the compared steps of the ladder, each followed by its parts, then those at the arms' own rates."""
+    order = list(group.last_rows | group.compared_rows)
     own: dict[tuple[str, str], list[Delta]] = defaultdict(list)
-    for delta in deltas:
+    for delta in sorted(deltas, key=lambda delta: (delta.design == OWN_RATES, order.index(delta.variant))):
         own[delta.pair].append(delta)
     by_pair = {pair: tuple(each for each in found if each.design == found[0].design) for pair, found in own.items()}
     waiting = {(wait.variant, wait.base): wait for wait in waits}
@@ -121,16 +122,15 @@ def find_steps(group: Group, deltas: Sequence[Delta], waits: Sequence[Wait], pro
 
     def step_of(pair: tuple[str, str]) -> Step:
         variant, base = (group.compared_rows[name] for name in pair)
-        found = by_pair.get(pair, ())
-        compared = [each for each in found if each.comparison]
+        compared = [each for each in by_pair[pair] if each.comparison]
         primary = (each for measure in protocol.primary for each in compared if is_of(each, measure))
         wait = waiting.get(pair)
         return Step(
             *pair,
-            design=found[0].design if found else PARTS,
+            design=by_pair[pair][0].design,
             changes=_changes(variant, base, group),
             corpora=(base.recipe.pretraining.data.corpus, variant.recipe.pretraining.data.corpus),
-            deltas=found,
+            deltas=by_pair[pair],
             primary=next(primary, None),
             waiting=wait.waiting if wait else {},
             wait_ids=wait.ids if wait else (),
@@ -348,6 +348,9 @@ def _notes(steps: Sequence[Step], deltas: Sequence[Delta], protocol: Protocol) -
         f"Differences are variant minus parent at paired seeds, with the 95 % interval that decides; {CLAIMED} a "
         f"difference is claimed, {EQUIVALENT} an equivalence is. The table of differences has all intervals and tests."
     )
+    compared = {delta.quantity for step in steps for delta in step.deltas if delta.comparison}
+    units = (f"{name} in {each.unit}" for name, each in QUANTITIES.items() if name in compared)
+    yield f"Units: {'; '.join(units)}."
     if any(step.share for step in steps):
         yield (
             "Lines with a dot are parts of the step above, each against its parent. Share of the step: the part's "
@@ -363,8 +366,8 @@ def _notes(steps: Sequence[Step], deltas: Sequence[Delta], protocol: Protocol) -
     for step in steps:
         barred[step.primary.no_verdict if step.primary else ""].append(step.name)
     yield from (f"{capitalized(reason)} ({', '.join(names)})." for reason, names in barred.items() if reason)
-    compared = {(step.variant, step.base) for step in steps}
+    told = {(step.variant, step.base) for step in steps}
     missing = {delta.step: delta.reason for delta in reversed(deltas) if delta.design == LADDER}
-    names = [f"{name} ({why})" for name, why in reversed(missing.items()) if tuple(name.split(" − ")) not in compared]
+    names = [f"{name} ({why})" for name, why in reversed(missing.items()) if tuple(name.split(" − ")) not in told]
     if names:
         yield f"Nothing is compared, and nothing of {current().published_as} touched, in {name_first(names, 8)}."

@@ -107,7 +107,7 @@ def panel_grid(panels: int, title: str, subtitle: str, foot: str) -> "tuple[Figu
     ends = {"bottom": (FOOT_INCHES + LABEL_INCHES) / height, "top": 1 - HEAD_INCHES / height}
     figure.subplots_adjust(left=LABEL_INCHES * 2 / PAGE_INCHES, right=0.99, **ends, wspace=0.32, hspace=0.55)
     for each in axes[panels:]:
-        each.set_visible(False)
+        each.remove()
     figure.text(0.01, 1 - 0.08 / height, title, fontsize=9, weight="bold", color=INK, va="top")
     figure.text(0.01, 1 - 0.26 / height, subtitle, fontsize=7, color=GREY_INK, va="top")
     words = "\n".join(textwrap.wrap(foot, 132))

@@ -59,12 +59,14 @@ class Strip:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a forest: its name, what changes, and the answer. Parts of the line above are indented."""
+    """A line of a forest: its name, what changes, and the answer. Parts of the line above are indented, and a rule is
+    drawn above a line that is set apart."""
 
     name: str
     changes: str = ""
     answer: str = ""
     is_part: bool = False
+    is_apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,8 @@ def _draw_panel(axes: "Axes", forest: Forest, place: int, most_letters: int) -> 
     axes.set_ylim(len(own) - 0.5, -0.5)
     for line in range(1, len(own), 2):
         axes.axhspan(line - 0.5, line + 0.5, color=SHADE, lw=0, zorder=0)
+    for line in (line for line, each in enumerate(forest.lines) if each.is_apart):
+        axes.axhline(line - 0.5, color=FAINT, lw=0.8, zorder=1)
     if margin:
         axes.axvspan(max(low, -margin), min(high, margin), color=BAND, lw=0, zorder=0.5)
     axes.axvline(0, color=INK, lw=0.7, zorder=1)
@@ -252,7 +256,10 @@ def forest_of_answers(steps: Sequence[Step], group: Group) -> Forest:
             found = compare(step.waiting.values(), 0.0) if step.waiting else None
             cells[line, len(main)] = (Strip(found, 1, found.interval, tone, hollow=True),) if found else ""
     return Forest(
-        lines=tuple(Line(step.name, step.changes, _answer(step), is_part=bool(step.part_of)) for step in steps),
+        lines=tuple(
+            Line(step.name, step.changes, _answer(step), bool(step.part_of), is_apart)
+            for step, is_apart in zip(steps, _starts_of_own_rates(steps), strict=True)
+        ),
         panels=tuple(panels) if main else (),
         cells=cells,
         title=f"The answer — {describe_data(group)}",
@@ -269,6 +276,12 @@ def forest_of_readouts(steps: Sequence[Step], group: Group) -> Forest:
     panels = tuple(_panel(quantity, steps) for quantity in shown)
     foot = _foot(steps, shown, has_waiting=False)
     return Forest(lines, panels, _cells(steps, shown), f"Readouts — {describe_data(group)}", foot)
+
+
+def _starts_of_own_rates(steps: Sequence[Step]) -> list[bool]:
+    """Return whether each step is the first at the arms' own rates, below others."""
+    before = [False, *(step.has_own_rates for step in steps)]
+    return [place > 0 and step.has_own_rates > before[place] for place, step in enumerate(steps)]
 
 
 def _quantities(steps: Sequence[Step]) -> list[str]:

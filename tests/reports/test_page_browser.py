@@ -267,7 +267,7 @@ def test_everything_works_by_keyboard_alone(page: Chromium) -> None:
     page.press("ArrowUp")
     assert focused(page) == first
     page.press("Tab")
-    assert page.evaluate("document.activeElement.closest('.answers') === null")
+    assert page.evaluate("document.activeElement.closest('.answers table') === null")
 
 
 def test_a_table_is_one_stop_of_the_tab_key(page: Chromium) -> None:

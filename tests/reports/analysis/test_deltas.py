@@ -419,7 +419,7 @@ def test_a_further_run_without_glue_takes_no_interval_over_examples(study: Study
     with_predictions(study, ["M0", "M1"], ("cola",))
     before = reported(study)[0]["M1", "M0", "GLUE"]
     first = min(study.runs("M1", seed)[0].id for seed in range(3))
-    study.pretrain("M1", next(seed for seed in range(3, 99) if study.runs("M1", seed)[0].id < first))
+    study.pretrain("M1", next(seed for seed in range(3, 999) if study.runs("M1", seed)[0].id < first))
     after = reported(study)[0]["M1", "M0", "GLUE"]
     assert before.examples is not None and after.examples == before.examples
 
