@@ -245,8 +245,7 @@ def limits(strips: Sequence[Strip]) -> Interval:
 def forest_of_answers(steps: Sequence[Step], group: Group) -> Forest:
     """Return the forest of the steps and their parts in bits per byte, with their waiting beside it; without bits per
     byte, in GLUE and in loss."""
-    told = _quantities(steps)
-    main = (BITS,) if BITS in told else tuple(each for each in ("GLUE", "loss") if each in told)
+    main = _main_quantities(steps)
     panels = [_panel(quantity, steps, share=2.0 if len(main) == 1 else 1.0) for quantity in main]
     cells = _cells(steps, main)
     if any(step.waiting for step in steps):
@@ -269,8 +268,9 @@ def forest_of_answers(steps: Sequence[Step], group: Group) -> Forest:
 
 def forest_of_readouts(steps: Sequence[Step], group: Group) -> Forest:
     """Return the forest of all quantities that are not in the forest of the answer, without those that repeat it."""
-    told, main = _quantities(steps), (BITS, *REPEATED)
-    shown = tuple(each for each in told if each not in main) if BITS in told else ()
+    main = _main_quantities(steps)
+    left_out = (*main, *(REPEATED if BITS in main else ()))
+    shown = tuple(each for each in _quantities(steps) if each not in left_out)
     steps = [step for step in steps if any(delta.comparison and delta.quantity in shown for delta in step.deltas)]
     lines = tuple(Line(step.name, is_part=bool(step.part_of)) for step in steps)
     panels = tuple(_panel(quantity, steps) for quantity in shown)
@@ -288,6 +288,12 @@ def _quantities(steps: Sequence[Step]) -> list[str]:
     """Return the quantities in which some step is compared."""
     compared = {delta.quantity for step in steps for delta in step.deltas if delta.comparison}
     return [name for name in QUANTITIES if name in compared]
+
+
+def _main_quantities(steps: Sequence[Step]) -> tuple[str, ...]:
+    """Return the quantities of the forest of the answer."""
+    told = _quantities(steps)
+    return (BITS,) if BITS in told else tuple(each for each in ("GLUE", "loss") if each in told)
 
 
 def _panel(quantity: str, steps: Sequence[Step], share: float = 1.0) -> Panel:

@@ -146,7 +146,6 @@ IN_DELTAS = {
         "chain.from_iterable(judge(tested, protocol.looks))",
         "chain.from_iterable(judge([own], protocol.looks)[0] for own in tested)",
     ),
-    "any corpus is primary": ("deltas[each].is_own == is_own", "True"),
     "steps without a verdict are in the family": (
         "delta.comparison is not None and not delta.no_verdict:",
         "delta.comparison is not None:",
@@ -165,6 +164,7 @@ IN_DELTAS = {
     ),
 }
 IN_PAIRING = {
+    "any corpus is primary": ('delta.is_own == (measure.corpus == "own")', "True"),
     "variant and parent are exchanged": (SUBTRACT, "theirs.by_seeds[seeds] - ours.by_seeds[seeds]"),
     "seeds are not paired": (SUBTRACT, "ours.by_seeds[seeds] - theirs.mean"),
     "losses on other texts are paired": ("if texts[seed] > 1]", "if texts[seed] > 9]"),

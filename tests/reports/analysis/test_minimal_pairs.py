@@ -9,7 +9,7 @@ from ablations.declarations import MINIMAL_PAIRS, PROTOCOL, Measure
 from neobert.data.blimp import PARADIGMS
 from neobert.kinds.readouts import BLIMP
 from reports.analysis.deltas import find_deltas
-from reports.findings import make_forest
+from reports.figures.forests import forest_of_readouts
 from tests.reports.made_up_study import Study, by_place, facts_of
 from tests.reports.measurements import answer, ask
 
@@ -48,7 +48,8 @@ def test_minimal_pairs_have_no_corpus_and_the_noise_of_paradigms(study: Study) -
     (line,) = (row for row in facts_of(findings.delta_table) if row["quantity"] == MINIMAL_PAIRS)
     assert line["measured"] == MINIMAL_PAIRS, "they are not held out"
     assert f"{MINIMAL_PAIRS} are tested after it" in findings.delta_table.markdown
-    assert MINIMAL_PAIRS in [name for name, _ in make_forest(findings, are_readouts=True).columns]
+    forest = forest_of_readouts(findings.steps, findings.group)
+    assert [panel.title for panel in forest.panels] == [MINIMAL_PAIRS]
     assert str(Measure(quantity=MINIMAL_PAIRS)) == MINIMAL_PAIRS
 
 
