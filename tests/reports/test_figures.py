@@ -245,8 +245,9 @@ def test_same_records_give_the_same_bytes_whatever_the_process(study: Study, tmp
     of_task = study.study("M0", "rte")
     study.begin("M0", of_task)
     study.fail(of_task, of_task.points[0])
-    study.metrics("M0")
-    (Layout(study.root).pretraining(study.runs("M1")[0].id) / "metrics.jsonl").write_text("[]\n")
+    for name in ("M0", "M1"):
+        study.metrics(name)
+    (Layout(study.root).pretraining(study.runs("M2")[0].id) / "metrics.jsonl").write_text("[]\n")
     (study.root / "glue" / "cola" / "torn.json").write_text("{")
     shuffled = tmp_path / "elsewhere" / study.root.name  # links from the page to its records are relative
     for path in sorted(study.root.rglob("*"), reverse=True):
