@@ -23,8 +23,7 @@ from reports.analysis.readouts import (
     tells_apart,
 )
 from reports.evidence import read_evidence
-from reports.findings import make_forest
-from reports.tables import number
+from reports.figures.forests import forest_of_answers, forest_of_readouts
 from tests.reports.made_up_study import Study, by_place, change_record, undrawn_figures
 from tests.reports.measurements import Numbers, answer, ask
 from tests.reports.predictions import with_predictions
@@ -192,19 +191,18 @@ def test_a_record_without_a_number_for_each_unit_is_named(study: Study) -> None:
         path.write_bytes(before)
 
 
-def test_the_figure_of_readouts_shows_each_in_its_own_unit_with_signal_to_noise(study: Study) -> None:
+def test_the_figure_of_readouts_shows_each_in_its_own_unit(study: Study) -> None:
     for name, right in (("M0", 0.5), ("M1", 0.7)):
         write(study, name, right, seeds=2)
         for seed in range(2):
             ask(study, name, seed, "words", answer(np.arange(4.0) + seed + right, np.full(4, 3.0)))
     findings = study.findings()
-    ratios = {signal.name: number(signal.ratio, 1) for signal in findings.signals}
-    forest = make_forest(findings, are_readouts=True)
-    assert forest.columns == (
-        ("whole words on web", f"bits a byte, lower is better; SNR {ratios['whole words on web']}"),
-        ("cloze on web", f"points, higher is better; SNR {ratios['cloze on web']}"),
-    )
-    assert [title for title, _ in make_forest(findings, are_readouts=False).columns] == ["loss on wikibook"]
+    forest = forest_of_readouts(findings.steps, findings.group)
+    assert [(panel.title, panel.unit) for panel in forest.panels] == [
+        ("whole words", "bits a byte, lower is better"),
+        ("cloze", "points, higher is better"),
+    ]
+    assert [panel.title for panel in forest_of_answers(findings.steps, findings.group).panels] == ["loss"]
     with undrawn_figures():
         assert {f"readouts.{suffix}" for suffix in ("pdf", "svg", "png", "md")} <= findings.files(
             ("pdf", "svg", "png", "md")
