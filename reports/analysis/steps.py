@@ -7,6 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ablations.declarations import Measure, Protocol
 from ablations.ladders import current
@@ -109,53 +110,69 @@ class Step:
         }.get(self.primary.word, "")
 
 
-def find_steps(group: Group, deltas: Sequence[Delta], waits: Sequence[Wait], protocol: Protocol) -> tuple[Step, ...]:
-    """Return the compared steps of the ladder, each followed by its parts, then those at the arms' own rates."""
-    order = list(group.last_rows | group.compared_rows)
-    own: dict[tuple[str, str], list[Delta]] = defaultdict(list)
-    for delta in sorted(deltas, key=lambda delta: (delta.design == OWN_RATES, order.index(delta.variant))):
-        own[delta.pair].append(delta)
-    by_pair = {pair: tuple(each for each in found if each.design == found[0].design) for pair, found in own.items()}
-    waiting = {(wait.variant, wait.base): wait for wait in waits}
-    names = {pair: {row.name for row in rows} for pair, rows in find_parts(group).items()}
-    bars = published.figure1()
+@dataclass(frozen=True)
+class _Finder:
+    """Makes the steps of pairs (variant, base): their deltas, waiting, and names of their parts, by pair."""
 
-    def step_of(pair: tuple[str, str]) -> Step:
-        variant, base = (group.compared_rows[name] for name in pair)
-        compared = [each for each in by_pair[pair] if each.comparison]
-        primary = (each for measure in protocol.primary for each in compared if is_of(each, measure))
-        wait = waiting.get(pair)
+    group: Group
+    protocol: Protocol
+    deltas: Mapping[tuple[str, str], tuple[Delta, ...]]
+    waiting: Mapping[tuple[str, str], Wait]
+    names: Mapping[tuple[str, str], set[str]]
+
+    def step_of(self, pair: tuple[str, str]) -> Step:
+        variant, base = (self.group.compared_rows[name] for name in pair)
+        deltas, wait = self.deltas[pair], self.waiting.get(pair)
+        compared = [each for each in deltas if each.comparison]
+        primary = (each for measure in self.protocol.primary for each in compared if is_of(each, measure))
         return Step(
             *pair,
-            design=by_pair[pair][0].design,
-            changes=_changes(variant, base, group),
+            design=deltas[0].design,
+            changes=_changes(variant, base, self.group),
             corpora=(base.recipe.pretraining.data.corpus, variant.recipe.pretraining.data.corpus),
-            deltas=by_pair[pair],
+            deltas=deltas,
             primary=next(primary, None),
             waiting=wait.waiting if wait else {},
             wait_ids=wait.ids if wait else (),
             shares_tokens=variant.tokens == base.tokens,
         )
 
-    def parts_of(whole: tuple[str, str]) -> list[tuple[str, str]]:
+    def parts_of(self, whole: tuple[str, str]) -> list[tuple[str, str]]:
         """Return the parts against the same base as the step, at any rate."""
-        own = names.get(_without_rates(whole), set())
-        return [pair for pair in by_pair if pair[1] == whole[1] and _without_rates(pair)[0] in own]
+        own = self.names.get(_without_rates(whole), set())
+        return [pair for pair in self.deltas if pair[1] == whole[1] and _without_rates(pair)[0] in own]
 
-    def with_parts(pair: tuple[str, str]) -> Iterator[Step]:
-        whole = step_of(pair)
+    def with_parts(self, pair: tuple[str, str], bars: Mapping[str, Any]) -> Iterator[Step]:
+        """Yield a step, with the paper's change if it is one of the ladder, and its parts."""
+        whole = self.step_of(pair)
         variant, base = _without_rates(pair)
         change = bars[variant].average - bars[base].average if {variant, base} <= bars.keys() else None
         yield replace(whole, published=None if whole.design == PARTS else change)
-        for part in map(step_of, parts_of(pair)):
+        for part in map(self.step_of, self.parts_of(pair)):
             yield replace(part, part_of=pair, share=_share(part, whole))
 
+
+def find_steps(group: Group, deltas: Sequence[Delta], waits: Sequence[Wait], protocol: Protocol) -> tuple[Step, ...]:
+    """Return the compared steps of the ladder, each followed by its parts, then those at the arms' own rates."""
+    by_pair = _deltas_by_pair(group, deltas)
+    waiting = {(wait.variant, wait.base): wait for wait in waits}
+    names = {pair: {row.name for row in rows} for pair, rows in find_parts(group).items()}
+    finder, bars = _Finder(group, protocol, by_pair, waiting, names), published.figure1()
     steps = [pair for pair, found in by_pair.items() if found[0].design in (LADDER, OWN_RATES)]
     # what the ladder continues is a step of its own, even if an arm beside it changes more
-    told = {part for pair in steps for part in parts_of(pair) if not group.compared_rows[part[0]].kept}
+    told = {part for pair in steps for part in finder.parts_of(pair) if not group.compared_rows[part[0]].kept}
     readings = [pair for pair in names if pair in by_pair and pair not in steps]
-    every = [step for pair in (*steps, *readings) if pair not in told for step in with_parts(pair)]
+    every = [step for pair in (*steps, *readings) if pair not in told for step in finder.with_parts(pair, bars)]
     return tuple(step for step in every if any(delta.comparison for delta in step.deltas))
+
+
+def _deltas_by_pair(group: Group, deltas: Sequence[Delta]) -> dict[tuple[str, str], tuple[Delta, ...]]:
+    """Return the deltas of each pair in the first design that has it, in the order of the ladder, own rates last."""
+    order = list(group.last_rows | group.compared_rows)
+    own: dict[tuple[str, str], list[Delta]] = defaultdict(list)
+    for delta in sorted(deltas, key=lambda delta: (delta.design == OWN_RATES, order.index(delta.variant))):
+        own[delta.pair].append(delta)
+    return {pair: tuple(each for each in found if each.design == found[0].design) for pair, found in own.items()}
 
 
 def _without_rates(pair: tuple[str, str]) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from neobert.errors import MissingData
+from neobert.errors import MissingData, name_first
 
 Row = tuple[int, dict[str, str]]
 MOST_BYTES = 64_000_000
@@ -165,9 +165,8 @@ def _named(path: Path, lines: list[tuple[int, list[str]]], given: list[str] | No
     return Cells(columns, [(n, {name: row.get(name, "") for name in columns}) for n, row in rows], notes)
 
 
-def _lines(numbers: Sequence[int], most: int = 6) -> str:
-    shown = ", ".join(map(str, numbers[:most]))
-    return f"lines {shown}{f' and {len(numbers) - most} more' if len(numbers) > most else ''}"
+def _lines(numbers: Sequence[int]) -> str:
+    return f"lines {name_first(list(map(str, numbers)), most=6)}"
 
 
 def _fitted(fields: list[str], names: list[str]) -> dict[str, str] | None:
