@@ -21,6 +21,7 @@ def toy(**changes: Any) -> Iterator[None]:
         scales.SMOKE,
         shapes={"trained": SHAPES, "published": SHAPES},
         heads=2,
+        precision="fp32",
         documents=600,
         steps={1_000_000: 6, 50_000: 3},
         grid={

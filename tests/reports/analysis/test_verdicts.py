@@ -63,6 +63,8 @@ def test_with_collapsed_seeds_the_larger_p_counts_of_all_seeds_at_the_look_and_o
     six = one(*values[:6], collapsed=[5])
     assert six.p_by_look == {6: 1 / 16} and six.words == "within noise", "more than any look allows"
     assert one(*values, collapsed=range(1, 8)).p_by_look[8] == 1.0
+    opposed = [*values[:7], -40.0]
+    assert one(*opposed, collapsed=[7]).p_by_look[8] == one(*opposed).p_by_look[8] > 2 / 128, "of all seeds"
 
 
 def test_a_difference_needs_the_interval_over_texts_at_the_same_look() -> None:
