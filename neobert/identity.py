@@ -120,17 +120,16 @@ def chosen(numerics: Mapping[str, int], mechanisms: Sequence[str]) -> dict[str, 
 
 def leaves(value: Any, prefix: str = "") -> dict[str, Any]:
     """Flatten a nested value to {dotted path: leaf}; list items are numbered."""
-    tree = plain(value)
-    if isinstance(tree, dict):
-        items = [(f"{prefix}.{key}" if prefix else key, item) for key, item in tree.items()]
-    elif isinstance(tree, list):
-        items = [(f"{prefix}.{index}" if prefix else str(index), item) for index, item in enumerate(tree)]
-    else:
-        return {prefix: tree}
-    flat: dict[str, Any] = {}
-    for path, item in items:
-        flat.update(leaves(item, path))
-    return flat
+    return dict(_leaves(plain(value), prefix))
+
+
+def _leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of JSON types below a path."""
+    if not isinstance(tree, dict | list):
+        yield path, tree
+        return
+    for key, item in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        yield from _leaves(item, f"{path}.{key}" if path else str(key))
 
 
 def difference(before: Any, after: Any) -> dict[str, tuple[Any, Any]]:
