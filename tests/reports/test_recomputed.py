@@ -1,0 +1,353 @@
+"""Printed numbers of the committed study, computed once more from its records by the definitions of docs/statistics.md.
+
+Nothing of the reports is used: records are read as JSON, and a formula is written out or is scipy's.
+"""
+
+import base64
+import csv
+import json
+import math
+import re
+import statistics
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RECORDS, MADE = REPOSITORY / "reports" / "study", REPOSITORY / "docs" / "study" / "laptop-real_text"
+PRINTED = 2e-6  # tables have six decimals
+READOUTS = {
+    "whole words": "words",
+    "cloze": "cloze",
+    "minimal pairs": "pairs",
+    "loss, all [MASK]": "loss",
+    "loss, 80/10/10": "loss_80_10_10",
+}
+IN_POINTS = {"cloze", "minimal pairs", "GLUE"}
+
+Record = Mapping[str, Any]
+
+
+def lines(name: str) -> Iterator[Mapping[str, Any]]:
+    with (RECORDS / f"{name}.jsonl").open(encoding="utf-8") as file:
+        yield from map(json.loads, file)
+
+
+@pytest.fixture(scope="module")
+def records() -> Mapping[str, Record]:
+    return {line["content"]["id"]: line["content"] | {"path": line["path"]} for line in lines("records")}
+
+
+def table(name: str) -> list[dict[str, str]]:
+    with (MADE / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def numbers_by_key(text: str) -> dict[str, float]:
+    return {key: float(value) for key, _, value in (each.rpartition(":") for each in text.split())}
+
+
+def by_seed(text: str) -> dict[int, float]:
+    return {int(seed): value for seed, value in numbers_by_key(text).items()}
+
+
+def of_arm(records: Mapping[str, Record], row: Mapping[str, str], arm: str) -> list[Record]:
+    return [own for own in map(records.__getitem__, row["records"].split()) if arm in own["labels"]["variants"]]
+
+
+def values_of(found: Iterable[Record], quantity: str, corpus: str, context: int | None = None) -> dict[int, float]:
+    """A quantity by seed of pre-training, of one arm's records."""
+    values: dict[int, list[float]] = defaultdict(list)
+    for record in found:
+        scores = record["scores"]
+        if quantity in READOUTS:
+            value = scores[corpus]["value"]
+        elif quantity == "loss":
+            value = scores["heldout_loss"][corpus]
+        elif quantity == "bits per byte":
+            (own,) = (own for own in scores["heldout"] if (own["corpus"], own["context"]) == (corpus, context))
+            value = own["loss"] * own["tokens"] / own["text_bytes"] / math.log(2)
+        else:
+            value = scores["score"]
+        values[record["seed"]].append(value * (100 if quantity in IN_POINTS else 1))
+    return {seed: statistics.fmean(own) for seed, own in values.items()}
+
+
+def t_interval(values: Iterable[float]) -> tuple[float, float, float]:
+    """Mean and both ends of the 95 % interval of Student's t."""
+    values = list(values)
+    ends = stats.t.interval(0.95, len(values) - 1, statistics.fmean(values), stats.sem(values))
+    return statistics.fmean(values), float(ends[0]), float(ends[1])
+
+
+def require_printed(row: Mapping[str, str], expected: Mapping[str, float]) -> None:
+    """Compare the numbers that a row prints; both must have the same."""
+    printed = {name: float(row[name]) for name in expected if row[name]}
+    assert printed == pytest.approx(dict(expected), abs=PRINTED), row["variant"]
+
+
+def test_differences_are_those_of_paired_seeds_with_their_t_intervals(records: Mapping[str, Record]) -> None:
+    seen = set()
+    for row in table("deltas"):
+        if not row["records"]:
+            continue
+        corpus, context = "", None
+        if found := re.search(r" on (\w+)(?:, (\d+) tokens)?$", row["measured"]):
+            corpus, context = found[1], int(found[2] or 0)
+        ours, theirs = (
+            values_of(of_arm(records, row, arm), row["quantity"], corpus, context)
+            for arm in (row["variant"], row["against"])
+        )
+        paired = {seed: ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())}
+        assert by_seed(row["differences_by_seed"]) == pytest.approx(paired, abs=PRINTED)
+        mean, low, high = t_interval(paired.values())
+        first, second = ([own[seed] for seed in paired] for own in (ours, theirs))
+        require_printed(
+            row,
+            {
+                "seeds": len(paired),
+                "difference": mean,
+                "sd": statistics.stdev(paired.values()),
+                "t_low": low,
+                "t_high": high,
+                "p_t": float(stats.ttest_rel(first, second).pvalue),
+                "correlation": float(stats.pearsonr(first, second).statistic),
+            },
+        )
+        seen.add(row["quantity"])
+    assert seen == {"loss", "bits per byte", "GLUE", *READOUTS}
+
+
+def test_each_answer_is_the_difference_in_the_measure_that_it_names() -> None:
+    deltas = {
+        (row["variant"], row["against"], row["measured"].removeprefix("held-out ")): row for row in table("deltas")
+    }
+    waits = {(row["variant"], row["against"]): row["waiting"] for row in table("waiting")}
+    answers = table("answer")
+    for row in answers:
+        of = deltas[row["variant"], row["against"], row["measured"]]
+        assert (row["difference"], row["low"], row["high"]) == (of["difference"], of["t_low"], of["t_high"])
+        assert row["waiting"] == waits[row["variant"], row["against"]]
+    assert len(answers) == len(waits) == 8
+
+
+def moving(points: np.ndarray, count: int) -> np.ndarray:
+    return np.lib.stride_tricks.sliding_window_view(points, count, axis=0).mean(axis=-1)
+
+
+def logged(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Places and values of a curve, which is linear in the logarithm of the place."""
+    return np.log(points[:, 0]), points[:, 1]
+
+
+def first_below(points: np.ndarray, level: float) -> float:
+    after = int(np.argmax(points[:, 1] < level))
+    (start, high), (end, low) = points[after - 1], points[after]
+    return float(start + (end - start) * (high - level) / (high - low))
+
+
+def test_runs_leave_the_plateau_and_differ_at_equal_time_since_as_printed(records: Mapping[str, Record]) -> None:
+    curves = {
+        line["path"].split("/")[1]: np.array(
+            [(each["step"], each["loss"]) for each in line["content"] if "loss" in each]
+        )
+        for line in lines("curves")
+    }
+    compared = 0
+    for row in (row for row in table("waiting") if row["records"]):
+        runs = [
+            {record["seed"]: record for record in of_arm(records, row, arm)} for arm in (row["variant"], row["against"])
+        ]
+        left, losses = [], []
+        for arm, name in zip(runs, ("level", "level_against"), strict=True):
+            frequency = {
+                own["frequency_loss"]
+                for record in arm.values()
+                for own in record["scores"]["heldout"]
+                if own["corpus"] == record["config"]["recipe"]["data"]["corpus"]
+            }
+            level = math.floor((min(frequency) - 0.5) / 0.25) * 0.25
+            assert float(row[name]) == level
+            left.append({seed: first_below(moving(curves[record["id"]], 3), level) for seed, record in arm.items()})
+            losses.append({seed: moving(curves[record["id"]], 5) for seed, record in arm.items()})
+        assert by_seed(row["transitions_by_seed"]) == pytest.approx(left[0], abs=PRINTED)
+        assert by_seed(row["transitions_against_by_seed"]) == pytest.approx(left[1], abs=PRINTED)
+        expected: dict[str, float] = {}
+        names = [("waiting", [left[0][seed] - left[1][seed] for seed in left[0]])]
+        if row["at_end"]:
+            compared += 1
+            since = round(int(row["steps"]) / 3)
+            end = {seed: min(own[seed][-1, 0] for own in losses) for seed in left[0]}
+            for name, when in {"at_end": end, "since": None}.items():
+                differences = []
+                for seed in left[0]:
+                    ours, theirs = (
+                        float(np.interp(math.log(when[seed] if when else own[seed] + since), *logged(curve[seed])))
+                        for own, curve in zip(left, losses, strict=True)
+                    )
+                    differences.append(ours - theirs)
+                names.append((name, differences))
+        for name, values in names:
+            expected |= dict(zip((name, f"{name}_low", f"{name}_high"), t_interval(values), strict=True))
+        require_printed(row, expected)
+    assert compared == 5
+
+
+def test_readouts_have_the_spread_of_their_arms_over_that_of_the_median_arms_seeds(
+    records: Mapping[str, Record],
+) -> None:
+    tasks = {"SST-2": "sst2", "STS-B": "stsb"}
+    for row in table("readouts"):
+        name, _, rest = row["readout"].partition(" on ")
+        corpus, _, context = rest.removesuffix(" tokens").partition(", ")
+        quantity = "loss" if name == "held-out loss" else name
+        arms: dict[str, list[Record]] = defaultdict(list)
+        for record in map(records.__getitem__, row["records"].split()):
+            (arm,) = (each for each in record["labels"]["variants"] if re.fullmatch(r"M\d+", each))
+            assert name not in tasks or record["path"].startswith(f"glue/{tasks[name]}/")
+            arms[arm].append(record)
+        values = {
+            arm: list(values_of(own, "GLUE" if name in tasks else quantity, corpus, int(context or 0)).values())
+            for arm, own in arms.items()
+        }
+        spread = {arm: statistics.stdev(own) for arm, own in values.items()}
+        assert numbers_by_key(row["by_arm"]) == pytest.approx(spread, abs=PRINTED)
+        between, within = statistics.stdev(map(statistics.fmean, values.values())), statistics.median(spread.values())
+        expected = {
+            "between_arms": between,
+            "between_seeds": within,
+            "least_between_seeds": min(spread.values()),
+            "most_between_seeds": max(spread.values()),
+            "signal_to_noise": between / within,
+        }
+        require_printed(row | {"variant": row["readout"]}, expected)
+
+
+def test_scores_of_glue_are_means_over_seeds(records: Mapping[str, Record]) -> None:
+    for row in (row for row in table("table3") if row["source"] != "paper" and row["sst2_records"]):
+        for task in ("sst2", "stsb"):
+            scores = [100 * records[each]["scores"]["score"] for each in row[f"{task}_records"].split()]
+            require_printed(row, {task: statistics.fmean(scores), f"{task}_sd": statistics.stdev(scores)})
+        require_printed(row, {"shared_mean": statistics.fmean((float(row["sst2"]), float(row["stsb"])))})
+    for row in (row for row in table("figure1") if row["score"]):
+        means = values_of(map(records.__getitem__, row["records"].split()), "GLUE", "")
+        assert by_seed(row["scores_by_seed"]) == pytest.approx(means, abs=PRINTED)
+        require_printed(row, {"score": statistics.fmean(means.values()), "sd": statistics.stdev(means.values())})
+
+
+def test_intervals_over_examples_are_those_of_the_collected_resamples(records: Mapping[str, Record]) -> None:
+    """The bootstrap of the difference: every trial has its score on the same resamples of a task."""
+    resampled = {}
+    for line in lines("resamples"):
+        raw = zlib.decompress(base64.b64decode(line["content"]["scores"]))
+        resampled[line["path"].rsplit("/", 1)[1].removesuffix(".json")] = np.frombuffer(raw, "<f8") * 100
+    rows = [row for row in table("deltas") if row["quantity"] == "GLUE" and row["records"]]
+    for row in rows:
+        means = []
+        for arm in (row["variant"], row["against"]):
+            draws: dict[str, list[np.ndarray]] = defaultdict(list)
+            for record in of_arm(records, row, arm):
+                draws[record["path"].split("/")[1]].append(resampled[record["id"]])
+            means.append(np.mean([np.mean(own, axis=0) for own in draws.values()], axis=0))
+        low, high = np.percentile(means[0] - means[1], (2.5, 97.5))
+        require_printed(row, {"examples_low": float(low), "examples_high": float(high)})
+    assert len(rows) >= 7
+
+
+def test_forecasts_are_scored_as_their_formulas_say() -> None:
+    """The CRPS of a normal distribution (Gneiting and Raftery 2007, equation 5) and Brier's score."""
+
+    def crps(mean: float, sd: float, measured: float) -> float:
+        z = (measured - mean) / sd
+        return sd * float(z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - 1 / math.sqrt(math.pi))
+
+    deltas = {(row["variant"], row["against"], row["measured"]): row["difference"] for row in table("deltas")}
+    rows = table("forecasts")
+    for row in rows:
+        measured, higher = float(row["measured"]), float(float(row["measured"]) > 0)
+        name = "held-out bits per byte" if row["quantity"] == "bits per byte" else f"held-out {row['quantity']}"
+        tokens = ", 64 tokens" if row["quantity"] == "bits per byte" else ""
+        assert deltas[row["variant"], row["against"], f"{name} on {row['corpus']}{tokens}"] == row["measured"]
+        assert row["covered"] == str(float(row["low"]) <= measured <= float(row["high"])).lower()
+        assert row["persistence"] == row["means"].split()[-1]
+        expected = {"brier": (float(row["probability_higher"]) - higher) ** 2}
+        for method in ("persistence", "line"):
+            mean, sd = float(row[method]), float(row[f"{method}_sd"])
+            expected[f"{method}_crps"] = crps(mean, sd, measured)
+            expected[f"{method}_brier"] = (float(stats.norm.cdf(mean / sd)) - higher) ** 2
+        require_printed(row, expected)
+    for score in table("forecast-scores"):
+        if score["method"] == "persistence" and score["unit"] == "nats a token":
+            own = [row for row in rows if row["quantity"] != "bits per byte"]
+            errors = [abs(float(row["persistence"]) - float(row["measured"])) for row in own]
+            crpss = [float(row["persistence_crps"]) for row in own]
+            require_printed(
+                score | {"variant": "persistence"},
+                {"mean_absolute_error": statistics.fmean(errors), "crps": statistics.fmean(crpss)},
+            )
+
+
+def test_gains_are_ratios_of_the_compute_at_which_curves_meet(records: Mapping[str, Record]) -> None:
+    """The worse of two final losses, and the compute at which the better run first had it: linear in its logarithm."""
+    curves = {
+        line["path"].split("/")[1]: [each for each in line["content"] if "heldout" in each] for line in lines("curves")
+    }
+
+    def curve(record: Record, corpus: str) -> tuple[list[float], list[float]]:
+        losses = [each["heldout_losses"][corpus] for each in curves[record["id"]]]
+        return [math.log(record["flops"] * each["step"] / record["steps"]) for each in curves[record["id"]]], losses
+
+    def reached(compute: list[float], losses: list[float], target: float) -> float:
+        after = next(number for number, loss in enumerate(losses) if loss <= target)
+        if after == 0:
+            return compute[0]
+        share = (losses[after - 1] - target) / (losses[after - 1] - losses[after])
+        return compute[after - 1] + share * (compute[after] - compute[after - 1])
+
+    rows = table("compute")
+    for row in rows:
+        assert row["unit"] == "FLOPs"
+        pair = [
+            {own["seed"]: curve(own, row["corpus"]) for own in of_arm(records, row, arm)}
+            for arm in (row["variant"], row["against"])
+        ]
+        gains, bounds = {}, {}
+        for seed, (ours, theirs) in {seed: (pair[0][seed], pair[1][seed]) for seed in pair[0]}.items():
+            better, worse = (ours, theirs) if ours[1][-1] < theirs[1][-1] else (theirs, ours)
+            gain = worse[0][-1] - reached(*better, worse[1][-1])
+            gains[seed] = gain if better is ours else -gain
+            if better[1][0] < worse[1][-1]:
+                bounds[seed] = "least" if better is ours else "most"
+        assert by_seed(row["gains_by_seed"]) == pytest.approx(
+            {seed: math.exp(gain) for seed, gain in gains.items()}, abs=PRINTED
+        )
+        assert row["bounds_by_seed"] == " ".join(f"{seed}:{bound}" for seed, bound in sorted(bounds.items()))
+        mean, *ends = (math.exp(each) for each in t_interval(gains.values()))
+        require_printed(row, {"gain": mean} | ({} if bounds else dict(zip(("low", "high"), ends, strict=True))))
+    assert len(rows) == 12
+
+
+def test_optima_are_vertices_of_parabolas_in_the_logarithm_of_the_rate(records: Mapping[str, Record]) -> None:
+    rows = table("rates")
+    for arm in sorted({row["variant"] for row in rows}):
+        own = [row for row in rows if row["variant"] == arm]
+        points: list[tuple[float, float]] = []
+        for row in own:
+            record = records[row["records"]]
+            loss = record["scores"]["heldout_loss"][record["config"]["recipe"]["data"]["corpus"]]
+            assert (record["seed"], float(row["heldout_loss"])) == (1000, pytest.approx(loss, abs=PRINTED))
+            points.append((math.log(float(row["peak_learning_rate"])), loss))
+        best = min(range(len(points)), key=lambda place: points[place][1])
+        assert 0 < best < len(points) - 1
+        near = np.array(points[best - 1 : best + 2])
+        square, linear, constant = np.polyfit(near[:, 0], near[:, 1], 2)
+        vertex = -linear / (2 * square)
+        for row in own:
+            assert float(row["optimum"]) == pytest.approx(math.exp(vertex), rel=1e-5)
+            assert float(row["optimum_loss"]) == pytest.approx(constant - linear**2 / (4 * square), abs=PRINTED)
