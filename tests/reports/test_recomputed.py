@@ -341,7 +341,7 @@ def test_optima_are_vertices_of_parabolas_in_the_logarithm_of_the_rate(records: 
         for row in own:
             record = records[row["records"]]
             loss = record["scores"]["heldout_loss"][record["config"]["recipe"]["data"]["corpus"]]
-            assert (record["seed"], float(row["heldout_loss"])) == (1000, pytest.approx(loss, abs=PRINTED))
+            assert record["seed"] == 1000 and float(row["heldout_loss"]) == pytest.approx(loss, abs=PRINTED)
             points.append((math.log(float(row["peak_learning_rate"])), loss))
         best = min(range(len(points)), key=lambda place: points[place][1])
         assert 0 < best < len(points) - 1
