@@ -212,7 +212,7 @@ def test_the_figure_of_readouts_shows_each_in_its_own_unit(study: Study) -> None
 # Signal to noise
 
 
-def test_signal_to_noise_is_the_spread_between_arms_of_one_corpus_over_that_between_seeds(study: Study) -> None:
+def test_signal_to_noise_is_the_spread_between_arms_over_that_between_seeds(study: Study) -> None:
     """M0 and M1 were trained on another corpus, which moves a readout more than any modification; M6 was asked other
     items; M7 has one seed."""
     values = {"M0": (0.05, 0.07), "M1": (0.05, 0.07), "M2": (0.40, 0.44), "M4": (0.50, 0.58), "M5": (0.60, 0.62)}

@@ -141,7 +141,7 @@ def row(name: str) -> Row:
     return cast(Row, SimpleNamespace(name=name, cells=cells, runs=runs))
 
 
-def test_a_resampled_score_is_the_mean_over_pretraining_seeds_of_means_over_fine_tuning_seeds() -> None:
+def test_a_resampled_score_is_the_mean_over_seeds_of_means_over_fine_tuning_seeds() -> None:
     """Seed 0 has two trials and seed 1 one: each counts half."""
     found = resample(row("M1"), "sst2", cast(StoredPredictions, Known()), SEEDS)
     assert found.tolist() == pytest.approx([(0.7 + 0.2) / 2, (0.8 + 0.3) / 2])

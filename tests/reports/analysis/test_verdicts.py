@@ -56,7 +56,7 @@ def test_words() -> None:
     assert Verdict().words == "" and Verdict().claimed == ("", False)
 
 
-def test_with_collapsed_seeds_the_larger_p_counts_of_all_seeds_at_the_look_and_of_those_that_are_left() -> None:
+def test_with_collapsed_seeds_the_larger_p_counts_of_all_seeds_and_of_the_rest() -> None:
     values = [0.3, 0.1, 0.4, 0.1, 0.5, 0.9, 0.2, 40.0]
     assert one(*values).p_by_look == {6: 2 / 64, 8: 2 / 256}
     assert one(*values, collapsed=[7]).p_by_look == {6: 2 / 64, 8: 2 / 128}, "only at the look that has it"
