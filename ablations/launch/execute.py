@@ -152,7 +152,7 @@ def _submit(workspace: Workspace, rows: Sequence[PlanRow], *, leave_failed: bool
     for remark in refuse(validate(rows, layout, machine_on(profile, execution))):
         logs().print(remark, markup=False)
     with observing("slurm") as environment:
-        os.environ.update(environment)  # jobs inherit it; in an sbatch file its passwords would be readable
+        os.environ.update(environment)  # jobs inherit it
         os.environ.update({TRACKER_VARIABLE: options.track} if options.track else {})
         workspace.write(rows, execution)
         jobs = plan_jobs(layout, rows, profile)
