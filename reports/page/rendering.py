@@ -2,15 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from ablations.ladders import current, ladder
-from reports import published
-from reports.analysis.inference import seed_interval
-from reports.analysis.pairing import pair_all
-from reports.analysis.quantities import QUANTITIES
 from reports.analysis.steps import answer
 from reports.curves import Curves
 from reports.evidence import Evidence
@@ -20,7 +15,7 @@ from reports.notes import notes, warnings
 from reports.page.costs import costs_table
 from reports.page.grids import draw_grids
 from reports.page.register import Number, Register
-from reports.tables import Table, capitalized, count, signed
+from reports.tables import Table, capitalized, count
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 PAGE = "index.html"
@@ -76,8 +71,7 @@ def render_page(
     for run, scale, data in zip(evidence.runs.id, evidence.runs.scale, evidence.runs.data, strict=True):
         if (scale, data) in shown:
             register.mention(run)
-    pairs = {section["id"]: section["pairs"] for section in content["sections"]}
-    return _render({**content, "register": register.plain(evidence, records) | {"pairs": pairs}})
+    return _render({**content, "register": register.plain(evidence, records)})
 
 
 def _section(study: Findings, files: Sequence[str], register: Register) -> dict[str, Any]:
@@ -97,7 +91,6 @@ def _section(study: Findings, files: Sequence[str], register: Register) -> dict[
         "answer": answer(study.steps),
         "facts": _facts(study, tables["costs"][0]),
         "pictures": _pictures(study.folder, files),
-        "pairs": _pair_variants(study, register),
         "facets": _facets([table for listed in tables.values() for table in listed]),
         "grids": draw_grids(study, register),
         "tables": tables,
@@ -105,40 +98,6 @@ def _section(study: Findings, files: Sequence[str], register: Register) -> dict[
         "files": _list_files(study.folder, files),
         "parts": [part for part in PARTS if tables[part[0]] or part[0] not in MAY_BE_MISSING],
     }
-
-
-def _pair_variants(findings: Findings, register: Register) -> dict[str, Any]:
-    """Return the comparisons of any two variants seed by seed, in every common measurement, as data for the page.
-
-    `arms` are [name, the paper's GLUE average]; `measured` are [words, readout, corpus, digits]. `pairs` are, in the
-    order of the ladder, [indices of variant and base in `arms`, index in `measured`, reason why nothing is compared,
-    verdict, key and text of the mean difference, 95 % t interval or null, [[seed, variant's value, base's], …]].
-    """
-    rows = list(findings.group.rated_rows.values())
-    printed = published.figure1()
-    # the ladder's verdict comes first, also where an arm's own best rate is the shared one
-    verdicts = {(delta.variant, delta.base, delta.measured): delta.verdict for delta in reversed(findings.deltas)}
-    measured: dict[tuple[str, str, str, int], int] = {}
-    pairs = []
-    for (there, base), (here, variant) in combinations(enumerate(rows), 2):
-        for delta in pair_all(variant, base, findings.bars.tasks, findings.group):
-            digits = QUANTITIES[delta.quantity].digits
-            place = measured.setdefault((delta.measured, delta.quantity, delta.corpus, digits), len(measured))
-            pair: list[Any] = [here, there, place, delta.reason]
-            if delta.differences:
-                ours, theirs = delta.arms[delta.variant], delta.arms[delta.base]
-                mean = signed(sum(delta.differences.values()) / len(delta.differences), digits)
-                title = f"{delta.variant} against {delta.base}: {delta.measured}"
-                opened = register.number(mean, title, "mean over paired seeds", delta.ids)
-                interval = seed_interval(delta.differences.values())
-                pair += [
-                    verdicts.get((delta.variant, delta.base, delta.measured), ""),
-                    *(opened.key, mean, interval and [round(end, digits) for end in interval]),
-                    [[seed, round(ours[seed], digits), round(theirs[seed], digits)] for seed in delta.differences],
-                ]
-            pairs.append(pair)
-    arms = [[row.name, printed[row.name].average if row.name in printed else None] for row in rows]
-    return {"arms": arms, "measured": list(measured), "pairs": pairs}
 
 
 def _pictures(folder: str, files: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
