@@ -27,7 +27,7 @@ from reports.curves import Curves
 from reports.deviations import Deviation, deviations_table, find_deviations
 from reports.evidence import Evidence
 from reports.figures.curves import Pair, draw_curves, find_pairs
-from reports.figures.embeddings import Embeddings, embedding_table, figure4, figure5, find_embeddings
+from reports.figures.embeddings import Embeddings, embedding_table, figure4, find_embeddings
 from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
 from reports.figures.forecasts import choose_outcomes, draw_forecasts
 from reports.figures.forests import Forest, draw_forest, forest_of_answers, forest_of_effects, forest_of_readouts
@@ -39,7 +39,6 @@ from reports.scores import Group
 from reports.tables import Table, frame_of
 
 Images = Mapping[str, bytes]
-TABLE_4 = "Table 4: embeddings after contrastive fine-tuning"
 CSV = ("csv",)
 
 
@@ -251,17 +250,15 @@ OUTPUTS: Mapping[str, Output] = {
         lambda study: draw_sweeps(study.group),
         part="statistics",
     ),
-    "table4": Output("Table 4, embeddings", _embeddings(TABLE_4, "contrastive"), part="embeddings"),
+    "table4": Output(
+        "Table 4, embeddings",
+        _embeddings("Table 4: embeddings after contrastive fine-tuning", "contrastive"),
+        part="embeddings",
+    ),
     "table4-v2": Output(
         f"Embeddings on {ENGLISH_SUITE_V2}",
         _embeddings(f"Embeddings after contrastive fine-tuning on {ENGLISH_SUITE_V2}", "contrastive", are_v2=True),
         part="embeddings",
-    ),
-    "figure5": Output(
-        "Embeddings by category",
-        _embeddings(TABLE_4, "contrastive"),
-        lambda study: figure5(study.embeddings.of("contrastive"), study.group),
-        CSV,
     ),
     "figure4": Output(
         "Figure 4, zero-shot embeddings",

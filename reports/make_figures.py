@@ -97,7 +97,6 @@ def _write_comparison(findings: "Findings", folder: Path, formats: Sequence[str]
         OFF,
         agreement_sentences,
         compare_numbers,
-        comparison_json,
         comparison_table,
         rank_variants,
     )
@@ -106,7 +105,6 @@ def _write_comparison(findings: "Findings", folder: Path, formats: Sequence[str]
     numbers, agreements = compare_numbers(group, findings.stored), rank_variants(group, findings.bars.tasks)
     files = comparison_table(numbers, agreements, group).files("comparison")
     del files["comparison.tex"]
-    files["comparison.json"] = comparison_json(numbers, agreements, group).encode()
     return {
         "files": _write(folder, files, formats),
         "verdicts": dict(sorted(Counter(numbers.verdict).items())),

@@ -35,7 +35,7 @@ TABLES, FIGURES = (
 FILES = {f"{name}.{suffix}" for name in TABLES for suffix in ("md", "tex", "csv")}
 FILES |= {f"{name}.{suffix}" for name in FIGURES for suffix in ("pdf", "svg", "png", "csv")}
 FILES |= {f"{name}.{suffix}" for name in ("curves",) for suffix in ("pdf", "svg", "png")}
-FILES |= {"remarks.md", "comparison.md", "comparison.csv", "comparison.json"}
+FILES |= {"remarks.md", "comparison.md", "comparison.csv"}
 
 
 @pytest.fixture(scope="module")
