@@ -13,7 +13,6 @@ from reports.figures.throughput import FOLDER, Lines, table9
 from reports.findings import OUTPUTS, Findings
 from reports.notes import notes, warnings
 from reports.page.costs import costs_table
-from reports.page.grids import draw_grids
 from reports.page.register import Number, Register
 from reports.tables import Table, capitalized, count
 
@@ -21,7 +20,7 @@ TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 PAGE = "index.html"
 PARTS = tuple(
     (name.lower(), name)
-    for name in ("Answer", "Scores", "Curves", "Grids", "Costs", "Statistics", "Embeddings", "Remarks", "Files")
+    for name in ("Answer", "Scores", "Curves", "Costs", "Statistics", "Embeddings", "Remarks", "Files")
 )
 MAY_BE_MISSING = ("answer", "embeddings")
 TITLES = {name: output.title for name, output in OUTPUTS.items()} | {
@@ -92,7 +91,6 @@ def _section(study: Findings, files: Sequence[str], register: Register) -> dict[
         "facts": _facts(study, tables["costs"][0]),
         "pictures": _pictures(study.folder, files),
         "facets": _facets([table for listed in tables.values() for table in listed]),
-        "grids": draw_grids(study, register),
         "tables": tables,
         "notes": notes(group, short=True),
         "files": _list_files(study.folder, files),

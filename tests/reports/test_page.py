@@ -224,15 +224,14 @@ def test_designs_stand_in_scores_costs_and_statistics(study: Study, tmp_path: Pa
     assert rows[0].endswith(",records") and len(rows[1].rsplit(",", 1)[1].split()) == 4 * 2 * 8
 
 
-def test_external_models_stand_in_scores_grids_and_table_5(study: Study, tmp_path: Path) -> None:
+def test_external_models_stand_in_scores_and_table_5(study: Study, tmp_path: Path) -> None:
     study.write(["M0"])
     of_task = study.study("M0", "cola").model_copy(update={"weights": "model-0123456789ab"})
     study.begin("M0", of_task)
     for point in of_task.points:
         study.trial("M0", of_task, point, labels=study.labels("M0") | {"model": "org/<i>bert</i>"})
     text = written(study, tmp_path / "out")
-    name = "org/&lt;i&gt;bert&lt;/i&gt;"
-    assert f'class="first">{name}</th>' in text and f"<summary>{name}<small>" in text
+    assert 'class="first">org/&lt;i&gt;bert&lt;/i&gt;</th>' in text
     page = Outline(text)
     described = [page.described(each) for each in page.register["ids"]]
     assert {"org/<i>bert</i>"} <= {each.get("Pre-training") for each in described}
@@ -286,23 +285,6 @@ def test_a_curve_with_a_line_that_is_none_is_named_and_left_out(
     text = written(study, tmp_path / "out")
     assert "No curves" in text and "the curve of" in text and "1 finding " in text
     assert "the curve of" in capsys.readouterr().err
-
-
-def test_heat_maps_frame_the_chosen_point_and_name_what_has_no_score(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs", scale="proxy", data="corpus")
-    study.pretrain("M0")
-    of_task = study.study("M0", "cola")
-    study.begin("M0", of_task)
-    for point, score in zip(of_task.points[:3], (0.1, 0.3, 0.2), strict=True):
-        study.trial("M0", of_task, point, score=score)
-    study.fail(of_task, of_task.points[3])
-    text = written(study, tmp_path / "out")
-    best = re.findall(r'<td class="best">.*?>([\d.]+)</button>', text)
-    assert best == ["30.0"]
-    assert text.count('<td class="absent">') == 3
-    assert text.count(">failed</button>") == 1 and text.count(">missing</span>") == 2
-    shades = re.findall(r'--share:([\d.]+)"><button[^>]*>([\d.]+)<', text)
-    assert sorted(shades) == [("0.0", "10.0"), ("0.5", "20.0"), ("1.0", "30.0")]
 
 
 def test_large_counts_are_printed_for_people() -> None:

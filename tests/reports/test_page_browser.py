@@ -278,10 +278,3 @@ def test_every_control_and_picture_has_a_name_and_every_id_is_alone(page: Chromi
     assert nameless == 0 and len(ids) == len(set(ids))
     assert page.evaluate("document.documentElement.lang") == "en"
     assert page.evaluate("['header', 'nav', 'main', 'footer', 'h1'].every((each) => document.querySelector(each))")
-
-
-def test_failed_trials_open_too(page: Chromium) -> None:
-    page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-    page.click("td.absent .n")
-    text = dialog_text(page)
-    assert "failed" in text and "not recorded" in text
