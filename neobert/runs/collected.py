@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from neobert.errors import DamagedFile, MissingData, name_first
-from neobert.files import checksum_of, checksummed, inside, is_local, json_bytes, read_json, replace_file
+from neobert.files import checksum_of, checksummed, inside, is_local, json_bytes, read_json, replace_file, stamp_of
 from neobert.runs.kinds import RECORDS, RUN_FOLDERS
 from neobert.runs.records import publish_sealed
 
@@ -194,10 +194,9 @@ def _unpack(folder: Path, stamps: tuple[object, ...]) -> UnpackedFiles:
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
     try:
-        status = path.lstat()
+        return stamp_of(path.lstat())
     except OSError:
         return None
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def why_no_file(root: Path, path: Path) -> str:
