@@ -39,7 +39,6 @@ FACTS = {
 }
 """Facts in the head of a section: titles, and the columns of the last line of the costs."""
 
-FACETS = ("readout", "corpus", "rate")
 Links = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]  # title, and (suffix, link) of each file
 
 
@@ -75,8 +74,7 @@ def render_page(
 
 def _section(study: Findings, files: Sequence[str], register: Register) -> dict[str, Any]:
     """Return the section of one scale and data source, for the template. `id` is also the name of its folder; `answer`
-    is the sentence on top of it; `facets` are the filters of lines, with all values; `tables` and `pictures` are by
-    part, `parts` are (suffix of its id, name) of each part."""
+    is the sentence on top of it; `tables` and `pictures` are by part, `parts` are (suffix of its id, name) of each."""
     group = study.group
     tables: dict[str, list[Table]] = defaultdict(list)
     for name, table in study.tables.items():
@@ -90,7 +88,6 @@ def _section(study: Findings, files: Sequence[str], register: Register) -> dict[
         "answer": answer(study.steps),
         "facts": _facts(study, tables["costs"][0]),
         "pictures": _pictures(study.folder, files),
-        "facets": _facets([table for listed in tables.values() for table in listed]),
         "tables": tables,
         "notes": notes(group, short=True),
         "files": _list_files(study.folder, files),
@@ -107,12 +104,6 @@ def _pictures(folder: str, files: Sequence[str]) -> dict[str, list[tuple[str, st
         if output.part and found:
             pictures[output.part].append((output.title, f"{folder}/{found[0]}"))
     return pictures
-
-
-def _facets(tables: Sequence[Table]) -> dict[str, list[str]]:
-    """Return all values of each facet, in the order of the tables."""
-    lines = [facets for table in tables for facets in table.facets]
-    return {name: list(dict.fromkeys(filter(None, (line.get(name) for line in lines)))) for name in FACETS}
 
 
 def _facts(study: Findings, costs: Table) -> tuple[tuple[str, Number], ...]:

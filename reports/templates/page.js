@@ -60,13 +60,10 @@
   dialog.querySelector(".close").addEventListener("click", () => { dialog.close(); });
   dialog.addEventListener("click", (event) => { if (event.target === dialog) { dialog.close(); } });
 
-  // One stop of the tab key a table; arrows go from number to number. Lines that a filter hides have none.
-  const setStops = (table) => {
-    const buttons = [...table.querySelectorAll("button.n")];
-    const stop = buttons.find((button) => !button.closest("[hidden]"));
-    for (const button of buttons) { button.tabIndex = button === stop ? 0 : -1; }
-  };
-  document.querySelectorAll("table").forEach(setStops);
+  // One stop of the tab key a table; arrows go from number to number.
+  for (const table of document.querySelectorAll("table")) {
+    table.querySelectorAll("button.n").forEach((button, place) => { button.tabIndex = place ? -1 : 0; });
+  }
   const moves = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] };
   document.addEventListener("keydown", (event) => {
     const button = event.target.closest("table button.n");
@@ -79,7 +76,7 @@
     let column = cell.cellIndex + right;
     for (; rows[row] && column >= 0 && column < rows[row].cells.length; row += down, column += right) {
       const next = rows[row].cells[column].querySelector("button.n");
-      if (next && !rows[row].hidden) {
+      if (next) {
         button.tabIndex = -1;
         next.tabIndex = 0;
         next.focus();
@@ -87,20 +84,4 @@
       }
     }
   });
-
-  for (const section of document.querySelectorAll("section.study[id]")) {
-    const chosen = (name) => section.querySelector(`.filters [name=${name}]`)?.value ?? "";
-    const filter = () => {
-      const lines = [...section.querySelectorAll("tr[data-readout]")];
-      for (const line of lines) {
-        line.hidden = ["readout", "corpus", "rate"].some((name) => chosen(name) && line.dataset[name] && line.dataset[name] !== chosen(name));
-      }
-      section.querySelectorAll("table:has([data-readout])").forEach(setStops);
-      section.querySelector(".filters output").textContent = `${lines.filter((line) => !line.hidden).length} of ${lines.length} lines of the tables below`;
-    };
-    if (section.querySelector(".filters")) {
-      section.querySelector(".filters").addEventListener("change", filter);
-      filter();
-    }
-  }
 })();

@@ -180,34 +180,6 @@ def test_every_record_that_is_described_links_to_its_file(page: Chromium, study:
     assert without == 1, "the failed trial left no record"
 
 
-def set_filter(page: Chromium, name: str, value: str) -> None:
-    page.evaluate(
-        f"(() => {{ const field = document.querySelector('.filters [name={name}]'); field.value = {json.dumps(value)};"
-        "field.dispatchEvent(new Event('change', { bubbles: true })); })()"
-    )
-
-
-def test_filters_leave_the_lines_that_were_asked_for(page: Chromium) -> None:
-    lines = "[...document.querySelectorAll('tr[data-readout]')]"
-    total = page.evaluate(f"{lines}.length")
-    set_filter(page, "readout", "loss")
-    set_filter(page, "corpus", "web")
-    shown = page.evaluate(f"{lines}.filter((each) => !each.hidden).map((each) => ({{ ...each.dataset }}))")
-    assert 0 < len(shown) < total
-    assert all(each["readout"] == "loss" and each["corpus"] in ("", "web") for each in shown)
-    assert page.evaluate("document.querySelector('.filters output').textContent").startswith(
-        f"{len(shown)} of {total} "
-    )
-    hidden_stops = page.evaluate("document.querySelectorAll('tr[hidden] .n[tabindex=\"0\"]').length")
-    assert hidden_stops == 0
-    set_filter(page, "rate", "shared")
-    assert page.evaluate(f"{lines}.filter((each) => !each.hidden).length") == len(shown)
-    page.evaluate("document.querySelector('.filters [name=corpus]').focus()")
-    page.press("ArrowUp")
-    assert page.evaluate("document.querySelector('.filters [name=corpus]').value") == "wikibook"
-    assert page.evaluate(f"{lines}.filter((each) => !each.hidden && each.dataset.corpus === 'web').length") == 0
-
-
 def test_a_number_of_the_paper_says_where_it_is_printed(page: Chromium) -> None:
     page.click(".answers tbody td:nth-last-child(2) .n")
     assert "printed in the paper: Figure 1" in dialog_text(page)
