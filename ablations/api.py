@@ -39,7 +39,7 @@ from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.kinds.readouts import ReadoutEvaluation
-from neobert.runs.collected import open_runs
+from neobert.runs.collected import RunFiles
 from neobert.runs.index import Index
 from neobert.runs.kinds import read_records
 from neobert.runs.layout import Layout
@@ -147,7 +147,7 @@ def load_records(runs: str | Path = "runs") -> "pd.DataFrame":
     root = Path(runs)
     if not root.is_dir():
         raise MissingData(f"there is no folder of runs at {root}: train something, or name another folder")
-    files = open_runs(root)
+    files = RunFiles(root)
     records, problems = read_records(files.root)
     for problem in (*problems, *files.problems):
         warnings.warn(problem, stacklevel=2)

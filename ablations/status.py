@@ -30,7 +30,7 @@ from ablations.ladders import add_ladder_flag, current, on_ladder
 from neobert.command_line import guarded, parser_from, seconds_of_a_day
 from neobert.console import Listing, logs, output, table
 from neobert.errors import EXIT_DONE, name_first
-from neobert.runs.collected import open_runs
+from neobert.runs.collected import RunFiles
 from neobert.runs.index import STATES, Cause, Row, Worker, age, causes_of, read_index
 from neobert.runs.layout import Layout
 
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     options.runs = options.runs.resolve()
-    files = open_runs(options.runs)
+    files = RunFiles(options.runs)
     layout = Layout(files.root)
     try:
         rows, problems = _read(layout, options) if options.watch is None else _watch(layout, options)

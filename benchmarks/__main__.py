@@ -2,8 +2,7 @@
 
 python -m benchmarks [--data DIR]           all of them, one after the other, then the table
 python -m benchmarks NAME [--help]          one of them: data_loader, data_tokenize, encoding, glue,
-                                            pretraining, pretraining_gpu, scaling_processes, small_scale,
-                                            throughput
+                                            pretraining, pretraining_gpu, scaling_processes, throughput
 python -m benchmarks table                  the table alone
 """
 
@@ -26,7 +25,6 @@ BENCHMARKS = {
     "pretraining": "benchmarks.pretraining:PRETRAINING",
     "pretraining_gpu": "benchmarks.pretraining:PRETRAINING_GPU",
     "scaling_processes": "benchmarks.pretraining:PROCESSES",
-    "small_scale": "benchmarks.small_scale:SMALL_SCALE",
     "throughput": "benchmarks.throughput:THROUGHPUT",
 }
 """The location of each `Benchmark`."""

@@ -319,7 +319,7 @@ TOKENISE_AGAIN = "remove its folder to tokenise again"
 def sha256_once(path: Path) -> str:
     """Return the SHA-256 of a file, which is read once in this process and again if it was replaced."""
     real = path.resolve()
-    return _sha256_of_stamped(real, _stamp(real))
+    return _sha256_of_stamped(real, stamp_of(real.stat()))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -347,7 +347,9 @@ def differing(folder: Path, checksums: Mapping[str, str]) -> list[str]:
     read again even if it has the same size and date.
     """
     known = _read_verified(folder)
-    unknown = [name for name, sha256 in checksums.items() if known.get(name) != [sha256, *_stamp(folder / name)]]
+    unknown = [
+        name for name, sha256 in checksums.items() if known.get(name) != [sha256, *stamp_of((folder / name).stat())]
+    ]
     wrong = [name for name in unknown if sha256_of(folder / name) != checksums[name]]
     remember(folder, {name: checksums[name] for name in unknown if name not in wrong})
     return wrong
@@ -355,7 +357,7 @@ def differing(folder: Path, checksums: Mapping[str, str]) -> list[str]:
 
 def remember(folder: Path, checksums: Mapping[str, str]) -> None:
     """Note that files have just been found to have these SHA-256."""
-    stamps = {name: [sha256, *_stamp(folder / name)] for name, sha256 in checksums.items()}
+    stamps = {name: [sha256, *stamp_of((folder / name).stat())] for name, sha256 in checksums.items()}
     if stamps:
         with suppress(OSError):  # in a read-only folder, files are read in full each time
             replace_file(folder / VERIFIED, json_bytes({**_read_verified(folder), **stamps}))
@@ -376,6 +378,6 @@ def require_files(folder: Path, checksums: Mapping[str, str], advice: str = TOKE
             raise DamagedFile(f"{folder / name} is missing: {advice}")
 
 
-def _stamp(path: Path) -> tuple[int, ...]:
-    status = path.stat()
+def stamp_of(status: os.stat_result) -> tuple[int, ...]:
+    """Return what changes if a file is written, replaced, copied or restored: size, times and inode."""
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino

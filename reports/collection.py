@@ -16,7 +16,7 @@ from ablations.ladders import HASH_DIGITS
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import json_bytes, read_json
 from neobert.identity import plain
-from neobert.runs.collected import CURVES, DECLARATIONS, DOCUMENTS, LADDERS, RUN_FILES
+from neobert.runs.collected import CURVES, DECLARATIONS, DOCUMENTS, LADDERS, RUN_FILES, RunFiles
 from neobert.runs.kinds import RECORDS
 from neobert.runs.layout import Layout
 from neobert.runs.records import pack_numbers, read_sealed, sealed
@@ -24,7 +24,6 @@ from neobert.training.transitions import SMALL_TEXT_LOSS
 from reports.analysis.resampling import Resamples, StoredPredictions
 from reports.curves import UNUSABLE, read_curve, stretches
 from reports.evidence import Evidence
-from reports.folder import RunsFolder
 
 File = tuple[Path, bytes]
 CURVE = "metrics.jsonl"
@@ -40,7 +39,7 @@ class Collection:
     """The files of a folder of runs to copy."""
 
     def __init__(self, root: Path, evidence: Evidence) -> None:
-        self._evidence, self._folder = evidence, RunsFolder(root)
+        self._evidence, self._folder = evidence, RunFiles(root)
         self._layout, self._problems = Layout(self._folder.root), self._folder.problems
 
     @property

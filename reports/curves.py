@@ -13,8 +13,8 @@ import pandas as pd
 
 from neobert.errors import DamagedFile
 from neobert.files import require_digest, whole_lines
+from neobert.runs.collected import RunFiles
 from neobert.runs.layout import Layout
-from reports.folder import RunsFolder
 
 PIECES = 80
 READ = ("step", "loss", "real_tokens", "seconds", "heldout_loss")
@@ -55,7 +55,7 @@ class Curves:
     of which few are drawn. `problems` has a sentence for each unusable file."""
 
     def __init__(self, root: Path, runs: pd.DataFrame) -> None:
-        self._folder, self._stages = RunsFolder(root), stages_of(runs)
+        self._folder, self._stages = RunFiles(root), stages_of(runs)
         self._layout = Layout(self._folder.root)
         self._heldout: dict[str, Mapping[str, Points]] = {}
         self.problems: list[str] = []

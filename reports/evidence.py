@@ -23,12 +23,11 @@ from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.kinds.readouts import BLIMP
 from neobert.recipe import Value
-from neobert.runs.collected import DECLARATIONS
+from neobert.runs.collected import DECLARATIONS, RunFiles
 from neobert.runs.kinds import RECORD_PLACES, RECORDS
 from neobert.runs.records import read_record
 from neobert.runs.run_file import EXECUTION, RunFile, read_run_file
 from reports.facts import BY_LABEL, READERS, Facts, Measurement, share_weights, weights_up_to
-from reports.folder import RunsFolder
 from reports.forecasts.sealed import Forecast, read_forecasts
 from reports.labels import Labels, OthersRecords
 
@@ -76,7 +75,7 @@ class Evidence:
     `others` are the records that `Measurement` reads, by kind: `values` are their scores.
 
     `studies` are the grids that were begun, by id. `forecasts` and `declarations` are those stored beside the records.
-    `files` are the links to the records below the folder, by id (`RunsFolder.link`).
+    `files` are the links to the records below the folder, by id (`RunFiles.link`).
 
     Runs with pilot seeds appear only in `pilots` and `heldout`; `failed_pilots` are those with an error and no record.
     """
@@ -136,7 +135,7 @@ def make_frame(rows: Iterable[Facts], columns: Iterable[str]) -> pd.DataFrame:
 
 
 def read_evidence(root: Path) -> Evidence:
-    """Read the records below a folder of runs, each file once. `RunsFolder` says which files are left out.
+    """Read the records below a folder of runs, each file once. `RunFiles` says which files are left out.
 
     Raises:
         MissingData: the folder does not exist, has no usable record, or its list of digests was changed.
@@ -144,7 +143,7 @@ def read_evidence(root: Path) -> Evidence:
     if not root.is_dir():
         raise MissingData(f"there is no folder of runs at {root}: run python ablations/run.py first or give --runs")
     problems: list[str] = []
-    folder, others = RunsFolder(root), OthersRecords()
+    folder, others = RunFiles(root), OthersRecords()
     rows, files = _read_rows(folder, problems, others)
     if not any(rows.values()):
         raise _no_records(root, [*problems, *folder.problems], others)
@@ -197,7 +196,7 @@ def _no_records(root: Path, problems: Sequence[str], others: OthersRecords) -> M
 
 
 def _read_rows(
-    folder: RunsFolder, problems: list[str], others: OthersRecords
+    folder: RunFiles, problems: list[str], others: OthersRecords
 ) -> tuple[dict[str, list[Facts]], dict[str, str]]:
     """Return the facts of every record by kind, and the record files by id."""
     rows: dict[str, list[Facts]] = defaultdict(list)
@@ -258,7 +257,7 @@ def _readout_rows(readouts: pd.DataFrame) -> Iterator[Facts]:
             yield facts | {"corpus": "" if facts["readout"] == BLIMP else corpus, "answer": answer}
 
 
-def _read_studies(folder: RunsFolder, problems: list[str]) -> list[RunFile]:
+def _read_studies(folder: RunFiles, problems: list[str]) -> list[RunFile]:
     """Read every study's run.json; unreadable ones are added to `problems`."""
     run_files = []
     for path in folder.files("glue/*/studies/*/run.json"):
@@ -273,7 +272,7 @@ def _read_studies(folder: RunsFolder, problems: list[str]) -> list[RunFile]:
     return run_files
 
 
-def _read_run_file(folder: RunsFolder, of_run: Path) -> RunFile:
+def _read_run_file(folder: RunFiles, of_run: Path) -> RunFile:
     """Read a run file and the newest execution beside it. Raises DamagedFile if one of them may not be read."""
     for path in (of_run / "run.json", of_run / EXECUTION):
         if reason := folder.why_not(path):
@@ -289,7 +288,7 @@ class _Failure(Value):
     error: str
 
 
-def _failed_pilots(folder: RunsFolder, problems: list[str]) -> Iterator[Facts]:
+def _failed_pilots(folder: RunFiles, problems: list[str]) -> Iterator[Facts]:
     """Yield the pre-training stages with a pilot seed that have an error and no record."""
     for path in folder.files("pretraining/*/error.json"):
         if (path.parent / "done.json").exists():
@@ -307,7 +306,7 @@ def _failed_pilots(folder: RunsFolder, problems: list[str]) -> Iterator[Facts]:
             problems.append(f"the failure of {path} is left out: {reason}")
 
 
-def _unfinished_runs(folder: RunsFolder) -> list[str]:
+def _unfinished_runs(folder: RunFiles) -> list[str]:
     """Return one sentence if any pre-training stages were begun but have no record."""
     begun = folder.files("pretraining/*/run.json")
     names = [path.parent.name for path in begun if not (path.parent / "done.json").exists()]
@@ -316,7 +315,7 @@ def _unfinished_runs(folder: RunsFolder) -> list[str]:
     return [f"{len(names)} stage(s) of pre-training are not finished and not counted: {name_first(names)}"]
 
 
-def _failed_trials(folder: RunsFolder, run_files: Iterable[RunFile], recorded: set[str]) -> Iterator[Facts]:
+def _failed_trials(folder: RunFiles, run_files: Iterable[RunFile], recorded: set[str]) -> Iterator[Facts]:
     """Yield trials that have an error and no record, from the studies that planned them."""
     errors = {(path.parent.parent.name, path.stem) for path in folder.files("glue/*/errors/*.json")}
     lost = {(task, trial) for task, trial in errors if trial not in recorded}

@@ -27,7 +27,7 @@ from reports.curves import Curves
 from reports.deviations import Deviation, deviations_table, find_deviations
 from reports.evidence import Evidence
 from reports.figures.curves import Pair, draw_curves, find_pairs
-from reports.figures.embeddings import Embeddings, embedding_table, figure4, figure5, find_embeddings
+from reports.figures.embeddings import Embeddings, embedding_table, figure4, find_embeddings
 from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
 from reports.figures.forecasts import choose_outcomes, draw_forecasts
 from reports.figures.forests import Forest, draw_forest, forest_of_answers, forest_of_effects, forest_of_readouts
@@ -35,20 +35,17 @@ from reports.figures.glue_tables import score_tables, table2, table3, table5
 from reports.figures.perplexity import PerplexityLine, figure2, perplexity_lines, perplexity_table
 from reports.figures.rates import draw_sweeps, sweeps_table
 from reports.forecasts.outcomes import Outcome, forecasts_table, score_forecasts, scores_table
-from reports.machines import Repeated, find_repeated, machines_table
 from reports.scores import Group
 from reports.tables import Table, frame_of
 
 Images = Mapping[str, bytes]
-TABLE_4 = "Table 4: embeddings after contrastive fine-tuning"
 CSV = ("csv",)
 
 
 @dataclass(frozen=True)
 class Findings:
     """A group and its results, computed on demand. `folder` is the name of the output folder. `declaration` judges the
-    group, if there is one; `kept` are all declarations that are stored with the records. `other` are the records of
-    another machine."""
+    group, if there is one; `kept` are all declarations that are stored with the records."""
 
     group: Group
     folder: str
@@ -57,7 +54,6 @@ class Findings:
     curves: Curves
     declaration: Declaration | None = None
     kept: tuple[Declaration, ...] = ()
-    other: Evidence | None = None
 
     @property
     def protocol(self) -> Protocol:
@@ -123,10 +119,6 @@ class Findings:
     @cached_property
     def signals(self) -> tuple[SignalToNoise, ...]:
         return find_signals(self.group)
-
-    @cached_property
-    def repeated(self) -> tuple[Repeated, ...]:
-        return () if self.other is None else find_repeated(self.group, self.evidence, self.other)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -246,11 +238,6 @@ OUTPUTS: Mapping[str, Output] = {
         lambda study: deviations_table(study.declaration, study.deviations, study.group) if study.declaration else None,
         part="statistics",
     ),
-    "machines": Output(
-        "The same runs on another machine",
-        lambda study: machines_table(study.repeated, study.group) if study.repeated else None,
-        part="statistics",
-    ),
     "effects": Output(
         "Effects",
         lambda study: effects_table(study.factorials, study.group, study.bars.quantity) if study.factorials else None,
@@ -263,17 +250,15 @@ OUTPUTS: Mapping[str, Output] = {
         lambda study: draw_sweeps(study.group),
         part="statistics",
     ),
-    "table4": Output("Table 4, embeddings", _embeddings(TABLE_4, "contrastive"), part="embeddings"),
+    "table4": Output(
+        "Table 4, embeddings",
+        _embeddings("Table 4: embeddings after contrastive fine-tuning", "contrastive"),
+        part="embeddings",
+    ),
     "table4-v2": Output(
         f"Embeddings on {ENGLISH_SUITE_V2}",
         _embeddings(f"Embeddings after contrastive fine-tuning on {ENGLISH_SUITE_V2}", "contrastive", are_v2=True),
         part="embeddings",
-    ),
-    "figure5": Output(
-        "Embeddings by category",
-        _embeddings(TABLE_4, "contrastive"),
-        lambda study: figure5(study.embeddings.of("contrastive"), study.group),
-        CSV,
     ),
     "figure4": Output(
         "Figure 4, zero-shot embeddings",

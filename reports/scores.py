@@ -279,14 +279,6 @@ class Group:
         """Rows compared by designs: last checkpoints of the ladder and of designs, by name."""
         return {**self.design_rows, **self.last_rows}
 
-    @cached_property
-    def rated_rows(self) -> dict[str, Row]:
-        """Rows with runs: the last checkpoints of the ladder and of alternatives, and the same variants at their own
-        best rates."""
-        own = (self.row_at_best_rate(name) for name in self.last_rows)
-        rows = {row.name: row for row in (*self.last_rows.values(), *own) if row is not None}
-        return {name: row for name, row in rows.items() if len(row.runs)}
-
     def row_at_best_rate(self, name: str) -> Row | None:
         """Return the row of a ladder variant at its sweep's best rate, or at the nearest rate that counts as the same;
         None if there is no optimum or no record at that rate."""

@@ -59,8 +59,7 @@ class Table:
     """A table: `shown` are the displayed cells (`Number`s on the page), `facts` the unrounded lines of the CSV file.
 
     `alignment` has one letter per column (l, c or r); a rule is drawn before the lines in `rules`. `records` are, for
-    each displayed line, the ids behind its numbers, or these by header, or the place of publication as text. `facets`
-    are the values by which the page filters each line.
+    each displayed line, the ids behind its numbers, or these by header, or the place of publication as text.
     """
 
     title: str
@@ -70,7 +69,6 @@ class Table:
     notes: tuple[str, ...] = ()
     rules: frozenset[int] = frozenset()
     records: tuple[Records, ...] = ()
-    facets: tuple[Mapping[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         assert len(self.alignment) == len(self.header), (self.alignment, self.header)
@@ -181,7 +179,6 @@ def make_table(
     notes: Sequence[str],
     *,
     records: Callable[[LineT], Records] = lambda _: (),
-    facets: Callable[[LineT], Mapping[str, str]] = lambda _: {},
     rule_key: Callable[[LineT], Any] = lambda _: None,
     is_left_out: Callable[[LineT], bool] = lambda _: False,
 ) -> "Table":
@@ -198,7 +195,6 @@ def make_table(
         notes=tuple(notes),
         rules=rules_between(map(rule_key, lines)),
         records=tuple(map(records, lines)),
-        facets=tuple(map(facets, lines)),
     )
 
 
@@ -210,11 +206,6 @@ def facts_frame(
     pairs = zip(lines, left_out or [False] * len(lines), strict=True)
     values = [list(chain.from_iterable(each.facts(*pair) for each in named)) for pair in pairs]
     return frame_of(values, " ".join(each.names for each in named).split())
-
-
-def facets(quantity: str, corpus: str, rate: str = "shared") -> dict[str, str]:
-    """Return the facets of a line: the quantity, its corpus, and whether arms share a peak learning rate."""
-    return {"readout": quantity, "corpus": corpus, "rate": rate}
 
 
 def rules_between(keys: Iterable[Any]) -> frozenset[int]:

@@ -46,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
         choices=("limited", "extended"),
         help="six or sixty points at paper scale (default: the variant's; limited)",
     )
-    add("--storage", metavar="WHERE", help="of the Optuna study: sqlite (default), journal, or postgresql://…")
+    add("--storage", metavar="WHERE", help="of the Optuna study: sqlite (default), or journal")
     add("--retry-failed", action="store_true", help="run failed points again")
     add_encoder_flags(parser, "points")
     return parser

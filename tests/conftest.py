@@ -17,7 +17,6 @@ from tests.ablations.fake_slurm import slurm  # noqa: F401  (fixture)
 from tests.ablations.papers_ladder import PAPERS_LADDER
 from tests.ablations.prefetch_worlds import hub  # noqa: F401  (fixture)
 from tests.ablations.toy_scale import toy_scale, toy_scale_of_module  # noqa: F401  (fixtures)
-from tests.glue.storages import postgresql_server, storage  # noqa: F401  (fixtures)
 from tests.support import forking
 from tests.support.golden_files import GoldenFiles
 

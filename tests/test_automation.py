@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from ablations import run, status
 from neobert.command_line import ERROR_KINDS
-from neobert.runs.collected import open_runs
+from neobert.runs.collected import RunFiles
 from neobert.runs.kinds import read_records
 from reports import schemas
 from sweeps import glue_grid
@@ -30,7 +30,7 @@ def test_the_schemas_are_current() -> None:
 
 @pytest.mark.parametrize("folder", ["pipeline_check", "study"])
 def test_committed_records_are_what_the_schemas_say(folder: str) -> None:
-    files = open_runs(ROOT / "reports" / folder)
+    files = RunFiles(ROOT / "reports" / folder)
     records, problems = read_records(files.root)
     models = {kind: schemas.record_of(kind) for kind in schemas.RECORD_TYPES}
     for record in records[::5]:

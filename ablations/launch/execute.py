@@ -31,7 +31,7 @@ from neobert.command_line import refuse_no_folder
 from neobert.console import Watch, duration, logs
 from neobert.data.preparation import open_specified, specify
 from neobert.data.sources import Source
-from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, DamagedFile
+from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, DamagedFile
 from neobert.external import ExternalModel, resolve_model
 from neobert.processes import available_cores, visible_gpus, worker_environment
 from neobert.runs.index import Index, Row
@@ -152,7 +152,7 @@ def _submit(workspace: Workspace, rows: Sequence[PlanRow], *, leave_failed: bool
     for remark in refuse(validate(rows, layout, machine_on(profile, execution))):
         logs().print(remark, markup=False)
     with observing("slurm") as environment:
-        os.environ.update(environment)  # jobs inherit it; in an sbatch file its passwords would be readable
+        os.environ.update(environment)  # jobs inherit it
         os.environ.update({TRACKER_VARIABLE: options.track} if options.track else {})
         workspace.write(rows, execution)
         jobs = plan_jobs(layout, rows, profile)
@@ -226,29 +226,18 @@ def _run_locally(
         logs().print(f"no GPU here: {shared.processes} processes train together on its cores", markup=False)
     variables = worker_environment(shared.threads) | dict(environment)
     variables |= {TRACKER_VARIABLE: options.track} if options.track else {}
-    code = EXIT_DONE
     for batch, gpus in shared.phases(runs):
-        if code != EXIT_REQUEUE:
-            code = code or _work(layout, batch, flags, variables, gpus)
-    return code
-
-
-def _work(
-    layout: Layout,
-    runs: Sequence[Run],
-    flags: Sequence[str],
-    variables: Mapping[str, str],
-    gpus: Sequence[str | None],
-) -> int:
-    """Work on runs with one worker for each entry of `gpus`, and show their progress; return the exit code."""
-    with Watch(partial(_progress, layout, runs), ("run", "done", "loss or score", "tokens/s", "left")) as watch:
-        return processes.work_here(
-            layout,
-            [*flags, *(run.reference for run in runs)],
-            environments=[{**variables, **({} if each is None else {"CUDA_VISIBLE_DEVICES": each})} for each in gpus],
-            watch=watch,
-            interval_seconds=1.0,
-        )
+        with Watch(partial(_progress, layout, batch), ("run", "done", "loss or score", "tokens/s", "left")) as watch:
+            code = processes.work_here(
+                layout,
+                [*flags, *(run.reference for run in batch)],
+                environments=[variables | ({} if each is None else {"CUDA_VISIBLE_DEVICES": each}) for each in gpus],
+                watch=watch,
+                interval_seconds=1.0,
+            )
+        if code != EXIT_DONE:
+            return code
+    return EXIT_DONE
 
 
 def _report_failures(layout: Layout, runs: Sequence[Run]) -> int:

@@ -19,7 +19,6 @@ from neobert.errors import DamagedFile, MissingData
 from neobert.export.checkpoint import PretrainedCheckpoint
 from neobert.export.contrastive import ContrastiveCheckpoint
 from neobert.export.onnx import OPSET
-from neobert.files import json_bytes, replace_file
 from neobert.glue.selection import best_of_grid
 from neobert.glue.tasks import task_named
 from neobert.identity import identity, neutral_values, plain
@@ -30,7 +29,6 @@ from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
 
 HUB = "hub:"
-EVALUATION_RESULTS = Path(".eval_results", "glue.yaml")
 READINGS: Mapping[str, Any] = neutral_values(FineTuning)
 """The paper's text on the GLUE protocol where its code differs, by field."""
 
@@ -203,29 +201,6 @@ def _best_of_grid(layout: Layout, studies: Sequence[GlueStudy], reading: str) ->
         value=best.mean,
         notes=f"best of {points}{seeds}, {f'{reading}, ' if reading else ''}record {ids}",
     )
-
-
-def write_evaluation_results(checkpoint: PretrainedCheckpoint, folder: Path) -> None:
-    """Write the hub's file of evaluation results, if there are results on data from the hub.
-
-    Results on other data are not benchmark results and are left out. The format is that of
-    `huggingface_hub.EvalResultEntry`; JSON is valid YAML.
-    """
-    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
-
-    entries = [
-        EvalResultEntry(
-            repository[0],
-            score.configuration,
-            score.value,
-            repository[1],
-            notes=f"{score.metric} on the {score.split} set, {score.notes}",
-        )
-        for score in scores_of(checkpoint)
-        if score.configuration and (repository := score.repository)
-    ]
-    if entries:
-        replace_file(folder / EVALUATION_RESULTS, json_bytes(eval_result_entries_to_yaml(entries)))
 
 
 def pretrained_card(checkpoint: PretrainedCheckpoint, target: str, parity: dict[str, float], with_code: bool) -> str:

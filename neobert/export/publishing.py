@@ -52,7 +52,7 @@ def export(
 
 
 def _export_pretrained(run: Path, target: str, step: int | None, folder: Path, with_code: bool) -> dict[str, object]:
-    from neobert.export.card import pretrained_card, write_evaluation_results
+    from neobert.export.card import pretrained_card
     from neobert.export.checkpoint import open_checkpoint
     from neobert.export.huggingface import write_sentence_transformers, write_transformers
     from neobert.export.onnx import write_onnx
@@ -64,7 +64,6 @@ def _export_pretrained(run: Path, target: str, step: int | None, folder: Path, w
     if with_code:
         parity |= write_remote_code(checkpoint, folder)
     (folder / "README.md").write_text(pretrained_card(checkpoint, target, parity, with_code), encoding="utf-8")
-    write_evaluation_results(checkpoint, folder)
     return {"run": checkpoint.run_file.id, "step": checkpoint.step, "parity": parity}
 
 

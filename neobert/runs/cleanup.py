@@ -332,8 +332,17 @@ def _corpus_claims(data_id: str) -> tuple[str, ...]:
 def _snapshots(layout: Layout, index: Index, submissions: Sequence[Submitted]) -> Iterator[Garbage]:
     """Yield code snapshots that neither a job of unfinished work nor the provenance of a record needs."""
     old = [path for path in _folders(layout.root / "snapshots") if _age_seconds(path / SNAPSHOT_FILE) > DAY_SECONDS]
-    if not old:
-        return
+    needed = _needed_snapshots(layout, index, submissions) if old else set()
+    unneeded = [path for path in old if f"snapshots/{path.name}" not in needed]
+    uncommitted = {path.name for path in unneeded if not _is_clean(path)}
+    evidence = {record.get("snapshot") for record in read_records(layout.root)[0]} if uncommitted else set()
+    for path in unneeded:
+        if path.name not in uncommitted & evidence:
+            yield _garbage_at(path, "code that no submission of an unfinished run refers to", SUBMISSION_CLAIM)
+
+
+def _needed_snapshots(layout: Layout, index: Index, submissions: Sequence[Submitted]) -> set[str | None]:
+    """Return the snapshots of submissions whose jobs are at work or whose work is not done."""
 
     @cache
     def is_over(folder: str) -> bool:
@@ -344,19 +353,12 @@ def _snapshots(layout: Layout, index: Index, submissions: Sequence[Submitted]) -
         except (DamagedFile, MissingData):
             return False
 
-    def is_needed(one: Submitted) -> bool:
-        return one.job in at_work or not one.references or not all(map(is_over, one.references))
-
-    @cache
-    def named_by_records() -> set[str | None]:
-        return {record.get("snapshot") for record in read_records(layout.root)[0]}
-
     at_work = _jobs_at_work(layout)
-    needed = {one.snapshot for one in submissions if is_needed(one)}
-    for path in old:
-        is_evidence = not _is_clean(path) and path.name in named_by_records()
-        if f"snapshots/{path.name}" not in needed and not is_evidence:
-            yield _garbage_at(path, "code that no submission of an unfinished run refers to", SUBMISSION_CLAIM)
+    return {
+        one.snapshot
+        for one in submissions
+        if one.job in at_work or not one.references or not all(map(is_over, one.references))
+    }
 
 
 def _is_clean(snapshot: Path) -> bool:

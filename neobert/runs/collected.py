@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from neobert.errors import DamagedFile, MissingData, name_first
-from neobert.files import checksum_of, checksummed, inside, is_local, json_bytes, read_json, replace_file
+from neobert.files import checksum_of, checksummed, inside, is_local, json_bytes, read_json, replace_file, stamp_of
 from neobert.runs.kinds import RECORDS, RUN_FOLDERS
 from neobert.runs.records import publish_sealed
 
@@ -126,36 +126,62 @@ class Collected:
 
 
 class RunFiles:
-    """The files of a folder of runs, which lie below `root`; `problems` has a sentence for each that is left out."""
+    """The files of a folder of runs, collected or not, that may be read; they lie below `root`.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.problems: list[str] = []
+    `problems` has a sentence for each file that is left out. The folder may be a link itself, and links in it may lead
+    to other places in it. What lies elsewhere is left out, and so is what is no regular file: a folder from somebody
+    else may hold links to private files of its reader. A collected folder is unpacked into a temporary one, again only
+    if it changed.
 
-    def link(self, path: Path) -> str:
-        """Return where a file of the folder is found, relative to the folder."""
-        return path.relative_to(self.root).as_posix()
-
-    def holder(self, path: Path) -> Path:
-        """Return the file on the disk that holds a file of the folder."""
-        return path
-
-    def publish(self, path: Path, content: Mapping[str, Any]) -> bool:
-        """Write a sealed file once. Returns False if an intact one exists."""
-        return publish_sealed(path, content)
-
-
-class UnpackedFiles(RunFiles):
-    """The files of a collected folder, unpacked into a temporary folder that is removed when the process ends.
-
-    A link is the table and the line of a file, `records.jsonl#L12`.
+    Raises:
+        MissingData: `sha256.json` of a collected folder cannot be read, or was changed.
     """
 
     def __init__(self, folder: Path) -> None:
+        stamps = tuple(map(_stamp, (folder / name for name in (*TABLES, DIGESTS))))
+        self._unpacked = _unpack(folder.absolute(), stamps) if any(stamps[:-1]) else None
+        self._folder = folder
+        self.root = self._unpacked.root if self._unpacked else folder
+        self.problems = list(self._unpacked.problems) if self._unpacked else []
+
+    def files(self, *patterns: str) -> Iterator[Path]:
+        """Yield the files that match a pattern and may be read, sorted within each pattern."""
+        for pattern in patterns:
+            for path in sorted(self.root.glob(pattern)):
+                if not (reason := self.why_not(path)):
+                    yield path
+                elif (problem := f"{reason}: left out") not in self.problems[-1:]:  # once for all of a linked folder
+                    self.problems.append(problem)
+
+    def why_not(self, path: Path) -> str:
+        """Return the reason why a file below the folder may not be read; empty if it may, or is not there."""
+        return why_no_file(self.root, path) if os.path.lexists(path) else ""
+
+    def link(self, path: Path) -> str:
+        """Return where a file lies in the folder: its path, or the table and the line, `records.jsonl#L12`."""
+        name = path.relative_to(self.root).as_posix()
+        return self._unpacked.links[name] if self._unpacked else name
+
+    def holder(self, path: Path) -> Path:
+        """Return the file on the disk that holds a file of the folder."""
+        return self._folder / str(table_of(path.relative_to(self.root).as_posix())) if self._unpacked else path
+
+    def publish(self, path: Path, content: Mapping[str, Any]) -> bool:
+        """Write a sealed file once. Returns False if an intact one exists."""
+        is_new = publish_sealed(path, content)
+        if is_new and self._unpacked:
+            Collected(self._folder).write({path.relative_to(self.root).as_posix(): path.read_bytes()})
+        return is_new
+
+
+class _Unpacked:
+    """The files of a collected folder in a temporary folder, which is removed with the last reader or the process."""
+
+    def __init__(self, folder: Path) -> None:
         collected = Collected(folder)
-        super().__init__(Path(tempfile.mkdtemp(prefix="collected-")))
+        self.root = Path(tempfile.mkdtemp(prefix="collected-"))
         weakref.finalize(self, shutil.rmtree, self.root, ignore_errors=True)
-        self._folder, self._links, self.problems = folder, collected.links, collected.problems
+        self.links, self.problems = collected.links, collected.problems
         for path, content in collected.files.items():
             try:
                 (self.root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -163,41 +189,18 @@ class UnpackedFiles(RunFiles):
             except (FileExistsError, NotADirectoryError, IsADirectoryError):
                 self.problems.append(f"{path} lies below another file, or is a folder of others: left out")
 
-    def link(self, path: Path) -> str:
-        return self._links[super().link(path)]
-
-    def holder(self, path: Path) -> Path:
-        return self._folder / str(table_of(super().link(path)))
-
-    def publish(self, path: Path, content: Mapping[str, Any]) -> bool:
-        is_new = super().publish(path, content)
-        if is_new:
-            Collected(self._folder).write({super().link(path): path.read_bytes()})
-        return is_new
-
-
-def open_runs(folder: Path) -> RunFiles:
-    """Return the files of a folder of runs, collected or not. A collected one is unpacked again only if it changed.
-
-    Raises:
-        MissingData: `sha256.json` of a collected folder cannot be read, or was changed.
-    """
-    stamps = tuple(map(_stamp, (folder / name for name in (*TABLES, DIGESTS))))
-    return _unpack(folder.absolute(), stamps) if any(stamps[:-1]) else RunFiles(folder)
-
 
 @lru_cache(maxsize=4)
-def _unpack(folder: Path, stamps: tuple[object, ...]) -> UnpackedFiles:
+def _unpack(folder: Path, stamps: tuple[object, ...]) -> _Unpacked:
     del stamps
-    return UnpackedFiles(folder)
+    return _Unpacked(folder)
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
     try:
-        status = path.lstat()
+        return stamp_of(path.lstat())
     except OSError:
         return None
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def why_no_file(root: Path, path: Path) -> str:

@@ -6,14 +6,12 @@ grid, when a trial ends and at the end, and its errors never stop the work. Optu
 
 import logging
 import os
-import re
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote_plus
 
 from neobert.errors import did_you_mean
 from neobert.files import read_json
@@ -30,131 +28,50 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
-STORAGES = ("sqlite", "journal", "postgresql")
-STORAGE_VARIABLE = "NEOBERT_GRID_STORAGE"  # an environment variable, since a URL may hold a password
+STORAGES = ("sqlite", "journal")
+STORAGE_VARIABLE = "NEOBERT_GRID_STORAGE"
 SQLITE_TIMEOUT_SECONDS = 30
-POSTGRESQL_TIMEOUT_SECONDS = 10
 JOURNAL_GRACE_SECONDS = 10
 SYNCHRONIZATION_SECONDS = 60.0
 """How long a worker waits at its end for another process that synchronises the same study."""
 TROUBLES_BEFORE_SILENCE = 3
-SHOWN_OPTIONS = ("user", "host", "port", "dbname", "sslmode", "connect_timeout", "application_name")
-"""Options of an address whose values are no secrets."""
-SECRET_LENGTH = 4
-"""Shorter secrets are not masked in errors, where they would be found in any word; drivers do not quote passwords."""
 UNDEFINED = "the score is undefined"
 
 
 def storage_address(name: str, root: Path) -> str:
-    """Return the full address of a storage: a URL, or `journal:` and a file. Raises ValueError for other kinds."""
+    """Return the full address of a storage: `sqlite:` or `journal:` and a file. Raises ValueError for other kinds."""
     kind, separator, rest = name.partition(":")
     if kind == "sqlite":
         return f"sqlite:{rest}" if separator else f"sqlite:///{root / 'optuna.db'}"
     if kind == "journal":
         return f"journal:{Path(rest).resolve() if rest else root / 'optuna.journal'}"
-    if kind in ("postgresql", "postgres", "postgresql+psycopg") and separator:
-        if rest.count("@") > 1:  # SQLAlchemy would take what follows the first for the host
-            raise ValueError(f"storage {shown_address(name)}: write every @ but the one before the host as %40")
-        return f"postgresql+psycopg:{rest}"
-    hint = "postgresql needs an address" if kind == "postgresql" else did_you_mean(kind, STORAGES)
-    raise ValueError(
-        f"{shown_address(name)!r} is no storage ({hint}): give sqlite, journal, or postgresql://USER@HOST/DATABASE"
-    )
+    raise ValueError(f"{kind!r} is no storage ({did_you_mean(kind, STORAGES)}): give sqlite or journal")
 
 
-def shown_address(address: str) -> str:
-    """Return an address of a storage without its secrets: `postgresql://user:…@host/database?options=…`."""
-    return _shown_and_secrets(address)[0]
-
-
-def _masked_option(key: str, equals: str, value: str) -> str:
-    """Return an option as it is shown. Without an equals sign it is the rest of a value that has an unquoted &."""
-    if not equals:
-        return key and "…"
-    return f"{key}={value if key in SHOWN_OPTIONS else value and '…'}"
-
-
-def _shown_and_secrets(address: str) -> tuple[str, list[str]]:
-    """Return an address with its secrets masked, and the secrets.
-
-    Secret is everything between the user's name and the last @, and the value of any option not in `SHOWN_OPTIONS`.
-    """
-    kind, separator, rest = address.partition(":")
-    if not separator or kind in ("sqlite", "journal"):
-        return address, []
-    user = (re.match(r"/*(\[[^]]*\]|[^/:@?#]*)", rest) or [""])[0]
-    credentials, at, place = rest[len(user) :].rpartition("@")
-    place, question, query = place.partition("?")
-    options = [option.partition("=") for option in query.split("&")]
-    secrets = [credentials.removeprefix(":")]
-    for key, equals, value in options:
-        if not equals:  # the rest of a value that has an unquoted &
-            secrets.append(key)
-        elif key not in SHOWN_OPTIONS:
-            settings = unquote_plus(value)  # of the server: -c name=value -c name=value
-            secrets += [value, settings.partition("=")[2], *re.findall(r"=(\S+)", settings)]
-    shown = "&".join(_masked_option(*option) for option in options)
-    secrets += [unquote_plus(secret) for secret in secrets]
-    if "?" in credentials or re.match(r":(?!\d+(/|$))", place):  # an @ in an option; a password without a host
-        return f"{kind}:{user}:…", [*secrets, place]
-    return f"{kind}:{user}{':…' if credentials else ''}{at}{place}{question}{shown}", secrets
-
-
-def cause_of(error: BaseException, address: str = "") -> str:
-    """Return one line with the root cause of a storage's error, which drivers and Optuna wrap several times.
-
-    The secrets of the address, and whatever looks like a password in an address or a connection string, are masked.
-    """
+def cause_of(error: BaseException) -> str:
+    """Return one line with the root cause of a storage's error, which drivers and Optuna wrap several times."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).strip().splitlines()
-    text = lines[0] if lines else type(error).__name__
-    for secret in sorted(_shown_and_secrets(address)[1], key=len, reverse=True):
-        if len(secret) >= SECRET_LENGTH:
-            text = text.replace(secret, "…")
-    text = re.sub(r"(://[^\s/:@]*):\S*@", r"\1:…@", text)
-    return re.sub(r"(?i)\b(\w*(?:password|passwd|pwd|token|secret)=)('[^']*'|[^&#\s'\")]*)", r"\1…", text)
+    return lines[0] if lines else type(error).__name__
 
 
 def open_storage(address: str) -> "BaseStorage":
     """Open the storage at an address from `storage_address`, and create it if it does not exist.
 
-    Raises ValueError if Optuna or the driver is not installed, or if the storage cannot be reached or read.
+    Raises ValueError if Optuna is not installed, or if the storage cannot be read.
     """
     try:
         import optuna
     except ImportError as error:
         raise ValueError("the Optuna study needs optuna: install it with `pip install optuna`") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    shown = shown_address(address)
-    _refuse_unparsable(address, shown)
     try:
         storage = _connect(address)
         storage.get_all_studies()
-    except ImportError as error:
-        raise ValueError(f"storage {shown} needs a driver: install it with `pip install 'psycopg[binary]'`") from error
     except Exception as error:  # each backend has its own errors, and all mean that it cannot be used
-        raise ValueError(f"storage {shown} cannot be used ({cause_of(error, address)})") from error
+        raise ValueError(f"storage {address} cannot be used ({cause_of(error)})") from error
     return storage
-
-
-def _refuse_unparsable(address: str, shown: str) -> None:
-    """Check that SQLAlchemy can parse an address. Its own message is not shown: it may quote a part of the password.
-
-    Raises ValueError if it cannot.
-    """
-    from sqlalchemy import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    if address.startswith("journal:"):
-        return
-    try:
-        make_url(address)
-    except (ArgumentError, ValueError):
-        raise ValueError(
-            f"storage {shown} is no address: expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with %40 for @, "
-            "%3A for : and %2F for / in the password"
-        ) from None
 
 
 def _connect(address: str) -> "BaseStorage":
@@ -163,17 +80,12 @@ def _connect(address: str) -> "BaseStorage":
     from sqlalchemy.pool import NullPool
 
     kind, _, rest = address.partition(":")
+    Path(rest.removeprefix("///")).parent.mkdir(parents=True, exist_ok=True)
     if kind == "journal":
-        Path(rest).parent.mkdir(parents=True, exist_ok=True)
         return JournalStorage(JournalFileBackend(rest, JournalFileSymlinkLock(rest, JOURNAL_GRACE_SECONDS)))
-    seconds = POSTGRESQL_TIMEOUT_SECONDS  # to connect, and to give up on a server that vanished
-    timeout: dict[str, float] = {"connect_timeout": seconds, "tcp_user_timeout": 1000 * seconds}
-    if kind == "sqlite":
-        timeout = {"timeout": SQLITE_TIMEOUT_SECONDS}
-        if rest.startswith("///"):
-            Path(rest[3:]).parent.mkdir(parents=True, exist_ok=True)
-    # No pool: updates are rare, and an open connection could be lost and would have to be closed.
-    return RDBStorage(address, engine_kwargs={"connect_args": timeout, "poolclass": NullPool})
+    # No pool: updates are rare, and an open connection would have to be closed.
+    settings = {"connect_args": {"timeout": SQLITE_TIMEOUT_SECONDS}, "poolclass": NullPool}
+    return RDBStorage(address, engine_kwargs=settings)
 
 
 def study_name(study: GlueStudy) -> str:
@@ -248,7 +160,7 @@ class OptunaView:
     """
 
     def __init__(self, layout: Layout, address: str, studies: Sequence[GlueStudy]) -> None:
-        """Open the storage. Raises ValueError if it cannot be reached."""
+        """Open the storage. Raises ValueError if it cannot be used."""
         self.layout = layout
         self.address = address
         self.studies = tuple(studies)
@@ -278,7 +190,7 @@ class OptunaView:
                 self._in_a_row = 0
             except Exception as error:  # no error of a database, a driver or a damaged file may stop the work
                 if self.troubles == 0:
-                    _say(f"{shown_address(self.address)}: {cause_of(error, self.address)}; the work goes on without it")
+                    _say(f"{self.address}: {cause_of(error)}; the work goes on without it")
                 self.troubles += 1
                 self._in_a_row += 1
 

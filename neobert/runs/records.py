@@ -22,7 +22,7 @@ from typing import Any
 from pydantic import ConfigDict, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from neobert.errors import DamagedFile, NewerFile
-from neobert.files import checksum_of, json_bytes, publish_once, read_json, set_aside
+from neobert.files import checksum_of, json_bytes, publish_once, read_json, set_aside, stamp_of
 from neobert.identity import NUMERICS
 from neobert.processes import REPOSITORY
 from neobert.recipe import Value
@@ -144,13 +144,13 @@ def is_published(path: Path, read: Callable[[Path], Any] = read_sealed) -> bool:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             return False
         raise
-    return _is_whole(read, path, status.st_size, status.st_mtime_ns, status.st_ino)
+    return _is_whole(read, path, stamp_of(status))
 
 
 @lru_cache(maxsize=1 << 17)
-def _is_whole(read: Callable[[Path], Any], path: Path, size: int, modified_ns: int, inode: int) -> bool:
+def _is_whole(read: Callable[[Path], Any], path: Path, stamp: tuple[int, ...]) -> bool:
     """Read a file once as long as it does not change."""
-    del size, modified_ns, inode
+    del stamp
     try:
         read(path)
     except NewerFile:

@@ -4,7 +4,6 @@ Nothing is tuned to these numbers. A number can only be reproduced, or not, at t
 anything else is not comparable.
 """
 
-import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -322,21 +321,3 @@ def agreement_sentences(agreements: Sequence[RankAgreement]) -> list[str]:
         f"{each.decisions[0]} of {each.decisions[1]} steps help or hurt as there."
         for each in agreements
     ] or [none]
-
-
-def comparison_json(numbers: pd.DataFrame, agreements: Sequence[RankAgreement], group: Group) -> str:
-    """Return the comparison and the rank agreements as JSON."""
-    measured = ["ours", "paper", "difference", "tolerance"]
-    rounded = numbers[measured].map(lambda value: round(value, 6))
-    entries = numbers.assign(**rounded, records=numbers.records.str.split())
-    columns = ["published_in", "number", "unit", "verdict", *measured, "why", "records"]
-    content: dict[str, Any] = {
-        "scale": group.scale,
-        "data": group.data,
-        "published_numbers": count_published(),
-        "off": list(numbers.number[numbers.verdict == OFF]),
-        "numbers": entries[columns].to_dict("records"),
-        "rank_agreements": [vars(each) for each in agreements],
-        "tolerances": tolerance_reason(),
-    }
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

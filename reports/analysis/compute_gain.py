@@ -16,7 +16,7 @@ from reports.basis import why_not_paired
 from reports.curves import Curves, Points
 from reports.notes import warnings
 from reports.scores import Group, Row
-from reports.tables import DASH, Column, Table, facets, make_table, number, print_by_seed
+from reports.tables import DASH, Column, Table, make_table, number, print_by_seed
 
 LEAST_POINTS = 2
 
@@ -161,5 +161,4 @@ def gains_table(gains: Sequence[ComputeGain], group: Group) -> Table:
         gains,
         (*warnings(group), *NOTES),
         records=lambda gain: gain.ids,
-        facets=lambda gain: facets("loss", gain.corpus),
     )

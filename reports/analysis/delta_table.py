@@ -77,7 +77,6 @@ def deltas_table(deltas: Sequence[Delta], group: Group, quantity: str, protocol:
         deltas,
         (*warnings(group), *_notes(deltas, quantity, protocol)),
         records=lambda delta: delta.ids,
-        facets=lambda delta: delta.facets,
         rule_key=lambda delta: delta.family,
         is_left_out=lambda delta: delta.comparison is None,
     )

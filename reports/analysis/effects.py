@@ -29,7 +29,6 @@ from reports.tables import (
     DASH,
     Column,
     Table,
-    facets,
     make_table,
     print_by_seed,
     print_p,
@@ -275,7 +274,6 @@ def effects_table(factorials: Sequence[Factorial], group: Group, quantity: str) 
         [_Line(each, effect) for each in factorials for effect in each.effects or (None,)],
         (*warnings(group), *_notes(factorials, quantity)),
         records=lambda line: line.of.ids,
-        facets=lambda line: facets(line.of.quantity, line.of.corpus),
         rule_key=lambda line: id(line.of),
         is_left_out=lambda line: line.effect is None,
     )

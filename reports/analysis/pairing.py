@@ -19,7 +19,6 @@ from reports.analysis.verdicts import EXPLORATORY, Verdict
 from reports.basis import why_not_paired, why_scores_not_paired
 from reports.notes import why_no_average
 from reports.scores import Estimate, Group, Row, Seeds
-from reports.tables import facets
 
 LADDER, OWN_RATES = "ladder", "own rates"
 NOT_MEASURABLE, DIFFERS = "not measurable", "differs"
@@ -126,11 +125,6 @@ class Delta:
     def family(self) -> tuple[str, str]:
         """Key of the family of tests that are corrected together."""
         return self.design, self.measured
-
-    @property
-    def facets(self) -> dict[str, str]:
-        """Values that the page filters by."""
-        return facets(self.quantity, self.corpus, "own" if self.design == OWN_RATES else "shared")
 
     @property
     def verdict(self) -> str:

@@ -20,7 +20,7 @@ from neobert.runs.records import unpack_numbers
 from reports.analysis.quantities import BITS, QUANTITIES, READOUTS, Units, estimate_answers, name_measurement
 from reports.notes import warnings
 from reports.scores import Estimate, Group, Row, largest
-from reports.tables import Column, Table, facets, make_table, number, print_by_seed
+from reports.tables import Column, Table, make_table, number, print_by_seed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -212,5 +212,4 @@ def signals_table(signals: Sequence[SignalToNoise], group: Group) -> Table:
         signals,
         (*warnings(group), *NOTES),
         records=lambda signal: signal.ids,
-        facets=lambda signal: facets(signal.readout, signal.corpus),
     )

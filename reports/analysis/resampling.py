@@ -21,9 +21,9 @@ from neobert.glue.tasks import TASKS, Metric, Task
 from neobert.identity import identity
 from neobert.kinds.glue import GlueStudy
 from neobert.recipe import Value
+from neobert.runs.collected import RunFiles
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record, unpack_numbers
-from reports.folder import RunsFolder
 from reports.scores import POINTS_OF_SCORE, Row, Seeds
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -43,7 +43,7 @@ class StoredPredictions:
     with the reason if something is missing."""
 
     def __init__(self, root: Path, studies: Mapping[str, GlueStudy]) -> None:
-        self._folder = RunsFolder(root)
+        self._folder = RunFiles(root)
         self._layout = Layout(self._folder.root)
         self._origins: dict[tuple[str, str], set[str]] = defaultdict(set)
         self._studies: dict[tuple[str, str], list[GlueStudy]] = defaultdict(list)

@@ -7,6 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from ablations.declarations import Measure, Protocol
@@ -162,8 +163,12 @@ def find_steps(group: Group, deltas: Sequence[Delta], waits: Sequence[Wait], pro
     # what the ladder continues is a step of its own, even if an arm beside it changes more
     told = {part for pair in steps for part in finder.parts_of(pair) if not group.compared_rows[part[0]].kept}
     readings = [pair for pair in names if pair in by_pair and pair not in steps]
-    every = [step for pair in (*steps, *readings) if pair not in told for step in finder.with_parts(pair, bars)]
-    return tuple(step for step in every if any(delta.comparison for delta in step.deltas))
+    wanted = (pair for pair in (*steps, *readings) if pair not in told)
+    return tuple(filter(_is_compared, chain.from_iterable(finder.with_parts(pair, bars) for pair in wanted)))
+
+
+def _is_compared(step: Step) -> bool:
+    return any(delta.comparison for delta in step.deltas)
 
 
 def _deltas_by_pair(group: Group, deltas: Sequence[Delta]) -> dict[tuple[str, str], tuple[Delta, ...]]:
@@ -224,7 +229,7 @@ def steps_table(steps: Sequence[Step], deltas: Sequence[Delta], group: Group, pr
         f"The answer (scale {group.scale}, data {group.data})",
         [each for each in possible if each.head not in empty],
         steps,
-        (*_notes(steps, deltas, protocol), *warnings(group)),
+        (*_notes(steps, protocol), *_notes_on_gaps(steps, deltas), *warnings(group)),
         records=lambda step: _records(step, steps, measures),
         rule_key=lambda step: (_block(step, steps), step.has_own_rates),
     )
@@ -353,7 +358,7 @@ def _records(step: Step, steps: Sequence[Step], measures: Sequence[Measure]) -> 
     }
 
 
-def _notes(steps: Sequence[Step], deltas: Sequence[Delta], protocol: Protocol) -> Iterator[str]:
+def _notes(steps: Sequence[Step], protocol: Protocol) -> Iterator[str]:
     measured = ", or ".join(map(str, protocol.primary))
     yield (
         f"Answer: the verdict in the primary measure ({measured}). Level: the difference is still there at equal time "
@@ -379,6 +384,10 @@ def _notes(steps: Sequence[Step], deltas: Sequence[Delta], protocol: Protocol) -
             f"On {current().published_as}: its change is in points of a GLUE average, from one seed at its own scale. "
             "A sign here is one in the primary measure at this scale."
         )
+
+
+def _notes_on_gaps(steps: Sequence[Step], deltas: Sequence[Delta]) -> Iterator[str]:
+    """Yield why steps have no verdict, and which ones are not compared."""
     barred: dict[str, list[str]] = defaultdict(list)
     for step in steps:
         barred[step.primary.no_verdict if step.primary else ""].append(step.name)

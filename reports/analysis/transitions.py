@@ -22,7 +22,7 @@ from reports.basis import why_not_paired
 from reports.curves import Curves, Points
 from reports.notes import warnings
 from reports.scores import Group, Row
-from reports.tables import DASH, Column, Table, facets, make_table, print_by_seed, printed_range, signed
+from reports.tables import DASH, Column, Table, make_table, print_by_seed, printed_range, signed
 
 LEVEL_MULTIPLE = 0.25
 SMOOTHED_FOR_CROSSING, SMOOTHED_FOR_LOSS = 3, 5
@@ -338,7 +338,6 @@ def waits_table(waits: Sequence[Wait], regime: Regime, group: Group) -> Table:
         [_Line(wait, regime.why_no_verdict(wait.variant, wait.base)) for wait in waits],
         (*warnings(group), *_notes(waits)),
         records=lambda line: line.wait.ids,
-        facets=lambda _: facets("transition", ""),
         is_left_out=lambda line: not line.wait.arms,
     )
 

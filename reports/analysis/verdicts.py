@@ -140,19 +140,21 @@ def judge(
     families = {seeds: _Family(steps, seeds, level) for seeds, level in sorted(looks.items())}
     places = [(step, place) for step, sequence in enumerate(steps) for place in range(len(sequence))]
 
-    def is_open(step: int, place: int) -> bool:
-        return place == 0 or any(look.direction for look in found[step][place - 1])
-
     for family in families.values():
         for step, place in places:
-            if family.has(step, place) and is_open(step, place):
+            if family.has(step, place) and _is_open(found, step, place):
                 found[step][place].append(family.look(step, place))
     verdicts: list[list[Verdict]] = [[] for _ in steps]
     for step, place in places:
         own, margin = tuple(found[step][place]), steps[step][place].margin
         size = families[own[-1].seeds].detectable((step, place), found) if own and with_detectable else None
-        verdicts[step].append(Verdict(own, is_open(step, place), place, margin, size))
+        verdicts[step].append(Verdict(own, _is_open(found, step, place), place, margin, size))
     return verdicts
+
+
+def _is_open(found: Sequence[Sequence[Sequence[Look]]], step: int, place: int) -> bool:
+    """Return whether a measure may be tested: it is the first of its step, or the one before is claimed to differ."""
+    return place == 0 or any(look.direction for look in found[step][place - 1])
 
 
 class _Family:

@@ -1,5 +1,4 @@
-"""Embedding results: means over tasks, Table 4 next to the paper's, a table for MTEB(eng, v2), zero-shot bars (Figure
-4) and bars by category.
+"""Embedding results: means over tasks, Table 4 next to the paper's, a table for MTEB(eng, v2), and Figure 4.
 
 Averages are shown only if no task is missing; incomplete results are marked.
 """
@@ -16,24 +15,13 @@ from neobert.data.mteb_tasks import BENCHMARKS, count_by_category, suites_of
 from neobert.kinds.mteb import ENGLISH_SUITE, ENGLISH_SUITE_V2, TASKS_IN_SUITE, Category, Protocol
 from reports import published
 from reports.evidence import Evidence, select_group, split_repeats
-from reports.figures.drawing import (
-    COLOURS,
-    INK,
-    KEPT,
-    PAPER_DIAMOND,
-    describe_data,
-    draw_legend_below,
-    format_axes,
-    rendered,
-    single_axes,
-)
+from reports.figures.drawing import INK, KEPT, describe_data, format_axes, rendered, single_axes
 from reports.figures.glue_tables import print_estimate
 from reports.notes import warnings
 from reports.scores import POINTS_OF_SCORE, Estimate, Group, Seeds, flat_mean
 from reports.tables import DASH, THIS_STUDY, Table, capitalized, frame_of, number
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 ALL_TASKS = sum(TASKS_IN_SUITE.values())
@@ -47,7 +35,6 @@ TITLES: dict[Category, str] = {
     "sts": "STS",
     "summarization": "Summ.",
 }
-HATCHES = ("", "///", "...", "\\\\\\", "xx", "--")
 
 
 @dataclass(frozen=True)
@@ -325,35 +312,3 @@ def figure4(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
     what = f"mean of {len(shared)} shared tasks" if shared else f"average of {ALL_TASKS} tasks"
     format_axes(axes, ("Zero-shot embeddings", describe_data(group)), "", f"{what} (points)")
     return figure
-
-
-@rendered
-def figure5(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
-    """Draw means by category after contrastive fine-tuning; incomplete means show the number of tasks."""
-    figure, axes = single_axes(7.2, 3.6)
-    for index, row in enumerate(rows):
-        _draw_row(axes, row, index, 0.8 / len(rows))
-    models = {row.model for _, row in published.printed_checkpoints()}
-    for printed in [row for row in published.table4() if row.model in models][-1:]:
-        label = f"{printed.model}, printed in {current().published_as} at its own scale and data"
-        scores = [printed.scores[each] for each in TITLES]
-        axes.plot(range(len(TITLES)), scores, zorder=6, label=label, ls="", **PAPER_DIAMOND)
-    axes.set_xticks(range(len(TITLES)), list(TITLES.values()))
-    format_axes(axes, ("Embeddings by category", describe_data(group)), "", "mean main score (points; small: tasks)")
-    draw_legend_below(figure)
-    return figure
-
-
-def _draw_row(axes: "Axes", row: EmbeddingRow, index: int, width: float) -> None:
-    """Draw one bar per category next to those of other rows, with the number of tasks if some are missing."""
-    style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "hatch": HATCHES[index % len(HATCHES)]}
-    means = [row.category(category) for category in TITLES]
-    places = [place - 0.4 + (index + 0.5) * width for place in range(len(TITLES))]
-    known = [(place, mean) for place, mean in zip(places, means, strict=True) if mean.score is not None]
-    heights = [mean.score.mean for _, mean in known if mean.score]
-    style |= {"edgecolor": "white", "lw": 0, "zorder": 3, "label": row.label}
-    axes.bar([place for place, _ in known], heights, width * 0.92, **style)
-    for (place, mean), height in zip(known, heights, strict=True):
-        if not mean.is_whole:
-            count = str(mean.tasks) if mean.expected is None else f"{mean.tasks}/{mean.expected}"
-            axes.text(place, height, count, ha="center", va="bottom", fontsize=5, color=INK)

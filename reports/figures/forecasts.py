@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ablations.ladders import ladder
 from reports.analysis.inference import seed_interval
 from reports.analysis.pairing import LADDER, Delta
-from reports.analysis.quantities import BITS, QUANTITIES
+from reports.analysis.quantities import BITS
 from reports.figures.drawing import GREY_INK, INK, describe_data, format_ticks, panel_grid, rendered
 from reports.figures.tones import Tone, draw_tones, tone_of
 from reports.forecasts.outcomes import Outcome
@@ -75,13 +75,20 @@ def _draw_panel(axes: "Axes", outcome: Outcome, delta: Delta | None, tone: Tone)
         ring: dict[str, Any] = {"marker": "o", "ms": 4.4, "mfc": "white", "mec": tone.colour, "mew": 1.2}
         axes.plot(0, outcome.measured, ls="", zorder=5, clip_on=False, **ring)
         ends += [outcome.measured, *(interval or ())]
-    room = 0.12 * (max(0.0, *ends) - min(0.0, *ends)) or 0.1
-    axes.set_ylim(min(0.0, *ends) - room, max(0.0, *ends) + room)
+    _format(axes, outcome, ends)
+
+
+def _format(axes: "Axes", outcome: Outcome, ends: Sequence[float]) -> None:
+    """Set the axes, which hold 0 and all `ends`, their ticks and the title."""
+    budgets = outcome.predicted.budgets
+    low, high = min(0.0, *ends), max(0.0, *ends)
+    room = 0.12 * (high - low) or 0.1
+    axes.set_ylim(low - room, high + room)
     axes.set_xlim(min(at.octaves for at in budgets) - 0.2, 0.15)
     axes.set_xticks([*(at.octaves for at in budgets), 0], [*(_share(at) for at in budgets), "1"])
     variant, base = outcome.step
     axes.set_title(f"{variant} − {base}", fontsize=7, weight="bold", color=INK, loc="left", pad=10)
-    name = f"{outcome.measurement}, {QUANTITIES[predicted.quantity].unit}"
+    name = f"{outcome.measurement}, {outcome.unit}"
     axes.text(0, 1.03, name, transform=axes.transAxes, fontsize=6, color=GREY_INK)
     axes.locator_params(axis="y", nbins=4)
     format_ticks(axes.yaxis)

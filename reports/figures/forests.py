@@ -105,12 +105,7 @@ def draw_forest(forest: Forest) -> "Figure":
     panels are split into blocks below each other."""
     from matplotlib.figure import Figure
 
-    longest = max(LETTER_INCHES * len(line.name) for line in forest.lines)
-    has_answers = any(line.answer for line in forest.lines)
-    right_inches = PAGE_INCHES - (ANSWER_INCHES if has_answers else 0.0)
-    with_changes, needed = max(LABEL_INCHES, longest), LEAST_FIELD_INCHES * len(forest.panels)
-    has_changes = any(line.changes for line in forest.lines) and right_inches - LEFT_INCHES - with_changes >= needed
-    label_inches = LEFT_INCHES + (with_changes if has_changes else max(NAME_INCHES, longest))
+    label_inches, right_inches, has_changes = _columns(forest)
     whole_inches = right_inches - label_inches
     blocks = math.ceil(len(forest.panels) / max(1, int(whole_inches / LEAST_FIELD_INCHES)))
     beside = math.ceil(len(forest.panels) / blocks)
@@ -152,6 +147,16 @@ def draw_forest(forest: Forest) -> "Figure":
     return figure
 
 
+def _columns(forest: Forest) -> tuple[float, float, bool]:
+    """Return where the panels begin and end in inches, and whether there is room for the changes."""
+    longest = max(LETTER_INCHES * len(line.name) for line in forest.lines)
+    right_inches = PAGE_INCHES - (ANSWER_INCHES if any(line.answer for line in forest.lines) else 0.0)
+    with_changes, needed = max(LABEL_INCHES, longest), LEAST_FIELD_INCHES * len(forest.panels)
+    has_changes = any(line.changes for line in forest.lines) and right_inches - LEFT_INCHES - with_changes >= needed
+    label_inches = LEFT_INCHES + (with_changes if has_changes else max(NAME_INCHES, longest))
+    return label_inches, right_inches, has_changes
+
+
 def _write_line(figure: "Figure", line: Line, up: float, right_inches: float, *, has_changes: bool) -> None:
     small: dict[str, Any] = {"fontsize": 6, "color": INK, "va": "center"}
     indent, weight = (0.1, "normal") if line.is_part else (0.0, "bold")
@@ -181,9 +186,10 @@ def _draw_panel(axes: "Axes", forest: Forest, place: int, most_letters: int) -> 
     words: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "fontsize": 6, "va": "center"}
     for line, cell in enumerate(own):
         if isinstance(cell, str):
-            box = {"fc": SHADE if line % 2 else "white", "ec": "none", "pad": 0.5}  # hides the zero line behind it
-            reason = cell if len(cell) <= most_letters else NOT_COMPARED
-            axes.text(0.02, line, reason if cell else "", color=FAINT, bbox=box if cell else None, **words)
+            if cell:  # hides the zero line behind it
+                box = {"fc": SHADE if line % 2 else "white", "ec": "none", "pad": 0.5}
+                reason = cell if len(cell) <= most_letters else NOT_COMPARED
+                axes.text(0.02, line, reason, color=FAINT, bbox=box, **words)
             continue
         for strip, up in zip(cell, _heights(len(cell)), strict=True):
             _draw_strip(axes, strip, line + up, low, high)
@@ -328,18 +334,31 @@ def _has_verdict_of_loss(delta: Delta, primary: Delta) -> bool:
 
 
 def _foot(steps: Sequence[Step], quantities: Collection[str], *, has_waiting: bool) -> str:
-    others = any(not delta.is_own for step in steps for delta in step.deltas if delta.comparison)
-    is_of_loss = BITS in quantities and any(step.primary and step.primary.quantity == "loss" for step in steps)
-    parts = [
-        "Diamond: mean difference of the variant to its parent, filled where a difference or an equivalence is claimed"
-        + (", on the corpus that the variant was trained on; square: on the other" if others else ""),
-        "line: the 95 % interval that decides; dots: paired seeds; band: margin of equivalence",
-        *(["waiting: how much later the variant leaves the plateau of token frequencies"] if has_waiting else []),
-        *(["bits per byte have the verdict of the loss in nats on the same text"] if is_of_loss else []),
-        *(["indented: parts of the step above"] if any(step.part_of for step in steps) else []),
-    ]
-    glue = next((d.notes for step in steps for d in step.deltas if d.quantity == "GLUE" and "GLUE" in quantities), ())
-    return f"{'; '.join(parts)}. {CUT}{''.join(f' GLUE: {note}.' for note in glue[:1])}"
+    deltas = [delta for step in steps for delta in step.deltas]
+    are_own = all(delta.is_own for delta in deltas if delta.comparison)
+    on_corpora = "" if are_own else ", on the corpus that the variant was trained on; square: on the other"
+    primary = {step.primary.quantity for step in steps if step.primary}
+    parts = (
+        (
+            True,
+            "Diamond: mean difference of the variant to its parent, filled where a difference or an equivalence is "
+            f"claimed{on_corpora}",
+        ),
+        (True, "line: the 95 % interval that decides; dots: paired seeds; band: margin of equivalence"),
+        (has_waiting, "waiting: how much later the variant leaves the plateau of token frequencies"),
+        (
+            {BITS} <= set(quantities) and "loss" in primary,
+            "bits per byte have the verdict of the loss in nats on the same text",
+        ),
+        (any(step.part_of for step in steps), "indented: parts of the step above"),
+    )
+    told = "; ".join(text for is_told, text in parts if is_told)
+    return f"{told}. {CUT}{_note_on_glue(deltas) if 'GLUE' in quantities else ''}"
+
+
+def _note_on_glue(deltas: Sequence[Delta]) -> str:
+    notes = next((delta.notes for delta in deltas if delta.quantity == "GLUE"), ())
+    return f" GLUE: {notes[0]}." if notes else ""
 
 
 def forest_of_effects(factorials: Sequence[Factorial], group: Group) -> Forest:

@@ -77,9 +77,8 @@ def throughput_files(lines: Lines) -> dict[str, bytes]:
     """Return Figure 3 and Table 9 by file name; nothing if there are no records."""
     if not lines:
         return {}
-    table = table9(lines)
     images = {f"figure3.{suffix}": image for suffix, image in figure3(lines).items()}
-    return {**images, "figure3.csv": table.csv.encode(), **table.files("table9")}
+    return images | table9(lines).files("table9")
 
 
 def _lengths(lines: Lines) -> list[int]:

@@ -36,7 +36,6 @@ from reports.tables import (
     Column,
     Table,
     count,
-    facets,
     frame_of,
     make_table,
     number,
@@ -220,7 +219,6 @@ def forecasts_table(outcomes: Sequence[Outcome], group: Group) -> Table:
         outcomes,
         (*warnings(group), *_notes(outcomes)),
         records=lambda outcome: outcome.ids,
-        facets=lambda outcome: facets(outcome.predicted.quantity, outcome.predicted.corpus),
         rule_key=lambda outcome: outcome.forecast.id,
     )
 

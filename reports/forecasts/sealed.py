@@ -15,9 +15,9 @@ from ablations.scales import Scale
 from neobert.errors import DamagedFile
 from neobert.identity import Neutral, identity
 from neobert.recipe import Value
+from neobert.runs.collected import RunFiles
 from neobert.runs.layout import Layout
 from neobert.runs.records import code_state, read_sealed
-from reports.folder import RunsFolder
 
 KIND = "forecast"
 Place = tuple[str, str, str, str]
@@ -118,13 +118,13 @@ def name_forecast(facts: dict[str, Any]) -> Forecast:
 
 def write_forecast(root: Path, forecast: Forecast) -> tuple[Path, bool]:
     """Write a forecast unless it is there; return the file that holds it, and whether the forecast is new."""
-    folder = RunsFolder(root)
+    folder = RunFiles(root)
     path = Layout(folder.root).forecast(forecast.id)
     is_new = folder.publish(path, {"kind": KIND, **forecast.model_dump(mode="json")})
     return folder.holder(path), is_new
 
 
-def read_forecasts(folder: RunsFolder, problems: list[str]) -> Iterator[Forecast]:
+def read_forecasts(folder: RunFiles, problems: list[str]) -> Iterator[Forecast]:
     """Yield the forecasts of a folder of runs, sorted by name; add a sentence to `problems` for each unusable file."""
     for path in folder.files("forecasts/*.json"):
         try:

@@ -29,9 +29,6 @@ class Number:
     key: int | None = None
 
 
-NO_NUMBER = Number(DASH)
-
-
 class Register:
     """Assigns a key to every number and exports all of them as JSON; words, ids and lists of ids are stored once."""
 

@@ -2,15 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from ablations.ladders import current, ladder
-from reports import published
-from reports.analysis.inference import seed_interval
-from reports.analysis.pairing import pair_all
-from reports.analysis.quantities import QUANTITIES
 from reports.analysis.steps import answer
 from reports.curves import Curves
 from reports.evidence import Evidence
@@ -18,15 +13,14 @@ from reports.figures.throughput import FOLDER, Lines, table9
 from reports.findings import OUTPUTS, Findings
 from reports.notes import notes, warnings
 from reports.page.costs import costs_table
-from reports.page.grids import draw_grids
 from reports.page.register import Number, Register
-from reports.tables import Table, capitalized, count, signed
+from reports.tables import Table, capitalized, count
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 PAGE = "index.html"
 PARTS = tuple(
     (name.lower(), name)
-    for name in ("Answer", "Scores", "Curves", "Grids", "Costs", "Statistics", "Embeddings", "Remarks", "Files")
+    for name in ("Answer", "Scores", "Curves", "Costs", "Statistics", "Embeddings", "Remarks", "Files")
 )
 MAY_BE_MISSING = ("answer", "embeddings")
 TITLES = {name: output.title for name, output in OUTPUTS.items()} | {
@@ -45,7 +39,6 @@ FACTS = {
 }
 """Facts in the head of a section: titles, and the columns of the last line of the costs."""
 
-FACETS = ("readout", "corpus", "rate")
 Links = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]  # title, and (suffix, link) of each file
 
 
@@ -76,14 +69,12 @@ def render_page(
     for run, scale, data in zip(evidence.runs.id, evidence.runs.scale, evidence.runs.data, strict=True):
         if (scale, data) in shown:
             register.mention(run)
-    pairs = {section["id"]: section["pairs"] for section in content["sections"]}
-    return _render({**content, "register": register.plain(evidence, records) | {"pairs": pairs}})
+    return _render({**content, "register": register.plain(evidence, records)})
 
 
 def _section(study: Findings, files: Sequence[str], register: Register) -> dict[str, Any]:
     """Return the section of one scale and data source, for the template. `id` is also the name of its folder; `answer`
-    is the sentence on top of it; `facets` are the filters of lines, with all values; `tables` and `pictures` are by
-    part, `parts` are (suffix of its id, name) of each part."""
+    is the sentence on top of it; `tables` and `pictures` are by part, `parts` are (suffix of its id, name) of each."""
     group = study.group
     tables: dict[str, list[Table]] = defaultdict(list)
     for name, table in study.tables.items():
@@ -97,48 +88,11 @@ def _section(study: Findings, files: Sequence[str], register: Register) -> dict[
         "answer": answer(study.steps),
         "facts": _facts(study, tables["costs"][0]),
         "pictures": _pictures(study.folder, files),
-        "pairs": _pair_variants(study, register),
-        "facets": _facets([table for listed in tables.values() for table in listed]),
-        "grids": draw_grids(study, register),
         "tables": tables,
         "notes": notes(group, short=True),
         "files": _list_files(study.folder, files),
         "parts": [part for part in PARTS if tables[part[0]] or part[0] not in MAY_BE_MISSING],
     }
-
-
-def _pair_variants(findings: Findings, register: Register) -> dict[str, Any]:
-    """Return the comparisons of any two variants seed by seed, in every common measurement, as data for the page.
-
-    `arms` are [name, the paper's GLUE average]; `measured` are [words, readout, corpus, digits]. `pairs` are, in the
-    order of the ladder, [indices of variant and base in `arms`, index in `measured`, reason why nothing is compared,
-    verdict, key and text of the mean difference, 95 % t interval or null, [[seed, variant's value, base's], …]].
-    """
-    rows = list(findings.group.rated_rows.values())
-    printed = published.figure1()
-    # the ladder's verdict comes first, also where an arm's own best rate is the shared one
-    verdicts = {(delta.variant, delta.base, delta.measured): delta.verdict for delta in reversed(findings.deltas)}
-    measured: dict[tuple[str, str, str, int], int] = {}
-    pairs = []
-    for (there, base), (here, variant) in combinations(enumerate(rows), 2):
-        for delta in pair_all(variant, base, findings.bars.tasks, findings.group):
-            digits = QUANTITIES[delta.quantity].digits
-            place = measured.setdefault((delta.measured, delta.quantity, delta.corpus, digits), len(measured))
-            pair: list[Any] = [here, there, place, delta.reason]
-            if delta.differences:
-                ours, theirs = delta.arms[delta.variant], delta.arms[delta.base]
-                mean = signed(sum(delta.differences.values()) / len(delta.differences), digits)
-                title = f"{delta.variant} against {delta.base}: {delta.measured}"
-                opened = register.number(mean, title, "mean over paired seeds", delta.ids)
-                interval = seed_interval(delta.differences.values())
-                pair += [
-                    verdicts.get((delta.variant, delta.base, delta.measured), ""),
-                    *(opened.key, mean, interval and [round(end, digits) for end in interval]),
-                    [[seed, round(ours[seed], digits), round(theirs[seed], digits)] for seed in delta.differences],
-                ]
-            pairs.append(pair)
-    arms = [[row.name, printed[row.name].average if row.name in printed else None] for row in rows]
-    return {"arms": arms, "measured": list(measured), "pairs": pairs}
 
 
 def _pictures(folder: str, files: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
@@ -150,12 +104,6 @@ def _pictures(folder: str, files: Sequence[str]) -> dict[str, list[tuple[str, st
         if output.part and found:
             pictures[output.part].append((output.title, f"{folder}/{found[0]}"))
     return pictures
-
-
-def _facets(tables: Sequence[Table]) -> dict[str, list[str]]:
-    """Return all values of each facet, in the order of the tables."""
-    lines = [facets for table in tables for facets in table.facets]
-    return {name: list(dict.fromkeys(filter(None, (line.get(name) for line in lines)))) for name in FACETS}
 
 
 def _facts(study: Findings, costs: Table) -> tuple[tuple[str, Number], ...]:

@@ -9,7 +9,7 @@ import pytest
 from ablations import ladders, run
 from ablations.declarations import MARGINS, PROTOCOL, keep, kept_declarations, read_declaration, run_options
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
-from neobert.runs.collected import open_runs
+from neobert.runs.collected import RunFiles
 from neobert.runs.records import read_record
 from neobert.runs.run_file import read_run_file
 from reports import collect
@@ -141,7 +141,7 @@ def test_runs_carry_its_name_and_hash_and_a_copy_stays_beside_them(tmp_path: Pat
     problems: list[str] = []
     assert kept_declarations(sorted((runs).glob("declarations/*.json")), problems) == [declaration] and not problems
     assert collect.main(["--runs", str(runs), "--out", str(tmp_path / "copy")]) == EXIT_DONE
-    copied = open_runs(tmp_path / "copy").root
+    copied = RunFiles(tmp_path / "copy").root
     assert kept_declarations(sorted(copied.glob("declarations/*.json")), problems) == [declaration]
 
 

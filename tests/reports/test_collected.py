@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from neobert.files import json_bytes, replace_file, sha256_of
 from neobert.runs import collected
-from neobert.runs.collected import DIGESTS, TABLES, Collected, UnpackedFiles, open_runs
+from neobert.runs.collected import DIGESTS, TABLES, Collected, RunFiles
 from reports.evidence import read_evidence
-from reports.folder import RunsFolder
 from reports.forecasts.sealed import Forecast, read_forecasts, write_forecast
 from tests.reports.collecting import contents, copy, figures
 from tests.reports.made_up_study import Study
@@ -53,7 +52,7 @@ def copied(whole: Path, tmp_path: Path) -> Path:
 
 def test_a_collected_folder_has_five_files_which_list_everything_and_read_without_a_finding(whole: Path) -> None:
     assert set(contents(whole)) == {*TABLES, DIGESTS}
-    root = RunsFolder(whole).root
+    root = RunFiles(whole).root
     assert json.loads((whole / DIGESTS).read_text())["files"] == {
         name: sha256_of(root / name) for name in contents(root)
     }
@@ -99,20 +98,21 @@ def test_what_is_written_is_read_again_and_what_was_there_stays(
 
 
 def test_unpacked_files_are_those_of_the_tables_and_go_with_their_reader(whole: Path) -> None:
-    reader = UnpackedFiles(whole)
+    reader = RunFiles(whole)
     root = reader.root
     assert contents(root) == Collected(whole).files
     del reader
+    collected._unpack.cache_clear()
     gc.collect()
     assert not root.exists()
 
 
 def test_a_folder_is_unpacked_once_and_again_when_it_changes(copied: Path, runs: Path) -> None:
-    assert open_runs(runs).root == runs
-    first = open_runs(copied)
-    assert open_runs(copied) is first and list(first.root.rglob("metrics.jsonl"))
+    assert RunFiles(runs).root == runs
+    first = RunFiles(copied)
+    assert RunFiles(copied).root == first.root and list(first.root.rglob("metrics.jsonl"))
     (copied / "curves.jsonl").unlink()
-    assert not list(open_runs(copied).root.rglob("metrics.jsonl"))
+    assert not list(RunFiles(copied).root.rglob("metrics.jsonl"))
 
 
 # What was changed since it was collected
@@ -197,7 +197,7 @@ def test_a_line_that_leads_elsewhere_is_named_and_written_nowhere(copied: Path, 
     for table, paths in (added | {"runs.jsonl": ["mteb/evaluations/x.json/run.json"]}).items():
         with (copied / table).open("ab") as file:
             file.writelines(json.dumps({"path": path, "content": {}}).encode() + b"\n" for path in paths)
-    found = open_runs(copied)
+    found = RunFiles(copied)
     assert len(found.problems) == len(HOSTILE) + 2
     assert len(contents(found.root)) == count + 2
     assert all(path.is_relative_to(tmp_path / "copied") for path in tmp_path.rglob("*") if path.is_file())
@@ -294,5 +294,5 @@ def test_a_forecast_made_in_a_collected_folder_is_in_its_table_and_listed(copied
     forecast = Forecast.model_validate({"id": ID, **facts, **none})
     assert write_forecast(copied, forecast) == (copied / "runs.jsonl", True)
     assert write_forecast(copied, forecast) == (copied / "runs.jsonl", False)
-    folder, problems = RunsFolder(copied), []
+    folder, problems = RunFiles(copied), []
     assert list(read_forecasts(folder, problems)) == [forecast] and not problems + folder.problems

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from neobert.runs.collected import DIGESTS, TABLES, open_runs
+from neobert.runs.collected import DIGESTS, TABLES, RunFiles
 from tests.support.golden_files import GoldenFiles
 
 REPORTS = Path(__file__).resolve().parents[2] / "reports"
@@ -32,7 +32,7 @@ def digests_of(root: Path) -> dict[str, str]:
 
 def test_the_committed_records_say_what_was_recorded(golden: GoldenFiles) -> None:
     golden.compare_entries(
-        "committed_records.json", {name: digests_of(open_runs(REPORTS / name).root) for name in FOLDERS}
+        "committed_records.json", {name: digests_of(RunFiles(REPORTS / name).root) for name in FOLDERS}
     )
 
 

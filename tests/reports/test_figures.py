@@ -35,7 +35,7 @@ TABLES, FIGURES = (
 FILES = {f"{name}.{suffix}" for name in TABLES for suffix in ("md", "tex", "csv")}
 FILES |= {f"{name}.{suffix}" for name in FIGURES for suffix in ("pdf", "svg", "png", "csv")}
 FILES |= {f"{name}.{suffix}" for name in ("curves",) for suffix in ("pdf", "svg", "png")}
-FILES |= {"remarks.md", "comparison.md", "comparison.csv", "comparison.json"}
+FILES |= {"remarks.md", "comparison.md", "comparison.csv"}
 
 
 @pytest.fixture(scope="module")
@@ -338,7 +338,7 @@ def test_each_scale_and_data_has_its_own_folder_and_can_be_chosen(
         assert make_figures.main(common) == 0
         assert sorted(path.name for path in out.iterdir()) == ["index.html", "smoke-corpus", "smoke-synthetic"]
     page = (out / "index.html").read_text()
-    assert '<section class="study" id="smoke-corpus"' in page and 'id="smoke-synthetic-grids"' in page
+    assert '<section class="study" id="smoke-corpus"' in page and 'id="smoke-synthetic-costs"' in page
     assert make_figures.main([*common, "--scale", "paper"]) == 3
     assert make_figures.main([*common, "--scale", "papre"]) == 2
     errors = capsys.readouterr().err

@@ -8,7 +8,6 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from reports import make_figures
-from reports.tables import signed
 from tests.reports.chromium import Chromium, browser
 from tests.reports.made_up_study import Study
 
@@ -181,61 +180,6 @@ def test_every_record_that_is_described_links_to_its_file(page: Chromium, study:
     assert without == 1, "the failed trial left no record"
 
 
-def set_filter(page: Chromium, name: str, value: str) -> None:
-    page.evaluate(
-        f"(() => {{ const field = document.querySelector('.filters [name={name}]'); field.value = {json.dumps(value)};"
-        "field.dispatchEvent(new Event('change', { bubbles: true })); })()"
-    )
-
-
-def test_filters_leave_the_lines_that_were_asked_for(page: Chromium) -> None:
-    lines = "[...document.querySelectorAll('tr[data-readout]')]"
-    total = page.evaluate(f"{lines}.length")
-    set_filter(page, "readout", "loss")
-    set_filter(page, "corpus", "web")
-    shown = page.evaluate(f"{lines}.filter((each) => !each.hidden).map((each) => ({{ ...each.dataset }}))")
-    assert 0 < len(shown) < total
-    assert all(each["readout"] == "loss" and each["corpus"] in ("", "web") for each in shown)
-    assert page.evaluate("document.querySelector('.filters output').textContent").startswith(
-        f"{len(shown)} of {total} "
-    )
-    hidden_stops = page.evaluate("document.querySelectorAll('tr[hidden] .n[tabindex=\"0\"]').length")
-    assert hidden_stops == 0
-    set_filter(page, "rate", "shared")
-    assert page.evaluate(f"{lines}.filter((each) => !each.hidden).length") == len(shown)
-    page.evaluate("document.querySelector('.filters [name=corpus]').focus()")
-    page.press("ArrowUp")
-    assert page.evaluate("document.querySelector('.filters [name=corpus]').value") == "wikibook"
-    assert page.evaluate(f"{lines}.filter((each) => !each.hidden && each.dataset.corpus === 'web').length") == 0
-
-
-def test_two_variants_are_compared_seed_by_seed_whichever_comes_first(page: Chromium, study: Study) -> None:
-    """Also pairs that no step of the ladder compares, with the paper's step beside ours."""
-    set_filter(page, "readout", "loss")
-    set_filter(page, "corpus", "web")
-    rows = study.group().rated_rows
-    names = list(rows)
-    seen = {}
-    for variant, base in (("M1", "M0"), ("M0", "M1"), ("M4", "M0")):
-        set_filter(page, "variant", str(names.index(variant)))
-        set_filter(page, "base", str(names.index(base)))
-        seen[variant, base] = page.evaluate(
-            "[...document.querySelectorAll('.pairs tr')].slice(1)"
-            ".map((row) => [...row.cells].map((cell) => cell.textContent))"
-        )
-        ours, theirs = (rows[name].losses["web"].by_pretraining for name in (variant, base))
-        assert seen[variant, base] == [
-            [str(seed), f"{theirs[seed]:.4f}", f"{ours[seed]:.4f}", signed(ours[seed] - theirs[seed], 4)]
-            for seed in sorted(ours.keys() & theirs.keys())
-        ]
-    assert len(seen["M1", "M0"]) == 2 and len(seen["M4", "M0"]) == 1
-    assert "+4.3 points of the GLUE average (M0 79.2, M4 83.5)" in page.evaluate(
-        "document.querySelector('.step').textContent"
-    )
-    page.click(".pairs .n")
-    assert "M4 against M0: loss on web" in dialog_text(page)
-
-
 def test_a_number_of_the_paper_says_where_it_is_printed(page: Chromium) -> None:
     page.click(".answers tbody td:nth-last-child(2) .n")
     assert "printed in the paper: Figure 1" in dialog_text(page)
@@ -306,10 +250,3 @@ def test_every_control_and_picture_has_a_name_and_every_id_is_alone(page: Chromi
     assert nameless == 0 and len(ids) == len(set(ids))
     assert page.evaluate("document.documentElement.lang") == "en"
     assert page.evaluate("['header', 'nav', 'main', 'footer', 'h1'].every((each) => document.querySelector(each))")
-
-
-def test_failed_trials_open_too(page: Chromium) -> None:
-    page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-    page.click("td.absent .n")
-    text = dialog_text(page)
-    assert "failed" in text and "not recorded" in text

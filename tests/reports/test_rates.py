@@ -18,8 +18,6 @@ from reports.analysis.pairing import OWN_RATES, Delta
 from reports.evidence import read_evidence
 from reports.figures.rates import draw_sweeps, sweeps_table
 from reports.matching import group_of
-from reports.page.register import Register
-from reports.page.rendering import _pair_variants
 from reports.scores import Group
 from tests.reports.made_up_study import EXECUTION, Study, change_record, facts_of
 
@@ -227,17 +225,6 @@ def test_a_run_that_repeats_a_rate_and_seed_is_named_with_the_one_that_counts(st
     shutil.copytree(Layout(study.root).pretraining(first), Layout(study.root).pretraining(twin))
     change_record(Layout(study.root).pretraining(twin) / "done.json", lambda record: record.update(id=twin))
     assert read(study)[0].sweeps["M2"].notes == (f"run {twin} repeats {first} and is left out",)
-
-
-def test_where_an_own_rate_is_the_shared_one_the_page_shows_the_ladders_verdict(study: Study) -> None:
-    for name in ("M2", "M4"):
-        pilot(study, name, best=0.0)
-        for seed in range(2):
-            train(study, name, seed, 3.0)
-    findings = study.findings()
-    findings.__dict__["deltas"] = tuple(replace(delta, no_verdict=delta.design) for delta in findings.deltas)
-    pairs = _pair_variants(findings, Register())["pairs"]
-    assert {pair[4] for pair in pairs if len(pair) > 4} == {"ladder"}
 
 
 def test_of_two_rates_that_count_as_the_optimum_the_nearer_one_is_taken(study: Study) -> None:

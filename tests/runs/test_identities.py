@@ -17,7 +17,7 @@ from neobert.data.sources import Source, open_source
 from neobert.external import external_id
 from neobert.identity import NUMERICS, identity
 from neobert.kinds.glue import GlueStudy
-from neobert.runs.collected import open_runs
+from neobert.runs.collected import RunFiles
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
@@ -118,7 +118,7 @@ def test_every_committed_record_has_the_name_that_its_recipe_gives(
     records: str, runs: int, trials: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under the versions of the mechanisms that it was made with: runs by their recipes, trials by their studies."""
-    files = open_runs(REPORTS / records)
+    files = RunFiles(REPORTS / records)
     names: list[str] = []
     planned: set[str] = set()
     for place in (path.parent for path in files.root.rglob("run.json")):

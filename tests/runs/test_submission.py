@@ -9,16 +9,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import make_url
 
 from ablations.run import main
 from neobert.files import checksummed, json_bytes, line_bytes, read_lines
 from neobert.identity import plain
-from neobert.runs import optuna_view
 from neobert.runs.layout import Layout
-from neobert.runs.optuna_view import cause_of, open_storage, shown_address, storage_address
 from neobert.slurm.job import _come_back
 from neobert.slurm.profile import Resources, read_submissions
 from neobert.slurm.submit import Job, refuse_folder, sbatch_text
@@ -429,70 +426,3 @@ def test_a_job_that_was_not_requeued_does_not_say_so(
         client.chmod(0o755)
     assert _come_back(progressed=True) == 75
     assert said in capsys.readouterr().err
-
-
-PIECES = st.lists(st.sampled_from(["s3cret", *"@:/?#&%[]= "]), min_size=1, max_size=8)
-
-PLACES = ("://me:{}@host:5432/grid", "://me:{}/grid", "://host/grid?options={}", ":me:{}@host/grid")
-
-
-class NoServerError(Exception):
-    """What a driver says: where it looked for a server."""
-
-
-@given(pieces=PIECES, place=st.sampled_from(PLACES))
-def test_no_message_shows_a_secret_of_an_address(pieces: list[str], place: str) -> None:
-    """Wherever an unquoted character makes SQLAlchemy take a part of the password for host, port or database."""
-    assume("@" not in pieces or place != "://me:{}/grid")  # what follows an @ there is a host
-    address = f"postgresql{place.format('s3cret' + ''.join(pieces))}"
-
-    def connect(address: str) -> None:
-        url = make_url(address)
-        options = " ".join(f"{key} {value}" for key, value in url.query.items() if key != "options")
-        raise NoServerError(f"no server {url.host} port {url.port} database {url.database} with {options}")
-
-    with pytest.raises(ValueError, match="is no storage") as refusal:
-        storage_address(address.replace("postgresql", "mysql"), Path())
-    assert "s3cret" not in str(refusal.value)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(optuna_view, "_connect", connect)
-        with pytest.raises(ValueError, match=r"storage postgresql.*(as %40|is no address|cannot be used)") as refusal:
-            open_storage(storage_address(address, Path()))
-    assert "s3cret" not in str(refusal.value) and "\n" not in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("address", "shown"),
-    [
-        ("postgresql+psycopg://me:pw@host/grid", "postgresql+psycopg://me:…@host/grid"),
-        ("postgresql://me:p@ss:pw@host/grid", "postgresql://me:…@host/grid"),
-        ("postgresql://me:p/w@[::1]:5432/grid", "postgresql://me:…@[::1]:5432/grid"),
-        ("postgresql://me:pw/grid", "postgresql://me:…"),
-        ("postgresql://host/grid?user=me&password=pw", "postgresql://host/grid?user=me&password=…"),
-        ("postgresql://host/grid?options=-c x=pw&sslmode=require", "postgresql://host/grid?options=…&sslmode=require"),
-        ("postgresql://host/grid?password=p@w", "postgresql://host:…"),
-        ("postgresql://me@host:5432/grid", "postgresql://me@host:5432/grid"),
-        ("postgresql://[::1]:5432/grid", "postgresql://[::1]:5432/grid"),
-        ("postgresql:///grid?host=/tmp", "postgresql:///grid?host=/tmp"),
-        ("sqlite:////data/optuna.db", "sqlite:////data/optuna.db"),
-        ("journal:/data/a@b", "journal:/data/a@b"),
-        ("postgresql", "postgresql"),
-    ],
-)
-def test_what_is_shown_of_an_address(address: str, shown: str) -> None:
-    assert shown_address(address) == shown
-
-
-@pytest.mark.parametrize(
-    ("said", "shown"),
-    [
-        ("could not parse postgresql://you:p@ss@host/grid", "could not parse postgresql://you:…@host/grid"),
-        ("connection to host=h password=pw failed", "connection to host=h password=… failed"),
-        ('invalid value for parameter "x": "a s3cret"', 'invalid value for parameter "x": "…"'),
-        ('password authentication failed for user "me"', 'password authentication failed for user "me"'),
-    ],
-)
-def test_what_is_shown_of_an_error(said: str, shown: str) -> None:
-    error = RuntimeError("wrapped")
-    error.__cause__ = ValueError(f"{said}\nHINT: see postgresql://you:pw@host")
-    assert cause_of(error, "postgresql+psycopg://me:pw@host/grid?options=-c%20x%3Da%20s3cret") == shown

@@ -14,7 +14,7 @@ import pytest
 from ablations import run
 from neobert.errors import EXIT_MISSING
 from neobert.runs import tracking
-from neobert.runs.collected import open_runs
+from neobert.runs.collected import RunFiles
 from neobert.runs.index import Index
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
@@ -138,7 +138,7 @@ def test_a_tracker_that_fails_is_reported_once_and_stops_nothing(
 
 def test_scores_of_every_kind_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the smoke study: a curve per trial, and one step of tasks and readouts."""
-    files = open_runs(Path(__file__).parents[2] / "reports" / "pipeline_check")
+    files = RunFiles(Path(__file__).parents[2] / "reports" / "pipeline_check")
     layout = Layout(files.root)
     sent: dict[str, list[tuple[int, set[str]]]] = {}
 
