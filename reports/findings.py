@@ -35,6 +35,7 @@ from reports.figures.glue_tables import score_tables, table2, table3, table5
 from reports.figures.perplexity import PerplexityLine, figure2, perplexity_lines, perplexity_table
 from reports.figures.rates import draw_sweeps, sweeps_table
 from reports.forecasts.outcomes import Outcome, forecasts_table, score_forecasts, scores_table
+from reports.machines import Repeated, find_repeated, machines_table
 from reports.scores import Group
 from reports.tables import Table, frame_of
 
@@ -45,7 +46,8 @@ CSV = ("csv",)
 @dataclass(frozen=True)
 class Findings:
     """A group and its results, computed on demand. `folder` is the name of the output folder. `declaration` judges the
-    group, if there is one; `kept` are all declarations that are stored with the records."""
+    group, if there is one; `kept` are all declarations that are stored with the records. `other` are the records of
+    another machine."""
 
     group: Group
     folder: str
@@ -54,6 +56,7 @@ class Findings:
     curves: Curves
     declaration: Declaration | None = None
     kept: tuple[Declaration, ...] = ()
+    other: Evidence | None = None
 
     @property
     def protocol(self) -> Protocol:
@@ -119,6 +122,10 @@ class Findings:
     @cached_property
     def signals(self) -> tuple[SignalToNoise, ...]:
         return find_signals(self.group)
+
+    @cached_property
+    def repeated(self) -> tuple[Repeated, ...]:
+        return () if self.other is None else find_repeated(self.group, self.evidence, self.other)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -236,6 +243,11 @@ OUTPUTS: Mapping[str, Output] = {
     "deviations": Output(
         "Deviations from the declaration",
         lambda study: deviations_table(study.declaration, study.deviations, study.group) if study.declaration else None,
+        part="statistics",
+    ),
+    "machines": Output(
+        "The same runs on another machine",
+        lambda study: machines_table(study.repeated, study.group) if study.repeated else None,
         part="statistics",
     ),
     "effects": Output(

@@ -43,6 +43,8 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     add_ladder_flag(parser)
     declared = "judge the records of its scale and data by this declared study (default: the one stored with them)"
     parser.add_argument("--declaration", type=Path, metavar="FILE", help=declared)
+    other = "another folder with runs of the same configurations, from another machine: report how the losses differ"
+    parser.add_argument("--other-machine", type=Path, metavar="FOLDER", help=other)
     parser.add_argument("--scale", help="only records of this scale, such as smoke, laptop or paper")
     parser.add_argument("--data", help="only records of this source of data, as --data named it")
     parser.add_argument("--compare", action="store_true", help="also write our numbers beside the paper's")
@@ -173,6 +175,7 @@ def _find_studies(arguments: argparse.Namespace, evidence: "Evidence", curves: "
     from ablations.declarations import read_declaration
     from reports.analysis.resampling import StoredPredictions
     from reports.declared import declaration_of
+    from reports.evidence import read_evidence
     from reports.findings import Findings
     from reports.matching import group_of
 
@@ -183,16 +186,20 @@ def _find_studies(arguments: argparse.Namespace, evidence: "Evidence", curves: "
     if not (groups or arguments.scale or arguments.data):
         return []  # throughput alone, which belongs to no scale
     chosen = _choose_groups(groups, arguments.scale, arguments.data)
+    other = None if arguments.other_machine is None else read_evidence(arguments.other_machine)
     judged = {group: declaration_of(declarations, *group) for group in chosen}
     if arguments.declaration is not None and not any(judged.values()):
         raise MissingData(
             f"no chosen record has scale {declarations[0].scale} with data {declarations[0].data}, which "
             f"{arguments.declaration} declares"
         )
-    return [
-        Findings(group_of(evidence, *group), names[group], stored, evidence, curves, declaration, kept)
+    studies = [
+        Findings(group_of(evidence, *group), names[group], stored, evidence, curves, declaration, kept, other)
         for group, declaration in judged.items()
     ]
+    if other is not None and not any(study.repeated for study in studies):
+        raise MissingData(f"no run of {arguments.other_machine} has the id of one below {arguments.runs}")
+    return studies
 
 
 def _require_packages() -> None:
