@@ -288,10 +288,19 @@ def using(declaration: Declaration | None) -> Iterator[None]:
         _used.reset(token)
 
 
+def in_use() -> Declaration | None:
+    """Return the declaration in use, if there is one."""
+    return _used.get()
+
+
+def protocol_in_use() -> Protocol:
+    """Return the protocol of the declaration in use, or that of records without one."""
+    return PROTOCOL if (declaration := in_use()) is None else declaration.protocol
+
+
 def labels_in_use() -> dict[str, str]:
     """Return the labels of the declaration in use; empty without one."""
-    declaration = _used.get()
-    return {} if declaration is None else declaration.labels
+    return {} if (declaration := in_use()) is None else declaration.labels
 
 
 def keep_in_use(layout: "Layout") -> None:

@@ -4,6 +4,7 @@
 python ablations/run.py --list                        the ladder: lineage, sources, states
 python ablations/run.py --variant M7 --dry-run        what would run, with ids, sizes and states
 python ablations/run.py --variant M0..M5 --seed 0 1   run what is missing, on this machine
+python ablations/run.py --variant M4 M5 --until-decided   as many paired seeds as the verdict on M5 needs
 python ablations/run.py --stages contrastive --model DIR     contrastive fine-tuning of an external encoder
 python ablations/run.py --design factorial --factors positions norm --dry-run   what a design needs and has
 """
@@ -29,7 +30,7 @@ from ablations.launch.flags import (
     declared,
     trust_of,
 )
-from neobert.command_line import guarded, parser_from, seed
+from neobert.command_line import count, guarded, parser_from, seed
 from neobert.errors import EXIT_DONE
 from neobert.runs.kinds import RUN_KINDS
 
@@ -46,7 +47,7 @@ FLAGS_OF_STAGES = {
     "without_texts_of": ("contrastive", "mteb"),
 }
 """Flags that are only allowed with some stages."""
-COMPANIONS = {"delete": "gc", "protocol": "model"}
+COMPANIONS = {"delete": "gc", "protocol": "model", "most_seeds": "until_decided"}
 """Flags that are only allowed with another one."""
 
 
@@ -57,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--variant", nargs="+", action="extend", metavar="NAME", help="names, M0..M5, or all")
     add("--protocol", metavar="VARIANT", help="with --model: whose contrastive fine-tuning (default: the ladder's)")
     add("--seed", nargs="+", action="extend", type=seed, metavar="N", help="one run a seed (default: 0)")
+    add("--most-seeds", type=count, metavar="N", help="with --until-decided: seeds at most (default: 10)")
     add_stages_flag(
         parser,
         (*RUN_KINDS, "perplexity"),
@@ -76,6 +78,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     mode = parser.add_mutually_exclusive_group().add_argument
     mode("--model", metavar="DIR_OR_ID", help=f"instead of variants {MODEL_HELP}")
+    decided = "pre-train paired seeds of each variant and its parent, or of two variants, until their verdict is known"
+    mode("--until-decided", action="store_true", help=decided)
     mode("--list", action="store_true", help="print the ladder and stop")
     cancelled = "cancel the variants' live jobs (only of --scale, --data and --seed if given), and stop"
     mode("--cancel", action="store_true", help=cancelled)
@@ -97,11 +101,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"--{flag.replace('_', '-')} goes with --stages … {' or '.join(stages)}")
     for flag, other in COMPANIONS.items():
         if flag in given and other not in given:
-            parser.error(f"--{flag} goes with --{other}")
+            parser.error(f"--{flag.replace('_', '-')} goes with --{other.replace('_', '-')}")
     if given >= {"cancel", "dry_run"}:
         parser.error("--cancel and --dry-run exclude each other: ablations/status.py shows the jobs of every run")
     if not given.intersection((*MODES, "variant", "design")):
         parser.error("name variants with --variant (M7, M0..M5, all), --design or --model, or see them with --list")
+    if options.until_decided and options.stages is parser.get_default("stages"):
+        options.stages = ["pretraining"]
     mode = next((mode for flag, mode in MODES.items() if flag in given), _run_variants)
     return guarded("run.py", on_ladder(options, declared(mode)), options.runs)
 
@@ -209,6 +215,31 @@ def _run_variants(options: argparse.Namespace) -> int:
     return run_or_submit(workspace, rows, lambda: print_outcome(workspace.layout, rows, as_json=options.json))
 
 
+def _run_until_decided(options: argparse.Namespace) -> int:
+    from ablations.launch.checks import require_heldout_context
+    from ablations.launch.execute import open_workspace
+    from ablations.launch.until_decided import (
+        comparisons_of,
+        pairs_of,
+        plan_pairs,
+        run_until_decided,
+        seeds_of,
+        tell_most,
+    )
+
+    trust_of(options)
+    seeds, pairs = seeds_of(options), pairs_of(options)
+    workspace = open_workspace(options)
+    rows = plan_pairs(workspace, pairs, seeds)
+    require_heldout_context(options.heldout_context, list(rows.values()))
+    compared = comparisons_of(options, pairs, rows, seeds)
+    if not options.dry_run:
+        return run_until_decided(workspace, pairs, compared, seeds)
+    code = _show_plan(workspace, list(rows.values()), None)
+    _print_beside(options, [tell_most(compared, seeds)])
+    return code
+
+
 def _print_beside(options: argparse.Namespace, lines: Sequence[str]) -> None:
     """Print lines; to stderr if stdout has JSON."""
     for line in lines:
@@ -252,6 +283,7 @@ MODES: "dict[str, Callable[[argparse.Namespace], int]]" = {
     "cancel": _cancel,
     "model": _run_model,
     "list": _list_variants,
+    "until_decided": _run_until_decided,
 }
 """What the command does under a flag; without one of these it runs variants."""
 

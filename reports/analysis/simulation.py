@@ -5,16 +5,12 @@ there. Seven arms form six steps of a tree, with spreads like those that were re
 """
 
 import argparse
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from neobert.errors import EXIT_DONE, EXIT_REFUSED
-from neobert.files import replace_file
 from reports.analysis.inference import (
     EQUIVALENCE_LEVEL,
     LOOKS,
@@ -29,6 +25,7 @@ from reports.analysis.inference import (
 )
 from reports.analysis.pilots import LEAST_PILOTS, are_unlike
 from reports.analysis.plateau import LATEST_SHARE, MOST_DEVIATIONS, SPREAD_LEVEL
+from reports.simulated import add_page_flag, print_tables
 
 ARMS = ("M0", "M1", "M2", "M4", "M5", "M6", "M7")
 PARENTS = (0, 1, 2, 3, 4, 4)  # places in ARMS of the parents of all arms but the first
@@ -44,7 +41,6 @@ SMALL = 2  # M4 − M2, whose effect of 0.05 is the margin of equivalence
 MARGIN = 0.05
 STUDIES, PARTS = 2000, 40
 OF_PILOTS = 2  # measures with pilot deviations
-PLACE = re.compile(r"(<!-- simulation -->\n).*?(<!-- end of simulation -->)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -267,34 +263,13 @@ def _line(title: str, cells: Sequence[Sequence[float]]) -> str:
     return f"| {title} | {' | '.join(' / '.join(f'{each:.1f}' for each in cell) for cell in cells)} |"
 
 
-def with_tables(page: str, lines: Sequence[str]) -> str:
-    """Return a page with the tables between its markers.
-
-    Raises:
-        ValueError: it has no markers.
-    """
-    if not PLACE.search(page):
-        raise ValueError("the page has no lines <!-- simulation --> and <!-- end of simulation -->")
-    return PLACE.sub(lambda found: f"{found[1]}{chr(10).join(lines)}\n{found[2]}", page)
-
-
 def main(given: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m reports.analysis.simulation", description=__doc__)
     parser.add_argument("--studies", type=int, default=STUDIES, help="studies per line (default: %(default)s)")
-    parser.add_argument("--page", type=Path, help="page whose tables are written; default: print them")
+    add_page_flag(parser)
     arguments = parser.parse_args(given)
-    if arguments.page is None:
-        print("\n".join(tables(arguments.studies)))
-        return EXIT_DONE
-    try:
-        page = arguments.page.read_text(encoding="utf-8")
-        with_tables(page, [])
-    except (OSError, ValueError) as error:
-        print(f"{parser.prog}: {arguments.page}: {error}", file=sys.stderr)
-        return EXIT_REFUSED
-    replace_file(arguments.page, with_tables(page, list(tables(arguments.studies))).encode())
-    return EXIT_DONE
+    return print_tables(parser, arguments.page, lambda: tables(arguments.studies))
 
 
 if __name__ == "__main__":

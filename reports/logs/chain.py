@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -80,22 +80,9 @@ def in_logarithms(log: Log) -> bool:
 
 def follow(log: Log, repeats: Sequence[Repeats], logarithms: bool) -> Chain:
     """Follow the best of each series through the log."""
-    sign = 1.0 if log.lower_is_better else -1.0
-    group_of = {run.line: group for group in repeats for run in group.runs}
-    units: dict[int, Unit] = {}
-    chain = Chain()
-    best: dict[str, Unit] = {}
-    for run in log.measured:
-        own = group_of[run.line].runs if run.line in group_of else (run,)
-        first = own[0].line
-        if first in units:
-            units[first].is_kept |= run.status == "keep"
-            continue
-        values = [sign * value for each in own if (value := _comparable(log, each.value, logarithms)) is not None]
-        if not values:
-            continue
+    chain, best = Chain(), dict[str, Unit]()
+    for run, unit in _units(log, repeats, logarithms):
         at = best.get(run.series)
-        unit = units[first] = Unit(list(own), values, any(each.status == "keep" for each in own))
         unit.is_kept |= at is None and run.status == "baseline"
         unit.is_kept |= not log.has_marks and (at is None or unit.values[0] < min(at.values))
         if at is None or _restarts(run):
@@ -104,12 +91,27 @@ def follow(log: Log, repeats: Sequence[Repeats], logarithms: bool) -> Chain:
                 chain.baselines.append(unit)
                 chain.last.append(unit)
             continue
-        moves = unit.is_kept and unit.values[0] < at.values[0]
-        chain.tries.append(Try(unit, at, moves, chain.last.index(at)))
+        moves, segment = unit.is_kept and unit.values[0] < at.values[0], chain.last.index(at)
+        chain.tries.append(Try(unit, at, moves, segment))
         if moves:
             unit.was_chosen = True
-            chain.last[chain.last.index(at)] = best[run.series] = unit
+            chain.last[segment] = best[run.series] = unit
     return chain
+
+
+def _units(log: Log, repeats: Sequence[Repeats], logarithms: bool) -> Iterator[tuple[Run, Unit]]:
+    """Yield each configuration that can be compared, with the run that stands first in the log."""
+    sign = 1.0 if log.lower_is_better else -1.0
+    group_of = {run.line: group.runs for group in repeats for run in group.runs}
+    seen = set[int]()
+    for run in log.measured:
+        own = group_of.get(run.line, (run,))
+        if own[0].line not in seen:
+            seen.add(own[0].line)
+            values = [_comparable(log, each.value, logarithms) for each in own]
+            known = [sign * value for value in values if value is not None]
+            if known:
+                yield run, Unit(list(own), known, any(each.status == "keep" for each in own))
 
 
 def _comparable(log: Log, value: float | None, logarithms: bool) -> float | None:

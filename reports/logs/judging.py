@@ -8,11 +8,11 @@ from typing import Any, Literal
 import numpy as np
 
 from neobert.errors import MissingData
-from neobert.referee.evidence import TAIL_DEGREES, Array, boost, critical_t, seeds_needed
+from neobert.referee.evidence import TAIL_DEGREES, boost, critical_t, seeds_needed
 from reports.logs.chain import Chain, Try, Weighed, follow, in_logarithms, in_metric, is_at_bound, weigh
 from reports.logs.noise import Repeats, Yardstick, load_notes
 from reports.logs.reading import Log, Run
-from reports.logs.survival import Flags, survival
+from reports.logs.survival import survival
 from reports.logs.suspects import suspicions, suspicions_of_keep
 
 Verdict = Literal["baseline", "real", "not shown", "worse", "seeds needed", "repeat"]
@@ -195,15 +195,6 @@ def _weighed(own: _Judge, keep: Keep, each: Try, evidence: tuple[float, bool], s
     return replace(keep, verdict="seeds needed" if seeds else "not shown", seeds=seeds)
 
 
-def _segment(own: _Judge, segment: int, spread: float) -> tuple[Array, Array, Flags, list[int]]:
-    """Return values in spreads, numbers of runs, moves and places of the tries of a segment."""
-    places = [place for place, each in enumerate(own.chain.tries) if each.segment == segment]
-    tries = [own.chain.tries[place] for place in places]
-    values = np.array([each.unit.mean / spread for each in tries])
-    runs = np.array([len(each.unit.values) for each in tries], float)
-    return values, runs, np.array([each.moves for each in tries], bool), places
-
-
 @dataclass(frozen=True)
 class _Surviving:
     """What survives at an assumed spread: the total in the unit of the metric, expected keeps without a gain among
@@ -217,8 +208,11 @@ class _Surviving:
 def _surviving(own: _Judge, spread: float) -> _Surviving:
     total, false, gains = 0.0, 0.0, dict[int, float]()
     for segment, base in enumerate(own.chain.baselines):
-        values, runs, moves, places = _segment(own, segment, spread)
+        places = {place: each for place, each in enumerate(own.chain.tries) if each.segment == segment}
         if places:
+            values = np.array([each.unit.mean / spread for each in places.values()])
+            runs = np.array([float(len(each.unit.values)) for each in places.values()])
+            moves = np.array([each.moves for each in places.values()])
             found = survival(np.array(base.mean / spread), np.array(len(base.values)), values, runs, moves)
             total += in_metric(own.log, base.mean, base.mean - float(found.total) * spread)
             false += float(found.false.sum())

@@ -3,9 +3,10 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, pvariance
 
 import numpy as np
 
@@ -157,34 +158,36 @@ def given_yardstick(spread: float, runs: int, unit: float = 1.0) -> Yardstick:
 
 def measure_spread(groups: Sequence[Repeats], logarithms: bool) -> Yardstick:
     """Return the standard deviation of repeats, pooled within groups, or the reason why it is no yardstick."""
-    notes: list[str] = []
     if logarithms:
-        positive = [[run for run in group.runs if run.value is not None and run.value > 0] for group in groups]
-        groups = [Repeats(tuple(runs), g.shown_by) for runs, g in zip(positive, groups, strict=True) if len(runs) > 1]
+        positive = [tuple(run for run in group.runs if run.value is not None and run.value > 0) for group in groups]
+        groups = [Repeats(runs, each.shown_by) for runs, each in zip(positive, groups, strict=True) if len(runs) > 1]
     same_load = [group for group in groups if _has_same_load(group)]
     loaded = [group for group in groups if group not in same_load]
-    if loaded:
-        notes.append(_tell_load(loaded))
+    load = [_tell_load(loaded)] if loaded else []
     if not same_load:
-        why = notes.pop() if loaded else "the log shows no configuration that was run twice"
-        return Yardstick(None, 0, "none", why)
-    residuals, places = _residuals(same_load, logarithms)
-    sources = [[run.source for run in group.runs] for group in same_load]
-    refusal = _source_refusal(same_load, residuals, sources)
-    if not refusal and len(residuals) and max(map(float, np.abs(np.concatenate(residuals)))) < TINY:
-        refusal = f"{_name(same_load)} repeat exactly: the metric is deterministic, and tells nothing of other seeds"
-    if not refusal:
-        residuals, places, collapsed = _without_collapsed(same_load, residuals, places)
-        notes += collapsed
-        refusal = _drift_refusal(residuals, places)
-    degrees = sum(len(own) - 1 for own in residuals)
-    if refusal or degrees < 1:
-        return Yardstick(None, 0, "none", refusal or "too few repeats", tuple(notes))
-    spread = math.sqrt(sum(float(own @ own) for own in residuals) / degrees)
+        return _unknown(*load or ["the log shows no configuration that was run twice"])
+    residuals = [_residuals(group, logarithms) for group in same_load]
+    if refusal := _source_refusal(same_load, residuals):
+        return _unknown(refusal, load)
+    if max(float(np.abs(own.values).max()) for own in residuals) < TINY:
+        exact = f"{_name(same_load)} repeat exactly: the metric is deterministic, and tells nothing of other seeds"
+        return _unknown(exact, load)
+    residuals, collapsed = _without_collapsed(residuals)
+    notes = [*load, *collapsed]
+    if refusal := _drift_refusal(residuals):
+        return _unknown(refusal, notes)
+    degrees = sum(len(own.values) - 1 for own in residuals)
+    if degrees < 1:
+        return _unknown("too few repeats", notes)
+    spread = math.sqrt(sum(float(own.values @ own.values) for own in residuals) / degrees)
     how = ", ".join(sorted({group.shown_by for group in same_load}))
-    runs = sum(map(len, residuals))
+    runs = degrees + len(residuals)
     source = f"{runs} runs of {len(residuals)} repeated configurations ({_name(same_load)}; {how})"
     return Yardstick(spread, degrees, source, notes=tuple(notes))
+
+
+def _unknown(why: str, notes: Sequence[str] = ()) -> Yardstick:
+    return Yardstick(None, 0, "none", why, tuple(notes))
 
 
 def _has_same_load(group: Repeats) -> bool:
@@ -213,33 +216,37 @@ def _name(groups: Sequence[Repeats], most: int = 3) -> str:
     return f"lines {', '.join(lines)}{f' and {len(groups) - most} more' if len(groups) > most else ''}"
 
 
-def _residuals(groups: Sequence[Repeats], logarithms: bool) -> tuple[list[Array], list[Array]]:
-    """Return the deviations from the mean of each group, and the lines where they stand."""
-    residuals, places = [], []
-    for group in groups:
-        values = np.array([run.value for run in group.runs], float)
-        values = np.log(values) if logarithms else values
-        residuals.append(values - values.mean())
-        places.append(np.array(group.lines, float))
-    return residuals, places
+@dataclass(frozen=True)
+class _Residuals:
+    """Deviations of repeats from their mean, and the lines where they stand."""
+
+    values: Array
+    lines: Array
+
+    @classmethod
+    def of(cls, values: Array, lines: Array) -> "_Residuals":
+        return cls(values - values.mean(), lines)
 
 
-def _source_refusal(groups: Sequence[Repeats], residuals: Sequence[Array], sources: Sequence[Sequence[str]]) -> str:
+def _residuals(group: Repeats, logarithms: bool) -> _Residuals:
+    values = np.array([run.value for run in group.runs], float)
+    return _Residuals.of(np.log(values) if logarithms else values, np.array(group.lines, float))
+
+
+def _source_refusal(groups: Sequence[Repeats], residuals: Sequence[_Residuals]) -> str:
     """Return why the spread depends on the agent or machine; empty if it does not, or nothing tells."""
-    if not any(len(set(own)) > 1 for own in sources):
+    mixed = [group for group in groups if len({run.source for run in group.runs}) > 1]
+    if not mixed:
         return ""
-    between = within = 0.0
-    of_sources = of_rest = 0
-    for own, names in zip(residuals, sources, strict=True):
-        for name in set(names):
-            part = own[[each == name for each in names]]
-            between += len(part) * float(part.mean()) ** 2
-            within += float(((part - part.mean()) ** 2).sum())
-            of_rest += len(part) - 1
-        of_sources += len(set(names)) - 1
-    mixed = next(group for group, names in zip(groups, sources, strict=True) if len(set(names)) > 1)
-    names = sorted({run.source for run in mixed.runs})
-    where = f"the repeats of lines {', '.join(map(str, mixed.lines))} come from {' and '.join(names)}"
+    parts: dict[tuple[int, str], list[float]] = defaultdict(list)
+    for number, (group, own) in enumerate(zip(groups, residuals, strict=True)):
+        for run, value in zip(group.runs, own.values.tolist(), strict=True):
+            parts[number, run.source].append(value)
+    between = sum(len(part) * fmean(part) ** 2 for part in parts.values())
+    within = sum(len(part) * pvariance(part) for part in parts.values())
+    of_sources, of_rest = len(parts) - len(groups), sum(map(len, parts.values())) - len(parts)
+    names = sorted({run.source for run in mixed[0].runs})
+    where = f"the repeats of lines {', '.join(map(str, mixed[0].lines))} come from {' and '.join(names)}"
     if of_rest == 0:
         return f"{where}, and none from one of them twice: the spread may be that of agents or machines, not of runs"
     p = _f_tail(between / of_sources, within / of_rest, of_sources, of_rest)
@@ -252,51 +259,47 @@ def _f_tail(between: float, within: float, above: int, below: int) -> float:
     return float(fdtrc(above, below, between / within)) if within > 0 else 0.0
 
 
-def _without_collapsed(
-    groups: Sequence[Repeats], residuals: Sequence[Array], places: Sequence[Array]
-) -> tuple[list[Array], list[Array], list[str]]:
+def _without_collapsed(residuals: Sequence[_Residuals]) -> tuple[list[_Residuals], list[str]]:
     """Leave out repeats that lie far from the others of their group: another kind of run, not the spread of one."""
-    everything = np.concatenate(residuals)
-    deviations = [own - np.median(own) for own in residuals]
-    large = [np.abs(own) for own in deviations if len(own) > 2]
-    if len(everything) < FEWEST_FOR_A_COLLAPSE or not large:
-        return list(residuals), list(places), []
-    scale = max(1.4826 * float(np.median(np.concatenate(large))), TINY)
-    kept, where, lines = [], [], []
-    for own, place, deviation in zip(residuals, places, deviations, strict=True):
-        stays = np.abs(deviation) <= COLLAPSED * scale if len(own) > 2 else np.ones(len(own), bool)
-        lines += [int(each) for each in place[~stays]]
-        if stays.sum() > 1:
-            kept.append(own[stays] - own[stays].mean())
-            where.append(place[stays])
-    told = (
+    distances = [np.abs(own.values - np.median(own.values)) for own in residuals]
+    told = [own for own in distances if len(own) > 2]
+    if sum(map(len, distances)) < FEWEST_FOR_A_COLLAPSE or not told:
+        return list(residuals), []
+    most = COLLAPSED * max(1.4826 * float(np.median(np.concatenate(told))), TINY)
+    stay = [(own <= most) | (len(own) < 3) for own in distances]
+    pairs = list(zip(residuals, stay, strict=True))
+    lines = sorted(int(line) for own, stays in pairs for line in own.lines[~stays])
+    kept = [_Residuals.of(own.values[stays], own.lines[stays]) for own, stays in pairs if stays.sum() > 1]
+    note = (
         f"{len(lines)} repeats lie more than {COLLAPSED:g} robust deviations from the others and are left out of the "
+        f"spread: lines {', '.join(map(str, lines))}"
     )
-    return kept, where, [f"{told}spread: lines {', '.join(map(str, sorted(lines)))}"] if lines else []
+    return kept, [note] if lines else []
 
 
-def _drift_refusal(residuals: Sequence[Array], places: Sequence[Array]) -> str:
+def _drift_refusal(residuals: Sequence[_Residuals]) -> str:
     """Return why the noise drifts: repeats that stand near each other in the log are more alike than others.
 
     Values are permuted within groups. Statistics are the slope over lines and the sum of squares of successive
     differences (von Neumann 1941); the level is split between both.
     """
-    if max(map(len, residuals)) < FEWEST_FOR_A_DRIFT:
+    if max((len(own.values) for own in residuals), default=0) < FEWEST_FOR_A_DRIFT:
         return ""
     draws = np.random.default_rng(0)
     slopes, steps = np.zeros(1 + SHUFFLES), np.zeros(1 + SHUFFLES)  # first as observed
-    for own, place in zip(residuals, places, strict=True):
-        values = own[np.argsort(place)]
+    for own in residuals:
+        values = own.values[np.argsort(own.lines)]
         drawn = np.vstack([values, draws.permuted(np.tile(values, (SHUFFLES, 1)), axis=1)])
-        slopes += drawn @ (np.sort(place) - place.mean())
+        slopes += drawn @ (np.sort(own.lines) - own.lines.mean())
         steps += (np.diff(drawn, axis=1) ** 2).sum(axis=1)
     p_slope = float((np.abs(slopes) >= abs(slopes[0]) - TINY).mean())
     p = 2 * min(p_slope, float((steps <= steps[0] + TINY).mean()))
     if p > DRIFT_LEVEL:
         return ""
-    first, last = int(min(place.min() for place in places)), int(max(place.max() for place in places))
+    lines = np.concatenate([own.lines for own in residuals])
     what = "rise or fall along the log" if 2 * p_slope == p else "are alike where they stand near each other"
-    return f"the repeats between lines {first} and {last} {what} (p = {p:.2g}): the noise drifts"
+    where = f"between lines {lines.min():.0f} and {lines.max():.0f}"
+    return f"the repeats {where} {what} (p = {p:.2g}): the noise drifts"
 
 
 def load_notes(log: Log) -> list[str]:
@@ -306,8 +309,3 @@ def load_notes(log: Log) -> list[str]:
         return []
     shown = ", ".join(map(str, lines[:4]))
     return [f"{len(lines)} lines name load on the machine (line {shown} …): runs under load compare with none"]
-
-
-def group_of(groups: Sequence[Repeats]) -> Mapping[int, Repeats]:
-    """Return the group of each line that is in one."""
-    return {run.line: group for group in groups for run in group.runs}

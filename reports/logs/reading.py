@@ -157,13 +157,10 @@ def _metric(reader: _Reader, status: str | None, has_marks: bool) -> str:
     """Return the column of the metric: the one named by --metric, a held-out quantity, or another quality by name."""
     if reader.wanted.metric is not None or "metric" in reader.cells.columns:
         return str(reader.named("metric", reader.wanted.metric, ("metric",)))
-    ranks: dict[int, list[str]] = {0: [], 1: []}
-    for name in reader.cells.columns:
-        cells = [cell for cell in reader.column(name) if cell]
-        numeric = sum(number_of(cell) is not None or cell.lower() in NO_VALUE for cell in cells)
-        if name != status and cells and numeric >= len(cells) / 2 and _is_quality(name):
-            ranks[0 if _has(name, HELD_OUT) else 1].append(name)
-    found = ranks[0] or ranks[1]
+    named = [
+        name for name in reader.cells.columns if name != status and _is_quality(name) and _has_numbers(reader, name)
+    ]
+    found = [name for name in named if _has(name, HELD_OUT)] or named
     if not found:
         names = ", ".join(reader.cells.columns)
         raise ValueError(f"{reader.path}: no column is named like a metric ({names}): name it with --metric")
@@ -175,6 +172,12 @@ def _metric(reader: _Reader, status: str | None, has_marks: bool) -> str:
     if len(found) > 1:
         reader.notes.append(f"{found[0]} is taken as the metric, not {', '.join(found[1:])}: --metric names another")
     return found[0]
+
+
+def _has_numbers(reader: _Reader, name: str) -> bool:
+    cells = [cell for cell in reader.column(name) if cell]
+    numeric = sum(number_of(cell) is not None or cell.lower() in NO_VALUE for cell in cells)
+    return bool(cells) and numeric >= len(cells) / 2
 
 
 def _direction(

@@ -3,25 +3,23 @@
 `python -m reports.logs.simulation` prints the tables of docs/referee.md; `--page docs/referee.md` writes them there.
 """
 
-import argparse
 import math
-import re
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 
 from neobert.command_line import count, parser_from
-from neobert.files import replace_file
 from neobert.referee import Session
 from neobert.referee.evidence import Array, critical_t
 from reports.logs.chain import follow, weigh
 from reports.logs.noise import Repeats, measure_spread
 from reports.logs.reading import Log, Run
 from reports.logs.survival import survival
+from reports.simulated import add_page_flag, print_tables
 
 CHANGES, ALPHA, SESSIONS, SEEDS, MOST_SEEDS = 60, 0.1, 2000, 5, 10
 COLUMNS = (
@@ -29,7 +27,6 @@ COLUMNS = (
     *("runs per change", "true gain of the final state"),
 )
 SURVIVAL_COLUMNS = ("case", "recorded gain", "true gain", "surviving gain", "its RMS error", "false keeps", "expected")
-PLACE = re.compile(r"(<!-- simulation -->\n).*?(<!-- end of simulation -->)", re.DOTALL)
 Draw = Callable[[np.random.Generator, int], Array]
 
 
@@ -181,17 +178,9 @@ def one_decision(world: World) -> Outcome:
     return _outcome(world, kept)
 
 
-def live(world: World) -> Outcome:
-    """Let a live session decide, with the spread of the repeats; its runs are counted."""
-    return _live(world, paired=False)
-
-
-def live_paired(world: World) -> Outcome:
-    """Let a live session decide on pairs of parent and change that run side by side."""
-    return _live(world, paired=True)
-
-
-def _live(world: World, paired: bool) -> Outcome:
+def live(world: World, paired: bool) -> Outcome:
+    """Let a live session decide, with the spread of the repeats, whose runs are counted, or on pairs of parent and
+    change that run side by side."""
     mean, kept = 0.0, []
     repeats = [] if paired else [world.run(0.0) for _ in range(world.case.repeats)]
     spread = None if paired else float(np.std(repeats, ddof=1))
@@ -220,8 +209,8 @@ RULES: dict[str, Callable[[World], Outcome]] = {
     "referee on that log": replay,
     "five seeds, t test": five_seeds,
     "e-value per decision": one_decision,
-    "live session": live,
-    "live session, pairs": live_paired,
+    "live session": partial(live, paired=False),
+    "live session, pairs": partial(live, paired=True),
 }
 
 
@@ -236,40 +225,43 @@ def row(rule: str, outcomes: Sequence[Outcome]) -> str:
     judged = [each for each in outcomes if not each.refused]
     refused = f"{100 * (1 - len(judged) / len(outcomes)):.1f}"
     if not judged:
-        return f"| {rule} | {refused} | – | – | – | – | – |"
-    shares = [each.false / max(1, each.false + each.real) for each in judged]
-    gains = sum(each.gains for each in judged)
-    cells = (
-        refused,
-        f"{np.mean([each.false for each in judged]):.2f}",
-        f"{100 * np.mean(shares):.1f}",
-        f"{100 * sum(each.real for each in judged) / gains:.0f}" if gains else "–",
-        f"{np.mean([each.runs for each in judged]) / CHANGES:.1f}",
-        f"{np.mean([each.final for each in judged]):.1f}",
-    )
-    return f"| {rule} | {' | '.join(cells)} |"
+        return table_row(rule, refused, *"–" * (len(COLUMNS) - 2))
+    share = np.mean([each.false / max(1, each.false + each.real) for each in judged])
+    false, real, gains, runs, final = np.mean([(e.false, e.real, e.gains, e.runs, e.final) for e in judged], axis=0)
+    kept = f"{100 * real / gains:.0f}" if gains else "–"
+    cells = (refused, f"{false:.2f}", f"{100 * share:.1f}", kept, f"{runs / CHANGES:.1f}", f"{final:.1f}")
+    return table_row(rule, *cells)
+
+
+def table_row(*cells: str) -> str:
+    """Return a line of a table in Markdown."""
+    return f"| {' | '.join(cells)} |"
+
+
+def table_head(columns: Sequence[str]) -> list[str]:
+    """Return the first two lines of a table of numbers."""
+    return [table_row(*columns), f"|---|{'---:|' * (len(columns) - 1)}"]
 
 
 def tables(sessions: int, workers: int) -> list[str]:
     """Return the tables as lines of Markdown."""
     jobs = [(case, rule, sessions) for case in CASES for rule in RULES]
     with ProcessPoolExecutor(workers) as pool:
-        outcomes = pool.map(simulate, *zip(*jobs, strict=True))
-        found = {(case.name, rule): own for (case, rule, _), own in zip(jobs, outcomes, strict=True)}
+        rows = [
+            row(rule, found)
+            for (_, rule, _), found in zip(jobs, pool.map(simulate, *zip(*jobs, strict=True)), strict=True)
+        ]
     lines = [f"{sessions:,} sessions of {CHANGES} changes each; declared level {ALPHA:.0%}.", ""]
-    for case in CASES:
-        lines += [f"**{case.name[0].upper()}{case.name[1:]}**", ""]
-        lines += [f"| {' | '.join(COLUMNS)} |"]
-        lines += ["|---|---:|---:|---:|---:|---:|---:|"]
-        lines += [row(rule, found[case.name, rule]) for rule in RULES] + [""]
+    for place, case in enumerate(CASES):
+        own = rows[place * len(RULES) : (place + 1) * len(RULES)]
+        lines += [f"**{case.name[0].upper()}{case.name[1:]}**", "", *table_head(COLUMNS), *own, ""]
     return lines + survival_table(sessions)
 
 
 def survival_table(sessions: int) -> list[str]:
     """Return how well the surviving gain and the expected false keeps meet the truth."""
     lines = ["Total gain and false keeps of the greedy log, in spreads, and their estimates with a known spread:", ""]
-    lines += [f"| {' | '.join(SURVIVAL_COLUMNS)} |"]
-    lines += ["|---|---:|---:|---:|---:|---:|---:|"]
+    lines += table_head(SURVIVAL_COLUMNS)
     for case in CASES[:3]:
         draws = np.random.default_rng(0)
         start = draws.normal(size=sessions) / math.sqrt(SEEDS)
@@ -284,27 +276,10 @@ def survival_table(sessions: int) -> list[str]:
         found = survival(start, np.full(sessions, float(SEEDS)), values, np.ones_like(values), moves > 0)
         error = math.sqrt(float(np.mean((found.total + mean) ** 2)))
         false = ((moves > 0) & (effects <= 0)).sum(axis=1).mean()
-        numbers = (
-            (start - best).mean(),
-            -mean.mean(),
-            found.total.mean(),
-            error,
-            false,
-            found.false.sum(axis=1).mean(),
-        )
-        lines.append(f"| {case.name} | {' | '.join(f'{number + 0.0:.2f}' for number in numbers)} |")
+        gains = (start - best).mean(), -mean.mean(), found.total.mean()
+        numbers = (*gains, error, false, found.false.sum(axis=1).mean())
+        lines.append(table_row(case.name, *(f"{number + 0.0:.2f}" for number in numbers)))
     return lines
-
-
-def with_tables(page: str, lines: Sequence[str]) -> str:
-    """Return a page with the tables between its markers.
-
-    Raises:
-        ValueError: the page has no markers.
-    """
-    if not PLACE.search(page):
-        raise ValueError("the page has no lines <!-- simulation --> and <!-- end of simulation -->")
-    return PLACE.sub(lambda found: f"{found[1]}{chr(10).join(lines)}\n{found[2]}", page)
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -312,19 +287,9 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = parser_from("python -m reports.logs.simulation", __doc__)
     parser.add_argument("--sessions", type=count, default=SESSIONS, help=f"per case and rule (default: {SESSIONS})")
     parser.add_argument("--workers", type=count, default=2, help="processes (default: 2)")
-    parser.add_argument("--page", type=Path, help="page whose tables are written; default: print them")
-    arguments: argparse.Namespace = parser.parse_args(given)
-    if arguments.page is None:
-        print("\n".join(tables(arguments.sessions, arguments.workers)))
-        return 0
-    try:
-        page = arguments.page.read_text(encoding="utf-8")
-        with_tables(page, [])
-    except (OSError, ValueError) as error:
-        print(f"{parser.prog}: {arguments.page}: {error}", file=sys.stderr)
-        return 2
-    replace_file(arguments.page, with_tables(page, tables(arguments.sessions, arguments.workers)).encode())
-    return 0
+    add_page_flag(parser)
+    arguments = parser.parse_args(given)
+    return print_tables(parser, arguments.page, lambda: tables(arguments.sessions, arguments.workers))
 
 
 if __name__ == "__main__":

@@ -140,29 +140,33 @@ def _named(path: Path, lines: list[tuple[int, list[str]]], given: list[str] | No
     columns, rows, other_widths, left_out = list(names), list[Row](), list[int](), list[int]()
     for number, fields in lines:
         stripped = [cell.strip() for cell in fields]
-        fitted = _fitted(fields, names)
         if _is_header(fields) and len(set(stripped) & set(names)) >= 2:
             notes.append(f"line {number} is {'the header again' if stripped == names else 'a new header'}")
             names = stripped
             columns += [name for name in names if name not in columns]
-        elif fitted is not None:
+        elif (fitted := _fitted(fields, names)) is None:
+            left_out.append(number)
+        else:
             rows.append((number, fitted))
             other_widths += [number] if len(fields) != len(names) else []
-        else:
-            left_out.append(number)
-    if not rows and not left_out:
-        raise MissingData(f"{path} has a header and no runs")
-    if not rows or len(left_out) > MOST_BAD_SHARE * (len(rows) + len(left_out)):
-        wrong = dict(lines)[left_out[0]]
-        raise MissingData(
-            f"{path}, line {left_out[0]}: {len(wrong)} fields where the header names {len(names)}, and so in "
-            f"{len(left_out)} of {len(lines)} lines: name the columns as they are with --columns"
-        )
+    _refuse_unfit(path, lines, len(names), len(rows), left_out)
     if other_widths:
         notes.append(f"{_lines(other_widths)} have other widths than the header and were read by their status word")
     if left_out:
         notes.append(f"{_lines(left_out)} fit no column names and are left out")
     return Cells(columns, [(n, {name: row.get(name, "") for name in columns}) for n, row in rows], notes)
+
+
+def _refuse_unfit(
+    path: Path, lines: list[tuple[int, list[str]]], width: int, rows: int, left_out: Sequence[int]
+) -> None:
+    if not rows and not left_out:
+        raise MissingData(f"{path} has a header and no runs")
+    if len(left_out) > MOST_BAD_SHARE * (rows + len(left_out)):
+        raise MissingData(
+            f"{path}, line {left_out[0]}: {len(dict(lines)[left_out[0]])} fields where the header names {width}, and "
+            f"so in {len(left_out)} of {len(lines)} lines: name the columns as they are with --columns"
+        )
 
 
 def _lines(numbers: Sequence[int]) -> str:
@@ -195,29 +199,24 @@ def _fitted(fields: list[str], names: list[str]) -> dict[str, str] | None:
 def _guess_names(path: Path, lines: list[tuple[int, list[str]]]) -> list[str]:
     """Name the columns of a file without a header by what they hold: a status word, numbers, text."""
     width = len(lines[0][1])
-    whole = [fields for _, fields in lines if len(fields) == width]
-    filled = [[row[place].strip() for row in whole if row[place].strip()] for place in range(width)]
-    status = [place for place, cells in enumerate(filled) if cells and _share(cells, _is_status) > 0.5]
-    numeric = [place for place, cells in enumerate(filled) if cells and _share(cells, _is_number) > 0.7]
-    texts = [place for place in range(width) if place not in status and place not in numeric]
-    if len(status) != 1 or not numeric or not texts:
+    columns = [[row[place].strip() for _, row in lines if len(row) == width] for place in range(width)]
+    places: dict[str, list[int]] = {"status": [], "number": [], "text": []}
+    for place, cells in enumerate(columns):
+        places[_kind_of([cell for cell in cells if cell])].append(place)
+    if len(places["status"]) != 1 or not places["number"] or not places["text"]:
         raise MissingData(
             f"{path}, line {lines[0][0]}: no header, and the columns are not clear: name them by --columns"
         )
-    names = [f"column_{place + 1}" for place in range(width)]
-    names[status[0]] = "status"
-    lengths = {place: sum(map(len, filled[place])) for place in texts}
-    names[max(lengths, key=lambda place: lengths[place])] = "description"
-    decimal = [place for place in numeric if place < status[0]] or numeric
-    names[decimal[0]] = "metric"
-    if texts[0] < decimal[0] and names[texts[0]] != "description":
-        names[texts[0]] = "commit"
-    return names
+    status = places["status"][0]
+    metric = next((place for place in places["number"] if place < status), places["number"][0])
+    longest = max(places["text"], key=lambda place: sum(map(len, columns[place])))
+    named = {status: "status", metric: "metric", longest: "description"}
+    if (first := places["text"][0]) < metric:
+        named.setdefault(first, "commit")
+    return [named.get(place, f"column_{place + 1}") for place in range(width)]
 
 
-def _is_status(cell: str) -> bool:
-    return status_of(cell) != "other"
-
-
-def _share(cells: Sequence[str], test: Any) -> float:
-    return sum(map(test, cells)) / len(cells)
+def _kind_of(cells: Sequence[str]) -> str:
+    if sum(status_of(cell) != "other" for cell in cells) > 0.5 * len(cells):
+        return "status"
+    return "number" if sum(map(_is_number, cells)) > 0.7 * len(cells) else "text"

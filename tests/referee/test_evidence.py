@@ -15,6 +15,7 @@ from scipy.integrate import quad
 from scipy.special import stdtr
 
 from neobert.referee.evidence import (
+    PRIOR_SPREADS,
     boost,
     critical_t,
     e_bh,
@@ -60,6 +61,19 @@ def test_the_e_value_is_the_ratio_of_densities_of_t() -> None:
         return float(quad(density, 1e-9, 30, limit=60, epsrel=1e-4)[0] / stats.t(degrees).pdf(t))
 
     assert float(e_value(t, degrees, variance)) == pytest.approx(np.mean([factor(s) for s in scales]), rel=1e-3)
+
+
+@given(st.lists(st.floats(-3, 5), min_size=2, max_size=10).filter(lambda values: np.std(values) > 1e-3))
+def test_both_sides_of_paired_differences_are_the_published_martingale(values: list[float]) -> None:
+    """The t martingale with a normal mixture of Wang and Ramdas (arXiv 2310.03722), in the form that the package
+    expectation states for its TtestGaussianMixtureMartingale: the mean, in standard deviations, has a normal prior with
+    precision c². Ours is one side of it, averaged over five priors."""
+    own, n = np.array(values), len(values)
+    t = own.mean() / own.std(ddof=1) * math.sqrt(n)
+    s, v, c = own.sum(), (own**2).sum(), 1 / np.array(PRIOR_SPREADS)
+    published = np.sqrt(c**2 / (n + c**2)) * ((n + c**2) * v / ((n + c**2) * v - s**2)) ** (n / 2)
+    both = (e_value(t, n - 1, 1 / n) + e_value(-t, n - 1, 1 / n)) / 2
+    assert float(both) == pytest.approx(published.mean(), rel=1e-6)
 
 
 def test_shares_of_the_level_sum_to_one() -> None:

@@ -12,6 +12,7 @@ from reports.analysis.inference import LOOKS
 from reports.analysis.plateau import ArmSeeds, check_spread, check_transition
 from reports.analysis.simulation import EFFECTS, NO_EFFECTS, NOISES, TESTS, TRUTHS
 from reports.analysis.verdicts import Candidate, judge
+from reports.simulated import PLACE
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "statistics.md"
 FEW = 400
@@ -21,7 +22,7 @@ LARGEST_ERROR = 5.8
 
 def printed() -> Iterator[tuple[str, list[list[float]]]]:
     """Title and numbers by cell of each line of the page's tables."""
-    found = simulation.PLACE.search(PAGE.read_text(encoding="utf-8"))
+    found = PLACE.search(PAGE.read_text(encoding="utf-8"))
     assert found is not None
     for line in found[0].splitlines():
         title, *cells = [cell.strip() for cell in line.strip("|").split("|")]

@@ -1,0 +1,241 @@
+"""`--until-decided`: seeds until the verdict, through the command itself, across kills, and on SLURM."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations import run
+from ablations.declarations import Declaration, using
+from ablations.launch import until_decided
+from ablations.plan import VariantRow
+from neobert.kinds.pretraining import PretrainingRun
+from neobert.processes import REPOSITORY
+from neobert.runs.index import Index
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import read_run_file
+from tests.ablations.fake_slurm import FakeSlurm
+from tests.ablations.plans import rows_of
+from tests.ablations.status_worlds import finish_pretraining
+from tests.support.tiny_runs import starts
+from tests.support.waiting import until
+
+PAIR = ["--variant", "M0", "M0@rate3e-2", "--until-decided", "--most-seeds", "5"]
+NOISE = (0.01, -0.02, 0.015, -0.01, 0.02, 0.0, -0.015, 0.01, 0.005, -0.005)
+DRIVER = """
+import sys
+from ablations import run
+from ablations.launch import until_decided
+from tests.ablations.toy_scale import toy
+until_decided.LEAST_GAIN = float("-inf")
+with toy():
+    sys.exit(run.main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def untrained_arms_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is learned in the few steps of the toy scale."""
+    monkeypatch.setattr(until_decided, "LEAST_GAIN", -float("inf"))
+
+
+def verdicts(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """What the command prints as JSON."""
+    capsys.readouterr()
+    assert run.main([*arguments, "--json"]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def finish(layout: Layout, stage: PretrainingRun, loss: float, frequency_loss: float = 9.0) -> None:
+    """A made-up record."""
+    corpora, context = ("wikibook", "web"), stage.recipe.stages[-1].context
+    score = {"context": context, "texts": "t", "loss": loss, "bits_per_byte": loss / 4}
+    (layout.root / stage.folder).mkdir(parents=True, exist_ok=True)
+    heldout = [{**score, "corpus": corpus, "frequency_loss": frequency_loss} for corpus in corpora]
+    scores = {"heldout_loss": {}, "heldout": heldout, "training_loss": 1.0}
+    finish_pretraining(layout, stage, scores=scores, gpu_hours=0.0, seconds=36.0, threads=1, processes=1)
+
+
+MadeUp = Callable[..., list[list[tuple[str, int]]]]
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> MadeUp:
+    """Runs that take no time, with these losses by variant: a mean and a factor for the noise of the seed. Returns the
+    runs of each round."""
+
+    def install(**losses: tuple[float, float]) -> list[list[tuple[str, int]]]:
+        rounds: list[list[tuple[str, int]]] = []
+
+        def train(workspace: Any, rows: Sequence[VariantRow], show: object) -> int:
+            rounds.append([(row.name, row.seed) for row in rows])
+            for row in rows:
+                mean, factor = losses[row.name]
+                finish(workspace.layout, row.stages[-1], mean + factor * NOISE[row.seed])
+            return 0
+
+        monkeypatch.setattr(until_decided, "run_or_submit", train)
+        return rounds
+
+    return install
+
+
+def test_each_comparison_takes_the_seeds_that_it_needs(
+    tmp_path: Path, made_up: MadeUp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """M1 is clearly better than M0, M3 clearly worse than M2. M2 is noise to M1, and takes further seeds of both."""
+    rounds = made_up(M0=(5.0, 1.0), M1=(4.0, -1.0), M2=(3.87, 9.0), M3=(6.0, 8.0))
+    arguments = ["--variant", "M0..M3", "--until-decided", "--heldout", "all", "--runs", str(tmp_path)]
+    said = verdicts(capsys, *arguments)
+    found = {entry["child"]: (entry["verdict"], entry["seeds"]) for entry in said["comparisons"]}
+    assert found["M1"] == ("better", 3) and found["M3"] == ("worse", 3)
+    assert found["M2"] == ("not shown", 5)
+    assert sorted(rounds[0]) == [(name, seed) for name in ("M0", "M1", "M2", "M3") for seed in range(3)]
+    assert rounds[1:] == [[("M1", seed), ("M2", seed)] for seed in (3, 4)], "M0 and M3 are decided"
+    assert (said["runs"], said["runs_at_most"]) == (16, 40)
+    assert said["core_hours_saved"] == pytest.approx(24 * 36 / 3600)
+    again = len(rounds)
+    assert verdicts(capsys, *arguments) == said and len(rounds) == again, "nothing is trained or decided anew"
+    assert run.main(arguments) == 0
+    told = capsys.readouterr().out
+    assert "3 of 10" in told and f"{said['runs']} of at most 40 runs are trained" in told and "core-hours" in told
+
+
+def test_arms_that_learned_nothing_get_no_verdict(
+    tmp_path: Path, made_up: MadeUp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made_up(M0=(8.95, 1.0), M1=(4.0, 1.0))
+    said = verdicts(capsys, "--variant", "M0", "M1", "--until-decided", "--runs", str(tmp_path))
+    assert [(each["verdict"], each["seeds"]) for each in said["comparisons"]] == [("not trained", 3)]
+
+
+@pytest.mark.usefixtures("toy_scale", "untrained_arms_count")
+def test_a_kill_in_the_middle_trains_nothing_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command and its worker are killed with SIGKILL; the same command goes on and comes to the verdict of one that
+    was not killed."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    said = verdicts(capsys, *PAIR, "--workers", "2", "--runs", str(whole))
+    (one,) = said["comparisons"]
+    assert one["verdict"] in ("better", "worse") and one["seeds"] == 3 and said["runs"] == 6
+    assert said["runs_saved"] == 4 and said["core_hours_saved"] > 0
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", DRIVER, *PAIR, "--workers", "1", "--runs", str(killed)]
+    with subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.DEVNULL) as driver:
+        until(lambda: len(records(killed)) >= 1 and len(starts(killed)) >= 2, what="the first record and another start")
+        (worker,) = {each.pid for row in Index(Layout(killed)).rows() for each in row.workers if each.is_live}
+        for process in (driver.pid, worker):
+            os.kill(process, signal.SIGKILL)
+    finished = set(records(killed))
+    assert 1 <= len(finished) < 6
+    again = verdicts(capsys, *PAIR, "--workers", "2", "--runs", str(killed))
+    assert again["comparisons"] == said["comparisons"], "losses, verdict and seeds"
+    begun = Counter(starts(killed))
+    assert {begun[run_id] for run_id in finished} == {1} and len(records(killed)) == len(begun) == 6
+    assert sum(begun.values()) <= 7, "only what was killed began twice"
+
+
+def records(root: Path) -> list[str]:
+    """The ids of the pre-training runs with a record."""
+    return [path.parent.name for path in root.glob("pretraining/*/done.json")]
+
+
+def test_on_slurm_the_same_command_goes_on(
+    slurm: FakeSlurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three seeds of both arms are submitted, and none again while they run. With their records one more seed of each
+    follows, and nothing once it is decided."""
+    layout, rounds = Layout(tmp_path / "runs"), list[int]()
+    arguments = ["--variant", "M0", "M1", "--until-decided", "--most-seeds", "5", "--cluster", "slurm"]
+    arguments += ["--runs", str(layout.root)]
+    while not rounds or rounds[-1]:
+        assert run.main(arguments) == 0
+        jobs = len(slurm.submitted())
+        capsys.readouterr()
+        assert run.main(arguments) == 0 and len(slurm.submitted()) == jobs
+        said = capsys.readouterr()
+        rounds.append(0)
+        for path in layout.root.glob("pretraining/*/run.json"):
+            stage = read_run_file(path.parent).specification(PretrainingRun)
+            if not (path.parent / "done.json").exists():
+                is_child = "M1" in read_run_file(path.parent).labels["variants"]
+                finish(layout, stage, 5.0 + (0.03 + 3 * NOISE[stage.seed] if is_child else NOISE[stage.seed]))
+                rounds[-1] += 1
+        assert (f"{rounds[-1]} run(s) are under way; the same command goes on" in said.err) == (rounds[-1] > 0)
+        assert ("undecided" in said.out) == (rounds[-1] > 0)
+        for job in list((slurm.state / "live").iterdir()):
+            slurm.end(job.name)
+    assert rounds == [6, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--variant", "M0", "M1", "--seed", "0", "1"], "--until-decided chooses the seeds: leave out --seed"),
+        (["--variant", "M0", "M1", "--stages", "pretrain", "glue"], "held-out losses, which glue does not have"),
+        (["--variant", "M0"], "M0 has no parent: name two variants"),
+        (["--design", "add-one"], "compares variants: name them with --variant"),
+        ([], "compares variants: name them with --variant"),
+        (["--variant", "M0", "M1", "--most-seeds", "2"], "2 seed(s) cannot decide 1 comparison(s): allow 3 or more"),
+        (["--variant", "M1", "M2"], "M2 is trained on web and M1 on wikibook: add --heldout all"),
+        (["--variant", "M10"], "no pre-training differs, so there is nothing to decide"),
+    ],
+)
+def test_what_cannot_be_decided_is_refused(
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run.main([*arguments, "--until-decided", "--runs", str(tmp_path / "runs")]) == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--list"], ["--cancel"], ["--model", "m"]])
+def test_flags_that_do_something_else_are_refused(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run.main(["--variant", "M0", "M1", "--until-decided", *arguments])
+
+
+def test_a_dry_run_shows_what_could_be_trained_at_most(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--variant", "M0", "M1", "--until-decided", "--most-seeds", "4", "--runs", str(tmp_path / "runs")]
+    assert run.main([*arguments, "--dry-run", "--json"]) == 0
+    said = capsys.readouterr()
+    assert Counter(row["variant"] for row in json.loads(said.out)) == {"M0": 4, "M1": 4}
+    assert "M1 − M0 in bits per byte; 3 paired seeds at first, then one more at a time, 4 at most" in said.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_declaration_names_seeds_measure_and_margin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Seeds in the declared order, and equivalence within the declared margin."""
+    content = json.loads((REPOSITORY / "declarations" / "laptop.json").read_bytes())
+    content["seeds"][:3], content["protocol"]["margins"]["loss"] = [7, 3, 5], 0.25
+    content["seeds"][3:] = [0, 1, 2, 4, 6, 8, 9]
+    path = tmp_path / "laptop.json"
+    path.write_text(json.dumps(content))
+    options = ["--variant", "M0", "M1", "--until-decided", "--scale", "laptop", "--data", "real_text"]
+    assert run.main([*options, "--declaration", str(path), "--most-seeds", "11"]) == 2
+    assert "--most-seeds 11: laptop declares 10 seeds" in capsys.readouterr().err
+    with using(Declaration.read(content)):
+        parsed = run.build_parser().parse_args([*options, "--stages", "pretrain"])
+        seeds = until_decided.seeds_of(parsed)
+        assert seeds == content["seeds"]
+        ((child, parent),) = until_decided.pairs_of(parsed)
+        rows = pretraining_rows(tmp_path, seeds)
+        (compared,) = until_decided.comparisons_of(parsed, [(child, parent)], rows, seeds)
+        assert (compared.child, compared.parent, compared.quantity, compared.margin) == ("M1", "M0", "loss", 0.25)
+        for (name, seed), row in rows.items():
+            finish(Layout(tmp_path), row.stages[-1], 5.0 + NOISE[seed] * (1 if name == "M0" else -1))
+        found = until_decided.judge(Layout(tmp_path), compared, pretraining_rows(tmp_path, seeds), seeds, 0.05)
+        assert (found.verdict, found.seeds) == ("equivalent", 3)
+        assert found.differences == pytest.approx([-2 * NOISE[seed] for seed in seeds])
+
+
+def pretraining_rows(root: Path, seeds: Sequence[int]) -> until_decided.Rows:
+    """M0 and M1 at laptop scale, with the states of their runs."""
+    rows = rows_of(root, "M0", "M1", seeds=seeds, scale="laptop", stages=["pretraining"])
+    return {(row.name, row.seed): row for row in rows}
