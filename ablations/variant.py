@@ -13,6 +13,7 @@ from neobert.data.mteb_tasks import Wording
 from neobert.data.pairs import Mix
 from neobert.errors import did_you_mean
 from neobert.identity import difference, leaves
+from neobert.own_code import own_name
 from neobert.recipe import (
     Contrastive,
     Data,
@@ -103,6 +104,8 @@ class Modification:
                 if key not in fields.model_fields:
                     hint = did_you_mean(key, fields.model_fields)
                     raise ValueError(f"modification {self.title!r}: {section} has no field {key!r}; {hint}")
+        for section in SECTIONS:
+            object.__setattr__(self, section, _with_own_names(vars(self)[section]))
 
     @property
     def _changes(self) -> dict[str, Mapping[str, Any]]:
@@ -146,6 +149,11 @@ class Modification:
             added = self.apply(before).pretraining.stages[index] if index >= count else changes
             parts[f"pretraining.stages.{index}"] = added
         return {leaf: value for path, part in parts.items() for leaf, value in leaves(part, path).items()}
+
+
+def _with_own_names(changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return changes with own parts, given as classes and functions, by their names."""
+    return {key: own_name(value) if callable(value) else value for key, value in changes.items()}
 
 
 @dataclass(frozen=True)
