@@ -12,6 +12,7 @@ import builtins
 import hashlib
 import importlib.util
 import inspect
+import json
 import linecache
 import re
 import symtable
@@ -22,11 +23,14 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Generic, TypeVar
 
-from neobert.errors import DamagedFile
+from neobert.errors import DamagedFile, MissingData
+from neobert.exported import exported
 from neobert.identity import IDENTITY_DIGITS, leaves
 
 PACKAGE = __name__.partition(".")[0]
 OWN_NAME = re.compile(rf"([A-Za-z_]\w*)@[0-9a-f]{{{IDENTITY_DIGITS}}}")
+SOURCES = "own_code.json"
+"""File of an exported folder with the sources of its own parts."""
 INSTALLED = ("site-packages", "dist-packages")
 """Folders of installed packages."""
 MODULE_NAMES = ("__name__", "__doc__", "__builtins__")
@@ -104,8 +108,8 @@ def source_named(name: str) -> str:
     """
     if name not in _sources:
         raise ValueError(
-            f"the source of {name} is not known here: pass the --ladder file that defines it, or load an export that "
-            "needs it with trust_remote_code=True"
+            f"the source of {name} is not known here: pass the --ladder file that defines it; to load an exported "
+            "folder, call neobert.own_code.trust_folder(FOLDER) first, which runs its code with your permissions"
         )
     return _sources[name]
 
@@ -116,6 +120,8 @@ def load(name: str) -> Any:
     Raises:
         ValueError: the source is not known, or does not run by itself.
     """
+    if name not in _loaded and (part := exported(name)) is not None:
+        _loaded[name] = part
     if name not in _loaded:
         source, word = source_named(name), name.partition("@")[0]
         file = f"<{name}>"
@@ -128,6 +134,19 @@ def load(name: str) -> Any:
             raise ValueError(f"the source of {name} does not run by itself: {type(error).__name__}: {error}") from error
         _loaded[name] = vars(module)[word]
     return _loaded[name]
+
+
+def trust_folder(folder: Path | str) -> None:
+    """Remember the sources in an exported folder, so that its model can be built. They are run with your permissions.
+
+    Raises:
+        MissingData: it has none.
+        DamagedFile: they were changed.
+    """
+    path = Path(folder) / SOURCES
+    if not path.is_file():
+        raise MissingData(f"{path} is not there: {folder} needs no own code, or is no exported folder")
+    register(json.loads(path.read_text(encoding="utf-8")))
 
 
 # The source of a class or function
@@ -193,7 +212,7 @@ def _statements(text: str) -> Iterator[_Statement]:
     lines = text.splitlines()
     for node in ast.parse(text).body:
         decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-        first = min(part.lineno for part in (node, *decorators))
+        first = min([node.lineno, *(each.lineno for each in decorators)])
         own = "\n".join(lines[first - 1 : node.end_lineno])
         table = symtable.symtable(own, "own", "exec")
         bound = {each.get_name() for each in table.get_symbols() if each.is_assigned() or each.is_imported()}
@@ -219,6 +238,11 @@ def _refuse_files_beside(word: str, node: ast.stmt, path: Path) -> None:
             modules = ["" if each.level else each.module or ""]
         else:
             continue
+        if isinstance(each, ast.Import) and PACKAGE in {module.partition(".")[0] for module in modules}:
+            raise ValueError(
+                f"{word} has {ast.unparse(each)!r} (line {node.lineno} of {path.name}), which an export cannot carry: "
+                f"write from {modules[0]} import …"
+            )
         for module in modules:
             if not _is_importable_everywhere(module.partition(".")[0]):
                 raise ValueError(
@@ -259,18 +283,26 @@ class Parts(dict[str, Callable[..., Made]], Generic[Made]):
         part: Callable[..., Made] = load(name)
         return part
 
+    def require(self, name: str, *given: Any, settings: Mapping[str, Mapping[str, Any]], field: str) -> None:
+        """Check that a part can be called with what all parts of its kind are given, and with its own settings.
+
+        Raises:
+            ValueError: it cannot.
+        """
+        own = settings.get(field, {})
+        try:
+            inspect.signature(self[name]).bind(*given, **own)
+        except TypeError as error:
+            raise ValueError(
+                f"the {self.what} {name} cannot be made: {error}; it is called with {self.given}, and by name with "
+                f"its settings ({', '.join(own) or 'none'})"
+            ) from error
+
     def make(self, name: str, *given: Any, settings: Mapping[str, Mapping[str, Any]], field: str) -> Made:
         """Call a part with what all parts of its kind are given, and with the settings of its `field` of the recipe.
 
         Raises:
             ValueError: the part cannot be called so.
         """
-        part, own = self[name], settings.get(field, {})
-        try:
-            inspect.signature(part).bind(*given, **own)
-        except TypeError as error:
-            raise ValueError(
-                f"the {self.what} {name} cannot be made: {error}; it is called with {self.given}, and by name with "
-                f"its settings ({', '.join(own) or 'none'})"
-            ) from error
-        return part(*given, **own)
+        self.require(name, *given, settings=settings, field=field)
+        return self[name](*given, **settings.get(field, {}))
