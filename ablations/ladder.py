@@ -169,6 +169,7 @@ M0 = Variant(
             ),
             precision="bf16",  # code conf/trainer/mlm.yaml
             seed=0,  # code conf/pretraining.yaml
+            start=None,  # random weights
         ),
         finetuning=GLUE_PROTOCOL,
         grid=LIMITED_GRID,

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import getitem, or_
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError
@@ -25,8 +26,10 @@ from neobert.recipe import (
     Optimization,
     Pretraining,
     Stage,
+    Start,
     Value,
 )
+from neobert.starts import start_from
 
 
 class EmbeddingProtocol(Value):
@@ -66,7 +69,7 @@ SECTIONS: dict[str, tuple[str, type[Value]]] = {
     "contrastive": ("embedding.contrastive", Contrastive),
 }
 """The sections of a modification: for each, the part of a recipe that it changes, and the class of that part."""
-CHOICES = {"pretraining": ("packing", "precision"), "": ("grid", "checkpoints")}
+CHOICES = {"pretraining": ("packing", "precision", "start"), "": ("grid", "checkpoints")}
 """The fields of a modification with a single value, by the part of a recipe that has a field of the same name."""
 
 
@@ -76,7 +79,9 @@ class Modification:
 
     `row` is its row in the paper's Table 2. `stages` has one mapping per stage: entry i changes stage i, and an entry
     past the parent's stages adds a stage that starts as a copy of the previous one (of a stage that does not decay,
-    without its plateau). Values of an `unscaled` modification are used as they are at every scale.
+    without its plateau). `start` is what pre-training starts from: the folder or id of a run, or the folder of an
+    export or a published checkpoint (`neobert.starts`). Values of an `unscaled` modification are used as they are at
+    every scale.
     """
 
     title: str
@@ -88,6 +93,7 @@ class Modification:
     optimization: Mapping[str, Any] = field(default_factory=dict)
     packing: str | None = None
     precision: str | None = None
+    start: Start | str | Path | None = None
     stages: tuple[Mapping[str, Any], ...] = ()
     finetuning: Mapping[str, Any] = field(default_factory=dict)
     embedding: Mapping[str, Any] = field(default_factory=dict)
@@ -106,6 +112,8 @@ class Modification:
                     raise ValueError(f"modification {self.title!r}: {section} has no field {key!r}; {hint}")
         for section in SECTIONS:
             object.__setattr__(self, section, _with_own_names(vars(self)[section]))
+        if isinstance(self.start, str | Path):
+            object.__setattr__(self, "start", start_from(self.start))
 
     @property
     def _changes(self) -> dict[str, Mapping[str, Any]]:

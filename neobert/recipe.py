@@ -296,8 +296,17 @@ class Stage(Value):
         return self.tokens_per_step * self.steps
 
 
+class Start(Value):
+    """Weights that pre-training starts from, by the first digits of the SHA-256 of their file (`neobert.starts`).
+    `optimizer_state` is that of the optimizer's state if it is restored, None if the optimizer starts anew."""
+
+    weights: str
+    optimizer_state: str | None
+
+
 class Pretraining(Value):
-    """Everything that decides a pre-trained model, apart from the bytes of the corpus."""
+    """Everything that decides a pre-trained model, apart from the bytes of the corpus. Without a `start`, weights are
+    drawn at random."""
 
     model: Model
     data: Data
@@ -307,6 +316,7 @@ class Pretraining(Value):
     stages: tuple[Stage, ...]
     precision: PretrainingPrecision
     seed: NonNegativeInt
+    start: Annotated[Start | None, Neutral(None)]
 
     @model_validator(mode="after")
     def _has_stages(self) -> Self:

@@ -87,6 +87,7 @@ def tiny_recipe(**changes: object) -> Pretraining:
         "stages": (tiny_stage(),),
         "precision": "fp32",
         "seed": 0,
+        "start": None,
     }
     return Pretraining.model_validate({**fields, **changes})
 
