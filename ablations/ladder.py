@@ -123,6 +123,8 @@ M0 = Variant(
                 attention_window=0,  # every token attends to its whole document
                 global_every=1,  # in every block
                 local_rotary_base=None,  # no block is local
+                block="pre_norm",  # Table 2, "Pre-LN"
+                tied_embeddings=False,  # code model.py: the decoder is a matrix of its own
                 dropout=0,  # code: conf says 0.1 under a name the model ignores, so M0 was trained without (M0@dropout)
                 initialization=Initialization(
                     distribution="uniform",  # code model.py
@@ -167,6 +169,7 @@ M0 = Variant(
             ),
             precision="bf16",  # code conf/trainer/mlm.yaml
             seed=0,  # code conf/pretraining.yaml
+            start=None,  # random weights
         ),
         finetuning=GLUE_PROTOCOL,
         grid=LIMITED_GRID,

@@ -22,6 +22,10 @@ from ablations.scales import SCALES, Rules, scaled
 from ablations.variant import Factor, Modification, Variant, findings_in, prove
 from neobert.errors import did_you_mean
 from neobert.glue.tasks import TASKS
+from neobert.model.size import has_own_parts, parameter_count
+from neobert.own_code import is_own
+from neobert.recipe import Pretraining
+from neobert.training.schedule import SHARES_LEFT
 
 Declared = TypeVar("Declared", Rules, Factor, Modification, Variant)
 KINDS: Mapping[str, tuple[Any, str]] = {
@@ -111,7 +115,8 @@ def verify_variants(variants: Mapping[str, Variant]) -> None:
     """Check that every variant is its parent plus what it declares, however it was made.
 
     Raises:
-        ValueError: one is not, its parent is not among the variants, or it continues itself.
+        ValueError: one is not, its parent is not among the variants, it continues itself, or has own parts that
+            cannot be built.
     """
     for variant in variants.values():
         refuse_wrong_types(variant, f"variant {variant.name}")
@@ -129,6 +134,25 @@ def verify_variants(variants: Mapping[str, Variant]) -> None:
             )
         _refuse_cycle(variant)
         prove(variant.name, parent.recipe, variant.recipe, variant.modifications)
+    for variant in variants.values():
+        try:
+            _require_parts(variant.recipe.pretraining)
+        except Exception as error:  # whatever a user's class raises
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            raise ValueError(f"{variant.name} cannot be built: {kind}{error}") from error
+
+
+def _require_parts(recipe: Pretraining) -> None:
+    """Build a model with own parts, without memory for its weights, and call its own decay."""
+    if has_own_parts(recipe.model):
+        parameter_count(recipe.model, recipe.longest_context)
+    optimization = recipe.optimization
+    if is_own(optimization.optimizer):
+        from neobert.training.optimization import OPTIMIZERS
+
+        given, settings = (None, optimization), optimization.settings
+        OPTIMIZERS.require(optimization.optimizer, *given, settings=settings, field="optimizer")
+    SHARES_LEFT.make(optimization.decay, 0.5, settings=optimization.settings, field="decay")
 
 
 def _refuse_cycle(variant: Variant) -> None:

@@ -274,7 +274,7 @@ def _import_module(given: str) -> Ladder:
 
 @contextmanager
 def _told(given: str, path: str) -> Iterator[None]:
-    """Turn exceptions of a ladder file into a ValueError with file and line."""
+    """Turn exceptions of a ladder file into a ValueError with file and line; MissingData stays what it is."""
     try:
         yield
     except SyntaxError as error:
@@ -283,8 +283,9 @@ def _told(given: str, path: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
         where = f", line {lines[-1]}" if lines else ""
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        raise ValueError(f"--ladder {given}{where}: {kind}{' '.join(str(error).split())}") from error
+        kind = "" if isinstance(error, ValueError | MissingData) else f"{type(error).__name__}: "
+        raised = MissingData if isinstance(error, MissingData) else ValueError
+        raise raised(f"--ladder {given}{where}: {kind}{' '.join(str(error).split())}") from error
 
 
 def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:

@@ -91,7 +91,7 @@ def pretraining_runs(recipe: Pretraining, seed: int, source: Source) -> list[Pre
         run = PretrainingRun(
             recipe=recipe.model_copy(update={"stages": recipe.stages[:count], "seed": seed}),
             previous=runs[-1].id if runs else None,
-            position_table=recipe.longest_context if recipe.model.positions == "learned" else None,
+            position_table=None if recipe.model.positions == "rotary" else recipe.longest_context,
             corpus_origin=source.corpus_origin(recipe.data.corpus),
             tokenizer_origin=source.tokenizer_origin(recipe.data.tokenizer, recipe.model.vocabulary_size),
         )

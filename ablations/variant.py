@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import getitem, or_
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError
@@ -13,6 +14,7 @@ from neobert.data.mteb_tasks import Wording
 from neobert.data.pairs import Mix
 from neobert.errors import did_you_mean
 from neobert.identity import difference, leaves
+from neobert.own_code import own_name
 from neobert.recipe import (
     Contrastive,
     Data,
@@ -24,8 +26,10 @@ from neobert.recipe import (
     Optimization,
     Pretraining,
     Stage,
+    Start,
     Value,
 )
+from neobert.starts import start_from
 
 
 class EmbeddingProtocol(Value):
@@ -65,7 +69,7 @@ SECTIONS: dict[str, tuple[str, type[Value]]] = {
     "contrastive": ("embedding.contrastive", Contrastive),
 }
 """The sections of a modification: for each, the part of a recipe that it changes, and the class of that part."""
-CHOICES = {"pretraining": ("packing", "precision"), "": ("grid", "checkpoints")}
+CHOICES = {"pretraining": ("packing", "precision", "start"), "": ("grid", "checkpoints")}
 """The fields of a modification with a single value, by the part of a recipe that has a field of the same name."""
 
 
@@ -75,7 +79,9 @@ class Modification:
 
     `row` is its row in the paper's Table 2. `stages` has one mapping per stage: entry i changes stage i, and an entry
     past the parent's stages adds a stage that starts as a copy of the previous one (of a stage that does not decay,
-    without its plateau). Values of an `unscaled` modification are used as they are at every scale.
+    without its plateau). `start` is what pre-training starts from: the folder or id of a run, or the folder of an
+    export or a published checkpoint (`neobert.starts`). Values of an `unscaled` modification are used as they are at
+    every scale.
     """
 
     title: str
@@ -87,6 +93,7 @@ class Modification:
     optimization: Mapping[str, Any] = field(default_factory=dict)
     packing: str | None = None
     precision: str | None = None
+    start: Start | str | Path | None = None
     stages: tuple[Mapping[str, Any], ...] = ()
     finetuning: Mapping[str, Any] = field(default_factory=dict)
     embedding: Mapping[str, Any] = field(default_factory=dict)
@@ -103,6 +110,10 @@ class Modification:
                 if key not in fields.model_fields:
                     hint = did_you_mean(key, fields.model_fields)
                     raise ValueError(f"modification {self.title!r}: {section} has no field {key!r}; {hint}")
+        for section in SECTIONS:
+            object.__setattr__(self, section, _with_own_names(vars(self)[section]))
+        if isinstance(self.start, str | Path):
+            object.__setattr__(self, "start", start_from(self.start))
 
     @property
     def _changes(self) -> dict[str, Mapping[str, Any]]:
@@ -146,6 +157,11 @@ class Modification:
             added = self.apply(before).pretraining.stages[index] if index >= count else changes
             parts[f"pretraining.stages.{index}"] = added
         return {leaf: value for path, part in parts.items() for leaf, value in leaves(part, path).items()}
+
+
+def _with_own_names(changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return changes with own parts, given as classes and functions, by their names."""
+    return {key: own_name(value) if callable(value) else value for key, value in changes.items()}
 
 
 @dataclass(frozen=True)

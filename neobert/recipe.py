@@ -1,25 +1,32 @@
 """Recipe values: the fields that determine the result of a run, as frozen pydantic models with a JSON form.
 
-No field has a default: a missing field is an error. A field that is added later has a neutral value
-(`neobert.identity.Neutral`), so that older records keep their ids and stay readable. Torch is not imported here, so
-that listing, planning and reporting start fast. Labels, paths, devices and micro-batches are not part of a recipe.
+No field has a default but the `settings` of own parts: a missing field is an error. A field that is added later has a
+neutral value (`neobert.identity.Neutral`), so that older records keep their ids and stay readable. Torch is not
+imported here, so that listing, planning and reporting start fast. Labels, paths, devices and micro-batches are not part
+of a recipe.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     ValidationInfo,
+    WithJsonSchema,
     model_validator,
 )
 
+from neobert.errors import did_you_mean
 from neobert.identity import Neutral, neutral_values
+from neobert.own_code import OWN_NAME, is_own, own_name
 
 Precision = Literal["fp32", "bf16"]
 
@@ -71,6 +78,44 @@ class Value(BaseModel):
         return {**neutral_values(cls), **content}
 
 
+POSITIONS = ("learned", "rotary")
+FEEDFORWARDS = ("gelu", "swiglu", "geglu")
+NORMS = ("layer_norm", "rms_norm")
+BLOCKS = ("pre_norm", "post_norm")
+OPTIMIZERS = ("adam", "adamw", "muon")
+DECAYS = ("linear", "cosine", "sqrt")
+"""Words of this package's parts. A recipe names one of them, or own code (`neobert.own_code`)."""
+
+
+def _part_word(words: Collection[str], word: str) -> str:
+    if word not in words and not is_own(word):
+        raise ValueError(f"{word!r} is no part of this package: {did_you_mean(word, words)}")
+    return word
+
+
+def _schema(words: Collection[str]) -> WithJsonSchema:
+    own = {"pattern": f"^{OWN_NAME.pattern}$", "type": "string"}
+    return WithJsonSchema({"anyOf": [{"enum": list(words), "type": "string"}, own]})
+
+
+_OWN_NAMED = BeforeValidator(lambda value: own_name(value) if callable(value) else value)
+PositionsPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, POSITIONS)), _schema(POSITIONS)]
+FeedForwardPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, FEEDFORWARDS)), _schema(FEEDFORWARDS)]
+NormPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, NORMS)), _schema(NORMS)]
+BlockPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, BLOCKS)), _schema(BLOCKS)]
+OptimizerPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, OPTIMIZERS)), _schema(OPTIMIZERS)]
+DecayPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, DECAYS)), _schema(DECAYS)]
+
+Settings = dict[str, dict[str, bool | int | float | str]]
+"""Hyper-parameters of own parts: by the field that names the part, then by their own names."""
+
+
+def _refuse_strange_settings(settings: Settings, fields: Collection[str]) -> None:
+    for field in settings:
+        if field not in fields:
+            raise ValueError(f"settings are those of a part, and {field!r} is none: {did_you_mean(field, fields)}")
+
+
 class Initialization(Value):
     """How weights start. `scale` is the half-width of a uniform or the standard deviation of a normal distribution."""
 
@@ -86,7 +131,8 @@ class Model(Value):
     `feedforward_width` is nominal: a gated feed-forward takes two thirds of it, rounded up to a multiple of 8, so that
     GELU and SwiGLU have equal parameters. Of every `global_every` blocks the first sees whole documents; the others are
     local: a token sees `attention_window` tokens, half of them on each side, and its rotation has `local_rotary_base`
-    (None: that of all).
+    (None: that of all). `tied_embeddings` is whether the decoder's matrix is that of the token embeddings. `settings`
+    are the hyper-parameters of own parts.
     """
 
     vocabulary_size: PositiveInt
@@ -94,16 +140,24 @@ class Model(Value):
     width: PositiveInt
     heads: PositiveInt
     feedforward_width: PositiveInt
-    positions: Literal["learned", "rotary"]
+    positions: PositionsPart
     rotary_base: PositiveFloat
-    feedforward: Literal["gelu", "swiglu", "geglu"]
-    norm: Literal["layer_norm", "rms_norm"]
+    feedforward: FeedForwardPart
+    norm: NormPart
     norm_epsilon: PositiveFloat
     dropout: NonNegativeFloat
     initialization: Initialization
     attention_window: Annotated[NonNegativeInt, Neutral(0)]
     global_every: Annotated[PositiveInt, Neutral(1)]
     local_rotary_base: Annotated[PositiveFloat | None, Neutral(None)]
+    block: Annotated[BlockPart, Neutral("pre_norm")]
+    tied_embeddings: Annotated[bool, Neutral(False)]
+    settings: Annotated[Settings, Neutral({})] = {}
+
+    @model_validator(mode="after")
+    def _settings_are_of_parts(self) -> Self:
+        _refuse_strange_settings(self.settings, ("positions", "feedforward", "norm", "block"))
+        return self
 
     @model_validator(mode="after")
     def _local_blocks_are_possible(self) -> Self:
@@ -182,17 +236,24 @@ class Masking(Value):
 
 class Optimization(Value):
     """Optimizer and learning-rate shape. Adam adds weight decay to the gradient, AdamW to the weights; Muon updates the
-    matrices of the blocks with momentum `beta1`, and AdamW all else."""
+    matrices of the blocks with momentum `beta1`, and AdamW all else. `settings` are the hyper-parameters of an own
+    optimizer or decay."""
 
-    optimizer: Literal["adam", "adamw", "muon"]
+    optimizer: OptimizerPart
     beta1: NonNegativeFloat
     beta2: NonNegativeFloat
     epsilon: PositiveFloat
     weight_decay: NonNegativeFloat
     clip_norm: PositiveFloat
     peak_learning_rate: PositiveFloat
-    decay: Literal["linear", "cosine", "sqrt"]
+    decay: DecayPart
     floor_fraction: NonNegativeFloat
+    settings: Annotated[Settings, Neutral({})] = {}
+
+    @model_validator(mode="after")
+    def _settings_are_of_parts(self) -> Self:
+        _refuse_strange_settings(self.settings, ("optimizer", "decay"))
+        return self
 
 
 class Subset(Value):
@@ -235,8 +296,17 @@ class Stage(Value):
         return self.tokens_per_step * self.steps
 
 
+class Start(Value):
+    """Weights that pre-training starts from, by the first digits of the SHA-256 of their file (`neobert.starts`).
+    `optimizer_state` is that of the optimizer's state if it is restored, None if the optimizer starts anew."""
+
+    weights: str
+    optimizer_state: str | None
+
+
 class Pretraining(Value):
-    """Everything that decides a pre-trained model, apart from the bytes of the corpus."""
+    """Everything that decides a pre-trained model, apart from the bytes of the corpus. Without a `start`, weights are
+    drawn at random."""
 
     model: Model
     data: Data
@@ -246,6 +316,7 @@ class Pretraining(Value):
     stages: tuple[Stage, ...]
     precision: PretrainingPrecision
     seed: NonNegativeInt
+    start: Annotated[Start | None, Neutral(None)]
 
     @model_validator(mode="after")
     def _has_stages(self) -> Self:

@@ -30,6 +30,7 @@ from neobert.processes import available_cores, visible_gpus
 from neobert.recipe import EngineWord, Pretraining
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
+from neobert.starts import misfit
 
 MOST_GPUS = 1024
 SPLITTING_ENGINES: tuple[EngineWord, ...] = ("zero1", "zero2")
@@ -225,7 +226,7 @@ def validate(rows: Sequence[PlanRow], layout: Layout, machine: Machine) -> list[
             ]
             if isinstance(run, PretrainingRun):
                 problems += _problems_of_rows(name, run, machine)
-                key = f"{canonical(run.recipe.model)} {run.recipe.longest_context}"
+                key = f"{canonical(run.recipe.model)} {run.recipe.longest_context} {run.recipe.start}"
                 models.setdefault(key, (row.name, run.recipe))
     for name, recipe in models.values():
         if sentence := _built_otherwise(recipe):
@@ -287,6 +288,10 @@ def _built_otherwise(pretraining: Pretraining) -> str | None:
             network = build_masked_language_model(pretraining.model, pretraining.longest_context)
     except (ValueError, RuntimeError) as error:
         return f"cannot be built: {error}"
+    if pretraining.start is not None:
+        shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+        if sentence := misfit(pretraining.start, shapes, is_tied=pretraining.model.tied_embeddings):
+            return sentence
     built = sum(parameter.numel() for parameter in network.parameters())
     planned = parameter_count(pretraining.model, pretraining.longest_context).total
     return None if built == planned else f"has {built} parameters, but the plan counts {planned}"

@@ -24,6 +24,7 @@ from neobert.glue.tasks import task_named
 from neobert.identity import identity, neutral_values, plain
 from neobert.kinds.glue import GlueStudy
 from neobert.model.size import parameter_count
+from neobert.own_code import SOURCES, sources_in
 from neobert.recipe import FineTuning
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
@@ -225,6 +226,12 @@ def pretrained_card(checkpoint: PretrainedCheckpoint, target: str, parity: dict[
     if with_code:
         trusting = use.replace('"FOLDER"', '"FOLDER", trust_remote_code=True')
         sections["Use without the package"] = f"It needs torch and pydantic too.\n\n```python\n{trusting}\n```"
+    if own := sources_in(run.recipe.model):
+        trusted = 'from neobert.own_code import trust_folder\n\ntrust_folder("FOLDER")'
+        sections["Own code"] = (
+            f"The model needs {words(own)}, code of a user's own that is in `{SOURCES}`. With this package installed, "
+            f"trust it before you load the model; it runs with your permissions.\n\n```python\n{trusted}\n```"
+        )
     stage = run.recipe.stages[-1]
     before = sum(earlier.tokens for earlier in run.recipe.stages[:-1])
     facts = {

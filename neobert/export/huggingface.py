@@ -21,8 +21,10 @@ from neobert.export.checkpoint import (
     require_equal_weights,
     require_packages,
 )
+from neobert.files import json_bytes, replace_file
 from neobert.hub import NeoBERTConfig, NeoBERTForMaskedLM
 from neobert.kinds.pretraining import PretrainingRun
+from neobert.own_code import SOURCES, sources_in
 
 TOLERANCE = 1e-5
 
@@ -66,6 +68,12 @@ def masked_language_model(checkpoint: PretrainedCheckpoint) -> NeoBERTForMaskedL
     return model.eval()
 
 
+def write_own_code(run: PretrainingRun, folder: Path) -> None:
+    """Write the sources of the model's own parts, if it has any, for `neobert.own_code.trust_folder`."""
+    if sources := sources_in(run.recipe.model):
+        replace_file(folder / SOURCES, json_bytes(sources))
+
+
 @torch.no_grad()
 def write_transformers(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
     """Write the folder, reload it and compare it with the run; return the deviation of logits of padded rows.
@@ -74,6 +82,7 @@ def write_transformers(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[s
         ParityOff: weights or token ids differ from the run's, or logits differ by more than 1e-5.
     """
     masked_language_model(checkpoint).save_pretrained(folder)
+    write_own_code(checkpoint.run, folder)
     transformers_tokenizer(checkpoint.tokenizer, checkpoint.run.context).save_pretrained(folder)
     model = NeoBERTForMaskedLM.from_pretrained(folder)
     require_equal_weights(model.state_dict(), checkpoint.weights)
@@ -92,6 +101,7 @@ def write_sentence_transformers(checkpoint: PretrainedCheckpoint, folder: Path) 
     """
     tokenizer, context = checkpoint.tokenizer, checkpoint.run.context
     save_modules(masked_language_model(checkpoint).model, transformers_tokenizer(tokenizer, context), folder, {})
+    write_own_code(checkpoint.run, folder)
     require_equal_tokens(AutoTokenizer.from_pretrained(folder), checkpoint)
     framed = [tokenizer.frame(ids, max_tokens=context) for ids in tokenizer.encode(TEXTS)]
     expected = flat_means(checkpoint, [torch.tensor(ids) for ids in framed])

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,8 +22,11 @@ from neobert.errors import ParityOff
 from neobert.export.checkpoint import PretrainedCheckpoint, flat_states, probes, require_close
 from neobert.files import replace_file
 from neobert.hub import AUTO_CLASSES, NeoBERTConfig
+from neobert.own_code import sources_in
 
 PACKAGE = "neobert"
+EXPORTED = "neobert.exported"
+"""The module that an export with own parts changes."""
 CLASSES = {"AutoConfig": NeoBERTConfig, **AUTO_CLASSES}
 TOLERANCE = 1e-5
 
@@ -47,7 +50,7 @@ def write_remote_code(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[st
     Raises:
         ParityOff: the folder does not load there, or its hidden states differ from the run's by more than 1e-5.
     """
-    for name, content in remote_modules().items():
+    for name, content in remote_modules(sources_in(checkpoint.run.recipe.model)).items():
         replace_file(folder / f"{name}.py", content.encode())
     path = folder / "config.json"
     auto_map = {auto: f"{file_name(named.__module__)}.{named.__name__}" for auto, named in CLASSES.items()}
@@ -67,9 +70,13 @@ def write_remote_code(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[st
     return {"remote code": require_close("remote code", found, flat_states(checkpoint, documents), TOLERANCE)}
 
 
-def remote_modules() -> dict[str, str]:
-    """Return the file name (without .py) and content of every module of the package that the classes need."""
+def remote_modules(own: Mapping[str, str]) -> dict[str, str]:
+    """Return the file name (without .py) and content of every module of the package that the classes need, and of the
+    sources of `own` parts."""
     waiting, files = sorted({named.__module__ for named in CLASSES.values()}), dict[str, str]()
+    for name, source in own.items():
+        files[own_file(name)] = f"# {name}\n{relative(source)}"
+        waiting += [needed for _, modules in _package_imports(source) for needed in modules]
     while waiting:
         module = waiting.pop()
         if file_name(module) not in files:
@@ -78,7 +85,26 @@ def remote_modules() -> dict[str, str]:
             source = Path(specification.origin).read_text(encoding="utf-8")
             files[file_name(module)] = f"# {module} of neobert-ablations {__version__}, MIT\n{relative(source)}"
             waiting += [needed for _, modules in _package_imports(source) for needed in modules]
+    if own:
+        files[file_name(EXPORTED)] += _exported(own)
     return files
+
+
+def own_file(name: str) -> str:
+    """Return the name of the file of an own part, without .py."""
+    return f"own_{name.replace('@', '_')}"
+
+
+def _exported(own: Iterable[str]) -> str:
+    """Return a function `exported` for these own parts, to replace the one above it."""
+    lines = ["", "", "def exported(name: str) -> Any | None:  # noqa: F811"]
+    for name in own:
+        lines += [
+            f"    if name == {name!r}:",
+            f"        from .{own_file(name)} import {name.partition('@')[0]} as part",
+        ]
+        lines += ["", "        return part"]
+    return "\n".join([*lines, "    return None", ""])
 
 
 def file_name(module: str) -> str:

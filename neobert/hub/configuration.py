@@ -13,6 +13,7 @@ from transformers.utils import logging
 
 from neobert import recipe
 from neobert.errors import did_you_mean
+from neobert.own_code import is_own
 
 logger = logging.get_logger(__name__)
 
@@ -31,6 +32,9 @@ RECIPE_NAMES = {
     "attention_window": "attention_window",
     "global_every": "global_every",
     "local_rotary_base": "local_rotary_base",
+    "block": "block",
+    "tie_word_embeddings": "tied_embeddings",
+    "part_settings": "settings",
 }
 """Keys of config.json to fields of `recipe.Model`."""
 
@@ -49,6 +53,9 @@ IGNORED_PUBLISHED = frozenset(
     }
 )
 """Keys of published configurations that have no effect here."""
+
+OWN_PARTS = ("positions", "feedforward", "norm", "block")
+"""Keys of config.json that may name own code."""
 
 NEAR_MISS = 0.8
 """Similarity to an option's name from which an unknown key counts as a misspelling (difflib's ratio)."""
@@ -82,13 +89,15 @@ class NeoBERTConfig(PreTrainedConfig):
         max_length (`int`): Context in tokens: the size of a learned position table; rotary models accept longer inputs.
         positions (`str`): `"rotary"` or `"learned"`.
         rotary_base (`float`): Base of the rotary angles.
-        feedforward (`str`): `"swiglu"`, `"geglu"` or `"gelu"`.
+        feedforward (`str`): `"swiglu"`, `"geglu"` or `"gelu"`; own code is named as `"ReLU2@3f2a9c01d2e4"`.
         norm (`str`): `"rms_norm"` or `"layer_norm"`.
         norm_eps (`float`): Epsilon that a norm adds to the variance.
         dropout (`float`): Dropout after attention and feed-forward.
         attention_window (`int`): Tokens that a token sees in local blocks, half of them on each side; 0: none is local.
         global_every (`int`): The first of every `global_every` blocks is global, the others are local.
         local_rotary_base (`float`): Base of the rotary angles of local blocks (default: `rotary_base`).
+        block (`str`): `"pre_norm"` or `"post_norm"`.
+        part_settings (`dict`): Hyper-parameters of own parts, by `"positions"`, `"feedforward"`, `"norm"` or `"block"`.
         init_distribution (`str`): `"uniform"` or `"normal"`.
         decoder_init_range, embedding_init_range, position_init_range (`float`):
             Half-width or standard deviation of new matrices, token embeddings and learned positions.
@@ -119,15 +128,17 @@ class NeoBERTConfig(PreTrainedConfig):
     num_attention_heads: int = 12
     intermediate_size: int = 3072
     max_length: int = 4096
-    positions: Literal["learned", "rotary"] = "rotary"
+    positions: str = "rotary"
     rotary_base: float = 10_000.0
-    feedforward: Literal["gelu", "swiglu", "geglu"] = "swiglu"
-    norm: Literal["layer_norm", "rms_norm"] = "rms_norm"
+    feedforward: str = "swiglu"
+    norm: str = "rms_norm"
     norm_eps: float = 1e-5
     dropout: float = 0.0
     attention_window: int = 0
     global_every: int = 1
     local_rotary_base: float | None = None
+    block: str = "pre_norm"
+    part_settings: dict[str, Any] | None = None
     init_distribution: Literal["uniform", "normal"] = "uniform"
     decoder_init_range: float = 0.02
     embedding_init_range: float = 0.02
@@ -164,10 +175,9 @@ class NeoBERTConfig(PreTrainedConfig):
             ValueError: an option's word is unknown, or a value impossible.
         """
         self._refuse_unknown_words()
-        if self.tie_word_embeddings:
-            raise ValueError("tie_word_embeddings is true in config.json, but NeoBERT's decoder is a matrix of its own")
         start = {field: getattr(self, key) for key, field in INITIALIZATION_NAMES.items()}
         values = {field: getattr(self, key) for key, field in RECIPE_NAMES.items()}
+        values["settings"] = self.part_settings or {}
         try:
             return recipe.Model.read({**values, "initialization": start})
         except ValidationError as error:
@@ -205,9 +215,12 @@ class NeoBERTConfig(PreTrainedConfig):
 
     def _refuse_unknown_words(self) -> None:
         fields = type(self).__annotations__
-        for key in ("positions", "feedforward", "norm", "init_distribution", "classifier_pooling"):
-            words, word = get_args(fields[key]), getattr(self, key)
-            if word not in words:
+        known = {"positions": recipe.POSITIONS, "feedforward": recipe.FEEDFORWARDS, "norm": recipe.NORMS}
+        known |= {"block": recipe.BLOCKS}
+        known |= {key: get_args(fields[key]) for key in ("init_distribution", "classifier_pooling")}
+        for key, words in known.items():
+            word = getattr(self, key)
+            if word not in words and not (key in OWN_PARTS and is_own(str(word))):
                 raise ValueError(f"config.json has {key} {word!r}: {did_you_mean(str(word), words)}")
 
 

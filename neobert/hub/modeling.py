@@ -332,6 +332,7 @@ class NeoBERTForMaskedLM(LabelModel):
 
     _needs_decoder = True
     _output = MaskedLMOutput
+    _tied_weights_keys = {"decoder.weight": "model.encoder.weight"}  # noqa: RUF012 - transformers' convention
 
     def __init__(self, config: NeoBERTConfig) -> None:
         super().__init__(config)

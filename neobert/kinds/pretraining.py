@@ -136,8 +136,8 @@ class PretrainingScores(Open):
 class PretrainingRun(Training):
     """One stage of pre-training. `recipe.stages` ends with this stage; `previous` is the id of the run before it.
 
-    `position_table` is the size of a learned position table in tokens: the longest context of *all* stages of the
-    variant. It is None with rotary positions, where later stages do not affect earlier ones.
+    `position_table` is the size of a table of positions in tokens: the longest context of *all* stages of the variant.
+    It is None with rotary positions, where later stages do not affect earlier ones; own ones may have a table.
     """
 
     kind: Annotated[Literal["pretraining"], Neutral("pretraining")] = "pretraining"

@@ -1,10 +1,10 @@
-"""The encoder: embedding, pre-norm blocks, final norm.
+"""The encoder: embedding, blocks, final norm.
 
 Module names and weight layout are those of the released checkpoint (chandar-lab/NeoBERT), so that its weights load
 unchanged. Blocks receive their parts ready-made and read no configuration.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,10 +14,19 @@ from torch.nn import functional
 from neobert.model.attention import AttentionPlan, GatherIndex, attend, gather_tokens, has_cuda_kernels
 from neobert.model.layers import FusedModule, FusedRows
 from neobert.model.positions import Positions, Rotation, RotationForm, rotation_form
+from neobert.own_code import Parts
+
+Normalize = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Function of query and key, each (rows, tokens, heads, head size), that returns both before they are rotated."""
 
 
 def query_key_value(
-    qkv: nn.Linear, heads: int, hidden: Tensor, rotation: Rotation, gather: GatherIndex | None = None
+    qkv: nn.Linear,
+    heads: int,
+    hidden: Tensor,
+    rotation: Rotation,
+    gather: GatherIndex | None = None,
+    normalize: Normalize | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute query, key and value of `hidden` (rows, tokens, width), each (rows, tokens, heads, head size), rotated.
 
@@ -25,7 +34,14 @@ def query_key_value(
         module, so that adapters and hooks work, unless the rotation wants another order of dimensions or `gather` is
         given.
     gather: compute the query only at these places: (rows, most, heads, head size).
+    normalize: is applied to query and key before they are rotated.
     """
+    if normalize is not None:
+        query, key, value = _unrotated(qkv, heads, hidden, gather)
+        query, key = (_ordered(vectors.to(value.dtype), rotation) for vectors in normalize(query, key))
+        of_queries = rotation if gather is None else rotation.at(gather.queries)
+        query, key = of_queries.rotate(query.unsqueeze(-2)), rotation.rotate(key.unsqueeze(-2))
+        return query.squeeze(-2), key.squeeze(-2), value
     if gather is not None:
         weight = _weight_by_head(qkv, heads, rotation)
         query = _project(gather_tokens(hidden, gather.queries), weight[:, :1])
@@ -47,6 +63,24 @@ def query_key_value(
     return query, key, value.squeeze(-2)
 
 
+def _unrotated(qkv: nn.Linear, heads: int, hidden: Tensor, gather: GatherIndex | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return query, key and value with the dimensions of heads in the order of the weight."""
+    if gather is None:
+        query, key, value = qkv(hidden).unflatten(-1, (heads, 3, -1)).unbind(dim=-2)
+        return query, key, value
+    weight = qkv.weight.unflatten(0, (heads, 3, -1))
+    query = _project(gather_tokens(hidden, gather.queries), weight[:, :1])
+    key, value = _project(hidden, weight[:, 1:]).unbind(dim=-2)
+    return query.squeeze(-2), key, value
+
+
+def _ordered(vectors: Tensor, rotation: Rotation) -> Tensor:
+    """Return vectors (…, head size) with the dimensions in the order of the rotation."""
+    if not rotation.wants_even_dimensions_first:
+        return vectors
+    return vectors.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+
+
 def _weight_by_head(qkv: nn.Linear, heads: int, rotation: Rotation) -> Tensor:
     """Return the weight as (heads, 3, head size, width), with the dimensions of a head in the order of the rotation."""
     weight = qkv.weight.unflatten(0, (heads, 3, -1))
@@ -61,31 +95,48 @@ def _project(hidden: Tensor, weight: Tensor) -> Tensor:
     return functional.linear(hidden, weight.flatten(0, 2)).unflatten(-1, weight.shape[:3])
 
 
-class Block(FusedModule):
-    """Pre-norm attention and feed-forward, each with dropout and a residual connection."""
+@dataclass(frozen=True)
+class BlockParts:
+    """What a block is made of. `norm` makes another norm of the model's kind, for vectors of a given size."""
 
-    def __init__(
-        self,
-        heads: int,
-        attention_norm: nn.Module,
-        qkv: nn.Linear,
-        wo: nn.Linear,
-        ffn_norm: nn.Module,
-        ffn: nn.Module,
-        dropout: nn.Dropout,
-    ) -> None:
+    heads: int
+    attention_norm: nn.Module
+    qkv: nn.Linear
+    wo: nn.Linear
+    ffn_norm: nn.Module
+    ffn: nn.Module
+    dropout: nn.Dropout
+    norm: Callable[[int], nn.Module]
+
+
+class Block(FusedModule):
+    """Pre-norm attention and feed-forward, each with dropout and a residual connection.
+
+    A subclass with a method `normalize` has it applied to query and key of each head before they are rotated.
+    """
+
+    normalize: Normalize | None = None
+    output_is_normalized = False
+    """Whether the encoder needs no norm after its last block."""
+
+    def __init__(self, parts: BlockParts) -> None:
         super().__init__()
-        self.heads = heads
-        self.attention_norm = attention_norm
-        self.qkv = qkv
-        self.wo = wo
-        self.ffn_norm = ffn_norm
-        self.ffn = ffn
-        self.dropout = dropout
+        self.heads = parts.heads
+        self.attention_norm = parts.attention_norm
+        self.qkv = parts.qkv
+        self.wo = parts.wo
+        self.ffn_norm = parts.ffn_norm
+        self.ffn = parts.ffn
+        self.dropout = parts.dropout
 
     def fused_rows(self) -> dict[Tensor, FusedRows]:
         """Return the layout of query, key and value."""
         return {self.qkv.weight: FusedRows(projections=3, groups=self.heads)}
+
+    def attention(self, hidden: Tensor, plan: AttentionPlan, rotation: Rotation, gather: GatherIndex | None) -> Tensor:
+        """Return what attention adds to the residual stream, of `hidden` (rows, tokens, width); see `forward`."""
+        query, key, value = query_key_value(self.qkv, self.heads, hidden, rotation, gather, self.normalize)
+        return self.dropout(self.wo(attend(query, key, value, plan, gather).flatten(-2)))
 
     def forward(
         self, hidden: Tensor, plan: AttentionPlan, rotation: Rotation, gather: GatherIndex | None = None
@@ -94,11 +145,29 @@ class Block(FusedModule):
 
         Keys and values are computed for all tokens, everything else only for the gathered ones.
         """
-        query, key, value = query_key_value(self.qkv, self.heads, self.attention_norm(hidden), rotation, gather)
-        attended = attend(query, key, value, plan, gather).flatten(-2)
-        residual = hidden if gather is None else gather_tokens(hidden, gather.places)
-        residual = residual + self.dropout(self.wo(attended))
+        residual = gathered(hidden, gather) + self.attention(self.attention_norm(hidden), plan, rotation, gather)
         return residual + self.dropout(self.ffn(self.ffn_norm(residual)))
+
+
+class PostNormBlock(Block):
+    """The same with a norm after each sum, as in BERT (Devlin et al. 2019), and none at the end of the encoder."""
+
+    output_is_normalized = True
+
+    def forward(
+        self, hidden: Tensor, plan: AttentionPlan, rotation: Rotation, gather: GatherIndex | None = None
+    ) -> Tensor:
+        """Map (rows, tokens, width) to the same shape, or with `gather` to the same values, (gathered, width)."""
+        attended = self.attention_norm(gathered(hidden, gather) + self.attention(hidden, plan, rotation, gather))
+        return self.ffn_norm(attended + self.dropout(self.ffn(attended)))
+
+
+def gathered(hidden: Tensor, gather: GatherIndex | None) -> Tensor:
+    """Return the states of the gathered tokens, (gathered, width), or all, (rows, tokens, width), without `gather`."""
+    return hidden if gather is None else gather_tokens(hidden, gather.places)
+
+
+BLOCKS = Parts[Block]("block", "its parts, as BlockParts", {"pre_norm": Block, "post_norm": PostNormBlock})
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Feed-forward networks, all without biases, and norms over the last dimension.
 
-A new one is a class and a row of `FEEDFORWARDS` or `NORMS`. A feed-forward whose name ends in "glu" is a gated linear
-unit and has two thirds of the nominal width, so that all have equally many parameters; `neobert.model.size` counts by
-the same rule. A norm's output has the dtype of its input, also under autocast.
+A new one is a class and a row of `FEEDFORWARDS` or `NORMS`, or a class in a user's file. A feed-forward of this package
+whose name ends in "glu" is a gated linear unit and has two thirds of the nominal width, so that all have equally many
+parameters; `neobert.model.size` counts by the same rule. A norm's output has the dtype of its input, also under
+autocast.
 """
 
 from abc import ABC, abstractmethod
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from neobert.model.size import gated_width
+from neobert.own_code import Parts
 
 FEW_KERNELS_NUMBERS = 1 << 15
 """Elements of an input from which fewer CPU kernels outweigh the overhead of calling them from Python."""
@@ -53,6 +55,14 @@ def fused_rows(model: nn.Module) -> dict[Tensor, FusedRows]:
         if isinstance(module, FusedModule):
             fused.update(module.fused_rows())
     return fused
+
+
+class SelfInitialized(nn.Module, ABC):
+    """Module that sets its own parameters (not those of modules in it), where the rules for all do not suit it."""
+
+    @abstractmethod
+    def initialize(self) -> None:
+        """Set the parameters in place, after all others; it must not draw random numbers."""
 
 
 class GELUFeedForward(nn.Sequential):
@@ -97,11 +107,11 @@ class GeGLU(GatedFeedForward):
     activation = staticmethod(functional.gelu)
 
 
-FEEDFORWARDS: dict[str, Callable[[int, int], nn.Module]] = {
-    "gelu": GELUFeedForward,
-    "swiglu": SwiGLU,
-    "geglu": GeGLU,
-}
+FEEDFORWARDS = Parts[nn.Module](
+    "feed-forward",
+    "the width and the nominal width",
+    {"gelu": GELUFeedForward, "swiglu": SwiGLU, "geglu": GeGLU},
+)
 
 
 class LayerNorm(nn.LayerNorm):
@@ -167,4 +177,4 @@ class FewKernelsRMSNorm(torch.autograd.Function):
         return of_x.to(x.dtype), of_weight.to(weight.dtype), None
 
 
-NORMS: dict[str, Callable[[int, float], nn.Module]] = {"layer_norm": LayerNorm, "rms_norm": RMSNorm}
+NORMS = Parts[nn.Module]("norm", "the width and epsilon", {"layer_norm": LayerNorm, "rms_norm": RMSNorm})

@@ -4,7 +4,6 @@ Every kind has three hooks: `add` changes the embeddings, `rotation` returns the
 block, and `score_bias` returns a bias for the attention scores. A kind overrides only those that it needs.
 """
 
-from collections.abc import Callable
 from typing import Literal, Self
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from neobert import recipe
 from neobert.model.attention import gather_tokens
+from neobert.own_code import Parts
 
 RotationForm = Literal["complex", "real", "halves"]
 """How rotations are computed: `complex` is three times as fast as the others in eager mode, `real` can be exported,
@@ -82,7 +82,8 @@ class HalvesRotation(Rotation):
 
 
 class Positions(nn.Module):
-    """Base class whose hooks change nothing. A new kind overrides those that it needs and is a row of `POSITIONS`."""
+    """Base class whose hooks change nothing. A new kind overrides those that it needs, and is a row of `POSITIONS` or
+    a class in a user's file."""
 
     def add(self, embeddings: Tensor, positions: Tensor, longest: int) -> Tensor:
         """Add `positions` (rows, tokens), −1 at padding, to `embeddings` (rows, tokens, width); no document has more
@@ -188,7 +189,8 @@ def _cosine_and_sine(head_size: int, base: float, tokens: int, device: torch.dev
         return torch.stack((angles.cos(), angles.sin()))
 
 
-POSITIONS: dict[str, Callable[[recipe.Model, int], Positions]] = {
-    "learned": LearnedPositions,
-    "rotary": RotaryPositions,
-}
+POSITIONS = Parts[Positions](
+    "position encoding",
+    "the recipe of the model and the context in tokens",
+    {"learned": LearnedPositions, "rotary": RotaryPositions},
+)

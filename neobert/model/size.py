@@ -1,10 +1,16 @@
-"""Parameter counts, FLOPs per token and training memory of a recipe, without torch."""
+"""Parameter counts, FLOPs per token and training memory of a recipe, without torch unless it has own parts.
 
+Those are counted in the model, which is built without memory for its weights.
+"""
+
+import json
 import math
 import re
 from dataclasses import dataclass
+from functools import cache
 
 from neobert import recipe
+from neobert.own_code import is_own
 from neobert.recipe import EngineWord
 
 NORM_VECTORS = {"layer_norm": 2, "rms_norm": 1}
@@ -43,6 +49,8 @@ def gated_width(nominal_width: int) -> int:
 def body_weights(model: recipe.Model) -> int:
     """Count the weights of all matrices in the blocks: query, key, value and output projection, and the feed-forward's
     two, or three narrower ones if it is gated."""
+    if has_own_parts(model):
+        return _counted(model.model_dump_json(), context=1)[1]
     feedforward = 2 * model.feedforward_width
     if is_gated(model.feedforward):
         feedforward = 3 * gated_width(model.feedforward_width)
@@ -51,13 +59,40 @@ def body_weights(model: recipe.Model) -> int:
 
 def parameter_count(model: recipe.Model, context: int) -> Parameters:
     """Count the parameters of a model; `context` is the size of a learned position table."""
-    norms = (2 * model.layers + 1) * NORM_VECTORS[model.norm] * model.width
+    if has_own_parts(model):
+        return _counted(model.model_dump_json(), context)[0]
+    norms = (2 * model.layers + (model.block == "pre_norm")) * NORM_VECTORS[model.norm] * model.width
     return Parameters(
         embeddings=model.vocabulary_size * model.width,
         positions=(context + 1) * model.width if model.positions == "learned" else 0,
         body=body_weights(model) + norms,
-        decoder=model.vocabulary_size * (model.width + 1),
+        decoder=model.vocabulary_size * (1 if model.tied_embeddings else model.width + 1),
     )
+
+
+def has_own_parts(model: recipe.Model) -> bool:
+    """Return whether a part of the model is a user's own."""
+    return any(map(is_own, (model.positions, model.feedforward, model.norm, model.block)))
+
+
+@cache
+def _counted(model_json: str, context: int) -> tuple[Parameters, int]:
+    """Build a model with own parts; count its parameters, and the weights of the matrices in its blocks."""
+    import torch
+
+    from neobert.model.build import build_masked_language_model
+
+    model = recipe.Model.read(json.loads(model_json))
+    with torch.device("meta"):
+        network = build_masked_language_model(model, context)
+    blocks = list(network.model.transformer_encoder.parameters())
+    total, decoder, positions, embeddings = (
+        sum(parameter.numel() for parameter in module.parameters())
+        for module in (network, network.decoder, network.model.positional_embedding, network.model.encoder)
+    )
+    decoder -= embeddings if model.tied_embeddings else 0
+    parameters = Parameters(embeddings, positions, total - embeddings - positions - decoder, decoder)
+    return parameters, sum(parameter.numel() for parameter in blocks if parameter.ndim > 1)
 
 
 def training_flops_per_token(model: recipe.Model, attended_tokens: float, predicted_share: float) -> float:
@@ -91,6 +126,7 @@ KERNEL_HEAD_MULTIPLE = 8
 
 SLOT_MULTIPLE = 8
 STATISTICS_BYTES = {"layer_norm": 8, "rms_norm": 4}
+MOST_STATISTICS_BYTES = max(STATISTICS_BYTES.values())
 FP32 = 4
 
 
@@ -177,14 +213,14 @@ def saved_bytes(model: recipe.Model, precision: recipe.PretrainingPrecision, bat
     """Return the bytes that a micro-batch's forward pass saves for backward, without logits, weights and inputs.
 
     The last block computes keys and values for all tokens, everything else only at the slots. The residual stream is
-    fp32, except with `bf16_residual`.
+    fp32, except with `bf16_residual`. For own parts this is an estimate.
     """
     width, rotary, tokens = model.width, model.positions == "rotary", batch.rows * batch.context
     element, stream = FP32 if precision == "fp32" else 2, 2 if precision == "bf16_residual" else FP32
     head_size = width // model.heads
     padded_width = model.heads * math.ceil(head_size / KERNEL_HEAD_MULTIPLE) * KERNEL_HEAD_MULTIPLE
     # Per token: the input of a norm, its statistics, and its output in the dtype of the following matrices
-    norm = (stream + element) * width + STATISTICS_BYTES[model.norm]
+    norm = (stream + element) * width + STATISTICS_BYTES.get(model.norm, MOST_STATISTICS_BYTES)
     # Query, key and value in one tensor, rotated query and key in another, or all copied to padded heads
     queries_keys_values = 4 * padded_width if padded_width > width else (5 if rotary else 3) * width
     keys_values = 2 * padded_width if padded_width > width else (3 if rotary else 2) * width
@@ -192,6 +228,8 @@ def saved_bytes(model: recipe.Model, precision: recipe.PretrainingPrecision, bat
     attended = element * width + FP32 * model.heads  # and the sums of the softmax
     # Before and after the activation; a gated one keeps gate, value, activated gate and product
     hidden = 4 * gated_width(model.feedforward_width) if is_gated(model.feedforward) else 2 * model.feedforward_width
+    if has_own_parts(model):  # as if all that is more than attention were a gated feed-forward
+        hidden = math.ceil(4 / 3 * (body_weights(model) / model.layers - 4 * width**2) / width)
     dropped = 2 * width if model.dropout else 0
     behind_attention = dropped + norm + element * hidden
     bias = 0 if precision != "fp32" else FP32 * batch.context  # fp32 has no variable-length kernel

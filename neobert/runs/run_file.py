@@ -4,18 +4,21 @@ It contains the specification, the source of the data, how the run is executed, 
 """
 
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import NonNegativeInt, PositiveInt, ValidationError, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from neobert.errors import DamagedFile, MissingData, NewerFile
 from neobert.files import publish_once, replace_file, set_aside
-from neobert.identity import NUMERICS, plain
+from neobert.identity import NUMERICS, Neutral, plain
+from neobert.kinds.pretraining import PretrainingRun
+from neobert.own_code import register, sources_in
 from neobert.recipe import EngineWord, Value
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
 from neobert.runs.records import provenance, read_sealed, sealed
 from neobert.runs.work import Work
+from neobert.starts import folder_of, remember
 
 Specified = TypeVar("Specified", bound=Work)
 EXECUTION = "execution.json"
@@ -69,7 +72,11 @@ class Execution(Value):
 
 
 class RunFile(Value):
-    """Content of run.json: everything needed to do the work. `numerics` are the versions hashed in its id."""
+    """Content of run.json: everything needed to do the work.
+
+    `numerics` are the versions hashed in its id. `own_code` are the sources of the user's classes and functions that
+    the run names (`neobert.own_code`); `start` is the folder of the weights that it starts from (`neobert.starts`).
+    """
 
     id: str
     numerics: dict[str, int]
@@ -77,6 +84,16 @@ class RunFile(Value):
     source: SourceSpecification
     execution: Execution
     labels: dict[str, Any]
+    own_code: Annotated[dict[str, str], Neutral({})] = Field({})
+
+    start: Annotated[str | None, Neutral(None)] = None
+
+    @model_validator(mode="after")
+    def _remember_what_it_needs(self) -> Self:
+        register(self.own_code)
+        if self.start is not None and isinstance(self.run, PretrainingRun) and self.run.recipe.start is not None:
+            remember(self.run.recipe.start, self.start)
+        return self
 
     def specification(self, kind: type[Specified]) -> Specified:
         """Return the specification. Raises DamagedFile if it is of another kind, as in a folder that was moved."""
@@ -100,7 +117,16 @@ def write_run_file(
 
     Raises DamagedFile if an intact file was written by another version that this one cannot read.
     """
-    content = RunFile(id=run.id, numerics=NUMERICS, run=run, source=source, execution=execution, labels=labels)
+    content = RunFile(
+        id=run.id,
+        numerics=NUMERICS,
+        run=run,
+        source=source,
+        execution=execution,
+        labels=labels,
+        own_code=sources_in(run),
+        start=folder_of(run.recipe.start) if isinstance(run, PretrainingRun) else None,
+    )
     folder = layout.root / run.folder
     path = folder / "run.json"
     for written in (path, folder / EXECUTION):

@@ -65,8 +65,8 @@ def save(
     temporary = temporary_sibling(final)
     temporary.mkdir(parents=True)
     try:
-        save_file({key: tensor.detach().cpu().contiguous() for key, tensor in weights.items()}, temporary / WEIGHTS)
-        save_file({key: tensor.detach().cpu().contiguous() for key, tensor in optimizer.items()}, temporary / OPTIMIZER)
+        save_file(_apart(weights), temporary / WEIGHTS)
+        save_file(_apart(optimizer), temporary / OPTIMIZER)
         (temporary / STATE).write_bytes(json_bytes(state))
         digests = {name: sha256_of(temporary / name) for name in (WEIGHTS, OPTIMIZER, STATE)}
         (temporary / MANIFEST).write_bytes(json_bytes({"step": step, "sha256": digests}))
@@ -77,6 +77,16 @@ def save(
     except BaseException:  # interrupts included, so that no unfinished folder remains
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors on the CPU that share no memory, as safetensors wants them; tied embeddings do."""
+    apart, seen = dict[str, Tensor](), set[int]()
+    for key, tensor in tensors.items():
+        own = tensor.detach().cpu().contiguous()
+        apart[key] = own.clone() if own.data_ptr() in seen else own
+        seen.add(own.data_ptr())
+    return apart
 
 
 def is_valid(folder: Path, *, with_optimizer: bool = False) -> bool:

@@ -1,15 +1,16 @@
 """Optimizers of the recipe, and their state by parameter name.
 
-A new one is a row of `OPTIMIZERS` and its word in `neobert.recipe.Optimization`. Clipping, the guard against values
-that are not finite, and checkpoints work with any optimizer.
+A new one is a row of `OPTIMIZERS` and its word in `neobert.recipe`, or a function in a user's file. Clipping, the guard
+against values that are not finite, and checkpoints work with any optimizer whose state is tensors.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from neobert.model.layers import FusedRows, fused_rows
+from neobert.own_code import Parts
 from neobert.recipe import Optimization
 from neobert.training.muon import Muon
 
@@ -65,17 +66,30 @@ def _muon(model: nn.Module, recipe: Optimization) -> torch.optim.Optimizer:
     return JoinedOptimizers([muon, _adam(torch.optim.AdamW, others, recipe)])
 
 
-OPTIMIZERS: Mapping[str, Callable[[nn.Module, Optimization], torch.optim.Optimizer]] = {
-    "adam": lambda model, recipe: _adam(torch.optim.Adam, model.parameters(), recipe),
-    "adamw": lambda model, recipe: _adam(torch.optim.AdamW, model.parameters(), recipe),
-    "muon": _muon,
-}
+OPTIMIZERS = Parts[torch.optim.Optimizer](
+    "optimizer",
+    "the model and the recipe of the optimization",
+    {
+        "adam": lambda model, recipe: _adam(torch.optim.Adam, model.parameters(), recipe),
+        "adamw": lambda model, recipe: _adam(torch.optim.AdamW, model.parameters(), recipe),
+        "muon": _muon,
+    },
+)
 
 
 def build_optimizer(model: nn.Module, recipe: Optimization) -> torch.optim.Optimizer:
     """Build the recipe's optimizer of all parameters. Weight decay includes norms, embeddings and biases, as in the
-    released code (optimizer.py)."""
-    return OPTIMIZERS[recipe.optimizer](model, recipe)
+    released code (optimizer.py).
+
+    Raises:
+        ValueError: an own optimizer cannot be made, or is none of torch's kind.
+    """
+    optimizer = OPTIMIZERS.make(recipe.optimizer, model, recipe, settings=recipe.settings, field="optimizer")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(
+            f"the optimizer {recipe.optimizer} is a {type(optimizer).__name__}: make a torch.optim.Optimizer"
+        )
+    return optimizer
 
 
 def takes_scale(optimizer: torch.optim.Optimizer) -> bool:
@@ -91,7 +105,15 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Return the optimizer's state as {"<moment>/<parameter name>": tensor}; empty before the first update."""
+    """Return the optimizer's state as {"<moment>/<parameter name>": tensor}; empty before the first update.
+
+    Raises:
+        ValueError: an own optimizer keeps something else, which a checkpoint could not hold.
+    """
+    for state in optimizer.state.values():
+        if other := next((key for key, value in state.items() if not isinstance(value, Tensor)), None):
+            kind = type(optimizer).__name__
+            raise ValueError(f"{kind} keeps {other!r} as a {type(state[other]).__name__}: keep it as a tensor")
     return {
         f"{moment}/{name}": value
         for name, parameter in model.named_parameters()

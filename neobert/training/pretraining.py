@@ -8,9 +8,10 @@ from itertools import chain, islice
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, PaddingSizes, collate, micro_batches
-from neobert.data.preparation import measured_runs, tokenized_corpus
+from neobert.data.preparation import measured_runs, open_specified, text_tokenizer, tokenized_corpus
 from neobert.data.rows import PackedRows
 from neobert.data.shards import TokenizedCorpus, all_documents, open_shards
 from neobert.data.streams import StepIterator
@@ -37,6 +38,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
 from neobert.runs.run_file import RunFile
 from neobert.runs.work import Part
+from neobert.starts import misfit, require_vocabulary, start_files
 from neobert.training.accounting import HeldoutScores, TrainResult, accounts, machine_record
 from neobert.training.compiling import LEAST_SECONDS_LEFT, Remainder, TrialStep, compile_model, compiling_pays
 from neobert.training.distributed import Process, broadcast_from_rank0, default_device
@@ -121,7 +123,13 @@ class PretrainingTrainer(Trainer[Batch]):
         return max(1, self.run_file.execution.micro_batch_tokens // context)
 
     def begin(self) -> None:
-        """Load weights and optimizer state of the previous stage, or initialize the weights."""
+        """Load weights and optimizer state of the previous stage or of the start, or initialize the weights."""
+        start = self.run.recipe.start
+        if self.run.previous is None and start is not None:
+            weights, state = start_files(start)
+            self.model.load_state_dict(load_file(weights), strict=False)  # `_require_start` compared the names
+            self.engine.restore_optimizer({} if state is None else load_file(state))
+            return
         if self.run.previous is None:
             initialize(self.model, self.run.recipe.model.initialization, self.run.recipe.seed)
             self.engine.restore_optimizer({})
@@ -256,11 +264,27 @@ class PretrainingTrainer(Trainer[Batch]):
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     """Train the stage from its current step to its end, then publish its record."""
+    _require_start(layout, run_file)
     corpus, *_ = [tokenized_corpus(layout, each, run_file.source, stop) for each in measured_runs(run_file)]
     result = train(layout, run_file, partial(PretrainingTrainer, layout, corpus=corpus), claim, stop)
     metrics = merge_metrics(part.record.parent)
     curve = {"sha256": {"metrics": sha256_of(part.record.with_name("metrics.jsonl"))}}
     publish_record(part.record, _record(run_file, result, metrics) | curve)
+
+
+def _require_start(layout: Layout, run_file: RunFile) -> None:
+    """Check that a run can start from its weights, if it has any: tensors and tokens are those of its own model."""
+    run = run_file.specification(PretrainingRun)
+    recipe = run.recipe
+    if recipe.start is None or run.previous is not None:
+        return
+    with torch.device("meta"):
+        network = build_masked_language_model(recipe.model, run.context)
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    if sentence := misfit(recipe.start, shapes, is_tied=recipe.model.tied_embeddings):
+        raise ValueError(sentence)
+    tokenizer = text_tokenizer(layout, run, open_specified(run_file.source)).tokenizer
+    require_vocabulary(run, tokenizer.get_vocab(with_added_tokens=True))
 
 
 def _record(run_file: RunFile, result: TrainResult, metrics: list[dict[str, Any]]) -> dict[str, Any]:

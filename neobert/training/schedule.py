@@ -1,11 +1,10 @@
 """Learning rates, milestones and evaluations by step: pure functions, without torch."""
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from neobert.recipe import FineTuning
+from neobert.own_code import Parts
+from neobert.recipe import FineTuning, Settings
 
 MILESTONES = 4
 NEWEST_KEPT = 2
@@ -24,14 +23,16 @@ def learning_rate(
     warmup_steps: int,
     decay_steps: int,
     floor_fraction: float,
-    shape: Literal["linear", "cosine", "sqrt"],
+    shape: str,
     stable_steps: int = 0,
+    settings: Settings | None = None,
 ) -> float:
     """Return the learning rate of update number `step`, counted from 1; the same rule for all training (paper §3.3).
 
     It rises linearly from 0 to `peak` at `warmup_steps`, stays there for `stable_steps`, decays to `floor_fraction` ×
     `peak` at `decay_steps`, and stays there. With `decay_steps` 0 there is no decay: the rate rises to the floor and
-    stays (the paper's second stage). `sqrt` decays as 1 − √progress (Hägele et al. 2024).
+    stays (the paper's second stage). `sqrt` decays as 1 − √progress (Hägele et al. 2024). An own `shape` may rise again
+    or leave the range: it is the learning rate as a share, 1 at the peak and 0 at the floor. `settings` are its own.
     """
     assert decay_steps == 0 or decay_steps > warmup_steps + stable_steps, "recipes refuse this"
     floor = peak * floor_fraction
@@ -42,14 +43,19 @@ def learning_rate(
     begin = warmup_steps + stable_steps
     if step < begin:
         return peak
-    return floor + (peak - floor) * SHARES_LEFT[shape]((step - begin) / (decay_steps - begin))
+    progress = (step - begin) / (decay_steps - begin)
+    return floor + (peak - floor) * SHARES_LEFT.make(shape, progress, settings=settings or {}, field="decay")
 
 
-SHARES_LEFT: Mapping[str, Callable[[float], float]] = {
-    "linear": lambda progress: 1 - progress,
-    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
-    "sqrt": lambda progress: 1 - math.sqrt(progress),
-}
+SHARES_LEFT = Parts[float](
+    "decay",
+    "the share of its steps that is done",
+    {
+        "linear": lambda progress: 1 - progress,
+        "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+        "sqrt": lambda progress: 1 - math.sqrt(progress),
+    },
+)
 """Remaining share of the decay from peak to floor, as a function of the share of decay steps done."""
 
 

@@ -233,6 +233,7 @@ class Trainer(ABC, Generic[MicroBatch]):
             stable_steps=self.stage.stable_steps,
             floor_fraction=self.optimization.floor_fraction,
             shape=self.optimization.decay,
+            settings=self.optimization.settings,
         )
 
     def steps(self, done: int, stop: StopRequest | None = None) -> Iterator[Step]:

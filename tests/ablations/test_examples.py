@@ -21,6 +21,7 @@ TRAINED = {
     "cramming": ("crammed",),
     "modernbert": ("BERT", "B7"),
     "muon": ("muon",),
+    "parts": ("qk", "relu2", "lion", "square"),
 }
 
 

@@ -182,7 +182,6 @@ def test_keys_of_other_programs_are_kept_and_load_again(tmp_path: Path, caplog: 
         ({"hidden_size": 25}, "^config.json describes no model: width 25 is not divisible by 3 heads: [^\n]*$"),
         ({"norm_eps": -1.0}, "^config.json describes no model: norm_eps is -1.0: [^\n]*$"),
         ({"transformers_weights": "weights.bin"}, "names the weights 'weights.bin'"),
-        ({"tie_word_embeddings": True}, "matrix of its own"),
     ],
 )
 def test_a_configuration_that_no_model_can_have_is_refused(changes: dict[str, object], said: str) -> None:

@@ -14,10 +14,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 import neobert.hub
-from neobert.errors import EXIT_OFF, EXIT_REFUSED
+from neobert import own_code
+from neobert.errors import EXIT_OFF, EXIT_REFUSED, DamagedFile, MissingData
 from neobert.export import remote_code
 from neobert.export.__main__ import main
-from tests.support.exported_runs import RUN_FOLDERS, export_start, neobert_folder
+from neobert.model.layers import GELUFeedForward
+from neobert.training import checkpoints
+from tests.support.exported_runs import RUN_FOLDERS, export_start, neobert_folder, write_checkpoints
+from tests.support.tiny_runs import tiny_model, tiny_run
 
 OLDEST = os.environ.get("OLDEST_TRANSFORMERS")
 SITE_PACKAGES = Path(torch.__file__).parents[1]
@@ -116,7 +120,7 @@ def test_with_the_package_its_own_classes_load_and_what_they_save_names_no_code(
 
 
 def test_the_code_is_the_packages_own_with_nothing_but_imports_changed(exported: Path) -> None:
-    for name, content in remote_code.remote_modules().items():
+    for name, content in remote_code.remote_modules({}).items():
         assert (exported / f"{name}.py").read_text() == content
         source = Path(remote_code.__file__).parents[2] / f"{content.split()[1].replace('.', '/')}.py"
         unlike = set(content.splitlines()[1:]) ^ set(source.read_text().splitlines())
@@ -127,8 +131,8 @@ def test_the_code_is_the_packages_own_with_nothing_but_imports_changed(exported:
 
 
 def test_nothing_but_the_model_and_what_describes_it_is_put_there() -> None:
-    packages = {name.removeprefix("neobert_").partition("_")[0] for name in remote_code.remote_modules()}
-    assert packages == {"hub", "model", "recipe", "identity", "errors"}
+    packages = {name.removeprefix("neobert_").partition("_")[0] for name in remote_code.remote_modules({})}
+    assert packages == {"hub", "model", "recipe", "identity", "errors", "own", "exported"}
 
 
 def test_imports_become_relative_in_the_form_that_the_loader_follows() -> None:
@@ -142,14 +146,14 @@ def test_imports_become_relative_in_the_form_that_the_loader_follows() -> None:
 
 
 def test_code_that_does_not_load_or_computes_something_else_is_never_published(tmp_path, monkeypatch, capsys) -> None:
-    run, files = neobert_folder(tmp_path / "runs"), remote_code.remote_modules()
+    run, files = neobert_folder(tmp_path / "runs"), remote_code.remote_modules({})
     lacking = {name: content for name, content in files.items() if name != "neobert_model_attention"}
-    monkeypatch.setattr(remote_code, "remote_modules", lambda: lacking)
+    monkeypatch.setattr(remote_code, "remote_modules", lambda own: lacking)
     command = [str(run), "--to", "hf", "--remote-code", "--step", "0", "--out", str(tmp_path / "out")]
     assert main(command) == EXIT_OFF
     assert "does not load without this package: " in capsys.readouterr().err
     other = {name: content.replace("1.0 / base", "1.1 / base") for name, content in files.items()}
-    monkeypatch.setattr(remote_code, "remote_modules", lambda: other)
+    monkeypatch.setattr(remote_code, "remote_modules", lambda own: other)
     assert main(command) == EXIT_OFF
     assert "the exported remote code differs from the run" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -170,3 +174,35 @@ def test_sentence_transformers_reads_the_code_too(tmp_path: Path) -> None:
     environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
     process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert process.returncode == 0 and process.stdout.strip() == "(1, 16)", process.stderr
+
+
+class Halved(GELUFeedForward):
+    """Own code of these tests."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return super().forward(hidden) / 2
+
+
+def test_own_parts_and_tied_embeddings_are_exported_with_their_code(tmp_path, monkeypatch) -> None:
+    """Without the package from its files; with it, once the folder is trusted, whose sources have their digests."""
+    model = tiny_model(feedforward=Halved, block="post_norm", tied_embeddings=True)
+    run = tiny_run(model=model)
+    out = export_start(write_checkpoints(tmp_path / "runs", run, 0), tmp_path / "out", "hf", "--remote-code")
+    config, card = json.loads((out / "config.json").read_text()), (out / "README.md").read_text()
+    assert config["feedforward"] == run.recipe.model.feedforward and config["tie_word_embeddings"]
+    assert "## Own code" in card and "trust_folder" in card and "remote code within" in card
+    monkeypatch.setattr(own_code, "_sources", {})
+    monkeypatch.setattr(own_code, "_loaded", {})
+    with pytest.raises(ValueError, match=r"the source of Halved@\w+ is not known here: .*trust_folder\(FOLDER\)"):
+        AutoModelForMaskedLM.from_pretrained(out)
+    with pytest.raises(MissingData, match="needs no own code"):
+        own_code.trust_folder(tmp_path)
+    own_code.trust_folder(out)
+    loaded = AutoModelForMaskedLM.from_pretrained(out)
+    assert loaded.decoder.weight is loaded.model.encoder.weight
+    saved = checkpoints.load(tmp_path / "runs" / run.folder / "checkpoints", 0).weights()
+    assert all(torch.equal(tensor, saved[name]) for name, tensor in loaded.state_dict().items())
+    path = out / own_code.SOURCES
+    path.write_text(path.read_text().replace("/ 2", "/ 3"))
+    with pytest.raises(DamagedFile, match="was changed since it was named"):
+        own_code.trust_folder(out)

@@ -34,6 +34,8 @@ def small_model(**changes: Any) -> recipe.Model:
         "attention_window": 0,
         "global_every": 1,
         "local_rotary_base": None,
+        "block": "pre_norm",
+        "tied_embeddings": False,
         "initialization": START,
     }
     return recipe.Model.model_validate(values | NEOBERT_FORM | changes)

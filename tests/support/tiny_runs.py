@@ -87,6 +87,7 @@ def tiny_recipe(**changes: object) -> Pretraining:
         "stages": (tiny_stage(),),
         "precision": "fp32",
         "seed": 0,
+        "start": None,
     }
     return Pretraining.model_validate({**fields, **changes})
 
@@ -99,7 +100,7 @@ def tiny_run(previous: PretrainingRun | None = None, **changes: object) -> Pretr
     return PretrainingRun(
         recipe=recipe,
         previous=None if previous is None else previous.id,
-        position_table=recipe.longest_context if recipe.model.positions == "learned" else None,
+        position_table=None if recipe.model.positions == "rotary" else recipe.longest_context,
         corpus_origin=WORLD.corpus_origin(recipe.data.corpus),
         tokenizer_origin=WORLD.tokenizer_origin(recipe.data.tokenizer, recipe.model.vocabulary_size),
     )

@@ -1,20 +1,35 @@
-"""A score bias is one class and one row, an optimizer one row: ALiBi and RAdam, added in a copy of the tree."""
+"""Own parts: a score bias on every plan, and parts of a ladder file that are trained where the file is not."""
 
-import inspect
-import json
+import math
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from ablations import ladders
+from ablations.plan import plan
+from ablations.run import main
 from neobert import recipe
-from neobert.model import build, positions
+from neobert.errors import EXIT_REFUSED, EXIT_RUN_FAILED
+from neobert.files import read_lines
+from neobert.kinds.pretraining import PretrainingRun
+from neobert.model import build
 from neobert.model.attention import AttentionPlan, GatherIndex, packed_plan, padded_plan, whole_rows_plan
 from neobert.model.encoder import Encoder
 from neobert.model.positions import Positions
+from neobert.model.size import parameter_count
+from neobert.own_code import is_own
+from neobert.runs.layout import Layout
+from neobert.runs.records import read_record, read_sealed, sealed
+from neobert.runs.run_file import Execution, SourceSpecification
+from neobert.training import checkpoints
+from tests.ablations.plans import SYNTHETIC
 from tests.support.small_models import CONTEXT, pack, random_document, small_model
-from tests.support.tree_copy import fresh_clone, shell, shrink_smoke_scale
+from tests.support.tree_copy import REPOSITORY
 
 
 class ALiBiPositions(Positions):
@@ -30,32 +45,9 @@ class ALiBiPositions(Positions):
         return -torch.tensor(self.slopes, device=positions.device)[:, None, None] * distances
 
 
-POSITIONS_ROW = '    "alibi": ALiBiPositions,\n'
-OPTIMIZER_ROW = """    "radam": lambda model, recipe: torch.optim.RAdam(
-        model.parameters(),
-        lr=recipe.peak_learning_rate,
-        betas=(recipe.beta1, recipe.beta2),
-        eps=recipe.epsilon,
-        weight_decay=recipe.weight_decay,
-        decoupled_weight_decay=True,
-    ),
-"""
-ALIBI_VARIANT = """
-M8_ALIBI = M8.derive(
-    "M8@alibi", Modification("ALiBi", source="Press et al. 2022", model={"positions": "alibi"}), kept=False
-)
-"""
-RADAM_VARIANT = """
-M8_RADAM = M8.derive(
-    "M8@radam", Modification("RAdam", source="Liu et al. 2020", optimization={"optimizer": "radam"}), kept=False
-)
-"""
-
-
 @pytest.fixture
-def encoder(monkeypatch: pytest.MonkeyPatch) -> Encoder:
-    monkeypatch.setitem(positions.POSITIONS, "alibi", ALiBiPositions)
-    encoder = build.build_encoder(small_model().model_copy(update={"positions": "alibi"}), CONTEXT)
+def encoder() -> Encoder:
+    encoder = build.build_encoder(small_model(positions=ALiBiPositions), CONTEXT)
     build.initialize(encoder, small_model().initialization, seed=0)
     return encoder
 
@@ -67,8 +59,8 @@ def test_packed_padded_and_alone_a_document_has_the_same_states_under_a_score_bi
     plans = [packed_plan(numbers, places), AttentionPlan(places, None, torch.tensor([0]), CONTEXT, numbers)]
     padded_ids, padded_numbers, _ = pack([[document] for document in documents], CONTEXT)
     padded = encoder(padded_ids, padded_plan(padded_numbers >= 0))
-    for plan in plans:  # the second one is that for variable-length kernels
-        packed = encoder(token_ids, plan)
+    for each in plans:  # the second one is that for variable-length kernels
+        packed = encoder(token_ids, each)
         for document, states, row, number in zip(documents, padded, (0, 0, 1), (0, 1, 0), strict=True):
             alone = encoder(document[None], whole_rows_plan(document[None]))[0]
             torch.testing.assert_close(states[: len(document)], alone, rtol=0, atol=1e-5)
@@ -94,7 +86,7 @@ def test_a_score_bias_tells_places_apart(encoder: Encoder, monkeypatch: pytest.M
     reordered = document[:, [0, 1, 2, 4, 3, 5, 6, 7]]
     states = [encoder(ids, whole_rows_plan(ids))[0, 0] for ids in (document, reordered)]
     assert not torch.allclose(*states, atol=1e-4)
-    monkeypatch.setattr(ALiBiPositions, "score_bias", lambda self, positions: None)
+    monkeypatch.setattr(type(encoder.positional_embedding), "score_bias", lambda self, positions: None)
     states = [encoder(ids, whole_rows_plan(ids))[0, 0] for ids in (document, reordered)]
     torch.testing.assert_close(*states, rtol=0, atol=1e-5)
 
@@ -112,37 +104,138 @@ def test_a_kernel_that_takes_no_score_bias_is_refused_by_name(encoder: Encoder) 
         encoder(document, AttentionPlan(plan.positions, boundaries=torch.tensor([0, 4])))
 
 
-def insert(path: Path, before: str, text: str) -> None:
-    content = path.read_text(encoding="utf-8")
-    assert content.count(before) == 1, f"{before!r} stands {content.count(before)} times in {path}"
-    path.write_text(content.replace(before, text + before), encoding="utf-8")
+LADDER = '''
+"""Own parts."""
+import math
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from ablations import ladder
+from ablations.scales import SMOKE
+from ablations.variant import Modification
+from neobert.model.layers import GELUFeedForward, SelfInitialized
+
+SHAPE = {(12, 768): (2, 16)}
+SCALES = {"tiny": replace(SMOKE, shapes={"trained": SHAPE, "published": SHAPE}, heads=2, contexts={512: 32},
+                          tokens_per_step={131_072: 64}, steps={1_000_000: 4}, documents=60)}
+SMALL = 1e-3
 
 
-def replace(path: Path, old: str, new: str) -> None:
-    insert(path, old, new)
-    path.write_text(path.read_text(encoding="utf-8").replace(old, ""), encoding="utf-8")
+class Scaled(GELUFeedForward, SelfInitialized):
+    def __init__(self, width, nominal_width, start=SMALL):
+        super().__init__(width, nominal_width)
+        self.scale, self.start = nn.Parameter(torch.empty(width)), start
+
+    def initialize(self):
+        self.scale.fill_(self.start)
+
+    def forward(self, hidden):
+        return super().forward(hidden) * self.scale
 
 
-def test_a_score_bias_is_a_class_and_a_row_and_an_optimizer_a_row(tmp_path: Path) -> None:
-    """A variant with each is pre-trained in a copy of the tree."""
-    tree = fresh_clone(tmp_path / "clone")
-    shrink_smoke_scale(tree)
-    module = tree / "neobert/model/positions.py"
-    table = 'POSITIONS: dict[str, Callable[[recipe.Model, int], Positions]] = {\n    "learned"'
-    insert(module, table, f"{inspect.getsource(ALiBiPositions)}\n\n")
-    insert(module, '    "rotary": RotaryPositions,\n', POSITIONS_ROW)
-    replace(tree / "neobert/recipe.py", 'positions: Literal["learned",', 'positions: Literal["alibi", "learned",')
-    insert(tree / "neobert/training/optimization.py", '    "muon": _muon,\n', OPTIMIZER_ROW)
-    replace(tree / "neobert/recipe.py", 'optimizer: Literal["adam",', 'optimizer: Literal["radam", "adam",')
-    insert(tree / "ablations/ladder.py", "\nTITLE = ", ALIBI_VARIANT + RADAM_VARIANT)
-    names = {"M8@alibi", "M8@radam"}
-    answer = shell(
-        tree, f".venv/bin/python ablations/run.py --variant {' '.join(names)} --stages pretrain --cluster here"
-    )
-    assert answer.returncode == 0, answer.stderr
-    records = [json.loads(path.read_text()) for path in tree.glob("runs/pretraining/*/done.json")]
-    assert {name for record in records for name in record["labels"]["variants"]} == names
-    for record in records:
-        lines = (tree / "runs/pretraining" / record["id"] / "metrics.jsonl").read_text().splitlines()
-        losses = [line["loss"] for line in map(json.loads, lines) if "loss" in line]
-        assert len(losses) == 6 and all(0 < loss < 20 for loss in losses)
+def radam(model, recipe, decoupled=True):
+    return torch.optim.RAdam(model.parameters(), recipe.peak_learning_rate, decoupled_weight_decay=decoupled)
+
+
+def cyclic(progress, cycles):
+    return (1 + math.cos(2 * math.pi * cycles * progress)) / 2
+
+
+M5 = replace(ladder.M5, parent=None, modifications=())
+OWN = M5.derive("own", Modification(
+    "All of them",
+    source="here",
+    model={"feedforward": Scaled, "settings": {"feedforward": {"start": 0.5}}},
+    optimization={"optimizer": radam, "decay": cyclic, "settings": {"decay": {"cycles": 3}}},
+))
+'''
+
+
+def planned(file: Path, runs: Path) -> PretrainingRun:
+    """The run of the variant `own`, with its run.json."""
+    with ladders.using(ladders.load(str(file))):
+        (row,) = plan([ladders.variants()["own"]], [0], "tiny", SYNTHETIC, Layout(runs), ["pretraining"])
+        execution = Execution(threads=1, processes=1, micro_batch_tokens=64, checkpoint_interval_steps=2)
+        row.write(Layout(runs), SYNTHETIC, SourceSpecification(name="synthetic", synthetic_documents=100), execution)
+    (run,) = row.stages
+    return run
+
+
+def work(runs: Path, run: PretrainingRun) -> subprocess.CompletedProcess[str]:
+    """A worker of another process, which has never seen a ladder."""
+    command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(runs), run.folder]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+
+def test_own_parts_go_with_the_run_to_workers_that_never_see_the_file(tmp_path: Path) -> None:
+    """They train, and the step is the one that the parts say: their first weights and learning rates."""
+    file, runs = tmp_path / "mine.py", tmp_path / "runs"
+    file.write_text(LADDER)
+    run = planned(file, runs)
+    file.write_text("raise RuntimeError")
+    ended = work(runs, run)
+    assert ended.returncode == 0, ended.stderr
+    record = read_record(runs / run.folder / "done.json")
+    trained = record["config"]["recipe"]
+    assert [is_own(trained["model"]["feedforward"]), is_own(trained["optimization"]["optimizer"])] == [True, True]
+    start = checkpoints.load(runs / run.folder / "checkpoints", 0).weights()
+    scales = [tensor for name, tensor in start.items() if name.endswith("ffn.scale")]
+    assert len(scales) == 2 and all(torch.equal(scale, torch.full((16,), 0.5)) for scale in scales)
+    assert sum(tensor.numel() for tensor in start.values()) == parameter_count(run.recipe.model, run.context).total
+    lines = read_lines(runs / run.folder / "metrics.jsonl")
+    stage, peak = run.recipe.stages[0], run.recipe.optimization.peak_learning_rate
+    for line in (line for line in lines if "learning_rate" in line and stage.warmup_steps <= line["step"]):
+        progress = (line["step"] - stage.warmup_steps) / (stage.decay_steps - stage.warmup_steps)
+        share = (1 + math.cos(6 * math.pi * progress)) / 2 if progress < 1 else 0.0
+        assert line["learning_rate"] == pytest.approx(peak * (0.1 + 0.9 * share))
+
+
+def test_an_edit_of_a_part_plans_another_run_and_one_of_run_json_is_refused(tmp_path: Path) -> None:
+    file, runs = tmp_path / "mine.py", tmp_path / "runs"
+    ids = []
+    for text in (LADDER, LADDER + "\nOTHER = 3\n", LADDER.replace("SMALL = 1e-3", "SMALL = 1e-4")):
+        file.write_text(text)
+        ids.append(planned(file, runs).id)
+    assert ids[0] == ids[1] != ids[2]
+    run = planned(file, runs)
+    path = runs / run.folder / "run.json"
+    content = read_sealed(path)
+    name = run.recipe.model.feedforward
+    content["own_code"][name] = content["own_code"][name].replace("* self.scale", "* self.scale * 2")
+    path.write_bytes(sealed(content))
+    ended = work(runs, run)
+    assert ended.returncode == EXIT_RUN_FAILED
+    assert f"the source of {name} was changed since it was named" in ended.stderr and "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('"feedforward": Scaled', '"feedforward": 3', "feedforward: Input should be a valid string"),
+        (
+            '"feedforward": Scaled',
+            '"feedforward": "scaled"',
+            "'scaled' is no part of this package: known: gelu, swiglu",
+        ),
+        ('"feedforward": Scaled', '"feedforward": nn.Identity', "Identity is from the package torch: only code of a"),
+        ('{"feedforward": {"start"', '{"ffn": {"start"', "'ffn' is none: known: positions, feedforward, norm, block"),
+        ('{"start": 0.5}', '{"begin": 0.5}', r"the feed-forward Scaled@\w+ cannot be made: got an unexpected keyword"),
+        ("self.scale, self.start = ", "1 / 0; self.scale, self.start = ", "own cannot be built: ZeroDivisionError"),
+        (
+            "recipe, decoupled=",
+            "recipe, other, decoupled=",
+            r"radam@\w+ cannot be made: missing a required argument: 'other'",
+        ),
+        ('"cycles": 3', '"cycle": 3', r"the decay cyclic@\w+ cannot be made: missing a required argument: 'cycles'"),
+    ],
+)
+def test_a_part_that_cannot_be_made_is_refused_in_a_sentence(
+    tmp_path: Path, old: str, new: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(LADDER.replace(old, new))
+    flags = ["--variant", "own", "--scale", "tiny", "--stages", "pretrain", "--dry-run", "--runs", str(tmp_path / "r")]
+    assert main(["--ladder", str(file), *flags]) == EXIT_REFUSED
+    assert re.search(sentence, capsys.readouterr().err)

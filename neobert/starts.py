@@ -1,0 +1,164 @@
+"""Weights that pre-training starts from: those of a finished run, an exported folder or a published checkpoint.
+
+A recipe names them by their content (`neobert.recipe.Start`), so that moving them changes no id. run.json has their
+folder, and the worker that reads them refuses other content.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from neobert.errors import DamagedFile, MissingData
+from neobert.files import sha256_of
+from neobert.identity import IDENTITY_DIGITS
+from neobert.recipe import Start
+
+if TYPE_CHECKING:
+    from neobert.kinds.pretraining import PretrainingRun
+
+WEIGHTS = "model.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+TOKENIZER = "tokenizer.json"
+EMBEDDING, DECODER = "model.encoder.weight", "decoder.weight"
+RUN = "run.json"
+RUNS = Path("runs", "pretraining")
+"""Where a run that is given by its id alone is looked for."""
+SHOWN_TENSORS = 3
+
+_folders: dict[Start, str] = {}
+
+
+def start_from(place: str | Path, optimizer: Literal["fresh", "restored"] = "fresh") -> Start:
+    """Return what pre-training starts from, and remember its folder in this process.
+
+    Args:
+        place: the folder of a finished pre-training run, or its id if it is below runs/; or a folder with
+            model.safetensors and tokenizer.json, such as an export or a published checkpoint.
+        optimizer: whether the state of the optimizer starts anew, or continues that of the run.
+
+    Raises:
+        MissingData: there is nothing to start from.
+        ValueError: the optimizer's state is asked of a folder that has none.
+    """
+    folder = Path(place)
+    if not folder.is_dir() and (RUNS / folder).is_dir():
+        folder = RUNS / folder
+    if not folder.is_dir():
+        raise MissingData(f"start {str(place)!r} is no folder, and {RUNS} holds no run of this id")
+    weights = _weights_in(folder)
+    state = weights.with_name(OPTIMIZER)
+    if optimizer == "restored" and not ((folder / RUN).is_file() and state.is_file()):
+        raise ValueError(f"start {folder} has no state of an optimizer: start from a run, or with a fresh optimizer")
+    restored = _digits(state) if optimizer == "restored" else None
+    start = Start(weights=_digits(weights), optimizer_state=restored)
+    remember(start, str(folder.resolve()))
+    return start
+
+
+def remember(start: Start, folder: str) -> None:
+    """Remember the folder of a start in this process."""
+    _folders[start] = folder
+
+
+def folder_of(start: Start | None) -> str | None:
+    """Return the folder of a start; None without a start.
+
+    Raises:
+        MissingData: it is not known in this process.
+    """
+    if start is not None and start not in _folders:
+        raise MissingData(f"the folder of the start {start.weights} is not known: pass the --ladder file that names it")
+    return None if start is None else _folders[start]
+
+
+def start_files(start: Start) -> tuple[Path, Path | None]:
+    """Return the files with the weights and, if it is restored, with the state of the optimizer, after checking both.
+
+    Raises:
+        MissingData: they are no longer there.
+        DamagedFile: they have another content.
+    """
+    weights = _weights_in(Path(str(folder_of(start))))
+    state = None if start.optimizer_state is None else weights.with_name(OPTIMIZER)
+    for path, digits in ((weights, start.weights), (state, start.optimizer_state)):
+        if path is None:
+            continue
+        if not path.is_file():
+            raise MissingData(f"{path} is no longer there, and pre-training starts from it: restore it")
+        if _digits(path) != digits:
+            raise DamagedFile(f"{path} is not what this run was planned to start from: plan it again")
+    return weights, state
+
+
+def _weights_in(folder: Path) -> Path:
+    """Return the file with the weights of a folder, of a run those of its last step."""
+    if (folder / RUN).is_file():
+        done = folder / "done.json"
+        checkpoints = sorted((folder / "checkpoints").glob("step-*"))
+        if not done.is_file() or not checkpoints:
+            raise MissingData(f"start {folder} is a run that is not finished: finish it first")
+        return checkpoints[-1] / WEIGHTS
+    for name in (WEIGHTS, TOKENIZER):
+        if not (folder / name).is_file():
+            raise MissingData(f"start {folder} has no {name}: give a run, an export, or a folder with both")
+    return folder / WEIGHTS
+
+
+def _digits(path: Path) -> str:
+    return sha256_of(path)[:IDENTITY_DIGITS]
+
+
+def misfit(start: Start, shapes: Mapping[str, tuple[int, ...]], *, is_tied: bool) -> str:
+    """Return how the tensors of a start differ from those of a model, by name and shape; empty if they do not. The
+    decoder of a model with tied embeddings, which exports leave out, may be missing.
+
+    Raises:
+        MissingData, DamagedFile: as `start_files`.
+    """
+    from safetensors import safe_open
+
+    with safe_open(start_files(start)[0], framework="np") as file:
+        found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no mapping
+    if is_tied:
+        found.setdefault(DECODER, found.get(EMBEDDING, ()))
+    differ = [name for name in sorted(shapes.keys() | found.keys()) if shapes.get(name) != found.get(name)]
+    if not differ:
+        return ""
+    phrases = [f"{name} {found.get(name, 'nowhere')} instead of {shapes.get(name, 'nowhere')}" for name in differ]
+    more = f" and {len(differ) - SHOWN_TENSORS} more" if len(differ) > SHOWN_TENSORS else ""
+    return (
+        f"cannot start from {folder_of(start)}: it has {', '.join(phrases[:SHOWN_TENSORS])}{more}; give the recipe the "
+        "model of the weights, and take --scale as-written"
+    )
+
+
+def require_vocabulary(run: "PretrainingRun", vocabulary: Mapping[str, int]) -> None:
+    """Check that the tokens of the start have the ids that the run's `vocabulary` gives them.
+
+    Raises:
+        ValueError: they have not, or the run to start from has another tokenizer or optimizer.
+    """
+    from tokenizers import Tokenizer
+
+    from neobert.kinds.pretraining import PretrainingRun
+    from neobert.runs.run_file import read_run_file
+
+    start = run.recipe.start
+    folder = Path(str(folder_of(start)))
+    if (folder / RUN).is_file():
+        before = read_run_file(folder).specification(PretrainingRun)
+        if before.tokenizer_origin != run.tokenizer_origin:
+            raise ValueError(
+                f"cannot start from {folder}: its tokenizer is {before.tokenizer_origin}, and that of this run "
+                f"{run.tokenizer_origin}; take the same data, or start from its export, whose tokens are compared"
+            )
+        ours, theirs = run.recipe.optimization.optimizer, before.recipe.optimization.optimizer
+        if start is not None and start.optimizer_state is not None and ours != theirs:
+            raise ValueError(f"cannot restore the state of {theirs} of {folder} for {ours}: start with a fresh one")
+        return
+    theirs_of = Tokenizer.from_file(str(folder / TOKENIZER)).get_vocab(with_added_tokens=True)
+    if other := sorted(token for token, number in vocabulary.items() if theirs_of.get(token) != number):
+        raise ValueError(
+            f"cannot start from {folder}: its tokenizer has other ids for {len(other):,} of {len(vocabulary):,} "
+            f"tokens, such as {other[0]!r}: take data with the tokenizer that it was trained with"
+        )
