@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from neobert.glue.tasks import TASKS
+from neobert.glue.tasks import task_title
 from neobert.recipe import Point
 from reports.findings import Findings
 from reports.page.register import Register
@@ -15,13 +15,17 @@ from reports.tables import count, number
 
 def draw_grids(findings: Findings, register: Register) -> list[dict[str, Any]]:
     """Return the maps of every row with trials; those of the last kept variant are initially open."""
-    rows = [row for row in findings.group.recorded_rows if any(cell.trials for cell in row.cells.values())]
+    rows = [row for row in findings.group.recorded_rows if _begun(row)]
     kept = [row for row in rows if row.variant is not None and row.kept]
     return [_draw_grid(row, row in kept[-1:], register) for row in rows]
 
 
+def _begun(row: Row) -> dict[str, Cell]:
+    return {task: cell for task, cell in {**row.cells, **row.own_cells}.items() if cell.trials}
+
+
 def _draw_grid(row: Row, is_open: bool, register: Register) -> dict[str, Any]:
-    cells = {task: cell for task, cell in row.cells.items() if cell.trials}
+    cells = _begun(row)
     points = {point for cell in cells.values() for point in cell.recorded.point}
     trials = sum(cell.trials for cell in cells.values())
     return {
@@ -46,7 +50,7 @@ def _draw_map(row: Row, task: str, cell: Cell, register: Register) -> dict[str, 
     def cell_at(decay: float, rate: float, size: int) -> dict[str, Any]:
         point = Point(batch_size=size, learning_rate=rate, weight_decay=decay)
         own = by_point.get(point, cell.recorded.iloc[:0])
-        title, ids = f"{row.label}, {TASKS[task].title} at {point_name(point)}", list(own.id)
+        title, ids = f"{row.label}, {task_title(task)} at {point_name(point)}", list(own.id)
         if point not in means:
             remark = _why_no_mean(own, seeds)
             return {"number": register.number(remark, title, remark, ids), "share": 0.0, "remark": remark}
@@ -62,7 +66,7 @@ def _draw_map(row: Row, task: str, cell: Cell, register: Register) -> dict[str, 
         (f"{decay:g}", [(f"{rate:g}", [cell_at(decay, rate, size) for size in sizes]) for rate in rates])
         for decay in decays
     ]
-    return {"task": TASKS[task].title, "batch_sizes": sizes, "panels": panels}
+    return {"task": task_title(task), "batch_sizes": sizes, "panels": panels}
 
 
 def _why_no_mean(trials: pd.DataFrame, seeds: int) -> str:
