@@ -45,7 +45,7 @@ def read_conll(path: Path, needed: tuple[str, ...]) -> dict[str, list[list[str]]
     except (OSError, UnicodeDecodeError) as error:
         raise DamagedFile(f"{path} cannot be read as text: {error}") from error
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
+        if not line.strip(" \t"):
             sentences.append([])
             continue
         if is_conllu and line.startswith("#"):

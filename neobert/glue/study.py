@@ -19,11 +19,12 @@ from neobert.errors import DamagedFile
 from neobert.external import read_model_file
 from neobert.files import replace_file, set_aside
 from neobert.glue.batching import ExampleLayout, PackedLayout, PaddedLayout
-from neobert.glue.encoding import EncodedTask, encode_task, load_encoded, save_encoded
+from neobert.glue.encoding import EncodedTask, TaggedSplit, encode_task, load_encoded, save_encoded
 from neobert.glue.finetuning import FineTuner, Outcome
 from neobert.glue.selection import best_weights, drop_beaten_weights, select
 from neobert.glue.task_data import data_origin, read_examples
 from neobert.glue.tasks import Task
+from neobert.glue.words import UNREAD
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy, Trial
 from neobert.kinds.pretraining import PretrainingRun
@@ -121,11 +122,19 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
         "course_steps": tuner.schedule(trial.point).steps,
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
         "compiled": tuner.compiled,
+        **_unread(tuner.encoded),
         "seconds": round(time.perf_counter() - started, 3),
     }
     if not publish_record(trial.record, record):
         raise ClaimLost(f"trial {trial.id} was recorded by another process; this result is dropped")
     drop_beaten_weights(layout, study)
+
+
+def _unread(encoded: EncodedTask) -> dict[str, Any]:
+    """Return how many words of each split have no piece or are cut, so that they are read at [CLS]."""
+    splits = {name: split for name, split in encoded.splits.items() if isinstance(split, TaggedSplit)}
+    counts = {name: int((split.places == UNREAD).sum()) for name, split in splits.items()}
+    return {"unread_words": counts} if counts else {}
 
 
 def _record(run_file: RunFile, trial: Trial, outcome: Outcome) -> dict[str, Any]:

@@ -55,7 +55,13 @@ def test_columns_of_other_files_are_numbered(tmp_path: Path) -> None:
     }
 
 
-@given(st.lists(st.lists(st.tuples(*[st.text("ab#é-\u2028\x85", min_size=1)] * 2), min_size=1), min_size=1))
+@given(
+    st.lists(
+        st.lists(st.tuples(*[st.text("ab#é-\u2028\x85", min_size=1)] * 2), min_size=1, max_size=4),
+        min_size=1,
+        max_size=4,
+    )
+)
 def test_every_written_sentence_is_read_again(sentences: list[list[tuple[str, str]]]) -> None:
     from tempfile import TemporaryDirectory
 
