@@ -1,7 +1,8 @@
 """Metrics and the score of a task, computed from stored predictions.
 
-GLUE's are computed by scikit-learn and scipy under their names in `Task`. All other metrics are scorers of scikit-learn
-under its own names (`sklearn.metrics.get_scorer_names`), and `span_f1`, seqeval's F1 of spans such as named entities.
+GLUE's are computed by scikit-learn and scipy under their names in `Task`. Other metrics are scorers of scikit-learn
+under its own names (`sklearn.metrics.get_scorer_names`), `span_f1`, seqeval's F1 of spans such as named entities, and
+functions of a user's file.
 """
 
 import math
@@ -20,6 +21,7 @@ from sklearn.metrics import accuracy_score, f1_score, get_scorer, get_scorer_nam
 from neobert.data.tokenizers import Array
 from neobert.errors import did_you_mean
 from neobert.glue.tasks import SPAN_F1, Task
+from neobert.own_code import Parts, is_own
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,10 @@ def _measure(task: Task, metric: str, labels: Array, predictions: Array) -> floa
         assert isinstance(task.classes, tuple)
         tags, found = ([task.classes[tag] for tag in each] for each in (true, predicted))
         return span_f1(tags, found, labels[:, 1].tolist())
-    return OWN[metric](true, predicted) if metric in OWN else _scored(task, metric, true, predictions)
+    if metric not in METRICS and not is_own(metric):
+        return _scored(task, metric, true, predictions)
+    value = METRICS[metric](true, predicted)
+    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def _matthews(true: Array, predicted: Array) -> float:
@@ -96,14 +101,18 @@ def _correlation(correlation: Callable[[Array, Array], Any], true: Array, predic
     return None if is_constant else float(correlation(true, predicted).statistic)
 
 
-OWN: Mapping[str, Callable[[Array, Array], float | None]] = {
-    "accuracy": lambda true, predicted: float(accuracy_score(true, predicted)),
-    "f1": lambda true, predicted: float(f1_score(true, predicted, pos_label=1, zero_division=0.0)),
-    "matthews": _matthews,
-    "pearson": partial(_correlation, pearsonr),
-    "spearman": partial(_correlation, spearmanr),
-}
-"""GLUE's metrics of true and predicted class ids or values."""
+METRICS = Parts[float | None](
+    "metric",
+    "true and predicted class ids or values",
+    {
+        "accuracy": accuracy_score,
+        "f1": partial(f1_score, pos_label=1, zero_division=0.0),
+        "matthews": _matthews,
+        "pearson": partial(_correlation, pearsonr),
+        "spearman": partial(_correlation, spearmanr),
+    },
+)
+"""GLUE's metrics, and the functions of users."""
 
 
 class _Predicted(BaseEstimator):
@@ -151,12 +160,12 @@ def refuse_impossible_metrics(task: Task) -> None:
     Raises:
         ValueError: there is no such metric, or it is not one of this kind of task.
     """
-    known = [*OWN, SPAN_F1, *get_scorer_names()]
+    known = [*METRICS, SPAN_F1, *get_scorer_names()]
     true = np.arange(2.0 * task.labels) if task.is_regression else np.arange(2 * task.labels) % task.labels
     right = true + 0.5 if task.is_regression else np.eye(task.labels)[true]
     labels = np.stack([true, np.zeros_like(true)], axis=1) if task.tags_words else true
     for metric in task.metrics:
-        if metric not in known:
+        if metric not in known and not is_own(metric):
             raise ValueError(f"task {task.name}: there is no metric {metric!r}: {did_you_mean(metric, known)}")
         if _measure(task, metric, labels, right) is None:
             what = "values" if task.is_regression else f"{task.labels} classes"

@@ -21,8 +21,13 @@ from tests.support.tree_copy import REPOSITORY
 EXAMPLE = REPOSITORY / "examples" / "tagging.py"
 WORDS = {"the": "DET", "old": "ADJ", "cat": "NOUN", "dog": "NOUN", "sees": "VERB", "in": "ADP", ".": "PUNCT"}
 REVIEWS = """
+WORTH = 0.5
+
+def worth(true, predicted):
+    return WORTH * (true == predicted).mean()
+
 TASKS.append(Task(name="reviews", kind="classification", folder="reviews", columns=("text",), label_column="verdict",
-                  classes=("bad", "good"), metrics=("f1_macro",), starts_from="upos"))
+                  classes=("bad", "good"), metrics=("accuracy", worth), starts_from="upos"))
 """
 
 
@@ -82,6 +87,17 @@ def test_its_tasks_alone_are_fine_tuned_and_one_starts_from_the_other(study: Pat
     assert (own.starts_from.task, own.starts_from.study) == ("upos", upos.id)
     assert {record["config"]["starts_from"] for record in records(study, "reviews")} == {"upos"}
     assert upos.protocol.pooling == "cls" and own.protocol.pooling == "mean", "a word is read where it stands"
+
+
+def test_a_function_of_the_file_is_a_metric_and_travels_with_the_run(study: Path) -> None:
+    (own,) = studies(study, "reviews")
+    _, name = own.about.metrics
+    assert name.startswith("worth@")
+    for record in records(study, "reviews"):
+        metrics = record["scores"]["metrics"]
+        assert metrics[name] == pytest.approx(metrics["accuracy"] / 2)
+    run_file = json.loads((study / "runs" / own.folder / "run.json").read_text())
+    assert "WORTH = 0.5" in run_file["own_code"][name]
 
 
 def test_workers_need_the_files_and_not_the_ladder(study: Path, tmp_path: Path) -> None:
@@ -165,6 +181,14 @@ HEAD = EXAMPLE.read_text()
         (
             "TASKS[0] = TASKS[0].model_copy(update={'metrics': ('acuracy',)})",
             "there is no metric 'acuracy': did you mean",
+        ),
+        (
+            "TASKS[0] = Task(**(dict(TASKS[0]) | {'metrics': (lambda true, predicted: 1.0,)}))",
+            "is not defined at the top of a file",
+        ),
+        (
+            "def bad(true, predicted):\n    return 1 / 0\nTASKS[0] = Task(**(dict(TASKS[0]) | {'metrics': (bad,)}))",
+            "ZeroDivisionError: division by zero",
         ),
         ("Task(name='x', kind='tagging', columns=('a',), metrics=('f1',))", "line 35: kind: Input should be"),
         ("Task(name='x y', kind='regression', columns=('a',), metrics=('r2',))", "line 35: 'x y' cannot be the name"),
