@@ -19,6 +19,8 @@ from ablations.recipe_runs import protocol_on
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Recipe, Variant
 from neobert.errors import name_first
+from neobert.glue.tasks import Task
+from neobert.identity import canonical
 from neobert.recipe import Point
 from reports.basis import describe_difference, split_by_basis
 from reports.counting import all_tasks, count_trials
@@ -211,7 +213,7 @@ class _RowBuilder:
             points, trials, studies = recipe.grid.points(), self._trials, self._studies
             own = studies[(studies.grid == _grid_key(points)) & _has_protocol(studies, protocols)]
             starts_right = trials.start.isna() | trials.start.isin(set(own.id))
-            fits = _has_protocol(trials, protocols) & trials.point.isin(points) & starts_right
+            fits = _has_protocol(trials, protocols) & trials.point.isin(points) & starts_right & _is_declared(trials)
             places = trials[fits].groupby("run").indices
             self._measurements[key] = _Measurement(frozenset(own.id), frozenset(own.weights), trials[fits], places)
         return self._measurements[key]
@@ -238,6 +240,14 @@ def _has_protocol(frame: pd.DataFrame, protocols: Mapping[tuple[str, bool], str]
     """Whether each study or trial has the variant's protocol for its task, with or without transfer."""
     wanted = [protocols.get((task, start is not None)) for task, start in zip(frame.task, frame.start, strict=True)]
     return frame.protocol == pd.Series(wanted, index=frame.index, dtype=object)
+
+
+def _is_declared(trials: pd.DataFrame) -> pd.Series:
+    """Whether each trial is of a task as the ladder declares it, or of GLUE."""
+    declared = {name: canonical(task) for name, task in current().own_tasks.items()}
+    pairs = zip(trials.task, trials.own_task, strict=True)
+    same = [not isinstance(own, Task) or canonical(own) == declared.get(task) for task, own in pairs]
+    return pd.Series(same, index=trials.index, dtype=bool)
 
 
 def _label(variant: Variant, context: int) -> str:

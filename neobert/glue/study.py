@@ -213,11 +213,7 @@ def _encoded_task(layout: Layout, run_file: RunFile, model: StudyModel, stop: St
         if damage is not None:
             set_aside(path, str(damage))
         source = open_specified(run_file.source)
-        name = (
-            f"task {study.task} of {task.folder}"
-            if task.is_own
-            else f"GLUE task {study.task} of {run_file.source.name}"
-        )
+        name = f"{'task' if task.is_own else 'GLUE task'} {study.task} of {task.folder or run_file.source.name}"
         require_origin(name, study.task_origin, data_origin(task, source))
         splits = {split: read_examples(task, split, source) for split in task.splits}
         require_origin(name, study.task_origin, data_origin(task, source))

@@ -26,6 +26,8 @@ SELECTION_RULES = {  # App. C: the best; ties are not mentioned
 
 SPAN_F1 = "span_f1"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_REFUSED_NAMES = ("all", "readouts")
+"""Words with another meaning where tasks are named."""
 _SPAN_TAG = re.compile(r"O|[BIES]-.+")
 _CORRELATIONS = frozenset({"pearson", "spearman"})
 _TITLES = {"sst2": "SST-2", "cola": "CoLA", "stsb": "STS-B"}
@@ -110,7 +112,7 @@ class Task(Value):
 
     @model_validator(mode="after")
     def _columns_and_splits_are_possible(self) -> Self:
-        if _NAME.fullmatch(self.name) is None:
+        if _NAME.fullmatch(self.name) is None or self.name in _REFUSED_NAMES:
             raise ValueError(f"{self.name!r} cannot be the name of a task: take small letters, digits, - and _")
         most = 1 if self.tags_words else 2
         if not 1 <= len(self.columns) <= most:

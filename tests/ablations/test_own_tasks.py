@@ -129,6 +129,13 @@ def test_status_tables_and_page_show_them(study: Path, tmp_path: Path, capsys: p
     assert float(rows["upos"]["score"]) == pytest.approx(100 * best)
     assert (rows["upos"]["metrics"], rows["reviews"]["starts_from"]) == ("accuracy, f1_macro", "upos")
     assert "Own tasks" in (tmp_path / "index.html").read_text()
+    changed = study / "tagging-2.py"
+    changed.write_text((study / "tagging.py").read_text().replace('"accuracy", "f1_macro"', '"accuracy"'))
+    flags += ["--ladder", str(changed), "--out", str(tmp_path / "again")]
+    assert make_figures.main(flags) == EXIT_DONE
+    (table,) = (tmp_path / "again").glob("*/own-tasks.csv")
+    with table.open(newline="") as file:
+        assert [row["task"] for row in csv.DictReader(file)] == ["reviews"], "with another metric it is another task"
 
 
 def test_the_grid_command_takes_one_of_them(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
