@@ -26,8 +26,8 @@ def first_pieces(text: str, spans: Sequence[Offsets], offsets: Sequence[Offsets]
     """Return the index of the first piece of each word.
 
     A piece belongs to the word of its first character that is no space, because pieces of many tokenizers include the
-    space before a word. A word has no piece, and is `UNREAD`, if the tokenizer drops its characters, if a piece of the
-    word before covers it, or if the text is cut before it.
+    space before a word; one that is a space alone belongs to the word after it. A word has no piece, and is `UNREAD`,
+    if the tokenizer drops its characters, if a piece of the word before covers it, or if the text is cut before it.
 
     Args:
         text: words joined by spaces.
@@ -39,7 +39,7 @@ def first_pieces(text: str, spans: Sequence[Offsets], offsets: Sequence[Offsets]
     for place, (begin, end) in enumerate(offsets):
         character = end - len(text[begin:end].lstrip())
         word = bisect_right(begins, character) - 1
-        if character < min(end, spans[word][1]):
+        if begin < end and character < spans[word][1]:
             places.setdefault(word, place)
     return [places.get(word, UNREAD) for word in range(len(spans))]
 
