@@ -34,7 +34,6 @@ from neobert.command_line import seed as seed_flag
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData, RunFailed, did_you_mean
 from neobert.export.publishing import Target, export
 from neobert.files import read_lines
-from neobert.glue.tasks import TASKS
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
@@ -209,7 +208,7 @@ class TrainedVariant:
         return pd.DataFrame(list(rows.values()))
 
     def evaluate(self, *names: str) -> "pd.DataFrame":
-        """Fine-tune on the named GLUE tasks, every point of the variant's grid once, and return the scores.
+        """Fine-tune on the named tasks, GLUE's or the ladder's, every point of the grid once, and return the scores.
 
         Tasks that start from MNLI run it first. `readouts` measures readouts on held-out text and BLiMP. No name means
         all tasks.
@@ -224,10 +223,11 @@ class TrainedVariant:
         """
         import pandas as pd
 
+        known = [*(self.ladder or ladders.current()).tasks, READOUTS]
         for name in names:
-            if name not in (*TASKS, READOUTS):
-                raise ValueError(f"there is no evaluation {name!r}: {did_you_mean(name, [*TASKS, READOUTS])}")
-        tasks = [name for name in names or TASKS if name != READOUTS]
+            if name not in known:
+                raise ValueError(f"there is no evaluation {name!r}: {did_you_mean(name, known)}")
+        tasks = [name for name in names or known if name != READOUTS]
         stages: list[str] = ["glue"] if tasks else []
         stages += [READOUTS] if READOUTS in names else []
         workspace, layout = self.workspace, self.workspace.layout

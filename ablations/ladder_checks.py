@@ -1,6 +1,6 @@
 """Checks of a ladder of one's own: its declarations have the right types, and every variant is what it declares."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import Annotated, Any, TypeVar
@@ -21,7 +21,7 @@ from ablations.ladders import (
 from ablations.scales import SCALES, Rules, scaled
 from ablations.variant import Factor, Modification, Variant, findings_in, prove
 from neobert.errors import did_you_mean
-from neobert.glue.tasks import TASKS
+from neobert.glue.tasks import TASKS, Task
 from neobert.model.size import has_own_parts, parameter_count
 from neobert.own_code import is_own
 from neobert.recipe import Pretraining
@@ -35,6 +35,10 @@ KINDS: Mapping[str, tuple[Any, str]] = {
     "SCALES": (dict[str, InstanceOf[Rules]], "a mapping of names to ablations.scales.Rules"),
     "SCALE": (str | None, "the name of a scale"),
     "SAMPLE": (InstanceOf[Variant] | str, "a variant or its name"),
+    "TASKS": (
+        list[InstanceOf[Task] | str] | tuple[InstanceOf[Task] | str, ...],
+        "a list of neobert.glue.tasks.Task and names of GLUE tasks",
+    ),
     "TRANSFER_TASK": (str, "the name of a GLUE task"),
     "TRANSFERRED_TASKS": (list[str] | tuple[str, ...], "a list of names of GLUE tasks"),
     "PUBLISHED": (str | Path | None, "the path of a folder"),
@@ -89,6 +93,7 @@ def refuse_unknown_names(declared: Mapping[str, Variant], others: Mapping[str, A
         ("SCALE", (*SCALES, *others["SCALES"]), [] if others["SCALE"] is None else [others["SCALE"]]),
         ("SAMPLE", declared, [name_of(others["SAMPLE"])]),
         ("PRINTED_AS", declared, others["PRINTED_AS"]),
+        ("TASKS", TASKS, [task for task in others["TASKS"] if isinstance(task, str)]),
         ("TRANSFER_TASK", TASKS, [others["TRANSFER_TASK"]]),
         ("TRANSFERRED_TASKS", TASKS, others["TRANSFERRED_TASKS"]),
     ):
@@ -96,6 +101,39 @@ def refuse_unknown_names(declared: Mapping[str, Variant], others: Mapping[str, A
             raise ValueError(f"{name} has {unknown[0]!r}: {did_you_mean(unknown[0], known)}")
     if not SOURCE_NAME.fullmatch(others["PUBLISHED_AS"]):
         raise ValueError(f"PUBLISHED_AS has {others['PUBLISHED_AS']!r}: say who prints the numbers, as in 'the paper'")
+
+
+def refuse_impossible_tasks(chosen: Sequence[Task | str]) -> None:
+    """Check the tasks of a ladder.
+
+    Raises:
+        ValueError: a task has no folder or the name of another one, a metric is none of it, or there is no such task to
+            start from.
+    """
+    names = [task if isinstance(task, str) else task.name for task in chosen]
+    own = [task for task in chosen if isinstance(task, Task)]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"TASKS has {repeated[0]!r} twice")
+    for task in own:
+        if not task.is_own:
+            raise ValueError(f"TASKS declares {task.name!r}, which is one of GLUE: name it, or give yours another name")
+        if not task.folder:
+            raise ValueError(f"task {task.name} has no folder: name the one with its files, relative to this file")
+        if task.starts_from is not None and task.starts_from not in names:
+            hint = did_you_mean(task.starts_from, names)
+            raise ValueError(f"task {task.name} starts from {task.starts_from!r}, which is not in TASKS: {hint}")
+    starts = {task.name: task.starts_from for task in own}
+    for task in own:
+        line = [task.name]
+        while (before := starts.get(line[-1])) is not None and before not in line:
+            line.append(before)
+        if before is not None:
+            raise ValueError(f"task {task.name} starts from itself, by way of {', '.join(line[1:]) or 'nothing'}")
+    if own:
+        from neobert.glue.metrics import refuse_impossible_metrics  # imports scikit-learn
+
+        for task in own:
+            refuse_impossible_metrics(task)
 
 
 def verify(own: Ladder) -> None:

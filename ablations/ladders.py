@@ -1,7 +1,7 @@
 """Ladders: the paper's, and those of a user's own, which `--ladder FILE.py` names.
 
 A ladder is a Python file in the form of `ablations/ladder.py`. Its variants are those that stand in it by name, also in
-lists and mappings. All else is optional: TITLE of reports, END and FACTORS for designs, SCALES, SCALE, SAMPLE,
+lists and mappings. All else is optional: TITLE of reports, END and FACTORS for designs, SCALES, SCALE, SAMPLE, TASKS,
 TRANSFER_TASK and TRANSFERRED_TASKS, PUBLISHED, PUBLISHED_AS and PRINTED_AS. One ladder is in use at a time. Run files
 hold whole recipes, so that workers and jobs read no ladder, and an edited file changes nothing of what was planned.
 """
@@ -27,6 +27,7 @@ from neobert.errors import MissingData, did_you_mean
 if TYPE_CHECKING:
     from ablations.scales import Rules
     from ablations.variant import Factor, Modification, Variant
+    from neobert.glue.tasks import Task
     from neobert.recipe import Grid
     from neobert.runs.layout import Layout
 
@@ -50,7 +51,8 @@ class Ladder:
     `given` is the value of --ladder, empty for the paper's ladder; `title` is the heading of its reports. `last_kept`
     is the variant that designs refer to: `root` and `full_variant` follow from its lineage, so that a variant beside
     that lineage changes no design. `scales` are added to the common ones, and `scale` is the default. External models
-    are measured with the recipe of `root`. Sweeps pre-train `sample` if nothing is trained yet. `published` is a folder
+    are measured with the recipe of `root`. Sweeps pre-train `sample` if nothing is trained yet. `tasks` are what it
+    fine-tunes on, by name. `published` is a folder
     of CSV files with numbers to compare with, `published_as` the name of their source in sentences, `printed_as` the
     names of variants in that source. `code` is the content of the file of a user's own ladder.
     """
@@ -63,6 +65,7 @@ class Ladder:
     scales: "Mapping[str, Rules]"
     scale: str
     sample: "Variant"
+    tasks: "Mapping[str, Task]"
     transfer_task: str
     transferred_tasks: tuple[str, ...]
     published: Path | None
@@ -122,6 +125,15 @@ class Ladder:
     def factors(self) -> "Mapping[str, Factor]":
         """The factors of designs: the declared ones, or else one per modification."""
         return _factors_of(self) if self.declared_factors is None else self.declared_factors
+
+    @property
+    def own_tasks(self) -> "dict[str, Task]":
+        """The tasks that are not GLUE's."""
+        return {name: task for name, task in self.tasks.items() if task.is_own}
+
+    def start_of(self, task: str) -> str | None:
+        """Return the task whose best weights a task starts from; None if it starts from pre-training."""
+        return self.tasks[task].starts_from or (self.transfer_task if task in self.transferred_tasks else None)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -275,6 +287,10 @@ def _import_module(given: str) -> Ladder:
 @contextmanager
 def _told(given: str, path: str) -> Iterator[None]:
     """Turn exceptions of a ladder file into a ValueError with file and line; MissingData stays what it is."""
+    from pydantic import ValidationError
+
+    from ablations.variant import findings_in
+
     try:
         yield
     except SyntaxError as error:
@@ -285,7 +301,8 @@ def _told(given: str, path: str) -> Iterator[None]:
         where = f", line {lines[-1]}" if lines else ""
         kind = "" if isinstance(error, ValueError | MissingData) else f"{type(error).__name__}: "
         raised = MissingData if isinstance(error, MissingData) else ValueError
-        raise raised(f"--ladder {given}{where}: {kind}{' '.join(str(error).split())}") from error
+        said = findings_in(error).removeprefix(": ") if isinstance(error, ValidationError) else str(error)
+        raise raised(f"--ladder {given}{where}: {kind}{' '.join(said.split())}") from error
 
 
 def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
@@ -293,10 +310,16 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
     declared = _variants_of(module)
     settings = _settings_of(module, declared, given)
     if given:
-        from ablations.ladder_checks import refuse_unknown_names, refuse_wrong_kinds, verify
+        from ablations.ladder_checks import (
+            refuse_impossible_tasks,
+            refuse_unknown_names,
+            refuse_wrong_kinds,
+            verify,
+        )
 
         refuse_wrong_kinds(settings)
         refuse_unknown_names(declared, settings)
+        refuse_impossible_tasks(settings["TASKS"])
     scales, scale = settings["SCALES"], settings["SCALE"]
     if scale is None:
         default = OWN_DEFAULT_SCALE if given else DEFAULT_SCALE
@@ -310,6 +333,7 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
         scales=scales,
         scale=scale,
         sample=declared[name_of(settings["SAMPLE"])],
+        tasks=_tasks_of(settings["TASKS"], module),
         transfer_task=settings["TRANSFER_TASK"],
         transferred_tasks=tuple(task for task in settings["TRANSFERRED_TASKS"] if task != settings["TRANSFER_TASK"]),
         published=_published_beside(module, settings["PUBLISHED"], given),
@@ -325,6 +349,7 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
 def _settings_of(module: ModuleType, declared: "Mapping[str, Variant]", given: str) -> dict[str, Any]:
     """Return the settings that a module declares, or else their defaults; they are not checked yet."""
     from ablations import ladder as common
+    from neobert.glue.tasks import TASKS
 
     defaults: dict[str, Any] = {
         "TITLE": (module.__doc__ or "").strip().split("\n")[0].rstrip(".") or f"The ladder {Path(given).name}",
@@ -333,6 +358,7 @@ def _settings_of(module: ModuleType, declared: "Mapping[str, Variant]", given: s
         "SCALES": {},
         "SCALE": None,
         "SAMPLE": next(iter(declared.values())),
+        "TASKS": list(TASKS),
         "TRANSFER_TASK": common.TRANSFER_TASK,
         "TRANSFERRED_TASKS": common.TRANSFERRED_TASKS,
         "PUBLISHED": None,
@@ -348,6 +374,16 @@ def _published_beside(module: ModuleType, folder: str | Path | None, given: str)
         return None
     path = Path(module.__file__ or "").parent / folder
     return path if given or path.is_dir() else None  # the copy of the code that jobs run has no reports
+
+
+def _tasks_of(chosen: "Sequence[Task | str]", module: ModuleType) -> "dict[str, Task]":
+    """Return the tasks of a ladder by name; folders are relative to the module's own."""
+    from neobert.glue.tasks import TASKS
+
+    folder = Path(module.__file__ or "").resolve().parent
+    tasks = [TASKS[task] if isinstance(task, str) else task for task in chosen]
+    own = {task.name: str((folder / task.folder).resolve()) for task in tasks if task.is_own}
+    return {task.name: task.model_copy(update={"folder": own[task.name]}) if task.is_own else task for task in tasks}
 
 
 def _last_kept(variants: "Mapping[str, Variant]") -> "Variant":

@@ -298,7 +298,11 @@ def with_tasks(row: PlanRow, tasks: Collection[str]) -> PlanRow:
     """Return the row with only these tasks' GLUE studies, the studies they start from, and other unfinished runs."""
     studies = GlueStudy.among(row.runs)
     wanted = {study.id for study in studies if study.task in tasks}
-    started_from = {study.starts_from.study for study in studies if study.id in wanted} - wanted
+    started_from: set[str | None] = set()
+    for study in reversed(studies):  # each comes after the study that it starts from
+        if study.id in wanted | started_from:
+            started_from.add(study.starts_from.study)
+    started_from -= wanted
     others = {run.id for run in unfinished([row])} - {study.id for study in studies}
     ordered = [planned for ids in (others, started_from, wanted) for planned in row.planned if planned.run.id in ids]
     return replace(row, planned=tuple(ordered))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, get_args
 
-from ablations.ladders import current
+from ablations.ladders import Ladder, current
 from ablations.scales import Scale, rules_of, shortest_context
 from ablations.variant import EmbeddingProtocol, Recipe
 from neobert.data.blimp import PAIRS
@@ -18,7 +18,8 @@ from neobert.data.sources import NoCorpus, Source
 from neobert.embeddings.sentence_modules import read_sentence_modules
 from neobert.errors import MissingData
 from neobert.external import ExternalModel
-from neobert.glue.tasks import SELECTION_RULES, TASKS
+from neobert.glue.task_data import data_origin, missing_data
+from neobert.glue.tasks import SELECTION_RULES, Task
 from neobert.identity import neutral_values
 from neobert.kinds.contrastive import ContrastiveRun, PairSet
 from neobert.kinds.glue import GlueStudy, Start
@@ -80,8 +81,8 @@ class EncoderWeights:
 
 
 def missing_tasks(source: Source) -> dict[str, str]:
-    """Return the GLUE tasks that cannot be fine-tuned with a source, and why."""
-    return {task: reason for task, reason in source.tasks().items() if reason}
+    """Return the tasks of the ladder that cannot be fine-tuned with a source, and why."""
+    return missing_data(list(current().tasks.values()), source)
 
 
 def pretraining_runs(recipe: Pretraining, seed: int, source: Source) -> list[PretrainingRun]:
@@ -113,46 +114,61 @@ def variant_studies(recipe: Recipe, trained: Sequence[PretrainingRun], seed: int
 def glue_studies(
     encoder: EncoderWeights, protocol: FineTuning, points: tuple[Point, ...], seed: int, source: Source
 ) -> list[GlueStudy]:
-    """Return one study per task that the source has data for, MNLI before the tasks that start from it."""
-    context = encoder.context or protocol.max_tokens
-    transfer_task, transferred = current().transfer_task, current().transferred_tasks
+    """Return one study per task of the ladder that has data, MNLI before the tasks that start from it."""
+    context, own = encoder.context or protocol.max_tokens, current()
     protocol = protocol.model_copy(update={"max_tokens": min(protocol.max_tokens, context)})
     missing = missing_tasks(source)
     studies: dict[str, GlueStudy] = {}
-    for task in sorted(TASKS, key=lambda name: name != transfer_task):
+    for task in _in_order(own):
         if task in missing:
             continue
-        start = Start(kind="pretraining", task=None, study=None, rule=None, reason=None)
-        if task in transferred and transfer_task in studies:
-            study = studies[transfer_task]
+        start, before = Start(kind="pretraining", task=None, study=None, rule=None, reason=None), own.start_of(task)
+        if before is not None and before in studies:
+            study = studies[before]
             rule = SELECTION_RULES[study.protocol.decisive_metric]
-            start = Start(kind="study", task=transfer_task, study=study.id, rule=rule, reason=None)
-        elif task in transferred:
-            start = start.model_copy(update={"reason": missing[transfer_task]})
+            start = Start(kind="study", task=before, study=study.id, rule=rule, reason=None)
+        elif before is not None:
+            reason = missing.get(before, f"{before} is none of the ladder's tasks")
+            start = start.model_copy(update={"reason": reason})
+        about = own.tasks[task]
         studies[task] = GlueStudy(
             task=task,
             weights=encoder.id,
             stage=encoder.stage,
             context=context,
-            protocol=protocol_on(task, protocol, transfers=start.study is not None),
+            protocol=protocol_on(about, protocol, transfers=start.study is not None),
             points=points,
             seed=seed,
             starts_from=start,
-            task_origin=source.task_origin(task),
+            task_origin=data_origin(about, source),
             tokenizer_origin=encoder.tokenizer_origin,
+            own_task=about if about.is_own else None,
         )
     return list(studies.values())
 
 
-def protocol_on(task: str, protocol: FineTuning, *, transfers: bool) -> FineTuning:
+def _in_order(own: Ladder) -> list[str]:
+    """Return the tasks of a ladder, those that others start from first."""
+    befores = [own.start_of(task) for task in own.tasks]
+
+    def depth(task: str) -> int:
+        before = own.start_of(task) if task in own.tasks else None
+        return 0 if before is None else 1 + depth(before)
+
+    return sorted(own.tasks, key=lambda task: depth(task) if task in befores else len(befores))
+
+
+def protocol_on(task: Task, protocol: FineTuning, *, transfers: bool) -> FineTuning:
     """Return the protocol with neutral values for the fields that have no effect on a task.
 
     Variants therefore share trials that only differ in such fields. `transfers` is True if the task starts from
     another one.
     """
-    scores_once = len(TASKS[task].metrics) == len(TASKS[task].validation_splits) == 1
-    idle = [*(["transferred"] if not transfers else []), *(["decisive_metric"] if scores_once else [])]
-    return protocol.model_copy(update={name: neutral_values(FineTuning)[name] for name in idle})
+    scores_once = len(task.metrics) == len(task.validation_splits) == 1
+    has_no_dense = not transfers or task.tags_words
+    idle = [*(["transferred"] if has_no_dense else []), *(["decisive_metric"] if scores_once else [])]
+    pooling = {"pooling": "cls"} if task.tags_words else {}
+    return protocol.model_copy(update={name: neutral_values(FineTuning)[name] for name in idle} | pooling)
 
 
 FIRST_READOUTS: tuple[ReadoutName, ...] = ("loss", "loss_80_10_10", "words", "cloze")

@@ -110,7 +110,7 @@ def task_rows(job: TrainerJob, task: Task, tokenizer: Any) -> tuple[Rows, Rows]:
 
 def rows(task: Task, examples: Mapping[str, Sequence[Any]], tokenizer: Any, max_tokens: int) -> Rows:
     """Return the token ids and label of each example."""
-    columns = [list(examples[column]) for column in task.text_columns]
+    columns = [list(examples[column]) for column in task.columns]
     token_ids = tokenizer(*columns, truncation=True, max_length=max_tokens)["input_ids"]
     return [{"input_ids": ids, "labels": int(label)} for ids, label in zip(token_ids, examples["label"], strict=True)]
 

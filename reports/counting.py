@@ -9,8 +9,9 @@ from itertools import product
 
 import pandas as pd
 
+from ablations.ladders import current
 from neobert.glue.selection import best_point
-from neobert.glue.tasks import TASKS
+from neobert.glue.tasks import TASKS, Task
 from neobert.recipe import Point
 from reports.basis import describe_difference, split_by_basis
 from reports.evidence import split_repeats
@@ -19,15 +20,24 @@ from reports.scores import ABSENCES, POINTS_OF_SCORE, Cell, Estimate, point_name
 Notes = list[str]
 
 
-def count_trials(trials: pd.DataFrame, grid: Sequence[Point]) -> tuple[dict[str, Cell], tuple[str, ...]]:
-    """Return a cell for each task, and the notes. `trials` are those of one row on its grid, with their `seeds`."""
+def count_trials(
+    trials: pd.DataFrame, grid: Sequence[Point]
+) -> tuple[dict[str, Cell], dict[str, Cell], tuple[str, ...]]:
+    """Return a cell for each task of GLUE, one for each of the ladder's own, and the notes. `trials` are those of one
+    row on its grid, with their `seeds`."""
     notes: Notes = []
     if len(trials):
         for keep in (_of_one_basis, _without_fallbacks_beside_transfers, _without_repetitions):
             trials = keep(trials, notes)
         trials = _of_furthest_seeds(trials, len(grid), notes)
     by_task, none = dict(list(trials.groupby("task"))), trials.iloc[:0]
-    return {task: _cell(grid, by_task.get(task, none)) for task in TASKS}, tuple(notes)
+    glue, own = ({task: _cell(grid, by_task.get(task, none)) for task in each} for each in (TASKS, current().own_tasks))
+    return glue, own, tuple(notes)
+
+
+def all_tasks() -> dict[str, Task]:
+    """Return GLUE's tasks and those of the ladder in use, by name."""
+    return {**TASKS, **current().tasks}
 
 
 def _of_one_basis(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
@@ -68,7 +78,9 @@ def _of_furthest_seeds(trials: pd.DataFrame, points: int, notes: Notes) -> pd.Da
     progress = pd.DataFrame({"scored": scored, "counts": counts}).groupby("seeds").sum()
     behind = progress[progress.counts < progress.counts.max()]
     for seeds, tasks in behind.scored.items():
-        notes.append(f"seed {seeds} is unfinished ({tasks} of {len(TASKS)} tasks with a score) and not counted yet")
+        notes.append(
+            f"seed {seeds} is unfinished ({tasks} of {len(all_tasks())} tasks with a score) and not counted yet"
+        )
     kept = trials[~trials.seeds.isin(behind.index)]
     is_whole = kept.groupby(["seeds", "task"]).id.transform("size") == points
     is_ahead = ~is_whole & (kept.groupby("task").seeds.transform("nunique") < kept.seeds.nunique())

@@ -337,6 +337,7 @@ def _failed_trials(folder: RunFiles, run_files: Iterable[RunFile], recorded: set
                     "protocol": study.protocol.model_dump_json(),
                     "start": study.starts_from.study,
                     "fallback": study.starts_from.reason,
+                    "own_task": study.own_task,
                     "processes": 1,
                     **dict(Labels.read(run_file.labels)),
                 }

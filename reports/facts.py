@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
-    AfterValidator,
     AliasPath,
     ConfigDict,
     Field,
@@ -20,7 +19,8 @@ from pydantic import (
 )
 
 from ablations.scales import Vocabulary, trained_vocabulary_size
-from neobert.glue.tasks import task_named
+from neobert.glue.tasks import Task, declared_task
+from neobert.identity import canonical
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.mteb import EmbeddingConfig, EmbeddingScores
 from neobert.kinds.pretraining import HeldoutScore, PretrainingRun, Transition, mechanisms_of
@@ -151,42 +151,48 @@ class _Run(_Facts):
         return self
 
 
-Score = Annotated[float, Field(ge=-1, le=1)]
-
-
 class _TrialScores(Value):
     """The scores of a trial that are read."""
 
     model_config = ConfigDict(extra="ignore")
 
-    score: Score | None
+    score: float | None
     metrics: dict[str, float | None]
 
     def decisive(self, task: Any, protocol: FineTuning) -> float | None:
-        """Return the score that selects the best point. Raises ValueError if it is missing, or the task is none."""
-        metric = task_named(str(task)).decisive_metric(protocol)
+        """Return the score that selects the best point. Raises ValueError if it is missing, the task is none, or a
+        score of GLUE is not from -1 to 1."""
+        about = declared_task(task)
+        metric = about.decisive_metric(protocol)
         if metric is not None and metric not in self.metrics:
             raise ValueError(f"the scores lack {metric}")
-        return self.score if metric is None else self.metrics[metric]
+        value = self.score if metric is None else self.metrics[metric]
+        if not about.is_own and any(each is not None and abs(each) > 1 for each in (self.score, value)):
+            raise ValueError(f"the scores {self.score} and {value} are not from -1 to 1")
+        return value
 
 
 class _Trial(_Facts):
     labels: Labels
     state: Literal["done", "failed", "undefined"]
     seed: int
-    task: Annotated[str, AfterValidator(lambda name: task_named(name).name)] = _at("config", "task")
+    task: str = _at("config", "task")
+    own_task: Task | None = _at("config", "own_task", default=None)
     run: str = _at("inputs", "pretraining")
     start: str | None = _at("inputs", "starts_from", "study")
     fallback: str | None = _at("inputs", "starts_from", "reason")
     point: Point
     protocol: str
-    score: Score | None
-    decisive: Score | None
+    score: float | None
+    decisive: float | None
     task_origin: str | None = _at("inputs", "task", default=None)
 
     @model_validator(mode="after")
     def _derive_basis(self) -> Self:
-        self.basis = _basis({"task": self.task_origin}, self.numerics, GlueStudy.mechanisms)
+        if (self.own_task or declared_task(self.task)).name != self.task:
+            raise ValueError(f"it is of {self.task} and declares another task")
+        own = {} if self.own_task is None else {"declared": canonical(self.own_task)}
+        self.basis = _basis({"task": self.task_origin, **own}, self.numerics, GlueStudy.mechanisms)
         return self
 
     @model_validator(mode="before")
@@ -200,7 +206,12 @@ class _Trial(_Facts):
         scores = _TrialScores.read(record.get("scores"))
         if scores.score is None:
             return {**record, **facts, "state": "undefined"}
-        return {**record, **facts, "score": scores.score, "decisive": scores.decisive(config.get("task"), protocol)}
+        return {
+            **record,
+            **facts,
+            "score": scores.score,
+            "decisive": scores.decisive(config.get("own_task") or config.get("task"), protocol),
+        }
 
 
 class _Embedding(_Facts):

@@ -19,10 +19,11 @@ from ablations.recipe_runs import protocol_on
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Recipe, Variant
 from neobert.errors import name_first
-from neobert.glue.tasks import TASKS
+from neobert.glue.tasks import Task
+from neobert.identity import canonical
 from neobert.recipe import Point
 from reports.basis import describe_difference, split_by_basis
-from reports.counting import count_trials
+from reports.counting import all_tasks, count_trials
 from reports.evidence import Evidence, select_group, split_repeats
 from reports.facts import weights_up_to
 from reports.labels import why_of_another
@@ -189,8 +190,8 @@ class _RowBuilder:
         measured, seeds = self._measurement(row.recipe), dict(zip(row.runs.id, row.runs.seed, strict=True))
         trials = _select(measured.trials, measured.places, seeds if row.is_started else ())
         both = [Seeds(seeds[run], seed) for run, seed in zip(trials.run, trials.seed, strict=True)]
-        cells, notes = count_trials(trials.assign(seeds=both), row.recipe.grid.points())
-        return replace(row, cells=cells, notes=notes)
+        cells, own_cells, notes = count_trials(trials.assign(seeds=both), row.recipe.grid.points())
+        return replace(row, cells=cells, own_cells=own_cells, notes=notes)
 
     def has_own_records(self, row: Row) -> bool:
         """Whether an alternative has records that no variant of the ladder shows already."""
@@ -205,14 +206,14 @@ class _RowBuilder:
         key = f"{recipe.finetuning.model_dump_json()} {recipe.grid.model_dump_json()}"
         if key not in self._measurements:
             protocols = {
-                (task, transfers): protocol_on(task, recipe.finetuning, transfers=transfers).model_dump_json()
-                for task in TASKS
+                (name, transfers): protocol_on(task, recipe.finetuning, transfers=transfers).model_dump_json()
+                for name, task in all_tasks().items()
                 for transfers in (False, True)
             }
             points, trials, studies = recipe.grid.points(), self._trials, self._studies
             own = studies[(studies.grid == _grid_key(points)) & _has_protocol(studies, protocols)]
             starts_right = trials.start.isna() | trials.start.isin(set(own.id))
-            fits = _has_protocol(trials, protocols) & trials.point.isin(points) & starts_right
+            fits = _has_protocol(trials, protocols) & trials.point.isin(points) & starts_right & _is_declared(trials)
             places = trials[fits].groupby("run").indices
             self._measurements[key] = _Measurement(frozenset(own.id), frozenset(own.weights), trials[fits], places)
         return self._measurements[key]
@@ -241,6 +242,14 @@ def _has_protocol(frame: pd.DataFrame, protocols: Mapping[tuple[str, bool], str]
     return frame.protocol == pd.Series(wanted, index=frame.index, dtype=object)
 
 
+def _is_declared(trials: pd.DataFrame) -> pd.Series:
+    """Whether each trial is of a task as the ladder declares it, or of GLUE."""
+    declared = {name: canonical(task) for name, task in current().own_tasks.items()}
+    pairs = zip(trials.task, trials.own_task, strict=True)
+    same = [not isinstance(own, Task) or canonical(own) == declared.get(task) for task, own in pairs]
+    return pd.Series(same, index=trials.index, dtype=bool)
+
+
 def _label(variant: Variant, context: int) -> str:
     """Return a row's name: the paper's name for the checkpoints it prints, with the context at this scale."""
     if (printed := current().printed_as.get(variant.name)) is not None:
@@ -265,7 +274,8 @@ def _external_rows(trials: pd.DataFrame, evidence: Evidence) -> list[Row]:
         grid = max(grids, key=len, default=tuple(dict.fromkeys(own.point)))
         on_others = {name for name, study in evidence.studies.items() if _grid_key(study.points) != _grid_key(grid)}
         fitting = own[own.point.isin(grid) & ~own.start.isin(on_others)]
-        cells, notes = count_trials(fitting.assign(seeds=[Seeds(0, seed) for seed in fitting.seed]), grid)
+        seeds = [Seeds(0, seed) for seed in fitting.seed]
+        cells, own_cells, notes = count_trials(fitting.assign(seeds=seeds), grid)
         rows.append(
             Row(
                 name=name,
@@ -275,6 +285,7 @@ def _external_rows(trials: pd.DataFrame, evidence: Evidence) -> list[Row]:
                 heldout=evidence.heldout.iloc[:0],
                 answers=evidence.readouts.iloc[:0],
                 cells=cells,
+                own_cells=own_cells,
                 notes=notes,
             )
         )

@@ -115,9 +115,9 @@ class Row:
     """A variant at one checkpoint, or an external model (without `variant` and stage) on its largest grid.
 
     `source` is the source of a variant's numbers, or the id of an external model. `recipe` is the variant's recipe at
-    the group's scale. `is_started` is true if a study with the row's grid was begun. `runs` are the variant's
-    pre-training runs, one per seed, `heldout` their held-out losses, `answers` their readouts; `origins` identifies all
-    data used for training and evaluation.
+    the group's scale. `cells` are GLUE's tasks, `own_cells` those that a ladder declares. `is_started` is true if a
+    study with the row's grid was begun. `runs` are the variant's pre-training runs, one per seed, `heldout` their held-
+    out losses, `answers` their readouts; `origins` identifies all data used for training and evaluation.
     """
 
     name: str
@@ -132,6 +132,7 @@ class Row:
     origins: tuple[str, ...] = ()
     scaled_recipe: Recipe | None = None
     cells: Mapping[str, Cell] = field(default_factory=dict)
+    own_cells: Mapping[str, Cell] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property

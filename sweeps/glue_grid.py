@@ -40,7 +40,14 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the command's parser."""
     parser = parser_from("python sweeps/glue_grid.py", __doc__)
     add = parser.add_argument
-    add("--task", nargs="+", action="extend", required=True, metavar="NAME", help="GLUE tasks, or all")
+    add(
+        "--task",
+        nargs="+",
+        action="extend",
+        required=True,
+        metavar="NAME",
+        help="tasks of GLUE or of the ladder, or all",
+    )
     add(
         "--grid",
         choices=("limited", "extended"),
@@ -59,9 +66,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from neobert.glue.tasks import TASKS, task_named
+    from ablations.ladders import current
+    from neobert.errors import did_you_mean
 
-    tasks = list(TASKS) if "all" in options.task else [task_named(name).name for name in options.task]
+    known = list(current().tasks)
+    if unknown := [name for name in options.task if name not in (*known, "all")]:
+        raise ValueError(f"{unknown[0]!r} is no task of this study: {did_you_mean(unknown[0], known)}")
+    tasks = known if "all" in options.task else options.task
     return measure(options, lambda workspace, pretrains: _sweep(workspace, tasks, pretrains=pretrains))
 
 
@@ -85,9 +96,10 @@ def _plan(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> "
     """Plan all studies of the encoder, and its pre-training if it has to be done first."""
     from ablations.ladders import current
     from ablations.plan import plan_model
+    from ablations.recipe_runs import missing_tasks
 
     options, source = workspace.options, workspace.source
-    missing = {task: reason for task, reason in source.tasks().items() if reason}
+    missing = missing_tasks(source)
     if unavailable := [f"{task}: {missing[task]}" for task in tasks if task in missing and "all" not in options.task]:
         raise MissingData(f"cannot fine-tune on {source.label} data: {'; '.join(unavailable)}")
     grid = current().grids[options.grid] if options.grid else None
@@ -171,20 +183,20 @@ def _best(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> dict[str, A
 
     Damaged predictions are set aside, but not by a dry run. Without whole predictions there is no nested score.
     """
-    import numpy as np
-
     from neobert.console import logs
     from neobert.data.preparation import require_origin
+    from neobert.glue.encoding import true_labels
     from neobert.glue.selection import best_of_grid, redo_damaged
-    from neobert.glue.tasks import task_named
+    from neobert.glue.task_data import data_origin, read_examples
     from neobert.identity import plain
 
     layout, source = workspace.layout, workspace.source
     if not workspace.options.dry_run and True in [redo_damaged(layout, study) for study in studies]:
         logs().print("run the same command again: it makes what was set aside anew", markup=False)
-    task = task_named(studies[0].task)
-    require_origin(f"GLUE task {task.name}", studies[0].task_origin, source.task_origin(task.name))
-    labels = {split: np.asarray(source.task_examples(task.name, split)["label"]) for split in task.validation_splits}
+    task = studies[0].about
+    require_origin(f"task {task.name}", studies[0].task_origin, data_origin(task, source))
+    splits = {split: read_examples(task, split, source) for split in task.validation_splits}
+    labels = {split: true_labels(task, f"{task.title} {split}", examples) for split, examples in splits.items()}
     try:
         best = best_of_grid(layout, studies, labels)
     except (DamagedFile, FileNotFoundError) as error:

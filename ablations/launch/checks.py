@@ -117,7 +117,7 @@ def _read_by(runs: Sequence[Run]) -> Needs:
     return Needs(
         corpora=tuple(dict.fromkeys(run.recipe.data.corpus for run in stages)),
         tokenizers={run.recipe.data.tokenizer: run.recipe.model.vocabulary_size for run in stages},
-        tasks=tuple(dict.fromkeys(study.task for study in GlueStudy.among(runs))),
+        tasks=tuple(dict.fromkeys(study.task for study in GlueStudy.among(runs) if study.own_task is None)),
         embedding_tasks=tuple(dict.fromkeys(members)),
         pair_sets=tuple(dict.fromkeys(sets)),
     )

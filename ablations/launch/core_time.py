@@ -248,11 +248,11 @@ class CoreTime:
         stage = self._stages.get(study.weights)
         if stage is None:
             return ()
-        size, protocol, model = task_size(self.source, study.task), study.protocol, stage.recipe.model
-        flops_per_token = training_flops_per_token(model, size.tokens(study.task, protocol.max_tokens), 0)
+        size, protocol, model = task_size(self.source, study.about), study.protocol, stage.recipe.model
+        flops_per_token = training_flops_per_token(model, size.tokens(study.about, protocol.max_tokens), 0)
         parts = []
         for point in study.points:
-            work = TrialWork.of(study.task, size, protocol, point.batch_size)
+            work = TrialWork.of(study.about, size, protocol, point.batch_size)
             flops = flops_per_token * (work.trained_tokens + work.evaluated_tokens / PASSES)
             steps = work.updates * model.layers * BLOCK_SECONDS + flops_seconds(flops)
             parts.append(TRIAL_SECONDS + steps * times_of(protocol.precision))

@@ -9,15 +9,17 @@ evaluations are not counted.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
+from ablations.ladders import current
 from ablations.plan import PlanRow, unfinished
 from neobert.data.catalog import CHARACTERS_PER_TOKEN
 from neobert.data.shards import DOCUMENT, MANIFEST, TOKEN
 from neobert.data.sources import Source, SyntheticSource
 from neobert.errors import DamagedFile, did_you_mean
-from neobert.glue.tasks import TASKS, task_named
+from neobert.glue.task_data import own_files
+from neobert.glue.tasks import Task
 from neobert.identity import plain
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.glue import GlueStudy
@@ -181,9 +183,9 @@ class TaskSize:
     validation: int
     characters: float
 
-    def tokens(self, task: str, most: int) -> float:
+    def tokens(self, task: Task, most: int) -> float:
         """Return the mean number of tokens of an example, at most `most`."""
-        specials = SPECIALS[len(task_named(task).text_columns)]
+        specials = SPECIALS[len(task.columns)]
         return min(float(most), self.characters / CHARACTERS_PER_TOKEN + specials)
 
 
@@ -208,7 +210,7 @@ class TrialWork:
     evaluated_tokens: float
 
     @classmethod
-    def of(cls, task: str, size: TaskSize, protocol: FineTuning, batch_size: int) -> "TrialWork":
+    def of(cls, task: Task, size: TaskSize, protocol: FineTuning, batch_size: int) -> "TrialWork":
         """Compute the work of a trial from its protocol."""
         examples = min(size.train, protocol.train_examples or size.train)
         schedule = FineTuningSchedule.of(protocol, examples, batch_size)
@@ -239,19 +241,32 @@ def checkpoint_bytes(run: PretrainingRun) -> int:
     return parameters * (MILESTONES * WEIGHT_BYTES + NEWEST_KEPT * (WEIGHT_BYTES + OPTIMIZER_BYTES))
 
 
-def task_size(source: Source, task: str) -> TaskSize:
-    """Return the size of a task of a source. Tasks in a folder are assumed to be the published ones."""
+def task_size(source: Source, task: Task) -> TaskSize:
+    """Return the size of a task. GLUE's tasks in a folder are assumed to be the published ones."""
+    if task.is_own:
+        return _own_size(task)
     if isinstance(source, SyntheticSource):
         from neobert.data.synthetic.tasks import example_counts
 
-        return TaskSize(*example_counts(task), characters=SYNTHETIC_CHARACTERS)
-    return PUBLISHED[task]
+        return TaskSize(*example_counts(task.name), characters=SYNTHETIC_CHARACTERS)
+    return PUBLISHED[task.name]
+
+
+@lru_cache(maxsize=64)
+def _own_size(task: Task) -> TaskSize:
+    """Count the examples of a ladder's own task, whose words are joined by spaces."""
+    needed = (task.label_column, *task.columns)
+    train, *others = (own_files(task).read(split, needed) for split in task.splits)
+    texts = [train[column] for column in task.columns]
+    characters = sum(len(" ".join(text) if task.tags_words else str(text)) for column in texts for text in column)
+    count = len(train[task.label_column])
+    return TaskSize(count, sum(len(other[task.label_column]) for other in others), characters / count)
 
 
 def study_bytes(study: GlueStudy, run: PretrainingRun, source: Source) -> int:
     """Return the bytes of the records and predictions of all points, and of the weights of the best one."""
-    labels = task_named(study.task).labels
-    predictions = task_size(source, study.task).validation * labels * 4
+    labels = study.about.labels
+    predictions = task_size(source, study.about).validation * labels * 4
     encoder = parameter_count(run.recipe.model, run.context).encoder
     head = run.recipe.model.width * (run.recipe.model.width + 1 + labels) + labels
     return len(study.points) * (TRIAL_RECORD_BYTES + predictions) + WEIGHT_BYTES * (encoder + head)
@@ -394,9 +409,9 @@ class PlanCosts:
     def _trial_hours(
         self, study: GlueStudy, stage: PretrainingRun, batch_size: int, throughput: Throughput
     ) -> float | None:
-        size = task_size(self.source, study.task)
-        work = TrialWork.of(study.task, size, study.protocol, batch_size)
-        length = size.tokens(study.task, study.protocol.max_tokens)
+        size = task_size(self.source, study.about)
+        work = TrialWork.of(study.about, size, study.protocol, batch_size)
+        length = size.tokens(study.about, study.protocol.max_tokens)
         tokens = work.trained_tokens + work.evaluated_tokens / 3  # a forward pass is a third of the work
         hours = throughput.hours(training_flops_per_token(stage.recipe.model, length, 0) * tokens, tokens)
         return None if hours is None else max(hours, SECONDS_PER_UPDATE * work.updates / 3600)
@@ -405,7 +420,7 @@ class PlanCosts:
     def _recorded(self) -> dict[str, frozenset[str]]:
         """The ids of each task's trials that have a record."""
         root = self.layout.root / "glue"
-        return {task: frozenset(path.stem for path in (root / task).glob("*.json")) for task in TASKS}
+        return {task: frozenset(path.stem for path in (root / task).glob("*.json")) for task in current().tasks}
 
 
 COSTS: Mapping[str, Callable[[PlanCosts, Any], Cost]] = {

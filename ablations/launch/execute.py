@@ -87,7 +87,8 @@ def open_workspace(options: argparse.Namespace) -> Workspace:
     execution = execution_of(options)
     options.data = _chosen_data(options)
     unseen = vars(options).get("without_texts_of") or ()
-    specification = specify(options.data, synthetic_documents(options.scale), unseen)
+    task_folders = {name: task.folder for name, task in current().own_tasks.items()}
+    specification = specify(options.data, synthetic_documents(options.scale), unseen, task_folders)
     layout = Layout(options.runs.resolve())
     return Workspace(options, layout, specification, open_specified(specification), execution)
 

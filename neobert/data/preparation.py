@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -25,11 +25,18 @@ Prepared = TypeVar("Prepared")
 POLL_SECONDS = 0.2
 
 
-def specify(data: str, synthetic_documents: int, unseen: Iterable[str] = ()) -> SourceSpecification:
+def specify(
+    data: str, synthetic_documents: int, unseen: Iterable[str] = (), task_folders: Mapping[str, str] | None = None
+) -> SourceSpecification:
     """Convert `--data` and `--without-texts-of` for run.json, with absolute paths, as jobs may start elsewhere."""
     name = data if data in SOURCES else str(Path(data).resolve())
     paths = tuple(str(Path(path).resolve()) for path in unseen)
-    return SourceSpecification(name=name, synthetic_documents=synthetic_documents, unseen=paths)
+    return SourceSpecification(
+        name=name,
+        synthetic_documents=synthetic_documents,
+        unseen=paths,
+        task_folders=dict(task_folders or {}),
+    )
 
 
 def open_specified(specification: SourceSpecification) -> Source:

@@ -36,8 +36,9 @@ from neobert.data.mteb_tasks import (
     member_names,
 )
 from neobert.data.pairs import DECLARED_SETS, INSTRUCTIONS_FILE, Decontamination, Pair, own_pairs, read_words
-from neobert.data.reading import data_files, read_table, read_texts, require_columns, split_name, table_file, text_size
+from neobert.data.reading import data_files, read_texts, require_columns, split_name, table_file, text_size
 from neobert.data.source import NoCorpus, Source
+from neobert.data.task_files import SplitFiles
 from neobert.data.tokenizers import (
     TOKENIZER_FILE,
     TOKENIZER_FOLDERS,
@@ -374,38 +375,22 @@ class DirectorySource(Source):
             raise MissingData(f"there is no tokenizer {tokenizer} in {self.folder}: put {TOKENIZER_FILE} into {folder}")
         return folder
 
-    def tasks(self) -> dict[str, str | None]:
-        return {task: self._why_not(task) for task in TASK_SPLITS}
+    def _task_files(self, task: str) -> SplitFiles:
+        return SplitFiles(task, self.folder, f"glue/{task}", TASK_SPLITS[require_known(task, TASK_SPLITS, "task")])
 
-    def _why_not(self, task: str) -> str | None:
-        missing = [split for split in TASK_SPLITS[task] if not self.split_path(task, split).is_file()]
-        if not missing:
-            return None
-        return f"{task} has no {', '.join(missing)} split in glue/{task}"  # part of ids, so without the path
+    def tasks(self) -> dict[str, str | None]:
+        return {task: self._task_files(task).why_missing() for task in TASK_SPLITS}
 
     def task_origin(self, task: str) -> str:
-        require_known(task, TASK_SPLITS, "task")
-        paths = [self.split_path(task, split) for split in TASK_SPLITS[task]]
-        present = [path for path in paths if path.is_file()]
-        if not present:
-            raise MissingData(f"{self._why_not(task)} of {self.folder}: put its files there")
-        return self._origin(present)
+        return self._origin(self._task_files(task).present())
 
     def task_examples(self, task: str, split: str) -> dict[str, list[str | int | float]]:
         require_split(task, split)
-        path = self.split_path(task, split)
-        if not path.is_file():
-            present = sorted(split_name(file)[0] for file in data_files(path.parent))
-            hint = did_you_mean(split, present) if present else "the folder has no file that is read"
-            raise MissingData(f"{task} has no {split} split, {path} is missing ({hint})")
-        columns = read_table(path, ("label",))
-        if not columns["label"]:
-            raise ValueError(f"{path} has no rows: put the examples of {task} there")
-        return columns
+        return self._task_files(task).read(split, ("label",))
 
     def split_path(self, task: str, split: str) -> Path:
         """Return the file of a split, or the parquet path it would have if absent."""
-        return table_file(self.folder / "glue" / task, split)
+        return self._task_files(task).path(split)
 
     def blimp_origin(self) -> str:
         return self._origin_once("BLiMP", lambda: self._origin(self._blimp_files()))

@@ -20,7 +20,6 @@ from neobert.export.checkpoint import PretrainedCheckpoint
 from neobert.export.contrastive import ContrastiveCheckpoint
 from neobert.export.onnx import OPSET
 from neobert.glue.selection import best_of_grid
-from neobert.glue.tasks import task_named
 from neobert.identity import identity, neutral_values, plain
 from neobert.kinds.glue import GlueStudy
 from neobert.model.size import parameter_count
@@ -153,7 +152,7 @@ def glue_scores(layout: Layout, weights: str) -> list[Score]:
     grids: defaultdict[str, defaultdict[str, list[GlueStudy]]] = defaultdict(lambda: defaultdict(list))
     for path in sorted(layout.root.glob("glue/*/studies/*/selection.json")):
         study = _study_in(path.parent)
-        if study is not None and study.weights == weights:
+        if study is not None and study.weights == weights and study.own_task is None:
             values = {field: getattr(study.protocol, field) for field in READINGS}
             differing = [f"{field} {value}" for field, value in values.items() if value != READINGS[field]]
             grids[", ".join(differing)][_grid(layout, study)].append(study)
@@ -184,7 +183,7 @@ def _trials(studies: Iterable[GlueStudy]) -> int:
 
 def _best_of_grid(layout: Layout, studies: Sequence[GlueStudy], reading: str) -> Score | None:
     """Return the mean over seeds at the best point, or None if no trial has a score, as with constant predictions."""
-    best, task = best_of_grid(layout, studies), task_named(studies[0].task)
+    best, task = best_of_grid(layout, studies), studies[0].about
     if best is None:
         return None
     metrics = sorted(task.metric_on(metric, split) for metric in task.metrics for split in task.validation_splits)

@@ -79,17 +79,18 @@ class ExampleLayout(Protocol):
         """Build one batch of the examples on `device`; `fixed_rows` gives the number of rows, of a fixed size."""
 
     def logits(self, classifier: Any, batch: Any, pooling: Pooling) -> Tensor:
-        """Return the logits of `classifier` for each example, (examples, labels), as if it were alone."""
+        """Return the logits of `classifier`, (predictions, labels), as if each example were alone."""
 
 
 @dataclass(frozen=True, eq=False)
 class PackedBatch(Tensors):
     """Examples in rows of `token_ids` (rows, tokens), several per row if that saves slots.
 
-    starts: (rows, most examples of a row) column of each example's first token, 0 if a row has fewer.
+    starts: (rows, most predictions of a row) column of the token at which each prediction is read, the first of an
+        example or of a word; 0 if a row has fewer.
     members: (rows, most examples of a row, tokens) float32, 1 if a token belongs to the example.
-    order: (examples) index of each example among the flattened `starts`.
-    labels: (examples) int64 class ids or float32 values.
+    order: (predictions) index of each prediction among the flattened `starts`.
+    labels: (predictions) int64 class ids or float32 values.
     """
 
     token_ids: Tensor
@@ -115,15 +116,17 @@ class PackedLayout:
         else:
             rows, columns = _one_per_row(lengths)
             shape = fixed_rows, fixed_row_tokens(int(lengths.max()))
-        order = np.lexsort((columns, rows))
-        numbers = np.empty_like(rows)
-        numbers[order] = np.arange(len(rows)) - np.searchsorted(rows[order], rows[order])
+        numbers = _number_in_rows(rows, columns)
         width = int(numbers.max()) + 1
         placed = Placement.of(rows, columns, lengths, shape)
         token_ids = placed.grid(np.concatenate([split[example][0] for example in examples]), 0)
         documents, positions = placed.grid(numbers[placed.owner], -1), placed.grid(placed.offsets, -1)
-        starts = np.zeros((shape[0], width), np.int64)
-        starts[rows, numbers] = columns
+        owners, places, indices = split.targets(examples)
+        read_rows, read_columns = rows[owners], columns[owners] + places
+        read_numbers = _number_in_rows(read_rows, read_columns)
+        most = int(read_numbers.max()) + 1
+        starts = np.zeros((shape[0], most), np.int64)
+        starts[read_rows, read_numbers] = read_columns
         belongs = documents[:, None, :] == np.arange(width)[None, :, None]
         if width == 1:
             plan = padded_plan(torch.from_numpy(documents) >= 0)
@@ -134,14 +137,22 @@ class PackedLayout:
             plan=plan,
             starts=torch.from_numpy(starts),
             members=torch.from_numpy(belongs.astype(np.float32)),
-            order=torch.from_numpy(rows * width + numbers),
-            labels=torch.from_numpy(split.labels[examples]),
+            order=torch.from_numpy(read_rows * most + read_numbers),
+            labels=torch.from_numpy(split.true[indices]),
         )
         return batch.to(device)
 
     def logits(self, classifier: Classifier, batch: PackedBatch, pooling: Pooling) -> Tensor:
-        """Pool each example and apply the head; return logits (examples, labels)."""
-        return classifier.head(_first_tokens(classifier, batch) if pooling == "cls" else _means(classifier, batch))
+        """Pool each example, or read each word, and apply the head; return logits (predictions, labels)."""
+        return classifier.head(_read_tokens(classifier, batch) if pooling == "cls" else _means(classifier, batch))
+
+
+def _number_in_rows(rows: Array, columns: Array) -> Array:
+    """Return the number of each thing among those of its row, from left to right."""
+    order = np.lexsort((columns, rows))
+    numbers = np.empty_like(rows)
+    numbers[order] = np.arange(len(rows)) - np.searchsorted(rows[order], rows[order])
+    return numbers
 
 
 def arrange(lengths: Array) -> tuple[Array, Array, tuple[int, int]]:
@@ -168,7 +179,7 @@ def fixed_row_tokens(longest: int) -> int:
     return max(LEAST_FIXED_TOKENS, 1 << (longest - 1).bit_length())
 
 
-def _first_tokens(classifier: Classifier, batch: PackedBatch) -> Tensor:
+def _read_tokens(classifier: Classifier, batch: PackedBatch) -> Tensor:
     shared = batch.starts.shape[1] > 1
     index = GatherIndex.at(batch.starts, batch.token_ids.shape[1], batch.order if shared else None)
     hidden: Tensor = classifier.model(batch.token_ids, batch.plan, index)
@@ -195,10 +206,13 @@ class PaddedTexts(Tensors):
 
 @dataclass(frozen=True, eq=False)
 class PaddedBatch(Tensors):
-    """Examples as padded texts; `labels` (examples) are int64 class ids or float32 values."""
+    """Examples as padded texts; `labels` (predictions) are int64 class ids or float32 values, and `rows` and `columns`
+    (predictions) the tokens at which they are read."""
 
     texts: PaddedTexts
     labels: Tensor
+    rows: Tensor
+    columns: Tensor
 
 
 @dataclass(frozen=True)
@@ -228,10 +242,14 @@ class PaddedLayout:
         """Build one batch of examples, padded to the longest."""
         assert fixed_rows is None
         texts = self.pad([split[example] for example in examples], device)
-        return PaddedBatch(texts, send(torch.from_numpy(split.labels[examples]), device))
+        owners, places, indices = split.targets(examples)
+        read = (torch.from_numpy(values) for values in (split.true[indices], owners, places))
+        return PaddedBatch(texts, *(send(values, device) for values in read))
 
     def logits(self, classifier: Classifier, batch: PaddedBatch, pooling: Pooling) -> Tensor:
-        """Return logits (examples, labels); `classifier.model` maps ids, mask and types to hidden states (rows, tokens,
-        width)."""
+        """Return logits (predictions, labels); `classifier.model` maps ids, mask and types to hidden states (rows,
+        tokens, width)."""
         hidden: Tensor = classifier.model(batch.texts.token_ids, batch.texts.mask, batch.texts.token_types)
-        return classifier.head(hidden[:, 0] if pooling == "cls" else mean_over_tokens(hidden, batch.texts.mask - 1))
+        if pooling == "mean":
+            return classifier.head(mean_over_tokens(hidden, batch.texts.mask - 1))
+        return classifier.head(hidden[batch.rows, batch.columns])

@@ -1,13 +1,15 @@
-"""GLUE tasks as token ids: encoded once per tokenizer and length, and stored in one file shared by all grid points."""
+"""Tasks as token ids: encoded once per tokenizer and length, and stored in one file shared by all grid points."""
 
 import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import chain
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from reprlib import repr as shortened
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -15,9 +17,11 @@ from safetensors.numpy import save
 
 from neobert.data.streams import random_order
 from neobert.data.tokenizers import Array, FramedTexts, Framing
-from neobert.errors import DamagedFile, MissingData
+from neobert.errors import DamagedFile, MissingData, did_you_mean
 from neobert.files import publish_once
-from neobert.glue.tasks import TRAIN, Task, task_named
+from neobert.glue.tasks import TRAIN, Task, declared_task
+from neobert.glue.words import frame_words
+from neobert.identity import plain
 
 Examples = Mapping[str, Sequence[Any]]
 
@@ -32,17 +36,62 @@ def permutation(count: int, key: tuple[int, int]) -> Array:
     return random_order(count, np.random.Philox(key=np.array(key, np.uint64)))
 
 
+class Targets(NamedTuple):
+    """What the head predicts for some examples: for each prediction the number of its example among them, the place of
+    the token at which it is read, and its index in `EncodedSplit.labels`; (predictions) int64 each."""
+
+    owners: Array
+    places: Array
+    indices: Array
+
+
 @dataclass(frozen=True, eq=False)
 class EncodedSplit(FramedTexts):
     """The examples of a split; `labels`: (examples) int64 class ids or float32 values."""
 
     labels: Array
 
+    @property
+    def true(self) -> Array:
+        """The class ids or values that are predicted, (predictions)."""
+        return self.labels
+
+    def targets(self, examples: Array) -> Targets:
+        """Return the predictions for some examples: one for each, at its first token."""
+        return Targets(np.arange(len(examples)), np.zeros(len(examples), np.int64), examples)
+
     def take(self, examples: Array) -> "EncodedSplit":
         """Return a split of the given examples, in this order."""
+        return EncodedSplit(*self._texts(examples), labels=self.labels[examples])
+
+    def _texts(self, examples: Array) -> tuple[Array, Array, Array]:
         slots = np.concatenate([np.arange(*self.offsets[example : example + 2]) for example in examples])
         offsets = np.concatenate([[0], np.cumsum(self.lengths[examples])])
-        return EncodedSplit(self.token_ids[slots], offsets, self.token_types[slots], self.labels[examples])
+        return self.token_ids[slots], offsets, self.token_types[slots]
+
+
+@dataclass(frozen=True, eq=False)
+class TaggedSplit(EncodedSplit):
+    """Sentences whose words have labels: `labels` (words, 2) int64 are the class id of each word and the number of its
+    sentence, in ascending order; `places` (words) int64 the place of its first piece in the sentence."""
+
+    places: Array
+
+    @property
+    def true(self) -> Array:
+        return self.labels[:, 0]
+
+    def targets(self, examples: Array) -> Targets:
+        """Return the predictions for some sentences: one for each word, at its first piece."""
+        bounds = np.searchsorted(self.labels[:, 1], np.arange(len(self) + 1))
+        words = np.diff(bounds)[examples]
+        indices = np.concatenate([np.arange(*bounds[example : example + 2]) for example in examples])
+        return Targets(np.repeat(np.arange(len(examples)), words), self.places[indices], indices)
+
+    def take(self, examples: Array) -> "TaggedSplit":
+        owners, places, indices = self.targets(examples)
+        labels = np.stack([self.true[indices], owners], axis=1)
+        return TaggedSplit(*self._texts(examples), labels=labels, places=places)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,37 +137,78 @@ def encode_task(task: Task, splits: Mapping[str, Examples], tokenizer: Framing, 
 def _encode_split(task: Task, name: str, examples: Examples, tokenizer: Framing, max_tokens: int) -> EncodedSplit:
     where = f"{task.title} {name}"
     _check_columns(task, where, examples)
-    labels = _labels(task, where, examples["label"])
-    parts = []
-    for start in range(0, len(labels), ENCODED_AT_ONCE):
+    labels = true_labels(task, where, examples)
+    parts: list[FramedTexts] = []
+    places: list[int] = []
+    for start in range(0, len(examples[task.label_column]), ENCODED_AT_ONCE):
         chunk = slice(start, start + ENCODED_AT_ONCE)
-        columns = [list(examples[column][chunk]) for column in task.text_columns]
-        parts.append(FramedTexts.of(tokenizer.frame_all(columns, max_tokens=max_tokens)))
-    return EncodedSplit(**vars(FramedTexts.concatenate(parts)), labels=labels)
+        columns = [list(examples[column][chunk]) for column in task.columns]
+        if task.tags_words:
+            framed, of_words = frame_words(columns[0], tokenizer, max_tokens)
+            places += chain.from_iterable(of_words)
+        else:
+            framed = tokenizer.frame_all(columns, max_tokens=max_tokens)
+        parts.append(FramedTexts.of(framed))
+    texts = vars(FramedTexts.concatenate(parts))
+    if task.tags_words:
+        return TaggedSplit(**texts, labels=labels, places=np.asarray(places, np.int64))
+    return EncodedSplit(**texts, labels=labels)
 
 
 def _check_columns(task: Task, where: str, examples: Examples) -> None:
-    for column in ("label", *task.text_columns):
+    of_labels = task.label_column
+    for column in (of_labels, *task.columns):
         if column not in examples:
             raise ValueError(f"{where} has no column {column!r} (there: {', '.join(examples) or 'none'})")
-    count = len(examples["label"])
+    count = len(examples[of_labels])
     if count == 0:
         raise ValueError(f"{where} is empty: it needs at least one example")
-    for column in task.text_columns:
+    for column in task.columns:
         if len(examples[column]) != count:
-            raise ValueError(f"{where}: column {column!r} has {len(examples[column])} rows, but 'label' has {count}")
-        for row, text in enumerate(examples[column]):
-            if not isinstance(text, str):
-                raise ValueError(f"{where}, row {row}: {column!r} is {text!r}, not a text")
+            raise ValueError(
+                f"{where}: column {column!r} has {len(examples[column])} rows, but {of_labels!r} has {count}"
+            )
+        for row, value in enumerate(examples[column]):
+            if task.tags_words:
+                _check_words(f"{where}, row {row}: {column!r}", value, examples[of_labels][row], of_labels)
+            elif not isinstance(value, str):
+                raise ValueError(f"{where}, row {row}: {column!r} is {value!r}, not a text")
 
 
-def _labels(task: Task, where: str, labels: Sequence[Any]) -> Array:
+def _check_words(where: str, words: Any, labels: Any, of_labels: str) -> None:
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        raise ValueError(f"{where} is {shortened(words)}, not a list of words")
+    if not isinstance(labels, list) or len(labels) != len(words):
+        count = f"{len(labels)} labels" if isinstance(labels, list) else f"{labels!r}"
+        raise ValueError(f"{where} has {len(words)} words, and {of_labels!r} has {count}: each word needs one")
+
+
+def true_labels(task: Task, where: str, examples: Examples) -> Array:
+    """Return the labels of a split as in `EncodedSplit.labels` or, of words, `TaggedSplit.labels`.
+
+    Raises:
+        ValueError: one is not among the task's classes, or no finite number in regression.
+    """
+    rows = examples[task.label_column]
+    if not task.tags_words:
+        labels = [_label(task, f"{where}, row {row}", label) for row, label in enumerate(rows)]
+        return np.asarray(labels, dtype=np.float32 if task.is_regression else np.int64)
+    tagged = [(_label(task, f"{where}, row {row}", each), row) for row, labels in enumerate(rows) for each in labels]
+    return np.asarray(tagged, np.int64)
+
+
+def _label(task: Task, where: str, label: Any) -> Any:
+    """Return a value, or the id of a class."""
+    is_number = isinstance(label, Real | np.bool_)
+    if isinstance(task.classes, tuple):
+        if not isinstance(label, str) or label not in task.classes:
+            hint = "write classes as their number" if is_number else did_you_mean(str(label), task.classes)
+            raise ValueError(f"{where}: label {label!r} is none of the classes of {task.name} ({hint})")
+        return task.classes.index(label)
     allowed = "a finite number" if task.is_regression else f"one of {', '.join(map(str, range(task.labels)))}"
-    for row, label in enumerate(labels):
-        is_number = isinstance(label, Real | np.bool_)
-        if not is_number or not (math.isfinite(label) if task.is_regression else label in range(task.labels)):
-            raise ValueError(f"{where}, row {row}: label {label!r} is not {allowed}")
-    return np.asarray(labels, dtype=np.float32 if task.is_regression else np.int64)
+    if not is_number or not (math.isfinite(label) if task.is_regression else label in range(task.labels)):
+        raise ValueError(f"{where}: label {label!r} is not {allowed}")
+    return label
 
 
 def save_encoded(path: Path, encoded: EncodedTask) -> None:
@@ -131,7 +221,8 @@ def save_encoded(path: Path, encoded: EncodedTask) -> None:
         for split, content in encoded.splits.items()
         for part, array in vars(content).items()
     }
-    header = {"task": encoded.task.name, "name": path.stem, "sha256": _digest(arrays)}
+    task = plain(encoded.task) if encoded.task.is_own else encoded.task.name
+    header = {"task": task, "name": path.stem, "sha256": _digest(arrays)}
     publish_once(path, save(arrays, metadata={"encoded_task": json.dumps(header)}))
 
 
@@ -150,15 +241,16 @@ def load_encoded(path: Path) -> EncodedTask:
         with safe_open(path, framework="numpy") as file:
             header = json.loads(file.metadata()["encoded_task"])
             arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
-        task, name, sha256 = task_named(header["task"]), header["name"], header["sha256"]
+        task, name, sha256 = declared_task(header["task"]), header["name"], header["sha256"]
     except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise DamagedFile(f"{path} is no encoded task ({error}): remove it to encode the task again") from error
     if _digest(arrays) != sha256:
         raise DamagedFile(f"{path} does not match its checksum: remove it to encode the task again")
     if name != path.stem:
         raise DamagedFile(f"{path} was written as {name}, so it is another task: remove it to encode the task again")
-    parts = ("token_ids", "offsets", "token_types", "labels")
-    splits = {split: EncodedSplit(*(arrays[f"{split}/{part}"] for part in parts)) for split in task.splits}
+    kind = TaggedSplit if task.tags_words else EncodedSplit
+    parts = [field.name for field in fields(kind)]
+    splits = {split: kind(*(arrays[f"{split}/{part}"] for part in parts)) for split in task.splits}
     return EncodedTask(task, splits)
 
 

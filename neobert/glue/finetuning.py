@@ -1,4 +1,4 @@
-"""Fine-tuning on a GLUE task by the paper's protocol (App. C), for one point of a grid and one seed."""
+"""Fine-tuning on a task by the paper's protocol (App. C), for one point of a grid and one seed."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -22,7 +22,7 @@ from neobert.glue.encoding import Array, EncodedTask
 from neobert.glue.metrics import Scores, evaluate
 from neobert.model.build import initialize_classifier
 from neobert.model.encoder import Encoder
-from neobert.model.heads import Classifier
+from neobert.model.heads import AnyClassifier
 from neobert.processes import Stopped, StopRequest
 from neobert.recipe import FineTuning, Point
 from neobert.training.compiling import CompilePolicy, TrialStep, Workload
@@ -52,8 +52,8 @@ class Outcome:
     """The best evaluation of a run and its predictions; `steps` counts all updates of the run.
 
     `score` is None if no evaluation had a defined one. `curve` has the step and value of each `Evaluation`.
-    `predictions` contains, by validation split, float32 logits (examples, classes) or values (examples); `weights` is
-    the classifier's state dict on the CPU.
+    `predictions` contains, by validation split, float32 logits (examples or words, classes) or values (examples);
+    `weights` is the classifier's state dict on the CPU.
     """
 
     score: float | None
@@ -78,7 +78,7 @@ class FineTuner:
 
     def __init__(
         self,
-        classifier: Classifier,
+        classifier: AnyClassifier,
         start: Mapping[str, Tensor],
         encoded: EncodedTask,
         protocol: FineTuning,
@@ -102,7 +102,10 @@ class FineTuner:
         self._train = encoded.train(protocol.train_examples)
         self._labels = encoded.labels
         self._validation = {
-            name: [(examples, self.layout.collate(split, examples, device)) for examples in evaluation_batches(split)]
+            name: [
+                (split.targets(examples).indices, self.layout.collate(split, examples, device))
+                for examples in evaluation_batches(split)
+            ]
             for name, split in encoded.validation.items()
         }
 
@@ -176,7 +179,8 @@ class FineTuner:
 
     def _compile(self, batch_size: int) -> bool:
         """Compile the encoder for batches of fixed sizes if the policy says so; return whether it is."""
-        if self.policy.word == "off" or not self.layout.has_fixed_sizes:
+        has_fixed_sizes = self.layout.has_fixed_sizes and not self.encoded.task.tags_words
+        if self.policy.word == "off" or not has_fixed_sizes:
             return False
         self.classifier.train()
         layers = len(cast(Encoder, self.classifier.model).transformer_encoder)
@@ -261,7 +265,7 @@ class FineTuner:
             values = np.empty((len(self._labels[name]), self.encoded.task.labels), np.float32)
             with torch.compiler.set_stance("force_eager") if self.compiled else nullcontext():
                 logits = torch.cat([self._logits(batch) for _, batch in batches])
-            values[np.concatenate([examples for examples, _ in batches])] = logits.cpu().numpy()
+            values[np.concatenate([indices for indices, _ in batches])] = logits.cpu().numpy()
             predictions[name] = values.squeeze(1) if self.encoded.task.is_regression else values
         return predictions
 

@@ -21,7 +21,7 @@ import numpy as np
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import require_digest, set_aside
 from neobert.glue.encoding import Array, load_encoded, permutation
-from neobert.glue.tasks import SELECTION_RULES, decisive_score, task_named
+from neobert.glue.tasks import SELECTION_RULES
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy, Trial
 from neobert.recipe import Point
@@ -114,10 +114,20 @@ def best_of_grid(layout: Layout, studies: Sequence[GlueStudy], labels: Labels | 
 
 def _recorded_score(trial: Trial) -> TrialScore:
     scores, study = read_record(trial.record)["scores"], trial.study
-    return TrialScore(trial.point, study.seed, decisive_score(study.task, study.protocol, scores), scores["score"])
+    return TrialScore(trial.point, study.seed, study.about.decisive_score(study.protocol, scores), scores["score"])
 
 
 # Nested score
+
+
+def halves_of(labels: Array) -> tuple[Array, Array]:
+    """Return the indices of two halves of the labels of a split: those of its examples, or of the words of its
+    sentences."""
+    if labels.ndim == 1:
+        return halves(len(labels))
+    sentences = labels[:, 1]
+    first, second = halves(int(sentences[-1]) + 1)
+    return np.flatnonzero(np.isin(sentences, first)), np.flatnonzero(np.isin(sentences, second))
 
 
 def halves(examples: int) -> tuple[Array, Array]:
@@ -146,7 +156,7 @@ def _scores_by_half(trials: Sequence[Trial], labels: Labels) -> tuple[list[Trial
         for split, part in predictions.items():
             if len(part) != len(labels[split]):
                 raise DamagedFile(f"{trial.predictions} has {len(part)} predictions for {len(labels[split])} examples")
-        parts = {split: halves(len(labels[split])) for split in predictions}
+        parts = {split: halves_of(labels[split]) for split in predictions}
         for half, reached in enumerate(by_half):
             rows = {split: parts[split][half] for split in parts}
             if all(len(chosen) for chosen in rows.values()):
@@ -157,7 +167,7 @@ def _scores_by_half(trials: Sequence[Trial], labels: Labels) -> tuple[list[Trial
 def _score_on(trial: Trial, predictions: Labels, labels: Labels, rows: Mapping[str, Array]) -> TrialScore:
     from neobert.glue.metrics import evaluate  # imports scikit-learn, which reports do not need
 
-    task = task_named(trial.study.task)
+    task = trial.study.about
     chosen = {split: predictions[split][rows[split]] for split in rows}
     scores = evaluate(task, chosen, {split: labels[split][rows[split]] for split in rows})
     decisive = scores.value(task.decisive_metric(trial.study.protocol))
@@ -174,7 +184,7 @@ def read_predictions(trial: Trial) -> dict[str, Array]:
     digests = read_record(trial.record).get("sha256", {})
     if trial.predictions.exists():
         require_digest(trial.predictions, digests.get("predictions"))
-    return read_arrays(trial.predictions, task_named(trial.study.task).validation_splits)
+    return read_arrays(trial.predictions, trial.study.about.validation_splits)
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> dict[str, Array]:
@@ -211,7 +221,7 @@ def select(layout: Layout, study: GlueStudy, claim: Claim) -> None:
         "rule": SELECTION_RULES[study.protocol.decisive_metric],
         "grid": plain(study.points),
         "starts_from": plain(study.starts_from),
-        "scored_on": {"origin": study.task_origin, "splits": task_named(study.task).validation_splits},
+        "scored_on": {"origin": study.task_origin, "splits": study.about.validation_splits},
         "nested": _nested_of_study(layout, study),
     }
     claim.check()

@@ -1,4 +1,4 @@
-"""GLUE trials: load the model and the tokenised task, fine-tune, and write one record per trial."""
+"""Trials of fine-tuning: load the model and the tokenised task, fine-tune, and write one record per trial."""
 
 import hashlib
 import io
@@ -19,15 +19,24 @@ from neobert.errors import DamagedFile
 from neobert.external import read_model_file
 from neobert.files import replace_file, set_aside
 from neobert.glue.batching import ExampleLayout, PackedLayout, PaddedLayout
-from neobert.glue.encoding import EncodedTask, encode_task, load_encoded, save_encoded
+from neobert.glue.encoding import EncodedTask, TaggedSplit, encode_task, load_encoded, save_encoded
 from neobert.glue.finetuning import FineTuner, Outcome
 from neobert.glue.selection import best_weights, drop_beaten_weights, select
-from neobert.glue.tasks import task_named
+from neobert.glue.task_data import data_origin, read_examples
+from neobert.glue.tasks import Task
+from neobert.glue.words import UNREAD
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy, Trial
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.model.build import build_classifier
-from neobert.model.heads import Classifier, Weights, all_but_classifier, encoder_part
+from neobert.model.build import build_classifier, build_token_classifier
+from neobert.model.heads import (
+    AnyClassifier,
+    Classifier,
+    TokenClassifier,
+    Weights,
+    all_but_classifier,
+    encoder_part,
+)
 from neobert.processes import StopRequest
 from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
@@ -48,7 +57,7 @@ class StudyModel:
     layout: the batch layout for the encoder.
     """
 
-    classifier: Classifier
+    classifier: AnyClassifier
     weights: Callable[[], Weights]
     tokenizer: Callable[[Source], Framing]
     layout: ExampleLayout
@@ -65,9 +74,9 @@ def load_model(layout: Layout, study: GlueStudy, stop: StopRequest | None = None
 
 def _load_own(layout: Layout, study: GlueStudy, stop: StopRequest | None) -> StudyModel:
     run = read_run_file(layout.pretraining(study.weights)).specification(PretrainingRun)
-    labels = task_named(study.task).labels
+    task, build = study.about, build_token_classifier if study.about.tags_words else build_classifier
     return StudyModel(
-        classifier=build_classifier(run.recipe.model, run.context, labels, study.protocol.dropout),
+        classifier=build(run.recipe.model, run.context, task.labels, study.protocol.dropout),
         weights=lambda: encoder_part(last_checkpoint(layout, study.weights).weights()),
         tokenizer=lambda source: text_tokenizer(layout, run, source, stop),
         layout=PackedLayout(),
@@ -79,7 +88,8 @@ def _load_external(layout: Layout, study: GlueStudy) -> StudyModel:
 
     model = read_model_file(layout, study.weights)
     encoder, tokenizer = load_external(model.require_unchanged(), model.name, model.trust)
-    classifier = Classifier(encoder, encoder.width, task_named(study.task).labels, study.protocol.dropout)
+    task, kind = study.about, TokenClassifier if study.about.tags_words else Classifier
+    classifier = kind(encoder, encoder.width, task.labels, study.protocol.dropout)
     return StudyModel(
         classifier=classifier,
         weights=lambda: encoder_part(classifier.state_dict()),
@@ -112,11 +122,19 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
         "course_steps": tuner.schedule(trial.point).steps,
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
         "compiled": tuner.compiled,
+        **_unread(tuner.encoded),
         "seconds": round(time.perf_counter() - started, 3),
     }
     if not publish_record(trial.record, record):
         raise ClaimLost(f"trial {trial.id} was recorded by another process; this result is dropped")
     drop_beaten_weights(layout, study)
+
+
+def _unread(encoded: EncodedTask) -> dict[str, Any]:
+    """Return how many words of each split have no piece or are cut, so that they are read at [CLS]."""
+    splits = {name: split for name, split in encoded.splits.items() if isinstance(split, TaggedSplit)}
+    counts = {name: int((split.places == UNREAD).sum()) for name, split in splits.items()}
+    return {"unread_words": counts} if counts else {}
 
 
 def _record(run_file: RunFile, trial: Trial, outcome: Outcome) -> dict[str, Any]:
@@ -139,6 +157,7 @@ def _record(run_file: RunFile, trial: Trial, outcome: Outcome) -> dict[str, Any]
             "seed": study.seed,
             "context": study.context,
             "starts_from": study.starts_from.name,
+            **({} if study.own_task is None else {"own_task": plain(study.own_task)}),
         },
         "labels": run_file.labels,
         "seed": study.seed,
@@ -175,22 +194,29 @@ def _starting_weights(layout: Layout, study: GlueStudy, model: StudyModel) -> We
     if start.task is None or start.study is None:
         return model.weights()
     weights = load_file(best_weights(layout, start.task, start.study))
-    return encoder_part(weights) if study.protocol.transferred == "encoder" else all_but_classifier(weights)
+    has_no_dense = study.protocol.transferred == "encoder" or study.about.tags_words
+    return encoder_part(weights) if has_no_dense else all_but_classifier(weights)
+
+
+def _with_folder(task: Task, run_file: RunFile) -> Task:
+    """Return a ladder's own task with the folder of its data, which is no part of the study."""
+    return task.model_copy(update={"folder": run_file.source.task_folders[task.name]}) if task.is_own else task
 
 
 def _encoded_task(layout: Layout, run_file: RunFile, model: StudyModel, stop: StopRequest) -> EncodedTask:
     """Load the encoded task from disk, or encode it; a damaged file is replaced."""
     study = run_file.specification(GlueStudy)
-    path, task = study.encoded_task(layout), task_named(study.task)
+    path, task = study.encoded_task(layout), _with_folder(study.about, run_file)
     what = f"the tokens of {task.title}"
 
     def make(damage: DamagedFile | None, claim: Claim) -> None:
         if damage is not None:
             set_aside(path, str(damage))
-        source, name = open_specified(run_file.source), f"GLUE task {study.task} of {run_file.source.name}"
-        require_origin(name, study.task_origin, source.task_origin(study.task))
-        splits = {split: source.task_examples(study.task, split) for split in task.splits}
-        require_origin(name, study.task_origin, source.task_origin(study.task))
+        source = open_specified(run_file.source)
+        name = f"{'task' if task.is_own else 'GLUE task'} {study.task} of {task.folder or run_file.source.name}"
+        require_origin(name, study.task_origin, data_origin(task, source))
+        splits = {split: read_examples(task, split, source) for split in task.splits}
+        require_origin(name, study.task_origin, data_origin(task, source))
         tokenizer, most = model.tokenizer(source), study.protocol.max_tokens
         encoded = stop.outlive(lambda: encode_task(task, splits, tokenizer, most), what)
         claim.check()

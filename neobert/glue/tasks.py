@@ -1,16 +1,20 @@
-"""The eight GLUE tasks that the paper averages, with the columns, splits and label ids of nyu-mll/glue.
+"""Tasks of fine-tuning: the eight of GLUE that the paper averages, and the form in which a ladder declares its own.
 
-WNLI is left out, as in the paper. Torch is not imported here.
+GLUE's have the columns, splits and label ids of nyu-mll/glue. WNLI is left out, as in the paper. Torch is not imported
+here.
 """
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from neobert.errors import did_you_mean
-from neobert.recipe import FineTuning
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
-Metric = Literal["accuracy", "f1", "matthews", "pearson", "spearman"]
+from neobert.errors import did_you_mean, name_first
+from neobert.own_code import own_name
+from neobert.recipe import FineTuning, Value
+
+TaskKind = Literal["classification", "regression", "token_classification"]
 
 TRAIN = "train"
 
@@ -20,39 +24,73 @@ SELECTION_RULES = {  # App. C: the best; ties are not mentioned
 }
 """Description of the selection rule for records, by the protocol's decisive metric."""
 
+SPAN_F1 = "span_f1"
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_REFUSED_NAMES = ("all", "readouts")
+"""Words with another meaning where tasks are named."""
+_SPAN_TAG = re.compile(r"O|[BIES]-.+")
+_CORRELATIONS = frozenset({"pearson", "spearman"})
+_TITLES = {"sst2": "SST-2", "cola": "CoLA", "stsb": "STS-B"}
 
-@dataclass(frozen=True)
-class Task:
-    """One task: `first` and `second` are its text columns (None: single sentences), `labels` the number of classes
-    (1: regression). Its score is the mean of all `metrics` on all `validation_splits`."""
+
+class Task(Value):
+    """A task. Its score is the mean of all `metrics` on all `validation_splits`.
+
+    `columns` are the texts of an example: one or, for pairs, two. An example of token classification is a sentence: its
+    column has a list of words, and `label_column` a label for each. `classes` are the names of the classes, or their
+    number if the labels are 0, 1, …; None for regression. `metrics` are names of `neobert.glue.metrics`, or functions
+    of a ladder file, which are named by their source (`neobert.own_code`).
+
+    `folder` has a file for each split, and `starts_from` is the task whose best weights fine-tuning starts from. They
+    are no part of ids, which have a hash of the files, and the study that a study starts from.
+    """
 
     name: str
-    title: str
-    first: str
-    second: str | None
-    labels: int
-    metrics: tuple[Metric, ...]
+    kind: TaskKind
+    columns: tuple[str, ...]
+    metrics: tuple[str, ...]
+    classes: tuple[str, ...] | PositiveInt | None = None
     validation_splits: tuple[str, ...] = ("validation",)
+    label_column: str = "label"
+    folder: str = Field("", exclude=True)
+    starts_from: str | None = Field(None, exclude=True)
+
+    @property
+    def title(self) -> str:
+        """The name in reports and messages."""
+        return task_title(self.name)
+
+    @property
+    def labels(self) -> int:
+        """The number of classes (1: regression)."""
+        return self.classes if isinstance(self.classes, int) else len(self.classes or ("value",))
 
     @property
     def is_regression(self) -> bool:
         """Whether the label is a number rather than a class."""
-        return self.labels == 1
+        return self.kind == "regression"
 
     @property
-    def text_columns(self) -> tuple[str, ...]:
-        """The text columns."""
-        return (self.first,) if self.second is None else (self.first, self.second)
+    def tags_words(self) -> bool:
+        """Whether every word of an example has a label."""
+        return self.kind == "token_classification"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is declared by a ladder rather than one of GLUE's."""
+        return self.name not in TASKS
 
     @property
     def splits(self) -> tuple[str, ...]:
         """Every split that fine-tuning needs: train first, then validation."""
         return (TRAIN, *self.validation_splits)
 
-    def metric_on(self, metric: Metric, split: str) -> str:
+    def metric_on(self, metric: str, split: str) -> str:
         """Return the name of a metric on a validation split, with the split's suffix if the task has several splits
         (`accuracy_matched`)."""
-        return metric + split.removeprefix("validation") if len(self.validation_splits) > 1 else metric
+        if len(self.validation_splits) == 1:
+            return metric
+        return f"{metric}_{split.removeprefix('validation').removeprefix('_') or split}"
 
     def decisive_metric(self, protocol: FineTuning) -> str | None:
         """Return the metric that a protocol uses for early stopping and selection; None means the score."""
@@ -60,22 +98,93 @@ class Task:
             None if protocol.decisive_metric == "mean" else self.metric_on(self.metrics[0], self.validation_splits[0])
         )
 
+    def decisive_score(self, protocol: FineTuning, scores: Mapping[str, Any]) -> float | None:
+        """Return the value used to select the best trial, from the scores of a record; None if undefined."""
+        metric = self.decisive_metric(protocol)
+        value: float | None = scores["score"] if metric is None else scores["metrics"][metric]
+        return value
 
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _name_functions(cls, metrics: Any) -> Any:
+        is_listed = isinstance(metrics, list | tuple)
+        return [own_name(each) if callable(each) else each for each in metrics] if is_listed else metrics
+
+    @model_validator(mode="after")
+    def _columns_and_splits_are_possible(self) -> Self:
+        if _NAME.fullmatch(self.name) is None or self.name in _REFUSED_NAMES:
+            raise ValueError(f"{self.name!r} cannot be the name of a task: take small letters, digits, - and _")
+        most = 1 if self.tags_words else 2
+        if not 1 <= len(self.columns) <= most:
+            what = "one column of words" if self.tags_words else "one column of text, or two for pairs"
+            raise ValueError(f"task {self.name} has {len(self.columns)} columns, and {self.kind} reads {what}")
+        if not self.validation_splits or TRAIN in self.validation_splits:
+            raise ValueError(f"task {self.name} is scored on validation_splits: name one or more, and not {TRAIN!r}")
+        for field, names in (("metrics", self.metrics), ("validation_splits", self.validation_splits)):
+            if len(set(names)) < len(names):
+                raise ValueError(f"task {self.name} has one of its {field} twice: {name_first(names)}")
+        return self
+
+    @model_validator(mode="after")
+    def _classes_fit_the_metrics(self) -> Self:
+        if self.is_regression != (self.classes is None):
+            raise ValueError(f"task {self.name}: classes are for classification, and regression has none")
+        names = () if isinstance(self.classes, int) else self.classes or ()
+        if not self.is_regression and (self.labels < 2 or len(set(names)) < len(names)):
+            raise ValueError(f"task {self.name} needs two classes or more, each once")
+        if not self.metrics:
+            raise ValueError(f"task {self.name} has no metric: name one, such as 'accuracy'")
+        if SPAN_F1 in self.metrics:
+            wrong = [name for name in names if _SPAN_TAG.fullmatch(name) is None]
+            if wrong or not names or not self.tags_words:
+                said = f"the class {wrong[0]!r} is no such tag" if wrong else "it has none"
+                raise ValueError(f"task {self.name}: {SPAN_F1} is of tags like O, B-PER and I-PER of words, and {said}")
+        if "f1" in self.metrics and self.labels != 2:
+            raise ValueError(f"task {self.name}: f1 is that of class 1 of two: take f1_macro or f1_micro")
+        if not self.is_regression and (misplaced := _CORRELATIONS & set(self.metrics)):
+            raise ValueError(f"task {self.name}: {min(misplaced)} is a metric of regression")
+        return self
+
+
+def _glue(
+    name: str,
+    columns: tuple[str, ...],
+    metrics: tuple[str, ...] = ("accuracy",),
+    classes: int | None = 2,
+    **splits: Any,
+) -> Task:
+    return Task(
+        name=name,
+        kind="regression" if classes is None else "classification",
+        columns=columns,
+        metrics=metrics,
+        classes=classes,
+        **splits,
+    )
+
+
+_MNLI_SPLITS = ("validation_matched", "validation_mismatched")
 _ALL = (  # in the order of the columns of the paper's Table 3
-    Task("mnli", "MNLI", "premise", "hypothesis", 3, ("accuracy",), ("validation_matched", "validation_mismatched")),
-    Task("qnli", "QNLI", "question", "sentence", 2, ("accuracy",)),
-    Task("qqp", "QQP", "question1", "question2", 2, ("accuracy", "f1")),
-    Task("rte", "RTE", "sentence1", "sentence2", 2, ("accuracy",)),
-    Task("sst2", "SST-2", "sentence", None, 2, ("accuracy",)),
-    Task("mrpc", "MRPC", "sentence1", "sentence2", 2, ("accuracy", "f1")),
-    Task("cola", "CoLA", "sentence", None, 2, ("matthews",)),
-    Task("stsb", "STS-B", "sentence1", "sentence2", 1, ("pearson", "spearman")),
+    _glue("mnli", ("premise", "hypothesis"), classes=3, validation_splits=_MNLI_SPLITS),
+    _glue("qnli", ("question", "sentence")),
+    _glue("qqp", ("question1", "question2"), ("accuracy", "f1")),
+    _glue("rte", ("sentence1", "sentence2")),
+    _glue("sst2", ("sentence",)),
+    _glue("mrpc", ("sentence1", "sentence2"), ("accuracy", "f1")),
+    _glue("cola", ("sentence",), ("matthews",)),
+    _glue("stsb", ("sentence1", "sentence2"), ("pearson", "spearman"), None),
 )
 TASKS = {task.name: task for task in _ALL}
+"""GLUE's tasks by name."""
+
+
+def task_title(name: str) -> str:
+    """Return the name of a task in reports and messages."""
+    return _TITLES.get(name, name.upper()) if name in TASKS else name
 
 
 def task_named(name: str) -> Task:
-    """Return the task with the given name.
+    """Return the GLUE task with the given name.
 
     Raises:
         ValueError: there is no such task.
@@ -85,8 +194,6 @@ def task_named(name: str) -> Task:
     return TASKS[name]
 
 
-def decisive_score(task: str, protocol: FineTuning, scores: Mapping[str, Any]) -> float | None:
-    """Return the value used to select the best trial, from the scores of a record; None if undefined."""
-    metric = task_named(task).decisive_metric(protocol)
-    value: float | None = scores["score"] if metric is None else scores["metrics"][metric]
-    return value
+def declared_task(content: Any) -> Task:
+    """Return the task that a file names or, of a ladder's own, declares. Raises ValueError if it does neither."""
+    return Task.read(content) if isinstance(content, dict) else task_named(str(content))

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedConfig,
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.utils import logging
 
-from neobert.data.tokenizers import Framed
+from neobert.data.tokenizers import Framed, Offsets
 from neobert.external import CONFIGURATION, NO_TRUST, PICKLES, Trust, model_files, read_settings
 from neobert.files import is_local, json_bytes
 from neobert.hub.modeling import list_tensors
@@ -192,16 +192,35 @@ class ExternalTokenizer:
                 framed[number] = text._replace(is_cut=True)
         return framed
 
+    def frame_with_offsets(self, texts: Sequence[str], *, max_tokens: int) -> list[tuple[Framed, list[Offsets]]]:
+        """Like `frame_all` of one column, also returning the character range of each token.
+
+        Raises:
+            ValueError: the tokenizer is one of Python alone, which gives no ranges.
+        """
+        if not self.tokenizer.is_fast:
+            raise ValueError(
+                f"{type(self.tokenizer).__name__} does not say which characters a token has, which words need: add "
+                "the tokenizer.json of a fast tokenizer to the folder"
+            )
+        encoded = self._encode([texts], max_tokens, return_offsets_mapping=True)
+        ranges = [list(map(tuple, offsets)) for offsets in encoded["offset_mapping"]]
+        return list(zip(self.frame_all([texts], max_tokens=max_tokens), ranges, strict=True))
+
     def _frame_all(self, columns: Sequence[Sequence[str]], max_tokens: int) -> list[Framed]:
-        encoded = self.tokenizer(
+        encoded = self._encode(columns, max_tokens)
+        types = encoded.get("token_type_ids") or repeat(None)
+        return [Framed(list(ids), kind) for ids, kind in zip(encoded["input_ids"], types, strict=False)]
+
+    def _encode(self, columns: Sequence[Sequence[str]], max_tokens: int, **wanted: bool) -> Any:
+        return self.tokenizer(
             *(list(column) for column in columns),
             truncation="longest_first",
             max_length=max_tokens,
             split_special_tokens=True,
             return_attention_mask=False,
+            **wanted,
         )
-        types = encoded.get("token_type_ids") or repeat(None)
-        return [Framed(list(ids), kind) for ids, kind in zip(encoded["input_ids"], types, strict=False)]
 
 
 def load_external(folder: Path, name: str, trust: Trust = NO_TRUST) -> tuple[ExternalEncoder, ExternalTokenizer]:

@@ -1,4 +1,4 @@
-"""Fine-tuning on GLUE: a study is a grid of trials, followed by the selection of the best."""
+"""Fine-tuning on a task: a study is a grid of trials, followed by the selection of the best."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from neobert.glue.tasks import Task, task_named
 from neobert.identity import NUMERICS, Neutral, chosen, decisive, identity
 from neobert.kinds.pretraining import EXTERNAL_PREFIX, pretraining_of
 from neobert.recipe import FineTuning, Point, Value
@@ -58,7 +59,8 @@ class Start(Value):
 class GlueStudy(Work):
     """A grid of fine-tuning trials of one task on one pre-trained model with one seed.
 
-    `weights` is the id of a pre-training run, or of an external model (`neobert.external`).
+    `weights` is the id of a pre-training run, or of an external model (`neobert.external`). `own_task` is the
+    declaration of a task that a ladder declares, None for GLUE's.
     """
 
     kind: Annotated[Literal["glue"], Neutral("glue")] = "glue"
@@ -72,6 +74,7 @@ class GlueStudy(Work):
     starts_from: Start
     task_origin: str
     tokenizer_origin: str
+    own_task: Annotated[Task | None, Neutral(None)] = None
 
     job = "glue"
     counted = "points"
@@ -83,6 +86,11 @@ class GlueStudy(Work):
     named_by = "task"
     hashed_as = ("glue_study", "study")
     mechanisms = ("tokenization", "model", "finetuning", "metrics")
+
+    @property
+    def about(self) -> Task:
+        """The task."""
+        return self.own_task or task_named(self.task)
 
     @property
     def title(self) -> str:
@@ -117,7 +125,13 @@ class GlueStudy(Work):
 
     def encoded_task(self, layout: Layout) -> Path:
         """Return the path of the task in token ids. Studies with the same task, tokenizer and length share it."""
-        decides = {"task": self.task_origin, "tokenizer": self.tokenizer_origin, "max_tokens": self.protocol.max_tokens}
+        decides: dict[str, Any] = {
+            "task": self.task_origin,
+            "tokenizer": self.tokenizer_origin,
+            "max_tokens": self.protocol.max_tokens,
+        }
+        if self.own_task is not None:
+            decides["declared"] = self.own_task
         if NUMERICS["tokenization"] > 2:  # files of version 2 are named without it
             decides["tokenization"] = NUMERICS["tokenization"]
         return layout.root / "data" / "glue" / f"{self.task}-{identity(decides)}.safetensors"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from neobert import recipe
 from neobert.model.encoder import BLOCKS, Block, BlockParts, Encoder, LocalBlocks
-from neobert.model.heads import Classifier, MaskedLanguageModel
+from neobert.model.heads import AnyClassifier, Classifier, MaskedLanguageModel, TokenClassifier
 from neobert.model.layers import FEEDFORWARDS, NORMS, SelfInitialized
 from neobert.model.positions import POSITIONS, LocalRotaryPositions, Positions
 
@@ -83,6 +83,11 @@ def build_classifier(model: recipe.Model, context: int, labels: int, dropout: fl
     return Classifier(build_encoder(model, context), model.width, labels, dropout)
 
 
+def build_token_classifier(model: recipe.Model, context: int, labels: int, dropout: float) -> TokenClassifier:
+    """Build the encoder with a classifier of tokens."""
+    return TokenClassifier(build_encoder(model, context), model.width, labels, dropout)
+
+
 def initialize(module: nn.Module, initialization: recipe.Initialization, seed: int) -> None:
     """Set every parameter of `module` in place.
 
@@ -103,7 +108,7 @@ def initialize(module: nn.Module, initialization: recipe.Initialization, seed: i
                 part.initialize()
 
 
-def initialize_classifier(classifier: Classifier, scale: float, seed: int) -> None:
+def initialize_classifier(classifier: AnyClassifier, scale: float, seed: int) -> None:
     """Set the head of `classifier` in place: matrices from N(0, scale²), biases 0. The encoder is not changed."""
     for name, _, parameter in _parameters(classifier):
         if not name.startswith("model."):

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from neobert.errors import did_you_mean
 from neobert.files import read_json
-from neobert.glue.tasks import decisive_score
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy, Trial
 from neobert.runs.claims import acquire
@@ -129,7 +128,7 @@ def _frozen(study: GlueStudy, part: Trial) -> "FrozenTrial | None":
     if part.is_done:
         record = read_record(part.record)
         claim = record.get("claim")
-        score = decisive_score(study.task, study.protocol, record["scores"])
+        score = study.about.decisive_score(study.protocol, record["scores"])
         error = UNDEFINED if score is None else None
         curve = {int(step): float(value) for step, value in record["scores"].get("curve", ()) if value is not None}
     elif part.error.exists():

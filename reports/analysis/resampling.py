@@ -17,7 +17,7 @@ from neobert.errors import DamagedFile, MissingData
 from neobert.files import read_json, require_digest
 from neobert.glue.encoding import load_encoded
 from neobert.glue.selection import read_arrays
-from neobert.glue.tasks import TASKS, Metric, Task
+from neobert.glue.tasks import TASKS, Task
 from neobert.identity import identity
 from neobert.kinds.glue import GlueStudy
 from neobert.recipe import Value
@@ -68,6 +68,8 @@ class StoredPredictions:
         collected = self._layout.resampled(task, trial_id)
         if os.path.lexists(collected):
             return self._collected_scores(collected)
+        if task not in TASKS:
+            raise MissingData(f"{task} is none of GLUE, whose scores alone are resampled")
         record = self._layout.trial(task, trial_id)
         predictions = self._stored_arrays(record.with_suffix(".npz"), TASKS[task].validation_splits, record)
         try:
@@ -192,7 +194,7 @@ def _pattern_weights(copies: Array, place: Array) -> Array:
     return np.stack([np.bincount(place, weights=row, minlength=patterns) for row in copies])
 
 
-def weighted_metric(metric: Metric, true: Array, predicted: Array, weights: Array) -> Array:
+def weighted_metric(metric: str, true: Array, predicted: Array, weights: Array) -> Array:
     """Return a metric, (draws), of patterns (patterns) weighted by their counts (draws, patterns).
 
     The conventions for constants are those of `neobert.glue.metrics`, with NaN for undefined values.
@@ -208,7 +210,7 @@ def weighted_metric(metric: Metric, true: Array, predicted: Array, weights: Arra
     return np.divide(covariance, np.sqrt(variances), out=np.full_like(covariance, np.nan), where=variances > 1e-18)
 
 
-def _of_confusion(metric: Metric, true: Array, predicted: Array, weights: Array) -> Array:
+def _of_confusion(metric: str, true: Array, predicted: Array, weights: Array) -> Array:
     """Return F1 of class 1 or Matthews' correlation of two classes; 0 if the denominator is 0."""
     hits, only_predicted = weights @ (predicted & true), weights @ (predicted & ~true)
     only_true, neither = weights @ (~predicted & true), weights @ (~predicted & ~true)

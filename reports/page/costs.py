@@ -71,7 +71,8 @@ def costs_table(findings: Findings) -> Table:
         if row.has_records:
             used = {stage.id for run in row.runs.id for stage in stages_up_to(run, stages)}
             own = evidence.runs[evidence.runs.id.isin(used)]
-            lines.append(_Line(row.label, own, pd.concat([cell.recorded for cell in row.cells.values()]), whole))
+            cells = (*row.cells.values(), *row.own_cells.values())
+            lines.append(_Line(row.label, own, pd.concat([cell.recorded for cell in cells]), whole))
     unknown = int(runs.seconds.isna().sum() + trials.seconds.isna().sum())
     notes = [NOTE, *([f"{unknown} record(s) do not say what they cost."] if unknown else [])]
     lines.append(_Line(EVERYTHING, runs, trials, whole))

@@ -26,7 +26,7 @@ from tests.support.tiny_runs import WORLD, write_tiny_run
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    texts = [text for task in ("cola", "mnli") for text in task_examples(task, "train")[TASKS[task].first]]
+    texts = [text for task in ("cola", "mnli") for text in task_examples(task, "train")[TASKS[task].columns[0]]]
     return train_wordpiece(texts, 400)
 
 
@@ -44,7 +44,7 @@ def test_every_example_is_framed_as_the_tokenizer_frames_it(name, tokenizer):
     encoded = encode_task(task, examples, tokenizer, 64)
     assert list(encoded.splits) == list(task.splits)
     for split, content in encoded.splits.items():
-        texts = zip(*(tokenizer.encode(examples[split][column]) for column in task.text_columns), strict=True)
+        texts = zip(*(tokenizer.encode(examples[split][column]) for column in task.columns), strict=True)
         assert [content[i][0].tolist() for i in range(40)] == [tokenizer.frame(*ids, max_tokens=64) for ids in texts]
         assert content.labels.tolist() == pytest.approx(examples[split]["label"])
         assert content.token_ids.dtype == np.int32

@@ -32,7 +32,7 @@ def logits(classes, labels):
 def test_tasks_name_the_columns_and_splits_of_the_synthetic_source():
     for name, task in TASKS.items():
         assert task.splits == TASK_SPLITS[name]
-        assert set(task.text_columns) == set(task_examples(name, "train")) - {"label", "idx"}
+        assert set(task.columns) == set(task_examples(name, "train")) - {"label", "idx"}
 
 
 def test_an_unknown_task_is_refused_with_the_nearest_name():

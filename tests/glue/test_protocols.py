@@ -22,7 +22,7 @@ from neobert.glue.encoding import EncodedTask
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.metrics import Scores
 from neobert.glue.selection import best_of_grid, halves, select
-from neobert.glue.tasks import SELECTION_RULES, TASKS, decisive_score
+from neobert.glue.tasks import SELECTION_RULES, TASKS
 from neobert.identity import neutral_values
 from neobert.kinds.glue import GlueStudy, Trial
 from neobert.model.build import initialize_classifier
@@ -127,7 +127,8 @@ def test_the_interval_by_both_rules(task: str, batch_size: int, paper: int, code
 
 def test_a_plan_counts_the_evaluations_of_its_own_rule() -> None:
     works = [
-        TrialWork.of("rte", PUBLISHED["rte"], protocol(epochs=10, **changes), 32) for changes in ({}, CODE_INTERVAL)
+        TrialWork.of(TASKS["rte"], PUBLISHED["rte"], protocol(epochs=10, **changes), 32)
+        for changes in ({}, CODE_INTERVAL)
     ]
     assert works[0].updates == works[1].updates == 780
     assert works[0].evaluated_tokens / works[1].evaluated_tokens == pytest.approx(112 / 11)
@@ -210,7 +211,8 @@ def test_the_first_metric_of_each_task() -> None:
     assert names == dict.fromkeys(TASKS, "accuracy") | others
     assert {task.decisive_metric(protocol()) for task in TASKS.values()} == {None}
     scores = {"score": 0.6, "metrics": {"accuracy_matched": 0.5, "accuracy_mismatched": 0.7}}
-    assert (decisive_score("mnli", protocol(), scores), decisive_score("mnli", first, scores)) == (0.6, 0.5)
+    decisive = TASKS["mnli"].decisive_score
+    assert (decisive(protocol(), scores), decisive(first, scores)) == (0.6, 0.5)
 
 
 class _Claim:

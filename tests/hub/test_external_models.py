@@ -22,6 +22,7 @@ from neobert.glue.encoding import encode_task
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.study import load_model
 from neobert.glue.tasks import TASKS
+from neobert.glue.words import UNREAD, frame_words
 from neobert.hub.external import load_external
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.build import initialize_classifier
@@ -130,6 +131,15 @@ def test_special_tokens_do_not_come_from_text(tmp_path: Path) -> None:
     ids = world.tokenizer().ids
     ((token_ids, _, _),) = tokenizer.frame_all([["a [SEP] b [MASK]"]], max_tokens=40)
     assert token_ids[0] == ids.cls and token_ids.index(ids.sep) == len(token_ids) - 1 and ids.mask not in token_ids
+
+
+def test_words_have_the_same_pieces_as_with_our_own_tokenizer(tmp_path: Path) -> None:
+    _, tokenizer = load_external(world.save(world.seeded(world.bert), tmp_path / "model"), "model")
+    sentences = [["the", "\x00", "green"], LONG[0].split()]
+    framed, places = frame_words(sentences, tokenizer, 24)
+    own, expected = frame_words(sentences, world.tokenizer(), 24)
+    assert [each.token_ids for each in framed] == [each.token_ids for each in own]
+    assert places == expected and UNREAD in places[0]
 
 
 # Our own models, exported

@@ -45,7 +45,7 @@ def _encode(study: Study, of_task: Any, labels: dict[str, Any]) -> None:
     task = TASKS[of_task.task]
     splits = {"train": [0, 1], **{split: list(values) for split, values in labels.items()}}
     texts = {
-        split: {column: ["x"] * len(values) for column in task.text_columns} | {"label": values}
+        split: {column: ["x"] * len(values) for column in task.columns} | {"label": values}
         for split, values in splits.items()
     }
     save_encoded(

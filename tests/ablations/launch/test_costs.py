@@ -153,10 +153,10 @@ def test_a_trials_updates_are_those_of_its_course() -> None:
     (row,) = chosen_variants(["M2"])
     protocol = row.recipe.finetuning
     for task, size in PUBLISHED.items():
-        course, work = FineTuningSchedule.of(protocol, size.train, 16), TrialWork.of(task, size, protocol, 16)
+        course, work = FineTuningSchedule.of(protocol, size.train, 16), TrialWork.of(TASKS[task], size, protocol, 16)
         assert work.updates == course.steps
         evaluations = sum(course.evaluates_after(step) for step in range(1, course.steps + 1))
-        tokens = size.tokens(task, protocol.max_tokens)
+        tokens = size.tokens(TASKS[task], protocol.max_tokens)
         assert work.evaluated_tokens == pytest.approx(evaluations * size.validation * tokens, rel=0.01)
 
 
@@ -321,14 +321,14 @@ def test_a_task_is_as_large_as_its_card_says(task: str) -> None:
     where it is a float."""
     size, train_bytes = PUBLISHED[task], STATED[task][0]
     assert (size.train, size.validation) == STATED[task][1:]
-    others = 4 * len(task_named(task).text_columns) + 4 + (4 if task == "stsb" else 8)
+    others = 4 * len(task_named(task).columns) + 4 + (4 if task == "stsb" else 8)
     assert size.characters == pytest.approx(train_bytes / size.train - others, abs=0.05)
 
 
 @pytest.mark.parametrize(("task", "tokens"), [("mnli", 170 / 4.5 + 3), ("sst2", 53.5 / 4.5 + 2)])
 def test_an_example_has_tokens_for_its_text_and_its_specials_up_to_the_protocols_most(task: str, tokens: float) -> None:
-    assert PUBLISHED[task].tokens(task, 512) == pytest.approx(tokens)
-    assert PUBLISHED[task].tokens(task, 7) == 7
+    assert PUBLISHED[task].tokens(task_named(task), 512) == pytest.approx(tokens)
+    assert PUBLISHED[task].tokens(task_named(task), 7) == 7
 
 
 @pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs ../shared/data")
@@ -340,7 +340,7 @@ def test_real_tasks_have_that_size(task: str) -> None:
         pytest.skip(str(source.tasks()[task]))
     splits = {split: source.task_examples(task, split) for split in TASK_SPLITS[task]}
     train = splits.pop("train")
-    rows = zip(*(train[column] for column in task_named(task).text_columns), strict=True)
+    rows = zip(*(train[column] for column in task_named(task).columns), strict=True)
     characters = statistics.fmean(sum(len(str(text).encode()) for text in row) for row in rows)
     assert len(train["label"]) == PUBLISHED[task].train
     assert sum(len(split["label"]) for split in splits.values()) == PUBLISHED[task].validation

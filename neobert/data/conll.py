@@ -1,0 +1,65 @@
+"""CoNLL files: a word on a line with its annotations in columns, and an empty line after each sentence."""
+
+from pathlib import Path
+
+from neobert.errors import DamagedFile, did_you_mean
+
+CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+"""Columns of CoNLL-U, the format of Universal Dependencies."""
+SUFFIXES = (".conllu", ".conll", ".iob2", ".bio")
+"""In all but CoNLL-U, columns are named by their numbers, from "1", and separated by tabs or spaces."""
+_DOCUMENT = "-DOCSTART-"
+
+
+def conll_file(folder: Path, split: str) -> Path | None:
+    """Return the file of a split, which is <split>.<suffix> or, as treebanks name it, *-<split>.<suffix>; None if there
+    is none.
+
+    Raises:
+        ValueError: there are several.
+    """
+    files = sorted(folder.glob("[!.]*")) if folder.is_dir() else []
+    found = [
+        path for path in files if path.suffix in SUFFIXES and (path.stem == split or path.stem.endswith(f"-{split}"))
+    ]
+    if len(found) > 1:
+        raise ValueError(f"{folder} holds {split} as {' and as '.join(path.name for path in found)}: keep one of them")
+    return found[0] if found else None
+
+
+def read_conll(path: Path, needed: tuple[str, ...]) -> dict[str, list[list[str]]]:
+    """Return the columns of a file by name, each with a list for every sentence.
+
+    Of CoNLL-U comments, the surface line of a multiword token and empty nodes are left out, so that words are the
+    syntactic ones. Elsewhere lines of -DOCSTART- are.
+
+    Raises:
+        DamagedFile: the file cannot be read, or a line has another number of columns than the first.
+        ValueError: it has none of the columns `needed`.
+    """
+    is_conllu = path.suffix == ".conllu"
+    sentences: list[list[list[str]]] = [[]]
+    width = len(CONLLU) if is_conllu else 0
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DamagedFile(f"{path} cannot be read as text: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip(" \t"):
+            sentences.append([])
+            continue
+        if is_conllu and line.startswith("#"):
+            continue
+        cells = line.split("\t") if is_conllu or "\t" in line else [cell for cell in line.split(" ") if cell]
+        if cells[0] == _DOCUMENT or (is_conllu and not cells[0].isdecimal() and {"-", "."} & set(cells[0])):
+            continue
+        width = width or len(cells)
+        if len(cells) != width:
+            raise DamagedFile(f"{path}, line {number}: {len(cells)} columns, and not {width}: mend the line")
+        sentences[-1].append(cells)
+    names = CONLLU if is_conllu else tuple(str(column) for column in range(1, width + 1))
+    for name in needed:
+        if name not in names:
+            raise ValueError(f"{path} has no column {name!r}: {did_you_mean(name, names)}")
+    whole = [sentence for sentence in sentences if sentence]
+    return {name: [[cells[column] for cells in each] for each in whole] for column, name in enumerate(names)}

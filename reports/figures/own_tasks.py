@@ -1,0 +1,68 @@
+"""Scores of the tasks that a ladder declares itself."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ablations.ladders import current
+from reports.figures.glue_tables import print_estimate
+from reports.notes import warnings
+from reports.scores import Cell, Group, Row, point_name
+from reports.tables import Column, Table, make_table
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A task of a row."""
+
+    task: str
+    row: Row
+    cell: Cell
+
+    @property
+    def metrics(self) -> str:
+        about = current().own_tasks[self.task]
+        return ", ".join(
+            about.metric_on(metric, split) for split in about.validation_splits for metric in about.metrics
+        )
+
+
+def own_tasks_table(group: Group) -> Table | None:
+    """Return a table with a line for every task of every row; None without a score."""
+    lines = [
+        _Line(task, row, cell)
+        for task in current().own_tasks
+        for row in group.recorded_rows
+        if (cell := row.own_cells.get(task)) is not None and cell.score is not None
+    ]
+    return None if not lines else _table(group, lines)
+
+
+def _table(group: Group, lines: Sequence[_Line]) -> Table:
+    columns: list[Column[_Line]] = [
+        Column("Task", "task", lambda line: line.task),
+        Column("Arm", "variant", lambda line: line.row.label),
+        Column("Metrics", "metrics", lambda line: line.metrics),
+        Column(
+            "Score",
+            "score sd",
+            lambda line: None if line.cell.score is None else (line.cell.score.mean, line.cell.score.spread),
+            lambda _, line: print_estimate(line.cell.score, 2) + line.cell.marks.replace("‡", ""),
+            "r",
+        ),
+        Column("Seeds", "seeds", lambda line: len(line.cell.ids), side="r"),
+        Column("Point", "point", lambda line: "" if line.cell.point is None else point_name(line.cell.point), side="r"),
+        Column("", "starts_from", lambda line: current().start_of(line.task) or "pretraining"),
+        Column("", "records", lambda line: " ".join(line.cell.ids.values())),
+    ]
+    notes = (
+        "Mean of the metrics on the validation splits, ×100, at the best point of the grid, ± one standard deviation "
+        "over seeds († best of an incomplete grid).",
+    )
+    return make_table(
+        f"Own tasks (scale {group.scale}, data {group.data})",
+        columns,
+        lines,
+        (*warnings(group), *notes),
+        records=lambda line: tuple(line.cell.ids.values()),
+        rule_key=lambda line: line.task,
+    )

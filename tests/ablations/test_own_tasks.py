@@ -1,0 +1,216 @@
+"""Tasks that a ladder declares go the way of GLUE's: plan, trials, selection, status, tables, with the ladder gone."""
+
+import csv
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ablations import ladders, run, status
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
+from neobert.kinds.glue import GlueStudy
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import read_run_file
+from neobert.runs.worker import main as work
+from reports import make_figures
+from sweeps import glue_grid
+from tests.support.tree_copy import REPOSITORY
+
+EXAMPLE = REPOSITORY / "examples" / "tagging.py"
+WORDS = {"the": "DET", "old": "ADJ", "cat": "NOUN", "dog": "NOUN", "sees": "VERB", "in": "ADP", ".": "PUNCT"}
+REVIEWS = """
+WORTH = 0.5
+
+def worth(true, predicted):
+    return WORTH * (true == predicted).mean()
+
+TASKS.append(Task(name="reviews", kind="classification", folder="reviews", columns=("text",), label_column="verdict",
+                  classes=("bad", "good"), metrics=("accuracy", worth), starts_from="upos"))
+"""
+
+
+def treebank(folder: Path, sentences: int = 40) -> Path:
+    """Made-up sentences in which a word always has the same tag."""
+    folder.mkdir()
+    for split, seed in (("train", 1), ("dev", 2)):
+        rng, lines = random.Random(seed), []
+        for _ in range(sentences):
+            chosen = rng.choices(list(WORDS), k=rng.randint(2, 6))
+            lines += [
+                "\t".join([str(number), word, word, WORDS[word], *["_"] * 6])
+                for number, word in enumerate(chosen, start=1)
+            ]
+            lines.append("")
+        (folder / f"en_ewt-ud-{split}.conllu").write_text("# newdoc\n" + "\n".join(lines))
+    return folder
+
+
+def reviews(folder: Path) -> None:
+    folder.mkdir()
+    rows = [("a good cat", "good"), ("a bad cat", "bad")] * 12
+    for split in ("train", "validation"):
+        with (folder / f"{split}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([("text", "verdict"), *rows])
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the example, its files and another task, after M0 was trained and fine-tuned on both."""
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "tagging.py").write_text(EXAMPLE.read_text() + REVIEWS)
+    treebank(folder / "UD_English-EWT")
+    reviews(folder / "reviews")
+    flags = ["--ladder", str(folder / "tagging.py"), "--variant", "M0", "--workers", "1", "--cluster", "here"]
+    assert run.main([*flags, "--runs", str(folder / "runs")]) == EXIT_DONE
+    return folder
+
+
+def records(study: Path, task: str) -> list[dict]:
+    return [json.loads(path.read_text()) for path in sorted(study.glob(f"runs/glue/{task}/*.json"))]
+
+
+def studies(study: Path, task: str) -> list[GlueStudy]:
+    folders = sorted(study.glob(f"runs/glue/{task}/studies/*"))
+    return [read_run_file(folder).specification(GlueStudy) for folder in folders]
+
+
+def test_its_tasks_alone_are_fine_tuned_and_one_starts_from_the_other(study: Path) -> None:
+    assert {path.name for path in (study / "runs/glue").iterdir()} == {"upos", "reviews"}
+    (upos,), (own,) = studies(study, "upos"), studies(study, "reviews")
+    for record in records(study, "upos"):
+        assert record["scores"]["metrics"].keys() == {"accuracy", "f1_macro"} and record["scores"]["score"] > 0
+        assert record["config"]["own_task"]["label_column"] == "upos" and "folder" not in record["config"]["own_task"]
+        assert record["inputs"]["task"].startswith("directory:")
+        assert record["unread_words"] == {"train": 0, "dev": 0}
+    assert (own.starts_from.task, own.starts_from.study) == ("upos", upos.id)
+    assert {record["config"]["starts_from"] for record in records(study, "reviews")} == {"upos"}
+    assert upos.protocol.pooling == "cls" and own.protocol.pooling == "mean", "a word is read where it stands"
+
+
+def test_a_function_of_the_file_is_a_metric_and_travels_with_the_run(study: Path) -> None:
+    (own,) = studies(study, "reviews")
+    _, name = own.about.metrics
+    assert name.startswith("worth@")
+    for record in records(study, "reviews"):
+        metrics = record["scores"]["metrics"]
+        assert metrics[name] == pytest.approx(metrics["accuracy"] / 2)
+    run_file = json.loads((study / "runs" / own.folder / "run.json").read_text())
+    assert "WORTH = 0.5" in run_file["own_code"][name]
+
+
+def test_workers_need_the_files_and_not_the_ladder(study: Path, tmp_path: Path) -> None:
+    shutil.copytree(study, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "tagging.py").unlink()
+    (upos,), layout = studies(tmp_path, "upos"), Layout(tmp_path / "runs")
+    upos.encoded_task(layout).unlink()
+    trial = upos.trials(layout)[0]
+    before = json.loads(trial.record.read_text())["scores"]
+    for path in (trial.record, upos.closing(layout).record):
+        path.unlink()
+    assert work(["--runs", str(layout.root), upos.reference]) == EXIT_DONE
+    assert json.loads(trial.record.read_text())["scores"] == before
+    again = json.loads(upos.closing(layout).record.read_text())
+    assert again["nested"]["score"] is not None, "halves are of sentences"
+
+
+def test_status_tables_and_page_show_them(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--runs", str(study / "runs")]
+    assert status.main(flags) == EXIT_DONE
+    said = capsys.readouterr().out
+    assert "glue upos" in said and "glue reviews" in said
+    assert make_figures.main(["--ladder", str(study / "tagging.py"), *flags, "--out", str(tmp_path)]) == EXIT_DONE
+    (table,) = tmp_path.glob("*/own-tasks.csv")
+    with table.open(newline="") as file:
+        rows = {row["task"]: row for row in csv.DictReader(file)}
+    assert rows.keys() == {"upos", "reviews"}
+    best = max(record["scores"]["score"] for record in records(study, "upos"))
+    assert float(rows["upos"]["score"]) == pytest.approx(100 * best)
+    assert (rows["upos"]["metrics"], rows["reviews"]["starts_from"]) == ("accuracy, f1_macro", "upos")
+    assert "Own tasks" in (tmp_path / "index.html").read_text()
+    changed = study / "tagging-2.py"
+    changed.write_text((study / "tagging.py").read_text().replace('"accuracy", "f1_macro"', '"accuracy"'))
+    flags += ["--ladder", str(changed), "--out", str(tmp_path / "again")]
+    assert make_figures.main(flags) == EXIT_DONE
+    (table,) = (tmp_path / "again").glob("*/own-tasks.csv")
+    with table.open(newline="") as file:
+        assert [row["task"] for row in csv.DictReader(file)] == ["reviews"], "with another metric it is another task"
+
+
+def test_the_grid_command_takes_one_of_them(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--ladder", str(study / "tagging.py"), "--runs", str(study / "runs"), "--variant", "M0", "--workers", "1"]
+    capsys.readouterr()
+    assert glue_grid.main([*flags, "--task", "reviews", "--json"]) == EXIT_DONE
+    entries = json.loads(capsys.readouterr().out)
+    assert {entry["task"] for entry in entries} == {"upos", "reviews"}
+    assert any(entry["best"] and entry["best"]["nested"] is not None for entry in entries if entry["task"] == "upos")
+    assert glue_grid.main([*flags, "--task", "uposs"]) == EXIT_REFUSED
+    assert "'uposs' is no task of this study: did you mean 'upos'" in " ".join(capsys.readouterr().err.split())
+    assert glue_grid.main([*flags, "--task", "cola"]) == EXIT_REFUSED
+
+
+def test_files_that_are_not_there_or_change_are_said_in_a_sentence(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(study, tmp_path, dirs_exist_ok=True)
+    flags = ["--ladder", str(tmp_path / "tagging.py"), "--runs", str(tmp_path / "runs"), "--variant", "M0"]
+    (before,) = studies(tmp_path, "upos")
+    train = tmp_path / "UD_English-EWT" / "en_ewt-ud-train.conllu"
+    train.write_text(train.read_text().replace("ADJ", "NOUN"))
+    assert glue_grid.main([*flags, "--task", "upos", "--dry-run", "--json"]) == EXIT_DONE
+    planned = {entry["trial"] for entry in json.loads(capsys.readouterr().out)}
+    assert planned.isdisjoint(before.trial_ids), "other data are another study"
+    train.unlink()
+    assert glue_grid.main([*flags, "--task", "upos"]) == EXIT_MISSING
+    assert "upos has no train split in UD_English-EWT" in " ".join(capsys.readouterr().err.split())
+
+
+HEAD = EXAMPLE.read_text()
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("TASKS = ['mnlii']", "TASKS has 'mnlii': did you mean 'mnli'"),
+        ("TASKS = 'mnli'", "TASKS is 'mnli', and must be a list of neobert.glue.tasks.Task and names of GLUE tasks"),
+        ("TASKS.append(TASKS[0])", "TASKS has 'upos' twice"),
+        ("TASKS[0] = TASKS[0].model_copy(update={'name': 'cola'})", "TASKS declares 'cola', which is one of GLUE"),
+        (
+            "TASKS[0] = TASKS[0].model_copy(update={'folder': ''})",
+            "task upos has no folder: name the one with its files",
+        ),
+        (
+            "TASKS[0] = TASKS[0].model_copy(update={'starts_from': 'mnli'})",
+            "task upos starts from 'mnli', which is not in TASKS: known: upos",
+        ),
+        ("TASKS[0] = TASKS[0].model_copy(update={'starts_from': 'upos'})", "task upos starts from itself"),
+        (
+            "TASKS[0] = TASKS[0].model_copy(update={'metrics': ('acuracy',)})",
+            "there is no metric 'acuracy': did you mean",
+        ),
+        (
+            "TASKS[0] = Task(**(dict(TASKS[0]) | {'metrics': (lambda true, predicted: 1.0,)}))",
+            "is not defined at the top of a file",
+        ),
+        (
+            "def bad(true, predicted):\n    return 1 / 0\nTASKS[0] = Task(**(dict(TASKS[0]) | {'metrics': (bad,)}))",
+            "ZeroDivisionError: division by zero",
+        ),
+        ("Task(name='x', kind='tagging', columns=('a',), metrics=('f1',))", "line 35: kind: Input should be"),
+        ("Task(name='x y', kind='regression', columns=('a',), metrics=('r2',))", "line 35: 'x y' cannot be the name"),
+    ],
+)
+def test_what_is_no_task_is_refused_in_a_sentence(tmp_path: Path, code: str, message: str) -> None:
+    (tmp_path / "own.py").write_text(f"{HEAD}{code}\n")
+    with pytest.raises(ValueError, match=r"^--ladder ") as refused:
+        ladders.load(str(tmp_path / "own.py"))
+    assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_ladder_may_name_some_of_glue(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(f"{HEAD}TASKS = ['rte', 'mnli', *TASKS]\n")
+    own = ladders.load(str(tmp_path / "own.py"))
+    assert list(own.tasks) == ["rte", "mnli", "upos"] and own.start_of("rte") == "mnli"
+    assert own.own_tasks["upos"].folder == str(tmp_path / "UD_English-EWT")
+    assert list(ladders.current().tasks) == ["mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb"]
