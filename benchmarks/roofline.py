@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -79,8 +79,18 @@ FLASH_ATTENTION_3 = {512: (333e12, 272e12), 1024: (392e12, 363e12), 2048: (460e1
 """Operations per second, forward and backward, by tokens of a sequence: a head size of 64, no mask, on an H100 (Shah
 et al. 2024, figures 5 and 6)."""
 
-HOPPER = {tokens: 12 / (4 / forward + 10 / backward) for tokens, (forward, backward) in FLASH_ATTENTION_3.items()}
-"""Combined rates. Of the 12 operations of `attention_flops`, 4 are forward; kernels do 10 backward, 2 of them again."""
+FLASH_ATTENTION_2 = {512: (282e12, 198e12), 1024: (306e12, 238e12), 2048: (318e12, 264e12), 4096: (321e12, 279e12)}
+"""The same for FlashAttention-2 on an H100, from the same figures. torch's own kernels and flash_attn are of this
+version."""
+
+
+def combined(rates: Mapping[int, tuple[float, float]]) -> dict[int, float]:
+    """Return the rates of forward and backward pass together. Of the 12 operations of `attention_flops`, 4 are forward;
+    kernels do 10 backward, 2 of them again."""
+    return {tokens: 12 / (4 / forward + 10 / backward) for tokens, (forward, backward) in rates.items()}
+
+
+HOPPER = combined(FLASH_ATTENTION_3)
 
 ATTENTION: Mapping[str, Mapping[int, float]] = {"A100": {512: 170e12}, "H100": HOPPER, "H200": HOPPER, "B200": HOPPER}
 """FlashAttention-2 on the A100 (Dao 2023), FlashAttention-3 on Hopper; the B200 is assumed to be as fast as Hopper."""
@@ -129,9 +139,13 @@ class StepCounts:
         device = products + attention + self.streamed_bytes / rates.memory
         return max(device, self.launches * HOST_SECONDS_PER_LAUNCH)
 
-    def tokens_per_second(self, gpu: str) -> float:
-        """Return the predicted real tokens per second on a GPU."""
-        return self.real_tokens / self.seconds(RATES[gpu])
+    def tokens_per_second(self, gpu: str, kernels: str = "FA3") -> float:
+        """Return the predicted real tokens per second on a GPU. `kernels` are those of attention, as
+        `variable_length_kernels` names them; all but "FA3" are FlashAttention-2."""
+        rates = RATES[gpu]
+        if rates.attention is HOPPER and kernels != "FA3":
+            rates = replace(rates, attention=combined(FLASH_ATTENTION_2))
+        return self.real_tokens / self.seconds(rates)
 
     def as_json(self) -> dict[str, Any]:
         """Return the counts as plain values for JSON."""
@@ -259,15 +273,15 @@ def read_counts() -> list[StepCounts]:
     return [StepCounts.of_json(content) for content in read_json(COUNTS)["steps"]]
 
 
-def expected_speed(gpu_name: str, mode: Mode) -> float | None:
-    """Return the predicted real tokens per second in bf16 at a context of 1,024 for the GPU with the driver's name
-    `gpu_name`, or None for an unknown GPU or a slower form of it."""
+def expected_speed(gpu_name: str, mode: Mode, kernels: str) -> float | None:
+    """Return the predicted real tokens per second in bf16 at a context of 1,024, with these `kernels` of attention, for
+    the GPU with the driver's name `gpu_name`; None for an unknown GPU or a slower form of it."""
     words = set(re.split(r"[\s-]+", gpu_name))
     if datasheet_peak(gpu_name) is None or words & {"40GB", "PCIE"}:  # A100s with the same peak and slower memory
         return None
     steps = {(step.precision, step.mode, step.context): step for step in read_counts()}
     step = steps["bf16", mode, CONTEXTS[0]]
-    return next((step.tokens_per_second(gpu) for gpu in RATES if gpu in words), None)
+    return next((step.tokens_per_second(gpu, kernels) for gpu in RATES if gpu in words), None)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -277,6 +277,8 @@ class _Costs:
                 f"GPU-hours without {', '.join(total.uncounted)}: how many texts its tasks have is not known before"
             )
         console.print(escape(f"GPU-hours at most, {'; '.join(total.sources)}" if total.sources else UNKNOWN_HOURS))
+        for line in self.costs.proposal.lines():
+            console.print(line)
 
 
 def _core_total(time: CoreTime, disk_gb: str) -> str:

@@ -38,14 +38,19 @@ if TYPE_CHECKING:
 CHECKS = {
     name: f"benchmarks.acceptance.{module}:{name.upper()}"
     for module, names in (
-        ("checks", "environment kernels step memory syncs speed profile graphs contrastive"),
-        ("worker_checks", "resume group"),
+        ("checks", "environment kernels step memory"),
+        ("worker_checks", "syncs"),
+        ("checks", "speed profile graphs contrastive"),
+        ("attention_checks", "attention"),
+        ("worker_checks", "resume group compiled"),
     )
     for name in names.split()
 }
 """The location of each `Check`, in the order in which they run."""
 
-RANK_CHECKS = {name: f"benchmarks.acceptance.worker_checks:{name.upper()}" for name in ("ranks", "zero", "scaling")}
+RANK_CHECKS = {
+    name: f"benchmarks.acceptance.worker_checks:{name.upper()}" for name in ["ranks", "zero", "lost", "scaling"]
+}
 """Checks that need two GPUs."""
 
 LIMIT_SECONDS = 600

@@ -32,7 +32,9 @@ FOUND: dict[str, list[dict[str, Any]]] = {
         Result("sum in a group of one", 0.0, {"back end": "gloo"})._asdict(),
         Result("back end", None, {})._asdict(),
     ],
-    "contrastive": [Result("vectors", 0.01, {})._asdict(), Result("contrastive loss", 0.01, {})._asdict()],
+    "contrastive": [
+        Result(name, 0.01, {})._asdict() for name in ("vectors", "contrastive loss", "contrastive gradient")
+    ],
 }
 """What checks that hold leave in their files."""
 
@@ -81,15 +83,21 @@ def test_a_rehearsal_runs_every_check_on_a_cpu(tmp_path: Path) -> None:
     claims = {name: outcome["claims"] for name, outcome in result["checks"].items()}
     for check, names in {
         "step": {"loss, eager", "loss, compiled", "gradient, eager", "gradient, compiled"},
-        "contrastive": {"vectors", "contrastive loss"},
+        "contrastive": {"vectors", "contrastive loss", "contrastive gradient"},
         "graphs": {"loss of graphs"},
         "resume": {"losses behind a kill"},
         "group": {"sum in a group of one"},
-        "ranks": {"losses of ranks"},
-        "zero": {"losses of zero1", "losses of zero2"},
+        "ranks": {"losses of ranks", "gradient norms of ranks"},
+        "zero": {f"{what} of {engine}" for what in ("losses", "gradient norms") for engine in ("zero1", "zero2")},
+        "compiled": {
+            f"{what}, compiled"
+            for who in ("one", "all")
+            for what in (f"losses of {who}", f"gradient norms of {who}", f"late compiling, {who}")
+        },
+        "lost": {"end of rank 0", "reason of rank 0"},
     }.items():
         assert {name for name in claims[check] if claims[check][name]["met"]} == names
-    for check in ("environment", "memory", "syncs", "speed", "profile", "scaling"):
+    for check in ("environment", "memory", "syncs", "speed", "profile", "attention", "scaling"):
         assert {claim["met"] for claim in claims[check].values()} == {None}
 
 
@@ -190,6 +198,7 @@ def test_a_check_that_fails_on_the_way_keeps_what_it_found(tmp_path: Path, found
     assert {name: claim["met"] for name, claim in outcome["claims"].items()} == {
         "vectors": True,
         "contrastive loss": None,
+        "contrastive gradient": None,
     }
 
 
@@ -252,6 +261,18 @@ def test_the_time_of_a_kernel_counts_once_and_not_again_in_the_region_around_it(
     monkeypatch.setattr(checks, "profile", seen)
     found = next(checks.profile_step(MagicMock(device=CPU)))
     assert found.figures == {"share of the time": {"mm": 0.5, "cos": 0.5}}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "computes_angles"),
+    [
+        ("triton_poi_fused_cos_mul_sin_3", True),
+        ("triton_per_fused__to_copy_add_embedding_mean_mul_pow_rsqrt_0", False),
+        ("triton_red_fused__fused_rms_norm_backward_1", False),
+    ],
+)
+def test_a_norm_that_is_named_after_its_square_computes_no_angles(kernel: str, computes_angles: bool) -> None:
+    assert bool(checks.TRIGONOMETRY.search(kernel)) == computes_angles
 
 
 def test_an_epoch_of_updates_is_timed_without_its_evaluation() -> None:

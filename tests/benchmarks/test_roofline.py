@@ -181,11 +181,20 @@ def test_a_deeper_model_has_more_of_the_same_layers() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_gpu_that_was_computed_for_is_known_by_its_drivers_name(mode: Mode) -> None:
     step = next(step for step in read_counts() if step.mode == mode)
-    assert expected_speed("NVIDIA H100 80GB HBM3", mode) == step.tokens_per_second("H100")
+    assert expected_speed("NVIDIA H100 80GB HBM3", mode, "FA3") == step.tokens_per_second("H100")
     for other in ("Tesla T4", "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"):
-        assert expected_speed(other, mode) is None
-    assert expected_speed("NVIDIA A100-SXM4-80GB", mode) == step.tokens_per_second("A100")
-    assert expected_speed("NVIDIA A100-SXM4-40GB", mode) is expected_speed("NVIDIA A100-PCIE-80GB", mode) is None
+        assert expected_speed(other, mode, "FA3") is None
+    assert expected_speed("NVIDIA A100-SXM4-80GB", mode, "FA3") == step.tokens_per_second("A100")
+    for other in ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-80GB"):
+        assert expected_speed(other, mode, "FA3") is None
+
+
+@pytest.mark.parametrize("kernels", ["flash_attn", "torch"])
+def test_a_hopper_is_expected_to_be_as_fast_as_the_kernels_that_are_installed(kernels: str) -> None:
+    hopper, ampere = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
+    with_3, with_2 = (expected_speed(hopper, "compiled", name) for name in ("FA3", kernels))
+    assert with_3 is not None and with_2 is not None and 0.85 * with_3 < with_2 < 0.95 * with_3
+    assert expected_speed(ampere, "compiled", kernels) == expected_speed(ampere, "compiled", "FA3")
 
 
 @pytest.mark.parametrize(
