@@ -103,7 +103,7 @@ def largest_difference(one: Lines, other: Lines, key: str = "loss") -> float:
 def compared(name: str, one: Lines, other: Lines, figures: Mapping[str, Any]) -> Iterator[Result]:
     """Compare losses and gradient norms. A loss alone does not show a wrong scale of the gradient: Adam and clipping
     hide any factor."""
-    yield Result(f"losses of {name}", largest_difference(one, other), figures)
+    yield Result(f"losses of {name}", largest_difference(one, other), dict(figures))
     yield Result(f"gradient norms of {name}", largest_difference(one, other, "gradient_norm"), {})
 
 
