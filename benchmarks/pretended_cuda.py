@@ -414,7 +414,8 @@ def _caller() -> str:
 def pretended_cuda(gpus: int = 1) -> Iterator[PretendedGPU]:
     """Make torch.cuda behave as if there were `gpus` H100; gradients need a `pretending_process`.
 
-    Attention uses the same kernels as on CUDA: flash without a mask, memory-efficient with a mask.
+    Attention by row uses the same kernels as on an H100: in half precision cuDNN's as long as they are enabled, else
+    flash without a mask, memory-efficient with a mask.
     """
     gpu = PretendedGPU()
     with ExitStack() as stack:
@@ -431,6 +432,8 @@ def pretended_cuda(gpus: int = 1) -> Iterator[PretendedGPU]:
         ]
         for owner, name, value in patches:
             stack.enter_context(mock.patch.object(owner, name, value))
+        stack.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
+        torch.backends.cuda.enable_cudnn_sdp(True)  # as at the start of a process
         only_lifts_cpu = torch._C._only_lift_cpu_tensors()
         torch._C._set_only_lift_cpu_tensors(True)  # makes torch.tensor(…, device="cuda") an ordinary copy
         stack.callback(torch._C._set_only_lift_cpu_tensors, only_lifts_cpu)
@@ -526,6 +529,10 @@ def _attention(
     if query.shape[-1] % 8:
         raise RuntimeError(f"CUDA's fused kernels take head sizes that are multiples of 8, not {query.shape[-1]}")
     aten = torch.ops.aten
+    if query.dtype != torch.float32 and torch.backends.cuda.cudnn_sdp_enabled():
+        mask = None if attn_mask is None else attn_mask.expand(*query.shape[:3], key.shape[2])
+        cudnn = aten._scaled_dot_product_cudnn_attention(query, key, value, mask, True, 0.0, False, scale=scale)
+        return cudnn[0]
     if attn_mask is None and query.dtype != torch.float32:
         flash = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, False, scale=scale)
         return flash[0]

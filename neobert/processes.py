@@ -265,6 +265,18 @@ def thread_variables(threads: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
 
 
+def gpu_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of `environment` for CUDA's libraries, with values for those that are not set.
+
+    cuBLAS needs a fixed workspace for deterministic products, and looks for it only once in a process, which may work
+    on other runs before. Batches differ in size, so the allocator's memory would fragment unless its segments grow.
+    """
+    chosen = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    if "PYTORCH_CUDA_ALLOC_CONF" not in environment:  # an older name of the same variable
+        chosen["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+    return {name: environment.get(name, value) for name, value in chosen.items()}
+
+
 @cache
 def visible_gpus() -> tuple[str, ...]:
     """Return the GPUs that a worker would see, named as in CUDA_VISIBLE_DEVICES.
@@ -286,10 +298,12 @@ def without_place(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def worker_environment(threads: int) -> dict[str, str]:
-    """Return the environment of a worker: pinned threads, this copy of the code first, no tokenizer parallelism."""
+    """Return the environment of a worker: pinned threads, CUDA's variables, this copy of the code first, no tokenizer
+    parallelism."""
     known = os.environ.get("PYTHONPATH")
     return without_place(os.environ) | {
         **thread_variables(threads),
+        **gpu_variables(os.environ),
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *([known] if known else [])]),
     }

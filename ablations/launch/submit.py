@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import os
 import re
 import shutil
 import time
@@ -23,7 +24,14 @@ from neobert.console import logs, output, table
 from neobert.data.preparation import specify
 from neobert.errors import DamagedFile, MissingData
 from neobert.identity import plain
-from neobert.processes import REPOSITORY, available_cores, offline_environment, thread_variables, visible_gpus
+from neobert.processes import (
+    REPOSITORY,
+    available_cores,
+    gpu_variables,
+    offline_environment,
+    thread_variables,
+    visible_gpus,
+)
 from neobert.runs.claims import Claim, acquire, file_time
 from neobert.runs.layout import SUBMISSION_CLAIM, Layout
 from neobert.runs.run_file import Execution, read_run_file
@@ -145,6 +153,14 @@ def _work_of(reference: str) -> str:
     return reference.rpartition("/")[0] if reference.startswith("corpus/") else reference
 
 
+def tokenizer_variables(kind: JobKind, cores: int | None) -> dict[str, str]:
+    """Return the variables for the threads of `tokenizers` in a job: all of its cores where it tokenises all the time,
+    a corpus or the texts of MTEB, which a GPU encodes faster than one thread tokenises them."""
+    if kind not in ("prepare", "mteb"):
+        return {"TOKENIZERS_PARALLELISM": "false"}
+    return {"TOKENIZERS_PARALLELISM": "true"} | ({"RAYON_NUM_THREADS": str(cores)} if cores else {})
+
+
 @dataclass(frozen=True)
 class Submitter:
     """Submits planned jobs at a scale to SLURM, with the resources of each kind and limits of arrays.
@@ -171,8 +187,8 @@ class Submitter:
         flags = ["--leave-failed"] if self.leave_failed else ["--failures-since", f"{now:.0f}"]
         if planned.shared:
             flags += ["--patience", str(PATIENCE_SECONDS)]
-        environment = thread_variables(self.threads(planned.kind)) | offline_environment()
-        environment["TOKENIZERS_PARALLELISM"] = str(planned.kind == "prepare").lower()
+        environment = thread_variables(self.threads(planned.kind)) | offline_environment() | gpu_variables(os.environ)
+        environment |= tokenizer_variables(planned.kind, self.profile[planned.kind].cpus_per_task)
         return [
             Job(
                 name=f"{label}-{number + index:05d}",

@@ -28,7 +28,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, timed_provenance, utc_now
 from neobert.runs.run_file import RunFile, read_checked_run_file
 from neobert.runs.work import Part
-from neobert.training.distributed import default_device
+from neobert.training.distributed import choose_kernels, default_device
 
 if TYPE_CHECKING:
     from neobert.embeddings.mteb import TaskScore
@@ -99,6 +99,7 @@ def load_named_encoder(layout: Layout, run_file: RunFile, device: torch.device) 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     """Measure one task of an evaluation, or read its score from mteb's cache, then publish the record."""
     started_at = utc_now()
+    choose_kernels(deterministic=False)
     evaluation = run_file.specification(EmbeddingEvaluation)
     encoder, task = next((run.encoder, run.task) for run in evaluation.runs() if run.id == part.id)
     named, source = _open_evaluation(layout, run_file.id)

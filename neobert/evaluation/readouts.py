@@ -42,7 +42,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import pack_numbers, publish_record, timed_provenance, utc_now
 from neobert.runs.run_file import RunFile, read_run_file
 from neobert.runs.work import Part
-from neobert.training.distributed import default_device
+from neobert.training.distributed import choose_kernels, default_device
 from neobert.training.trainer import last_checkpoint
 
 Sums = NDArray[np.float64]
@@ -432,6 +432,7 @@ def measure(readout: ReadoutName, items: Items, subject: Subject, stop: StopRequ
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     """Measure one readout of an evaluation, then publish the record."""
     started_at, started = utc_now(), time.perf_counter()
+    choose_kernels(deterministic=False)
     evaluation = run_file.specification(ReadoutEvaluation)
     run = next(run for run in evaluation.runs() if run.id == part.id)
     items = items_of(layout, run, run_file.source, stop)

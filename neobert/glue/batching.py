@@ -32,8 +32,8 @@ PACKED_ROW_LENGTHS = (1.0, 1.5)
 PACKED_SHARE = 0.8
 """Examples share rows if that reduces the slots to at most this share."""
 
-EVALUATION_SLOTS = 4096
-"""Slots (rows × tokens) of an evaluation batch."""
+EVALUATION_SLOTS = {"cpu": 4096, "cuda": 32_768}
+"""Slots (rows × tokens) of an evaluation batch. A GPU computes 4,096 in the time of their launches."""
 
 
 def training_batches(split: EncodedSplit, batch_size: int, epochs: int, seed: int) -> Iterator[Array]:
@@ -45,11 +45,11 @@ def training_batches(split: EncodedSplit, batch_size: int, epochs: int, seed: in
             yield order[start : start + batch_size]
 
 
-def evaluation_batches(split: EncodedSplit) -> Iterator[Array]:
-    """Yield batches of example indices of a split, each once, sorted by length to reduce padding."""
+def evaluation_batches(split: EncodedSplit, device: torch.device) -> Iterator[Array]:
+    """Yield batches of example indices of a split for a device, each once, sorted by length to reduce padding."""
     lengths = split.lengths
     order = np.argsort(-lengths, kind="stable")
-    for batch in padded_batches(lengths[order], EVALUATION_SLOTS, _row_tokens):
+    for batch in padded_batches(lengths[order], EVALUATION_SLOTS[device.type], _row_tokens):
         yield order[batch]
 
 
@@ -129,7 +129,7 @@ class PackedLayout:
         starts[read_rows, read_numbers] = read_columns
         belongs = documents[:, None, :] == np.arange(width)[None, :, None]
         if width == 1:
-            plan = padded_plan(torch.from_numpy(documents) >= 0)
+            plan = padded_plan(torch.from_numpy(documents) >= 0, device)
         else:
             plan = packed_plan(torch.from_numpy(documents), torch.from_numpy(positions), device)
         batch = PackedBatch(

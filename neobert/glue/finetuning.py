@@ -53,7 +53,7 @@ class Outcome:
 
     `score` is None if no evaluation had a defined one. `curve` has the step and value of each `Evaluation`.
     `predictions` contains, by validation split, float32 logits (examples or words, classes) or values (examples);
-    `weights` is the classifier's state dict on the CPU.
+    `weights` is the classifier's state dict, on its device.
     """
 
     score: float | None
@@ -104,7 +104,7 @@ class FineTuner:
         self._validation = {
             name: [
                 (split.targets(examples).indices, self.layout.collate(split, examples, device))
-                for examples in evaluation_batches(split)
+                for examples in evaluation_batches(split, device)
             ]
             for name, split in encoded.validation.items()
         }
@@ -270,7 +270,8 @@ class FineTuner:
         return predictions
 
     def _copy_of_weights(self) -> dict[str, Tensor]:
-        return {name: tensor.to("cpu", copy=True) for name, tensor in self.classifier.state_dict().items()}
+        """Return a copy on the device, which an improvement every few updates can afford; the host waits for none."""
+        return {name: tensor.clone() for name, tensor in self.classifier.state_dict().items()}
 
 
 def _mean_loss(losses: list[Tensor], last_step: int) -> float:

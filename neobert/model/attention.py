@@ -123,8 +123,8 @@ class AttentionPlan(Tensors):
     bias: float32, added to the scores: (rows, 1, tokens, tokens) packed, (rows, 1, 1, tokens) padded, (rows, heads,
         tokens, tokens) with a score bias.
     documents: (rows, tokens) number of the document in its row, −1 at filler; replaces a packed bias.
-    boundaries: int32 cumulative document lengths over the flattened rows, in addition to `documents`, for
-        variable-length kernels.
+    boundaries: int32 cumulative document lengths over the flattened rows, in addition to `documents` or a padded bias,
+        for variable-length kernels.
     longest: upper bound on the longest document, in tokens; 0 means a whole row.
     attention: the caller's own attention function, which masks by itself and replaces all of the above but the
         positions.
@@ -190,15 +190,25 @@ def packed_plan(documents: Tensor, positions: Tensor, device: torch.device | Non
     return AttentionPlan(positions, documents=documents).to(device)
 
 
-def padded_plan(mask: Tensor) -> AttentionPlan:
+def padded_plan(mask: Tensor, device: torch.device | None = None) -> AttentionPlan:
     """Make the plan for one padded document per row; `mask` (rows, tokens) is 1 at tokens, 0 at padding on any side.
 
-    A row that is all padding sees itself, which avoids NaN.
+    A row that is all padding sees itself, which avoids NaN. `device` is where the model runs, by default the device of
+    `mask`. For variable-length kernels a row is three documents: padding, tokens (contiguous) and padding, of which any
+    may be empty, so that the sizes depend on those of the mask alone.
     """
     token = mask.bool()
     visible = token | ~token.any(dim=1, keepdim=True)
     positions = torch.where(token, token.long().cumsum(dim=1) - 1, -1)
-    return AttentionPlan(positions, _bias_where(visible)[:, None, None, :])
+    plan = AttentionPlan(positions, _bias_where(visible)[:, None, None, :])
+    if not has_variable_length_kernels(mask.device if device is None else device):
+        return plan
+    rows, tokens = mask.shape
+    first = token.int().argmax(dim=1)  # 0 in a row of padding
+    within = torch.stack([torch.zeros_like(first), first, first + token.sum(dim=1)], dim=1)
+    starts = torch.arange(rows, device=mask.device)[:, None] * tokens + within
+    boundaries = functional.pad(starts.flatten(), (0, 1), value=rows * tokens)
+    return replace(plan, boundaries=boundaries.to(torch.int32), longest=tokens)
 
 
 def whole_rows_plan(token_ids: Tensor) -> AttentionPlan:

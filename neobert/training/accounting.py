@@ -32,6 +32,7 @@ class Totals:
     """Counts over all attempts; steps after an attempt's last checkpoint are repeated, and counted only then.
 
     `compile_seconds` is the time spent compiling, most of it before the first step, some within the `seconds` of steps.
+    `checkpoint_seconds` is the time for which training waited for checkpoints.
     """
 
     real_tokens: int = 0
@@ -39,6 +40,7 @@ class Totals:
     slots: int = 0
     attended_tokens: int = 0
     compile_seconds: float = 0.0
+    checkpoint_seconds: float = 0.0
 
     def add(self, step: Step) -> None:
         """Count a step."""
@@ -92,17 +94,27 @@ class TrainResult:
 
 def machine_record(result: TrainResult, device: torch.device) -> dict[str, Any]:
     """Return the record's keys about hardware, kernels and environment."""
-    hours = result.totals.seconds / 3600 * result.execution.processes
-    kernels = {"attention_kernels": variable_length_kernels()} if has_variable_length_kernels(device) else {}
+    seconds = result.totals.seconds + result.totals.checkpoint_seconds
+    hours = seconds / 3600 * result.execution.processes
     return {
         "gpu_hours": hours if device.type == "cuda" else 0.0,
-        **kernels,
+        **attention_record(device),
         "threads": torch.get_num_threads(),
         "processes": result.execution.processes,
         "engine": result.execution.engine,
         "optimizer_state_bytes": result.optimizer_state_bytes,
         **timed_provenance(result.started_at),
     }
+
+
+ROW_KERNELS = "torch, by row, without cuDNN"
+
+
+def attention_record(device: torch.device, *, by_row: bool = False) -> dict[str, str]:
+    """Return the record's key about the kernels of attention on a GPU; external encoders compute it `by_row`."""
+    if not has_variable_length_kernels(device):
+        return {}
+    return {"attention_kernels": ROW_KERNELS if by_row else variable_length_kernels()}
 
 
 def accounts(
@@ -124,6 +136,7 @@ def accounts(
         },
         "phase_seconds": mean_phase_seconds(metrics),
         "compile_seconds": round(totals.compile_seconds, 3),
+        "checkpoint_seconds": round(totals.checkpoint_seconds, 3),
         "peak_memory_bytes": peak_memory_bytes(device),
     }
 

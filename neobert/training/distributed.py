@@ -21,11 +21,13 @@ import time
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import accumulate, chain, repeat
+from operator import mul
 from typing import Self
 
 import torch
@@ -36,7 +38,7 @@ from neobert.errors import EXIT_RUN_FAILED, RunFailed
 from neobert.files import json_bytes, read_json, replace_file
 from neobert.identity import plain
 from neobert.model.attention import choose_flash_attention
-from neobert.processes import Stopped, StopRequest, read_count, start_child
+from neobert.processes import Stopped, StopRequest, available_cores, gpu_variables, read_count, start_child
 from neobert.runs.claims import RELEASED, acquire, is_claimed, last_owner
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution
@@ -65,6 +67,9 @@ GOODBYE_SECONDS = 5.0
 """How long rank 0 keeps its store open for ranks that may not know yet that all is done."""
 
 POLL_SECONDS = 0.1
+MOST_POLL_SECONDS = 2.0
+"""Longest pause between two looks for rank 0's file, which pauses approach: many ranks share a network file system."""
+
 FAILURE = "failure"
 
 
@@ -122,14 +127,13 @@ def _slurm_key(environment: Mapping[str, str]) -> str:
 
 
 def choose_kernels(deterministic: bool) -> None:
-    """Choose deterministic or fast GPU kernels; call it before the first matrix product.
+    """Choose deterministic or fast GPU kernels for the work that follows.
 
     Every operation used in training here has a deterministic form; torch raises an error for one that has none.
     """
     torch.use_deterministic_algorithms(deterministic)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs writes
-    if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+    os.environ.update(gpu_variables(os.environ))  # read once, by the first product of the process
 
 
 def default_device() -> torch.device:
@@ -154,6 +158,9 @@ def set_up_device() -> torch.device:
         raise ValueError(f"local rank {local_rank} sees {count} GPUs, which belong to the ranks before it")
     device = torch.device("cuda", local_rank if count > 1 else 0)
     torch.cuda.set_device(device)  # streams, events and memory belong to the current device
+    # torch prefers cuDNN's attention on a Hopper (after 2.13 for variable lengths too), which is planned anew, in tens
+    # of milliseconds or more, for every new shape. Without it torch takes flash kernels, or with a mask others.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     choose_flash_attention(device)
     return device
 
@@ -265,6 +272,20 @@ def hosted_rendezvous() -> Rendezvous | None:
     return _hosted.get()
 
 
+def own_names(environment: Mapping[str, str]) -> list[str]:
+    """Return the names by which other nodes may know this one: its own, and SLURM's name of the node."""
+    return [socket.gethostname(), *([name] if (name := environment.get("SLURMD_NODENAME")) else [])]
+
+
+def first_known(hosts: Sequence[str]) -> str:
+    """Return the first name of a host that can be resolved here, else the first of all."""
+    for host in hosts:
+        with suppress(OSError):
+            socket.getaddrinfo(host, None)
+            return host
+    return hosts[0]
+
+
 @contextmanager
 def host_ranks(layout: Layout, place: JobRank) -> Iterator[Rendezvous]:
     """Host the rendezvous as rank 0 of a job attempt; on exit the other ranks are told to end.
@@ -279,7 +300,7 @@ def host_ranks(layout: Layout, place: JobRank) -> Iterator[Rendezvous]:
     with claim:
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
         store.set("key", place.key)
-        address = {"host": socket.gethostname(), "port": store.port}
+        address = {"hosts": own_names(os.environ), "port": store.port}
         replace_file(folder / f"{claim.number}.json", json_bytes(address))
         rendezvous = Rendezvous(store, place)
         token = _hosted.set(rendezvous)
@@ -297,6 +318,7 @@ def find_rendezvous(layout: Layout, place: JobRank, timeout: timedelta = TIMEOUT
         RunFailed: rank 0 gave no sign of life for `timeout`, or another process already has this rank.
     """
     folder, deadline = layout.meetings(place.key), time.monotonic() + timeout.total_seconds()
+    pauses = chain(accumulate(repeat(1.5, 7), mul, initial=POLL_SECONDS), repeat(MOST_POLL_SECONDS))
     while not (
         (first := last_owner(folder, TIMEOUT.total_seconds()))
         and first.is_live
@@ -306,12 +328,12 @@ def find_rendezvous(layout: Layout, place: JobRank, timeout: timedelta = TIMEOUT
             return None
         if time.monotonic() > deadline:
             raise RunFailed(f"{place} gives up: rank 0 sent no heartbeat for {timeout.total_seconds():g} s")
-        time.sleep(POLL_SECONDS)
+        time.sleep(next(pauses))
     address = read_json(folder / f"{first.number}.json")
-    host = "127.0.0.1" if address["host"] == socket.gethostname() else address["host"]
+    host = "127.0.0.1" if socket.gethostname() in address["hosts"] else first_known(address["hosts"])
     store = TCPStore(host, address["port"], is_master=False, timeout=CONNECTION_TIMEOUT)
     if store.get("key").decode() != place.key:
-        raise RunFailed(f"the process at {address['host']}:{address['port']} is not rank 0 of {place.key}")
+        raise RunFailed(f"the process at {host}:{address['port']} is not rank 0 of {place.key}")
     if store.add(_arrival(place.process.rank), 1) != 1:
         raise RunFailed(f"another process has already joined as {place}")
     store.set_timeout(TIMEOUT)
@@ -322,6 +344,12 @@ def has_ended(layout: Layout, place: JobRank) -> bool:
     """Whether rank 0 of this job attempt has ended normally."""
     folder = layout.meetings(place.key)
     return not is_claimed(folder, TIMEOUT.total_seconds()) and any(folder.glob(f"*.{RELEASED}"))
+
+
+def compiler_variables(processes: int) -> dict[str, str]:
+    """Return the variables that give each of `processes` on this machine its share of the cores to compile on. Inductor
+    would start up to 32 processes in each."""
+    return {"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, available_cores() // processes))}
 
 
 @contextmanager
@@ -337,7 +365,8 @@ def start_ranks_here(layout: Layout, run_id: str, count: int) -> Iterator[Rendez
     try:
         with host_ranks(layout, JobRank(key, Process(0, count))) as rendezvous:
             for rank in range(1, count):
-                started.append(start_child(command, os.environ | JobRank(key, Process(rank, count)).variables()))
+                variables = compiler_variables(count) | os.environ | JobRank(key, Process(rank, count)).variables()
+                started.append(start_child(command, variables))
             yield rendezvous
         codes = [process.wait(TIMEOUT.total_seconds()) for process in started]
     finally:

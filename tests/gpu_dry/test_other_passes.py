@@ -48,6 +48,30 @@ def test_an_evaluation_of_glue_reads_each_split_once(done: dict[str, Pass]) -> N
 
 
 @pytest.mark.parametrize("name", PASSES)
+def test_attention_of_this_packages_encoder_takes_variable_length_kernels_alone(
+    done: dict[str, Pass], name: str
+) -> None:
+    """Those by row have a plan or a graph for every new shape. A score bias or fp32 would need them."""
+    assert {launch for launch in done[name].work.launches if "att" in launch} <= {
+        "_varlen_attn",
+        "_varlen_attn_backward",
+    }
+
+
+@pytest.mark.parametrize(
+    ("chosen", "kernels"),
+    [
+        (False, ["_scaled_dot_product_cudnn_attention"]),
+        (True, ["_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention"]),
+    ],
+)
+def test_a_process_that_has_set_up_its_gpu_plans_no_attention_with_cudnn(
+    pretend: Pretend, chosen: bool, kernels: list[str]
+) -> None:
+    assert pretend(passes.attend_to_padded_rows, chosen) == kernels
+
+
+@pytest.mark.parametrize("name", PASSES)
 def test_products_are_in_bf16_but_for_cosines(done: dict[str, Pass], name: str) -> None:
     in_fp32 = 1 if "contrastive" in name else 0
     found = dtypes(done[name].work)

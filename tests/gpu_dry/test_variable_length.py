@@ -17,8 +17,10 @@ from benchmarks.contenders import masked_documents, neobert_recipe
 from benchmarks.data import NEOBERT_MASKING, web_lengths
 from neobert.data.batches import EXACT, PaddingBuckets, PaddingSizes, collate
 from neobert.data.rows import pack_documents
+from neobert.glue.batching import PackedLayout, Pooling
+from neobert.glue.encoding import EncodedSplit
 from neobert.model import attention
-from neobert.model.build import build_masked_language_model, initialize
+from neobert.model.build import build_classifier, build_masked_language_model, initialize
 from neobert.model.heads import MaskedLanguageModel
 from neobert.recipe import Precision
 from neobert.training.distributed import choose_kernels
@@ -148,6 +150,47 @@ def test_flat_tokens_give_the_loss_and_gradients_of_rows(
     assert len(CALLS) == len(model.model.transformer_encoder)
     assert found == pytest.approx(loss, rel=DISTANCE[precision])
     assert (found_gradient - gradient).norm() <= DISTANCE[precision] * gradient.norm()
+
+
+def padded_split(lengths: list[int]) -> EncodedSplit:
+    drawn = np.random.default_rng(0)
+    ids = drawn.integers(5, VOCABULARY, sum(lengths)).astype(np.int32)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return EncodedSplit(ids, offsets, np.zeros(len(ids), np.int8), drawn.integers(0, 2, len(lengths)))
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize(
+    ("lengths", "fixed_rows"),
+    [([40, 39, 38, 37], None), ([40, 5, 33], 4), ([60, 9, 8, 7, 30, 20], None)],
+    ids=["padded", "padded, fixed, with an empty row", "packed"],
+)
+def test_examples_of_glue_have_the_logits_of_rows(
+    monkeypatch: pytest.MonkeyPatch, lengths: list[int], fixed_rows: int | None, pooling: Pooling
+) -> None:
+    shape = {"layers": 3, "width": 96, "heads": 4, "feedforward_width": 192, "vocabulary_size": VOCABULARY}
+    recipe = neobert_recipe("fp32", **shape).model
+    classifier = build_classifier(recipe, CONTEXT, 2, 0.0)
+    initialize(classifier, recipe.initialization, 0)
+    layout, split = PackedLayout(), padded_split(lengths)
+    examples = np.arange(len(lengths))
+    exact = layout.logits(classifier, layout.collate(split, examples, CPU, fixed_rows), pooling)
+    assert not CALLS
+    monkeypatch.setattr(attention, "has_variable_length_kernels", lambda device: True)
+    found = layout.logits(classifier, layout.collate(split, examples, CPU, fixed_rows), pooling)
+    assert len(CALLS) == 3
+    torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5)
+
+
+def test_sizes_of_padded_rows_depend_on_the_mask_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a graph of one size is replayed for all batches of it. The kernel takes the empty documents."""
+    monkeypatch.setattr(attention, "has_variable_length_kernels", lambda device: True)
+    masks = [[[1] * 8, [1] * 3 + [0] * 5, [0] * 8], [[0] * 2 + [1] * 6, [0, 1, 1, 0, 0, 0, 0, 0], [1] * 8]]
+    for mask in masks:
+        plan = attention.padded_plan(torch.tensor(mask))
+        assert plan.boundaries is not None and plan.boundaries.shape == (10,) and plan.longest == 8
+        tokens = torch.zeros(24, 2, 8)
+        check(tokens, tokens, tokens, plan.boundaries, plan.boundaries, 8, 8)
 
 
 @pytest.mark.parametrize(

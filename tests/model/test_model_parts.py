@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend
 from transformers import BertConfig, LlamaConfig
 from transformers.models.bert.modeling_bert import BertSelfAttention
 from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb, create_sinusoidal_positions
@@ -28,6 +29,7 @@ from neobert.model.attention import (
 from neobert.model.encoder import query_key_value
 from neobert.model.layers import NORMS, FewKernelsRMSNorm, GELUFeedForward, LayerNorm, RMSNorm, SwiGLU
 from neobert.model.positions import HalvesRotation, LearnedPositions, RealRotation, RotaryPositions, Rotation
+from neobert.training.distributed import set_up_device
 from tests.support.small_models import CONTEXT, small_model
 
 ROWS, TOKENS, HEADS, HEAD_SIZE = 2, 11, 3, 8
@@ -388,3 +390,22 @@ def test_variable_length_kernels_equal_the_cpu_with_their_gradients(head_size, d
         there = slots.mapped(Tensor.cuda)
         at_slots = attend(gather_tokens(query, there.queries), key, value, plan, there)
         torch.testing.assert_close(at_slots.float().cpu(), gather_tokens(expected, slots.places).detach(), **tolerance)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_padded_rows_take_variable_length_kernels_and_other_rows_not_those_of_cudnn():
+    device = set_up_device()
+    mask = torch.tensor([[1] * 11, [0] * 3 + [1] * 8])
+    query, key, value = (vectors.detach() for vectors in vectors_of_attention(64))
+    expected = attend(query, key, value, padded_plan(mask))
+    plan = padded_plan(mask, device).to(device)
+    there = [vectors.to(device, torch.bfloat16) for vectors in (query, key, value)]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        ours = attend(*there, plan)
+    called = {event.key for event in seen.key_averages()}
+    assert not any("scaled_dot_product" in name for name in called) and any("flash" in name for name in called)
+    torch.testing.assert_close(ours.float().cpu()[mask.bool()], expected[mask.bool()], rtol=0, atol=3e-2)
+    rows = [vectors.transpose(1, 2) for vectors in there]
+    for bias in (None, plan.bias.bfloat16()):
+        assert torch._fused_sdp_choice(*rows, attn_mask=bias) != SDPBackend.CUDNN_ATTENTION.value

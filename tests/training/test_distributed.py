@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -305,6 +306,27 @@ def test_a_rank_gives_up_when_the_first_dies(tmp_path: Path) -> None:
     assert not has_ended(Layout(tmp_path), SECOND)
     with pytest.raises(RunFailed, match="sent no heartbeat"):  # its address is followed by nobody
         find_rendezvous(Layout(tmp_path), SECOND, BRIEF)
+
+
+def test_a_node_is_called_by_the_first_of_its_names_that_is_known_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's own name need not be resolvable on other nodes of a cluster; SLURM's name of the node may be."""
+    own = distributed.own_names({"SLURMD_NODENAME": "node7"})
+    assert own == [socket.gethostname(), "node7"] and distributed.own_names({}) == own[:1]
+
+    def resolve(host: str, port: None) -> list[object]:
+        if host != "node7":
+            raise socket.gaierror("Name or service not known")
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    assert distributed.first_known(["inner-7", "node7"]) == "node7"
+    assert distributed.first_known(["inner-7", "inner-8"]) == "inner-7"
+
+
+def test_ranks_here_compile_on_their_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "available_cores", lambda: 32)
+    shares = [distributed.compiler_variables(count)["TORCHINDUCTOR_COMPILE_THREADS"] for count in (1, 8, 64)]
+    assert shares == ["32", "4", "1"]
 
 
 def test_one_attempt_of_a_job_has_one_process_a_rank(tmp_path: Path) -> None:

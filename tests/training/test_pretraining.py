@@ -57,7 +57,7 @@ OF_TIME = ("seconds", "per_second")
 """How the keys of a line end that differ from attempt to attempt."""
 
 WITHOUT_TIME = (
-    *("seconds", "tokens_per_second", "phase_seconds", "compile_seconds", "gpu_hours"),
+    *("seconds", "tokens_per_second", "phase_seconds", "compile_seconds", "checkpoint_seconds", "gpu_hours"),
     *(
         "model_flops_utilization",
         "peak_memory_bytes",

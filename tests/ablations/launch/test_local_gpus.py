@@ -19,6 +19,7 @@ from ablations.launch.execute import plan_locally
 from neobert import processes
 from neobert.processes import available_cores, visible_gpus, worker_environment
 from neobert.runs.run_file import Execution
+from neobert.runs.work import JobKind
 from neobert.training.distributed import JobRank
 from sweeps import glue_grid
 
@@ -252,3 +253,41 @@ def test_workers_never_share_a_gpu_and_idle_for_no_part(
     for _, workers_gpus in phases:
         used = [name for seen in workers_gpus if seen is not None for name in seen.split(",")]
         assert len(used) == len(set(used)) and set(used) <= set(names)
+
+
+def test_a_worker_has_cudas_variables_unless_the_user_has_set_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuBLAS looks once in a process, which may train one run freely and the next one deterministically."""
+    names = ("CUBLAS_WORKSPACE_CONFIG", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    variables = worker_environment(1)
+    assert variables["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert variables["PYTORCH_ALLOC_CONF"] == "expandable_segments:True" and names[2] not in variables
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+    variables = worker_environment(1)
+    assert variables["CUBLAS_WORKSPACE_CONFIG"] == ":16:8" and "PYTORCH_ALLOC_CONF" not in variables
+
+
+@pytest.mark.parametrize(("workers", "share"), [(1, "16"), (8, "2"), (40, "1")])
+def test_a_worker_on_gpus_tokenises_with_its_share_of_the_cores(
+    monkeypatch: pytest.MonkeyPatch, workers: int, share: str
+) -> None:
+    monkeypatch.setattr(execute, "available_cores", lambda: 16)
+    variables = execute._on_gpus("0,1", workers)
+    assert variables == {"CUDA_VISIBLE_DEVICES": "0,1", "TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": share}
+
+
+@pytest.mark.parametrize(
+    ("kind", "cores", "variables"),
+    [
+        ("mteb", 12, {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": "12"}),
+        ("prepare", None, {"TOKENIZERS_PARALLELISM": "true"}),
+        ("glue", 12, {"TOKENIZERS_PARALLELISM": "false"}),
+        ("pretrain", 12, {"TOKENIZERS_PARALLELISM": "false"}),
+    ],
+)
+def test_a_job_that_tokenises_has_all_of_its_cores_for_it(
+    kind: JobKind, cores: int | None, variables: dict[str, str]
+) -> None:
+    assert submit.tokenizer_variables(kind, cores) == variables
