@@ -239,6 +239,31 @@ def _nested_of_study(layout: Layout, study: GlueStudy) -> dict[str, Any]:
     return {"score": score, "reason": reason, "rule": NESTED_RULE, "halves": HALVES}
 
 
+def _studies_of_same_weights(layout: Layout, study: GlueStudy) -> list[GlueStudy] | None:
+    """Return all studies of the task on the same model, `study` among them; None if one cannot be read."""
+    folders = [path.parent for path in (layout.root / "glue" / study.task / "studies").glob("*/run.json")]
+    try:
+        studies = [read_run_file(folder).specification(GlueStudy) for folder in folders]
+    except DamagedFile:
+        return None
+    return [other for other in studies if other.weights == study.weights]
+
+
+def may_become_best(layout: Layout, trial: Trial, scores: Mapping[str, Any]) -> bool:
+    """Return whether a trial with these scores, whose record is not published yet, would be the best so far in any
+    study that has it: only then are its weights ever read. If a study cannot be read, it may be."""
+    studies = _studies_of_same_weights(layout, trial.study)
+    if studies is None:
+        return True
+    value = trial.study.about.decisive_score(trial.study.protocol, scores)
+    for study in (other for other in studies if trial.id in other.trial_ids):
+        finished = [_recorded_score(each) for each in study.trials(layout) if each.is_done]
+        values = [(each.point, each.decisive) for each in finished]
+        if not finished or best_point(study.points, [*values, (trial.point, value)]) in (trial.point, None):
+            return True
+    return False
+
+
 def drop_beaten_weights(layout: Layout, study: GlueStudy) -> None:
     """Delete the weights of trials that are not the best so far in any study; grids share trials.
 
@@ -246,12 +271,9 @@ def drop_beaten_weights(layout: Layout, study: GlueStudy) -> None:
     """
     # Listed before looking up the best: a record that another worker publishes in between must not count as beaten.
     finished = [trial for trial in study.trials(layout) if trial.is_done]
-    folders = [path.parent for path in (layout.root / "glue" / study.task / "studies").glob("*/run.json")]
-    try:
-        studies = [read_run_file(folder).specification(GlueStudy) for folder in folders]
-    except DamagedFile:
+    same = _studies_of_same_weights(layout, study)
+    if same is None:
         return
-    same = [other for other in studies if other.weights == study.weights]
     kept = {best_trial(layout, other)[0].id for other in same if any(trial.is_done for trial in other.trials(layout))}
     for trial in finished:
         if trial.id not in kept:

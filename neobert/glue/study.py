@@ -2,26 +2,28 @@
 
 import hashlib
 import io
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file, save_file
 
 from neobert.data.preparation import open_specified, prepare_once, require_origin, text_tokenizer
 from neobert.data.sources import Source
 from neobert.data.tokenizers import Framing
 from neobert.errors import DamagedFile
 from neobert.external import read_model_file
-from neobert.files import replace_file, set_aside
+from neobert.files import replace_file, set_aside, sha256_of, sync_file, temporary_sibling
 from neobert.glue.batching import ExampleLayout, PackedLayout, PaddedLayout
 from neobert.glue.encoding import EncodedTask, TaggedSplit, encode_task, load_encoded, save_encoded
 from neobert.glue.finetuning import FineTuner, Outcome
-from neobert.glue.selection import best_weights, drop_beaten_weights, select
+from neobert.glue.selection import best_weights, drop_beaten_weights, may_become_best, select
 from neobert.glue.task_data import data_origin, read_examples
 from neobert.glue.tasks import Task
 from neobert.glue.words import UNREAD
@@ -38,11 +40,13 @@ from neobert.model.heads import (
     encoder_part,
 )
 from neobert.processes import StopRequest
-from neobert.runs.claims import Claim, ClaimLost
+from neobert.recipe import Point
+from neobert.runs.claims import Claim, ClaimLost, is_claimed
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, timed_provenance, utc_now
 from neobert.runs.run_file import RunFile, read_checked_run_file, read_run_file
 from neobert.runs.work import Part
+from neobert.training.accounting import attention_record
 from neobert.training.compiling import CompilePolicy
 from neobert.training.distributed import choose_kernels, default_device
 from neobert.training.trainer import last_checkpoint
@@ -107,20 +111,25 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     trial = next(trial for trial in study.trials(layout) if trial.id == part.id)
     started_at, started = utc_now(), time.perf_counter()
     tuner = _fine_tuner(layout, study.task, study.id, stop)
+    if tuner.compiled is None:
+        tuner.points = expected_points(layout, study, trial)
     outcome = tuner.run(trial.point, study.seed, stop)
-    predictions = io.BytesIO()
-    np.savez_compressed(predictions, allow_pickle=False, **outcome.predictions)
-    contents = {"predictions": predictions.getvalue(), "weights": save(outcome.weights)}
+    contents = io.BytesIO()
+    np.savez_compressed(contents, allow_pickle=False, **outcome.predictions)
+    predictions = contents.getvalue()
+    result = _record(run_file, trial, outcome)
     claim.check()
-    replace_file(trial.predictions, contents["predictions"])
-    replace_file(trial.weights, contents["weights"])
+    replace_file(trial.predictions, predictions)
+    digests = {"predictions": hashlib.sha256(predictions).hexdigest()}
+    if may_become_best(layout, trial, result["scores"]):
+        digests["weights"] = write_weights(trial.weights, outcome.weights)
     claim.check()
     record = {
-        **_record(run_file, trial, outcome),
+        **result,
         **timed_provenance(started_at),
         "claim": claim.number,
         "course_steps": tuner.schedule(trial.point).steps,
-        "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
+        "sha256": digests,
         "compiled": tuner.compiled,
         **_unread(tuner.encoded),
         "seconds": round(time.perf_counter() - started, 3),
@@ -135,6 +144,29 @@ def _unread(encoded: EncodedTask) -> dict[str, Any]:
     splits = {name: split for name, split in encoded.splits.items() if isinstance(split, TaggedSplit)}
     counts = {name: int((split.places == UNREAD).sum()) for name, split in splits.items()}
     return {"unread_words": counts} if counts else {}
+
+
+def expected_points(layout: Layout, study: GlueStudy, trial: Trial) -> list[Point]:
+    """Return the points that this worker is likely to run: its share, from `trial` on, of those that are not done, if
+    all workers that hold a trial of the study now go on with it."""
+    trials = list(study.trials(layout))
+    first = next(place for place, each in enumerate(trials) if each.id == trial.id)
+    left = [each for each in trials[first:] + trials[:first] if not each.is_done]
+    workers = sum(is_claimed(layout.claims(each.id)) for each in left)
+    return [each.point for each in left[: math.ceil(len(left) / max(1, workers))]]
+
+
+def write_weights(path: Path, weights: Weights) -> str:
+    """Write the tensors to a safetensors file, and return its SHA-256."""
+    temporary = temporary_sibling(path)
+    try:
+        save_file({name: tensor.cpu().contiguous() for name, tensor in weights.items()}, temporary)
+        sync_file(temporary)
+        digest = sha256_of(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return digest
 
 
 def _record(run_file: RunFile, trial: Trial, outcome: Outcome) -> dict[str, Any]:
@@ -162,6 +194,7 @@ def _record(run_file: RunFile, trial: Trial, outcome: Outcome) -> dict[str, Any]
         "labels": run_file.labels,
         "seed": study.seed,
         "threads": torch.get_num_threads(),
+        **attention_record(default_device(), by_row=study.is_external),
         "state": "done",
         "scores": {
             "score": outcome.score,
@@ -182,9 +215,8 @@ def _fine_tuner(layout: Layout, task_name: str, study_id: str, stop: StopRequest
     start = _starting_weights(layout, study, model)
     encoded = _encoded_task(layout, run_file, model, stop)
     choose_kernels(run_file.execution.deterministic)
-    left = tuple(trial.point for trial in study.trials(layout) if not trial.is_done)
     policy = CompilePolicy(run_file.execution.compile)
-    return FineTuner(model.classifier, start, encoded, study.protocol, default_device(), model.layout, policy, left)
+    return FineTuner(model.classifier, start, encoded, study.protocol, default_device(), model.layout, policy)
 
 
 def _starting_weights(layout: Layout, study: GlueStudy, model: StudyModel) -> Weights:

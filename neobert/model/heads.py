@@ -42,7 +42,11 @@ class MaskedLanguageModel(nn.Module):
 
         targets: (rows, tokens) or, with `gather`, (gathered,).
         """
-        logits = self._padded_logits(self.model(token_ids, plan, gather)).float()
+        return self.summed_loss(self.model(token_ids, plan, gather), targets)
+
+    def summed_loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of `forward` from the hidden states."""
+        logits = self._padded_logits(hidden).float()
         return functional.cross_entropy(
             logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED_TARGET, reduction="sum"
         )

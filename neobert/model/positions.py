@@ -144,7 +144,8 @@ class RotaryPositions(Positions):
     def rotation(self, positions: Tensor, form: RotationForm) -> Rotation:
         if form == "halves":
             # Positions are smaller than the row; padding (−1) may get any rotation, as it is masked.
-            tokens = max(self.context, positions.shape[1])
+            row = positions.shape[1]  # a symbol where sizes are dynamic, but the table is a constant
+            tokens = self.context if row <= self.context else row
             table = self.table(tokens, positions.device)
             return HalvesRotation(*table[:, positions.clamp(min=0)].unbind())
         angles = _angles(positions, self.head_size, self.base)

@@ -14,7 +14,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from neobert.errors import (
 )
 from neobert.files import append_line, refresh
 from neobert.kinds.glue import GlueStudy
-from neobert.processes import Stopped, StopRequest, end_with_parent, keep_freed_memory
+from neobert.processes import Stopped, StopRequest, end_with_parent, keep_freed_memory, read_count
 from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, last_owner, measure_file_time
 from neobert.runs.kinds import KINDS, RUN_KINDS, is_done, kind_of
 from neobert.runs.layout import Layout
@@ -149,6 +149,19 @@ class Worker:
             self.observer.update()
 
 
+def from_own_block(parts: Sequence[OpenPart], environment: Mapping[str, str]) -> list[OpenPart]:
+    """Return the parts in an order that begins, in element i of n of a SLURM array, with the i-th of n blocks.
+
+    Neighbouring trials share a task, a batch size and so what was loaded and compiled for them; if all elements began
+    with the first part, each would run one trial of every task.
+    """
+    count = read_count(environment, "SLURM_ARRAY_TASK_COUNT") or 1
+    first = read_count(environment, "SLURM_ARRAY_TASK_MIN", least=0) or 0
+    index = (read_count(environment, "SLURM_ARRAY_TASK_ID", least=0) or 0) - first
+    start = len(parts) * (index % count) // count
+    return [*parts[start:], *parts[:start]]
+
+
 def is_ready(layout: Layout, part: Part) -> bool:
     """Return whether everything that must be done before a part is done."""
     return all(is_done(layout, each) for each in part.work.after) and all(each.is_done for each in part.after)
@@ -243,7 +256,14 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
         observer = view_of_environment(layout, list(studies.values()))
         if observer:
             resources.callback(observer.close)
-        worker = Worker(layout, parts, stop, observer, failures_since=since, patience_seconds=options.patience)
+        worker = Worker(
+            layout,
+            from_own_block(parts, os.environ),
+            stop,
+            observer,
+            failures_since=since,
+            patience_seconds=options.patience,
+        )
         return Ended(worker.run() or skipped, worker.progressed)
 
 

@@ -3,6 +3,7 @@
 import logging
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from neobert.errors import RunFailed
+from neobert.model.heads import MaskedLanguageModel
 from neobert.recipe import PretrainingPrecision
 from neobert.runs.run_file import CompileWord
 from neobert.training.engine import autocast
@@ -22,9 +24,15 @@ SAVED_SHARE = {("cpu", "fp32"): 0.2, ("cpu", "bf16"): 0.35, ("cuda", "fp32"): 0.
 """Share of an eager step's time that compiling saves: measured on CPU (benchmarks/), a cautious guess for GPU."""
 
 COMPILE_SECONDS = {"cpu": (60.0, 20.0), "cuda": (30.0, 3.0)}
-"""Seconds per size, and per size and layer. CPU: twice the measured time of forward and backward pass on two cores (28
-to 80 s with 4 layers), so that the gain is clear even if other processes compile too. GPU: a guess from lowering for
-one, about two minutes with 28 layers."""
+"""Seconds per size, and per size and layer, of a whole model. CPU: twice the measured time of forward and backward pass
+on two cores (28 to 80 s with 4 layers), so that the gain is clear even if other processes compile too. GPU: a guess
+from lowering for one, about two minutes with 28 layers."""
+
+COMPILED_BLOCKS = 3
+"""Layers that take as long to compile as the `parts_of` a model: a block, the last block, and the loss."""
+
+GRAPH_SECONDS = 2.0
+"""Seconds to record the CUDA graphs of one size, a guess. The kernels are compiled once, for all sizes."""
 
 GRAPH_WARM_UP_PASSES = 3
 """Passes before CUDA graphs are only replayed: they first run once, then record once."""
@@ -113,27 +121,44 @@ def compiling_pays(
     device: torch.device,
     precision: PretrainingPrecision,
     least_seconds: float = 0.0,
+    *,
+    graphs: bool = False,
 ) -> bool:
-    """Whether more than `least_seconds` of work remain, and compiling saves more time in them than it takes."""
+    """Whether more than `least_seconds` of work remain, and compiling saves more time in them than it takes. With
+    `graphs` sizes are dynamic, and each is only recorded."""
     kept = 1 - SAVED_SHARE[device.type, "fp32" if precision == "fp32" else "bf16"]
     of_size, of_layer = COMPILE_SECONDS[device.type]
-    eager_seconds = gain_seconds = cost_seconds = 0.0
+    eager_seconds = gain_seconds = 0.0
+    cost_seconds = of_size + of_layer * layers if graphs else 0.0
     for part in left:
         compiled_seconds = part.compiled_seconds
         if compiled_seconds is None:
             compiled_seconds = part.seconds * kept * part.slots_ratio
         eager_seconds += part.passes * part.seconds
         gain_seconds += part.passes * (part.seconds - compiled_seconds)
-        cost_seconds += part.shapes * (of_size + of_layer * layers)
+        cost_seconds += part.shapes * (GRAPH_SECONDS if graphs else of_size + of_layer * layers)
     return eager_seconds > least_seconds and gain_seconds > cost_seconds
 
 
-def compile_model(
-    trial: TrialStep, word: CompileWord, *, backend: str | Callable[..., Any] = "inductor", mode: str | None = None
-) -> bool:
-    """Compile the model in place, with static shapes, and try it; return False if that fails and `word` is not on.
+Part = tuple[nn.Module, str]
+"""A module and the name of one of its methods."""
 
-    backend, mode: as in torch.compile.
+COMPILED = ("forward", "summed_loss")
+"""Methods that are compiled."""
+
+
+def compile_model(
+    trial: TrialStep,
+    word: CompileWord,
+    *,
+    backend: str | Callable[..., Any] = "inductor",
+    mode: str | None = None,
+    dynamic: bool = False,
+    parts: Sequence[Part] | None = None,
+) -> bool:
+    """Compile the model in place and try it; return False if that fails and `word` is not on.
+
+    backend, mode, dynamic: as in torch.compile. parts: what is compiled on its own, by default the whole model.
 
     Raises:
         RunFailed: `word` is on and compiling fails.
@@ -141,15 +166,21 @@ def compile_model(
     from torch._dynamo.exc import TorchDynamoException
 
     torch._dynamo.config.recompile_limit = MOST_SIZES
+    torch._dynamo.config.specialize_float = True  # constants of a model, also where its sizes are dynamic
     # Compiling inside DDP would split the model into many graphs, at the borders of DDP's buckets.
     torch._dynamo.config.optimize_ddp = False
     configure_inductor(trial.device)
-    trial.model.forward = torch.compile(trial.model.forward, dynamic=False, backend=backend, mode=mode)
+    # Of torch's compiler, which looks at the gradient of a part's input.
+    warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
+    for module, name in parts or [(trial.model, "forward")]:
+        setattr(module, name, torch.compile(getattr(module, name), dynamic=dynamic, backend=backend, mode=mode))
     try:
         trial.run()
-    except TorchDynamoException as error:
+    except (TorchDynamoException, RuntimeError) as error:  # also what CUDA and Triton raise, as for want of memory
         reason = str(error).strip().splitlines()[0]
         make_eager(trial.model)
+        if trial.device.type == "cuda":
+            torch.cuda.empty_cache()  # raises if the GPU is lost to this process
         if word == "on":
             raise RunFailed(f"the model cannot be compiled here ({reason}): take --compile off or auto") from error
         logger.warning(f"the model cannot be compiled here ({reason}): training continues eagerly")
@@ -159,7 +190,19 @@ def compile_model(
 
 def make_eager(model: nn.Module) -> None:
     """Undo `compile_model`."""
-    del model.forward  # the compiled one; the class has the eager one
+    for module in model.modules():
+        for name in COMPILED:
+            vars(module).pop(name, None)  # the compiled one; the class has the eager one
+
+
+def parts_of(model: MaskedLanguageModel) -> list[Part]:
+    """Return the parts of a model that are compiled on their own: its blocks, which share a graph (the last one has its
+    own), and the loss.
+
+    Compiling takes seconds rather than minutes for a deep model, and the gradients of a block reach DDP while the
+    blocks before it still compute theirs. A graph of the whole model returns all gradients at its end.
+    """
+    return [*((block, "forward") for block in model.model.transformer_encoder), (model, "summed_loss")]
 
 
 @dataclass(frozen=True)
@@ -183,9 +226,10 @@ class CompilePolicy:
     """Whether the encoder of fine-tuning is compiled: `auto` compiles it if that pays for the work that is left;
     `backend` is one of torch.compile's.
 
-    On CUDA the forward and backward passes become CUDA graphs. Passes over small batches are bound by kernel launches,
-    so their time cannot be estimated from slots. The encoder is therefore compiled if that would pay with compiled
-    passes of zero duration, and stays compiled if it pays with their measured duration.
+    On CUDA the forward and backward passes become CUDA graphs, compiled once for all sizes and recorded for each.
+    Passes over small batches are bound by kernel launches, so their time cannot be estimated from slots. The encoder is
+    therefore compiled if that would pay with compiled passes of zero duration, and stays compiled if it pays with their
+    measured duration.
     """
 
     word: CompileWord = "off"
@@ -200,7 +244,7 @@ class CompilePolicy:
         if self.word != "auto":
             return self.word == "on" and self._compile(trial)
         left, is_gpu = [workload.remainder() for workload in workloads], trial.device.type == "cuda"
-        pays = partial(compiling_pays, layers=layers, device=trial.device, precision=trial.precision)
+        pays = partial(compiling_pays, layers=layers, device=trial.device, precision=trial.precision, graphs=is_gpu)
         at_best = [replace(part, compiled_seconds=0.0) for part in left] if is_gpu else left
         if not pays(at_best) or not self._compile(trial):
             return False
@@ -212,5 +256,6 @@ class CompilePolicy:
         return True
 
     def _compile(self, trial: TrialStep) -> bool:
-        mode = "reduce-overhead" if trial.device.type == "cuda" and self.backend == "inductor" else None
-        return compile_model(trial, self.word, backend=self.backend, mode=mode)
+        is_gpu = trial.device.type == "cuda"
+        mode = "reduce-overhead" if is_gpu and self.backend == "inductor" else None
+        return compile_model(trial, self.word, backend=self.backend, mode=mode, dynamic=is_gpu)

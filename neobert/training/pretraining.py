@@ -40,7 +40,15 @@ from neobert.runs.run_file import RunFile
 from neobert.runs.work import Part
 from neobert.starts import misfit, require_vocabulary, start_files
 from neobert.training.accounting import HeldoutScores, TrainResult, accounts, machine_record
-from neobert.training.compiling import LEAST_SECONDS_LEFT, Remainder, TrialStep, compile_model, compiling_pays
+from neobert.training.compiling import (
+    COMPILED_BLOCKS,
+    LEAST_SECONDS_LEFT,
+    Remainder,
+    TrialStep,
+    compile_model,
+    compiling_pays,
+    parts_of,
+)
 from neobert.training.distributed import Process, broadcast_from_rank0, default_device
 from neobert.training.loop import StepBatches
 from neobert.training.trainer import (
@@ -200,7 +208,8 @@ class PretrainingTrainer(Trainer[Batch]):
                 )
         if self.compiled:
             first, *others = self._trials()
-            self.compiled = compile_model(first, word)
+            parts = parts_of(self.model) if self.device.type == "cuda" else None
+            self.compiled = compile_model(first, word, parts=parts)
             for trial in others if self.compiled else ():
                 trial.run()
             self.count_compile_seconds()
@@ -213,7 +222,8 @@ class PretrainingTrainer(Trainer[Batch]):
             passes = self.stage.steps * max(1, micro_batches // self.process.count)
             left = Remainder(passes, next(self._trials()).seconds())
             recipe, least_seconds = self.run.recipe, LEAST_SECONDS_LEFT[self.device.type]
-            decided = compiling_pays([left], recipe.model.layers, self.device, recipe.precision, least_seconds)
+            layers = COMPILED_BLOCKS if self.device.type == "cuda" else recipe.model.layers
+            decided = compiling_pays([left], layers, self.device, recipe.precision, least_seconds)
         return bool(broadcast_from_rank0(int(decided), self.process, self.device))
 
     def _trials(self) -> Iterator[TrialStep]:

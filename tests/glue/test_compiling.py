@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -20,7 +21,14 @@ from neobert.glue.batching import (
 )
 from neobert.glue.finetuning import FineTuner
 from neobert.recipe import Point
-from neobert.training.compiling import SAVED_SHARE, CompilePolicy, Remainder, compiling_pays
+from neobert.training.compiling import (
+    SAVED_SHARE,
+    CompilePolicy,
+    Remainder,
+    TrialStep,
+    compile_model,
+    compiling_pays,
+)
 from tests.glue.glue_worlds import CPU, classifier, digest, encoder_weights, marked_task, point, protocol, random_split
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's
@@ -99,6 +107,47 @@ def test_a_grid_compiles_each_size_once_and_gives_equal_bits_each_time():
     assert len(graphs) == 2
     assert digest(tuner.run(cells[0], seed=0)) == digest(outcomes[0])
     assert len(graphs) == 2
+
+
+def test_the_graphs_of_a_gpu_are_compiled_once_for_all_sizes():
+    """With the policy of a GPU: dynamic rows and tokens, of which each size is then only recorded."""
+    graphs: list[GraphModule] = []
+    tuner = tuner_of(CompilePolicy("off"), train=70)
+    tuner.classifier.eval()  # without dropout
+    rows, lengths, split = (32, 16, 8), (16, 32, 64), random_split(60, 2)
+    batches = [
+        tuner.layout.collate(split, np.flatnonzero(split.lengths <= longest)[:count], CPU, count)
+        for count, longest in zip(rows, lengths, strict=True)
+    ]
+    assert len({tuple(batch.token_ids.shape) for batch in batches}) == 3
+    exact = [tuner._logits(batch) for batch in batches]
+    trial = TrialStep(tuner.classifier.model, lambda: tuner._logits(batches[0]).sum(), "fp32", CPU)
+    assert compile_model(trial, "on", backend=counting(graphs), dynamic=True)
+    for batch, expected in zip(batches, exact, strict=True):
+        torch.testing.assert_close(tuner._logits(batch), expected, **CLOSE)
+    assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("out of resources")])
+def test_auto_goes_on_eagerly_whatever_cuda_raises_in_the_first_compiled_pass(error, monkeypatch, capsys):
+    tuner = tuner_of(CompilePolicy("off"))
+
+    def fail(trial: TrialStep) -> None:
+        raise error
+
+    monkeypatch.setattr(TrialStep, "run", fail)
+    trial = TrialStep(tuner.classifier.model, lambda: torch.zeros(()), "fp32", CPU)
+    assert not compile_model(trial, "auto") and "forward" not in vars(tuner.classifier.model)
+    with pytest.raises(RunFailed, match=str(error)):
+        compile_model(trial, "on")
+
+
+def test_compiling_once_for_all_sizes_pays_with_a_twentieth_of_the_points():
+    """28 layers: 114 s for a size, or 114 s once and two for each recorded size."""
+    left = Remainder(passes=8_000, seconds=0.02, shapes=20, compiled_seconds=0.0)
+    pays = partial(compiling_pays, layers=28, device=torch.device("cuda"), precision="bf16")
+    assert pays([left], graphs=True) and not pays([left])
+    assert pays([replace(left, passes=8_000 * 20)])
 
 
 def test_auto_stays_eager_where_little_is_left_and_changes_no_bit():

@@ -2,14 +2,16 @@
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
 import torch
 import torch.distributed as dist
+from functorch.compile import make_boxed_func
 from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
 from torch.nn.parallel import distributed as data_parallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -18,7 +20,7 @@ from benchmarks.contenders import masked_documents, neobert_recipe, own_batches,
 from benchmarks.data import web_lengths
 from benchmarks.pretended_cuda import pretended_cuda
 from neobert.model.build import build_masked_language_model, initialize
-from neobert.training.compiling import TrialStep, compile_model
+from neobert.training.compiling import TrialStep, compile_model, parts_of
 from neobert.training.distributed import set_up_device
 from neobert.training.engine import Engine, Phases
 from neobert.training.pretraining import summed_loss
@@ -38,11 +40,12 @@ def group(ranks: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def send_buckets(engine: Engine[Any], buckets: list[int]) -> None:
+def send_buckets(engine: Engine[Any], buckets: list[int], note: Callable[[], object] = lambda: None) -> None:
     """Note the gradients that DDP sends, in place of a collective that would look at them."""
 
     def send(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         buckets.append(bucket.buffer().numel())
+        note()
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer())
         return future
@@ -123,6 +126,41 @@ def count_graphs_of_ddp() -> tuple[int, int]:
         before = len(graphs)
         engine.step([other], 1e-4)
     return before, len(graphs) - before
+
+
+def backward_and_buckets(by_part: bool, layers: int = 4) -> tuple[int, list[str]]:
+    """(graphs of a compiled step of DDP, the order in which backward graphs ran and buckets were sent), on the CPU."""
+    order: list[str] = []
+    graphs: list[GraphModule] = []
+
+    def forward_compiler(graph: GraphModule, inputs: Any) -> Any:
+        graphs.append(graph)
+        return make_boxed_func(graph.forward)
+
+    def backward_compiler(graph: GraphModule, inputs: Any) -> Any:
+        def run(*values: Any) -> Any:
+            order.append("backward")
+            return graph.forward(*values)
+
+        return make_boxed_func(run)
+
+    backend = aot_autograd(fw_compiler=forward_compiler, bw_compiler=backward_compiler)
+    cpu = torch.device("cpu")
+    recipe = neobert_recipe("fp32", layers=layers, width=256, heads=4, feedforward_width=512, vocabulary_size=512)
+    documents = masked_documents(web_lengths(40) // 8 + 8, recipe.model.vocabulary_size, 128)
+    batch, *_ = own_batches(documents, 2, cpu)
+    with group(2):
+        model = build_masked_language_model(recipe.model, 128)
+        initialize(model, recipe.model.initialization, 0)
+        engine = pretraining_engine(model.train(), recipe, cpu)
+        buckets: list[int] = []
+        send_buckets(engine, buckets, lambda: order.append("send"))
+        trial = TrialStep(model, lambda: summed_loss(model, batch), "fp32", cpu)
+        compile_model(trial, "on", backend=backend, parts=parts_of(model) if by_part else None)
+        for _ in range(2):  # the first step rebuilds the buckets in the order of the gradients
+            order.clear()
+            engine.step([batch], 1e-4)
+    return len(graphs), order
 
 
 def record_events(local_rank: int, gpus: int) -> tuple[str, list[int]]:

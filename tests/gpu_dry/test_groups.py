@@ -22,6 +22,16 @@ def test_a_size_that_comes_within_ddp_is_one_graph_too(pretend: Pretend) -> None
     assert pretend(groups.count_graphs_of_ddp) == (1, 1)
 
 
+@pytest.mark.drill
+def test_blocks_that_are_compiled_alone_share_a_graph_and_send_gradients_while_others_compute(pretend: Pretend) -> None:
+    """The blocks, the last one, and the loss. A graph of the whole model sends everything behind its backward pass."""
+    graphs, order = pretend(groups.backward_and_buckets, by_part=True)
+    assert graphs == 3 and order.count("backward") == 5
+    assert order.index("send") < len(order) - 1 - order[::-1].index("backward"), order
+    graphs, order = pretend(groups.backward_and_buckets, by_part=False)
+    assert graphs == 1 and order[0] == "backward" and set(order[1:]) == {"send"}
+
+
 def test_events_of_a_rank_are_recorded_on_its_own_gpu(pretend: Pretend) -> None:
     assert pretend(groups.record_events, 3, 4) == ("cuda:3", [3, 3])
 

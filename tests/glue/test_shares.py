@@ -1,0 +1,85 @@
+"""What a worker of a grid compiles for, in which order it works, and which weights it writes."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from neobert.files import sha256_of
+from neobert.glue.selection import may_become_best
+from neobert.glue.study import expected_points, write_weights
+from neobert.kinds.glue import GlueStudy
+from neobert.runs.claims import acquire
+from neobert.runs.layout import Layout
+from neobert.runs.records import publish_record
+from neobert.runs.run_file import Execution, write_run_file
+from neobert.runs.worker import OpenPart, from_own_block
+from tests.glue.glue_worlds import point, study_of
+from tests.support.tiny_runs import SOURCE
+
+POINTS = tuple(point(batch_size=size, learning_rate=rate) for size in (32, 16, 8) for rate in (1e-5, 2e-5, 3e-5, 4e-5))
+EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=1, checkpoint_interval_steps=1)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> GlueStudy:
+    made = study_of(points=POINTS)
+    write_run_file(Layout(tmp_path), made, SOURCE, EXECUTION, {})
+    return made
+
+
+def finish(layout: Layout, study: GlueStudy, number: int, score: float) -> None:
+    trial = study.trials(layout)[number]
+    record = {"kind": "glue", "id": trial.id, "state": "done", "scores": {"score": score}}
+    publish_record(trial.record, record)
+
+
+@pytest.mark.parametrize(("workers", "share"), [(1, 11), (2, 6), (4, 3), (11, 1)])
+def test_a_worker_expects_its_share_of_the_points_from_its_own_on(
+    tmp_path: Path, study: GlueStudy, workers: int, share: int
+) -> None:
+    """One point is done, and each worker holds one: compiling has to pay for the share alone."""
+    layout = Layout(tmp_path)
+    trials = study.trials(layout)
+    finish(layout, study, 4, 0.5)
+    claims = [acquire(layout.claims(trials[number].id)) for number in (5, 0, 1, 2, 3, 6, 7, 8, 9, 10, 11)[:workers]]
+    assert all(claims)
+    in_turn = [each for place, each in enumerate(POINTS[5:] + POINTS[:5]) if place != 11]
+    assert expected_points(layout, study, trials[5]) == in_turn[:share]
+
+
+@pytest.mark.parametrize("elements", [1, 3, 5, 40])
+def test_the_elements_of_an_array_begin_with_blocks_of_their_own(elements: int) -> None:
+    parts: list[OpenPart] = [(None, number) for number in range(12)]  # type: ignore[misc]
+    array = {"SLURM_ARRAY_TASK_COUNT": str(elements), "SLURM_ARRAY_TASK_MIN": "7"}
+    firsts = []
+    for element in range(elements):
+        ordered = from_own_block(parts, {**array, "SLURM_ARRAY_TASK_ID": str(7 + element)})
+        assert sorted(ordered) == parts
+        firsts.append(ordered[0][1])
+    blocks = [later - earlier for earlier, later in zip(firsts, [*firsts[1:], 12], strict=True)]
+    assert firsts[0] == 0 and max(blocks) - min(blocks) <= 1
+    assert from_own_block(parts, {}) == parts
+
+
+def test_weights_are_written_for_the_best_trial_so_far_alone(tmp_path: Path, study: GlueStudy) -> None:
+    layout = Layout(tmp_path)
+    trials = study.trials(layout)
+    assert may_become_best(layout, trials[1], {"score": 0.1}), "none is finished"
+    finish(layout, study, 0, 0.5)
+    assert not may_become_best(layout, trials[1], {"score": 0.3})
+    assert not may_become_best(layout, trials[1], {"score": 0.5}), "of equal ones the first in the grid is chosen"
+    assert may_become_best(layout, trials[1], {"score": 0.7})
+    small = study.model_copy(update={"points": POINTS[1:3]})
+    write_run_file(layout, small, SOURCE, EXECUTION, {})
+    assert may_become_best(layout, trials[1], {"score": 0.3}), "in a smaller grid that shares the trial"
+
+
+def test_written_weights_are_those_of_the_digest_and_leave_nothing_beside_them(tmp_path: Path) -> None:
+    weights = {"a": torch.arange(6.0).view(2, 3), "b": torch.arange(6.0).view(2, 3).T}
+    path = tmp_path / "weights.safetensors"
+    assert write_weights(path, weights) == sha256_of(path)
+    assert [*tmp_path.iterdir()] == [path]
+    found = load_file(path)
+    assert all(torch.equal(found[name], tensor) for name, tensor in weights.items())
