@@ -453,5 +453,10 @@ def execution_at(scale: Scale) -> Execution:
     )
     if uses_one_thread(scale):
         return common
-    large = {"threads": available_cores(), "micro_batch_tokens": 1 << 16, "checkpoint_interval_steps": 1000}
+    large = {
+        "threads": available_cores(),
+        "micro_batch_tokens": 1 << 16,
+        "checkpoint_interval_steps": 100,  # steps between two looks at the clock
+        "checkpoint_interval_seconds": 900,
+    }
     return common.model_copy(update=large)

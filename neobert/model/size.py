@@ -185,10 +185,8 @@ def training_memory(
     model, precision = pretraining.model, pretraining.precision
     parameters = parameter_count(model, position_table).total
     weights = gradients = FP32 * parameters
-    optimizer, buckets = 2 * weights, 0
-    if processes > 1 and engine == "ddp":
-        buckets = weights
-    elif processes > 1 and engine != "single":
+    optimizer, buckets = 2 * weights, 0  # DDP's gradients are views of its buckets
+    if processes > 1 and engine not in ("ddp", "single"):
         optimizer, buckets = math.ceil(3 * weights / processes), FP32 * min(parameters, ZERO_BUCKET_ELEMENTS)
         gradients = weights if engine == "zero1" else math.ceil(weights / processes)
     matrices = body_weights(model) + model.vocabulary_size * model.width

@@ -40,17 +40,19 @@ class Execution(Value):
     """How a run is executed; nothing in it affects a result.
 
     `engine` is how processes share a model: not at all (single), each with a full copy (ddp), with the optimizer state
-    sharded (zero1), or with the gradients sharded too (zero2). With one process all are the same. `compile` is whether
-    models are compiled; auto compiles if that saves time. A trace is written of `trace_steps` steps after the first
-    few. `deterministic` makes a GPU sum in a fixed order, at some cost. `heldout` is on which corpora of the source the
-    held-out loss is measured, and `heldout_context` a second context (tokens) for it, so that runs with different
-    contexts can be compared.
+    sharded (zero1), or with the gradients sharded too (zero2). With one process all are the same. Every
+    `checkpoint_interval_steps` a checkpoint is written if the last one is `checkpoint_interval_seconds` old; if that is
+    not 0, training goes on meanwhile. `compile` is whether models are compiled; auto compiles if that saves time. A
+    trace is written of `trace_steps` steps after the first few. `deterministic` makes a GPU sum in a fixed order, at
+    some cost. `heldout` is on which corpora of the source the held-out loss is measured, and `heldout_context` a second
+    context (tokens) for it, so that runs with different contexts can be compared.
     """
 
     threads: PositiveInt
     processes: PositiveInt
     micro_batch_tokens: PositiveInt
     checkpoint_interval_steps: PositiveInt
+    checkpoint_interval_seconds: NonNegativeInt = 0
     engine: EngineWord = "ddp"
     compile: CompileWord = "auto"
     trace_steps: NonNegativeInt = 0

@@ -1,7 +1,8 @@
 """Checkpoints: folders with a manifest of checksums, renamed into place; runs resume from the newest valid one."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,29 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         apart[key] = own.clone() if own.data_ptr() in seen else own
         seen.add(own.data_ptr())
     return apart
+
+
+class Writer:
+    """Writes checkpoints one after the other, in a thread."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: Future[None] | None = None
+
+    def start(self, write: Callable[[], None]) -> None:
+        """Call `write` in the thread once the one before has ended; raises what that one raised."""
+        self.finish()
+        self._pending = self._thread.submit(write)
+
+    def finish(self) -> None:
+        """Wait for what is being written; raises what it raised."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def close(self) -> None:
+        """End the thread, once it has written."""
+        self._thread.shutdown()
 
 
 def is_valid(folder: Path, *, with_optimizer: bool = False) -> bool:

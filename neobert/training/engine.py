@@ -163,7 +163,9 @@ class Engine(Generic[MicroBatch]):
         self.network = self._shared()
 
     def _shared(self) -> nn.Module:
-        return DistributedDataParallel(self.model) if self.processes > 1 else self.model
+        if self.processes == 1:
+            return self.model
+        return DistributedDataParallel(self.model, gradient_as_bucket_view=True)  # else it keeps them twice
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float, *, stop: bool = False) -> Update:
         """Accumulate the gradient of all micro-batches, clip it and update the weights, without a sync.

@@ -7,6 +7,7 @@ checkpoints. Rank 0 enters through `train`, the others through `join_runs`.
 import logging
 import os
 import threading
+import time
 import traceback
 from abc import ABC, abstractmethod
 from collections import deque
@@ -122,7 +123,9 @@ class Trainer(ABC, Generic[MicroBatch]):
         self.totals = Totals()
         self.started_at: str | None = None
         self.compiled = False
+        self.writer = checkpoints.Writer()
         self._compile_seconds = compile_seconds()
+        self._saved_at = time.monotonic()
 
     @abstractmethod
     def begin(self) -> None:
@@ -159,7 +162,7 @@ class Trainer(ABC, Generic[MicroBatch]):
             RunFailed: a loss or gradient is not finite.
         """
         forget_peak_memory(self.device)
-        with closing(self.engine):
+        with closing(self.engine), closing(self.writer):
             execution = self.run_file.execution
             log = _MetricsLog(folder / "metrics.jsonl" if claim else None, self, tracker)
             begun = step = self.restore()
@@ -175,10 +178,11 @@ class Trainer(ABC, Generic[MicroBatch]):
                 step = taken.number
                 log.note(taken)
                 stopping = stop.requested if self.process.count == 1 else taken.stop
-                if step % execution.checkpoint_interval_steps == 0 or step in self.milestones or stopping:
+                has_to = step in self.milestones or stopping
+                if has_to or self._save_is_due(step):
                     taken.measured()  # raises if not finite, before anything is saved
                     log.write()
-                    self._save_together(step, claim)
+                    self._save_together(step, claim, wait=has_to or not execution.checkpoint_interval_seconds)
             if stopping:
                 stop.request()  # the request may have come from another rank
             log.write()
@@ -258,20 +262,32 @@ class Trainer(ABC, Generic[MicroBatch]):
         before, self._compile_seconds = self._compile_seconds, compile_seconds()
         self.totals.compile_seconds += self._compile_seconds - before
 
-    def _save_together(self, step: int, claim: Claim | None) -> None:
-        """Save in all ranks; if rank 0 fails, the others raise instead of hanging."""
+    def _save_is_due(self, step: int) -> bool:
+        """Whether a checkpoint follows the step, by the clock of rank 0; the same in all ranks."""
+        execution = self.run_file.execution
+        if step % execution.checkpoint_interval_steps:
+            return False
+        is_old = time.monotonic() - self._saved_at >= execution.checkpoint_interval_seconds
+        return bool(broadcast_from_rank0(int(is_old), self.process, self.device))
+
+    def _save_together(self, step: int, claim: Claim | None, *, wait: bool = True) -> None:
+        """Save in all ranks; if rank 0 fails, the others raise instead of hanging. Without `wait` training goes on
+        while rank 0 writes, and a failure is raised at the next checkpoint."""
+        self._saved_at = started = time.monotonic()
         broadcast_from_rank0(1, self.process, self.device)  # raises if the step's own collectives were aborted
         saved = False
         try:
-            self.save(step, claim)
+            self.save(step, claim, wait=wait)
             saved = True
         finally:
             first_saved = broadcast_from_rank0(int(saved), self.process, self.device)
         if not first_saved:
             raise RunFailed(f"rank 0 could not save step {step}")
+        self.totals.checkpoint_seconds += time.monotonic() - started
 
-    def save(self, step: int, claim: Claim | None) -> None:
-        """Write a checkpoint and prune old ones. All ranks take part; the owner of the claim writes.
+    def save(self, step: int, claim: Claim | None, *, wait: bool = True) -> None:
+        """Write a checkpoint and prune old ones. All ranks take part; the owner of the claim writes, from copies, so
+        that it need not `wait` for the end.
 
         Raises:
             ClaimLost: another process owns the run now.
@@ -279,15 +295,23 @@ class Trainer(ABC, Generic[MicroBatch]):
         tensors = self.engine.optimizer_tensors(wanted=claim is not None)
         if claim is None:
             return
+        weights = {name: tensor.to("cpu", copy=True) for name, tensor in self.model.state_dict().items()}
+        moments = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
         state = {
             "data": self.data_state,
-            "totals": vars(self.totals),
+            "totals": dict(vars(self.totals)),
             "step": step,
             "compiled": self.compiled,
             "started_at": self.started_at,
         }
-        checkpoints.save(self.checkpoints, step, self.model.state_dict(), tensors, state, claim)
-        checkpoints.prune(self.checkpoints, self.milestones, step)
+
+        def write() -> None:
+            checkpoints.save(self.checkpoints, step, weights, moments, state, claim)
+            checkpoints.prune(self.checkpoints, self.milestones, step)
+
+        self.writer.start(write)
+        if wait:
+            self.writer.finish()
 
     @property
     def milestones(self) -> frozenset[int]:

@@ -3,7 +3,7 @@
 With P parameters and N processes, each process needs in addition to 4·P bytes of fp32 weights, in bytes:
 
             moments     second copy of the weights     gradients
-    ddp     8·P         0                              4·P (and DDP's buckets, 4·P)
+    ddp     8·P         0                              4·P
     zero1   8·P / N     4·P / N                        4·P
     zero2   8·P / N     4·P / N                        4·P / N (and a bucket)
 
