@@ -100,7 +100,7 @@ def largest_difference(one: Lines, other: Lines, key: str = "loss") -> float:
     return max(abs(line[key] / its[key] - 1) for line, its in pairs)
 
 
-def compared(name: str, one: Lines, other: Lines, figures: Mapping[str, Any]) -> Iterator[Result]:
+def compared(name: str, one: Lines, other: Lines, figures: dict[str, Any]) -> Iterator[Result]:
     """Compare losses and gradient norms. A loss alone does not show a wrong scale of the gradient: Adam and clipping
     hide any factor."""
     yield Result(f"losses of {name}", largest_difference(one, other), dict(figures))
