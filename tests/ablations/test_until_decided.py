@@ -3,10 +3,9 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +28,6 @@ from tests.support.waiting import until
 
 PAIR = ["--variant", "M0", "M0@rate3e-2", "--until-decided", "--most-seeds", "5"]
 NOISE = (0.01, -0.02, 0.015, -0.01, 0.02, 0.0, -0.015, 0.01, 0.005, -0.005)
-DRIVER = """
-import sys
-from ablations import run
-from ablations.launch import until_decided
-from tests.ablations.toy_scale import toy
-until_decided.LEAST_GAIN = float("-inf")
-with toy():
-    sys.exit(run.main(sys.argv[1:]))
-"""
 
 
 @pytest.fixture
@@ -125,13 +115,17 @@ def test_a_kill_in_the_middle_trains_nothing_twice(tmp_path: Path, capsys: pytes
     (one,) = said["comparisons"]
     assert one["verdict"] in ("better", "worse") and one["seeds"] == 3 and said["runs"] == 6
     assert said["runs_saved"] == 4 and said["core_hours_saved"] > 0
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", DRIVER, *PAIR, "--workers", "1", "--runs", str(killed)]
-    with subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.DEVNULL) as driver:
-        until(lambda: len(records(killed)) >= 1 and len(starts(killed)) >= 2, what="the first record and another start")
-        (worker,) = {each.pid for row in Index(Layout(killed)).rows() for each in row.workers if each.is_live}
-        for process in (driver.pid, worker):
-            os.kill(process, signal.SIGKILL)
+    if not (driver := os.fork()):
+        try:
+            run.main([*PAIR, "--workers", "1", "--runs", str(killed)])
+        finally:
+            os._exit(0)
+    worker = until(lambda: records(killed) and live_worker(killed), seconds=300, what="a record and a run at work")
+    assert worker
+    os.kill(driver, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # a worker ends by itself soon after its driver
+        os.kill(worker, signal.SIGKILL)
+    os.waitpid(driver, 0)
     finished = set(records(killed))
     assert 1 <= len(finished) < 6
     again = verdicts(capsys, *PAIR, "--workers", "2", "--runs", str(killed))
@@ -139,6 +133,11 @@ def test_a_kill_in_the_middle_trains_nothing_twice(tmp_path: Path, capsys: pytes
     begun = Counter(starts(killed))
     assert {begun[run_id] for run_id in finished} == {1} and len(records(killed)) == len(begun) == 6
     assert sum(begun.values()) <= 7, "only what was killed began twice"
+
+
+def live_worker(root: Path) -> int | None:
+    """The process that trains."""
+    return next((each.pid for row in Index(Layout(root)).rows() for each in row.workers if each.is_live), None)
 
 
 def records(root: Path) -> list[str]:
