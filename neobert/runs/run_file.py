@@ -86,7 +86,6 @@ class RunFile(Value):
     execution: Execution
     labels: dict[str, Any]
     own_code: Annotated[dict[str, str], Neutral({})] = Field(default_factory=dict)
-
     start: Annotated[str | None, Neutral(None)] = None
 
     @model_validator(mode="after")
