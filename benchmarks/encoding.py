@@ -187,7 +187,7 @@ def measure_on(device: str, data: Path | None, texts: TextSets, repetitions: int
     with tempfile.TemporaryDirectory() as folder:
         run, exported = write_initial_run(Path(folder), SHAPES[device], source), Path(folder) / "exported"
         with redirect_stdout(sys.stderr):
-            export(run, "sentence-transformers", exported, 0)
+            export(run, "sentence-transformers", exported, 0, with_code=False)
         checkpoint = open_checkpoint(run, 0)
         for precision in get_args(Precision):
             print(precision, flush=True)

@@ -101,7 +101,7 @@ class Contest:
         contest._write(contest.runs, run)
         contest._work(f"pretraining/{run.id}", variables={})
         with redirect_stdout(sys.stderr):
-            export(Layout(contest.runs).pretraining(run.id), "hf", contest.exported, None)
+            export(Layout(contest.runs).pretraining(run.id), "hf", contest.exported, None, with_code=False)
         return contest
 
     def _write(self, runs: Path, specification: PretrainingRun | GlueStudy) -> None:

@@ -1,7 +1,7 @@
 """Export checkpoints of pre-training or contrastive runs, and check that the exports compute what the runs compute.
 
 python -m neobert.export runs/pretraining/0123456789ab --to hf --out exported
-python -m neobert.export runs/pretraining/0123456789ab --to hf --remote-code --out exported
+python -m neobert.export runs/pretraining/0123456789ab --to hf --no-remote-code --out exported
 python -m neobert.export runs/pretraining/0123456789ab --to onnx --out exported --step 0
 python -m neobert.export runs/contrastive/0123456789ab --to sentence-transformers --out exported --instructions mteb
 
@@ -39,8 +39,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add(
         "--remote-code",
-        action="store_true",
-        help="also put the model's code there, for use without this package (trust_remote_code)",
+        action=argparse.BooleanOptionalAction,
+        help="put the model's code there, for use without this package (default: for pre-training runs except as onnx)",
     )
     add(
         "--instructions",

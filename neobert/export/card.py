@@ -228,9 +228,8 @@ def pretrained_card(checkpoint: PretrainedCheckpoint, target: str, parity: dict[
     if own := sources_in(run.recipe.model):
         trusted = 'from neobert.own_code import trust_folder\n\ntrust_folder("FOLDER")'
         sections["Own code"] = (
-            f"The model needs {words(list(own))}, code of a user's own that is in `{SOURCES}`. With this package "
-            "installed, trust it before you load the model; it runs with your permissions."
-            f"\n\n```python\n{trusted}\n```"
+            f"The model needs {words(list(own))}, a user's own code, which is in `{SOURCES}`. If this package is "
+            f"installed, trust it before loading; it runs with your permissions.\n\n```python\n{trusted}\n```"
         )
     stage = run.recipe.stages[-1]
     before = sum(earlier.tokens for earlier in run.recipe.stages[:-1])

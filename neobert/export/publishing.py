@@ -15,14 +15,14 @@ def export(
     target: str,
     out: Path,
     step: int | None,
-    with_code: bool = False,
+    with_code: bool | None = None,
     *,
     instructions: Wording | None = None,
 ) -> dict[str, object]:
     """Write `out` atomically; return its name, the run, the step and the measured deviations.
 
-    with_code: whether to add the model's code. instructions: whose wording the prompts of a contrastive run's tasks
-        have; None stands for the paper's.
+    with_code: whether to add the model's code; None stands for all pre-training runs except as an ONNX graph.
+    instructions: whose wording the prompts of a contrastive run's tasks have; None stands for the paper's.
 
     Raises:
         ValueError: `out` exists, a package is not installed, or the run is of another kind.
@@ -44,6 +44,7 @@ def export(
         if is_contrastive:
             done = _export_contrastive(run.resolve(), target, step, temporary, instructions or "paper")
         else:
+            with_code = target != "onnx" if with_code is None else with_code
             done = _export_pretrained(run.resolve(), target, step, temporary, with_code)
         publish_folder(temporary, out.resolve())
     finally:

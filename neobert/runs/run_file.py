@@ -87,8 +87,7 @@ class RunFile(Value):
     source: SourceSpecification
     execution: Execution
     labels: dict[str, Any]
-    own_code: Annotated[dict[str, str], Neutral({})] = Field({})
-
+    own_code: Annotated[dict[str, str], Neutral({})] = Field(default_factory=dict)
     start: Annotated[str | None, Neutral(None)] = None
 
     @model_validator(mode="after")

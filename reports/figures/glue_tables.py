@@ -57,8 +57,8 @@ def _value(recipe: Recipe, path: str) -> str:
     node: Any = plain(recipe)
     for part in path.split("."):
         index: Any = int(part) if isinstance(node, list) else part
-        if isinstance(node, list) and index >= len(node):
-            return DASH
+        if node is None or (index not in node if isinstance(node, dict) else index >= len(node)):
+            return DASH  # a stage, a setting or a start that other variants have
         node = node[index]
     return _text(node)
 

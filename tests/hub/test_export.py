@@ -20,6 +20,7 @@ from neobert.export import onnx as onnx_export
 from neobert.export.__main__ import main
 from neobert.export.card import glue_scores
 from neobert.export.onnx import OPSET
+from neobert.export.remote_code import remote_modules
 from neobert.kinds.glue import GlueStudy, Start
 from neobert.model.build import build_masked_language_model
 from neobert.recipe import FineTuning
@@ -49,7 +50,9 @@ def exported(trained: Path, tmp_path_factory) -> Path:
 
 
 def test_the_folder_holds_what_transformers_needs_and_nothing_else(exported: Path) -> None:
-    names = {path.name for path in exported.iterdir()}
+    code = {f"{name}.py" for name in remote_modules({})}
+    assert code <= {path.name for path in exported.iterdir()}, "without a flag"
+    names = {path.name for path in exported.iterdir()} - code
     assert names == {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"}
     assert [path.name for path in exported.parent.iterdir()] == ["hf"]
 
@@ -69,7 +72,10 @@ def test_it_reloads_through_the_auto_classes_to_the_runs_weights(trained: Path, 
 
 @pytest.mark.parametrize("step", [0, STEPS // 4])
 def test_every_milestone_is_exported_with_its_own_weights(trained: Path, tmp_path: Path, step: int, capsys) -> None:
-    assert main([str(trained), "--to", "hf", "--out", str(tmp_path / "out"), "--step", str(step)]) == EXIT_DONE
+    assert (
+        main([str(trained), "--to", "hf", "--no-remote-code", "--out", str(tmp_path / "out"), "--step", str(step)])
+        == EXIT_DONE
+    )
     said = json.loads(capsys.readouterr().out)
     assert said["step"] == step and 0 <= said["parity"]["logits"] <= 1e-5
     expected = load_file(trained / "checkpoints" / f"step-{step:08d}" / "model.safetensors")
@@ -79,7 +85,7 @@ def test_every_milestone_is_exported_with_its_own_weights(trained: Path, tmp_pat
 def test_the_answer_is_json_alone_whatever_libraries_print(trained: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     original = huggingface.masked_language_model
     monkeypatch.setattr(huggingface, "masked_language_model", lambda found: print("chatter") or original(found))
-    assert main([str(trained), "--to", "hf", "--out", str(tmp_path / "out")]) == EXIT_DONE
+    assert main([str(trained), "--to", "hf", "--no-remote-code", "--out", str(tmp_path / "out")]) == EXIT_DONE
     said = capsys.readouterr()
     assert json.loads(said.out)["step"] == STEPS and "chatter" in said.err
 
@@ -97,7 +103,10 @@ def test_the_card_says_what_the_model_is(trained: Path, exported: Path, tmp_path
         assert f"\n## {section}\n" in card
     recipe = json.loads(re.search(r"## Recipe\n\n```json\n(.*?)```", card, re.DOTALL).group(1))
     assert recipe["model"]["width"] == 16 and recipe["masking"]["rate"] == 0.2
-    assert main([str(trained), "--to", "hf", "--out", str(tmp_path / "start"), "--step", "0"]) == EXIT_DONE
+    assert (
+        main([str(trained), "--to", "hf", "--no-remote-code", "--out", str(tmp_path / "start"), "--step", "0"])
+        == EXIT_DONE
+    )
     early = (tmp_path / "start" / "README.md").read_text()
     assert "None are recorded" in early and "model-index" not in early and "checkpoint on the way" in early
 
@@ -148,7 +157,7 @@ def test_scores_are_the_best_trials_on_these_weights_with_record_data_and_revisi
     close_study(root, weights, {1e-5: 0.9}, task_origin=hub, epoch_counted_in="examples")
     close_study(root, weights, {1e-5: 0.8}, task_origin=hub, epochs=99)
     out = tmp_path / "out"
-    assert main([str(trained), "--to", "hf", "--out", str(out)]) == EXIT_DONE
+    assert main([str(trained), "--to", "hf", "--no-remote-code", "--out", str(out)]) == EXIT_DONE
     card = (out / "README.md").read_text()
     assert f"| glue/cola | {hub} | matthews | 0.4000 | best of 2 grid points, record {cola} |" in card
     assert f"| glue/mrpc | {hub} | mean of accuracy and f1 | 0.8000 | best of one grid point, record {mrpc} |" in card
@@ -196,7 +205,10 @@ def test_labels_cannot_smuggle_markup_into_the_card(tmp_path: Path) -> None:
     content = json.loads((folder / "run.json").read_text())
     content["labels"] = {"variants": ["<script>x</script>\n---\nevil: 1"], "scale": "a|b"}
     (folder / "run.json").write_bytes(sealed(content))
-    assert main([str(folder), "--to", "hf", "--out", str(tmp_path / "out"), "--step", "0"]) == EXIT_DONE
+    assert (
+        main([str(folder), "--to", "hf", "--no-remote-code", "--out", str(tmp_path / "out"), "--step", "0"])
+        == EXIT_DONE
+    )
     card = (tmp_path / "out" / "README.md").read_text()
     assert "<" not in card.split("## Use")[0] and "\nevil" not in card and "| scale | ab |" in card
 
@@ -224,7 +236,7 @@ def test_onnx_graphs_take_ragged_batches(form: str, trained: Path, tmp_path: Pat
     folder = trained if form == "rotary" else {"learned": m0_folder, "local": local_folder}[form](tmp_path)
     arguments = [str(folder), "--to", "onnx", "--out", str(out), *([] if form == "rotary" else ["--step", "0"])]
     assert main(arguments) == EXIT_DONE
-    assert main([*arguments[:2], "hf", "--out", str(tmp_path / "hf"), *arguments[5:]]) == EXIT_DONE
+    assert main([*arguments[:2], "hf", "--no-remote-code", "--out", str(tmp_path / "hf"), *arguments[5:]]) == EXIT_DONE
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "hf")
     assert [entry.version for entry in onnx.load(out / "model.onnx").opset_import if not entry.domain] == [OPSET]
     assert f"opset {OPSET}" in (out / "README.md").read_text()
@@ -305,7 +317,7 @@ def test_an_export_that_differs_is_never_published(
         monkeypatch.setattr(
             huggingface, "masked_language_model", other_weights if damage == "weights" else other_network
         )
-    assert main([str(trained), "--to", target, "--out", str(tmp_path / "out")]) == EXIT_OFF
+    assert main([str(trained), "--to", target, "--no-remote-code", "--out", str(tmp_path / "out")]) == EXIT_OFF
     said = capsys.readouterr().err
     assert {"weights": "tensor decoder.bias", "function": "differs from the run by", "tokenizer": "reads"}[
         damage

@@ -152,7 +152,7 @@ def exported(request, tmp_path_factory) -> tuple[Path, PretrainingRun]:
     form = M0_FORM if request.param == "M0 form" else tiny_model()
     run = tiny_run(model=form.model_copy(update={"dropout": 0.0}))
     steps = run.recipe.stages[-1].steps
-    export(write_checkpoints(root, run, steps), "hf", root / "exported", steps)
+    export(write_checkpoints(root, run, steps), "hf", root / "exported", steps, with_code=False)
     return root, run
 
 

@@ -41,6 +41,7 @@ RUN_FOLDERS = {"NeoBERT form": neobert_folder, "M0 form": m0_folder}
 
 
 def export_start(run: Path, out: Path, target: str, *flags: str) -> Path:
-    """`python -m neobert.export` of a run's step 0; returns the folder."""
-    assert main([str(run), "--to", target, "--out", str(out), "--step", "0", *flags]) == EXIT_DONE
+    """`python -m neobert.export` of a run's step 0, without code unless flags say so; returns the folder."""
+    code = [] if "--remote-code" in flags else ["--no-remote-code"]
+    assert main([str(run), "--to", target, "--out", str(out), "--step", "0", *flags, *code]) == EXIT_DONE
     return out
