@@ -121,6 +121,11 @@ Settings = Annotated[
 """Hyper-parameters of own parts: by the field that names the part, then by their own names."""
 
 
+def _hash_but_settings(value: "Value") -> int:
+    """Return a hash of all fields but the settings, whose dictionaries have none; equal values have equal hashes."""
+    return hash(tuple(part for name, part in value if name != "settings"))
+
+
 def _refuse_strange_settings(settings: Settings, fields: Collection[str]) -> None:
     for field in settings:
         if field not in fields:
@@ -169,6 +174,9 @@ class Model(Value):
     def _settings_are_of_parts(self) -> Self:
         _refuse_strange_settings(self.settings, ("positions", "feedforward", "norm", "block"))
         return self
+
+    def __hash__(self) -> int:
+        return _hash_but_settings(self)
 
     @model_validator(mode="after")
     def _local_blocks_are_possible(self) -> Self:
@@ -265,6 +273,9 @@ class Optimization(Value):
     def _settings_are_of_parts(self) -> Self:
         _refuse_strange_settings(self.settings, ("optimizer", "decay"))
         return self
+
+    def __hash__(self) -> int:
+        return _hash_but_settings(self)
 
 
 class Subset(Value):
