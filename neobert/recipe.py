@@ -106,18 +106,7 @@ BlockPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, BLOCKS
 OptimizerPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, OPTIMIZERS)), _schema(OPTIMIZERS)]
 DecayPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, DECAYS)), _schema(DECAYS)]
 
-
-class _Hashable(dict[str, Any]):
-    """A dictionary in a frozen recipe: recipes are keys of caches."""
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(frozenset(self.items()))
-
-
-Settings = Annotated[
-    dict[str, dict[str, bool | int | float | str]],
-    AfterValidator(lambda settings: _Hashable({field: _Hashable(own) for field, own in settings.items()})),
-]
+Settings = dict[str, dict[str, bool | int | float | str]]
 """Hyper-parameters of own parts: by the field that names the part, then by their own names."""
 
 
@@ -168,7 +157,7 @@ class Model(Value):
     local_rotary_base: Annotated[PositiveFloat | None, Neutral(None)]
     block: Annotated[BlockPart, Neutral("pre_norm")]
     tied_embeddings: Annotated[bool, Neutral(False)]
-    settings: Annotated[Settings, Neutral({})] = _Hashable()
+    settings: Annotated[Settings, Neutral({})] = {}
 
     @model_validator(mode="after")
     def _settings_are_of_parts(self) -> Self:
@@ -267,7 +256,7 @@ class Optimization(Value):
     peak_learning_rate: PositiveFloat
     decay: DecayPart
     floor_fraction: NonNegativeFloat
-    settings: Annotated[Settings, Neutral({})] = _Hashable()
+    settings: Annotated[Settings, Neutral({})] = {}
 
     @model_validator(mode="after")
     def _settings_are_of_parts(self) -> Self:
