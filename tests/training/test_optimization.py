@@ -27,7 +27,7 @@ def sgd(model: nn.Module, recipe: Optimization) -> torch.optim.Optimizer:
 
 @pytest.fixture(params=[*OPTIMIZERS, "added"])
 def recipe(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Optimization:
-    monkeypatch.setattr(optimization, "OPTIMIZERS", {**OPTIMIZERS, "added": sgd})
+    monkeypatch.setattr(optimization, "OPTIMIZERS", type(OPTIMIZERS)({**OPTIMIZERS, "added": sgd}))
     fields = {"optimizer": request.param, "clip_norm": 0.1, "weight_decay": 0.1, "peak_learning_rate": RATE}
     return tiny_recipe().optimization.model_copy(update=fields)
 
