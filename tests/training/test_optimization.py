@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from neobert.errors import RunFailed
 from neobert.recipe import Optimization
-from neobert.training import optimization
 from neobert.training.engine import Engine
 from neobert.training.optimization import OPTIMIZERS, build_optimizer
 from neobert.training.zero import ZeroOne
@@ -27,7 +26,7 @@ def sgd(model: nn.Module, recipe: Optimization) -> torch.optim.Optimizer:
 
 @pytest.fixture(params=[*OPTIMIZERS, "added"])
 def recipe(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Optimization:
-    monkeypatch.setattr(optimization, "OPTIMIZERS", type(OPTIMIZERS)({**OPTIMIZERS, "added": sgd}))
+    monkeypatch.setitem(OPTIMIZERS, "added", sgd)
     fields = {"optimizer": request.param, "clip_norm": 0.1, "weight_decay": 0.1, "peak_learning_rate": RATE}
     return tiny_recipe().optimization.model_copy(update=fields)
 
