@@ -48,7 +48,8 @@ def test_the_papers_ladder_passes_all_checks() -> None:
     own = ladders.papers()
     verify(own)
     declared = {name: vars(ladder)[name] for name in KINDS if name in vars(ladder)}
-    others = {"SCALES": {}, "SCALE": own.scale, "TITLE": own.title, "PUBLISHED_AS": own.published_as} | declared
+    others = {"SCALES": {}, "SCALE": own.scale, "TITLE": own.title, "PUBLISHED_AS": own.published_as}
+    others |= {"TASKS": list(own.tasks)} | declared
     refuse_wrong_kinds(others)
     refuse_unknown_names(own.variants, others)
     assert own.declared_factors is ladder.FACTORS and len(declared) == 8
@@ -183,7 +184,7 @@ ACCEPTED = {
     *(("FACTORS", value) for value in ("None", "{}")),
     *(("SCALES", value) for value in ("{}",)),
     *(("PRINTED_AS", value) for value in ("{}",)),
-    *(("TRANSFERRED_TASKS", value) for value in ("[]", "()")),
+    *((name, value) for name in ("TASKS", "TRANSFERRED_TASKS") for value in ("[]", "()")),
     *(("PUBLISHED", value) for value in ("None", "''")),
     ("SCALE", "None"),
     *((name, "M0") for name in ("END", "SAMPLE")),

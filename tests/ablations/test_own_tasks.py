@@ -130,7 +130,7 @@ def test_status_tables_and_page_show_them(study: Path, tmp_path: Path, capsys: p
     assert (rows["upos"]["metrics"], rows["reviews"]["starts_from"]) == ("accuracy, f1_macro", "upos")
     assert "Own tasks" in (tmp_path / "index.html").read_text()
     changed = study / "tagging-2.py"
-    changed.write_text((study / "tagging.py").read_text().replace('"accuracy", "f1_macro"', '"accuracy"'))
+    changed.write_text((study / "tagging.py").read_text().replace('"accuracy", "f1_macro"', '"accuracy",'))
     flags += ["--ladder", str(changed), "--out", str(tmp_path / "again")]
     assert make_figures.main(flags) == EXIT_DONE
     (table,) = (tmp_path / "again").glob("*/own-tasks.csv")

@@ -161,7 +161,7 @@ def test_the_ladder_of_the_page_continues_a_run(
     base, own = tmp_path / "base.py", tmp_path / "own.py"
     own.write_text(text)
     assert run.main(["--ladder", str(own), "--list"]) == EXIT_MISSING
-    assert "line 9: start 'runs/pretraining/0123456789ab' is no folder" in capsys.readouterr().err
+    assert "line 10: start 'runs/pretraining/0123456789ab' is no folder" in capsys.readouterr().err
     base.write_text(text.partition("CONTINUED = ")[0] + TINY)
     flags = ["--scale", "tiny", "--stages", "pretrain", "--cluster", "here"]
     assert run.main(["--ladder", str(base), "--variant", "all", *flags]) == EXIT_DONE, capsys.readouterr().err
