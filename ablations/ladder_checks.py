@@ -122,18 +122,22 @@ def refuse_impossible_tasks(chosen: Sequence[Task | str]) -> None:
         if task.starts_from is not None and task.starts_from not in names:
             hint = did_you_mean(task.starts_from, names)
             raise ValueError(f"task {task.name} starts from {task.starts_from!r}, which is not in TASKS: {hint}")
-    starts = {task.name: task.starts_from for task in own}
-    for task in own:
-        line = [task.name]
-        while (before := starts.get(line[-1])) is not None and before not in line:
-            line.append(before)
-        if before is not None:
-            raise ValueError(f"task {task.name} starts from itself, by way of {', '.join(line[1:]) or 'nothing'}")
+    _refuse_circles({task.name: task.starts_from for task in own})
     if own:
         from neobert.glue.metrics import refuse_impossible_metrics  # imports scikit-learn
 
         for task in own:
             refuse_impossible_metrics(task)
+
+
+def _refuse_circles(starts: Mapping[str, str | None]) -> None:
+    """Refuse tasks that start from themselves, by way of others or directly."""
+    for task in starts:
+        line = [task]
+        while (before := starts.get(line[-1])) is not None and before not in line:
+            line.append(before)
+        if before is not None:
+            raise ValueError(f"task {task} starts from itself, by way of {', '.join(line[1:]) or 'nothing'}")
 
 
 def verify(own: Ladder) -> None:

@@ -38,28 +38,31 @@ def read_conll(path: Path, needed: tuple[str, ...]) -> dict[str, list[list[str]]
         ValueError: it has none of the columns `needed`.
     """
     is_conllu = path.suffix == ".conllu"
-    sentences: list[list[list[str]]] = [[]]
-    width = len(CONLLU) if is_conllu else 0
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DamagedFile(f"{path} cannot be read as text: {error}") from error
+    sentences: list[list[list[str]]] = [[]]
+    width = len(CONLLU) if is_conllu else 0
     for number, line in enumerate(lines, start=1):
         if not line.strip(" \t"):
             sentences.append([])
-            continue
-        if is_conllu and line.startswith("#"):
-            continue
-        cells = line.split("\t") if is_conllu or "\t" in line else [cell for cell in line.split(" ") if cell]
-        if cells[0] == _DOCUMENT or (is_conllu and not cells[0].isdecimal() and {"-", "."} & set(cells[0])):
-            continue
-        width = width or len(cells)
-        if len(cells) != width:
-            raise DamagedFile(f"{path}, line {number}: {len(cells)} columns, and not {width}: mend the line")
-        sentences[-1].append(cells)
+        elif cells := _cells(line, is_conllu=is_conllu):
+            width = width or len(cells)
+            if len(cells) != width:
+                raise DamagedFile(f"{path}, line {number}: {len(cells)} columns, and not {width}: mend the line")
+            sentences[-1].append(cells)
     names = CONLLU if is_conllu else tuple(str(column) for column in range(1, width + 1))
-    for name in needed:
-        if name not in names:
-            raise ValueError(f"{path} has no column {name!r}: {did_you_mean(name, names)}")
+    if missing := [name for name in needed if name not in names]:
+        raise ValueError(f"{path} has no column {missing[0]!r}: {did_you_mean(missing[0], names)}")
     whole = [sentence for sentence in sentences if sentence]
     return {name: [[cells[column] for cells in each] for each in whole] for column, name in enumerate(names)}
+
+
+def _cells(line: str, *, is_conllu: bool) -> list[str]:
+    """Return the columns of a line that is a word, else nothing."""
+    if is_conllu and line.startswith("#"):
+        return []
+    cells = line.split("\t") if is_conllu or "\t" in line else [cell for cell in line.split(" ") if cell]
+    is_word = cells[0].isdecimal() or not {"-", "."} & set(cells[0]) if is_conllu else cells[0] != _DOCUMENT
+    return cells if is_word else []

@@ -134,15 +134,19 @@ class Task(Value):
             raise ValueError(f"task {self.name} needs two classes or more, each once")
         if not self.metrics:
             raise ValueError(f"task {self.name} has no metric: name one, such as 'accuracy'")
-        if SPAN_F1 in self.metrics:
-            wrong = [name for name in names if _SPAN_TAG.fullmatch(name) is None]
-            if wrong or not names or not self.tags_words:
-                said = f"the class {wrong[0]!r} is no such tag" if wrong else "it has none"
-                raise ValueError(f"task {self.name}: {SPAN_F1} is of tags like O, B-PER and I-PER of words, and {said}")
         if "f1" in self.metrics and self.labels != 2:
             raise ValueError(f"task {self.name}: f1 is that of class 1 of two: take f1_macro or f1_micro")
         if not self.is_regression and (misplaced := _CORRELATIONS & set(self.metrics)):
             raise ValueError(f"task {self.name}: {min(misplaced)} is a metric of regression")
+        return self
+
+    @model_validator(mode="after")
+    def _spans_have_tags(self) -> Self:
+        names = self.classes if isinstance(self.classes, tuple) else ()
+        wrong = [name for name in names if _SPAN_TAG.fullmatch(name) is None]
+        if SPAN_F1 in self.metrics and (wrong or not names or not self.tags_words):
+            said = f"the class {wrong[0]!r} is no such tag" if wrong else "it has none"
+            raise ValueError(f"task {self.name}: {SPAN_F1} is of tags like O, B-PER and I-PER of words, and {said}")
         return self
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 
 from neobert.identity import NUMERICS, Neutral
 from neobert.kinds.corpus import Corpus
-from neobert.recipe import Optimization, Pretraining, Value
+from neobert.recipe import Optimization, Pretraining, Start, Value
 from neobert.runs.layout import Layout
 from neobert.runs.records import Open, unpack_numbers
 from neobert.runs.work import Part, Training, Work
@@ -157,6 +157,10 @@ class PretrainingRun(Training):
     @property
     def own_mechanisms(self) -> tuple[str, ...]:
         return mechanisms_of(self.recipe.optimization)
+
+    @property
+    def start(self) -> Start | None:
+        return self.recipe.start
 
     @property
     def stage(self) -> int:

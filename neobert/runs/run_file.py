@@ -11,7 +11,6 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_
 from neobert.errors import DamagedFile, MissingData, NewerFile
 from neobert.files import publish_once, replace_file, set_aside
 from neobert.identity import NUMERICS, Neutral, plain
-from neobert.kinds.pretraining import PretrainingRun
 from neobert.own_code import register, sources_in
 from neobert.recipe import EngineWord, Value
 from neobert.runs.kinds import Run
@@ -93,8 +92,8 @@ class RunFile(Value):
     @model_validator(mode="after")
     def _remember_what_it_needs(self) -> Self:
         register(self.own_code)
-        if self.start is not None and isinstance(self.run, PretrainingRun) and self.run.recipe.start is not None:
-            remember(self.run.recipe.start, self.start)
+        if self.start is not None and self.run.start is not None:
+            remember(self.run.start, self.start)
         return self
 
     def specification(self, kind: type[Specified]) -> Specified:
@@ -127,7 +126,7 @@ def write_run_file(
         execution=execution,
         labels=labels,
         own_code=sources_in(run),
-        start=folder_of(run.recipe.start) if isinstance(run, PretrainingRun) else None,
+        start=folder_of(run.start),
     )
     folder = layout.root / run.folder
     path = folder / "run.json"

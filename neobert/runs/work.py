@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from neobert.errors import exit_code
 from neobert.files import json_bytes, replace_file
 from neobert.identity import NUMERICS, chosen, identity
-from neobert.recipe import Value
+from neobert.recipe import Start, Value
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.records import is_published, read_sealed
@@ -104,6 +104,11 @@ class Work(Value):
     def own_mechanisms(self) -> tuple[str, ...]:
         """Mechanisms that determine this result, but not every result of this kind."""
         return ()
+
+    @property
+    def start(self) -> Start | None:
+        """Weights of another run or of an exported folder that it starts from."""
+        return None
 
     @cached_property
     def id(self) -> str:
