@@ -2,28 +2,18 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from examples.parts import QKNorm
 from neobert.model.attention import GatherIndex, packed_plan, whole_rows_plan
 from neobert.model.build import build_encoder, build_masked_language_model, initialize
-from neobert.model.encoder import Block, BlockParts
+from neobert.model.encoder import Block
 from neobert.model.heads import MaskedLanguageModel
 from neobert.model.size import parameter_count
 from neobert.runs.layout import Layout
 from neobert.training import checkpoints
 from tests.support.small_models import BERT_FORM, CONTEXT, START, pack, random_document, small_model
 from tests.support.tiny_runs import claimed
-
-
-class QKNorm(Block):
-    """Query and key are normalized in each head before they are rotated (Henry et al. 2020)."""
-
-    def __init__(self, parts: BlockParts) -> None:
-        super().__init__(parts)
-        self.query_norm, self.key_norm = (parts.norm(parts.qkv.in_features // parts.heads) for _ in range(2))
-
-    def normalize(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        return self.query_norm(query), self.key_norm(key)
 
 
 def valued(network: MaskedLanguageModel) -> MaskedLanguageModel:
