@@ -4,17 +4,14 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
-from itertools import chain, islice
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
-from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, PaddingSizes, collate, micro_batches
+from neobert.data.batches import Batch
 from neobert.data.preparation import measured_runs, open_specified, text_tokenizer, tokenized_corpus
-from neobert.data.rows import PackedRows
-from neobert.data.shards import TokenizedCorpus, all_documents, open_shards
-from neobert.data.streams import StepIterator
+from neobert.data.shards import TokenizedCorpus, open_shards
 from neobert.errors import MissingData
 from neobert.evaluation.heldout import (
     HeldoutText,
@@ -28,11 +25,10 @@ from neobert.evaluation.losses import BATCH_TOKENS
 from neobert.files import sha256_of
 from neobert.identity import plain
 from neobert.kinds.pretraining import CurvePoint, PretrainingRun, Transition
-from neobert.model.attention import has_variable_length_kernels
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import MaskedLanguageModel
 from neobert.processes import StopRequest
-from neobert.recipe import Masking, Stage
+from neobert.recipe import Stage
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
@@ -51,6 +47,7 @@ from neobert.training.compiling import (
 )
 from neobert.training.distributed import Process, broadcast_from_rank0, default_device
 from neobert.training.loop import StepBatches
+from neobert.training.stage_batches import StageBatches
 from neobert.training.trainer import (
     Trainer,
     engine_class,
@@ -88,7 +85,8 @@ class PretrainingTrainer(Trainer[Batch]):
         if corpus is None and not process.writes:
             corpus = open_shards(layout.data(self.run.data_id), verify=False)
         self.corpus = corpus or tokenized_corpus(layout, self.run, run_file.source)
-        self.documents, _ = all_documents(self.corpus).split_heldout()
+        most_tokens = run_file.execution.micro_batch_tokens
+        self.batches = StageBatches(self.run, self.corpus, self.device, most_tokens, process)
         self.model = build_masked_language_model(recipe.model, self.run.context, recipe.precision)
         self.engine = engine_class(run_file.execution.engine, process.count)(
             self.model,
@@ -98,19 +96,8 @@ class PretrainingTrainer(Trainer[Batch]):
             recipe.precision,
             self.device,
         )
-        self.rows = self._rows()
+        self.rows = self.batches.rows()
         self.data_state = self.rows.state()
-
-    def _rows(self) -> StepIterator:
-        recipe = self.run.recipe
-        return StepIterator(
-            self.documents,
-            self.stage,
-            recipe.packing,
-            seed=recipe.seed,
-            stage_number=self.run.stage,
-            long_documents=recipe.data.long_documents,
-        )
 
     @cached_property
     def heldout(self) -> list[HeldoutText]:
@@ -122,13 +109,10 @@ class PretrainingTrainer(Trainer[Batch]):
         common = self.run_file.execution.heldout_context or self.stage.context
         contexts = sorted({self.stage.context, common})
         most = BATCH_TOKENS[self.device.type]
-        rows = {context: min(self._rows_of(context), max(1, most // context)) for context in contexts}
+        rows = {context: min(self.batches.rows_of(context), max(1, most // context)) for context in contexts}
         recipe = self.run.recipe
-        frequencies = token_frequencies(self.documents, recipe.model.vocabulary_size)
+        frequencies = token_frequencies(self.batches.documents, recipe.model.vocabulary_size)
         return choose_heldout_texts(corpora, rows, frequencies, recipe.data.long_documents)
-
-    def _rows_of(self, context: int) -> int:
-        return max(1, self.run_file.execution.micro_batch_tokens // context)
 
     def begin(self) -> None:
         """Load weights and optimizer state of the previous stage or of the start, or initialize the weights."""
@@ -154,46 +138,7 @@ class PretrainingTrainer(Trainer[Batch]):
         self.rows.restore(dict(state))
 
     def data(self) -> Iterator[StepBatches[Batch]]:
-        return self.batches_of(self.rows)
-
-    def batches_of(self, rows: StepIterator) -> Iterator[StepBatches[Batch]]:
-        """Yield this rank's micro-batches of every step of `rows`, for variable-length kernels if bf16 has them.
-
-        A compiled model gets few different sizes. Ranks without rows get one padding row, so that collectives do not
-        hang.
-        """
-        sizes = self._sizes()
-        for step in rows:
-            shares = self._shares(step)
-            masking = self._masking(rows.step)
-            batches = [self._collate(share, sizes, masking).to(self.device) for share in shares[self.process.rank]]
-            slots = self.stage.context * sum(sizes.rows(share.count) for of_rank in shares for share in of_rank)
-            yield StepBatches(batches, step.real_tokens, slots, step.attended_tokens, rows.state())
-
-    @property
-    def _most_rows(self) -> int:
-        return min(self._rows_of(self.stage.context), self.stage.tokens_per_step // self.stage.context)
-
-    def _sizes(self) -> PaddingSizes:
-        if not self.compiled:
-            return ExactSizes(least_rows=1)
-        recipe, context = self.run.recipe, self.stage.context
-        document_tokens = float(self.documents.fitted(context, recipe.data.long_documents).framed_lengths.mean())
-        return PaddingBuckets(self._most_rows, context, recipe.masking.highest_rate, document_tokens)
-
-    def _shares(self, step: PackedRows) -> list[list[PackedRows]]:
-        """Split the rows of a step into each rank's micro-batches."""
-        ranks = self.process.count
-        return [list(micro_batches(step, self._most_rows, rank=rank, ranks=ranks)) for rank in range(ranks)]
-
-    def _masking(self, step: int) -> Masking:
-        """Return the masking of a step of this stage; steps count from 1."""
-        is_first = self.run.stage == 0
-        return self.run.recipe.masking.at((step - 1) / max(1, self.stage.steps - 1) if is_first else 1.0)
-
-    def _collate(self, share: PackedRows, sizes: PaddingSizes, masking: Masking) -> Batch:
-        flat = has_variable_length_kernels(self.device) and self.run.recipe.precision != "fp32"
-        return collate(share, self.corpus, masking, sizes=sizes, flat=flat)
+        return self.batches.steps(self.rows, few_sizes=self.compiled)
 
     def compile(self, began_compiled: bool | None) -> None:
         word = self.run_file.execution.compile
@@ -231,15 +176,9 @@ class PretrainingTrainer(Trainer[Batch]):
 
         Otherwise ranks would meet new sizes at different steps, and all would wait for each compilation.
         """
-        seen: set[tuple[int, ...]] = set()
-        sizes = self._sizes()
-        for number, step in enumerate(islice(self._rows(), SIZED_STEPS), start=1):
-            for share in chain.from_iterable(self._shares(step)):
-                batch = self._collate(share, sizes, self._masking(number))
-                if batch.sizes not in seen:
-                    seen.add(batch.sizes)
-                    loss = partial(summed_loss, self.model, batch.to(self.device))
-                    yield TrialStep(self.model, loss, self.run.recipe.precision, self.device)
+        for batch in self.batches.of_each_size(SIZED_STEPS, few_sizes=self.compiled):
+            loss = partial(summed_loss, self.model, batch)
+            yield TrialStep(self.model, loss, self.run.recipe.precision, self.device)
 
     def heldout_scores(self) -> HeldoutScores:
         """Return the loss in nats on the held-out documents of the run's own corpus and of each measured corpus, at the

@@ -82,7 +82,7 @@ def test_padding_and_work_are_those_of_the_tensors(finished: Path, runs: Runs, p
     run, told = runs[packing], record(finished, runs[packing])
     trainer = trainer_of(finished, run)
     real = slots = attended = 0
-    for step in trainer.batches_of(trainer.rows):
+    for step in trainer.data():
         for batch in step.micro_batches:
             slots += batch.token_ids.numel()
             real += int((batch.plan.positions >= 0).sum())
@@ -102,12 +102,11 @@ def test_padding_and_work_are_those_of_the_tensors(finished: Path, runs: Runs, p
 def test_slots_count_the_filler_that_fixed_sizes_and_processes_add(
     finished: Path, runs: Runs, packing: str, processes: int
 ) -> None:
-    trainer = trainer_of(finished, runs[packing], micro_batch_tokens=96)
-    trainer.compiled = True
+    batches = trainer_of(finished, runs[packing], micro_batch_tokens=96).batches
     feedings = []
     for rank in range(processes):
-        trainer.process = Process(rank, processes)
-        feedings.append(list(islice(trainer.batches_of(trainer_of(finished, runs[packing]).rows), 8)))
+        batches.process = Process(rank, processes)
+        feedings.append(list(islice(batches.steps(batches.rows(), few_sizes=True), 8)))
     for of_all in zip(*feedings, strict=True):
         held = sum(batch.token_ids.numel() for step in of_all for batch in step.micro_batches)
         assert {step.slots for step in of_all} == {held}
@@ -251,7 +250,7 @@ class OperationWaits(TorchDispatchMode):
 def test_a_step_waits_for_nothing(finished: Path, runs: Runs, packing: str) -> None:
     trainer = trainer_of(finished, runs[packing])
     trainer.engine.restore_optimizer({})
-    steps = list(islice(trainer.batches_of(trainer.rows), 6))
+    steps = list(islice(trainer.data(), 6))
     with PythonWaits() as calls, OperationWaits() as operations:
         updates = [trainer.engine.step(step.micro_batches, 1e-3) for step in steps]
         assert not calls.seen and not operations.seen
@@ -269,7 +268,7 @@ def test_a_step_on_a_gpu_waits_for_nothing(finished: Path, precision: str) -> No
     run = tiny_run(packing="packed", precision=precision, model=tiny_model(dropout=0.0))
     trainer = trainer_of(finished, run)
     trainer.engine.restore_optimizer({})
-    for number, step in enumerate(islice(trainer.batches_of(trainer.rows), 8)):
+    for number, step in enumerate(islice(trainer.data(), 8)):
         torch.cuda.set_sync_debug_mode("error" if number >= 3 else "default")
         try:
             update = trainer.engine.step(step.micro_batches, 1e-3)

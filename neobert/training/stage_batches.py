@@ -1,0 +1,108 @@
+"""The micro-batches of a stage of pre-training: its rows, split over the ranks, masked and padded, as tensors."""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import torch
+
+from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, PaddingSizes, collate, micro_batches
+from neobert.data.rows import PackedRows
+from neobert.data.shards import Documents, TokenizedCorpus, all_documents
+from neobert.data.streams import StepIterator
+from neobert.kinds.pretraining import PretrainingRun
+from neobert.model.attention import has_variable_length_kernels
+from neobert.recipe import Masking
+from neobert.training.distributed import Process
+from neobert.training.loop import StepBatches
+
+
+class StageBatches:
+    """The micro-batches of a stage's steps, a function of the run and its tokenised corpus.
+
+    Args:
+        device: where the model is. bf16 on a device with variable-length kernels gets batches for them.
+        most_tokens: upper bound on the token slots of a micro-batch; a row is never split.
+        process: the rank that the micro-batches are for.
+    """
+
+    def __init__(
+        self, run: PretrainingRun, corpus: TokenizedCorpus, device: torch.device, most_tokens: int, process: Process
+    ) -> None:
+        self.run = run
+        self.stage = run.recipe.stages[-1]
+        self.corpus = corpus
+        self.device = device
+        self.most_tokens = most_tokens
+        self.process = process
+        self.flat = has_variable_length_kernels(device) and run.recipe.precision != "fp32"
+
+    @cached_property
+    def documents(self) -> Documents:
+        """The training side of the corpus."""
+        return all_documents(self.corpus).split_heldout()[0]
+
+    def rows(self) -> StepIterator:
+        """Return the rows of the stage's steps, from the first step on."""
+        recipe = self.run.recipe
+        return StepIterator(
+            self.documents,
+            self.stage,
+            recipe.packing,
+            seed=recipe.seed,
+            stage_number=self.run.stage,
+            long_documents=recipe.data.long_documents,
+        )
+
+    def steps(self, rows: StepIterator, *, few_sizes: bool) -> Iterator[StepBatches[Batch]]:
+        """Yield this rank's micro-batches of every step of `rows`.
+
+        few_sizes: whether to pad to few different sizes, for a compiled model.
+        """
+        sizes = self._sizes(few_sizes)
+        for step in rows:
+            shares = self._shares(step)
+            masking = self._masking(rows.step)
+            batches = [self._collate(share, sizes, masking).to(self.device) for share in shares[self.process.rank]]
+            slots = self.stage.context * sum(sizes.rows(share.count) for of_rank in shares for share in of_rank)
+            yield StepBatches(batches, step.real_tokens, slots, step.attended_tokens, rows.state())
+
+    def of_each_size(self, steps: int, *, few_sizes: bool) -> Iterator[Batch]:
+        """Yield a micro-batch of each size in the first `steps`, of all ranks, in the same order in each of them."""
+        seen: set[tuple[int, ...]] = set()
+        sizes, rows = self._sizes(few_sizes), self.rows()
+        for number, step in zip(range(1, steps + 1), rows, strict=False):
+            for of_rank in self._shares(step):
+                for share in of_rank:
+                    batch = self._collate(share, sizes, self._masking(number))
+                    if batch.sizes not in seen:
+                        seen.add(batch.sizes)
+                        yield batch.to(self.device)
+
+    def rows_of(self, context: int) -> int:
+        """Return the number of rows of `context` tokens that fit a micro-batch, at least 1."""
+        return max(1, self.most_tokens // context)
+
+    @property
+    def _most_rows(self) -> int:
+        return min(self.rows_of(self.stage.context), self.stage.tokens_per_step // self.stage.context)
+
+    def _sizes(self, few_sizes: bool) -> PaddingSizes:
+        """Return the padded sizes. Ranks without rows get one padding row, so that collectives do not hang."""
+        if not few_sizes:
+            return ExactSizes(least_rows=1)
+        recipe, context = self.run.recipe, self.stage.context
+        document_tokens = float(self.documents.fitted(context, recipe.data.long_documents).framed_lengths.mean())
+        return PaddingBuckets(self._most_rows, context, recipe.masking.highest_rate, document_tokens)
+
+    def _shares(self, step: PackedRows) -> list[list[PackedRows]]:
+        """Split the rows of a step into each rank's micro-batches."""
+        ranks = self.process.count
+        return [list(micro_batches(step, self._most_rows, rank=rank, ranks=ranks)) for rank in range(ranks)]
+
+    def _masking(self, step: int) -> Masking:
+        """Return the masking of a step of this stage; steps count from 1."""
+        is_first = self.run.stage == 0
+        return self.run.recipe.masking.at((step - 1) / max(1, self.stage.steps - 1) if is_first else 1.0)
+
+    def _collate(self, share: PackedRows, sizes: PaddingSizes, masking: Masking) -> Batch:
+        return collate(share, self.corpus, masking, sizes=sizes, flat=self.flat)
