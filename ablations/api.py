@@ -6,6 +6,8 @@
     run.loss, run.metrics, run.evaluate("cola"), run.export("hf", "folder")
     neobert.load_records("runs")                        every record below a folder of runs as a frame
 
+For a training loop of your own see `ablations.custom_loops`.
+
 All functions use the plan, the run files and the workers of `ablations/run.py`. Specifications, ids and folders are
 the same, so each finds the runs that the other has started or finished. pandas and torch are imported only by the
 functions that need them.
@@ -62,7 +64,7 @@ def variants(ladder: str | Path | None = None) -> dict[str, Variant]:
     Raises:
         MissingData, ValueError: there is no such file, or it declares no ladder.
     """
-    return dict(_ladder(ladder).variants)
+    return dict(load_ladder(ladder).variants)
 
 
 def build(
@@ -85,9 +87,9 @@ def build(
     """
     from neobert.model.build import build_masked_language_model, initialize
 
-    with ladders.using(_ladder(ladder)):
-        recipe = _plan(_open(scale, data, dry_run=True), variant, seed, ["pretraining"]).recipe.pretraining
-    model = build_masked_language_model(recipe.model, recipe.longest_context)
+    with ladders.using(load_ladder(ladder)):
+        recipe = plan_variant(open_here(scale, data, dry_run=True), variant, seed, ["pretraining"]).recipe.pretraining
+    model = build_masked_language_model(recipe.model, recipe.longest_context, recipe.precision)
     initialize(model, recipe.model.initialization, seed)
     return model
 
@@ -122,11 +124,11 @@ def train(
         MissingData: the data are not there.
         RunFailed: training failed or was stopped; the same call resumes.
     """
-    own = _ladder(ladder)
+    own = load_ladder(ladder)
     with ladders.using(own):
-        workspace = _open(scale, data, runs=runs, workers=workers, track=track)
+        workspace = open_here(scale, data, runs=runs, workers=workers, track=track)
         name = variant if steps is None else _with_steps(variant, steps, workspace)
-        row = _plan(workspace, name, seed, ["pretraining"])
+        row = plan_variant(workspace, name, seed, ["pretraining"])
         _run(workspace, row)
     return TrainedVariant(row.name, workspace, row.seed, row.stages, own)
 
@@ -232,7 +234,7 @@ class TrainedVariant:
         stages += [READOUTS] if READOUTS in names else []
         workspace, layout = self.workspace, self.workspace.layout
         with ladders.using(self.ladder):
-            row = _plan(workspace, self.name, self.seed, stages)
+            row = plan_variant(workspace, self.name, self.seed, stages)
             for task in names:
                 if task in row.skipped:
                     raise MissingData(f"cannot fine-tune on {workspace.source.label} data: {task}: {row.skipped[task]}")
@@ -260,11 +262,12 @@ class TrainedVariant:
         return Path(out)
 
 
-def _ladder(ladder: str | Path | None) -> Ladder:
+def load_ladder(ladder: str | Path | None) -> Ladder:
+    """Return the ladder of a file, or the current one."""
     return ladders.current() if ladder is None else ladders.load(str(ladder))
 
 
-def _open(
+def open_here(
     scale: str | None,
     data: str | Path | None,
     *,
@@ -299,7 +302,8 @@ def _whole(name: str, value: int, read: Callable[[str], int]) -> int:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _plan(workspace: Workspace, name: str, seed: int, stages: Sequence[str]) -> VariantRow:
+def plan_variant(workspace: Workspace, name: str, seed: int, stages: Sequence[str]) -> VariantRow:
+    """Plan the stages of a variant; raises ValueError if there is none of this name."""
     seed = _whole("seed", seed, seed_flag)
     (row,) = plan([one_variant(name)], [seed], workspace.options.scale, workspace.source, workspace.layout, stages)
     return row

@@ -75,7 +75,7 @@ def build_masked_language_model(
     encoder, decoder = build_encoder(model, context, precision), nn.Linear(model.width, model.vocabulary_size)
     if model.tied_embeddings:
         decoder.weight = encoder.encoder.weight
-    return MaskedLanguageModel(encoder, decoder)
+    return MaskedLanguageModel(encoder, decoder, precision or "fp32")
 
 
 def build_classifier(model: recipe.Model, context: int, labels: int, dropout: float) -> Classifier:

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from neobert.model.attention import AttentionPlan, GatherIndex, has_cuda_kernels
+from neobert.model.attention import AttentionPlan, GatherIndex, has_cuda_kernels, padded_plan, whole_rows_plan
 from neobert.model.encoder import Encoder
+from neobert.recipe import PretrainingPrecision
 
 IGNORED_TARGET = -100
 """Target of padding, which torch's cross-entropy ignores."""
@@ -17,16 +18,16 @@ Weights = dict[str, Tensor]
 
 
 class MaskedLanguageModel(nn.Module):
-    """An encoder and a linear decoder with bias, not tied to the embedding (released code)."""
+    """An encoder and a linear decoder with bias, not tied to the embedding (released code).
 
-    def __init__(self, model: Encoder, decoder: nn.Linear) -> None:
+    `precision` is that of the recipe, in which the passes of training are computed.
+    """
+
+    def __init__(self, model: Encoder, decoder: nn.Linear, precision: PretrainingPrecision = "fp32") -> None:
         super().__init__()
         self.model = model
         self.decoder = decoder
-
-    def logits(self, token_ids: Tensor, plan: AttentionPlan, gather: GatherIndex | None = None) -> Tensor:
-        """Return scores over the vocabulary, (rows, tokens, vocabulary) or, with `gather`, (gathered, vocabulary)."""
-        return self.decoder(self.model(token_ids, plan, gather))
+        self.precision: PretrainingPrecision = precision
 
     def _padded_logits(self, hidden: Tensor) -> Tensor:
         """Return logits, padded to aligned rows where kernels need them; columns of −∞ do not change the loss."""
@@ -37,12 +38,30 @@ class MaskedLanguageModel(nn.Module):
         weight = functional.pad(self.decoder.weight, (0, 0, 0, missing))
         return functional.linear(hidden, weight, functional.pad(self.decoder.bias, (0, missing), value=-torch.inf))
 
-    def forward(self, token_ids: Tensor, plan: AttentionPlan, gather: GatherIndex | None, targets: Tensor) -> Tensor:
-        """Return the cross-entropy in nats, summed over the `targets` that are not −100: an fp32 scalar.
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: AttentionPlan | Tensor | None = None,
+        gather: GatherIndex | None = None,
+        targets: Tensor | None = None,
+    ) -> Tensor:
+        """Return scores over the vocabulary, or with `targets` the loss.
 
-        targets: (rows, tokens) or, with `gather`, (gathered,).
+        input_ids: (rows, tokens) int64.
+        attention_mask: (rows, tokens), 1 at tokens and 0 at padding; None for rows without padding; or the plan of
+            packed rows.
+        gather: the tokens to predict; by default all.
+        targets: (rows, tokens) or, with `gather`, (gathered,) token ids; −100 is ignored.
+
+        Returns:
+            (rows, tokens, vocabulary) or, with `gather`, (gathered, vocabulary); or the cross-entropy in nats, summed
+            over the targets: an fp32 scalar.
         """
-        return self.summed_loss(self.model(token_ids, plan, gather), targets)
+        plan = attention_mask
+        if not isinstance(plan, AttentionPlan):
+            plan = whole_rows_plan(input_ids) if plan is None else padded_plan(plan)
+        hidden = self.model(input_ids, plan, gather)
+        return self.decoder(hidden) if targets is None else self.summed_loss(hidden, targets)
 
     def summed_loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of `forward` from the hidden states."""

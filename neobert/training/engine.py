@@ -20,6 +20,7 @@ from neobert.model.attention import send
 from neobert.recipe import Optimization, PretrainingPrecision
 from neobert.training.optimization import (
     build_optimizer,
+    clip,
     optimizer_tensors,
     restore_optimizer,
     set_learning_rate,
@@ -74,10 +75,6 @@ def _between(before: torch.cuda.Event | float, after: torch.cuda.Event | float) 
 
 
 MicroBatch = TypeVar("MicroBatch")
-
-CLIP_EPSILON = 1e-6
-"""Added to the norm, as in torch's own clipping."""
-
 
 @dataclass(frozen=True)
 class StepMetrics:
@@ -201,18 +198,13 @@ class Engine(Generic[MicroBatch]):
         """Update the weights by the clipped gradient, and never again once loss or gradient is not finite; return its
         norm before clipping.
 
-        Fused kernels take the divisor and the flag to skip the update as they do from a GradScaler. For other
-        optimizers gradients are divided here, and reading the flag needs a sync.
+        Reading the flag needs a sync, which fused kernels do without.
         """
         gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
         norm = nn.utils.get_total_norm(gradients, foreach=True)
         self.failed = torch.maximum(self.failed, 1 - (norm + loss).isfinite().float())
-        scale = ((norm + CLIP_EPSILON) / self.recipe.clip_norm).clamp(min=1)
-        if takes_scale(self.optimizer):
-            self.optimizer.grad_scale, self.optimizer.found_inf = scale, self.failed  # type: ignore[attr-defined]
-            self.optimizer.step()
-        elif not self.failed:
-            torch._foreach_div_(gradients, scale)
+        if takes_scale(self.optimizer) or not self.failed:
+            clip(self.optimizer, gradients, norm, self.recipe.clip_norm, self.failed)
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return norm

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from neobert.model.layers import FusedRows, fused_rows
 from neobert.own_code import Parts
-from neobert.recipe import Optimization
+from neobert.recipe import Optimization, Stage
 from neobert.training.muon import Muon
+from neobert.training.schedule import scheduled_rate
 
 BLOCKS = "transformer_encoder"
 """Name of the module with the encoder's hidden matrices; embeddings and heads are outside of it."""
@@ -96,6 +97,49 @@ def takes_scale(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a step divides gradients by `grad_scale` and does nothing if `found_inf` is 1, as torch's fused
     optimizers do for GradScaler; clipping and guarding then need no sync."""
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+CLIP_EPSILON = 1e-6
+"""Added to the norm, as in torch's own clipping."""
+
+
+def clip(
+    optimizer: torch.optim.Optimizer, gradients: list[Tensor], norm: Tensor, clip_norm: float, failed: Tensor
+) -> None:
+    """Make the optimizer's next step divide the gradients, of the joint `norm`, so that their norm is at most
+    `clip_norm`; without a sync. `failed` is 1 if the step must not change the weights.
+
+    Fused kernels take the divisor and the flag as they do from a GradScaler. For other optimizers gradients are divided
+    here, and the flag is the caller's to read.
+    """
+    scale = ((norm + CLIP_EPSILON) / clip_norm).clamp(min=1)
+    if takes_scale(optimizer):
+        optimizer.grad_scale, optimizer.found_inf = scale, failed  # type: ignore[attr-defined]
+    else:
+        torch._foreach_div_(gradients, scale)
+
+
+def follow_recipe(
+    optimizer: torch.optim.Optimizer, model: nn.Module, recipe: Optimization, stage: Stage
+) -> None:
+    """Make every `optimizer.step()` clip the model's gradients and set the stage's learning rate first, as runs do.
+
+    The number of updates is kept in the optimizer's groups. A gradient that is not finite changes no weight of fused
+    optimizers.
+    """
+    for group in optimizer.param_groups:
+        group["updates"] = 0
+
+    def prepare(stepping: torch.optim.Optimizer, *_: object) -> None:
+        groups = stepping.param_groups
+        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+        norm = nn.utils.get_total_norm(gradients, foreach=True)
+        clip(stepping, gradients, norm, recipe.clip_norm, 1 - norm.isfinite().float())
+        for group in groups:
+            group["updates"] += 1
+        set_learning_rate(stepping, scheduled_rate(groups[0]["updates"], recipe, stage))
+
+    optimizer.register_step_pre_hook(prepare)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:

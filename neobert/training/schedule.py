@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from neobert.own_code import Parts
-from neobert.recipe import FineTuning, Settings
+from neobert.recipe import Contrastive, FineTuning, Optimization, Settings, Stage
 
 MILESTONES = 4
 NEWEST_KEPT = 2
@@ -45,6 +45,20 @@ def learning_rate(
         return peak
     progress = (step - begin) / (decay_steps - begin)
     return floor + (peak - floor) * SHARES_LEFT.make(shape, progress, settings=settings or {}, field="decay")
+
+
+def scheduled_rate(step: int, optimization: Optimization, stage: Stage | Contrastive) -> float:
+    """Return the learning rate of update number `step` of a stage, counted from 1."""
+    return learning_rate(
+        step,
+        peak=optimization.peak_learning_rate,
+        warmup_steps=stage.warmup_steps,
+        decay_steps=stage.decay_steps,
+        stable_steps=stage.stable_steps,
+        floor_fraction=optimization.floor_fraction,
+        shape=optimization.decay,
+        settings=optimization.settings,
+    )
 
 
 SHARES_LEFT = Parts[float](

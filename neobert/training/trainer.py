@@ -53,7 +53,7 @@ from neobert.training.distributed import (
 )
 from neobert.training.engine import Engine
 from neobert.training.loop import Step, StepBatches, training_steps
-from neobert.training.schedule import learning_rate, milestones
+from neobert.training.schedule import milestones, scheduled_rate
 from neobert.training.transitions import SMALL_TEXT_LOSS
 
 logger = logging.getLogger(__name__)
@@ -229,16 +229,7 @@ class Trainer(ABC, Generic[MicroBatch]):
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step of this stage."""
-        return learning_rate(
-            step,
-            peak=self.optimization.peak_learning_rate,
-            warmup_steps=self.stage.warmup_steps,
-            decay_steps=self.stage.decay_steps,
-            stable_steps=self.stage.stable_steps,
-            floor_fraction=self.optimization.floor_fraction,
-            shape=self.optimization.decay,
-            settings=self.optimization.settings,
-        )
+        return scheduled_rate(step, self.optimization, self.stage)
 
     def steps(self, done: int, stop: StopRequest | None = None) -> Iterator[Step]:
         """Train the remaining steps, add them to the totals, and yield each; `stop` as in `training_steps`."""

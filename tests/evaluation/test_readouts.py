@@ -220,7 +220,7 @@ def test_packed_sums_are_those_of_one_text_after_the_other(
     for question in questions:
         token_ids = torch.from_numpy(question.token_ids)[None]
         with torch.no_grad():
-            logits = subject.model.logits(token_ids, whole_rows_plan(token_ids))[0, question.places]
+            logits = subject.model(token_ids, whole_rows_plan(token_ids))[0, question.places]
         losses = functional.cross_entropy(logits, torch.from_numpy(question.targets), reduction="sum")
         expected[question.owner] += losses.item()
     monkeypatch.setitem(readouts.BATCH_TOKENS, "cpu", 100)

@@ -89,7 +89,7 @@ def study_of(count: int, seconds: float = 0.0) -> DummyStudy:
 
 POINTS = tuple(
     Point(batch_size=2**batch, learning_rate=1e-5 * (1 + rate), weight_decay=0.0)
-    for batch in range(8)
+    for batch in range(10)
     for rate in range(6)
 )
 

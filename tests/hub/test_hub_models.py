@@ -79,7 +79,7 @@ def test_the_package_offers_the_classes_and_stays_light() -> None:
 def test_padded_logits_are_those_of_the_flat_packed_engine(form: str, implementation: str) -> None:
     model, network = masked_lm(form, implementation)
     flat, numbers, positions = pack([[random_document(length) for length in LENGTHS]], sum(LENGTHS))
-    expected = network.logits(flat, packed_plan(numbers, positions))[0]
+    expected = network(flat, packed_plan(numbers, positions))[0]
     torch.testing.assert_close(model(TOKEN_IDS, MASK).logits[MASK.bool()], expected, **CLOSE)
 
 

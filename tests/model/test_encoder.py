@@ -32,11 +32,11 @@ def test_logits_are_those_of_the_description_with_and_without_padding(network):
     lengths = (CONTEXT, 9, 1)
     documents = [random_document(length) for length in lengths]
     token_ids, numbers, _ = pack([[document] for document in documents], CONTEXT)
-    padded = network.logits(token_ids, padded_plan(numbers >= 0))
+    padded = network(token_ids, padded_plan(numbers >= 0))
     for row, document in enumerate(documents):
         expected = described_logits(network.state_dict(), document)
         torch.testing.assert_close(padded[row, : len(document)], expected, **CLOSE)
-        alone = network.logits(document[None], whole_rows_plan(document[None]))
+        alone = network(document[None], whole_rows_plan(document[None]))
         torch.testing.assert_close(alone[0], expected, **CLOSE)
 
 
@@ -138,7 +138,7 @@ def batch() -> PackedBatch:
 
 def test_the_loss_is_torchs_cross_entropy_of_the_targets(network, batch):
     token_ids, _, plan, slots, targets, _ = batch
-    chosen = network.logits(token_ids, plan, slots)[targets != -100].log_softmax(-1)
+    chosen = network(token_ids, plan, slots)[targets != -100].log_softmax(-1)
     expected = -chosen.gather(1, targets[targets != -100][:, None]).sum()
     loss = network(token_ids, plan, slots, targets)
     assert loss.shape == () and loss.dtype == torch.float32

@@ -137,6 +137,6 @@ def test_a_compiled_model_gives_the_same() -> None:
     initialize(model, START, 0)
     ids, numbers, places = pack([[random_document(18), random_document(15, 1)]], CONTEXT)
     gather = GatherIndex.at(torch.tensor([[1, 16, 19, 30]]), CONTEXT)
-    eager = model.logits(ids, packed_plan(numbers, places), gather)
-    compiled = torch.compile(model.logits, backend="aot_eager", fullgraph=True, dynamic=False)
+    eager = model(ids, packed_plan(numbers, places), gather)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=False)
     torch.testing.assert_close(compiled(ids, packed_plan(numbers, places), gather), eager, rtol=1e-4, atol=1e-5)
