@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from neobert.errors import DamagedFile
 from neobert.files import require_digest, whole_lines
@@ -25,6 +27,7 @@ UNUSABLE = (DamagedFile, OSError, ValueError, TypeError, AttributeError, KeyErro
 """Exceptions raised on reading a curve that is damaged, or that is of another run."""
 
 Line = dict[str, Any]
+Array = NDArray[np.float64]
 Points = tuple[tuple[float, float], ...]
 
 
@@ -50,34 +53,45 @@ class Curve:
     heldout: Points
 
 
+class Kept(NamedTuple):
+    """The curves of a run in arrays of (step, value), as there may be thousands; held-out losses also by corpus."""
+
+    loss: Array
+    heldout: Array
+    by_corpus: Mapping[str, Array]
+
+
 class Curves:
-    """Reader of metrics.jsonl files. Files are read again when drawn, to save memory: there may be thousands of curves,
-    of which few are drawn. `problems` has a sentence for each unusable file."""
+    """Reader of metrics.jsonl files; each is read once. `problems` has a sentence for each unusable file."""
 
     def __init__(self, root: Path, runs: pd.DataFrame) -> None:
         self._folder, self._stages = RunFiles(root), stages_of(runs)
         self._layout = Layout(self._folder.root)
-        self._heldout: dict[str, Mapping[str, Points]] = {}
+        self._kept: dict[str, Kept | None] = {}
         self.problems: list[str] = []
 
     def of(self, run: str) -> Curve | None:
         """Return the curve of a run including its earlier stages; None if a stage has no metrics."""
-        lines = self._lines_of(run)
-        if not lines:
-            return None
-        steps = [line for line in lines if "loss" in line]
-        heldout = tuple((line["step"], line["heldout_loss"]) for line in lines if "heldout_loss" in line)
-        return Curve(_thinned(steps), heldout)
+        kept = self._read_once(run)
+        return None if kept is None else Curve(_points(kept.loss), _points(kept.heldout))
 
     def heldout_by_corpus(self, run: str) -> Mapping[str, Points]:
         """Return the held-out losses of a run on each measured corpus; empty if a stage has no metrics."""
-        if run not in self._heldout:
-            found: dict[str, list[tuple[float, float]]] = defaultdict(list)
-            for line in self._lines_of(run):
+        kept = self._read_once(run)
+        return {} if kept is None else {corpus: _points(values) for corpus, values in kept.by_corpus.items()}
+
+    def _read_once(self, run: str) -> Kept | None:
+        if run not in self._kept:
+            lines = self._lines_of(run)
+            heldout = [(line["step"], line["heldout_loss"]) for line in lines if "heldout_loss" in line]
+            by_corpus: dict[str, list[tuple[float, float]]] = defaultdict(list)
+            for line in lines:
                 for corpus, loss in line.get(BY_CORPUS, {}).items():
-                    found[corpus].append((line["step"], loss))
-            self._heldout[run] = {corpus: tuple(points) for corpus, points in found.items()}
-        return self._heldout[run]
+                    by_corpus[corpus].append((line["step"], loss))
+            loss = np.array(_thinned([line for line in lines if "loss" in line]))
+            on_each = {corpus: np.array(points) for corpus, points in by_corpus.items()}
+            self._kept[run] = Kept(loss, np.array(heldout), on_each) if lines else None
+        return self._kept[run]
 
     def _lines_of(self, run: str) -> list[Line]:
         lines: list[Line] = []
@@ -138,6 +152,10 @@ def _checked(line: Line) -> Line:
     if wrong or "step" not in values or ("loss" in values and "real_tokens" not in values):
         raise ValueError(f"a line has no usable {', '.join(wrong) or 'step and real_tokens'}")
     return values | ({BY_CORPUS: on_each} if on_each else {})
+
+
+def _points(values: Array) -> Points:
+    return tuple((step, value) for step, value in values.tolist())
 
 
 def _thinned(lines: Sequence[Mapping[str, float]]) -> Points:

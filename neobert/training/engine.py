@@ -76,6 +76,7 @@ def _between(before: torch.cuda.Event | float, after: torch.cuda.Event | float) 
 
 MicroBatch = TypeVar("MicroBatch")
 
+
 @dataclass(frozen=True)
 class StepMetrics:
     """Mean loss over all predicted items of all processes, and the gradient's norm before clipping.

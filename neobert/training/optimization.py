@@ -119,9 +119,7 @@ def clip(
         torch._foreach_div_(gradients, scale)
 
 
-def follow_recipe(
-    optimizer: torch.optim.Optimizer, model: nn.Module, recipe: Optimization, stage: Stage
-) -> None:
+def follow_recipe(optimizer: torch.optim.Optimizer, model: nn.Module, recipe: Optimization, stage: Stage) -> None:
     """Make every `optimizer.step()` clip the model's gradients and set the stage's learning rate first, as runs do.
 
     The number of updates is kept in the optimizer's groups. A gradient that is not finite changes no weight of fused

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pandas as pd
@@ -49,6 +50,27 @@ def test_a_run_made_from_python_is_that_of_the_command(
     assert status.main(["--runs", str(folder), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["id"]: row["state"] for row in rows} == {stage.id: "done" for stage in trained.stages}
+
+
+def test_a_loop_of_ones_own_gives_the_losses_of_a_run(trained: TrainedVariant, folder: Path) -> None:
+    """Bit for bit; and the weights of the run load into the same class."""
+    model = neobert.build(trained.name)
+    optimizer = neobert.optimizer(trained.name, model)
+    losses = []
+    for batch in islice(neobert.batches(trained.name, runs=folder), 10):
+        loss = neobert.loss(model, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    first = trained.metrics[trained.metrics.stage == 1].head(10)
+    assert losses == first.loss.to_list() and optimizer.param_groups[0]["updates"] == 10
+    assert optimizer.param_groups[0]["lr"] == first.learning_rate.to_list()[-1]
+    loaded = neobert.load(trained.folder)
+    ids = torch.ones(1, 8, dtype=torch.int64)
+    assert type(loaded) is type(model) and loaded(ids, torch.ones(1, 8)).shape[:2] == (1, 8)
+    with pytest.raises(ValueError, match="there is no stage 3: this variant has 2"):
+        next(neobert.batches("M9", stage=3, runs=folder))
 
 
 def test_a_run_made_by_the_command_is_found(

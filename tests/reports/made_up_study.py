@@ -23,11 +23,12 @@ from neobert.files import json_bytes, publish_once
 from neobert.glue.tasks import TASKS
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy
-from neobert.kinds.pretraining import PretrainingRun
+from neobert.kinds.pretraining import CurvePoint, PretrainingRun
 from neobert.recipe import Point
 from neobert.runs.layout import Layout
 from neobert.runs.records import checksum_of, publish_record
 from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
+from neobert.training.transitions import curve_steps, find_transition
 from reports.analysis.pairing import Delta
 from reports.analysis.resampling import StoredPredictions
 from reports.curves import Curves
@@ -122,7 +123,8 @@ class MadeUpSource:
 class Study:
     """Writes records of variants below a folder of runs. `without` names tasks that the source cannot fine-tune,
     `trained` says that tokenizers are trained on the data, `measured` on which corpora losses are, if not a run's own;
-    `common_context` that they are in that one too, in bits per byte; beside them `frequency_loss`.
+    `common_context` that they are in that one too, in bits per byte; beside them `frequency_loss`. Records
+    have transitions if it `has_transitions`.
     """
 
     root: Path
@@ -135,6 +137,7 @@ class Study:
     measured: tuple[str, ...] = ()
     common_context: int | None = None
     frequency_loss: float | None = None
+    has_transitions: bool = False
 
     @property
     def trains_tokenizers(self) -> bool:
@@ -189,7 +192,12 @@ class Study:
                 "inputs": {"data": run.data_id, "previous": run.previous},
                 "config": {"recipe": plain(run.recipe), "stage": run.stage, "origins": origins},
                 "labels": self.labels(name),
-                "scores": {"heldout_loss": losses, "training_loss": loss, **self.heldout(run, losses)},
+                "scores": {
+                    "heldout_loss": losses,
+                    "training_loss": loss,
+                    **self.heldout(run, losses),
+                    **({"transition": self.transition(run, loss)} if self.has_transitions else {}),
+                },
                 "seed": run.recipe.seed,
             }
             publish_record(Layout(self.root).pretraining(run.id) / "done.json", record | changes)
@@ -214,6 +222,20 @@ class Study:
                 for context, more in contexts.items()
             ]
         }
+
+    def transition(self, run: PretrainingRun, loss: float) -> dict[str, Any]:
+        """A held-out loss that leaves that of frequencies at about a tenth of the stage."""
+        assert self.frequency_loss is not None
+        stage = run.recipe.stages[-1]
+        gain = self.frequency_loss - loss
+        points = [
+            CurvePoint(
+                step=step, tokens=step * stage.tokens_per_step, loss=self.frequency_loss + 1 - share * (gain + 1)
+            )
+            for step in sorted(curve_steps(stage.steps))
+            for share in [step / (step + stage.steps / 20)]
+        ]
+        return dict(plain(find_transition(points, self.frequency_loss)))
 
     def metrics(self, name: str, seed: int = 0, lines: int = 200) -> None:
         """Write the metrics.jsonl of all stages: a loss that falls, at a rate that varies a little."""

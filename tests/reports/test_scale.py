@@ -52,6 +52,7 @@ def grids(study: Study) -> None:
 def runs_with_curves(study: Study) -> None:
     """Pre-training alone with its curves: the ladder with 300 seeds and a factorial over six factors with 106."""
     study.measured = ("web", "wikibook")
+    study.has_transitions, study.frequency_loss = True, 6.5
     for on in cells(("positions", "feedforward", "norm", "optimizer", "schedule", "masking")):
         study.levels[cell(on).name] = 50.0 + len(on)
     seeds = dict.fromkeys(PAPERS_LADDER[:-1], 300) | {name: 106 for name in study.levels if name.startswith("F:")}
