@@ -19,7 +19,7 @@ from reports.analysis.pairing import why_losses_differ
 from reports.analysis.parts import find_parts
 from reports.analysis.plateau import ArmSeeds, Regime, timing_word
 from reports.basis import why_not_paired
-from reports.curves import Curves, Points
+from reports.curves import Array, Curves, Points
 from reports.notes import warnings
 from reports.scores import Group, Row
 from reports.tables import DASH, Column, Table, make_table, print_by_seed, printed_range, signed
@@ -42,12 +42,13 @@ class RunCurve:
     transition: float | None
     points: Points
 
-    def loss_at(self, step: float) -> float | None:
-        """Return the loss at a step, interpolated in the logarithm of steps; None outside the curve."""
-        steps, losses = zip(*self.points, strict=True)
-        if not steps[0] <= step <= steps[-1]:
-            return None
-        return float(np.interp(math.log(step), np.log(steps), losses))
+    def losses_at(self, steps: Array) -> Array:
+        """Return the losses at steps, interpolated in the logarithm of steps; NaN outside the curve."""
+        measured, losses = np.array(self.points).T
+        inside = (measured[0] <= steps) & (steps <= measured[-1])
+        found = np.full(steps.shape, np.nan)
+        found[inside] = np.interp(np.log(steps[inside]), np.log(measured), losses)
+        return found
 
 
 @dataclass(frozen=True)
@@ -251,11 +252,13 @@ def _differences(
 ) -> dict[int, float]:
     """Return the differences of losses, each run at its own step, where both curves reach it."""
     found = {}
-    for seed in pairs.keys() & steps.keys():
-        ours, theirs = (run.loss_at(step) for run, step in zip(pairs[seed], steps[seed], strict=True))
-        if ours is not None and theirs is not None:
+    for seed in sorted(pairs.keys() & steps.keys()):
+        ours, theirs = (
+            float(run.losses_at(np.array([step]))[0]) for run, step in zip(pairs[seed], steps[seed], strict=True)
+        )
+        if not math.isnan(ours - theirs):
             found[seed] = ours - theirs
-    return dict(sorted(found.items()))
+    return found
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ablations.rates import MARK
 from reports.analysis.inference import seed_interval
 from reports.analysis.steps import Step
 from reports.analysis.transitions import MEASURED, RunCurve, Wait, steps_of
-from reports.curves import Curves
+from reports.curves import Array, Curves
 from reports.figures.drawing import GREY_INK, INK, PAGE_INCHES, PANELS_BESIDE, describe_data, format_ticks, rendered
 from reports.figures.tones import Tone, draw_tones, tone_of
 from reports.scores import Group, Row
@@ -171,14 +171,14 @@ Differences = list[tuple[float, list[float]]]
 """Steps with the differences of all paired seeds there."""
 
 
-def _grid(pair: Pair) -> Sequence[float]:
+def _grid(pair: Pair) -> Array:
     """Return steps that are evenly spaced in the logarithm, up to the end of the run."""
     last = max(run.points[-1][0] for runs in (pair.ours, pair.theirs) for run in runs.values())
-    return [float(step) for step in np.geomspace(LATE_SHARE * last, last, POINTS)]
+    return np.geomspace(LATE_SHARE * last, last, POINTS)
 
 
 def _at_equal_steps(pair: Pair) -> Differences:
-    return list(_differences(pair, pair.seeds, _grid(pair), lambda run, step: step))
+    return _differences(pair, pair.seeds, _grid(pair), lambda run, steps: steps)
 
 
 def _since_transition(pair: Pair) -> Differences:
@@ -188,21 +188,26 @@ def _since_transition(pair: Pair) -> Differences:
     if not seeds:
         return []
     middle = float(np.mean([runs[seed].transition or 0.0 for seed in seeds for runs in arms]))
-    later = [step for step in _grid(pair) if step >= middle]
-    return list(_differences(pair, seeds, later, lambda run, step: step - middle + (run.transition or 0.0)))
+    grid = _grid(pair)
+    return _differences(pair, seeds, grid[grid >= middle], lambda run, steps: steps - middle + (run.transition or 0.0))
 
 
 def _differences(
-    pair: Pair, seeds: Sequence[int], steps: Sequence[float], own_step: Callable[[RunCurve, float], float]
-) -> Iterator[tuple[float, list[float]]]:
-    """Yield each step at which the curves of all seeds have a value, with their differences."""
-    for step in steps:
-        losses = [
-            tuple(runs[seed].loss_at(own_step(runs[seed], step)) for runs in (pair.ours, pair.theirs)) for seed in seeds
-        ]
-        found = [ours - theirs for ours, theirs in losses if ours is not None and theirs is not None]
-        if found and len(found) == len(seeds):
-            yield step, found
+    pair: Pair, seeds: Sequence[int], steps: Array, own_steps: Callable[[RunCurve, Array], Array]
+) -> Differences:
+    """Return the steps at which the curves of all seeds have a value, with their differences; none without seeds."""
+    if not seeds:
+        return []
+    ours, theirs = (
+        np.array([runs[seed].losses_at(own_steps(runs[seed], steps)) for seed in seeds])
+        for runs in (pair.ours, pair.theirs)
+    )
+    differences = (ours - theirs).T
+    return [
+        (step, found)
+        for step, found in zip(steps.tolist(), differences.tolist(), strict=True)
+        if not np.isnan(found).any()
+    ]
 
 
 def _format(upper: "Axes", lower: "Axes", pair: Pair) -> None:

@@ -177,9 +177,11 @@ def test_a_run_that_fails_says_why(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_pages_of_the_docstrings_are_built(tmp_path: Path) -> None:
     pdoc = pytest.importorskip("pdoc")
-    pdoc.pdoc("ablations.api", output_directory=tmp_path)
-    page = (tmp_path / "ablations" / "api.html").read_text(encoding="utf-8")
-    assert all(f'id="{name}"' in page for name in (*neobert.DOOR, "TrainedVariant.export"))
+    pdoc.pdoc("ablations.api", "ablations.custom_loops", output_directory=tmp_path)
+    names = {"api": (*neobert.DOOR, "TrainedVariant.export"), "custom_loops": neobert.CUSTOM_LOOPS}
+    for page, documented in names.items():
+        text = (tmp_path / "ablations" / f"{page}.html").read_text(encoding="utf-8")
+        assert all(f'id="{name}"' in text for name in documented)
 
 
 def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -192,3 +194,4 @@ def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     for cell in cells:
         exec(compile("".join(cell["source"]), f"{NOTEBOOK.name} {cell['id']}", "exec"), names)
     assert len(names["records"]) == 6  # type: ignore[arg-type]
+    assert names["losses"] == names["metrics"].loss.dropna().head(5).to_list()  # type: ignore[attr-defined]

@@ -62,8 +62,10 @@ def step_lines(root: Path, run: PretrainingRun) -> list[dict[str, Any]]:
 def test_the_phases_of_a_step_add_up_to_its_seconds(finished: Path, runs: Runs, packing: str) -> None:
     lines = step_lines(finished, runs[packing])
     assert all(line["phase_seconds"].keys() == PHASES for line in lines)
+    shares = [sum(line["phase_seconds"].values()) / line["seconds"] for line in lines]
+    assert max(shares) < 1.001
+    assert max(shares) > 0.8  # not of every step: another process may hold the core between two phases
     attributed = sum(sum(line["phase_seconds"].values()) for line in lines)
-    assert 0.8 < attributed / sum(line["seconds"] for line in lines) < 1.001
     means = record(finished, runs[packing])["phase_seconds"]
     assert sum(means.values()) * STEPS == pytest.approx(attributed, rel=1e-2)
     for line in lines:
