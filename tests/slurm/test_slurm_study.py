@@ -33,7 +33,7 @@ from tests.support.tiny_runs import (
 )
 from tests.support.waiting import until
 
-STUDY_SECONDS = 900
+STUDY_SECONDS = 1800
 
 
 def test_several_launchers_send_every_job_once_and_grids_wait_for_theirs(cluster: Cluster, tmp_path: Path) -> None:
