@@ -14,6 +14,7 @@ if not __package__:  # run as a script: its own folder is on sys.path, the repos
 
 from ablations.ladders import add_ladder_flag, on_ladder
 from neobert.command_line import Parser, guarded, refuse_no_folder
+from neobert.errors import EXIT_DONE, MissingData
 from neobert.files import json_bytes
 from neobert.identity import plain
 
@@ -32,9 +33,46 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     add_ladder_flag(parser)
     declared = "store this declared study with the copy, for records that were made without it"
     parser.add_argument("--declaration", type=Path, metavar="FILE", help=declared)
-    parser.add_argument("--out", type=Path, required=True, help="folder for the tables")
+    ways = parser.add_mutually_exclusive_group(required=True)
+    ways.add_argument("--out", type=Path, help="folder for the tables")
+    back = "put the files of this collected folder back into --runs, so that what is done there is not done again"
+    ways.add_argument("--restore", type=Path, metavar="DIR", help=back)
     parser.add_argument("--json", action="store_true", help="print what was collected as JSON")
     return parser.parse_args(given)
+
+
+def _restore(arguments: argparse.Namespace) -> int:
+    """Write the files of a collected folder into the folder of runs, except those that are there.
+
+    Weights are not collected: what needs those of a restored run is refused, and all that has a record is done. Records
+    are written last, so that a killed command leaves no record without its run file.
+
+    Raises:
+        MissingData: the collected folder holds no record, or its list of digests was changed.
+        DamagedFile: a link in the folder of runs leads out of it.
+    """
+    from neobert.files import inside, replace_file
+    from neobert.runs.collected import Collected, table_of
+
+    refuse_no_folder("--runs", arguments.runs)
+    collected = Collected(arguments.restore)
+    records = {path for path in collected.files if table_of(path) == "records.jsonl"}
+    if not records:
+        raise MissingData(f"--restore {arguments.restore} holds no collected record: give a folder that --out wrote")
+    restored = 0
+    for path in sorted(collected.files, key=lambda path: (path in records, path)):
+        target = inside(arguments.runs, path)
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(target, collected.files[path])
+            restored += path in records
+    for problem in collected.problems:
+        print(problem, file=sys.stderr)
+    if arguments.json:
+        print(json.dumps({"restored": restored, "records": len(records)}, indent=1))
+    else:
+        print(f"{restored} of {len(records)} records restored in {arguments.runs}; the others are there")
+    return EXIT_DONE
 
 
 def _collect(arguments: argparse.Namespace) -> int:
@@ -67,7 +105,7 @@ def _collect(arguments: argparse.Namespace) -> int:
     else:
         print(f"{len(files)} files of runs, {size / 1e6:.1f} MB in {out}")
         print(f"figures from it: python reports/make_figures.py --runs {out}")
-    return 0
+    return EXIT_DONE
 
 
 def _refuse_out(out: Path, root: Path) -> None:
@@ -81,7 +119,8 @@ def _refuse_out(out: Path, root: Path) -> None:
 def main(given: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     arguments = _arguments(given)
-    return guarded("collect.py", on_ladder(arguments, _collect), arguments.out)
+    act = _collect if arguments.restore is None else _restore
+    return guarded("collect.py", on_ladder(arguments, act), arguments.out or arguments.runs)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 from neobert.files import read_lines
 from neobert.kinds.glue import GlueStudy
 from neobert.runs.collected import TABLES, Collected
+from neobert.runs.kinds import record_paths
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, write_run_file
 from neobert.training.transitions import SMALL_TEXT_LOSS
@@ -79,6 +80,23 @@ def test_a_collected_folder_gives_the_same_tables_and_files(study: Study, copy: 
     assert set(whole) == set(same) and {name for name in whole if whole[name] != same[name]} == told
     deltas = same["smoke-texts/deltas.md"].decode()
     assert "No interval over examples" not in deltas and "M1 | M0 | GLUE" in deltas
+
+
+def test_what_is_restored_is_done_and_collected_as_it_was(
+    study: Study, copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    back, again = tmp_path / "runs", tmp_path / "again"
+    assert collect.main(["--restore", str(copy), "--runs", str(back)]) == 0
+    records = [path.relative_to(study.root) for path in record_paths(study.root)]
+    assert records and all((back / path).is_file() for path in records)
+    assert run(back, again) == 0 and files(again) == files(copy)
+    changed = next(back.glob("glue/*/studies/*/run.json"))
+    changed.write_text("{}")
+    capsys.readouterr()
+    assert collect.main(["--restore", str(copy), "--runs", str(back)]) == 0
+    assert changed.read_text() == "{}" and capsys.readouterr().out.startswith("0 of ")
+    assert collect.main(["--restore", str(study.root), "--runs", str(back)]) == 3
+    assert "holds no collected record: give a folder that --out wrote" in capsys.readouterr().err
 
 
 def test_no_path_of_the_machine_is_in_the_copy(study: Study, copy: Path) -> None:
