@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from reprlib import repr as shortened
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import InstanceOf, StringConstraints, TypeAdapter, ValidationError
 
@@ -20,8 +20,10 @@ from ablations.ladders import (
 )
 from ablations.scales import SCALES, Rules, scaled
 from ablations.variant import Factor, Modification, Variant, findings_in, prove
+from neobert.data.own_readouts import OwnReadout
 from neobert.errors import did_you_mean
 from neobert.glue.tasks import TASKS, Task
+from neobert.kinds.readouts import ReadoutName
 from neobert.model.size import has_own_parts, parameter_count
 from neobert.own_code import is_own
 from neobert.recipe import Pretraining
@@ -38,6 +40,10 @@ KINDS: Mapping[str, tuple[Any, str]] = {
     "TASKS": (
         list[InstanceOf[Task] | str] | tuple[InstanceOf[Task] | str, ...],
         "a list of neobert.glue.tasks.Task and names of GLUE tasks",
+    ),
+    "READOUTS": (
+        list[InstanceOf[OwnReadout]] | tuple[InstanceOf[OwnReadout], ...],
+        "a list of MinimalPairs, ClozeItems and PassKeys of neobert.data.own_readouts",
     ),
     "TRANSFER_TASK": (str, "the name of a GLUE task"),
     "TRANSFERRED_TASKS": (list[str] | tuple[str, ...], "a list of names of GLUE tasks"),
@@ -128,6 +134,18 @@ def refuse_impossible_tasks(chosen: Sequence[Task | str]) -> None:
 
         for task in own:
             refuse_impossible_metrics(task)
+
+
+def refuse_impossible_readouts(declared: Sequence[OwnReadout]) -> None:
+    """Check the readouts of a ladder.
+
+    Raises:
+        ValueError: one has the name of another or of one of the package.
+    """
+    names = [*get_args(ReadoutName), *(readout.name for readout in declared)]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        theirs = ", which is one of the package" if repeated[0] in get_args(ReadoutName) else " twice"
+        raise ValueError(f"READOUTS has {repeated[0]!r}{theirs}: give each a name of its own")
 
 
 def _refuse_circles(starts: Mapping[str, str | None]) -> None:

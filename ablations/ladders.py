@@ -2,8 +2,9 @@
 
 A ladder is a Python file in the form of `ablations/ladder.py`. Its variants are those that stand in it by name, also in
 lists and mappings. All else is optional: TITLE of reports, END and FACTORS for designs, SCALES, SCALE, SAMPLE, TASKS,
-TRANSFER_TASK and TRANSFERRED_TASKS, PUBLISHED, PUBLISHED_AS and PRINTED_AS. One ladder is in use at a time. Run files
-hold whole recipes, so that workers and jobs read no ladder, and an edited file changes nothing of what was planned.
+TRANSFER_TASK and TRANSFERRED_TASKS, READOUTS, PUBLISHED, PUBLISHED_AS and PRINTED_AS. One ladder is in use at a time.
+Run files hold whole recipes, so that workers and jobs read no ladder, and an edited file changes nothing of what was
+planned.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from neobert.errors import MissingData, did_you_mean
 if TYPE_CHECKING:
     from ablations.scales import Rules
     from ablations.variant import Factor, Modification, Variant
+    from neobert.data.own_readouts import AnyOwnReadout
     from neobert.glue.tasks import Task
     from neobert.recipe import Grid
     from neobert.runs.layout import Layout
@@ -66,6 +68,7 @@ class Ladder:
     scale: str
     sample: "Variant"
     tasks: "Mapping[str, Task]"
+    readouts: "Mapping[str, AnyOwnReadout]"
     transfer_task: str
     transferred_tasks: tuple[str, ...]
     published: Path | None
@@ -311,6 +314,7 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
     settings = _settings_of(module, declared, given)
     if given:
         from ablations.ladder_checks import (
+            refuse_impossible_readouts,
             refuse_impossible_tasks,
             refuse_unknown_names,
             refuse_wrong_kinds,
@@ -320,6 +324,7 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
         refuse_wrong_kinds(settings)
         refuse_unknown_names(declared, settings)
         refuse_impossible_tasks(settings["TASKS"])
+        refuse_impossible_readouts(settings["READOUTS"])
     scales, scale = settings["SCALES"], settings["SCALE"]
     if scale is None:
         default = OWN_DEFAULT_SCALE if given else DEFAULT_SCALE
@@ -334,6 +339,7 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
         scale=scale,
         sample=declared[name_of(settings["SAMPLE"])],
         tasks=_tasks_of(settings["TASKS"], module),
+        readouts=_readouts_of(settings["READOUTS"], module),
         transfer_task=settings["TRANSFER_TASK"],
         transferred_tasks=tuple(task for task in settings["TRANSFERRED_TASKS"] if task != settings["TRANSFER_TASK"]),
         published=_published_beside(module, settings["PUBLISHED"], given),
@@ -359,6 +365,7 @@ def _settings_of(module: ModuleType, declared: "Mapping[str, Variant]", given: s
         "SCALE": None,
         "SAMPLE": next(iter(declared.values())),
         "TASKS": list(TASKS),
+        "READOUTS": [],
         "TRANSFER_TASK": common.TRANSFER_TASK,
         "TRANSFERRED_TASKS": common.TRANSFERRED_TASKS,
         "PUBLISHED": None,
@@ -384,6 +391,15 @@ def _tasks_of(chosen: "Sequence[Task | str]", module: ModuleType) -> "dict[str, 
     tasks = [TASKS[task] if isinstance(task, str) else task for task in chosen]
     own = {task.name: str((folder / task.folder).resolve()) for task in tasks if task.is_own}
     return {task.name: task.model_copy(update={"folder": own[task.name]}) if task.is_own else task for task in tasks}
+
+
+def _readouts_of(declared: "Sequence[AnyOwnReadout]", module: ModuleType) -> "dict[str, AnyOwnReadout]":
+    """Return the readouts of a ladder by name; files are relative to the module's folder."""
+    folder = Path(module.__file__ or "").resolve().parent
+    return {
+        each.name: each.model_copy(update={"file": str((folder / each.file).resolve()) if each.file else ""})
+        for each in declared
+    }
 
 
 def _last_kept(variants: "Mapping[str, Variant]") -> "Variant":

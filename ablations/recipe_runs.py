@@ -13,6 +13,7 @@ from ablations.variant import EmbeddingProtocol, Recipe
 from neobert.data.blimp import PAIRS
 from neobert.data.catalog import CORPORA
 from neobert.data.mteb_tasks import EmbeddingTask, chosen_tasks, task_prompts
+from neobert.data.own_readouts import AnyOwnReadout
 from neobert.data.pairs import DECLARED_SETS, Mix, sets_of
 from neobert.data.sources import NoCorpus, Source
 from neobert.embeddings.sentence_modules import read_sentence_modules
@@ -185,7 +186,7 @@ LENGTHS_OF_CONTEXT = 4
 
 def readout_evaluations(run: PretrainingRun, scale: Scale, source: Source) -> list[ReadoutEvaluation]:
     """Return the readouts of a pre-training stage in the shortest context of a scale, all but pseudo-perplexity; BLiMP
-    only if the source has it.
+    only if the source has it, and those that the ladder declares.
 
     The first readouts share one evaluation, and each later one has its own, so that adding one changes no id.
     """
@@ -199,13 +200,20 @@ def readout_evaluations(run: PretrainingRun, scale: Scale, source: Source) -> li
         blimp, rules = {str(BLIMP): source.blimp_origin()}, rules_of(scale)
         pairs = PAIRS if rules is None or rules.large else PAIRS_PER_PARADIGM
         evaluations.append(_evaluation(run, (BLIMP,), context, blimp, pairs))
+    for own in current().readouts.values():
+        within = longest_context(run) if own.reaches_far else context
+        evaluations.append(_evaluation(run, (own.name,), within, {own.name: own.origin}, own=own))
     return evaluations
 
 
 def perplexity_evaluation(run: PretrainingRun, source: Source) -> ReadoutEvaluation:
     """Return the pseudo-perplexity of a pre-training stage by length of the text."""
-    longest = run.position_table or LENGTHS_OF_CONTEXT * run.recipe.stages[-1].context
-    return _evaluation(run, PERPLEXITY, longest, _corpora(source))
+    return _evaluation(run, PERPLEXITY, longest_context(run), _corpora(source))
+
+
+def longest_context(run: PretrainingRun) -> int:
+    """Return the longest context in tokens in which a stage's weights are measured."""
+    return run.position_table or LENGTHS_OF_CONTEXT * run.recipe.stages[-1].context
 
 
 def missing_readouts(source: Source) -> dict[str, str]:
@@ -228,10 +236,11 @@ def _corpora(source: Source) -> dict[str, str]:
 
 def _evaluation(
     run: PretrainingRun,
-    readouts: tuple[ReadoutName, ...],
+    readouts: tuple[str, ...],
     context: int,
     corpora: dict[str, str],
     pairs_per_paradigm: int | None = None,
+    own: AnyOwnReadout | None = None,
 ) -> ReadoutEvaluation:
     """Return readouts of a pre-training stage."""
     return ReadoutEvaluation(
@@ -242,6 +251,7 @@ def _evaluation(
         corpora=corpora,
         tokenizer_origin=run.tokenizer_origin,
         pairs_per_paradigm=pairs_per_paradigm,
+        own=own,
         seed=run.seed,
     )
 

@@ -21,7 +21,6 @@ from neobert.errors import DamagedFile, MissingData, name_first
 from neobert.files import read_json
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.kinds.readouts import BLIMP
 from neobert.recipe import Value
 from neobert.runs.collected import DECLARATIONS, RunFiles
 from neobert.runs.kinds import RECORD_PLACES, RECORDS
@@ -68,7 +67,8 @@ class Evidence:
     is the reason why it started from pre-training although its task starts from another task. `model` is the name of
     an external model.
 
-    `readouts` has one row per record and corpus, which is empty for BLiMP: `answer` is the `ReadoutScore`, `items`
+    `readouts` has one row per record and corpus, which is empty for BLiMP and readouts that a ladder
+    declares: `answer` is the `ReadoutScore`, `items`
     identifies the items.
     `perplexities` are those of the readout `perplexity`, which compares lengths and not models.
 
@@ -254,7 +254,7 @@ def _readout_rows(readouts: pd.DataFrame) -> Iterator[Facts]:
     for facts in readouts[[*OF_READOUT, "answers"]].to_dict("records"):
         answers = facts.pop("answers")
         for corpus, answer in answers.items():
-            yield facts | {"corpus": "" if facts["readout"] == BLIMP else corpus, "answer": answer}
+            yield facts | {"corpus": "" if facts["readout"] == corpus else corpus, "answer": answer}
 
 
 def _read_studies(folder: RunFiles, problems: list[str]) -> list[RunFile]:

@@ -32,6 +32,7 @@ from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
 from reports.figures.forecasts import choose_outcomes, draw_forecasts
 from reports.figures.forests import Forest, draw_forest, forest_of_answers, forest_of_effects, forest_of_readouts
 from reports.figures.glue_tables import score_tables, table2, table3, table5
+from reports.figures.own_readouts import own_readouts_table
 from reports.figures.own_tasks import own_tasks_table
 from reports.figures.perplexity import PerplexityLine, figure2, perplexity_lines, perplexity_table
 from reports.figures.rates import draw_sweeps, sweeps_table
@@ -206,6 +207,7 @@ OUTPUTS: Mapping[str, Output] = {
     "scores": Output("GLUE and losses", _scores(0), formats=(), part="scores"),
     "other-scores": Output("GLUE and losses of other arms", _scores(1), formats=(), part="scores"),
     "own-tasks": Output("Own tasks", lambda study: own_tasks_table(study.group), part="scores"),
+    "own-readouts": Output("Own readouts", lambda study: own_readouts_table(study.group), part="scores"),
     "table5": Output("Table 5, best points", lambda study: table5(study.group)),
     "deltas": Output("Deltas", lambda study: study.delta_table, part="statistics"),
     "readouts": Output(

@@ -266,6 +266,9 @@ class CoreTime:
         if evaluation.pairs_per_paradigm is not None:
             sentences = 2 * evaluation.pairs_per_paradigm * len(PARADIGMS)
             return (START_SECONDS + forward_seconds(stage.recipe, context, BLIMP_TOKENS * sentences),)
+        if evaluation.own is not None:
+            texts = 2 * len(evaluation.own.items)
+            return (START_SECONDS + forward_seconds(stage.recipe, context, BLIMP_TOKENS * texts),)
         corpora = self._sizes(evaluation.corpora)
         most = READ_BYTES / CHARACTERS_PER_TOKEN
         text = sum(min(most, size.heldout_tokens(stage.recipe, context)) for size in corpora)

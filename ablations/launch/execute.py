@@ -88,7 +88,9 @@ def open_workspace(options: argparse.Namespace) -> Workspace:
     options.data = _chosen_data(options)
     unseen = vars(options).get("without_texts_of") or ()
     task_folders = {name: task.folder for name, task in current().own_tasks.items()}
-    specification = specify(options.data, synthetic_documents(options.scale), unseen, task_folders)
+    readout_files = {name: readout.file for name, readout in current().readouts.items()}
+    documents = synthetic_documents(options.scale)
+    specification = specify(options.data, documents, unseen, task_folders, readout_files)
     layout = Layout(options.runs.resolve())
     return Workspace(options, layout, specification, open_specified(specification), execution)
 

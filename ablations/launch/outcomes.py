@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -142,15 +143,18 @@ def _print_readouts(entries: Sequence[Entry]) -> None:
     measured = dict.fromkeys(
         (readout, corpus) for entry in entries for readout, own in entry["scores"].items() for corpus in own
     )
-    columns = ("variant", "seed", "state", *(f"{readout} {corpus}" for readout, corpus in measured))
-    rows = [
-        (
-            *(entry[name] for name in columns[:3]),
-            *(_number(entry["scores"].get(readout, {}).get(corpus)) for readout, corpus in measured),
-        )
-        for entry in entries
-    ]
-    title = "Readouts: losses in nats a token, words in bits a byte, cloze and blimp as accuracies"
+    names = (readout if readout == corpus else f"{readout} {corpus}" for readout, corpus in measured)
+    columns = ("variant", "seed", "state", *names)
+    by_model: defaultdict[tuple[str, int], list[Entry]] = defaultdict(list)
+    for entry in entries:
+        by_model[entry["variant"], entry["seed"]].append(entry)
+    rows = []
+    for model, own in by_model.items():
+        scores = {readout: values for entry in own for readout, values in entry["scores"].items()}
+        states = ", ".join(dict.fromkeys(entry["state"] for entry in own))
+        values = (_number(scores.get(readout, {}).get(corpus)) for readout, corpus in measured)
+        rows.append((*model, states, *values))
+    title = "Readouts: losses in nats a token, words in bits a byte, others as accuracies"
     output().print(table(title, columns, rows))
 
 

@@ -26,7 +26,11 @@ POLL_SECONDS = 0.2
 
 
 def specify(
-    data: str, synthetic_documents: int, unseen: Iterable[str] = (), task_folders: Mapping[str, str] | None = None
+    data: str,
+    synthetic_documents: int,
+    unseen: Iterable[str] = (),
+    task_folders: Mapping[str, str] | None = None,
+    readout_files: Mapping[str, str] | None = None,
 ) -> SourceSpecification:
     """Convert `--data` and `--without-texts-of` for run.json, with absolute paths, as jobs may start elsewhere."""
     name = data if data in SOURCES else str(Path(data).resolve())
@@ -36,6 +40,7 @@ def specify(
         synthetic_documents=synthetic_documents,
         unseen=paths,
         task_folders=dict(task_folders or {}),
+        readout_files=dict(readout_files or {}),
     )
 
 

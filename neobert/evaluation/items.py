@@ -21,6 +21,7 @@ import numpy as np
 
 from neobert.data.blimp import MinimalPair
 from neobert.data.masking import counter_hash, threshold
+from neobert.data.own_readouts import Choice
 from neobert.data.preparation import open_specified, prepare_once, require_origin
 from neobert.data.shards import FRAME_TOKENS, heldout_bound, text_hash
 from neobert.errors import DamagedFile
@@ -92,12 +93,14 @@ class Items:
     """All items of a source, by corpus; a corpus with too little text may lack some.
 
     `documents` are beginnings of documents. They are drawn alone, and all others without them. `pairs` are those of
-    BLiMP, which are read alone, or in a file of an older version those that it drew.
+    BLiMP, which are read alone, or in a file of an older version those that it drew. `own` are those of a readout that
+    a ladder declares, by its name; they are read alone too.
     """
 
     stretches: Mapping[str, Sequence[Stretch]] = field(default_factory=dict)
     cloze: Mapping[str, Sequence[ClozeItem]] = field(default_factory=dict)
     pairs: Mapping[str, Sequence[MinimalPair]] = field(default_factory=dict)
+    own: Mapping[str, Sequence[MinimalPair | Choice]] = field(default_factory=dict)
     documents: Mapping[str, Sequence[Stretch]] = field(default_factory=dict)
 
     @cached_property
@@ -114,7 +117,7 @@ def _as_lists(items: Items) -> dict[str, Any]:
     return {
         kind: {corpus: [list(astuple(item)) for item in own] for corpus, own in by_corpus.items()}
         for kind, by_corpus in vars(items).items()
-        if kind in ITEM_TYPES and by_corpus
+        if kind in (*ITEM_TYPES, "own") and by_corpus
     }
 
 
@@ -153,6 +156,11 @@ def items_of(layout: Layout, run: ReadoutRun, specification: SourceSpecification
         pairs = source.minimal_pairs(run.pairs_per_paradigm)
         require_origin("BLiMP", planned, open_specified(specification).blimp_origin())
         return Items(pairs={BLIMP: pairs})
+    if run.own is not None:
+        own = run.own.model_copy(update={"file": specification.readout_files.get(run.readout, "")})
+        items = own.items
+        require_origin(f"the readout {own.name}", run.corpora[own.name], own.origin)
+        return Items(own={own.name: items})
     path = layout.readout_items(run.items_id)
 
     def make(damage: DamagedFile | None, claim: Claim) -> None:

@@ -9,7 +9,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from statistics import fmean
 from typing import Any
@@ -22,6 +22,7 @@ from torch.nn import functional
 from neobert.data.batches import EXACT, HELDOUT_MASKING, Batch, gather_by_row
 from neobert.data.blimp import PARADIGMS, MinimalPair
 from neobert.data.masking import counter_hash, mask_tokens
+from neobert.data.own_readouts import Choice
 from neobert.data.packing import Integers, Placement, best_fit_decreasing
 from neobert.data.preparation import open_specified, text_tokenizer
 from neobert.data.shards import FRAME_TOKENS
@@ -31,7 +32,7 @@ from neobert.evaluation.items import READ_BYTES, ClozeItem, Items, Stretch, item
 from neobert.evaluation.losses import BATCH_TOKENS, batch_losses
 from neobert.identity import plain
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.kinds.readouts import ReadoutConfig, ReadoutEvaluation, ReadoutName, ReadoutScore
+from neobert.kinds.readouts import ReadoutConfig, ReadoutEvaluation, ReadoutScore
 from neobert.model.attention import packed_plan
 from neobert.model.build import build_masked_language_model
 from neobert.model.heads import IGNORED_TARGET, MaskedLanguageModel
@@ -326,8 +327,7 @@ def read_pairs(subject: Subject, pairs: Sequence[MinimalPair], stop: StopRequest
     right = _right(subject.sum_losses(questions(), len(number_of), stop)[numbers].reshape(-1, 2))
     by_group: defaultdict[str, list[float]] = defaultdict(list)
     for pair, own in zip(pairs, right.tolist(), strict=True):
-        paradigm = PARADIGMS[pair.paradigm]
-        for group in (paradigm.field, paradigm.phenomenon, pair.paradigm):
+        for group in _groups_of(pair.paradigm):
             by_group[group].append(own)
     units = [by_group[name] for name in dict.fromkeys(pair.paradigm for pair in pairs)]
     return Measured(
@@ -336,6 +336,22 @@ def read_pairs(subject: Subject, pairs: Sequence[MinimalPair], stop: StopRequest
         {group: fmean(own) for group, own in by_group.items()},
         _ties(right),
     )
+
+
+def _groups_of(paradigm: str) -> tuple[str, ...]:
+    """Return the groups of a paradigm: its field and phenomenon if it is one of BLiMP, and itself."""
+    known = PARADIGMS.get(paradigm)
+    return (paradigm,) if known is None else (known.field, known.phenomenon, paradigm)
+
+
+def read_choices(subject: Subject, choices: Sequence[Choice], stop: StopRequest) -> Measured:
+    """Measure cloze items as `read_cloze`, with the accuracy of each group of items."""
+    items = [ClozeItem(choice.text, choice.begin, choice.end, choice.distractor) for choice in choices]
+    measured = read_cloze(subject, items, stop)
+    by_group: defaultdict[str, list[float]] = defaultdict(list)
+    for choice, right in zip(choices, measured.numerators.tolist(), strict=True):
+        by_group[choice.group].append(right)
+    return replace(measured, groups={group: fmean(own) for group, own in by_group.items() if group})
 
 
 def perplexity_lengths(context: int) -> list[int]:
@@ -400,20 +416,22 @@ def _ties(right: Sums) -> int:
 
 
 ByCorpus = Mapping[str, Sequence[Any]]
-ASKED: Mapping[
-    ReadoutName, tuple[Callable[[Items], ByCorpus], Callable[[Subject, Sequence[Any], StopRequest], Measured]]
-] = {
+ASKED: Mapping[str, tuple[Callable[[Items], ByCorpus], Callable[[Subject, Sequence[Any], StopRequest], Measured]]] = {
     "loss": (lambda items: items.stretches, partial(read_losses, masking=HELDOUT_MASKING)),
     "loss_80_10_10": (lambda items: items.stretches, partial(read_losses, masking=MIXED_MASKING)),
     "words": (lambda items: items.stretches, read_words),
     "cloze": (lambda items: items.cloze, read_cloze),
     "blimp": (lambda items: items.pairs, read_pairs),
     "perplexity": (lambda items: items.documents, read_perplexity),
+    "minimal_pairs": (lambda items: items.own, read_pairs),
+    "cloze_items": (lambda items: items.own, read_choices),
+    "pass_keys": (lambda items: items.own, read_choices),
 }
-"""For each readout, the function that selects its items and the function that measures them."""
+"""For each readout, and each kind of those that a ladder declares, the function that selects its items and the one that
+measures them."""
 
 
-def measure(readout: ReadoutName, items: Items, subject: Subject, stop: StopRequest) -> dict[str, Measured]:
+def measure(readout: str, items: Items, subject: Subject, stop: StopRequest) -> dict[str, Measured]:
     """Measure a readout on every corpus that has something to ask for.
 
     Raises:
@@ -437,7 +455,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     run = next(run for run in evaluation.runs() if run.id == part.id)
     items = items_of(layout, run, run_file.source, stop)
     subject = _open_subject(layout, run.weights, run.context, default_device())
-    measured = measure(run.readout, items, subject, stop)
+    measured = measure(run.asked, items, subject, stop)
     claim.check()
     config = ReadoutConfig(readout=run.readout, stage=evaluation.stage, context=run.context, items=items.name)
     record = {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from neobert.data.own_readouts import AnyOwnReadout
 from neobert.identity import NUMERICS, Neutral, chosen, identity
 from neobert.kinds.pretraining import pretraining_of
 from neobert.recipe import Value
@@ -25,13 +26,17 @@ ReadoutName = Literal["loss", "loss_80_10_10", "words", "cloze", "pairs", "perpl
 BLIMP: ReadoutName = "blimp"
 
 
+OwnName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]
+"""The name of a readout that a ladder declares (`neobert.data.own_readouts`)."""
+
+
 class ReadoutConfig(Value):
     """Setting of a readout: the checkpoint after a stage (from 0), and the context in tokens.
 
     `items` identifies the texts and items: only records with the same ones are compared.
     """
 
-    readout: ReadoutName
+    readout: ReadoutName | OwnName
     stage: NonNegativeInt
     context: PositiveInt
     items: str
@@ -71,17 +76,19 @@ class ReadoutScore(Value):
 class ReadoutRun(Value):
     """One readout of one finished stage of pre-training, with one record.
 
-    `corpora` are the corpora of the source with their origins, or BLiMP with its. `context` is in tokens, including
-    special tokens. `pairs_per_paradigm` is the number of pairs of BLiMP, None for other readouts. These three determine
-    the items (`items_id`); the model and its tokenizer do not.
+    `corpora` are the corpora of the source with their origins, or BLiMP or an own readout with its. `context` is in
+    tokens, including special tokens. `pairs_per_paradigm` is the number of pairs of BLiMP, None for other readouts.
+    These three determine the items (`items_id`); the model and its tokenizer do not. `own` is the readout that a ladder
+    declares, None for those of the package.
     """
 
-    readout: ReadoutName
+    readout: ReadoutName | OwnName
     weights: str
     context: PositiveInt
     corpora: dict[str, str]
     tokenizer_origin: str
     pairs_per_paradigm: Annotated[PositiveInt | None, Neutral(None)]
+    own: Annotated[AnyOwnReadout | None, Neutral(None)] = None
 
     @cached_property
     def id(self) -> str:
@@ -96,6 +103,11 @@ class ReadoutRun(Value):
         return identity({**content, "documents": True} if self.reads_documents else content)
 
     @property
+    def asked(self) -> str:
+        """What is measured: the readout, or the kind of one that a ladder declares."""
+        return self.readout if self.own is None else self.own.kind
+
+    @property
     def reads_documents(self) -> bool:
         """Whether it reads beginnings of documents up to the context, which other readouts do not."""
         return self.readout == "perplexity"
@@ -105,13 +117,14 @@ class ReadoutEvaluation(Evaluation):
     """Readouts of one finished stage of pre-training."""
 
     kind: Annotated[Literal["readouts"], Neutral("readouts")] = "readouts"
-    readouts: tuple[ReadoutName, ...]
+    readouts: tuple[ReadoutName | OwnName, ...]
     weights: str
     stage: NonNegativeInt
     context: PositiveInt
     corpora: dict[str, str]
     tokenizer_origin: str
     pairs_per_paradigm: Annotated[PositiveInt | None, Neutral(None)]
+    own: Annotated[AnyOwnReadout | None, Neutral(None)] = None
     seed: NonNegativeInt
 
     counted = "readouts"

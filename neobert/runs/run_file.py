@@ -27,12 +27,13 @@ CompileWord = Literal["auto", "on", "off"]
 
 class SourceSpecification(Value):
     """Source of the data: a name or folder for `open_source`, the number of synthetic documents, the files or folders
-    with texts that no pair may share (`unseen`), and the folders of a ladder's own tasks."""
+    with texts that no pair may share (`unseen`), the folders of a ladder's own tasks, and the files of its readouts."""
 
     name: str
     synthetic_documents: PositiveInt
     unseen: tuple[str, ...] = ()
     task_folders: dict[str, str] = Field(default_factory=dict)
+    readout_files: dict[str, str] = Field(default_factory=dict)
 
 
 class Execution(Value):

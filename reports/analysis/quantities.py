@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import pandas as pd
 
@@ -73,6 +74,12 @@ READOUTS: Mapping[ReadoutName, Quantity] = {
 """Readouts in the order of tables."""
 QUANTITIES: Mapping[str, Quantity] = {each.name: each for each in (_OF_BITS, *READOUTS.values(), *_OTHERS)}
 """All quantities in the order of tables: bits per byte first."""
+
+
+def quantity_of(readout: str) -> Quantity:
+    """Return the quantity of a readout; one that a ladder declares is an accuracy, without a margin."""
+    declared = READOUTS.get(cast(ReadoutName, readout))
+    return Quantity(readout, POINTS, "accuracies of items that a ladder declares") if declared is None else declared
 
 
 def estimate_answers(answers: pd.DataFrame, quantity: str) -> Estimate:

@@ -12,7 +12,7 @@ from ablations.ladders import current
 from ablations.scales import Scale, Vocabulary, scaled
 from neobert.identity import difference, plain
 from neobert.recipe import FineTuning, Pretraining, Value
-from reports.analysis.quantities import READOUTS, name_measurement
+from reports.analysis.quantities import name_measurement, quantity_of
 from reports.evidence import Evidence
 from reports.scores import POINTS_OF_SCORE, point_name
 from reports.tables import DASH, Table, count, frame_of, number
@@ -106,7 +106,8 @@ def _describe(evidence: Evidence, wanted: set[str]) -> dict[str, Described]:
         losses.setdefault(run, []).append(f"{number(loss, 4)} on {corpus}")
     values: dict[str, list[str]] = {}
     for each in evidence.readouts.itertuples():
-        value = number(READOUTS[each.readout].factor * each.answer.value, READOUTS[each.readout].digits)
+        quantity = quantity_of(each.readout)
+        value = number(quantity.factor * each.answer.value, quantity.digits)
         values.setdefault(each.id, []).append(name_measurement(value, each.corpus))
     changes = cache(_changes)
     describers: list[tuple[Any, Callable[[Any], Described]]] = [
@@ -191,7 +192,7 @@ def _describe_perplexity(record: Any) -> Described:
 
 
 def _describe_readout(record: Any, values: Sequence[str]) -> Described:
-    facts = READOUTS[record.readout]
+    facts = quantity_of(record.readout)
     return {
         "Record": f"readout, {facts.name}",
         "State": "done",

@@ -22,6 +22,7 @@ TRAINED = {
     "modernbert": ("BERT", "B7"),
     "muon": ("muon",),
     "parts": ("qk", "relu2", "lion", "square"),
+    "probes": ("M1",),
     "tagging": ("M0",),
 }
 

@@ -1,0 +1,76 @@
+"""Readouts that a ladder declares: the accuracy of every arm, of all items and by group."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from ablations.ladders import current
+from reports.figures.glue_tables import print_estimate
+from reports.notes import warnings
+from reports.scores import POINTS_OF_SCORE, Estimate, Group, Row, estimate_by_seed
+from reports.tables import Column, Table, make_table
+
+NOTES = (
+    "Share of items answered right, ×100, ± one standard deviation over seeds; a tie counts half, and chance is 50. "
+    "Minimal pairs: the acceptable sentence has the higher pseudo-log-likelihood. Cloze items and pass keys: the word "
+    "is more probable than its distractor.",
+)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """An arm's accuracy in a readout, of the items of a group or of all."""
+
+    readout: str
+    group: str
+    row: Row
+    accuracy: Estimate
+    ids: tuple[str, ...]
+
+
+def own_readouts_table(group: Group) -> Table | None:
+    """Return a table with a line for every readout and group of items of every arm; None without records. Of arms with
+    records of other items than most, there is none."""
+    lines = [line for readout in current().readouts for line in _lines_of(group, readout)]
+    if not lines:
+        return None
+    columns: list[Column[_Line]] = [
+        Column("Readout", "readout", lambda line: line.readout),
+        Column("Items", "group", lambda line: line.group),
+        Column("Arm", "variant", lambda line: line.row.label),
+        Column(
+            "Accuracy",
+            "accuracy sd",
+            lambda line: (line.accuracy.mean, line.accuracy.spread),
+            lambda _, line: print_estimate(line.accuracy, 2),
+            "r",
+        ),
+        Column("Seeds", "seeds", lambda line: len(line.ids), side="r"),
+        Column("", "records", lambda line: " ".join(line.ids)),
+    ]
+    return make_table(
+        f"Own readouts (scale {group.scale}, data {group.data})",
+        columns,
+        lines,
+        (*warnings(group), *NOTES),
+        records=lambda line: line.ids,
+        rule_key=lambda line: (line.readout, line.group),
+    )
+
+
+def _lines_of(group: Group, readout: str) -> Iterator[_Line]:
+    answers = {row.name: row.answers_to(readout, "") for row in group.last_rows.values()}
+    items = pd.concat([each["items"] for each in answers.values()]) if answers else pd.Series()
+    if items.empty:
+        return
+    usual = items.mode()[0]
+    kept = {name: each[each["items"] == usual] for name, each in answers.items()}
+    groups = dict.fromkeys(name for each in kept.values() for answer in each.answer for name in answer.groups)
+    for part in (None, *(name for name in groups if name != readout)):
+        for row in group.last_rows.values():
+            own = kept[row.name]
+            values = [answer.value if part is None else answer.groups[part] for answer in own.answer]
+            if values:
+                points = estimate_by_seed(own.seed, (POINTS_OF_SCORE * value for value in values))
+                yield _Line(readout, part or "all", row, points, tuple(own.id))
