@@ -422,10 +422,10 @@ ASKED: Mapping[str, tuple[Callable[[Items], ByCorpus], Callable[[Subject, Sequen
     "words": (lambda items: items.stretches, read_words),
     "cloze": (lambda items: items.cloze, read_cloze),
     "blimp": (lambda items: items.pairs, read_pairs),
-    "perplexity": (lambda items: items.documents, read_perplexity),
     "minimal_pairs": (lambda items: items.own, read_pairs),
     "cloze_items": (lambda items: items.own, read_choices),
     "pass_keys": (lambda items: items.own, read_choices),
+    "perplexity": (lambda items: items.documents, read_perplexity),
 }
 """For each readout, and each kind of those that a ladder declares, the function that selects its items and the one that
 measures them."""

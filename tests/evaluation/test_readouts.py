@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from neobert.data.batches import HELDOUT_MASKING, Batch
 from neobert.data.blimp import PARADIGMS, MinimalPair
+from neobert.data.own_readouts import Choice
 from neobert.data.synthetic import corpus_documents
 from neobert.data.tokenizers import TextTokenizer, train_bpe, train_wordpiece
 from neobert.errors import MissingData, RunFailed
@@ -212,7 +213,10 @@ def test_packed_sums_are_those_of_one_text_after_the_other(
 ) -> None:
     subject = subject_of(tokenizers["wordpiece"], form)
     choose, read = ASKED[readout]
-    own = documents if readout == "perplexity" else choose(items)["web"][:12]
+    choices = [Choice(item.text, item.begin, item.end, item.distractor, "") for item in items.cloze["web"]]
+    alone = {"perplexity": documents, "minimal_pairs": items.pairs["web"], "cloze_items": choices, "pass_keys": choices}
+    own = alone[readout] if readout in alone else choose(items)["web"][:12]
+    own = own if readout == "perplexity" else own[:12]
     questions, _ = asked_by(subject, read, own, monkeypatch)
     assert max(len(question.token_ids) for question in questions) <= CONTEXT
     owners = 1 + max(question.owner for question in questions)
