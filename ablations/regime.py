@@ -51,7 +51,7 @@ def check_window(recipe: Pretraining) -> Check:
     """
     stage, beta2 = recipe.stages[0], recipe.optimization.beta2
     window = 1 / (1 - beta2) if beta2 < 1 else math.inf
-    number = window * stage.tokens_per_step * recipe.masking.mean_rate(0) / recipe.model.vocabulary_size
+    number = window * stage.tokens_per_step * recipe.predicted_share(0) / recipe.model.vocabulary_size
     bound = LEAST_GRADIENTS_PER_ROW
     words = f"{number:.3g} gradients per vocabulary row in beta2's window of {window:,.0f} steps (bound: ≥ {bound:g})"
     return Check("gradients per vocabulary row", number, bound, number >= bound, words)

@@ -39,6 +39,9 @@ EngineWord = Literal["single", "ddp", "zero1", "zero2"]
 
 LongDocuments = Literal["cut", "split"]
 
+Objective = Literal["masked", "causal"]
+"""What a stage predicts: masked tokens from both sides, or each token of a document from those before it."""
+
 EmbeddingPrecision = Literal["fp32", "bf16", "fp16"]
 """Precision of embeddings: bf16 has weights in bf16, fp16 is autocast with weights in fp32. Nothing is trained in fp16,
 which needs loss scaling."""
@@ -209,12 +212,15 @@ class Data(Value):
 class Masking(Value):
     """Masked language modelling: `rate` of the tokens are predicted; of these `mask_share` become [MASK] and
     `random_share` a random token, the rest stay as they are. With a `final_rate` the rate goes there in a straight line
-    over the steps of the first stage, and later stages keep it."""
+    over the steps of the first stage, and later stages keep it. With `drawn_up_to` each document has a rate of its own
+    in each epoch, drawn uniformly between `rate` and this one, as in masked diffusion (arXiv 2406.07524) but without
+    its weights: every predicted token counts the same."""
 
     rate: PositiveFloat
     mask_share: NonNegativeFloat
     random_share: NonNegativeFloat
     final_rate: Annotated[PositiveFloat | None, Neutral(None)]
+    drawn_up_to: Annotated[PositiveFloat | None, Neutral(None)]
 
     def at(self, progress: float) -> "Masking":
         """Return the masking after a share of the first stage's steps, from 0 to 1."""
@@ -226,17 +232,23 @@ class Masking(Value):
 
     def mean_rate(self, stage: int) -> float:
         """Return the mean rate over the steps of a stage; stages count from 0."""
+        if self.drawn_up_to is not None:
+            return (self.rate + self.drawn_up_to) / 2
         return self.at(0.5 if stage == 0 else 1.0).rate
 
     @property
     def highest_rate(self) -> float:
-        """Highest rate of any step."""
-        return max(self.rate, self.final_rate or 0.0)
+        """Highest rate of any step and document."""
+        return max(self.rate, self.final_rate or 0.0, self.drawn_up_to or 0.0)
 
     @model_validator(mode="after")
     def _shares_add_up(self) -> Self:
-        if self.highest_rate >= 1:
+        if max(self.rate, self.final_rate or 0.0) >= 1:
             raise ValueError(f"masking rate {self.highest_rate} leaves nothing to read: it must be below 1")
+        if self.drawn_up_to is not None and not self.rate < self.drawn_up_to <= 1:
+            raise ValueError(f"drawn_up_to {self.drawn_up_to} must be above the rate {self.rate} and at most 1")
+        if self.drawn_up_to is not None and self.final_rate is not None:
+            raise ValueError("a rate that is drawn (drawn_up_to) does not move to a final_rate: take one of them")
         if self.mask_share + self.random_share > 1:
             raise ValueError(f"mask_share {self.mask_share} + random_share {self.random_share} exceed 1")
         return self
@@ -276,7 +288,7 @@ class Subset(Value):
 
 class Stage(Value):
     """One stretch of pre-training. The rate rises over `warmup_steps`, stays at its peak for `stable_steps`, reaches
-    its floor at `decay_steps` and stays there."""
+    its floor at `decay_steps` and stays there. A causal stage masks nothing; masked ones have the recipe's masking."""
 
     context: PositiveInt
     tokens_per_step: PositiveInt
@@ -285,6 +297,7 @@ class Stage(Value):
     decay_steps: NonNegativeInt
     mixture: tuple[Subset, ...]
     stable_steps: Annotated[NonNegativeInt, Neutral(0)]
+    objective: Annotated[Objective, Neutral("masked")]
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -333,7 +346,23 @@ class Pretraining(Value):
     def _has_stages(self) -> Self:
         if not self.stages:
             raise ValueError("a pre-training recipe needs at least one stage")
+        if self.masking.final_rate is not None and self.stages[0].objective == "causal":
+            raise ValueError("the masking rate moves to its final_rate in the first stage, which is causal: leave it")
         return self
+
+    @property
+    def ends_causal(self) -> bool:
+        """Whether the model that is trained has last predicted tokens from those before them alone."""
+        return self.stages[-1].objective == "causal"
+
+    def predicted_share(self, stage: int) -> float:
+        """Return the mean share of the tokens that a stage predicts; stages count from 0."""
+        return 1.0 if self.stages[stage].objective == "causal" else self.masking.mean_rate(stage)
+
+    @property
+    def highest_predicted_share(self) -> float:
+        """The highest share of the tokens that any step of the last stage predicts."""
+        return 1.0 if self.ends_causal else self.masking.highest_rate
 
     @property
     def longest_context(self) -> int:

@@ -29,7 +29,7 @@ from neobert.evaluation.items import READ_BYTES
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.kinds.readouts import ReadoutEvaluation, ReadoutName
-from neobert.model.size import training_flops_per_token
+from neobert.model.size import stage_flops_per_token, training_flops_per_token
 from neobert.processes import available_cores, thread_variables
 from neobert.recipe import Pretraining
 from neobert.runs.kinds import Run
@@ -299,7 +299,7 @@ class CoreTime:
 def training_seconds(recipe: Pretraining, tokens: float) -> float:
     """Return the seconds of the steps of the last stage, with so many real tokens in total."""
     stage, number = recipe.stages[-1], len(recipe.stages) - 1
-    flops = training_flops_per_token(recipe.model, stage.context, recipe.masking.mean_rate(number)) * tokens
+    flops = stage_flops_per_token(recipe, number) * tokens
     seconds = stage.steps * recipe.model.layers * BLOCK_SECONDS + flops_seconds(flops)
     return seconds * times_of(recipe.precision)
 

@@ -30,6 +30,7 @@ from neobert.model.size import (
     MicroBatchShape,
     TrainingMemory,
     parameter_count,
+    stage_flops_per_token,
     training_flops_per_token,
     training_memory,
 )
@@ -304,7 +305,7 @@ class Machine:
 def stage_memory(run: PretrainingRun, machine: Machine, rows: int | None = None) -> TrainingMemory:
     """Return the memory of each GPU in a stage, with `rows` in a micro-batch (default: the machine's)."""
     recipe, stage = run.recipe, run.recipe.stages[-1]
-    batch = MicroBatchShape.of(rows or machine.rows(run), stage.context, recipe.masking.highest_rate)
+    batch = MicroBatchShape.of(rows or machine.rows(run), stage.context, recipe.highest_predicted_share)
     return training_memory(recipe, run.context, batch, machine.engine, machine.gpus, stage.tokens_per_step)
 
 
@@ -440,5 +441,4 @@ COSTS: Mapping[str, Callable[[PlanCosts, Any], Cost]] = {
 
 def stage_flops(run: PretrainingRun) -> float:
     """Return the floating-point operations of a stage, if every slot held a token."""
-    recipe, stage = run.recipe, run.recipe.stages[-1]
-    return training_flops_per_token(recipe.model, stage.context, recipe.masking.mean_rate(run.stage)) * stage.tokens
+    return stage_flops_per_token(run.recipe, run.stage) * run.recipe.stages[-1].tokens

@@ -80,7 +80,7 @@ def fitting_tokens(recipe: Pretraining, memory_bytes: int) -> int:
     tokens = TOKENS_PER_STEP
     while tokens >= 2 * CONTEXT:
         rows = math.ceil(1.1 * tokens / CONTEXT)  # the most that `rows_per_step` gives
-        shape = MicroBatchShape.of(rows, CONTEXT, recipe.masking.highest_rate)
+        shape = MicroBatchShape.of(rows, CONTEXT, recipe.highest_predicted_share)
         if training_memory(recipe, CONTEXT, shape, "single", 1, rows * CONTEXT).total <= memory_bytes:
             return tokens
         tokens //= 2

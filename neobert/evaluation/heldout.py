@@ -1,4 +1,5 @@
-"""Held-out loss: masked-language-modelling loss on documents that no run trains on, under fixed masks."""
+"""Held-out loss: masked-language-modelling loss on documents that no run trains on, under fixed masks; after a causal
+stage the loss of next tokens, which is another quantity."""
 
 import hashlib
 import math
@@ -18,7 +19,7 @@ from neobert.errors import MissingData, RunFailed
 from neobert.evaluation.losses import batch_losses
 from neobert.kinds.pretraining import HeldoutScore
 from neobert.model.heads import IGNORED_TARGET, MaskedLanguageModel
-from neobert.recipe import LongDocuments, PretrainingPrecision
+from neobert.recipe import LongDocuments, Objective, PretrainingPrecision
 from neobert.runs.records import pack_numbers
 
 MOST_UNITS = 2048
@@ -32,7 +33,8 @@ class HeldoutText:
     """Held-out documents of a corpus, each cut to `context` tokens or split into passages of that length.
 
     All tokenizers and contexts get the same texts. All contexts get the same masks at the beginning of each text.
-    `frequencies` are those of the tokens in training. Of the documents or passages, `every` so many-th is shown.
+    `frequencies` are those of the tokens in training. Of the documents or passages, `every` so many-th is shown. A
+    causal `objective` has next tokens as targets in the place of masked ones.
     """
 
     corpus: str
@@ -42,6 +44,7 @@ class HeldoutText:
     long_documents: LongDocuments
     frequencies: NDArray[np.float64]
     every: int = 1
+    objective: Objective = "masked"
 
     @cached_property
     def shown(self) -> Documents:
@@ -60,9 +63,12 @@ class HeldoutText:
         return heldout_rows(self.shown, self.context)
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the documents with the fixed masks."""
-        for _, batch in heldout_batches(self.rows, self.documents.corpus, self.rows_per_batch):
+        """Yield the documents with the fixed masks, or with their next tokens as targets."""
+        for _, batch in self._parts():
             yield batch
+
+    def _parts(self) -> Iterator[tuple[PackedRows, Batch]]:
+        return heldout_batches(self.rows, self.documents.corpus, self.rows_per_batch, self.objective)
 
     @property
     def units(self) -> int:
@@ -79,8 +85,7 @@ class HeldoutText:
         documents = self.documents.numbers
         places = np.empty(int(documents.max()) + 1, dtype=np.int64)
         places[documents] = np.arange(len(documents)) * self.units // len(documents)
-        batches = heldout_batches(self.rows, self.documents.corpus, self.rows_per_batch)
-        return places[np.concatenate([_document_of(part, batch) for part, batch in batches])]
+        return places[np.concatenate([_document_of(part, batch) for part, batch in self._parts()])]
 
     @property
     def tokens(self) -> int:
@@ -119,14 +124,15 @@ def choose_heldout_texts(
     rows_per_batch: Mapping[int, int],
     frequencies: NDArray[np.float64],
     long_documents: LongDocuments = "cut",
+    objective: Objective = "masked",
 ) -> list[HeldoutText]:
     """Choose held-out documents of each corpus for each context. `rows_per_batch` is by context; `frequencies` are
-    those of the tokens in training."""
+    those of the tokens in training; `objective` is what is predicted of them."""
     counted_bytes = COUNTED_BYTES if long_documents == "cut" else None
     heldout = {name: all_documents(corpus).split_heldout()[1] for name, corpus in corpora.items()}
     chosen = {name: sample(documents, counted_bytes=counted_bytes) for name, documents in heldout.items()}
     return [
-        HeldoutText(name, documents, context, rows, long_documents, frequencies)
+        HeldoutText(name, documents, context, rows, long_documents, frequencies, objective=objective)
         for name, documents in chosen.items()
         for context, rows in rows_per_batch.items()
     ]
@@ -221,7 +227,8 @@ def measure_heldout(
     divided by the size of the raw text. For one tokenizer, text and context it is the loss times a constant. Between
     tokenizers it corrects for the length of tokens, but does not make them strictly comparable. With shorter tokens,
     more of a masked word may be visible beside its mask, and the context cuts texts earlier. Unknown tokens are never
-    predicted and count at the mean. It is not a code length, since every token is predicted from both sides.
+    predicted and count at the mean. It is not a code length, since every token is predicted from both sides; of next
+    tokens it is one, but for unknown tokens and the ends of documents.
 
     Raises:
         MissingData: no token is predicted, because there are too few texts.
@@ -239,7 +246,7 @@ def measure_heldout(
         predicted_tokens=len(losses),
         loss=loss,
         bits_per_byte=loss * tokens / (text_bytes * math.log(2)),
-        frequency_loss=text.frequency_loss,
+        frequency_loss=text.frequency_loss if text.objective == "masked" else None,
         units=text.units,
         numerators=pack_numbers(np.bincount(text.unit_of, weights=losses, minlength=text.units), "<f4"),
         denominators=pack_numbers(np.bincount(text.unit_of, minlength=text.units), "<i4"),

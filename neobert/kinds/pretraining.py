@@ -37,12 +37,13 @@ def mechanisms_of(optimization: Optimization) -> tuple[str, ...]:
 
 
 class HeldoutScore(Value):
-    """Loss on the held-out documents of a corpus under fixed masks, in one context (tokens).
+    """Loss on the held-out documents of a corpus under fixed masks or, in `next_token`, of their next tokens, in one
+    context (tokens).
 
     Part of the record of pre-training. `texts` identifies the set of documents; only losses on the same set are
     compared. `tokens` and `text_bytes` measure what is shown of them. `loss` is in nats per predicted token;
     `neobert.evaluation.heldout` explains `bits_per_byte` and what it can compare. `frequency_loss` is the loss of token
-    frequencies alone on the same documents; None in records from before it was measured.
+    frequencies alone on the same documents; None of next tokens, and in records from before it was measured.
 
     `numerators` (nats, float32) and `denominators` (predicted tokens, int32) have one number per unit, packed as in
     `ReadoutScore`. A unit is a document, or a run of documents if there are more than 2,048, in the order of their
@@ -125,12 +126,16 @@ class PretrainingConfig(Open):
 
 class PretrainingScores(Open):
     """Losses in nats a predicted token: held-out by corpus, and of the last step. `transition` is when the held-out
-    loss left that of token frequencies; None in older records."""
+    loss left that of token frequencies; None in older records.
+
+    After a causal stage there is neither a held-out loss, which is of masked tokens read from both sides, nor a
+    transition: `next_token` has the loss on the next tokens of the same texts."""
 
     heldout_loss: dict[str, float]
     heldout: tuple[HeldoutScore, ...] = ()
     training_loss: float | None
     transition: Transition | None = None
+    next_token: tuple[HeldoutScore, ...] = ()
 
 
 class PretrainingRun(Training):

@@ -129,6 +129,7 @@ class AttentionPlan(Tensors):
     attention: the caller's own attention function, which masks by itself and replaces all of the above but the
         positions.
     window: tokens of its document that a token sees on each side; 0 means the whole document.
+    causal: whether a token sees no later ones of its document.
     Without bias, documents and attention every token sees its whole row.
     """
 
@@ -139,6 +140,7 @@ class AttentionPlan(Tensors):
     documents: Tensor | None = None
     attention: Attention | None = None
     window: int = 0
+    causal: bool = False
 
     @property
     def most_tokens(self) -> int:
@@ -154,16 +156,17 @@ class AttentionPlan(Tensors):
         Raises:
             ValueError: no kernel for this plan supports a score bias.
         """
-        if score_bias is None and (self.documents is None or self.boundaries is not None):
+        masks_by_itself = self.attention is not None or (self.documents is None and not self.causal)
+        if score_bias is None and (masks_by_itself or self.boundaries is not None):
             return self
         if self.attention is not None:
             raise ValueError(f"{type(self.attention).__name__} takes no score bias, which this model's positions add")
-        bias = self.bias if self.documents is None else _bias_where(_is_same_document(self.documents, self.documents))
-        if bias is None and self.boundaries is not None:
+        bias = _bias(self, None)
+        if self.documents is None and self.bias is None and self.boundaries is not None:
             raise ValueError("variable-length attention takes no score bias, which this model's positions add")
         if score_bias is not None:
             bias = score_bias if bias is None else score_bias + bias
-        return replace(self, bias=bias, documents=None, boundaries=None)
+        return replace(self, bias=bias, documents=None, boundaries=None, causal=False)
 
     def with_window(self, window: int) -> Self:
         """Return the plan with tokens that see `window` tokens on each side. Call it on the plan of `with_bias`."""
@@ -249,7 +252,7 @@ def variable_length_kernels() -> str:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, gather: GatherIndex | None = None) -> Tensor:
-    """Compute bidirectional softmax attention, scaled by 1/√(head size).
+    """Compute softmax attention, scaled by 1/√(head size), to the tokens that the plan lets each token see.
 
     query, key and value: (rows, tokens, heads, head size); with `gather` the query is (rows, most, heads, head size).
     Returns a tensor in the shape of the query; with `gather` (gathered, heads, head size).
@@ -280,7 +283,8 @@ def _variable_length_attention(
     key_boundaries, longest = plan.boundaries, plan.longest
     assert key_boundaries is not None
     # The kernel aligns the window with the end of the keys; here there are as many queries as keys.
-    window = (plan.window, plan.window) if plan.window else (-1, -1)
+    before = plan.window or -1
+    window = (before, 0 if plan.causal else before)
     if is_flash_attn_available() and current_flash_attention_impl() is None:
         attended = flash_attn_varlen_func(
             *(*flat, query_boundaries, key_boundaries, longest, longest),
@@ -325,10 +329,16 @@ def _bias(plan: AttentionPlan, gather: GatherIndex | None) -> Tensor | None:
         visible = _is_same_document(_at_queries(plan.documents, gather), plan.documents)
         if plan.window:
             visible = visible & _is_within(plan.window, _at_queries(plan.positions, gather), plan.positions)
+        if plan.causal:
+            visible = visible & _is_no_later(_at_queries(plan.positions, gather), plan.positions)
         return _bias_where(visible)
-    if plan.bias is None or gather is None or plan.bias.shape[2] == 1:
-        return plan.bias
-    return gather_tokens(plan.bias.transpose(1, 2), gather.queries).transpose(1, 2)
+    bias = plan.bias
+    if bias is not None and gather is not None and bias.shape[2] > 1:
+        bias = gather_tokens(bias.transpose(1, 2), gather.queries).transpose(1, 2)
+    if plan.causal:
+        later = _bias_where(_is_no_later(_at_queries(plan.positions, gather), plan.positions))
+        bias = later if bias is None else bias + later
+    return bias
 
 
 def _at_queries(values: Tensor, gather: GatherIndex | None) -> Tensor:
@@ -343,6 +353,13 @@ def _is_same_document(of_queries: Tensor, of_keys: Tensor) -> Tensor:
 def _is_within(window: int, of_queries: Tensor, of_keys: Tensor) -> Tensor:
     """Return whether positions are at most `window` apart: (rows, 1, queries, tokens)."""
     return (of_queries[:, None, :, None] - of_keys[:, None, None, :]).abs() <= window
+
+
+def _is_no_later(of_queries: Tensor, of_keys: Tensor) -> Tensor:
+    """Return whether keys stand at the query or before it: (rows, 1, queries, tokens). Padding, at −1, sees all that
+    its row lets it see, since a query that sees nothing gives NaN."""
+    queries = of_queries[:, None, :, None]
+    return (of_keys[:, None, None, :] <= queries) | (queries < 0)
 
 
 def _bias_where(visible: Tensor) -> Tensor:

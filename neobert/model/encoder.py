@@ -249,9 +249,9 @@ class Encoder(nn.Module):
         for block, view in zip(blocks, views, strict=True):
             hidden = block(hidden, *view)
         plan, _ = last_view
-        is_flat = plan.boundaries is not None and not plan.window
+        is_flat = plan.boundaries is not None and not plan.window and not plan.causal
         if gather is not None and is_flat != (gather.boundaries is not None):
             # Flattened queries need variable-length kernels, which a score bias rules out, and those need flattened
-            # queries; and a window counts places in the document, not among the gathered queries.
+            # queries; and a window or causality counts places in the document, not among the gathered queries.
             return self.layer_norm(gather_tokens(last(hidden, *last_view), gather.places))
         return self.layer_norm(last(hidden, *last_view, gather))

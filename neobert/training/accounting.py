@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from neobert.files import sync_file, temporary_sibling
 from neobert.model.attention import has_variable_length_kernels, variable_length_kernels
-from neobert.model.size import datasheet_peak, training_flops_per_token
+from neobert.model.size import datasheet_peak, stage_flops_per_token
 from neobert.recipe import Pretraining, PretrainingPrecision
 from neobert.runs.records import timed_provenance
 from neobert.runs.run_file import Execution
@@ -55,18 +55,16 @@ class Totals:
         return 1 - self.real_tokens / self.slots
 
     def flops(self, recipe: Pretraining) -> float:
-        """Return the model's floating-point operations on real tokens, which attend only to their own document."""
+        """Return the model's floating-point operations on real tokens, which attend only to their own document (in a causal
+        stage to its tokens up to themselves)."""
         attended = self.attended_tokens / self.real_tokens
-        return (
-            training_flops_per_token(recipe.model, attended, recipe.masking.mean_rate(len(recipe.stages) - 1))
-            * self.real_tokens
-        )
+        return stage_flops_per_token(recipe, len(recipe.stages) - 1, attended) * self.real_tokens
 
 
 @dataclass(frozen=True)
 class HeldoutScores:
-    """Scores on held-out data: `line` is for the metrics and has at least `heldout_loss` in nats, `details` are for the
-    record alone."""
+    """Scores on held-out data: `line` is for the metrics and has at least `heldout_loss` in nats (`next_token_loss` in
+    causal stages), `details` are for the record alone."""
 
     line: Mapping[str, Any]
     details: Mapping[str, Any] = field(default_factory=dict)

@@ -112,7 +112,7 @@ class PretrainingTrainer(Trainer[Batch]):
         rows = {context: min(self.batches.rows_of(context), max(1, most // context)) for context in contexts}
         recipe = self.run.recipe
         frequencies = token_frequencies(self.batches.documents, recipe.model.vocabulary_size)
-        return choose_heldout_texts(corpora, rows, frequencies, recipe.data.long_documents)
+        return choose_heldout_texts(corpora, rows, frequencies, recipe.data.long_documents, self.stage.objective)
 
     def begin(self) -> None:
         """Load weights and optimizer state of the previous stage or of the start, or initialize the weights."""
@@ -182,12 +182,15 @@ class PretrainingTrainer(Trainer[Batch]):
 
     def heldout_scores(self) -> HeldoutScores:
         """Return the loss in nats on the held-out documents of the run's own corpus and of each measured corpus, at the
-        run's own context; `heldout` has all measurements, in `details` with the numbers of their units."""
+        run's own context; `heldout` has all measurements, in `details` with the numbers of their units. In a causal
+        stage it is the loss on next tokens, under names of its own."""
         precision = self.run.recipe.precision
         scores = [measure_heldout(self.model, text, precision, self.device) for text in self.heldout]
         losses = {score.corpus: score.loss for score in scores if score.context == self.stage.context}
         own = losses[self.run.recipe.data.corpus]
         summaries = plain([score.summary for score in scores])
+        if self.stage.objective == "causal":
+            return HeldoutScores({"next_token_loss": own, "next_token": summaries}, {"next_token": plain(scores)})
         return HeldoutScores(
             line={"heldout_loss": own, "heldout_losses": losses, "heldout": summaries},
             details={"heldout": plain(scores), "small_text_frequency_loss": self.curve_text.frequency_loss},
@@ -205,7 +208,7 @@ class PretrainingTrainer(Trainer[Batch]):
         return curve_steps(self.stage.steps)
 
     def curve_point(self, step: int) -> Mapping[str, Any] | None:
-        if step not in self.curve_steps:
+        if step not in self.curve_steps or self.stage.objective == "causal":
             return None
         losses = token_losses(self.model, self.curve_text, self.run.recipe.precision, self.device)
         return {SMALL_TEXT_LOSS: mean_loss(losses, self.curve_text), "trained_tokens": self.totals.real_tokens}
@@ -252,12 +255,7 @@ def _record(run_file: RunFile, result: TrainResult, metrics: list[dict[str, Any]
             "origins": {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin},
         },
         "labels": run_file.labels,
-        "scores": {
-            "heldout_loss": result.heldout.line["heldout_losses"],
-            "heldout": result.heldout.details["heldout"],
-            "training_loss": training_loss(metrics, stage.steps),
-            "transition": plain(_transition(metrics, result.heldout.details["small_text_frequency_loss"])),
-        },
+        "scores": _scores(result.heldout, metrics, stage),
         "seed": run.recipe.seed,
         "steps": stage.steps,
         "tokens": stage.tokens,
@@ -265,6 +263,19 @@ def _record(run_file: RunFile, result: TrainResult, metrics: list[dict[str, Any]
         **accounts(result.totals, run.recipe, result.execution.processes, device, metrics),
         "compiled": result.compiled,
         **machine_record(result, device),
+    }
+
+
+def _scores(heldout: HeldoutScores, metrics: list[dict[str, Any]], stage: Stage) -> dict[str, Any]:
+    """Return the scores of a record: after a causal stage no held-out loss, but the loss on next tokens."""
+    last = {"training_loss": training_loss(metrics, stage.steps)}
+    if stage.objective == "causal":
+        return {"heldout_loss": {}, "heldout": [], **last, "transition": None, **heldout.details}
+    return {
+        "heldout_loss": heldout.line["heldout_losses"],
+        "heldout": heldout.details["heldout"],
+        **last,
+        "transition": plain(_transition(metrics, heldout.details["small_text_frequency_loss"])),
     }
 
 

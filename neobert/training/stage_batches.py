@@ -64,7 +64,10 @@ class StageBatches:
             masking = self._masking(rows.step)
             batches = [self._collate(share, sizes, masking).to(self.device) for share in shares[self.process.rank]]
             slots = self.stage.context * sum(sizes.rows(share.count) for of_rank in shares for share in of_rank)
-            yield StepBatches(batches, step.real_tokens, slots, step.attended_tokens, rows.state())
+            attended = step.attended_tokens
+            if self.stage.objective == "causal":
+                attended = (attended + step.real_tokens) // 2  # the sum of 1 to n for each document of n tokens
+            yield StepBatches(batches, step.real_tokens, slots, attended, rows.state())
 
     def of_each_size(self, steps: int, *, few_sizes: bool) -> Iterator[Batch]:
         """Yield a micro-batch of each size in the first `steps`, of all ranks, in the same order in each of them."""
@@ -92,17 +95,19 @@ class StageBatches:
             return ExactSizes(least_rows=1)
         recipe, context = self.run.recipe, self.stage.context
         document_tokens = float(self.documents.fitted(context, recipe.data.long_documents).framed_lengths.mean())
-        return PaddingBuckets(self._most_rows, context, recipe.masking.highest_rate, document_tokens)
+        return PaddingBuckets(self._most_rows, context, recipe.highest_predicted_share, document_tokens)
 
     def _shares(self, step: PackedRows) -> list[list[PackedRows]]:
         """Split the rows of a step into each rank's micro-batches."""
         ranks = self.process.count
         return [list(micro_batches(step, self._most_rows, rank=rank, ranks=ranks)) for rank in range(ranks)]
 
-    def _masking(self, step: int) -> Masking:
-        """Return the masking of a step of this stage; steps count from 1."""
+    def _masking(self, step: int) -> Masking | None:
+        """Return the masking of a step of this stage, None if the stage is causal; steps count from 1."""
+        if self.stage.objective == "causal":
+            return None
         is_first = self.run.stage == 0
         return self.run.recipe.masking.at((step - 1) / max(1, self.stage.steps - 1) if is_first else 1.0)
 
-    def _collate(self, share: PackedRows, sizes: PaddingSizes, masking: Masking) -> Batch:
+    def _collate(self, share: PackedRows, sizes: PaddingSizes, masking: Masking | None) -> Batch:
         return collate(share, self.corpus, masking, sizes=sizes, flat=self.flat)

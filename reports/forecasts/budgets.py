@@ -18,7 +18,7 @@ from ablations.scales import Scale, Vocabulary, known_scales, scaled
 from ablations.variant import Variant
 from neobert.errors import MissingData, did_you_mean
 from neobert.glue.tasks import TASKS
-from neobert.model.size import training_flops_per_token
+from neobert.model.size import stage_flops_per_token
 from reports.analysis.pairing import Delta, pair_all
 from reports.analysis.quantities import name_measurement
 from reports.evidence import Evidence, select_group
@@ -50,10 +50,7 @@ class Budget:
         """Return the floating-point operations of a variant's run, if all slots were tokens."""
         own = variant if self.share == 1 else shorter(variant, self.share)
         recipe = scaled(own.recipe, self.scale, vocabulary).pretraining
-        return sum(
-            training_flops_per_token(recipe.model, stage.context, recipe.masking.mean_rate(number)) * stage.tokens
-            for number, stage in enumerate(recipe.stages)
-        )
+        return sum(stage_flops_per_token(recipe, number) * stage.tokens for number, stage in enumerate(recipe.stages))
 
 
 def scale_named(name: str) -> Scale:
