@@ -143,6 +143,7 @@ M0 = Variant(
                 mask_share=0.8,  # Table 2
                 random_share=0.1,  # Table 2
                 final_rate=None,  # the same at all steps
+                drawn_up_to=None,  # and in all documents
             ),
             packing="padded",  # Table 2
             optimization=Optimization(
@@ -165,6 +166,7 @@ M0 = Variant(
                     stable_steps=0,  # the rate decays directly after the warm-up
                     decay_steps=900_000,  # §3.3: 90 % of the steps
                     mixture=(Subset(minimum_tokens=0, share=1.0),),
+                    objective="masked",  # §3.3
                 ),
             ),
             precision="bf16",  # code conf/trainer/mlm.yaml

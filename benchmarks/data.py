@@ -36,8 +36,8 @@ Outcome = dict[str, Any]
 FILES = 4
 MOST_TOKENS = 2**16  # largest size of the vocabulary
 ENDLESS = 10**9
-BERT_MASKING = Masking(rate=0.15, mask_share=0.8, random_share=0.1, final_rate=None)
-NEOBERT_MASKING = Masking(rate=0.2, mask_share=1.0, random_share=0.0, final_rate=None)
+BERT_MASKING = Masking(rate=0.15, mask_share=0.8, random_share=0.1, final_rate=None, drawn_up_to=None)
+NEOBERT_MASKING = Masking(rate=0.2, mask_share=1.0, random_share=0.0, final_rate=None, drawn_up_to=None)
 IDS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, first_text_id=5, end_text_id=30_000)
 DATA = {"default": "synthetic", "help": "data folder with corpora and tokenizers"}
 SHORTEST = 8
@@ -79,6 +79,7 @@ def endless_stage(context: int, rows: int) -> Stage:
         steps=ENDLESS,
         warmup_steps=0,
         stable_steps=0,
+        objective="masked",
         decay_steps=0,
         mixture=(Subset(minimum_tokens=0, share=1.0),),
     )

@@ -65,7 +65,7 @@ ENOUGH_DOCUMENTS = 8
 LEAST_DOCUMENTS = 2
 """Fewest documents for an interval: one document has no variance."""
 POSITION_SEED = 20_261_124
-MIXED_MASKING = Masking(rate=0.15, mask_share=0.8, random_share=0.1, final_rate=None)
+MIXED_MASKING = Masking(rate=0.15, mask_share=0.8, random_share=0.1, final_rate=None, drawn_up_to=None)
 """BERT's scheme; readouts also use `HELDOUT_MASKING`."""
 
 

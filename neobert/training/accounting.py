@@ -55,8 +55,8 @@ class Totals:
         return 1 - self.real_tokens / self.slots
 
     def flops(self, recipe: Pretraining) -> float:
-        """Return the model's floating-point operations on real tokens, which attend only to their own document (in a causal
-        stage to its tokens up to themselves)."""
+        """Return the model's floating-point operations on real tokens, which attend only to their own document, and in
+        a causal stage to nothing later."""
         attended = self.attended_tokens / self.real_tokens
         return stage_flops_per_token(recipe, len(recipe.stages) - 1, attended) * self.real_tokens
 

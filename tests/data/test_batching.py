@@ -30,7 +30,7 @@ from neobert.recipe import Masking, Subset
 from tests.support.small_corpora import IDS, corpus_of, realistic_lengths, small_documents, stage
 
 CONTEXT = 32
-BERT = Masking(rate=0.15, mask_share=0.8, random_share=0.1, final_rate=None)
+BERT = Masking(rate=0.15, mask_share=0.8, random_share=0.1, final_rate=None, drawn_up_to=None)
 MIXTURE = (
     Subset(minimum_tokens=0, share=0.2),
     Subset(minimum_tokens=20, share=0.4),
@@ -103,7 +103,7 @@ def test_split_documents_are_read_whole_in_passages_of_nearly_equal_length(count
     corpus, passages = documents.corpus, documents.split(context)
     assert passages.framed_lengths.max() <= context
     rows = pack_documents(passages, np.arange(len(passages)), passages.numbers, context)
-    batch = collate(rows, corpus, Masking(rate=1e-12, mask_share=1, random_share=0, final_rate=None))
+    batch = collate(rows, corpus, Masking(rate=1e-12, mask_share=1, random_share=0, final_rate=None, drawn_up_to=None))
     read: dict[int, list[tuple[int, list[int]]]] = {}
     for span in range(len(rows.spans.rows)):
         row, column, tokens = (int(getattr(rows.spans, name)[span]) for name in ("rows", "columns", "tokens"))
@@ -212,7 +212,9 @@ def test_rows_across_documents_are_the_stream_of_uncut_documents_cut_evenly() ->
     stream: list[int] = []
     order: list[int] = []
     for rows in islice(steps, 25):
-        batch = collate(rows, corpus, Masking(rate=1e-9, mask_share=1, random_share=0, final_rate=None))
+        batch = collate(
+            rows, corpus, Masking(rate=1e-9, mask_share=1, random_share=0, final_rate=None, drawn_up_to=None)
+        )
         assert batch.token_ids.shape == (7, CONTEXT) and rows.real_tokens == 7 * CONTEXT
         assert (batch.plan.documents == 0).all()
         assert (batch.plan.positions == torch.arange(CONTEXT)).all()
@@ -228,7 +230,7 @@ def test_rows_across_documents_are_the_stream_of_uncut_documents_cut_evenly() ->
 def test_a_batch_is_what_its_rows_say(packing: PackingWord, seed: int, rate: float) -> None:
     documents = small_documents(50, seed=seed)
     rows = next(StepIterator(documents, stage(CONTEXT, 6), packing, seed=seed))
-    masking = Masking(rate=rate, mask_share=0.8, random_share=0.1, final_rate=None)
+    masking = Masking(rate=rate, mask_share=0.8, random_share=0.1, final_rate=None, drawn_up_to=None)
     batch = collate(rows, documents.corpus, masking, sizes=ExactSizes(8))
     token_ids = np.full((8, CONTEXT), IDS.pad)
     numbers, positions = np.full((8, CONTEXT), -1), np.full((8, CONTEXT), -1)

@@ -9,8 +9,8 @@ from neobert.data.masking import counter_hash, fold, mask_tokens, predicted_toke
 from neobert.recipe import Masking
 from tests.support.small_corpora import IDS
 
-BERT = Masking(rate=0.15, mask_share=0.8, random_share=0.1, final_rate=None)
-NEOBERT = Masking(rate=0.2, mask_share=1.0, random_share=0.0, final_rate=None)
+BERT = Masking(rate=0.15, mask_share=0.8, random_share=0.1, final_rate=None, drawn_up_to=None)
+NEOBERT = Masking(rate=0.2, mask_share=1.0, random_share=0.0, final_rate=None, drawn_up_to=None)
 COUNT = 200_000
 
 

@@ -60,6 +60,7 @@ def tiny_stage(**changes: object) -> Stage:
         "steps": STEPS,
         "warmup_steps": 4,
         "stable_steps": 0,
+        "objective": "masked",
         "decay_steps": 20,
         "mixture": (Subset(minimum_tokens=0, share=1.0),),
     }
@@ -71,7 +72,7 @@ def tiny_recipe(**changes: object) -> Pretraining:
     fields = {
         "model": tiny_model(),
         "data": Data(corpus="web", tokenizer="wordpiece", long_documents="cut"),
-        "masking": Masking(rate=0.2, mask_share=0.8, random_share=0.1, final_rate=None),
+        "masking": Masking(rate=0.2, mask_share=0.8, random_share=0.1, final_rate=None, drawn_up_to=None),
         "packing": "padded",
         "optimization": Optimization(
             optimizer="adamw",
