@@ -171,7 +171,8 @@ class TrainedVariant:
     ladder: Ladder
 
     def __repr__(self) -> str:
-        return f"<{self.name}, seed {self.seed}, held-out loss {self.loss:.3f}, {self.folder}>"
+        ended = "ends causal" if self.stages[-1].recipe.ends_causal else f"held-out loss {self.loss:.3f}"
+        return f"<{self.name}, seed {self.seed}, {ended}, {self.folder}>"
 
     @property
     def id(self) -> str:
@@ -190,15 +191,21 @@ class TrainedVariant:
 
     @property
     def loss(self) -> float:
-        """The loss on the held-out documents of its own corpus, in nats per predicted token."""
+        """The loss on the held-out documents of its own corpus, in nats per predicted token.
+
+        Raises:
+            ValueError: the last stage is causal.
+        """
         loss = self.stages[-1].heldout_loss(self.record["scores"]["heldout_loss"])
-        assert loss is not None, self.folder
+        if loss is None:
+            found = "record['scores']['next_token'] has the loss on next tokens"
+            raise ValueError(f"{self.name} ends causal and has no held-out loss of masked tokens: {found}")
         return loss
 
     @property
     def metrics(self) -> "pd.DataFrame":
         """One row per logged step: stage (from 1), step, loss, learning_rate, gradient_norm, tokens_per_second,
-        seconds, …, heldout_loss at the milestones, and small_text_loss at 24 steps of each stage. Losses are in nats
+        seconds, …, heldout_loss (next_token_loss in causal stages) at the milestones, and small_text_loss at 24 steps of each stage. Losses are in nats
         per predicted token."""
         import pandas as pd
 
@@ -237,7 +244,8 @@ class TrainedVariant:
             row = plan_variant(workspace, self.name, self.seed, stages)
             for task in names:
                 if task in row.skipped:
-                    raise MissingData(f"cannot fine-tune on {workspace.source.label} data: {task}: {row.skipped[task]}")
+                    where = f"{workspace.source.label} data: {task}: {row.skipped[task]}"
+                    raise MissingData(f"cannot {'measure' if task == READOUTS else 'fine-tune'} on {where}")
             _run(workspace, with_tasks(row, tasks))
         trials = [
             {"task": study.task, **plain(trial.point), "trial": trial.id, **part_entry(layout, trial)}

@@ -205,7 +205,7 @@ def plan(
             if "glue" in stages:
                 skipped |= missing_tasks(source)
             if "readouts" in stages:
-                skipped |= missing_readouts(source)
+                skipped |= missing_readouts(recipe.pretraining, source)
             planning = Planning(recipe, trained, tuning_seeds, scale, source)
             runs += [run for stage, planned in PLANNERS.items() if stage in stages for run in planned(planning)]
             encoder = EncoderWeights.of_stage(trained[-1])

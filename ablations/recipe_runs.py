@@ -186,10 +186,12 @@ LENGTHS_OF_CONTEXT = 4
 
 def readout_evaluations(run: PretrainingRun, scale: Scale, source: Source) -> list[ReadoutEvaluation]:
     """Return the readouts of a pre-training stage in the shortest context of a scale, all but pseudo-perplexity; BLiMP
-    only if the source has it, and those that the ladder declares.
+    only if the source has it, and those that the ladder declares; none after a causal stage.
 
     The first readouts share one evaluation, and each later one has its own, so that adding one changes no id.
     """
+    if run.recipe.ends_causal:
+        return []
     others = (*FIRST_READOUTS, *PERPLEXITY, *NO_LONGER_MEASURED, BLIMP)
     later = [name for name in get_args(ReadoutName) if name not in others]
     context, corpora = shortest_context(scale), _corpora(source)
@@ -206,9 +208,10 @@ def readout_evaluations(run: PretrainingRun, scale: Scale, source: Source) -> li
     return evaluations
 
 
-def perplexity_evaluation(run: PretrainingRun, source: Source) -> ReadoutEvaluation:
-    """Return the pseudo-perplexity of a pre-training stage by length of the text."""
-    return _evaluation(run, PERPLEXITY, longest_context(run), _corpora(source))
+def perplexity_evaluations(trained: Sequence[PretrainingRun], source: Source) -> list[ReadoutEvaluation]:
+    """Return the pseudo-perplexity of each masked stage of pre-training by length of the text."""
+    masked = [run for run in trained if not run.recipe.ends_causal]
+    return [_evaluation(run, PERPLEXITY, longest_context(run), _corpora(source)) for run in masked]
 
 
 def longest_context(run: PretrainingRun) -> int:
@@ -216,8 +219,17 @@ def longest_context(run: PretrainingRun) -> int:
     return run.position_table or LENGTHS_OF_CONTEXT * run.recipe.stages[-1].context
 
 
-def missing_readouts(source: Source) -> dict[str, str]:
-    """Return the readouts that cannot be measured with a source, and why."""
+ENDS_CAUSAL = (
+    "ends causal: held-out loss and readouts, of masked tokens that are read from both sides, do not apply (its record "
+    "has the loss on next tokens); fine-tuning and embeddings read both sides, as in arXiv 2507.00994"
+)
+"""What does not apply to a variant whose last stage is causal."""
+
+
+def missing_readouts(recipe: Pretraining, source: Source) -> dict[str, str]:
+    """Return the readouts that cannot be measured after a recipe or with a source, and why."""
+    if recipe.ends_causal:
+        return {"readouts": "pre-training ends causal, and readouts predict masked tokens from both sides"}
     try:
         source.blimp_origin()
     except NoCorpus as error:
@@ -272,7 +284,7 @@ PLANNERS: Mapping[str, Callable[[Planning], Sequence[Run]]] = {
         study for seed in its.seeds for study in variant_studies(its.recipe, its.trained, seed, its.source)
     ],
     "readouts": lambda its: readout_evaluations(its.trained[-1], its.scale, its.source),
-    "perplexity": lambda its: [perplexity_evaluation(stage, its.source) for stage in its.trained],
+    "perplexity": lambda its: perplexity_evaluations(its.trained, its.source),
 }
 """For each stage of a command, the runs of a variant. `embedding_runs` plans contrastive and mteb, which belong
 together."""

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from ablations.recipe_runs import ENDS_CAUSAL
 from ablations.scales import Scale, scaled, unrepresented
 from ablations.variant import change_label
 from neobert.errors import name_first
@@ -49,6 +50,7 @@ def notes(group: Group, short: bool) -> tuple[str, ...]:
             fields = unrepresented(row.variant, group.scale, group.vocabulary)
             said = f"{row.label}: not represented at scale {group.scale}, where its parent has the same value: "
             lines += [f"{said}{', '.join(fields)}."] if fields else []
+            lines += [f"{row.label} {ENDS_CAUSAL}."] if row.recipe.pretraining.ends_causal else []
         lines += _grid_gaps(row, short)
         if row.untrained:
             lines.append(f"{row.untrained}. No difference to it is shown as an effect.")
@@ -81,7 +83,7 @@ def _spread(group: Group) -> list[str]:
 def why_no_average(row: Row, group: Group) -> str:
     """Return why a row has no average; empty if it has one."""
     if not any(cell.trials for cell in row.cells.values()):
-        return "pre-trained, but no GLUE record of its own grid" if row.losses else "no record"
+        return "pre-trained, but no GLUE record of its own grid" if len(row.runs) else "no record"
     absent: dict[str, list[str]] = defaultdict(list)
     for task, cell in row.cells.items():
         if cell.score is None:

@@ -17,6 +17,7 @@ from ablations.ladders import current, ladder
 from ablations.launch.core_time import CoreTime
 from ablations.launch.costs import Cost, PlanCosts, stage_flops
 from ablations.plan import PlannedRun, PlanRow, VariantRow
+from ablations.recipe_runs import ENDS_CAUSAL
 from ablations.regime import Check, checks_of, describe_checks, pilot_records
 from ablations.scales import scaled, uses_one_thread
 from neobert.console import Listing, output, quantity, table
@@ -90,13 +91,14 @@ def print_ladder(rows: Sequence[VariantRow], *, as_json: bool) -> None:
                 [
                     *(change_text(path, change) for path, change in entry["delta"].items()),
                     *(f"not represented: {field}" for field in entry["unrepresented"]),
+                    *(["ends causal"] if row.recipe.pretraining.ends_causal else []),
                 ]
             ),
             entry["source"],
             f"{entry['glue_grid']} point{'s' * (entry['glue_grid'] > 1)}",
             entry["state"],
         )
-        for entry in entries
+        for row, entry in zip(rows, entries, strict=True)
     ]
     columns = ("variant", "parent", "title", "delta", "source", "GLUE grid", "state")
     output().print(table(f"The ladder at {rows[0].scale} scale", columns, cells))
@@ -185,14 +187,16 @@ def _near_misses(rows: Sequence[VariantRow], diffs: "Sequence[Sequence[IdDiff]]"
 
 
 def _absences(rows: Sequence[VariantRow]) -> list[str]:
-    """Return a line for each task that the data lacks, and for each change that the scale erases."""
+    """Return a line for each task that the data lacks, for each change that the scale erases, and for each variant that
+    ends causal."""
     skipped = [f"left out: {task}: {reason}" for row in rows for task, reason in row.skipped.items()]
     erased = [
         f"not represented at this scale (equal to the parent's): {row.name}: {', '.join(row.unrepresented)}"
         for row in rows
         if row.unrepresented
     ]
-    return list(dict.fromkeys([*skipped, *erased]))
+    causal = [f"{row.name} {ENDS_CAUSAL}" for row in rows if row.recipe.pretraining.ends_causal]
+    return list(dict.fromkeys([*skipped, *erased, *causal]))
 
 
 def _summary(row: VariantRow, checks: Sequence[Check]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def print_outcome(layout: Layout, rows: Sequence[VariantRow], *, as_json: bool) 
             outcome["variant"],
             outcome["seed"],
             outcome["context"],
-            _number(outcome["heldout_loss"]),
+            _loss(outcome),
             *(in_points(outcome["glue"].get(task)) for task in tasks),
         )
         for outcome in outcomes
@@ -196,6 +196,12 @@ def print_model_outcome(layout: Layout, row: ModelRow, *, as_json: bool) -> None
         for entry in entries
     ]
     output().print(table(f"Contrastive fine-tuning of {row.heading}", columns, cells))
+
+
+def _loss(outcome: Entry) -> str | None:
+    """Format the held-out loss of a stage, which a causal one does not have."""
+    loss = _number(outcome["heldout_loss"])
+    return "not applicable (causal)" if loss is None and outcome["state"] == "done" else loss
 
 
 def _number(value: float | None) -> str | None:

@@ -129,6 +129,11 @@ def comparisons_of(
     found = []
     for child, parent in pairs:
         own, theirs = (rows[variant.name, seeds[0]].stages[-1] for variant in (child, parent))
+        if own.recipe.ends_causal or theirs.recipe.ends_causal:
+            raise ValueError(
+                f"{child.name} or {parent.name} ends causal and has no held-out loss, so --until-decided cannot judge "
+                "it: run seeds with --seed"
+            )
         if own.id == theirs.id:
             logs().print(f"left out: {child.name} and {parent.name} have the same pre-training here", markup=False)
             continue
