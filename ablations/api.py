@@ -205,8 +205,8 @@ class TrainedVariant:
     @property
     def metrics(self) -> "pd.DataFrame":
         """One row per logged step: stage (from 1), step, loss, learning_rate, gradient_norm, tokens_per_second,
-        seconds, …, heldout_loss (next_token_loss in causal stages) at the milestones, and small_text_loss at 24 steps of each stage. Losses are in nats
-        per predicted token."""
+        seconds, …, heldout_loss at the milestones, and small_text_loss at 24 steps of each stage. Losses are in nats
+        per predicted token. A causal stage has next_token_loss in the place of both."""
         import pandas as pd
 
         rows: dict[tuple[int, int], dict[str, Any]] = {}

@@ -21,6 +21,7 @@ TRAINED = {
     "cramming": ("crammed",),
     "modernbert": ("BERT", "B7"),
     "muon": ("muon",),
+    "objectives": ("causal", "causal50", "drawn"),
     "parts": ("qk", "relu2", "lion", "square"),
     "probes": ("M1",),
     "tagging": ("M0",),
