@@ -60,13 +60,14 @@ def documents_of(of_query: Tensor, of_key: Tensor) -> Iterator[tuple[slice, slic
 
 
 def near(asking: slice, asked: slice, window: list[int]) -> Tensor:
-    """Which keys of a document its queries see; the kernel counts both from the end of the document."""
+    """Which keys of a document its queries see, −1 for all of a side; the kernel counts both from the document's end."""
     if list(window) == [-1, -1]:
         return torch.ones(asking.stop - asking.start, asked.stop - asked.start, dtype=torch.bool)
     assert asking == asked, "with a window all tokens ask"
     places = torch.arange(asking.stop - asking.start)
     distance = places - places[:, None]
-    return (distance >= -window[0]) & (distance <= window[1])
+    before, after = (len(places) if side < 0 else side for side in window)
+    return (distance >= -before) & (distance <= after)
 
 
 def forward(query: Tensor, key: Tensor, value: Tensor, *words: Any) -> tuple[Tensor, Tensor, Tensor]:
