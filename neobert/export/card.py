@@ -72,6 +72,7 @@ INSTRUCTIONS = (
     "same as plain text, for data sets of pairs and for tasks of embeddings by the names that mteb looks prompts up "
     "under. One that is not among them has no instruction, or one that no text can stand for here."
 )
+CAUSAL_LIMIT = " Its last stage was causal: fill no masks with it, and fine-tune it before use."
 NO_SCORES = "None are recorded for this step."
 CITATION = """```bibtex
 @article{lebreton2025neobert,
@@ -258,7 +259,7 @@ def pretrained_card(checkpoint: PretrainedCheckpoint, target: str, parity: dict[
         "Scores": _score_table(scores),
         "Recipe": f"```json\n{json.dumps(plain(run.recipe), indent=1)}\n```",
         "Limits": "English text only; it reproduces the biases of its corpus, and generates no text. "
-        f"{reach}{_unfinished(record, stage.steps)}",
+        f"{reach}{CAUSAL_LIMIT if run.recipe.ends_causal else ''}{_unfinished(record, stage.steps)}",
         "Parity": f"Measured against the training engine at export: {_parity_text(parity)}.",
         "Licence": "MIT for these files, as the harness; the texts that it was trained on keep their own terms.",
     }

@@ -1,4 +1,4 @@
-"""Causal variants in commands and in Python: what does not apply to them is said, and what is asked of it is refused."""
+"""Causal variants in commands and in Python: what does not apply is said, and what is asked of it is refused."""
 
 import json
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ def test_a_causal_variant_in_python(trained: dict[str, TrainedVariant]) -> None:
     assert "ends causal" in repr(causal) and "held-out loss" in repr(two_stages) and two_stages.loss > 5
     with pytest.raises(ValueError, match="ends causal and has no held-out loss"):
         _ = causal.loss
-    with pytest.raises(MissingData, match="cannot measure .* predict masked tokens from both sides"):
+    with pytest.raises(MissingData, match=r"cannot measure .* predict masked tokens from both sides"):
         causal.evaluate("readouts")
     assert {"next_token_loss", "heldout_loss"} <= set(two_stages.metrics.columns)
 

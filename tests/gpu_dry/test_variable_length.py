@@ -60,7 +60,7 @@ def documents_of(of_query: Tensor, of_key: Tensor) -> Iterator[tuple[slice, slic
 
 
 def near(asking: slice, asked: slice, window: list[int]) -> Tensor:
-    """Which keys of a document its queries see, −1 for all of a side; the kernel counts both from the document's end."""
+    """Which keys its queries see, −1 for all of a side; the kernel counts both from the end of the document."""
     if list(window) == [-1, -1]:
         return torch.ones(asking.stop - asking.start, asked.stop - asked.start, dtype=torch.bool)
     assert asking == asked, "with a window all tokens ask"
