@@ -265,6 +265,8 @@ def why_losses_differ(first: Row, second: Row) -> str:
     ours, theirs = first.recipe.pretraining, second.recipe.pretraining
     if ours == theirs:
         return "both have the same weights"
+    if causal := [row.name for row in (first, second) if row.recipe.pretraining.ends_causal]:
+        return f"no held-out loss after a last stage that is causal: {' and '.join(causal)}"
     if first.tokens != second.tokens:
         return f"losses on other tokens: {ours.data.tokenizer} and {theirs.data.tokenizer}"
     if first.context != second.context:
