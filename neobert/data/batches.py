@@ -82,7 +82,7 @@ class PaddingBuckets:
     def gathered(self, needed: int, rows: int) -> int:
         """Return the number of predicted tokens, assuming that specials are never predicted."""
         mean = self.rate * rows * self.context * (1 - 2 / self.document_tokens)
-        return _grown(multiple(mean + math.sqrt(mean)), needed)
+        return min(_grown(multiple(mean + math.sqrt(mean)), needed), multiple(rows * self.context))
 
     def documents(self, needed: int, rows: int) -> int:
         """Return the number of documents: a quarter more than the mean, plus one padding per row."""
