@@ -221,7 +221,7 @@ def longest_context(run: PretrainingRun) -> int:
 
 ENDS_CAUSAL = (
     "ends causal: held-out loss and readouts, of masked tokens that are read from both sides, do not apply (its record "
-    "has the loss on next tokens); fine-tuning and embeddings read both sides, as in arXiv 2507.00994"
+    "has the loss on next tokens); fine-tuning and embeddings read both sides"
 )
 """What does not apply to a variant whose last stage is causal."""
 
