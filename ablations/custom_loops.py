@@ -71,7 +71,7 @@ def batches(
         ValueError: there is no such variant, scale or stage.
         MissingData: the data are not there.
     """
-    from neobert.data.preparation import tokenized_corpus
+    from neobert.data.preparation import read_corpora
     from neobert.training.distributed import Process, default_device
     from neobert.training.loop import seed_step
     from neobert.training.stage_batches import StageBatches
@@ -79,9 +79,9 @@ def batches(
     with ladders.using(load_ladder(ladder)):
         workspace = open_here(scale, data, runs=runs)
         run = _stage(plan_variant(workspace, variant, seed, ["pretraining"]).stages, stage)
-    corpus = tokenized_corpus(workspace.layout, run, workspace.specification)
+    corpora = read_corpora(workspace.layout, run, workspace.specification)
     tokens_per_step = run.recipe.stages[-1].tokens_per_step
-    of_stage = StageBatches(run, corpus, default_device(), tokens_per_step, Process(0, 1))
+    of_stage = StageBatches(run, corpora, default_device(), tokens_per_step, Process(0, 1))
     for number, step in enumerate(of_stage.steps(of_stage.rows(), few_sizes=False), start=1):
         seed_step(seed, number, 0)
         yield from step.micro_batches

@@ -11,6 +11,7 @@ from ablations.ladders import (
     REFUSED_NAME,
     SCALE_NAME,
     SOURCE_NAME,
+    FolderOfTexts,
     Ladder,
     modifications_of,
     name_of,
@@ -20,6 +21,7 @@ from ablations.ladders import (
 )
 from ablations.scales import SCALES, Rules, scaled
 from ablations.variant import Factor, Modification, Variant, findings_in, prove
+from neobert.data.catalog import CORPORA
 from neobert.data.own_readouts import OwnReadout
 from neobert.errors import did_you_mean
 from neobert.glue.tasks import TASKS, Task
@@ -37,6 +39,7 @@ KINDS: Mapping[str, tuple[Any, str]] = {
     "SCALES": (dict[str, InstanceOf[Rules]], "a mapping of names to ablations.scales.Rules"),
     "SCALE": (str | None, "the name of a scale"),
     "SAMPLE": (InstanceOf[Variant] | str, "a variant or its name"),
+    "CORPORA": (dict[str, FolderOfTexts], "a mapping of names to folders, or to pairs of a folder and its text column"),
     "TASKS": (
         list[InstanceOf[Task] | str] | tuple[InstanceOf[Task] | str, ...],
         "a list of neobert.glue.tasks.Task and names of GLUE tasks",
@@ -94,6 +97,11 @@ def refuse_unknown_names(declared: Mapping[str, Variant], others: Mapping[str, A
             raise ValueError(f"{name!r} cannot be the name of a scale: take small letters")
         if name in SCALES:
             raise ValueError(f"SCALES redefines {name!r}, which every ladder has: give the scale another name")
+    for name in others["CORPORA"]:
+        if not SCALE_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} cannot be the name of a corpus: take small letters")
+        if name in CORPORA:
+            raise ValueError(f"CORPORA redefines {name!r}, which every ladder has: give the corpus another name")
     for name, known, values in (
         ("END", declared, [name_of(others["END"])]),
         ("SCALE", (*SCALES, *others["SCALES"]), [] if others["SCALE"] is None else [others["SCALE"]]),
@@ -162,9 +170,14 @@ def verify(own: Ladder) -> None:
     """Check the variants, factors and scales of a ladder.
 
     Raises:
-        ValueError: as `verify_variants`, `verify_factors` and `verify_scales`; `published` is no folder.
+        ValueError: as `verify_variants`, `verify_factors` and `verify_scales`; a variant reads an unknown corpus;
+            `published` is no folder.
     """
     verify_variants(own.variants)
+    corpora = (*CORPORA, *own.corpora)
+    for variant in own.variants.values():
+        if unknown := [corpus for corpus in variant.recipe.pretraining.corpora if corpus not in corpora]:
+            raise ValueError(f"{variant.name} reads corpus {unknown[0]!r}: {did_you_mean(unknown[0], corpora)}")
     verify_factors(own)
     verify_scales(own)
     if own.published is not None and not own.published.is_dir():

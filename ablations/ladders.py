@@ -1,10 +1,10 @@
 """Ladders: the paper's, and those of a user's own, which `--ladder FILE.py` names.
 
 A ladder is a Python file in the form of `ablations/ladder.py`. Its variants are those that stand in it by name, also in
-lists and mappings. All else is optional: TITLE of reports, END and FACTORS for designs, SCALES, SCALE, SAMPLE, TASKS,
-TRANSFER_TASK and TRANSFERRED_TASKS, READOUTS, PUBLISHED, PUBLISHED_AS and PRINTED_AS. One ladder is in use at a time.
-Run files hold whole recipes, so that workers and jobs read no ladder, and an edited file changes nothing of what was
-planned.
+lists and mappings. All else is optional: TITLE of reports, END and FACTORS for designs, SCALES, SCALE, SAMPLE, CORPORA,
+TASKS, TRANSFER_TASK and TRANSFERRED_TASKS, READOUTS, PUBLISHED, PUBLISHED_AS and PRINTED_AS. One ladder is in use at a
+time. Run files hold whole recipes, so that workers and jobs read no ladder, and an edited file changes nothing of what
+was planned.
 """
 
 import argparse
@@ -44,6 +44,8 @@ REFUSED_NAME = re.compile(r"\.\.|\s|@(steps|rate)|^F:|^all$|^$")
 SOURCE_NAME = re.compile(r"\w[^`$\\\n]*")
 SCALE_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 HASH_DIGITS = 12
+FolderOfTexts = str | Path | tuple[str | Path, str]
+"""A corpus as a ladder declares it: a folder, or a folder and its text column."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +55,10 @@ class Ladder:
     `given` is the value of --ladder, empty for the paper's ladder; `title` is the heading of its reports. `last_kept`
     is the variant that designs refer to: `root` and `full_variant` follow from its lineage, so that a variant beside
     that lineage changes no design. `scales` are added to the common ones, and `scale` is the default. External models
-    are measured with the recipe of `root`. Sweeps pre-train `sample` if nothing is trained yet. `tasks` are what it
-    fine-tunes on, by name. `published` is a folder
-    of CSV files with numbers to compare with, `published_as` the name of their source in sentences, `printed_as` the
-    names of variants in that source. `code` is the content of the file of a user's own ladder.
+    are measured with the recipe of `root`. Sweeps pre-train `sample` if nothing is trained yet. `corpora` are its own:
+    (folder, text column) by name. `tasks` are what it fine-tunes on, by name. `published` is a folder of CSV files with
+    numbers to compare with, `published_as` the name of their source in sentences, `printed_as` the names of variants in
+    that source. `code` is the content of the file of a user's own ladder.
     """
 
     given: str
@@ -67,6 +69,7 @@ class Ladder:
     scales: "Mapping[str, Rules]"
     scale: str
     sample: "Variant"
+    corpora: Mapping[str, tuple[str, str]]
     tasks: "Mapping[str, Task]"
     readouts: "Mapping[str, AnyOwnReadout]"
     transfer_task: str
@@ -338,6 +341,7 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
         scales=scales,
         scale=scale,
         sample=declared[name_of(settings["SAMPLE"])],
+        corpora=_corpora_of(settings["CORPORA"], module),
         tasks=_tasks_of(settings["TASKS"], module),
         readouts=_readouts_of(settings["READOUTS"], module),
         transfer_task=settings["TRANSFER_TASK"],
@@ -364,6 +368,7 @@ def _settings_of(module: ModuleType, declared: "Mapping[str, Variant]", given: s
         "SCALES": {},
         "SCALE": None,
         "SAMPLE": next(iter(declared.values())),
+        "CORPORA": {},
         "TASKS": list(TASKS),
         "READOUTS": [],
         "TRANSFER_TASK": common.TRANSFER_TASK,
@@ -400,6 +405,15 @@ def _readouts_of(declared: "Sequence[AnyOwnReadout]", module: ModuleType) -> "di
         each.name: each.model_copy(update={"file": str((folder / each.file).resolve()) if each.file else ""})
         for each in declared
     }
+
+
+def _corpora_of(declared: Mapping[str, FolderOfTexts], module: ModuleType) -> dict[str, tuple[str, str]]:
+    """Return the folder and text column of a ladder's own corpora; folders are relative to the module's own."""
+    from neobert.data.corpora import TEXT_COLUMN
+
+    beside = Path(module.__file__ or "").resolve().parent
+    pairs = {name: given if isinstance(given, tuple) else (given, TEXT_COLUMN) for name, given in declared.items()}
+    return {name: (str((beside / folder).resolve()), column) for name, (folder, column) in pairs.items()}
 
 
 def _last_kept(variants: "Mapping[str, Variant]") -> "Variant":

@@ -11,7 +11,6 @@ from ablations.ladders import Ladder, current
 from ablations.scales import Scale, rules_of, shortest_context
 from ablations.variant import EmbeddingProtocol, Recipe
 from neobert.data.blimp import PAIRS
-from neobert.data.catalog import CORPORA
 from neobert.data.mteb_tasks import EmbeddingTask, chosen_tasks, task_prompts
 from neobert.data.own_readouts import AnyOwnReadout
 from neobert.data.pairs import DECLARED_SETS, Mix, sets_of
@@ -89,13 +88,15 @@ def missing_tasks(source: Source) -> dict[str, str]:
 def pretraining_runs(recipe: Pretraining, seed: int, source: Source) -> list[PretrainingRun]:
     """Return one run per stage; each names its predecessor by id."""
     runs: list[PretrainingRun] = []
-    for count in range(1, len(recipe.stages) + 1):
+    for count, stage in enumerate(recipe.stages, start=1):
+        mixed = [corpus for corpus in stage.shares(recipe.data.corpus) if corpus != recipe.data.corpus]
         run = PretrainingRun(
             recipe=recipe.model_copy(update={"stages": recipe.stages[:count], "seed": seed}),
             previous=runs[-1].id if runs else None,
             position_table=None if recipe.model.positions == "rotary" else recipe.longest_context,
             corpus_origin=source.corpus_origin(recipe.data.corpus),
             tokenizer_origin=source.tokenizer_origin(recipe.data.tokenizer, recipe.model.vocabulary_size),
+            mixed_origins={corpus: source.corpus_origin(corpus) for corpus in mixed},
         )
         runs.append(run)
     return runs
@@ -240,7 +241,7 @@ def missing_readouts(recipe: Pretraining, source: Source) -> dict[str, str]:
 def _corpora(source: Source) -> dict[str, str]:
     """Return the origins of all corpora of the source."""
     corpora = {}
-    for corpus in CORPORA:
+    for corpus in source.corpora:
         with suppress(MissingData):
             corpora[corpus] = source.corpus_origin(corpus)
     return corpora

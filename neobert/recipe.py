@@ -1,9 +1,9 @@
 """Recipe values: the fields that determine the result of a run, as frozen pydantic models with a JSON form.
 
-No field has a default but the `settings` of own parts: a missing field is an error. A field that is added later has a
-neutral value (`neobert.identity.Neutral`), so that older records keep their ids and stay readable. Torch is not
-imported here, so that listing, planning and reporting start fast. Labels, paths, devices and micro-batches are not part
-of a recipe.
+No field has a default but the `settings` of own parts and the `corpus` of a subset: a missing field is an error. A
+field that is added later has a neutral value (`neobert.identity.Neutral`), so that older records keep their ids and
+stay readable. Torch is not imported here, so that listing, planning and reporting start fast. Labels, paths, devices
+and micro-batches are not part of a recipe.
 """
 
 from collections.abc import Collection, Mapping
@@ -280,15 +280,17 @@ class Optimization(Value):
 
 
 class Subset(Value):
-    """A part of the corpus, documents of at least `minimum_tokens`, drawn with probability `share`."""
+    """Documents of at least `minimum_tokens` of a corpus (None: that of the data), drawn with probability `share`."""
 
     minimum_tokens: NonNegativeInt
     share: PositiveFloat
+    corpus: Annotated[str | None, Neutral(None)] = None
 
 
 class Stage(Value):
     """One stretch of pre-training. The rate rises over `warmup_steps`, stays at its peak for `stable_steps`, reaches
-    its floor at `decay_steps` and stays there. A causal stage masks nothing; masked ones have the recipe's masking."""
+    its floor at `decay_steps` and stays there. A causal stage masks nothing; masked ones have the recipe's masking.
+    Each step draws one subset of the mixture (paper §3.2), or each row does if a subset names a corpus."""
 
     context: PositiveInt
     tokens_per_step: PositiveInt
@@ -318,6 +320,19 @@ class Stage(Value):
     def tokens(self) -> int:
         """Token slots of the stage, as the paper counts them: tokens per step × steps."""
         return self.tokens_per_step * self.steps
+
+    @property
+    def draws_rows(self) -> bool:
+        """Whether each row, and not each step, draws its subset."""
+        return any(subset.corpus is not None for subset in self.mixture)
+
+    def shares(self, own: str) -> dict[str, float]:
+        """Return the share of each corpus that the mixture reads; `own` is that of subsets that name none."""
+        shares: dict[str, float] = {}
+        for subset in self.mixture:
+            shares[subset.corpus or own] = shares.get(subset.corpus or own, 0.0) + subset.share
+        total = sum(shares.values())
+        return {corpus: share / total for corpus, share in shares.items()}
 
 
 class Start(Value):
@@ -373,6 +388,12 @@ class Pretraining(Value):
     def tokens(self) -> int:
         """Token slots of all stages."""
         return sum(stage.tokens for stage in self.stages)
+
+    @property
+    def corpora(self) -> tuple[str, ...]:
+        """The corpus of the data, and the others that stages read."""
+        read = (corpus for stage in self.stages for corpus in stage.shares(self.data.corpus))
+        return tuple(dict.fromkeys((self.data.corpus, *read)))
 
 
 class FineTuning(Value):

@@ -136,6 +136,7 @@ class _Run(_Facts):
     origins: dict[str, str] = _at("config", "origins", default={})
     heldout_loss: dict[str, NonNegativeFloat] = _at("scores", "heldout_loss")
     heldout: tuple[HeldoutScore, ...] = _at("scores", "heldout", default=())
+    read_by_corpus: dict[str, dict[str, NonNegativeInt]] = Field({})
     curve_sha256: str | None = _at("sha256", "metrics", default=None)
     transition: Transition | None = _at("scores", "transition", default=None)
 

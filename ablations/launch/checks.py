@@ -1,7 +1,7 @@
 """Checks before a plan is run or submitted: data are available, stages fit into memory, earlier runs exist."""
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -68,7 +68,7 @@ def requirements(
         tokenizers[name] = min(rows, tokenizers.get(name, rows))
     pair_sets = dict.fromkeys(name for recipe in recipes for name in sets_of(recipe.embedding.pairs))
     return Needs(
-        corpora=tuple(dict.fromkeys(recipe.pretraining.data.corpus for recipe in recipes))
+        corpora=_not_own(corpus for recipe in recipes for corpus in recipe.pretraining.corpora)
         if "pretraining" in stages
         else (),
         tokenizers=tokenizers,
@@ -76,6 +76,11 @@ def requirements(
         embedding_tasks=members_of(benchmarks) if "mteb" in stages else (),
         pair_sets=tuple(pair_sets) if "contrastive" in stages else (),
     )
+
+
+def _not_own(corpora: Iterable[str]) -> tuple[str, ...]:
+    """Return each corpus once, without those that the ladder has in folders of its own."""
+    return tuple(corpus for corpus in dict.fromkeys(corpora) if corpus not in current().corpora)
 
 
 def require_data(rows: Sequence[PlanRow], source: Source) -> None:
@@ -115,7 +120,7 @@ def _read_by(runs: Sequence[Run]) -> Needs:
     members = (member for task in tasks for member in member_names(task))
     sets = (pairs.name for run in ContrastiveRun.among(runs) for pairs in run.sets)
     return Needs(
-        corpora=tuple(dict.fromkeys(run.recipe.data.corpus for run in stages)),
+        corpora=_not_own(corpus.corpus for run in stages for corpus in run.corpora),
         tokenizers={run.recipe.data.tokenizer: run.recipe.model.vocabulary_size for run in stages},
         tasks=tuple(dict.fromkeys(study.task for study in GlueStudy.among(runs) if study.own_task is None)),
         embedding_tasks=tuple(dict.fromkeys(members)),

@@ -19,13 +19,14 @@ from typing import Any
 
 from ablations.launch.costs import TrialWork, task_size
 from neobert.data.blimp import PARADIGMS
-from neobert.data.catalog import CHARACTERS_PER_TOKEN, CORPORA
+from neobert.data.catalog import CHARACTERS_PER_TOKEN
 from neobert.data.heldout import COUNTED_BYTES, HELDOUT_BYTES, SMALL_TEXT_TOKENS
 from neobert.data.shards import FRAME_TOKENS, HELDOUT_LEAST_TEXTS, HELDOUT_SHARE, MANIFEST
 from neobert.data.source import NoCorpus
 from neobert.data.sources import Source
 from neobert.errors import DamagedFile
 from neobert.evaluation.items import READ_BYTES
+from neobert.kinds.corpus import Corpus
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.kinds.readouts import ReadoutEvaluation, ReadoutName
@@ -192,10 +193,10 @@ class CoreTime:
         """Return the hours in which the workers do everything, tokenising included."""
         stages = PretrainingRun.among(self.runs)
         corpora = [
-            Work(f"data/{run.data_id}", (), (self._tokenizing_seconds(run),))
-            for run in {run.data_id: run for run in stages}.values()
+            Work(f"data/{data_id}", (), (self._tokenizing_seconds(corpus),))
+            for data_id, corpus in {corpus.id: corpus for run in stages for corpus in run.corpora}.items()
         ]
-        data_of = {run.id: (f"data/{run.data_id}",) for run in stages}
+        data_of = {run.id: tuple(f"data/{corpus.id}" for corpus in run.corpora) for run in stages}
         runs = [Work(run.reference, (*run.after, *data_of.get(run.id, ())), self._parts(run)) for run in self.runs]
         return clock_seconds([*corpora, *runs], self.workers) / 3600
 
@@ -227,22 +228,25 @@ class CoreTime:
                 found.append(self._size(corpus))
         return [size for size in found if size is not None]
 
-    def _tokenizing_seconds(self, run: PretrainingRun) -> float:
-        size = self._size(run.recipe.data.corpus)
-        if size is None or (self.layout.data(run.data_id) / MANIFEST).exists():
+    def _tokenizing_seconds(self, corpus: Corpus) -> float:
+        size = self._size(corpus.corpus)
+        if size is None or (self.layout.data(corpus.id) / MANIFEST).exists():
             return 0.0
         return size.tokens * CHARACTERS_PER_TOKEN / TOKENIZED_BYTES_PER_SECOND
 
     def _stage(self, run: PretrainingRun) -> tuple[float, ...]:
         recipe, stage = run.recipe, run.recipe.stages[-1]
         own, contexts = self._size(recipe.data.corpus), {stage.context, self.execution.heldout_context or stage.context}
-        measured = self._sizes(CORPORA if self.execution.heldout == "all" else [recipe.data.corpus])
+        read = [corpus.corpus for corpus in run.corpora]
+        measured = self._sizes(self.source.corpora if self.execution.heldout == "all" else read)
         heldout = sum(size.heldout_tokens(recipe, context) for size in measured for context in contexts)
         curve = min(SMALL_TEXT_TOKENS, own.heldout_tokens(recipe, stage.context)) if own else 0.0
-        read = MILESTONES * heldout + POINTS * curve
-        tokens = stage.tokens * (own.fill(recipe) if own else 1.0)
-        evaluation = forward_seconds(recipe, stage.context, read)
-        return (START_SECONDS + training_seconds(recipe, tokens) + evaluation,)
+        shares = stage.shares(recipe.data.corpus)
+        fill = sum(
+            share * (size.fill(recipe) if (size := self._size(corpus)) else 1.0) for corpus, share in shares.items()
+        )
+        evaluation = forward_seconds(recipe, stage.context, MILESTONES * heldout + POINTS * curve)
+        return (START_SECONDS + training_seconds(recipe, stage.tokens * fill) + evaluation,)
 
     def _study(self, study: GlueStudy) -> tuple[float, ...]:
         stage = self._stages.get(study.weights)

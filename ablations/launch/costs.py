@@ -324,7 +324,7 @@ class PlanCosts:
 
     def row(self, row: PlanRow) -> Cost:
         """Return the cost of one row, including the corpora that it reads."""
-        corpora = {run.data_id for run in PretrainingRun.among(row.runs)}
+        corpora = {corpus.id for run in PretrainingRun.among(row.runs) for corpus in run.corpora}
         return sum_costs([*map(self.of, row.runs), *(self._corpora[data_id] for data_id in corpora)])
 
     @property
@@ -359,10 +359,11 @@ class PlanCosts:
     def _corpora(self) -> dict[str, Cost]:
         """The cost of tokenisation by the id of the tokenised corpus."""
         costs = {}
-        for data_id, run in {run.data_id: run for run in self._pretraining.values()}.items():
+        read = {corpus.id: corpus for run in self._pretraining.values() for corpus in run.corpora}
+        for data_id, corpus in read.items():
             costs[data_id] = Cost()
-            if run.id in self._unfinished and not (self.layout.data(data_id) / MANIFEST).exists():
-                size = corpus_bytes(self.source, run.recipe.data.corpus)
+            if corpus.run in self._unfinished and not (self.layout.data(data_id) / MANIFEST).exists():
+                size = corpus_bytes(self.source, corpus.corpus)
                 costs[data_id] = Cost(disk_gb=None if size is None else size / GIGABYTE)
         return costs
 

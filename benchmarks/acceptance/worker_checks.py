@@ -22,7 +22,7 @@ from benchmarks.acceptance.checks import Check, on_gpu, random_texts, text_encod
 from benchmarks.contenders import Setting
 from benchmarks.measuring import Goal, Result
 from benchmarks.pretraining import ROW_TOKENS, SOURCE, TOKENS_PER_STEP, plan_worker, recipe_with
-from neobert.data.preparation import open_specified, tokenized_corpus
+from neobert.data.preparation import open_specified, read_corpora
 from neobert.errors import EXIT_RUN_FAILED, RunFailed
 from neobert.files import read_json, read_lines
 from neobert.kinds.pretraining import PretrainingRun
@@ -87,7 +87,7 @@ def logged_steps(folder: Path) -> list[dict[str, Any]]:
 
 def small_run(root: Path, recipe: Pretraining, **options: Any) -> SmallRun:
     (run,) = pretraining_runs(recipe, 0, open_specified(SOURCE))
-    tokenized_corpus(Layout(root), run, SOURCE)
+    read_corpora(Layout(root), run, SOURCE)
     return SmallRun(root, run, **options)
 
 

@@ -1,7 +1,8 @@
 """Catalogue of the corpora, tokenizers and GLUE tasks that recipes name, with their repositories on the hub.
 
-A new corpus is one entry of `CORPORA`. Its files are in corpora/<name>/ of a folder; prefetch downloads them from the
-repositories of the entry. Prefetch looks up the commit of each repository and writes it to the folder's manifest.
+A corpus that prefetch downloads is one entry of `CORPORA`: from the repositories of the entry to corpora/<name>/ of a
+folder. Ladders add corpora in folders of their own (`neobert.data.corpora`). Prefetch looks up the commit of each
+repository and writes it to the folder's manifest.
 """
 
 from collections.abc import Mapping, Sequence

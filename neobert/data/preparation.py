@@ -7,12 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from neobert.data.catalog import CORPORA
 from neobert.data.shards import TokenizedCorpus, finished_shards, open_shards, prepare
 from neobert.data.sources import SOURCES, NoCorpus, Source, open_source
 from neobert.data.tokenizers import TextTokenizer
 from neobert.errors import ChangedData, DamagedFile, MissingData
 from neobert.files import refresh, set_aside
+from neobert.kinds.corpus import Corpus
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.claims import Claim, ClaimLost, acquire
@@ -31,6 +31,7 @@ def specify(
     unseen: Iterable[str] = (),
     task_folders: Mapping[str, str] | None = None,
     readout_files: Mapping[str, str] | None = None,
+    corpora: Mapping[str, tuple[str, str]] | None = None,
 ) -> SourceSpecification:
     """Convert `--data` and `--without-texts-of` for run.json, with absolute paths, as jobs may start elsewhere."""
     name = data if data in SOURCES else str(Path(data).resolve())
@@ -41,13 +42,18 @@ def specify(
         unseen=paths,
         task_folders=dict(task_folders or {}),
         readout_files=dict(readout_files or {}),
+        corpora=dict(corpora or {}),
     )
 
 
 def open_specified(specification: SourceSpecification) -> Source:
     """Open the source named in a run.json."""
-    documents, unseen = specification.synthetic_documents, specification.unseen
-    return open_source(specification.name, synthetic_documents=documents, unseen=unseen)
+    return open_source(
+        specification.name,
+        synthetic_documents=specification.synthetic_documents,
+        unseen=specification.unseen,
+        corpora=specification.corpora,
+    )
 
 
 def require_origin(what: str, planned: str, found: str) -> None:
@@ -81,52 +87,57 @@ def text_tokenizer(
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    """Tokenise the corpora that a stage of pre-training is trained or evaluated on, its own last. This part of a job
-    needs no GPU. Finished shards of a killed job are kept."""
-    for run in reversed(measured_runs(run_file)):
-        tokenized_corpus(layout, run, run_file.source, stop)
-
-
-def measured_runs(run_file: RunFile) -> list[PretrainingRun]:
-    """Return the run and, if the held-out loss is measured on all corpora, its copies on the source's other corpora."""
+    """Tokenise a corpus that a stage of pre-training reads; and before that of its data, those that it is measured on
+    alone. This part of a job needs no GPU. Finished shards of a killed job are kept."""
     run = run_file.specification(PretrainingRun)
-    if run_file.execution.heldout == "own":
-        return [run]
-    source = open_specified(run_file.source)
-    others = [_on_corpus(run, corpus, source) for corpus in CORPORA if corpus != run.recipe.data.corpus]
-    return [run, *(other for other in others if other is not None)]
+    for corpus in reversed(measured_corpora(run_file)):
+        if corpus == part.work or (part.work == run.corpora[0] and corpus not in run.corpora):
+            tokenized_corpus(layout, run, corpus, run_file.source, stop)
 
 
-def _on_corpus(run: PretrainingRun, corpus: str, source: Source) -> PretrainingRun | None:
-    """Return the run on another corpus, or None if the source does not have it. One that is incomplete or changed is an
-    error, not a corpus less."""
-    try:
-        origin = source.corpus_origin(corpus)
-    except NoCorpus:
-        return None
-    data = run.recipe.data.model_copy(update={"corpus": corpus})
-    recipe = run.recipe.model_copy(update={"data": data})
-    return run.model_copy(update={"recipe": recipe, "corpus_origin": origin})
+def measured_corpora(run_file: RunFile) -> list[Corpus]:
+    """Return the corpora that a stage reads and, if the held-out loss is measured on all corpora, the source's others.
+
+    One that is incomplete or changed is an error, not a corpus less.
+    """
+    run = run_file.specification(PretrainingRun)
+    found = list(run.corpora)
+    if run_file.execution.heldout == "all":
+        source = open_specified(run_file.source)
+        for name in source.corpora:
+            if name not in [corpus.corpus for corpus in run.corpora]:
+                with suppress(NoCorpus):
+                    found.append(run.on_corpus(name, source.corpus_origin(name)))
+    return found
+
+
+def read_corpora(layout: Layout, run: PretrainingRun, specification: SourceSpecification) -> dict[str, TokenizedCorpus]:
+    """Open the tokenised corpora of a run by name, as `tokenized_corpus`."""
+    return {corpus.corpus: tokenized_corpus(layout, run, corpus, specification) for corpus in run.corpora}
 
 
 def tokenized_corpus(
-    layout: Layout, run: PretrainingRun, specification: SourceSpecification, stop: StopRequest | None = None
+    layout: Layout,
+    run: PretrainingRun,
+    corpus: Corpus,
+    specification: SourceSpecification,
+    stop: StopRequest | None = None,
 ) -> TokenizedCorpus:
-    """Open the tokenised corpus of a run, or tokenise it, also if it is damaged.
+    """Open a tokenised corpus of a run, or tokenise it, also if it is damaged.
 
     Raises:
         ChangedData: the data have changed since the run was planned.
         Stopped: `stop` was requested during tokenisation; finished shards are kept.
     """
     stop = stop or StopRequest()
-    folder = layout.data(run.data_id)
+    folder = layout.data(corpus.id)
 
     def make(damage: DamagedFile | None, claim: Claim) -> None:
         if damage is not None:
             set_aside(folder, str(damage))
-        _tokenize(layout, run, specification, stop, claim)
+        _tokenize(layout, run, corpus, specification, stop, claim)
 
-    claims, what = layout.claims(f"data-{run.data_id}"), f"the tokens of {run.recipe.data.corpus}"
+    claims, what = layout.claims(f"data-{corpus.id}"), f"the tokens of {corpus.corpus}"
     return prepare_once(claims, what, stop, lambda: open_shards(folder), make)
 
 
@@ -165,18 +176,24 @@ def prepare_once(
 
 
 def _tokenize(
-    layout: Layout, run: PretrainingRun, specification: SourceSpecification, stop: StopRequest, claim: Claim
+    layout: Layout,
+    run: PretrainingRun,
+    corpus: Corpus,
+    specification: SourceSpecification,
+    stop: StopRequest,
+    claim: Claim,
 ) -> None:
-    data, folder = run.recipe.data, layout.data(run.data_id)
+    name, folder = corpus.corpus, layout.data(corpus.id)
 
     def require_corpus() -> None:
         # Reopened, because a source caches its origins.
-        found = open_specified(specification).corpus_origin(data.corpus)
-        require_origin(f"corpus {data.corpus} of {specification.name}", run.corpus_origin, found)
+        found = open_specified(specification).corpus_origin(name)
+        place = specification.corpora[name][0] if name in specification.corpora else specification.name
+        require_origin(f"corpus {name} of {place}", corpus.origin, found)
 
     def documents() -> Iterator[str]:
         before = finished_shards(folder)
-        for document in source.documents(data.corpus):
+        for document in source.documents(name):
             if stop.requested:
                 finished = finished_shards(folder)
                 raise Stopped(f"tokenising was asked to stop after {finished} shards", progressed=finished > before)
@@ -186,7 +203,7 @@ def _tokenize(
     require_corpus()
     source = open_specified(specification)
     tokenizer = text_tokenizer(layout, run, source, stop)
-    origins = {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin}
+    origins = {"corpus": corpus.origin, "tokenizer": corpus.tokenizer}
     try:
         prepare(documents(), tokenizer, folder, origins=origins, check=claim.check)
     except ChangedData:  # finished shards may contain earlier data

@@ -115,7 +115,7 @@ def _reasons(check: Callable[[DirectorySource, Item], Iterator[str]], source: Di
 
 def _absent(source: DirectorySource, item: Item) -> Iterator[str]:
     if item.kind == "corpus":
-        source.corpus_files(item.word)
+        source.corpus_folder(item.word).files()
     elif item.kind == "tokenizer":
         source.tokenizer_folder(item.word)
     elif item.kind == "GLUE task" and (reason := source.tasks()[item.word]):
@@ -132,8 +132,9 @@ def _absent(source: DirectorySource, item: Item) -> Iterator[str]:
 
 def _unreadable(source: DirectorySource, item: Item) -> Iterator[str]:
     if item.kind == "corpus":
-        for path in source.corpus_files(item.word):
-            require_columns(path, (source.text_column(path),))
+        corpus = source.corpus_folder(item.word)
+        for path in corpus.files():
+            require_columns(path, (corpus.text_column(path),))
     elif item.embedding_rows is not None:
         source.tokenizer(item.word, item.embedding_rows, source.folder)
     elif item.kind == "GLUE task":

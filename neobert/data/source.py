@@ -1,27 +1,33 @@
 """The interface of a source of text and labelled data."""
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from neobert.data.blimp import FOLDER, MinimalPair
-from neobert.data.catalog import TASK_SPLITS, require_known
+from neobert.data.catalog import CORPORA, TASK_SPLITS, require_known
+from neobert.data.corpora import CHARACTERS_OF_A_TEXT, TEXTS_OF_A_FILE, CorpusFolder, NoCorpus
+from neobert.data.manifest import ORIGIN_DIGITS
 from neobert.data.mteb_tasks import EmbeddingTask, PublishedTask, TaskTables
 from neobert.data.pairs import Pair
 from neobert.data.tokenizers import TRAINERS, TextTokenizer, kept_tokenizer
-from neobert.errors import MissingData
+
+CHARACTER_SHARE = 8
+"""At most 1 in 8 tokens of a vocabulary trained on files is a single character."""
 
 
-class NoCorpus(MissingData):
-    """The source has no file of a corpus, or of BLiMP, and expects none."""
-
-
+@dataclass(frozen=True)
 class Source(ABC):
-    """Base class of sources: corpora, tokenizers, tasks and pairs.
+    """Base class of sources: corpora, tokenizers, tasks and pairs. `own_corpora` are those that a ladder adds.
 
     The `*_origin` methods return a string that identifies the bytes of the data. They and the reading methods raise
     MissingData if the data are absent, and DamagedFile or ValueError if they are invalid.
     """
+
+    own_corpora: Mapping[str, CorpusFolder] = field(default_factory=dict, kw_only=True)
+    _origins: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     is_local = True
     """Whether the data are on this machine. Runs only read local sources."""
@@ -36,16 +42,48 @@ class Source(ABC):
     def trains_tokenizers(self) -> bool:
         """Whether tokenizers are trained on this source, at any vocabulary size, rather than published."""
 
-    @abstractmethod
-    def corpus_origin(self, corpus: str) -> str: ...
+    @property
+    def corpora(self) -> tuple[str, ...]:
+        """The names of all corpora that a recipe can read; the source may lack some."""
+        return (*CORPORA, *self.own_corpora)
 
-    @abstractmethod
+    def corpus_origin(self, corpus: str) -> str:
+        own = self._own_corpus(corpus)
+        return self._origin_once(f"corpus {corpus}", own.origin) if own else self._common_origin(corpus)
+
     def documents(self, corpus: str) -> Iterator[str]:
         """Yield the texts of a corpus in a fixed order, including empty ones."""
+        own = self._own_corpus(corpus)
+        return own.documents() if own else self._common_documents(corpus)
 
-    @abstractmethod
     def corpus_size(self, corpus: str) -> tuple[float, float] | None:
         """Return the approximate numbers of tokens and documents of a corpus, or None if unknown."""
+        own = self._own_corpus(corpus)
+        return own.size() if own else self._common_size(corpus)
+
+    def _own_corpus(self, corpus: str) -> CorpusFolder | None:
+        return self.own_corpora.get(require_known(corpus, self.corpora, "corpus"))
+
+    @abstractmethod
+    def _common_origin(self, corpus: str) -> str: ...
+
+    @abstractmethod
+    def _common_documents(self, corpus: str) -> Iterator[str]: ...
+
+    @abstractmethod
+    def _common_size(self, corpus: str) -> tuple[float, float] | None: ...
+
+    def _origin_once(self, what: str, find: Callable[[], str]) -> str:
+        """Cache an origin: plans need it many times, and computing it may read thousands of files."""
+        if what not in self._origins:
+            self._origins[what] = find()
+        return self._origins[what]
+
+    def _origin_of_texts(self, corpora: Iterable[str]) -> str:
+        """Return what identifies the texts of files that a tokenizer is trained on."""
+        origins = " ".join(map(self.corpus_origin, corpora))
+        texts = f"{origins} {TEXTS_OF_A_FILE} {CHARACTERS_OF_A_TEXT} {CHARACTER_SHARE}"
+        return hashlib.sha256(texts.encode()).hexdigest()[:ORIGIN_DIGITS]
 
     @abstractmethod
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str: ...

@@ -4,8 +4,7 @@ A recipe names corpora ("wikibook", "web"), tokenizers ("wordpiece", "bpe") and 
 source maps these names to data and identifies each by an origin, which enters the id of every run that reads the data.
 """
 
-import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
@@ -13,18 +12,17 @@ from pathlib import Path
 
 from neobert.data import blimp, synthetic
 from neobert.data.catalog import (
-    CHARACTERS_PER_TOKEN,
     CORPORA,
     GLUE,
     TASK_SPLITS,
     TOKENIZERS,
     Repository,
     hub_origin,
-    require_corpus,
     require_known,
     require_split,
 )
-from neobert.data.manifest import ORIGIN_DIGITS, Manifest, files_origin, read_manifest, require_complete
+from neobert.data.corpora import TEXT_COLUMN, CorpusFolder, NoCorpus
+from neobert.data.manifest import Manifest, files_origin, read_manifest, require_complete
 from neobert.data.mteb_tasks import (
     MTEB_REPOSITORIES,
     OFFICIAL_TASKS,
@@ -36,8 +34,8 @@ from neobert.data.mteb_tasks import (
     member_names,
 )
 from neobert.data.pairs import DECLARED_SETS, INSTRUCTIONS_FILE, Decontamination, Pair, own_pairs, read_words
-from neobert.data.reading import data_files, read_texts, require_columns, split_name, table_file, text_size
-from neobert.data.source import NoCorpus, Source
+from neobert.data.reading import data_files, split_name, table_file
+from neobert.data.source import CHARACTER_SHARE, Source
 from neobert.data.task_files import SplitFiles
 from neobert.data.tokenizers import (
     TOKENIZER_FILE,
@@ -51,24 +49,21 @@ from neobert.errors import MissingData, did_you_mean
 SOURCES = ("synthetic", "hub")
 UNRESOLVED = "unresolved"
 
-TEXT_COLUMN = "text"
 COLUMNS_FILE = "columns.json"
 """File below corpora/ with {corpus: column}, for corpora whose text column is not named "text"."""
 
-TEXTS_OF_A_FILE = 2000
-CHARACTERS_OF_A_TEXT = 2000
-"""Limits of the text a tokenizer is trained on: first texts per file, and first characters per text. They keep any one
-file from outweighing the others."""
-
-CHARACTER_SHARE = 8
-"""At most 1 in 8 tokens of a trained vocabulary is a single character."""
-
-_SIZED_FILES, _SIZED_TEXTS = 8, 64
+_SIZED_TEXTS = 64
 
 
-def open_source(name_or_folder: str, *, synthetic_documents: int, unseen: Sequence[str] = ()) -> Source:
+def open_source(
+    name_or_folder: str,
+    *,
+    synthetic_documents: int,
+    unseen: Sequence[str] = (),
+    corpora: Mapping[str, tuple[str, str]] | None = None,
+) -> Source:
     """Return the source named by `--data`: "synthetic", "hub" or a folder. With a folder, pairs that share a text with
-    the files or folders `unseen` are left out.
+    the files or folders `unseen` are left out. `corpora` are added to it: (folder, text column) by name.
 
     Raises:
         MissingData: the name is neither a source nor a folder, or one of `unseen` contains no file that is read.
@@ -76,10 +71,14 @@ def open_source(name_or_folder: str, *, synthetic_documents: int, unseen: Sequen
     """
     if unseen and name_or_folder in SOURCES:
         raise ValueError(f"--without-texts-of looks through the pairs of a folder: leave it out with {name_or_folder}")
+    own = {
+        name: CorpusFolder(name, Path(folder), Path(folder), column)
+        for name, (folder, column) in (corpora or {}).items()
+    }
     if name_or_folder == "synthetic":
-        return SyntheticSource(synthetic_documents)
+        return SyntheticSource(synthetic_documents, own_corpora=own)
     if name_or_folder == "hub":
-        return HubSource()
+        return HubSource(own_corpora=own)
     folder = Path(name_or_folder)
     if not folder.is_dir():
         raise MissingData(
@@ -88,14 +87,15 @@ def open_source(name_or_folder: str, *, synthetic_documents: int, unseen: Sequen
     decontamination = Decontamination(tuple(map(Path, unseen))) if unseen else None
     if decontamination:
         decontamination.files()  # raises before anything is planned
-    return DirectorySource(folder, decontamination)
+    return DirectorySource(folder, decontamination, own_corpora=own)
 
 
 @dataclass(frozen=True)
 class SyntheticSource(Source):
     """The seeded micro-world of `neobert.data.synthetic`.
 
-    Tokenizers are trained on a fixed part of both corpora, so they do not depend on the number of documents.
+    Tokenizers are trained on a fixed part of both corpora, so they do not depend on the number of documents, and on a
+    ladder's own corpora.
     """
 
     documents_per_corpus: int
@@ -104,32 +104,34 @@ class SyntheticSource(Source):
     label = "synthetic"
     trains_tokenizers = True
 
-    def corpus_origin(self, corpus: str) -> str:
+    def _common_origin(self, corpus: str) -> str:
         self._require_corpus(corpus)
         return f"{self._world}:documents={self.documents_per_corpus}"
 
-    def documents(self, corpus: str) -> Iterator[str]:
+    def _common_documents(self, corpus: str) -> Iterator[str]:
         self._require_corpus(corpus)
         return synthetic.corpus_documents(corpus, documents=self.documents_per_corpus)
 
-    def corpus_size(self, corpus: str) -> tuple[float, float]:
+    def _common_size(self, corpus: str) -> tuple[float, float]:
         sample = list(islice(self.documents(corpus), _SIZED_TEXTS))
         words = sum(len(text.split()) for text in sample) / len(sample)  # nearly every word is one token
         return words * self.documents_per_corpus, self.documents_per_corpus
 
     def _require_corpus(self, corpus: str) -> None:
-        if require_corpus(corpus) not in synthetic.CORPORA:
+        if corpus not in synthetic.CORPORA:
             raise NoCorpus(f"the synthetic world has no corpus {corpus}: put its files into DIR/corpora/{corpus}")
 
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
         require_known(tokenizer, TOKENIZERS, "tokenizer")
-        return f"{self._world}:{tokenizer}:documents={self.tokenizer_documents}:vocabulary={vocabulary_size}"
+        own = f":texts={self._origin_of_texts(self.own_corpora)}" if self.own_corpora else ""
+        return f"{self._world}:{tokenizer}:documents={self.tokenizer_documents}{own}:vocabulary={vocabulary_size}"
 
     def tokenizer(self, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
         def texts() -> list[str]:
             number = self.tokenizer_documents
             corpora = (synthetic.corpus_documents(corpus, documents=number) for corpus in synthetic.CORPORA)
-            return list(chain.from_iterable(corpora))
+            own = list(chain.from_iterable(each.beginnings() for each in self.own_corpora.values()))
+            return [*chain.from_iterable(corpora), *with_frequent_characters(own, vocabulary_size // CHARACTER_SHARE)]
 
         return self._trained_tokenizer(tokenizer, vocabulary_size, cache, texts)
 
@@ -183,19 +185,19 @@ class HubSource(Source):
     is_local = False
     trains_tokenizers = False
 
-    def corpus_origin(self, corpus: str) -> str:
-        repositories = CORPORA[require_corpus(corpus)].repositories
+    def _common_origin(self, corpus: str) -> str:
+        repositories = CORPORA[corpus].repositories
         if not repositories:
             raise MissingData(
                 f"corpus {corpus} is in no repository of the hub: pass --data DIR of a folder that has it"
             )
         return self._origin(*repositories)
 
-    def documents(self, corpus: str) -> Iterator[str]:
+    def _common_documents(self, corpus: str) -> Iterator[str]:
         raise _not_downloaded(corpus)
 
-    def corpus_size(self, corpus: str) -> tuple[float, float] | None:
-        facts = CORPORA[require_corpus(corpus)]
+    def _common_size(self, corpus: str) -> tuple[float, float] | None:
+        facts = CORPORA[corpus]
         return None if facts.tokens is None or facts.documents is None else (facts.tokens, facts.documents)
 
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
@@ -248,16 +250,14 @@ def _not_downloaded(name: str) -> MissingData:
 class DirectorySource(Source):
     """Corpora, tasks, pairs and tokenizers below `folder`; pairs that share a text with `unseen` are left out.
 
-    corpora/<name>/ contains parquet files or, if there are none, files in any one format of `reading`, compressed or
-    not, in folders of any depth; glue/<task>/<split>, pairs/<name> and mteb/<Category>/<Task>/<table> are one file
-    each; tokenizers/<name>/ contains a tokenizer.json, and blimp/data/ the files of BLiMP. Prefetch writes the same
-    layout, but for BLiMP, and a manifest.json with the commit of each file, so that prefetched data have the hub's
+    corpora/<name>/ is a `CorpusFolder`; glue/<task>/<split>, pairs/<name> and mteb/<Category>/<Task>/<table> are one
+    file each; tokenizers/<name>/ contains a tokenizer.json, and blimp/data/ the files of BLiMP. Prefetch writes the
+    same layout, but for BLiMP, and a manifest.json with the commit of each file, so that prefetched data have the hub's
     origin.
     """
 
     folder: Path
     unseen: Decontamination | None = None
-    _origins: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def trains_tokenizers(self) -> bool:
@@ -273,81 +273,38 @@ class DirectorySource(Source):
         """The files that prefetch has downloaded or will download; empty if it never wrote to this folder."""
         return read_manifest(self.folder)
 
-    def _origin_once(self, what: str, find: Callable[[], str]) -> str:
-        """Cache an origin: plans need it many times, and computing it may read thousands of files."""
-        if what not in self._origins:
-            self._origins[what] = find()
-        return self._origins[what]
+    def _common_origin(self, corpus: str) -> str:
+        return self._origin_once(f"corpus {corpus}", self.corpus_folder(corpus).origin)
 
-    def corpus_origin(self, corpus: str) -> str:
-        def find() -> str:
-            files, column = self.corpus_files(corpus), self._own_columns.get(corpus, TEXT_COLUMN)
-            origin = self._origin(files)
-            is_own = column != TEXT_COLUMN and any(self.text_column(path) == column for path in files)
-            return f"{origin}:column={column}" if is_own else origin
+    def _common_documents(self, corpus: str) -> Iterator[str]:
+        return self.corpus_folder(corpus).documents()
 
-        return self._origin_once(f"corpus {corpus}", find)
-
-    def documents(self, corpus: str) -> Iterator[str]:
-        files = self.corpus_files(corpus)
-        for path in files if split_name(files[0])[1] == ".parquet" else files[:1]:
-            require_columns(path, (self.text_column(path),))
-        return chain.from_iterable(read_texts(path, self.text_column(path)) for path in files)
-
-    def corpus_size(self, corpus: str) -> tuple[float, float]:
-        """Return an estimate from a sample of the files, scaled by file size."""
-        files = self.corpus_files(corpus)
-        sample = files[:: -(-len(files) // _SIZED_FILES)]
-        sizes = [text_size(path, self.text_column(path)) for path in sample]
-        share = sum(path.stat().st_size for path in files) / max(1, sum(path.stat().st_size for path in sample))
-        characters, documents = (share * sum(column) for column in zip(*sizes, strict=True))
-        return characters / CHARACTERS_PER_TOKEN, documents
+    def _common_size(self, corpus: str) -> tuple[float, float]:
+        return self.corpus_folder(corpus).size()
 
     @cached_property
     def _own_columns(self) -> dict[str, str]:
         return read_words(self.folder / "corpora" / COLUMNS_FILE, "{corpus: column}")
 
-    def text_column(self, path: Path) -> str:
-        """Return the name of the text column of a corpus file; for .txt files it is "text"."""
-        name = path.relative_to(self.folder)
-        entry = self.manifest.files.get(name.as_posix())
-        if entry and entry.column:
-            return entry.column
-        return TEXT_COLUMN if split_name(path)[1] == ".txt" else self._own_columns.get(name.parts[1], TEXT_COLUMN)
-
-    def corpus_files(self, corpus: str) -> list[Path]:
-        """Return the files of a corpus in reading order.
-
-        Raises:
-            MissingData: there are none, or prefetch has not downloaded all of them.
-            ValueError: they are in several formats.
-        """
-        folder = self.folder / "corpora" / require_corpus(corpus)
-        files = sorted(folder.glob("[!.]*.parquet")) or data_files(folder)
-        require_complete(f"corpus {corpus}", self.folder, self.manifest.below(f"corpora/{corpus}"))
-        if not files:
-            raise NoCorpus(
-                f"there is no corpus {corpus} in {self.folder}: put files (parquet, jsonl, csv, txt, arrow) with a "
-                f"column {TEXT_COLUMN!r} into {folder}"
-            )
-        formats = sorted({split_name(path)[1] for path in files})
-        if len(formats) > 1:
-            raise ValueError(f"{folder} holds files of several formats ({', '.join(formats)}): keep those of one")
-        return files
+    def corpus_folder(self, corpus: str) -> CorpusFolder:
+        """Return a corpus of the folder, whose files may be missing."""
+        folder, column = self.folder / "corpora" / corpus, self._own_columns.get(corpus, TEXT_COLUMN)
+        return CorpusFolder(corpus, folder, self.folder, column, self.manifest)
 
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
         if not self.trains_tokenizers:
             return self._origin([self.tokenizer_folder(tokenizer) / TOKENIZER_FILE])
         require_known(tokenizer, TOKENIZERS, "tokenizer")
-        origins = " ".join(map(self.corpus_origin, self._corpora()))
-        texts = hashlib.sha256(f"{origins} {TEXTS_OF_A_FILE} {CHARACTERS_OF_A_TEXT} {CHARACTER_SHARE}".encode())
-        return f"trained:{texts.hexdigest()[:ORIGIN_DIGITS]}:{tokenizer}:vocabulary={vocabulary_size}"
+        texts = self._origin_of_texts((*self._corpora(), *self.own_corpora))
+        return f"trained:{texts}:{tokenizer}:vocabulary={vocabulary_size}"
 
     def tokenizer(self, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
-        """Return the folder's tokenizer, or one trained on all its corpora."""
+        """Return the folder's tokenizer, or one trained on all its corpora and the ladder's own."""
 
         def texts() -> list[str]:
-            return with_frequent_characters(list(self._beginnings()), vocabulary_size // CHARACTER_SHARE)
+            read = [*map(self.corpus_folder, self._corpora()), *self.own_corpora.values()]
+            beginnings = list(chain.from_iterable(each.beginnings() for each in read))
+            return with_frequent_characters(beginnings, vocabulary_size // CHARACTER_SHARE)
 
         if self.trains_tokenizers:
             return self._trained_tokenizer(tokenizer, vocabulary_size, cache, texts)
@@ -356,17 +313,11 @@ class DirectorySource(Source):
         return loaded
 
     def _corpora(self) -> list[str]:
-        """Return the corpora of the folder; raise MissingData if there are none."""
+        """Return the corpora of the folder; raise MissingData if there are none, and the ladder has none."""
         found = [corpus for corpus in CORPORA if data_files(self.folder / "corpora" / corpus)]
-        for corpus in found or list(CORPORA)[:1]:
-            self.corpus_files(corpus)
+        for corpus in found or ([] if self.own_corpora else list(CORPORA)[:1]):
+            self.corpus_folder(corpus).files()
         return found
-
-    def _beginnings(self) -> Iterator[str]:
-        for corpus in self._corpora():
-            for path in self.corpus_files(corpus):
-                first = islice(read_texts(path, self.text_column(path)), TEXTS_OF_A_FILE)
-                yield from (text[:CHARACTERS_OF_A_TEXT] for text in first)
 
     def tokenizer_folder(self, tokenizer: str) -> Path:
         """Return the folder of a tokenizer; raise MissingData if it contains none."""

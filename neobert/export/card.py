@@ -133,7 +133,7 @@ def scores_of(checkpoint: PretrainedCheckpoint) -> list[Score]:
             dataset=corpus,
             configuration="",
             split="held out",
-            origin=checkpoint.run.corpus_origin,
+            origin=checkpoint.run.mixed_origins.get(corpus, checkpoint.run.corpus_origin),
             metric="masked-token cross-entropy in nats",
             value=loss,
             notes=f"record {record['id']}",
@@ -239,7 +239,7 @@ def pretrained_card(checkpoint: PretrainedCheckpoint, target: str, parity: dict[
         "scale": words([labels.get("scale", "not recorded")]),
         "parameters": f"{parameter_count(run.recipe.model, run.context).total:,}",
         "context": f"{run.context} tokens",
-        "data": f"{run.recipe.data.corpus} ({words([run.corpus_origin])})",
+        "data": ", ".join(f"{corpus.corpus} ({words([corpus.origin])})" for corpus in run.corpora),
         "tokenizer": f"{run.recipe.data.tokenizer} ({words([run.tokenizer_origin])})",
         "token slots read": quantity(before + stage.tokens_per_step * checkpoint.step),
     }

@@ -143,6 +143,7 @@ class PretrainingRun(Training):
 
     `position_table` is the size of a table of positions in tokens: the longest context of *all* stages of the variant.
     It is None with rotary positions, where later stages do not affect earlier ones; own ones may have a table.
+    `mixed_origins` are the origins of the corpora that the stage reads beside that of the recipe's data.
     """
 
     kind: Annotated[Literal["pretraining"], Neutral("pretraining")] = "pretraining"
@@ -151,6 +152,7 @@ class PretrainingRun(Training):
     position_table: PositiveInt | None
     corpus_origin: str
     tokenizer_origin: str
+    mixed_origins: Annotated[dict[str, str], Neutral({})] = Field(default_factory=dict)
 
     folder_pattern = "pretraining/{id}"
     record_place = "pretraining/{id}/done.json"
@@ -194,10 +196,10 @@ class PretrainingRun(Training):
 
     @property
     def preparation(self) -> tuple[Work, ...]:
-        return (self.corpus,)
+        return self.corpora
 
     def uses(self, layout: Layout) -> tuple[Path, ...]:
-        return (layout.data(self.data_id),)
+        return tuple(layout.data(corpus.id) for corpus in self.corpora)
 
     def heldout_loss(self, losses: Mapping[str, float]) -> float | None:
         """Return the loss on the run's own corpus, None if there is none."""
@@ -210,15 +212,18 @@ class PretrainingRun(Training):
 
     @cached_property
     def data_id(self) -> str:
-        """Id of the tokenised corpus."""
-        return self.corpus.id
+        """Id of the tokenised corpus of the recipe's data."""
+        return self.corpora[0].id
 
-    @property
-    def corpus(self) -> Corpus:
-        """The tokenised corpus."""
-        return Corpus(
-            corpus=self.recipe.data.corpus, origin=self.corpus_origin, tokenizer=self.tokenizer_origin, run=self.id
-        )
+    @cached_property
+    def corpora(self) -> tuple[Corpus, ...]:
+        """The tokenised corpora that the stage reads, that of the recipe's data first, even if the mixture lacks it."""
+        origins = {self.recipe.data.corpus: self.corpus_origin, **self.mixed_origins}
+        return tuple(self.on_corpus(name, origin) for name, origin in origins.items())
+
+    def on_corpus(self, name: str, origin: str) -> Corpus:
+        """Return a corpus in the tokens of this run."""
+        return Corpus(corpus=name, origin=origin, tokenizer=self.tokenizer_origin, run=self.id)
 
     def execute(self, layout: Layout, run_file: "RunFile", part: Part, claim: "Claim", stop: "StopRequest") -> None:
         from neobert.training.pretraining import execute

@@ -179,8 +179,8 @@ def _add(uses: Uses, layout: Layout, folder: Path) -> None:
     elif work.counted == "steps":
         uses.finished[folder] = work
         inputs = read_record(record)["inputs"]  # a run of another numerics version: the id of its data then
-        if inputs.get("data") is not None:
-            uses.paths.add(layout.data(inputs["data"]))
+        named = (inputs.get("data"), *inputs.get("mixed", ()))
+        uses.paths.update(layout.data(name) for name in named if name is not None)
         uses.paths.update(layout.pairs(name) for name in inputs.get("pairs", ()))
 
 

@@ -27,13 +27,15 @@ CompileWord = Literal["auto", "on", "off"]
 
 class SourceSpecification(Value):
     """Source of the data: a name or folder for `open_source`, the number of synthetic documents, the files or folders
-    with texts that no pair may share (`unseen`), the folders of a ladder's own tasks, and the files of its readouts."""
+    with texts that no pair may share (`unseen`), the folders of a ladder's own tasks, the files of its readouts, and
+    the folders and text columns of its own corpora."""
 
     name: str
     synthetic_documents: PositiveInt
     unseen: tuple[str, ...] = ()
     task_folders: dict[str, str] = Field(default_factory=dict)
     readout_files: dict[str, str] = Field(default_factory=dict)
+    corpora: dict[str, tuple[str, str]] = Field(default_factory=dict)
 
 
 class Execution(Value):

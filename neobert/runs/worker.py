@@ -204,7 +204,8 @@ def open_parts(layout: Layout, reference: str) -> list[OpenPart]:
         raise ValueError(f"{reference!r} names no run: expected {REFERENCES}")
     run_file = read_checked_run_file(layout.root / folder)
     works: tuple[Work, ...] = run_file.run.preparation if is_corpus else (run_file.run,)
-    return [(run_file, part) for work in works for part in work.parts(layout)]
+    named = [work for work in works if not is_corpus or work.reference == reference]
+    return [(run_file, part) for work in named for part in work.parts(layout)]
 
 
 @dataclass(frozen=True)

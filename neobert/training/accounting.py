@@ -76,7 +76,7 @@ class TrainResult:
 
     `optimizer_state_bytes` counts this rank alone; `compiled` is whether its model was compiled. `heldout` are the
     scores at the end of the stage, None before it and in all ranks but rank 0. `started_at` is when the first attempt
-    began, None if it was of a version that did not note it.
+    began, None if it was of a version that did not note it. `data_state` is that of the data after the last step.
     """
 
     totals: Totals
@@ -88,6 +88,7 @@ class TrainResult:
     steps: int
     heldout: HeldoutScores | None
     started_at: str | None
+    data_state: Mapping[str, Any]
 
 
 def machine_record(result: TrainResult, device: torch.device) -> dict[str, Any]:

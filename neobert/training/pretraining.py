@@ -10,15 +10,15 @@ import torch
 from safetensors.torch import load_file
 
 from neobert.data.batches import Batch
-from neobert.data.preparation import measured_runs, open_specified, text_tokenizer, tokenized_corpus
+from neobert.data.preparation import measured_corpora, open_specified, read_corpora, text_tokenizer, tokenized_corpus
 from neobert.data.shards import TokenizedCorpus, open_shards
+from neobert.data.streams import read_by_corpus
 from neobert.errors import MissingData
 from neobert.evaluation.heldout import (
     HeldoutText,
     choose_heldout_texts,
     mean_loss,
     measure_heldout,
-    token_frequencies,
     token_losses,
 )
 from neobert.evaluation.losses import BATCH_TOKENS
@@ -71,22 +71,26 @@ def summed_loss(network: torch.nn.Module, batch: Batch) -> torch.Tensor:
 
 
 class PretrainingTrainer(Trainer[Batch]):
-    """A stage of pre-training in one rank. If no `corpus` is given, only rank 0 verifies it."""
+    """A stage of pre-training in one rank. If no `corpora` are given, by name, only rank 0 verifies them."""
 
     model: MaskedLanguageModel
 
     def __init__(
-        self, layout: Layout, run_file: RunFile, process: Process, corpus: TokenizedCorpus | None = None
+        self,
+        layout: Layout,
+        run_file: RunFile,
+        process: Process,
+        corpora: Mapping[str, TokenizedCorpus] | None = None,
     ) -> None:
         self.run = run_file.specification(PretrainingRun)
         recipe = self.run.recipe
         super().__init__(layout, run_file, process, recipe.optimization, recipe.seed)
         self.stage: Stage = recipe.stages[-1]
-        if corpus is None and not process.writes:
-            corpus = open_shards(layout.data(self.run.data_id), verify=False)
-        self.corpus = corpus or tokenized_corpus(layout, self.run, run_file.source)
+        if corpora is None and not process.writes:
+            corpora = {each.corpus: open_shards(layout.data(each.id), verify=False) for each in self.run.corpora}
+        self.corpora = corpora or read_corpora(layout, self.run, run_file.source)
         most_tokens = run_file.execution.micro_batch_tokens
-        self.batches = StageBatches(self.run, self.corpus, self.device, most_tokens, process)
+        self.batches = StageBatches(self.run, self.corpora, self.device, most_tokens, process)
         self.model = build_masked_language_model(recipe.model, self.run.context, recipe.precision)
         self.engine = engine_class(run_file.execution.engine, process.count)(
             self.model,
@@ -102,17 +106,15 @@ class PretrainingTrainer(Trainer[Batch]):
     @cached_property
     def heldout(self) -> list[HeldoutText]:
         """The held-out documents of each measured corpus, at the run's own context and at the common one."""
-        own, *others = measured_runs(self.run_file)
-        corpora: dict[str, TokenizedCorpus] = {own.recipe.data.corpus: self.corpus}
-        for run in others:
-            corpora[run.recipe.data.corpus] = tokenized_corpus(self.layout, run, self.run_file.source)
+        corpora = dict(self.corpora)
+        for each in measured_corpora(self.run_file)[len(corpora) :]:
+            corpora[each.corpus] = tokenized_corpus(self.layout, self.run, each, self.run_file.source)
         common = self.run_file.execution.heldout_context or self.stage.context
         contexts = sorted({self.stage.context, common})
         most = BATCH_TOKENS[self.device.type]
         rows = {context: min(self.batches.rows_of(context), max(1, most // context)) for context in contexts}
-        recipe = self.run.recipe
-        frequencies = token_frequencies(self.batches.documents, recipe.model.vocabulary_size)
-        return choose_heldout_texts(corpora, rows, frequencies, recipe.data.long_documents, self.stage.objective)
+        long, frequencies = self.run.recipe.data.long_documents, self.batches.frequencies()
+        return choose_heldout_texts(corpora, rows, frequencies, long, self.stage.objective)
 
     def begin(self) -> None:
         """Load weights and optimizer state of the previous stage or of the start, or initialize the weights."""
@@ -217,8 +219,10 @@ class PretrainingTrainer(Trainer[Batch]):
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     """Train the stage from its current step to its end, then publish its record."""
     _require_start(layout, run_file)
-    corpus, *_ = [tokenized_corpus(layout, each, run_file.source, stop) for each in measured_runs(run_file)]
-    result = train(layout, run_file, partial(PretrainingTrainer, layout, corpus=corpus), claim, stop)
+    run, measured = run_file.specification(PretrainingRun), measured_corpora(run_file)
+    tokenized = [tokenized_corpus(layout, run, each, run_file.source, stop) for each in measured]
+    corpora = {each.corpus: corpus for each, corpus in zip(run.corpora, tokenized, strict=False)}
+    result = train(layout, run_file, partial(PretrainingTrainer, layout, corpora=corpora), claim, stop)
     metrics = merge_metrics(part.record.parent)
     curve = {"sha256": {"metrics": sha256_of(part.record.with_name("metrics.jsonl"))}}
     publish_record(part.record, _record(run_file, result, metrics) | curve)
@@ -244,15 +248,18 @@ def _record(run_file: RunFile, result: TrainResult, metrics: list[dict[str, Any]
     stage = run.recipe.stages[-1]
     assert result.heldout is not None
     device = default_device()
+    data, *mixed = [corpus.id for corpus in run.corpora]
+    read = read_by_corpus(stage, run.recipe.data.corpus, result.data_state)
     return {
         "kind": "pretraining",
         "id": run.id,
         "state": "done",
-        "inputs": {"data": run.data_id, "previous": run.previous},
+        "inputs": {"data": data, "previous": run.previous} | ({"mixed": mixed} if mixed else {}),
         "config": {
             "recipe": plain(run.recipe),
             "stage": run.stage,
-            "origins": {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin},
+            "origins": {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin}
+            | {f"corpus {name}": origin for name, origin in run.mixed_origins.items()},
         },
         "labels": run_file.labels,
         "scores": _scores(result.heldout, metrics, stage),
@@ -260,6 +267,7 @@ def _record(run_file: RunFile, result: TrainResult, metrics: list[dict[str, Any]
         "steps": stage.steps,
         "tokens": stage.tokens,
         "real_tokens": result.totals.real_tokens,
+        **({"read_by_corpus": read} if read else {}),
         **accounts(result.totals, run.recipe, result.execution.processes, device, metrics),
         "compiled": result.compiled,
         **machine_record(result, device),

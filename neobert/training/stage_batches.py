@@ -1,14 +1,18 @@
 """The micro-batches of a stage of pre-training: its rows, split over the ranks, masked and padded, as tensors."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, PaddingSizes, collate, micro_batches
+from neobert.data.mixtures import training_sides
 from neobert.data.rows import PackedRows
-from neobert.data.shards import Documents, TokenizedCorpus, all_documents
+from neobert.data.shards import Documents, TokenizedCorpus
 from neobert.data.streams import StepIterator
+from neobert.evaluation.heldout import token_frequencies
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.attention import has_variable_length_kernels
 from neobert.recipe import Masking
@@ -17,40 +21,53 @@ from neobert.training.loop import StepBatches
 
 
 class StageBatches:
-    """The micro-batches of a stage's steps, a function of the run and its tokenised corpus.
+    """The micro-batches of a stage's steps, a function of the run and its tokenised corpora.
 
     Args:
+        corpora: those of the run, by name.
         device: where the model is. bf16 on a device with variable-length kernels gets batches for them.
         most_tokens: upper bound on the token slots of a micro-batch; a row is never split.
         process: the rank that the micro-batches are for.
     """
 
     def __init__(
-        self, run: PretrainingRun, corpus: TokenizedCorpus, device: torch.device, most_tokens: int, process: Process
+        self,
+        run: PretrainingRun,
+        corpora: Mapping[str, TokenizedCorpus],
+        device: torch.device,
+        most_tokens: int,
+        process: Process,
     ) -> None:
         self.run = run
         self.stage = run.recipe.stages[-1]
-        self.corpus = corpus
+        self.corpora = corpora
         self.device = device
         self.most_tokens = most_tokens
         self.process = process
         self.flat = has_variable_length_kernels(device) and run.recipe.precision != "fp32"
 
     @cached_property
-    def documents(self) -> Documents:
-        """The training side of the corpus."""
-        return all_documents(self.corpus).split_heldout()[0]
+    def documents(self) -> dict[str, Documents]:
+        """The training side of each corpus."""
+        return training_sides(self.corpora)
+
+    def frequencies(self) -> NDArray[np.float64]:
+        """Return the share of each token in training, (vocabulary,), as `token_frequencies`."""
+        shares, size = self.stage.shares(self.run.recipe.data.corpus), self.run.recipe.model.vocabulary_size
+        counted = [token_frequencies(self.documents[corpus], size) for corpus in shares]
+        return np.average(counted, axis=0, weights=list(shares.values()))
 
     def rows(self) -> StepIterator:
         """Return the rows of the stage's steps, from the first step on."""
         recipe = self.run.recipe
         return StepIterator(
-            self.documents,
+            self.documents[recipe.data.corpus],
             self.stage,
             recipe.packing,
             seed=recipe.seed,
             stage_number=self.run.stage,
             long_documents=recipe.data.long_documents,
+            corpora=self.documents,
         )
 
     def steps(self, rows: StepIterator, *, few_sizes: bool) -> Iterator[StepBatches[Batch]]:
@@ -94,7 +111,10 @@ class StageBatches:
         if not few_sizes:
             return ExactSizes(least_rows=1)
         recipe, context = self.run.recipe, self.stage.context
-        document_tokens = float(self.documents.fitted(context, recipe.data.long_documents).framed_lengths.mean())
+        shares = self.stage.shares(recipe.data.corpus)
+        fitted = {corpus: self.documents[corpus].fitted(context, recipe.data.long_documents) for corpus in shares}
+        means = [float(documents.framed_lengths.mean()) for documents in fitted.values()]
+        document_tokens = means[0] if len(means) == 1 else float(np.average(means, weights=list(shares.values())))
         return PaddingBuckets(self._most_rows, context, recipe.highest_predicted_share, document_tokens)
 
     def _shares(self, step: PackedRows) -> list[list[PackedRows]]:
@@ -110,4 +130,4 @@ class StageBatches:
         return self.run.recipe.masking.at((step - 1) / max(1, self.stage.steps - 1) if is_first else 1.0)
 
     def _collate(self, share: PackedRows, sizes: PaddingSizes, masking: Masking | None) -> Batch:
-        return collate(share, self.corpus, masking, sizes=sizes, flat=self.flat)
+        return collate(share, self.documents[self.run.recipe.data.corpus].corpus, masking, sizes=sizes, flat=self.flat)

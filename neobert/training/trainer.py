@@ -197,6 +197,7 @@ class Trainer(ABC, Generic[MicroBatch]):
                 steps=self.stage.steps,
                 heldout=heldout,
                 started_at=self.started_at,
+                data_state=self.data_state,
             )
 
     def restore(self) -> int:

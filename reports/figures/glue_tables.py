@@ -66,7 +66,8 @@ def _value(recipe: Recipe, path: str) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, dict):  # a subset of a mixture
         minimum = value["minimum_tokens"]
-        return f"{value['share']:.0%} of " + (f"documents ≥ {minimum:,} tokens" if minimum else "all documents")
+        documents = f"documents ≥ {minimum:,} tokens" if minimum else "all documents"
+        return f"{value['share']:.0%} of {documents}" + (f" of {value['corpus']}" if value["corpus"] else "")
     if isinstance(value, list):
         return ", ".join(map(_text, value))
     if isinstance(value, float):

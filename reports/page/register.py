@@ -145,6 +145,10 @@ def _describe_run(run: Any, losses: Sequence[str], changes: str) -> Described:
         "Data id": run.data_id or DASH,
         "Data from": ", ".join(sorted(run.origins.values())),
         f"Config unlike {current().root.name}'s": changes,
+        "Read by corpus": "; ".join(
+            f"{corpus}: {read['tokens']:,} tokens of {read['documents']:,} documents"
+            for corpus, read in run.read_by_corpus.items()
+        ),
         **_costs(run),
     }
 

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,11 @@ import pytest
 from neobert.data import synthetic
 from neobert.data.catalog import CORPORA, REFINEDWEB, TASK_SPLITS
 from neobert.data.manifest import Entry, Manifest, write_manifest
-from neobert.data.preparation import _on_corpus
-from neobert.data.sources import UNRESOLVED, DirectorySource, HubSource, SyntheticSource, open_source
+from neobert.data.sources import UNRESOLVED, DirectorySource, HubSource, NoCorpus, SyntheticSource, open_source
 from neobert.data.tokenizers import train_wordpiece
 from neobert.errors import DamagedFile, MissingData, NewerFile
 from neobert.files import sha256_of
 from tests.support.small_corpora import REAL_DATA, texts, write_table
-from tests.support.tiny_runs import tiny_run
 
 
 @pytest.fixture
@@ -77,11 +74,13 @@ def test_what_prefetch_has_not_completed_is_missing_and_not_a_part_or_a_corpus_l
     shutil.copytree(folder / "corpora" / "web", folder / "pairs" / "FEVER" / "corpus")
     corpus = listed("corpora/web/a.parquet", "corpora/web/z.parquet")
     pairs = listed("pairs/FEVER/corpus/a.parquet", "pairs/FEVER/corpus/z.parquet")
-    assert _on_corpus(tiny_run(), "wikibook", DirectorySource(folder)) is None
+    with pytest.raises(NoCorpus):
+        DirectorySource(folder).corpus_origin("wikibook")
     write_manifest(folder, Manifest({**corpus, **pairs}))
-    for find in (partial(_on_corpus, tiny_run(), "web"), lambda source: source.pair_origin("FEVER")):
-        with pytest.raises(MissingData, match=r"lacks 1 of the 2 files .* \(first: .*z\.parquet\)"):
+    for find in (lambda source: source.corpus_origin("web"), lambda source: source.pair_origin("FEVER")):
+        with pytest.raises(MissingData, match=r"lacks 1 of the 2 files .* \(first: .*z\.parquet\)") as caught:
             find(DirectorySource(folder))
+        assert not isinstance(caught.value, NoCorpus), "one that is incomplete is an error, not a corpus less"
 
 
 def test_a_manifest_of_a_newer_version_is_not_read(folder: Path) -> None:

@@ -1,36 +1,79 @@
-"""A corpus is added by one entry of the catalog: in a copy of the tree, through the real command, from plain files."""
+"""A corpus is added by one line of a ladder: from compressed JSON lines, through the real commands."""
 
 import gzip
 import json
 from pathlib import Path
 
-from tests.support.small_corpora import texts
-from tests.support.tree_copy import edit, fresh_clone, shell, shrink_smoke_scale
+import pytest
 
-ENTRY = '    "web": CorpusEntry((REFINEDWEB,), 600e9, 968_000_000),\n'
-CHILD = """
-M2_RECIPES = M2.derive("M2@recipes", Modification("Recipes", source="a test", data={"corpus": "recipes"}), kept=False)
+from ablations import prefetch, run
+from ablations.ladder import M1
+from ablations.recipe_runs import pretraining_runs
+from neobert.data.sources import open_source
+from neobert.errors import EXIT_DONE, EXIT_MISSING
+from tests.support.small_corpora import texts
+from tests.support.tree_copy import REPOSITORY
+
+LADDER = """
+from dataclasses import replace
+from ablations.ladder import M0, M1
+from ablations.scales import SMOKE
+from ablations.variant import Modification
+
+CORPORA = {"recipes": ("cooking", "body")}
+DATA = Modification("Recipes", source="a test", data={"corpus": "recipes"})
+COOK = M1.derive("cook", DATA)
+SHAPES = {(12, 768): (2, 16)}
+TINY = replace(SMOKE, shapes={"trained": SHAPES, "published": SHAPES}, heads=2, documents=200, contexts={512: 64})
+SCALES = {"tiny": replace(TINY, tokens_per_step={131_072: 1024}, steps={1_000_000: 4})}
 """
 
 
-def test_a_corpus_of_compressed_json_lines_is_declared_and_trained_on(tmp_path: Path) -> None:
-    tree, data, runs = fresh_clone(tmp_path / "tree"), tmp_path / "data", tmp_path / "runs"
-    shrink_smoke_scale(tree)
-    edit(tree / "neobert" / "data" / "catalog.py", ENTRY, ENTRY + '    "recipes": CorpusEntry(),\n')
-    ladder = tree / "ablations" / "ladder.py"
-    ladder.write_text(f"{ladder.read_text(encoding='utf-8')}\n{CHILD}\n", encoding="utf-8")
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
     lines = "".join(json.dumps({"body": text}) + "\n" for text in texts(400))
-    corpus = data / "corpora" / "recipes" / "2026" / "part.jsonl.gz"
-    corpus.parent.mkdir(parents=True)
-    corpus.write_bytes(gzip.compress(lines.encode()))
-    (data / "corpora" / "columns.json").write_text('{"recipes": "body"}')
-    command = f".venv/bin/python ablations/run.py --variant M2@recipes --stages pretrain --runs {runs}"
-    ended = shell(tree, f"{command} --data {data}")
-    assert ended.returncode == 0, ended.stderr
-    (corpus_folder,) = (path for path in (runs / "data").iterdir() if (path / "manifest.json").is_file())
-    manifest = json.loads((corpus_folder / "manifest.json").read_text())
-    assert manifest["documents"] == 400 and manifest["origins"]["corpus"].endswith(":column=body")
-    (run,) = (runs / "pretraining").glob("*/run.json")
-    assert json.loads(run.read_text())["run"]["recipe"]["data"]["corpus"] == "recipes"
-    refused = shell(tree, command)
-    assert refused.returncode == 3 and "the synthetic world has no corpus recipes" in refused.stderr
+    part = tmp_path / "cooking" / "2026" / "part.jsonl.gz"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(gzip.compress(lines.encode()))
+    (tmp_path / "mine.py").write_text(LADDER)
+    return tmp_path
+
+
+def test_a_corpus_of_compressed_json_lines_is_declared_and_trained_on(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--ladder", str(folder / "mine.py"), "--variant", "cook"]
+    runs = ["--runs", str(folder / "runs"), "--stages", "pretrain", "readouts", "--cluster", "here", "--workers", "1"]
+    assert run.main([*flags, *runs]) == EXIT_DONE, capsys.readouterr().err
+    (corpus,) = (json.loads(path.read_text()) for path in folder.glob("runs/data/*/manifest.json"))
+    assert corpus["documents"] == 400 and corpus["origins"]["corpus"].endswith(":column=body")
+    (record,) = (json.loads(path.read_text()) for path in folder.glob("runs/pretraining/*/done.json"))
+    assert record["scores"]["heldout_loss"].keys() == {"recipes"} and "read_by_corpus" not in record
+    readouts = [json.loads(path.read_text()) for path in folder.glob("runs/readouts/*/*.json")]
+    assert readouts and all("recipes" in json.dumps(each["scores"]) for each in readouts)
+    capsys.readouterr()
+    assert (
+        prefetch.main([*flags, "--data-dir", str(folder / "none"), "--stages", "pretrain", "--check", "--json"])
+        == EXIT_MISSING
+    )
+    assert "recipes" not in capsys.readouterr().out, "the hub has it not"
+    (folder / "cooking").rename(folder / "cookery")
+    assert run.main([*flags, *runs, "--dry-run"]) == EXIT_MISSING
+    said = capsys.readouterr().err
+    assert f"CORPORA has 'recipes' in {folder / 'cooking'}, which is no folder: did you mean 'cookery'?" in said
+
+
+@pytest.mark.parametrize("data", ["synthetic", "folder"])
+def test_its_place_is_in_no_id_and_trained_tokenizers_read_it(folder: Path, tmp_path: Path, data: str) -> None:
+    """Of the corpora that a ladder declares all count, also those that the run does not read."""
+    name = data if data == "synthetic" else str(REPOSITORY / "examples" / "slice")
+
+    def planned(corpora: dict[str, tuple[str, str]]) -> tuple[str, list[str]]:
+        source = open_source(name, synthetic_documents=100, corpora=corpora)
+        (made,) = pretraining_runs(M1.recipe.pretraining, 0, source)
+        return made.id, sorted(source.tokenizer("wordpiece", 600, tmp_path / "cache").tokenizer.get_vocab())
+
+    here = planned({"recipes": (str(folder / "cooking"), "body")})
+    (folder / "cooking").rename(folder / "elsewhere")
+    assert planned({"recipes": (str(folder / "elsewhere"), "body")}) == here
+    assert all(ours != theirs for ours, theirs in zip(here, planned({}), strict=True))

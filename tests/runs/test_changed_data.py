@@ -94,7 +94,7 @@ def test_a_corpus_that_changes_while_it_is_read_is_not_kept(
 
     monkeypatch.setattr(DirectorySource, "documents", changing)
     with pytest.raises(ChangedData, match="corpus web"):
-        tokenized_corpus(Layout(runs), run, specification(data))
+        tokenized_corpus(Layout(runs), run, run.corpora[0], specification(data))
     folder = Layout(runs).data(run.data_id)
     assert not folder.exists() and not list(folder.parent.glob(f"{folder.name}*"))
 
@@ -110,7 +110,7 @@ def test_a_tokenizer_is_not_taken_for_another(tmp_path: Path, data: Path) -> Non
     with pytest.raises(ChangedData, match="the wordpiece tokenizer"):
         text_tokenizer(layout, run, DirectorySource(data))
     with pytest.raises(ChangedData, match="the wordpiece tokenizer"):
-        tokenized_corpus(layout, run, specification(data))
+        tokenized_corpus(layout, run, run.corpora[0], specification(data))
     assert not layout.data(run.data_id).exists()
 
 
@@ -142,7 +142,7 @@ def test_the_earlier_data_brought_back_are_taken(tmp_path: Path, data: Path) -> 
     shutil.copytree(data, tmp_path / "before")
     change(data / "corpora" / "web" / "a.parquet")
     with pytest.raises(ChangedData):
-        tokenized_corpus(layout, run, specification(data))
+        tokenized_corpus(layout, run, run.corpora[0], specification(data))
     shutil.rmtree(data)
     (tmp_path / "before").rename(data)
-    assert tokenized_corpus(layout, run, specification(data)).documents == 800
+    assert tokenized_corpus(layout, run, run.corpora[0], specification(data)).documents == 800

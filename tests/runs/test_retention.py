@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ablations import run
-from neobert.data.preparation import measured_runs
+from neobert.data.preparation import measured_corpora
 from neobert.kinds.glue import Start
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.recipe import Data
@@ -166,8 +166,8 @@ def test_tokenised_data_stays_while_any_run_refers_to_it(layout: Layout) -> None
 def test_all_corpora_stay_while_an_unfinished_run_is_measured_on_all(layout: Layout) -> None:
     made = tiny_run()
     write_tiny_run(layout.root, made, heldout="all")
-    for corpus in measured_runs(read_run_file(layout.pretraining(made.id))):
-        tokenize(layout, corpus.data_id)
+    for corpus in measured_corpora(read_run_file(layout.pretraining(made.id))):
+        tokenize(layout, corpus.id)
     assert paths(layout) == set()
     finish_pretraining(layout, made)
     assert len(paths(layout)) == 1

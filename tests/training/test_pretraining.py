@@ -14,12 +14,13 @@ import pytest
 import torch
 
 from neobert.data import synthetic
-from neobert.data.preparation import measured_runs, tokenized_corpus
+from neobert.data.preparation import measured_corpora, tokenized_corpus
 from neobert.errors import DamagedFile, MissingData, RunFailed
 from neobert.files import read_json, read_lines
 from neobert.identity import NUMERICS
 from neobert.kinds.pretraining import PretrainingRun, Transition
 from neobert.processes import Stopped, StopRequest
+from neobert.recipe import Subset
 from neobert.runs.claims import acquire
 from neobert.runs.index import state_of
 from neobert.runs.layout import Layout
@@ -186,7 +187,9 @@ def test_the_loss_is_measured_on_all_corpora_where_that_is_wanted(undisturbed: T
     assert all(measured[corpus, 32]["texts"] == measured[corpus, 16]["texts"] for corpus in losses)
     assert record(root, run)["scores"]["heldout"] == [measured["web", 32]]
     run_file = read_run_file(folder)
-    other = measured_runs(run_file)[1]
+    (wikibook,) = (corpus for corpus in measured_corpora(run_file) if corpus.corpus == "wikibook")
+    recipe = run.recipe.model_copy(update={"data": run.recipe.data.model_copy(update={"corpus": "wikibook"})})
+    other = run.model_copy(update={"recipe": recipe, "corpus_origin": wikibook.origin})
     alone = run_file.model_copy(
         update={"run": other, "execution": read_run_file(root / folder.relative_to(tmp_path)).execution}
     )
@@ -321,6 +324,32 @@ def test_a_killed_run_under_another_optimizer_changes_nothing(
     losses = curve(roots[0], run)
     assert losses[-1] < losses[0] and losses != curve(undisturbed[0], undisturbed[1])
     compare_with_golden(losses, "losses_muon.json", write=write_golden)
+
+
+def test_a_killed_run_on_two_corpora_changes_nothing(undisturbed: Trainable, tmp_path: Path) -> None:
+    """Ranks read what one process reads, and a weight is part of what the run is."""
+    parts = [Subset(minimum_tokens=0, share=0.25), Subset(minimum_tokens=0, share=0.75, corpus="wikibook")]
+    run = tiny_run(stages=(tiny_stage(mixture=tuple(parts)),), packing="packed")
+    even = [part.model_copy(update={"share": 0.5}) for part in parts]
+    assert tiny_run(stages=(tiny_stage(mixture=tuple(even)),), packing="packed").id != run.id
+    roots = [beside(tmp_path / name, undisturbed[0]) for name in ("whole", "killed", "ranks")]
+    for root, processes in zip(roots, (1, 1, 2), strict=True):
+        write_tiny_run(root, run, processes=processes)
+    web, wikibook = run.corpora
+    assert work(roots[0], f"corpus/{wikibook.id}/{run.id}") == 0
+    assert {path.name for path in (roots[0] / "data").iterdir()} >= {web.id, wikibook.id}
+    assert work(roots[0], run.reference) == 0
+    kill_after(roots[1], run, 12)
+    assert work(roots[1], run.reference) == 0
+    assert_equal_runs(roots[0], roots[1], run)
+    finish(roots[2], run.reference)
+    whole, ranks = record(roots[0], run), record(roots[2], run)
+    read = whole["read_by_corpus"]
+    assert read == ranks["read_by_corpus"] and sum(each["tokens"] for each in read.values()) == whole["real_tokens"]
+    assert read["wikibook"]["tokens"] > 2 * read["web"]["tokens"] > 0
+    assert whole["inputs"] == {"data": web.id, "mixed": [wikibook.id], "previous": None}
+    assert whole["scores"]["heldout_loss"].keys() == {"web", "wikibook"}
+    assert whole["config"]["origins"]["corpus wikibook"] == wikibook.origin
 
 
 @pytest.mark.drill
@@ -482,7 +511,7 @@ def test_a_damaged_shard_is_made_again(
     content[100] ^= 1
     shard.write_bytes(content)
     write_tiny_run(tmp_path, run)
-    corpus = tokenized_corpus(Layout(tmp_path), run, SOURCE)
+    corpus = tokenized_corpus(Layout(tmp_path), run, run.corpora[0], SOURCE)
     said = capsys.readouterr().err
     assert f"{shard} does not match its checksum" in said and "Traceback" not in said
     content[100] ^= 1
