@@ -118,7 +118,7 @@ def _shown_by_optuna(
     On SLURM it is a journal unless another storage is named. Only a named storage must work.
     """
     from ablations.launch.execute import retry_failed
-    from neobert.runs.optuna_view import STORAGE_VARIABLE, view_for_command
+    from neobert.glue.optuna_view import STORAGE_VARIABLE, view_for_command
 
     default = "journal" if place == "slurm" else "sqlite"
     view = view_for_command(workspace.options.storage, workspace.layout, studies, default)

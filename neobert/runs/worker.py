@@ -31,15 +31,13 @@ from neobert.errors import (
     exit_code,
 )
 from neobert.files import append_line, refresh
-from neobert.kinds.glue import GlueStudy
 from neobert.processes import Stopped, StopRequest, end_with_parent, keep_freed_memory, read_count
 from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, last_owner, measure_file_time
 from neobert.runs.kinds import KINDS, RUN_KINDS, is_done, kind_of
 from neobert.runs.layout import Layout
-from neobert.runs.optuna_view import OptunaView, view_of_environment
 from neobert.runs.run_file import RunFile, read_checked_run_file
 from neobert.runs.tracking import track_scores
-from neobert.runs.work import Part, Work, name_attempt, write_failure
+from neobert.runs.work import Observer, Part, Work, name_attempt, write_failure
 
 logger = logging.getLogger(__name__)
 
@@ -59,14 +57,14 @@ class Worker:
     """Works through parts.
 
     A part that failed after `failures_since` (default: the worker's start, by the file system's clock), in any process,
-    is skipped. `observer` is updated after each part. If other workers hold all remaining parts, the worker waits for
+    is skipped. `observers` are updated after each part. If other workers hold all remaining parts, the worker waits for
     `patience_seconds` and ends. `progressed` is whether anything was finished or saved.
     """
 
     layout: Layout
     parts: Sequence[OpenPart]
     stop: StopRequest
-    observer: OptunaView | None = None
+    observers: Sequence[Observer] = ()
     lease_seconds: float = LEASE_SECONDS
     failures_since: float | None = None
     patience_seconds: float = math.inf
@@ -145,8 +143,8 @@ class Worker:
             else:
                 self.progressed = True
                 part.error.unlink(missing_ok=True)
-        if self.observer:
-            self.observer.update()
+        for observer in self.observers:
+            observer.update()
 
 
 def from_own_block(parts: Sequence[OpenPart], environment: Mapping[str, str]) -> list[OpenPart]:
@@ -249,19 +247,21 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     if needs_device:
         set_up_device()
     parts, skipped = _open_readable(layout, options.references)
-    studies = {part.work.id: part.work for _, part in parts if isinstance(part.work, GlueStudy)}
+    works = {part.work.id: part.work for _, part in parts}.values()
     since = 0.0 if options.leave_failed else options.failures_since
     with ExitStack() as resources:
         if place:
             resources.enter_context(host_ranks(layout, place))
-        observer = view_of_environment(layout, list(studies.values()))
-        if observer:
+        kinds = {work.kind: type(work) for work in works}
+        of_kinds = [kind.observe(layout, kind.among(works)) for kind in kinds.values()]
+        observers = [observer for observer in of_kinds if observer is not None]
+        for observer in observers:
             resources.callback(observer.close)
         worker = Worker(
             layout,
             from_own_block(parts, os.environ),
             stop,
-            observer,
+            observers,
             failures_since=since,
             patience_seconds=options.patience,
         )

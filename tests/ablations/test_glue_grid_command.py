@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ablations import run
-from neobert.runs.optuna_view import open_storage, storage_address
+from neobert.glue.optuna_view import open_storage, storage_address
 from sweeps import glue_grid
 from tests.support.tiny_runs import starts
 

@@ -14,13 +14,7 @@ from pydantic import PrivateAttr
 
 from ablations.ladders import variants
 from neobert.files import append_line, json_bytes, read_lines
-from neobert.identity import plain
-from neobert.kinds.glue import GlueStudy, Start, Trial
-from neobert.processes import StopRequest
-from neobert.recipe import Point
-from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost
-from neobert.runs.layout import Layout
-from neobert.runs.optuna_view import (
+from neobert.glue.optuna_view import (
     STORAGE_VARIABLE,
     OptunaView,
     open_storage,
@@ -28,6 +22,12 @@ from neobert.runs.optuna_view import (
     study_name,
     view_of_environment,
 )
+from neobert.identity import plain
+from neobert.kinds.glue import GlueStudy, Start, Trial
+from neobert.processes import StopRequest
+from neobert.recipe import Point
+from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost
+from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, read_record
 from neobert.runs.run_file import RunFile
 from neobert.runs.work import Part

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from neobert.glue.optuna_view import storage_address, view_for_command
 from neobert.processes import StopRequest
 from neobert.runs.layout import Layout
-from neobert.runs.optuna_view import storage_address, view_for_command
 from neobert.runs.work import Part
 from tests.glue.grid_worlds import (
     assert_exactly_once,
@@ -105,7 +105,7 @@ def test_a_failed_point_is_told_fail_with_its_error(tmp_path: Path, storage: str
 def test_a_locked_database_never_stops_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("neobert.runs.optuna_view.SQLITE_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("neobert.glue.optuna_view.SQLITE_TIMEOUT_SECONDS", 0.05)
     layout = Layout(tmp_path)
     view = view_of(layout, POINTS, "sqlite")
     lock = sqlite3.connect(tmp_path / "optuna.db", isolation_level=None)
@@ -122,7 +122,7 @@ def test_without_optuna_a_grid_runs_unseen_and_an_explicit_storage_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     layout = Layout(tmp_path)
-    monkeypatch.setattr("neobert.runs.optuna_view.find_spec", lambda name: None)
+    monkeypatch.setattr("neobert.glue.optuna_view.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert view_for_command(None, layout, [study_of(1)]) is None
     assert "is not installed" in capsys.readouterr().err
