@@ -105,7 +105,7 @@ def work_through(
     """One worker works through the grid; its exit code."""
     parts: list[Any] = [(None, trial) for trial in dummies(layout, count, seconds)]
     with closing(view):
-        return Worker(layout, parts, StopRequest(), view, lease_seconds).run()
+        return Worker(layout, parts, StopRequest(), (view,), lease_seconds).run()
 
 
 def score_of(number: int) -> float:
