@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -398,11 +399,11 @@ def test_a_controller_that_dies_between_is_no_refusal(
 def test_a_lost_answer_makes_no_second_job(slurm: FakeSlurm, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that was accepted while the answer got lost has no payload: it is cancelled and submitted anew."""
     script = slurm.folder / "bin" / "sbatch"
-    whole = script.read_text()
-    script.write_text(
-        whole.rstrip() + "\n" + 'echo "sbatch: error: Socket timed out on send/recv operation" >&2; exit 1\n'
-    )
-    repair = threading.Timer(0.5, lambda: script.write_text(whole))
+    whole = script.with_name("whole")  # renamed: a script that is open for writing cannot be executed
+    shutil.copy(script, whole)
+    with script.open("a") as file:
+        file.write('echo "sbatch: error: Socket timed out on send/recv operation" >&2; exit 1\n')
+    repair = threading.Timer(0.5, lambda: whole.replace(script))
     repair.start()
     monkeypatch.setattr("neobert.slurm.submit.CONTROLLER_RETRIES", 500)
     assert submit(runs) == 0
