@@ -100,6 +100,12 @@ def design_of(kind: DesignKind, factors: Sequence[str] = (), fraction: Fraction 
         return Design(kind, (), fraction, tuple(ladder.steps.values()))
     chosen = _varied(kind, factors)
     if kind == "leave-one-out":
+        if not chosen:
+            whole = ladder.full_variant.name
+            raise ValueError(
+                f"leave-one-out has nothing to take out of {whole}, whose lineage changes nothing: derive a variant "
+                "with all modifications and name it in END, or choose add-one"
+            )
         variants = [ladder.full_variant, *map(without, chosen)]
     elif kind == "add-one":
         variants = [ladder.root, *map(with_one, chosen)]

@@ -137,6 +137,11 @@ class Ladder:
         """The tasks that are not GLUE's."""
         return {name: task for name, task in self.tasks.items() if task.is_own}
 
+    @property
+    def fine_tunes_on_glue(self) -> bool:
+        """Whether one of GLUE's tasks is among its tasks."""
+        return len(self.own_tasks) < len(self.tasks)
+
     def start_of(self, task: str) -> str | None:
         """Return the task whose best weights a task starts from; None if it starts from pre-training."""
         return self.tasks[task].starts_from or (self.transfer_task if task in self.transferred_tasks else None)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ablations.declarations import PROTOCOL, Declaration, Protocol
+from ablations.ladders import current
 from neobert.kinds import mteb
 from neobert.kinds.mteb import ENGLISH_SUITE_V2
 from reports.analysis.compute_gain import ComputeGain, find_gains, gains_table
@@ -193,7 +194,10 @@ OUTPUTS: Mapping[str, Output] = {
         part="answer",
     ),
     "figure1": Output(
-        "Figure 1, the ladder", lambda study: figure1_facts(study.bars), lambda study: figure1(study.bars), CSV
+        "Figure 1, the ladder",
+        lambda study: figure1_facts(study.bars) if current().fine_tunes_on_glue else None,
+        lambda study: figure1(study.bars),
+        CSV,
     ),
     "table2": Output("Table 2, modifications", lambda study: table2(study.group)),
     "table3": Output("Table 3, GLUE", lambda study: table3(study.group)),
@@ -208,7 +212,9 @@ OUTPUTS: Mapping[str, Output] = {
     "other-scores": Output("GLUE and losses of other arms", _scores(1), formats=(), part="scores"),
     "own-tasks": Output("Own tasks", lambda study: own_tasks_table(study.group), part="scores"),
     "own-readouts": Output("Own readouts", lambda study: own_readouts_table(study.group), part="scores"),
-    "table5": Output("Table 5, best points", lambda study: table5(study.group)),
+    "table5": Output(
+        "Table 5, best points", lambda study: table5(study.group) if current().fine_tunes_on_glue else None
+    ),
     "deltas": Output("Deltas", lambda study: study.delta_table, part="statistics"),
     "readouts": Output(
         "Readouts by signal to noise",

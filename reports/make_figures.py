@@ -151,10 +151,13 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
     scores = summary["scores"]
     present = [f"{name} {score:.1f}" for name, score in scores.items() if score is not None]
     missing = [name for name, score in scores.items() if score is None]
-    yield f"scale {summary['scale']}, data {summary['data']} ({summary['quantity']} in points)"
-    yield f"  {'  '.join(present) or 'no scores'}"
-    if missing:
-        yield f"  no score: {', '.join(missing)}"
+    if current().fine_tunes_on_glue:
+        yield f"scale {summary['scale']}, data {summary['data']} ({summary['quantity']} in points)"
+        yield f"  {'  '.join(present) or 'no scores'}"
+        if missing:
+            yield f"  no score: {', '.join(missing)}"
+    else:
+        yield f"scale {summary['scale']}, data {summary['data']}"
     yield from (f"  {path}" for path in summary["files"])
     if "declaration" in summary:
         yield f"  {summary['declaration']}"

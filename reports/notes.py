@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from ablations.ladders import current
 from ablations.recipe_runs import ENDS_CAUSAL
 from ablations.scales import Scale, scaled, unrepresented
 from ablations.variant import change_label
@@ -81,7 +82,9 @@ def _spread(group: Group) -> list[str]:
 
 
 def why_no_average(row: Row, group: Group) -> str:
-    """Return why a row has no average; empty if it has one."""
+    """Return why a row has no average of GLUE; empty if it has one, or if the ladder has none of its tasks."""
+    if not current().fine_tunes_on_glue:
+        return ""
     if not any(cell.trials for cell in row.cells.values()):
         return "pre-trained, but no GLUE record of its own grid" if len(row.runs) else "no record"
     absent: dict[str, list[str]] = defaultdict(list)

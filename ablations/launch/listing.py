@@ -238,10 +238,11 @@ def _print_runs(row: VariantRow, shown: "_Costs", checks: Sequence[Check]) -> No
 
 
 def _is_for_cores(rows: Sequence[VariantRow], costs: PlanCosts) -> bool:
-    """Return whether a plan is for the cores of this machine: a small scale, no GPU here, and none in the profile."""
-    machine = costs.machine
+    """Return whether a plan is for the cores of this machine: a small scale or a ladder of one's own as it is written,
+    no GPU here, and none in the profile."""
+    machine, scale = costs.machine, rows[0].scale
     named = machine.gpu or machine.tokens_per_second_per_gpu or machine.gpu_memory_gb
-    return uses_one_thread(rows[0].scale) and not named and not visible_gpus()
+    return (uses_one_thread(scale) or scale == "as-written") and not named and not visible_gpus()
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,8 @@ def print_outcome(layout: Layout, rows: Sequence[VariantRow], *, as_json: bool) 
         )
         for outcome in outcomes
     ]
-    output().print(table("Best of grid on the validation sets, ×100", columns, cells))
+    scores = "; tasks: best of grid on the validation sets, ×100" if tasks else ""
+    output().print(table(f"Held-out loss in nats a token{scores}", columns, cells))
     for kind, print_entries in (("contrastive", _print_tuned), ("mteb", _print_means), ("readouts", _print_readouts)):
         found = [(outcome, entry) for outcome in outcomes for entry in outcome.get(kind, ())]
         if found:

@@ -28,13 +28,13 @@ class _Line:
 
 def own_tasks_table(group: Group) -> Table | None:
     """Return a table with a line for every task of every row; None without a score."""
-    lines = [
-        _Line(task, row, cell)
-        for task in current().own_tasks
-        for row in group.recorded_rows
-        if (cell := row.own_cells.get(task)) is not None and cell.score is not None
-    ]
-    return None if not lines else _table(group, lines)
+    lines: dict[tuple[str, frozenset[str]], _Line] = {}  # an arm of a design may have the trials of a variant
+    for task in current().own_tasks:
+        for row in group.recorded_rows:
+            cell = row.own_cells.get(task)
+            if cell is not None and cell.score is not None:
+                lines.setdefault((task, frozenset(cell.ids.values())), _Line(task, row, cell))
+    return _table(group, list(lines.values())) if lines else None
 
 
 def _table(group: Group, lines: Sequence[_Line]) -> Table:

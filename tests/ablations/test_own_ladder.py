@@ -167,6 +167,15 @@ def test_a_variant_may_take_a_stage_that_an_earlier_modification_makes_possible(
         M0.derive("x", longer)
 
 
+def test_a_star_of_arms_has_nothing_to_leave_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    star = tmp_path / "star.py"
+    star.write_text(
+        "from ablations.ladder import M0, SWIGLU\nGATED = M0.derive('gated', SWIGLU, kept=False)\nEND = M0\n"
+    )
+    assert run.main(["--ladder", str(star), "--design", "leave-one-out", "--list"]) == EXIT_REFUSED
+    assert "leave-one-out has nothing to take out of M0, whose lineage changes nothing" in capsys.readouterr().err
+
+
 def test_a_design_that_is_impossible_at_the_scale_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -301,6 +310,10 @@ def test_hours_on_this_machine_are_refused_unless_the_scale_is_given(
     assert run.main([*command, "--cluster", "here"]) == EXIT_REFUSED
     said = capsys.readouterr().err
     assert re.search(r"scale as-written, the default of this ladder, takes about [\d,]{3,} hours", said)
+    monkeypatch.setattr("ablations.launch.listing.visible_gpus", lambda: ())
+    assert run.main([*command, "--dry-run"]) == EXIT_DONE
+    told = capsys.readouterr().out
+    assert "core-hours" in told and "cores of this machine" in told and "GPU" not in told
     assert "such as --scale smoke, or say --scale as-written to run it all the same" in said
     assert not (tmp_path / "runs").exists() and said.count("\n") == 1
     with ladders.using(ladders.load(str(tmp_path / "large.py"))):

@@ -121,6 +121,7 @@ def test_status_tables_and_page_show_them(study: Path, tmp_path: Path, capsys: p
     said = capsys.readouterr().out
     assert "glue upos" in said and "glue reviews" in said
     assert make_figures.main(["--ladder", str(study / "tagging.py"), *flags, "--out", str(tmp_path)]) == EXIT_DONE
+    assert not [*tmp_path.glob("*/figure1.*"), *tmp_path.glob("*/table5.*")], "the ladder has no task of GLUE"
     (table,) = tmp_path.glob("*/own-tasks.csv")
     with table.open(newline="") as file:
         rows = {row["task"]: row for row in csv.DictReader(file)}
