@@ -31,7 +31,7 @@ Points = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True)
 class DemoRun:
-    """A finished run: its held-out loss in nats a token at the end, and that of predicting each token by its
+    """A finished run: its held-out loss in nats per token at the end, and that of predicting each token by its
     frequency."""
 
     variant: str
@@ -72,7 +72,7 @@ def sentence(runs: Sequence[DemoRun], steps: int) -> str:
     first, second = (losses[arm] for arm in ARMS)
     differences = [f"{second[seed] - first[seed]:+.2f}" for seed in sorted(first.keys() & second.keys())]
     return (
-        f"After {steps:,} steps the held-out loss is {fmean(first.values()):.2f} nats a token with learned positions "
+        f"After {steps:,} steps the held-out loss is {fmean(first.values()):.2f} nats per token with learned positions "
         f"and {fmean(second.values()):.2f} with RoPE; the difference at paired seeds is {' and '.join(differences)}."
     )
 
@@ -88,7 +88,7 @@ def draw(runs: Mapping[DemoRun, Points]) -> "Figure":
     axes.axhline(
         next(iter(runs)).frequency_loss, color="#595959", linestyle=":", linewidth=1, label="token frequencies"
     )
-    axes.set(xscale="log", xlabel="step", ylabel="held-out loss (nats a token)")
+    axes.set(xscale="log", xlabel="step", ylabel="held-out loss (nats per token)")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.legend(frameon=False)
     return figure

@@ -95,7 +95,7 @@ def machines_table(repeated: Sequence[Repeated], group: Group) -> Table:
     """Return a table with one line per arm that was repeated."""
     same = [each.name for each in repeated if each.here == each.there != UNKNOWN]
     notes = [
-        "The same configuration and seed on two machines: held-out loss in nats a token, there minus here. Where the "
+        "The same configuration and seed on two machines: held-out loss in nats per token, there minus here. Where the "
         "difference is not small beside the standard deviation (sd) of seeds, arms must not be trained on different "
         "machines.",
         *([f"Both records name the same processor: {', '.join(same)}."] if same else []),

@@ -29,7 +29,7 @@ MAY_BE_BLANK = frozenset({"title", "parent", "carried_forward", "printed_delta_p
 
 def read(name: str) -> pd.DataFrame:
     """Read one published figure or table; values that are not printed are None. Every row has a `source`; scores are in
-    points, changes in percent, throughputs in thousands of tokens a second on one A100.
+    points, changes in percent, throughputs in thousands of tokens per second on one A100.
 
     Raises:
         ValueError: the file lacks a column or a value.

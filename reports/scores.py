@@ -172,7 +172,7 @@ class Row:
 
     @cached_property
     def losses(self) -> dict[str, Estimate]:
-        """Held-out MLM losses in nats a token by corpus, each in the run's own context."""
+        """Held-out MLM losses in nats per token by corpus, each in the run's own context."""
         own = self.heldout[self.heldout.context.isna()]
         return {str(corpus): estimate_by_seed(found.seed, found.loss) for corpus, found in own.groupby("corpus")}
 

@@ -185,7 +185,7 @@ def _print_outcome(workspace: Workspace, grids: Sequence[RateGrid]) -> None:
         print(json.dumps(entries, indent=1))
         return
     points = [{**point, "variant": entry["variant"]} for entry in entries for point in entry["points"]]
-    title = f"Held-out loss by peak rate, {workspace.options.scale} scale, in nats a token"
+    title = f"Held-out loss by peak rate, {workspace.options.scale} scale, in nats per token"
     output().print(table(title, POINT_COLUMNS, [_point_cells(point) for point in points]))
     for point in points:
         if point["error"]:

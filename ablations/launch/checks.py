@@ -271,12 +271,12 @@ def _problems_of_rows(name: str, run: PretrainingRun, machine: Machine) -> Itera
             f"micro_batch_tokens to {stage.context} or more"
         )
     if machine.gpus > rows:
-        sentence = f"{name} has {rows} rows a step for {machine.gpus} processes: take {rows} or fewer"
+        sentence = f"{name} has {rows} rows per step for {machine.gpus} processes: take {rows} or fewer"
         yield Problem(sentence, wasteful=True)
     elif machine.rows(run) * (machine.gpus - 1) >= rows:
         fair = rows // machine.gpus * stage.context
         yield Problem(
-            f"{name} has {rows} rows a step, which micro-batches of {machine.rows(run)} rows leave some of "
+            f"{name} has {rows} rows per step, which micro-batches of {machine.rows(run)} rows leave some of "
             f"{machine.gpus} processes without: set micro_batch_tokens to {fair} or less",
             wasteful=True,
         )

@@ -122,7 +122,7 @@ def stated_throughput(gpu: str | None, tokens_per_second: float | None) -> Throu
         ValueError: there is no such GPU.
     """
     if tokens_per_second is not None:
-        return Throughput(None, tokens_per_second, (f"stated: {tokens_per_second:,.0f} tokens/s a GPU",))
+        return Throughput(None, tokens_per_second, (f"stated: {tokens_per_second:,.0f} tokens/s per GPU",))
     if gpu is None:
         return Throughput()
     if gpu not in PEAK_FLOPS_PER_SECOND:

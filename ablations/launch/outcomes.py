@@ -44,7 +44,7 @@ def print_outcome(layout: Layout, rows: Sequence[VariantRow], *, as_json: bool) 
         for outcome in outcomes
     ]
     scores = "; tasks: best of grid on the validation sets, ×100" if tasks else ""
-    output().print(table(f"Held-out loss in nats a token{scores}", columns, cells))
+    output().print(table(f"Held-out loss in nats per token{scores}", columns, cells))
     for kind, print_entries in (("contrastive", _print_tuned), ("mteb", _print_means), ("readouts", _print_readouts)):
         found = [(outcome, entry) for outcome in outcomes for entry in outcome.get(kind, ())]
         if found:
@@ -155,7 +155,7 @@ def _print_readouts(entries: Sequence[Entry]) -> None:
         states = ", ".join(dict.fromkeys(entry["state"] for entry in own))
         values = (_number(scores.get(readout, {}).get(corpus)) for readout, corpus in measured)
         rows.append((*model, states, *values))
-    title = "Readouts: losses in nats a token, words in bits a byte, others as accuracies"
+    title = "Readouts: losses in nats per token, words in bits per byte, others as accuracies"
     output().print(table(title, columns, rows))
 
 

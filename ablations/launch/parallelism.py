@@ -73,7 +73,7 @@ class Proposal:
             return []
         proposed = "; ".join(f"{gpus} for {', '.join(names)}" for gpus, names in self.names.items())
         return [
-            f"GPUs a run: {self.gpus} as planned, and exchanging gradients takes up to {self.planned_hours:.3g} "
+            f"GPUs per run: {self.gpus} as planned, and exchanging gradients takes up to {self.planned_hours:.3g} "
             f"GPU-hours; proposed {proposed}, several runs at once, and {self.proposed_hours:.3g} GPU-hours",
             f"(on {self.gpus} GPUs each has less than {LEAST_TOKENS_PER_GPU:,} tokens of a step; --gpus sets them)",
         ]

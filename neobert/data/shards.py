@@ -1,4 +1,4 @@
-"""A tokenised corpus on disk: uncut documents, two bytes a token, memory-mapped.
+"""A tokenised corpus on disk: uncut documents, two bytes per token, memory-mapped.
 
 A folder contains tokens-00000.bin (uint16) and documents-00000.npy (one `DOCUMENT` record per document) for every
 shard, and manifest.json, written last, with the SHA-256 of each file. During tokenisation the folder is named

@@ -224,7 +224,7 @@ class ThroughputConfig(Value):
 
 
 class ThroughputScores(Value):
-    """Real tokens a second: the median over steps after warm-up, and their standard deviation."""
+    """Real tokens per second: the median over steps after warm-up, and their standard deviation."""
 
     tokens_per_second: PositiveFloat
     spread: NonNegativeFloat

@@ -97,8 +97,8 @@ def _notes(deltas: Sequence[Delta], quantity: str, protocol: Protocol) -> Iterat
     compared = [delta for delta in deltas if delta.comparison is not None]
     told = {delta.quantity for delta in deltas} | {"GLUE", "loss"}
     yield (
-        f"GLUE: {quantity}, in points; loss: held-out MLM loss in nats a token on a corpus that both were measured on, "
-        "lower is better. Pairs share the seed of pre-training, which is the unit; nothing missing is filled in."
+        f"GLUE: {quantity}, in points; loss: held-out MLM loss in nats per token on a corpus that both were measured "
+        "on, lower is better. Pairs share the seed of pre-training, which is the unit; nothing missing is filled in."
     )
     yield (
         "Over seeds: t interval of the mean difference, df = seeds − 1. Over examples: percentile bootstrap of "

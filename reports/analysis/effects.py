@@ -281,7 +281,7 @@ def effects_table(factorials: Sequence[Factorial], group: Group, quantity: str) 
 
 def _notes(factorials: Sequence[Factorial], quantity: str) -> list[str]:
     lines = [
-        f"GLUE: {quantity}, in points; loss: held-out MLM loss in nats a token, lower is better.",
+        f"GLUE: {quantity}, in points; loss: held-out MLM loss in nats per token, lower is better.",
         "Main effect: mean of the cells with the factor on less mean of those with it off. Interaction: the same for "
         "the product of the factors' signs. Each is one number a seed; intervals, p and looks as for deltas. A family "
         "is all effects of one factorial in the loss on its first corpus; all else is exploratory and has no verdict.",

@@ -234,7 +234,7 @@ def _why_no_mean(row: Row, tasks: Sequence[str], group: Group) -> str:
 
 
 def pair_losses(variant: Row, base: Row) -> Iterator[Delta]:
-    """Yield the deltas of held-out losses on every common corpus, the variant's own first: in nats a token for models
+    """Yield the deltas of held-out losses on every common corpus, the variant's own first: in nats per token for models
     with the same tokens and lengths, or one delta with the reason against it; then in bits per byte, in the longest
     common context."""
     empty, shared = Delta(variant.name, base.name, "loss"), shared_corpora([variant, base])

@@ -11,7 +11,7 @@ from neobert.kinds.readouts import ReadoutName
 from reports.scores import POINTS_OF_SCORE, Estimate, estimate_by_seed
 
 BITS = "bits per byte"
-POINTS, NATS = "points", "nats a token"
+POINTS, NATS = "points", "nats per token"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Quantity:
         return POINTS_OF_SCORE if self.unit == POINTS else 1
 
 
-_OF_BITS = Quantity(BITS, "bits a byte", "the 0.05 nats of a token of 4.5 bytes")
+_OF_BITS = Quantity(BITS, "bits per byte", "the 0.05 nats of a token of 4.5 bytes")
 _OTHERS = (
     Quantity("GLUE", POINTS, "the smallest change between neighbours in Figure 1 of arXiv 2502.19587"),
     Quantity("loss", NATS, "the noise of some hundred held-out documents, up to 0.048 in a paired difference"),
@@ -64,7 +64,7 @@ _OTHERS = (
 _ONE_MIB = "as other losses; a MiB of text has a noise of 0.006 in a paired difference"
 _WORDS = "as bits per byte; the words of a MiB of text have a noise of 0.0025"
 READOUTS: Mapping[ReadoutName, Quantity] = {
-    "words": Quantity("whole words", "bits a byte", _WORDS),
+    "words": Quantity("whole words", "bits per byte", _WORDS),
     "cloze": Quantity("cloze", POINTS, "three times the noise of 1,000 items, 1.0"),
     "blimp": Quantity(MINIMAL_PAIRS, POINTS, "three times the noise of 67 paradigms, 1.3"),
     "loss": Quantity("loss, all [MASK]", NATS, _ONE_MIB, shares_tokens=True),

@@ -197,7 +197,7 @@ COLUMNS: Sequence[Column[SignalToNoise]] = (
 NOTES = (
     "Signal to noise: the standard deviation of the arms' means over that of seeds within the median arm; least and "
     "most are those of single arms. Arms are those of the ladder on the most common training corpus that trained and "
-    "have two seeds or more; losses in nats a token are of the tokenizer (held-out losses also of the context) that "
+    "have two seeds or more; losses in nats per token are of the tokenizer (held-out losses also of the context) that "
     "most arms have.",
     "A readout with a small ratio needs many seeds. The ratio says how well arms are told apart, not whether that in "
     "which they differ matters.",

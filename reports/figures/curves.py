@@ -121,7 +121,7 @@ def draw_curves(pairs: Sequence[Pair], group: Group) -> "Figure":
 def _foot(pairs: Sequence[Pair]) -> str:
     measured = " or ".join(dict.fromkeys(pair.measured for pair in pairs))
     return (
-        f"Above: {measured}, nats a token, one line a seed, the parent's in light grey; ticks below them: when a run "
+        f"Above: {measured}, nats per token, one line a seed, the parent's in light grey; ticks below them: when a run "
         "leaves the plateau of token frequencies. Below: variant minus parent, mean over paired seeds with its 95 % "
         "interval; solid at equal steps, dashed at equal time since each run's own transition, which is drawn from the "
         "mean transition of both arms on. Steps are logarithmic, the first tenth of the run is cut below."

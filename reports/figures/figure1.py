@@ -307,7 +307,7 @@ def _foot(bars: Bars) -> str:
         (bars.incomplete, f"Best of an incomplete grid: {', '.join(bars.incomplete)}."),
         (
             bars.corpus,
-            f"Loss: held-out MLM loss on {bars.corpus}, nats a token, where tokens and lengths are the same.",
+            f"Loss: held-out MLM loss on {bars.corpus}, nats per token, where tokens and lengths are the same.",
         ),
     )
     return " ".join(sentence for is_told, sentence in sentences if is_told)

@@ -239,7 +239,7 @@ def _legend(group: Group, ours: Sequence[Row], shared: tuple[str, ...], corpora:
         titles = ", ".join(TASKS[task].title for task in shared)
         lines.append(f"Mean of {len(shared)} shared: over the tasks that all scored rows have ({titles}); no average.")
     if corpora:
-        lines.append("Loss: held-out MLM loss in nats a token; not comparable between tokenizers or corpora.")
+        lines.append("Loss: held-out MLM loss in nats per token; not comparable between tokenizers or corpora.")
     return lines
 
 

@@ -30,7 +30,7 @@ FOOT = (
 @rendered
 def draw_sweeps(group: Group) -> "Figure":
     """Draw all sweeps of a group."""
-    title = "Held-out loss (nats a token) by peak learning rate"
+    title = "Held-out loss (nats per token) by peak learning rate"
     figure, panels = panel_grid(len(group.sweeps), title, describe_data(group), FOOT)
     for axes, sweep in zip(panels, group.sweeps.values(), strict=True):
         _draw_panel(axes, sweep)
@@ -185,7 +185,7 @@ FACTS: Sequence[Column[_PilotRun]] = (
     Column("", "records", lambda run: run.among(run.of.sweep.ids)),
 )
 NOTES = (
-    "Held-out MLM loss in nats a token at the end of pre-training, on a variant's own corpus in its own context, by "
+    "Held-out MLM loss in nats per token at the end of pre-training, on a variant's own corpus in its own context, by "
     "peak learning rate, on pilot seeds. Optimum: vertex of the parabola through the best three rates, in the "
     "logarithm of the rate; within 1 s.e.: one standard error of the mean of the seeds' own vertices to each side "
     "(none with one seed). Where the loss jumps or a run failed at the next rate, it is the best rate tried.",

@@ -58,7 +58,7 @@ def table9(lines: Lines) -> Table:
         *((THIS_STUDY, *names, *_print_speeds(_measured(own), lengths)) for names, own in lines.items()),
     ]
     return Table(
-        title="Table 9: throughput, in thousands of tokens a second",
+        title="Table 9: throughput, in thousands of tokens per second",
         shown=frame_of(rows, ("Source", "Model", "Device", "Precision", *(f"{length:,}" for length in lengths))),
         facts=frame_of(list(_facts(lines)), FACTS),
         alignment="llll" + "r" * len(lengths),
@@ -127,6 +127,6 @@ def figure3(lines: Lines) -> "Figure":
     ticks = _lengths(lines)
     axes.set_xticks(ticks, [f"{length:,}" for length in ticks])
     titles = "Throughput by length", f"dashed: printed in the paper, on {PAPER_DEVICE}"
-    format_axes(axes, titles, "sequence length (tokens)", "thousands of tokens a second")
+    format_axes(axes, titles, "sequence length (tokens)", "thousands of tokens per second")
     draw_legend_below(figure)
     return figure

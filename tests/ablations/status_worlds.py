@@ -182,7 +182,7 @@ def tokenize(layout: Layout, data_id: str) -> Path:
 
 
 def large_folder(root: Path, models: int, tasks: tuple[str, ...] = ("cola", "mnli", "rte", "sst2")) -> int:
-    """Models in all states, each with a study of six points a task; returns the number of runs."""
+    """Models in all states, each with a study of six points per task; returns the number of runs."""
     layout = Layout(root)
     for seed in range(models):
         run = tiny_run(seed=seed)

@@ -194,7 +194,7 @@ def test_a_factorial_runs_from_nothing_to_its_effects(tmp_path: Path, capsys: py
 @pytest.mark.usefixtures("toy_scale", "undrawn")
 def test_every_variant_really_computes_something_else_than_its_parent(tmp_path: Path) -> None:
     """The whole ladder pre-trains, and each modification moves the losses; M10, no new model, shares M9's run. Every
-    change has a delta in held-out loss, where nats a token cannot be compared in bits per byte."""
+    change has a delta in held-out loss, where nats per token cannot be compared in bits per byte."""
     arguments = ["--variant", "all", "M6@isolated", "--stages", "pretrain", "--runs", str(tmp_path), "--workers", "2"]
     arguments += ["--heldout", "all"]
     assert run.main(arguments) == 0

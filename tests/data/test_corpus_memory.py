@@ -41,6 +41,6 @@ def test_a_corpus_several_times_the_bound_is_tokenised_within_it(tmp_path: Path)
     command = [sys.executable, "-W", "error", "-c", SCRIPT, *arguments]
     answer = json.loads(subprocess.run(command, check=True, capture_output=True, cwd=ROOT, text=True).stdout)
     assert answer["documents"] == TEXTS and answer["tokens"] == TEXTS * (LETTERS + 1)
-    # Two bytes a token on the disk, two characters a token as text.
+    # Two bytes per token on the disk, two characters per token as text.
     assert 2 * answer["tokens"] > 3 * BOUND_BYTES
     assert answer["growth"] < BOUND_BYTES

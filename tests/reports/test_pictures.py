@@ -161,7 +161,7 @@ def test_without_bits_per_byte_the_answer_is_in_glue_and_loss(compared: Study) -
     assert [line.name for line in forest.lines] == ["M1 − M0", "M2 − M1", "M3 − M2"]
     assert [(panel.title, panel.unit) for panel in forest.panels] == [
         ("GLUE", "points, higher is better"),
-        ("loss", "nats a token, lower is better"),
+        ("loss", "nats per token, lower is better"),
     ]
     assert str(forest.cells[2, 1]).startswith("losses on other tokens") and "not evidence" in forest.title
     require_fit(drawn(forest))

@@ -283,7 +283,7 @@ def test_forecasts_are_scored_as_their_formulas_say() -> None:
             expected[f"{method}_brier"] = (float(stats.norm.cdf(mean / sd)) - higher) ** 2
         require_printed(row, expected)
     for score in table("forecast-scores"):
-        if score["method"] == "persistence" and score["unit"] == "nats a token":
+        if score["method"] == "persistence" and score["unit"] == "nats per token":
             own = [row for row in rows if row["quantity"] != "bits per byte"]
             errors = [abs(float(row["persistence"]) - float(row["measured"])) for row in own]
             crpss = [float(row["persistence_crps"]) for row in own]

@@ -26,7 +26,7 @@ def drawn(width: int, title: str, columns: list[str], rows: list[list[object]]) 
 @settings(max_examples=25)
 @given(st.sampled_from((60, 80, 120)), st.lists(st.lists(CELLS, min_size=6, max_size=6), min_size=1, max_size=2))
 def test_every_word_stands_whole_within_the_width(width: int, rows: list[list[str]]) -> None:
-    lines = drawn(width, "a title", ["variant", "id", "state", "GB a GPU", "held-out loss", "folder"], list(rows))
+    lines = drawn(width, "a title", ["variant", "id", "state", "GB per GPU", "held-out loss", "folder"], list(rows))
     assert all(len(line) <= width for line in lines)
     shown = set("\n".join(lines).replace("│", " ").split())
     assert {word for row in rows for cell in row for word in cell.split()} <= shown

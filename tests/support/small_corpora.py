@@ -63,7 +63,7 @@ def small_documents(count: int = 200, mean: float = 30, seed: int = 0) -> Docume
 def stage(
     context: int, rows: int, steps: int = 1000, mixture: tuple[Subset, ...] = (Subset(minimum_tokens=0, share=1.0),)
 ) -> Stage:
-    """A stage of `rows` rows of `context` tokens a step."""
+    """A stage of `rows` rows of `context` tokens per step."""
     return Stage(
         context=context,
         tokens_per_step=context * rows,

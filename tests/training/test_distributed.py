@@ -152,7 +152,7 @@ def test_two_tasks_of_slurm_train_stage_after_stage_as_local_processes_do(local:
 
 
 def test_four_tasks_of_which_two_get_no_rows_train_the_same(local: Trainable, apart: Trainable) -> None:
-    """8 rows a step in micro-batches of 4: losses agree with two processes to 1e-5 relative."""
+    """8 rows per step in micro-batches of 4: losses agree with two processes to 1e-5 relative."""
     root, run = apart
     codes, said = ends(slurm_tasks(root, run.reference, count=4))
     assert codes == [0, 0, 0, 0], said

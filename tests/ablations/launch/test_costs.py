@@ -263,7 +263,7 @@ def test_a_good_plan_has_no_problem(tmp_path: Path) -> None:
     ("machine", "said"),
     [
         (replace(ONE_GPU, micro_batch_tokens=32), "set micro_batch_tokens to 64 or more"),
-        (Machine(None, 16, "ddp", 64, None, None), "has 8 rows a step for 16 processes: take 8 or fewer"),
+        (Machine(None, 16, "ddp", 64, None, None), "has 8 rows per step for 16 processes: take 8 or fewer"),
         (Machine(None, 2, "ddp", 512, None, None), "set micro_batch_tokens to 256 or less"),
         (Machine(2.0, 1, "single", 512, None, None), "needs 2.5 GB on each GPU"),
     ],

@@ -1,4 +1,4 @@
-"""How many GPUs a run of the ladder is proposed to take, and what exchanging gradients costs with so many."""
+"""How many GPUs per run of the ladder is proposed to take, and what exchanging gradients costs with so many."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def stages_of(root: Path, name: str) -> list[PretrainingRun]:
     [("M0", 8, 4), ("M8", 8, 4), ("M0", 4, 4), ("M0", 3, 3), ("M0", 1, 1), ("M9", 8, 8), ("M9", 6, 6), ("M9", 128, 64)],
 )
 def test_each_gpu_gets_enough_tokens_of_a_step(tmp_path: Path, name: str, most: int, gpus: int) -> None:
-    """131,072 tokens a step up to M8, 2,097,152 from M9 on."""
+    """131,072 tokens per step up to M8, 2,097,152 from M9 on."""
     first, *_ = stages_of(tmp_path, name)
     assert proposed_gpus(first, most) == gpus
 

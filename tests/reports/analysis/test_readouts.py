@@ -199,7 +199,7 @@ def test_the_figure_of_readouts_shows_each_in_its_own_unit(study: Study) -> None
     findings = study.findings()
     forest = forest_of_readouts(findings.steps, findings.group)
     assert [(panel.title, panel.unit) for panel in forest.panels] == [
-        ("whole words", "bits a byte, lower is better"),
+        ("whole words", "bits per byte, lower is better"),
         ("cloze", "points, higher is better"),
     ]
     assert [panel.title for panel in forest_of_answers(findings.steps, findings.group).panels] == ["loss"]

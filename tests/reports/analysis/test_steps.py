@@ -59,7 +59,7 @@ def step(verdict: Verdict, timing: str = "", no_verdict: str = "", **facts: obje
         (
             step(judged(is_equivalent=True)),
             "equivalent within 0.016",
-            "contradicts, in this measure: a change of 0.016 bits a byte or more is excluded",
+            "contradicts, in this measure: a change of 0.016 bits per byte or more is excluded",
         ),
         (step(judged("lower", is_equivalent=True), "level"), "level, equivalent within 0.016", "supports the sign"),
         (step(judged()), "within noise", "cannot touch: within noise, and no equivalence"),

@@ -178,8 +178,8 @@ def test_the_table_and_the_sentence_hold_the_scores(outcomes: tuple[Outcome, ...
     lines = {(line["method"], line["unit"]): line for line in facts_of(table)}
     assert len(table.rows) == 3 and len(lines) == 9
     for name in (FORECAST, PERSISTENCE, LINE):
-        nats = [each for each in outcomes if each.unit == "nats a token"]
-        line = lines[name, "nats a token"]
+        nats = [each for each in outcomes if each.unit == "nats per token"]
+        line = lines[name, "nats per token"]
         assert (line["differences"], line["steps"]) == ("12", "6")
         assert float(line["mean_absolute_error"]) == pytest.approx(mean_error(nats, name), abs=1e-6)
         assert float(line["crps"]) == pytest.approx(fmean(each.scores[name].crps for each in nats), abs=1e-6)

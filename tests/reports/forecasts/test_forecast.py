@@ -20,7 +20,7 @@ from tests.reports.measurements import answer, ask
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
-LEVELS = {"M0": 5.0, "M1": 4.6, "M2": 4.3, "M4": 4.2, "M5": 4.25}  # nats a token with half of the steps
+LEVELS = {"M0": 5.0, "M1": 4.6, "M2": 4.3, "M4": 4.2, "M5": 4.25}  # nats per token with half of the steps
 PARENTS = {"M1": "M0", "M2": "M1", "M4": "M2", "M5": "M4"}
 SHARES = {"@steps0.25": 0.3, "@steps0.5": 0.0, "": -0.3}  # what other steps add to the loss
 
