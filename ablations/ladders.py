@@ -309,7 +309,8 @@ def _told(given: str, path: str) -> Iterator[None]:
         raise ValueError(f"--ladder {given}{where}: {error.msg}") from error
     except (Exception, SystemExit) as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-        where = f", line {lines[-1]}" if lines else ""
+        where = f", line {lines[0]}" if lines else ""
+        where += f" (in line {lines[-1]})" if lines[1:] else ""
         kind = "" if isinstance(error, ValueError | MissingData) else f"{type(error).__name__}: "
         raised = MissingData if isinstance(error, MissingData) else ValueError
         said = findings_in(error).removeprefix(": ") if isinstance(error, ValidationError) else str(error)
