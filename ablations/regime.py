@@ -1,8 +1,8 @@
 """Regime checks: does a run at this scale have what its recipe relies on?
 
 A check compares one number with a bound. Those here follow from the plan and from finished sweeps. The others need the
-records of the runs themselves: transition time as a share of the run, and the child's standard deviation over the
-parent's.
+records of the runs themselves (`ablations.arm_seeds`): transition time as a share of the run, and the child's standard
+deviation over the parent's.
 """
 
 import json

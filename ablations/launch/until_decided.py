@@ -13,10 +13,12 @@ from statistics import fmean
 from typing import Any
 
 from ablations import declarations
+from ablations.arm_seeds import ArmSeeds, check_spread, check_transition
 from ablations.designs import chosen_variants
 from ablations.launch.execute import Workspace, run_or_submit
 from ablations.plan import VariantRow, plan
 from ablations.readings import at_scale
+from ablations.regime import checks_of, pilot_records
 from ablations.variant import Variant
 from neobert.console import logs, output, table
 from neobert.errors import EXIT_DONE, MissingData
@@ -224,6 +226,35 @@ def _gain(run: PretrainingRun, scores: Mapping[tuple[str, int, str], dict[str, A
     return min((before - loss for before, loss in losses if before is not None), default=math.inf)
 
 
+def failing_checks(layout: Layout, judged: Judged, rows: Rows, seeds: Sequence[int]) -> list[str]:
+    """Return the regime checks that the arms of a comparison fail, one sentence each. The delta table claims nothing
+    then, whatever the verdict: the arms differ, but perhaps in when they leave the plateau or in how they are tuned."""
+    paired, pilots = seeds[: len(judged.differences)], pilot_records(layout)
+    arms = {
+        name: _seeds_of(layout, name, [rows[name, seed].stages[-1] for seed in paired])
+        for name in (judged.child, judged.parent)
+    }
+    spread = check_spread(arms[judged.child], arms[judged.parent])
+    failed = [f"{judged.child}: {spread.words}"] if spread.fails else []
+    for name, arm in arms.items():
+        checks = (check_transition(arm), *checks_of(rows[name, seeds[0]].stages[-1], pilots))
+        failed += [f"{name}: {check.words}" for check in checks if check.fails]
+    return failed
+
+
+def _seeds_of(layout: Layout, name: str, runs: Sequence[PretrainingRun]) -> ArmSeeds:
+    """Return the final losses of trained runs on their own corpus, and their transitions where records have them."""
+    losses, shares = dict[int, float](), dict[int, float]()
+    for run in runs:
+        scores = read_record(layout.root / run.reference / run.closing_file)["scores"]
+        losses[run.seed] = scores["heldout_loss"][run.recipe.data.corpus]
+        transition = scores.get("transition")
+        if transition is not None:
+            steps = run.recipe.stages[-1].steps
+            shares[run.seed] = (transition["step"] or steps) / steps
+    return ArmSeeds(name, losses, shares)
+
+
 def wanted_next(judged: Sequence[Judged], rows: Rows, seeds: Sequence[int], level: float) -> list[VariantRow]:
     """Return the rows that open comparisons need: at first the fewest seeds, then one more."""
     wanted = dict[tuple[str, int], VariantRow]()
@@ -268,7 +299,8 @@ def run_until_decided(
         message = f"{len(wanted)} run(s) are under way; the same command goes on once they are done"
         logs().print(message, markup=False)
     if not (wanted and options.json):  # stdout has the submitted jobs then
-        _print_verdicts(layout, judged, rows, as_json=options.json)
+        failed = [failing_checks(layout, each, rows, seeds) for each in judged]
+        _print_verdicts(layout, judged, failed, rows, as_json=options.json)
     return EXIT_DONE
 
 
@@ -282,10 +314,15 @@ def tell_most(compared: Sequence[Comparison], seeds: Sequence[int]) -> str:
     )
 
 
-def _print_verdicts(layout: Layout, judged: Sequence[Judged], rows: Rows, *, as_json: bool) -> None:
+def _print_verdicts(
+    layout: Layout, judged: Sequence[Judged], failed: Sequence[Sequence[str]], rows: Rows, *, as_json: bool
+) -> None:
     saved = _saved(layout, rows)
     if as_json:
-        entries = [{**asdict(each), "mean": each.mean, "verdict": each.verdict or None} for each in judged]
+        entries = [
+            {**asdict(each), "mean": each.mean, "verdict": each.verdict or None, "failing_checks": list(checks)}
+            for each, checks in zip(judged, failed, strict=True)
+        ]
         print(json.dumps({"alpha": ALPHA, "comparisons": entries, **saved}, indent=1))
         return
     most = len({seed for _, seed in rows})
@@ -301,6 +338,10 @@ def _print_verdicts(layout: Layout, judged: Sequence[Judged], rows: Rows, *, as_
     ]
     title = f"Verdicts; the probability that any is false is at most {ALPHA:.0%}"
     output().print(table(title, ("comparison", "verdict", "mean difference", "measure", "seeds"), cells))
+    for each, checks in zip(judged, failed, strict=True):
+        if checks:
+            reasons = "; ".join(checks)
+            output().print(f"reports do not claim {each.name}, as its regime fails: {reasons}", markup=False)
     hours = ", ".join(f"about {saved[key]:.2g} {name}" for key, name in HOURS.items() if saved[key])
     output().print(
         f"{saved['runs']} of at most {saved['runs_at_most']} runs are trained: {saved['runs_saved']} fewer"

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from ablations.arm_seeds import MOST_DEVIATIONS
 from reports.analysis.inference import SEEDS_FOR_A_CLAIM, TINY, Array, shrink_variances
 from reports.analysis.pairing import Delta
-from reports.analysis.plateau import MOST_DEVIATIONS
 from reports.analysis.quantities import BITS, QUANTITIES
 from reports.evidence import Evidence
 from reports.facts import weights_up_to

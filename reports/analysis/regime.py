@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from ablations.arm_seeds import ArmSeeds, check_spread, check_transition, diagnose
 from ablations.rates import MARK, RateCurve
 from ablations.regime import Check, check_half_life, check_rate, check_window
-from reports.analysis.plateau import ArmSeeds, Regime, check_spread, check_transition, diagnose
+from reports.analysis.plateau import Regime
 from reports.analysis.quantities import QUANTITIES
 from reports.analysis.transitions import Wait, arm_of, steps_of
 from reports.curves import Curves

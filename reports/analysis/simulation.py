@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ablations.arm_seeds import LATEST_SHARE, MOST_DEVIATIONS, SPREAD_LEVEL
 from reports.analysis.inference import (
     EQUIVALENCE_LEVEL,
     LOOKS,
@@ -24,7 +25,6 @@ from reports.analysis.inference import (
     t_test,
 )
 from reports.analysis.pilots import LEAST_PILOTS, are_unlike
-from reports.analysis.plateau import LATEST_SHARE, MOST_DEVIATIONS, SPREAD_LEVEL
 from reports.simulated import add_page_flag, print_tables
 
 ARMS = ("M0", "M1", "M2", "M4", "M5", "M6", "M7")
@@ -145,7 +145,7 @@ TESTS: Mapping[str, Callable[[Studies, int], Array]] = {
 
 def is_diagnosed(studies: Studies, seeds: int) -> Array:
     """Whether a step has no verdict at a look, (studies, steps), as reports decide it: one of its arms leaves the
-    plateau late in its run, or spreads more than its parent (`reports.analysis.plateau`), or otherwise than its pilot
+    plateau late in its run, or spreads more than its parent (`ablations.arm_seeds`), or otherwise than its pilot
     seeds (`reports.analysis.pilots`). Such steps stay in the family here."""
     from scipy.special import fdtrc
 

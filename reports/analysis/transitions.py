@@ -12,12 +12,13 @@ from typing import Literal
 
 import numpy as np
 
+from ablations.arm_seeds import ArmSeeds
 from neobert.kinds.pretraining import Transition
 from neobert.training.transitions import MARGIN_NATS, crossing
 from reports.analysis.inference import seed_interval
 from reports.analysis.pairing import why_losses_differ
 from reports.analysis.parts import find_parts
-from reports.analysis.plateau import ArmSeeds, Regime, timing_word
+from reports.analysis.plateau import Regime, timing_word
 from reports.basis import why_not_paired
 from reports.curves import Array, Curves, Points
 from reports.notes import warnings

@@ -49,7 +49,7 @@ def finish(layout: Layout, stage: PretrainingRun, loss: float, frequency_loss: f
     score = {"context": context, "texts": "t", "loss": loss, "bits_per_byte": loss / 4}
     (layout.root / stage.folder).mkdir(parents=True, exist_ok=True)
     heldout = [{**score, "corpus": corpus, "frequency_loss": frequency_loss} for corpus in corpora]
-    scores = {"heldout_loss": {}, "heldout": heldout, "training_loss": 1.0}
+    scores = {"heldout_loss": dict.fromkeys(corpora, loss), "heldout": heldout, "training_loss": 1.0}
     finish_pretraining(layout, stage, scores=scores, gpu_hours=0.0, seconds=36.0, threads=1, processes=1)
 
 
@@ -95,6 +95,10 @@ def test_each_comparison_takes_the_seeds_that_it_needs(
     assert verdicts(capsys, *arguments) == said and len(rounds) == again, "nothing is trained or decided anew"
     assert run.main(arguments) == 0
     told = capsys.readouterr().out
+    failed = {entry["child"]: entry["failing_checks"] for entry in said["comparisons"]}
+    assert any("M2: its seeds have 9.0 times the sd of those of M1" in each for each in failed["M2"])
+    assert all("beta2 has a half-life" in each for each in failed["M1"]), "no spread, and no transition on record"
+    assert "reports do not claim M2 − M1, as its regime fails: M2: its seeds have" in told
     assert "3 of 10" in told and f"{said['runs']} of at most 40 runs are trained" in told and "core-hours" in told
 
 

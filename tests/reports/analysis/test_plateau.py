@@ -6,18 +6,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from reports.analysis.plateau import (
+from ablations.arm_seeds import (
     LATEST_SHARE,
     LEAST_SEEDS,
-    LEVEL,
     SPREAD_LEVEL,
-    WAITING,
     ArmSeeds,
     check_spread,
     check_transition,
     diagnose,
-    timing_word,
 )
+from reports.analysis.plateau import LEVEL, WAITING, timing_word
 
 MARGIN = 0.05
 NOISE = (-0.004, 0.003, 0.001, -0.002, 0.002, 0.0)

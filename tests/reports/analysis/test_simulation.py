@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ablations.arm_seeds import ArmSeeds, check_spread, check_transition
 from reports.analysis import simulation
 from reports.analysis.inference import LOOKS
-from reports.analysis.plateau import ArmSeeds, check_spread, check_transition
 from reports.analysis.simulation import EFFECTS, NO_EFFECTS, NOISES, TESTS, TRUTHS
 from reports.analysis.verdicts import Candidate, judge
 from reports.simulated import PLACE
