@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from neobert import processes
+from neobert import command_line, processes
 from neobert.diagnostics import set_up_logging
 from tests.ablations.fake_slurm import slurm  # noqa: F401  (fixture)
 from tests.ablations.papers_ladder import PAPERS_LADDER
@@ -104,6 +104,12 @@ def production_start(request: pytest.FixtureRequest) -> Iterator[None]:
             patch.setattr(processes, "start_child", START_CHILD)
             patch.setattr("os.fsync", FSYNC)
         yield
+
+
+@pytest.fixture(autouse=True)
+def errors_as_text() -> None:
+    """A command with --json that a test calls as a function leaves its form of errors behind."""
+    command_line._errors_as_json.set(False)
 
 
 @pytest.fixture(autouse=True)
