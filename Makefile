@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS ?= runs
 SMOKE_RUNS ?= reports/out/smoke-runs
+IN_PARALLEL := -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 9 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # DeepSpeed installs in seconds as plain Python; nothing of it is compiled.
 export DS_BUILD_OPS = 0
@@ -18,7 +19,7 @@ demo: .venv/demo
 
 ## environment and the tests; one process more than there are cores, as many tests wait for processes of their own
 test: environment
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 9 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(IN_PARALLEL)
 
 ## on a real SLURM with emulated nodes, started for the tests; as root, skipped with the reason where it cannot start
 test-slurm: environment
@@ -69,7 +70,7 @@ docs: environment
 ## how much of the code the tests execute; processes that they start count too
 coverage: environment
 	$(BIN)/python -m pip install --quiet -c constraints.txt coverage
-	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest $(IN_PARALLEL)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --skip-covered
 
