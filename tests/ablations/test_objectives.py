@@ -11,6 +11,7 @@ import neobert
 from ablations import ladders, run
 from ablations.api import TrainedVariant
 from neobert.errors import EXIT_DONE, MissingData
+from sweeps import learning_rates
 from tests.support.tree_copy import REPOSITORY
 
 LADDER = REPOSITORY / "examples" / "objectives.py"
@@ -49,6 +50,11 @@ def test_lists_and_plans_say_what_does_not_apply(capsys: pytest.CaptureFixture[s
 def test_seeds_until_a_verdict_need_a_held_out_loss(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main([*FLAGS, "--variant", "causal", "--until-decided"]) == 2
     assert "ends causal and has no held-out loss" in capsys.readouterr().err
+
+
+def test_a_rate_is_chosen_by_a_held_out_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    assert learning_rates.main([*FLAGS, "--variant", "causal"]) == 2
+    assert "causal ends causal and has no held-out loss to choose a rate by: leave it out" in capsys.readouterr().err
 
 
 def test_a_causal_variant_in_python(trained: dict[str, TrainedVariant]) -> None:
