@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import fmean
 
 import pandas as pd
 
@@ -9,10 +10,11 @@ from ablations.ladders import current
 from reports.figures.glue_tables import print_estimate
 from reports.notes import warnings
 from reports.scores import POINTS_OF_SCORE, Estimate, Group, Row, estimate_by_seed
-from reports.tables import Column, Table, make_table
+from reports.tables import DASH, Column, Table, make_table, number
 
 NOTES = (
     "Share of items answered right, ×100, ± one standard deviation over seeds; a tie counts half, and chance is 50. "
+    "Ties are counted in items; many tell of words that the tokenizer does not know. "
     "Minimal pairs: the acceptable sentence has the higher pseudo-log-likelihood. Cloze items and pass keys: the word "
     "is more probable than its distractor.",
 )
@@ -20,12 +22,13 @@ NOTES = (
 
 @dataclass(frozen=True)
 class _Line:
-    """An arm's accuracy in a readout, of the items of a group or of all."""
+    """An arm's accuracy in a readout, of the items of a group or of all; of all also the mean number of ties."""
 
     readout: str
     group: str
     row: Row
     accuracy: Estimate
+    ties: float | None
     ids: tuple[str, ...]
 
 
@@ -46,6 +49,7 @@ def own_readouts_table(group: Group) -> Table | None:
             lambda _, line: print_estimate(line.accuracy, 2),
             "r",
         ),
+        Column("Ties", "ties", lambda line: line.ties, lambda ties, _: DASH if ties is None else number(ties, 1), "r"),
         Column("Seeds", "seeds", lambda line: len(line.ids), side="r"),
         Column("", "records", lambda line: " ".join(line.ids)),
     ]
@@ -73,4 +77,5 @@ def _lines_of(group: Group, readout: str) -> Iterator[_Line]:
             values = [answer.value if part is None else answer.groups[part] for answer in own.answer]
             if values:
                 points = estimate_by_seed(own.seed, (POINTS_OF_SCORE * value for value in values))
-                yield _Line(readout, part or "all", row, points, tuple(own.id))
+                ties = fmean(answer.ties or 0 for answer in own.answer) if part is None else None
+                yield _Line(readout, part or "all", row, points, ties, tuple(own.id))

@@ -95,6 +95,7 @@ def test_the_table_and_the_page_show_them(study: Path, tmp_path: Path) -> None:
         rows = {(row["readout"], row["group"], row["variant"]): row for row in csv.DictReader(file)}
     for record in records(study, "agreement"):
         (arm,) = record["labels"]["variants"]
+        assert float(rows["agreement", "all", arm]["ties"]) == record["scores"]["agreement"]["ties"]
         for group, value in {
             "all": record["scores"]["agreement"]["value"],
             **record["scores"]["agreement"]["groups"],
