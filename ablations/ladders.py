@@ -398,17 +398,15 @@ def _tasks_of(chosen: "Sequence[Task | str]", module: ModuleType) -> "dict[str, 
     """Return the tasks of a ladder by name; folders are relative to the module's own."""
     from neobert.glue.tasks import TASKS
 
-    folder = Path(module.__file__ or "").resolve().parent
     tasks = [TASKS[task] if isinstance(task, str) else task for task in chosen]
-    own = {task.name: str((folder / task.folder).resolve()) for task in tasks if task.is_own}
+    own = {task.name: _beside(module, task.folder) for task in tasks if task.is_own}
     return {task.name: task.model_copy(update={"folder": own[task.name]}) if task.is_own else task for task in tasks}
 
 
 def _readouts_of(declared: "Sequence[AnyOwnReadout]", module: ModuleType) -> "dict[str, AnyOwnReadout]":
     """Return the readouts of a ladder by name; files are relative to the module's folder."""
-    folder = Path(module.__file__ or "").resolve().parent
     return {
-        each.name: each.model_copy(update={"file": str((folder / each.file).resolve()) if each.file else ""})
+        each.name: each.model_copy(update={"file": _beside(module, each.file) if each.file else ""})
         for each in declared
     }
 
@@ -417,9 +415,13 @@ def _corpora_of(declared: Mapping[str, FolderOfTexts], module: ModuleType) -> di
     """Return the folder and text column of a ladder's own corpora; folders are relative to the module's own."""
     from neobert.data.corpora import TEXT_COLUMN
 
-    beside = Path(module.__file__ or "").resolve().parent
     pairs = {name: given if isinstance(given, tuple) else (given, TEXT_COLUMN) for name, given in declared.items()}
-    return {name: (str((beside / folder).resolve()), column) for name, (folder, column) in pairs.items()}
+    return {name: (_beside(module, folder), column) for name, (folder, column) in pairs.items()}
+
+
+def _beside(module: ModuleType, path: str | Path) -> str:
+    """Return the absolute form of a path that is relative to the module's folder."""
+    return str((Path(module.__file__ or "").resolve().parent / path).resolve())
 
 
 def _last_kept(variants: "Mapping[str, Variant]") -> "Variant":

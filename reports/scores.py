@@ -264,6 +264,13 @@ class Group:
         designs = [row for name, row in self.design_rows.items() if name not in own]
         return tuple(row for row in (*self.rows, *designs, *self.external) if row.has_records)
 
+    def answers_to(self, readout: str) -> pd.DataFrame:
+        """Return the records of a readout that is of no corpus, of all arms (`arm`), and only those of the items that
+        most records have; an empty frame without any."""
+        frames = [row.answers_to(readout, "").assign(arm=row.name) for row in self.last_rows.values()]
+        answers = pd.concat(frames) if frames else pd.DataFrame()
+        return answers if answers.empty else answers[answers["items"] == answers["items"].mode()[0]]
+
     @property
     def shared_tasks(self) -> tuple[str, ...]:
         """Tasks that all rows with scores have in common."""

@@ -90,7 +90,14 @@ def open_workspace(options: argparse.Namespace) -> Workspace:
     task_folders = {name: task.folder for name, task in current().own_tasks.items()}
     readout_files = {name: readout.file for name, readout in current().readouts.items()}
     documents = synthetic_documents(options.scale)
-    specification = specify(options.data, documents, unseen, task_folders, readout_files, current().corpora)
+    specification = specify(
+        options.data,
+        documents,
+        unseen,
+        task_folders=task_folders,
+        readout_files=readout_files,
+        corpora=current().corpora,
+    )
     layout = Layout(options.runs.resolve())
     return Workspace(options, layout, specification, open_specified(specification), execution)
 

@@ -137,7 +137,8 @@ class ClozeItems(OwnReadout):
 class PassKeys(OwnReadout):
     """Texts that name a digit at a random place and ask for it at the end (Mohtashami and Jaggi 2023, arXiv
     2305.16300), beside another digit that is not in the text. `words` are the lengths of the texts in words, each with
-    `items` texts; accuracies are also given by length. What is longer than the model's context loses its beginning."""
+    `items_per_length` texts; accuracies are also given by length. What is longer than the model's context loses its
+    beginning."""
 
     kind: Literal["pass_keys"] = "pass_keys"
     words: tuple[PositiveInt, ...]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from neobert.data.own_readouts import AnyOwnReadout
+from neobert.data.own_readouts import NAME, AnyOwnReadout
 from neobert.identity import NUMERICS, Neutral, chosen, identity
 from neobert.kinds.pretraining import pretraining_of
 from neobert.recipe import Value
@@ -26,7 +26,7 @@ ReadoutName = Literal["loss", "loss_80_10_10", "words", "cloze", "pairs", "perpl
 BLIMP: ReadoutName = "blimp"
 
 
-OwnName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]
+OwnName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 """The name of a readout that a ladder declares (`neobert.data.own_readouts`)."""
 
 

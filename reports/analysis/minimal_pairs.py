@@ -39,11 +39,9 @@ class _Line:
 def minimal_pairs_table(group: Group) -> Table | None:
     """Return a table with a line per phenomenon and one for all, and a column per arm; None without records. Of arms
     that read other pairs than most, there is none."""
-    frames = [row.answers_to(BLIMP, "").assign(arm=row.name) for row in group.last_rows.values()]
-    answers = pd.concat(frames) if frames else pd.DataFrame()
+    answers = group.answers_to(BLIMP)
     if answers.empty:
         return None
-    answers = answers[answers["items"] == answers["items"].mode()[0]]
     arms = list(dict.fromkeys(answers.arm))
     phenomena = dict.fromkeys(each.phenomenon for each in PARADIGMS.values())
     lines = [

@@ -1,6 +1,6 @@
 """Readouts that a ladder declares: the accuracy of every arm, of all items and by group."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -64,18 +64,21 @@ def own_readouts_table(group: Group) -> Table | None:
 
 
 def _lines_of(group: Group, readout: str) -> Iterator[_Line]:
-    answers = {row.name: row.answers_to(readout, "") for row in group.last_rows.values()}
-    items = pd.concat([each["items"] for each in answers.values()]) if answers else pd.Series()
-    if items.empty:
+    answers = group.answers_to(readout)
+    if answers.empty:
         return
-    usual = items.mode()[0]
-    kept = {name: each[each["items"] == usual] for name, each in answers.items()}
-    groups = dict.fromkeys(name for each in kept.values() for answer in each.answer for name in answer.groups)
-    for part in (None, *(name for name in groups if name != readout)):
-        for row in group.last_rows.values():
-            own = kept[row.name]
-            values = [answer.value if part is None else answer.groups[part] for answer in own.answer]
-            if values:
-                points = estimate_by_seed(own.seed, (POINTS_OF_SCORE * value for value in values))
-                ties = fmean(answer.ties or 0 for answer in own.answer) if part is None else None
-                yield _Line(readout, part or "all", row, points, ties, tuple(own.id))
+    rows = {row.name: row for row in group.last_rows.values()}
+    groups = dict.fromkeys(name for answer in answers.answer for name in answer.groups if name != readout)
+    for arm, own in answers.groupby("arm", sort=False):
+        ties = fmean(answer.ties or 0 for answer in own.answer)
+        yield _line(readout, "all", rows[str(arm)], own, [answer.value for answer in own.answer], ties)
+    for part in groups:
+        for arm, own in answers.groupby("arm", sort=False):
+            yield _line(readout, part, rows[str(arm)], own, [answer.groups[part] for answer in own.answer], None)
+
+
+def _line(
+    readout: str, part: str, row: Row, answers: pd.DataFrame, values: Sequence[float], ties: float | None
+) -> _Line:
+    accuracy = estimate_by_seed(answers.seed, (POINTS_OF_SCORE * value for value in values))
+    return _Line(readout, part, row, accuracy, ties, tuple(answers.id))
