@@ -13,6 +13,7 @@ from pathlib import Path
 from ablations import ladder
 from ablations.scales import STUDY
 from ablations.variant import Modification
+from neobert.glue.tasks import Task
 
 M0, M1, M2, M3, M4 = ladder.M0, ladder.M1, ladder.M2, ladder.M3, ladder.M4
 M5, M6, M7, M8 = ladder.M5, ladder.M6, ladder.M7, ladder.M8
@@ -21,12 +22,6 @@ WEIGHT_DECAY = Modification(
     "AdamW's weight decay",
     source=ladder.ADAMW.source,
     optimization={"optimizer": "adamw", "weight_decay": ladder.ADAMW.optimization["weight_decay"]},
-)
-BETA2_AS_WRITTEN = Modification(
-    "beta2 0.95 as written",
-    source=ladder.ADAMW.source,
-    optimization={"beta2": ladder.ADAMW.optimization["beta2"]},
-    unscaled=True,
 )
 LARGER_BATCH = Modification(
     "8 × the batch, equal tokens",
@@ -43,12 +38,36 @@ PARTS = [
     M0.derive("M1-rmsnorm", ladder.ROTARY, ladder.SWIGLU, kept=False),
     M2.derive("M2+cosine", ladder.COSINE, kept=False),
     M2.derive("M2+decay", WEIGHT_DECAY, kept=False),
-    M2.derive("M2+beta2", BETA2_AS_WRITTEN, kept=False),
     M8.derive("M8+batch", LARGER_BATCH, kept=False),
 ]
 
+UPOS = ("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ")
+TASKS = [
+    Task(
+        name="upos",
+        kind="token_classification",
+        folder="UD_English-EWT",
+        columns=("form",),
+        label_column="upos",
+        classes=(*UPOS, "SYM", "VERB", "X"),
+        validation_splits=("dev",),
+        metrics=("accuracy", "f1_macro"),
+    )
+]
+
+SHAPES = {(12, 768): (2, 64), (16, 1056): (3, 72), (28, 768): (5, 64)}
 SCALES = {
-    "parts": replace(STUDY, contexts={512: 64}, tokens_per_step={131_072: 1024}, steps={1_000_000: 6000}),
+    "parts": replace(
+        STUDY,
+        shapes={"trained": SHAPES, "published": SHAPES},
+        contexts={512: 32},
+        tokens_per_step={131_072: 1024},
+        steps={1_000_000: 8000},
+        warmup_fraction=0.04,
+        peak_learning_rates={1e-4: 4e-3},
+        model={"initialization": {**STUDY.model["initialization"], "position_scale": 0.2}},
+        trained_vocabulary_size=4096,
+    ),
 }
 END = M8
 PUBLISHED, PUBLISHED_AS = Path("published"), "the paper"

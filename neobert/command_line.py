@@ -132,18 +132,15 @@ class Parser(argparse.ArgumentParser):
         return super().parse_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage and one sentence, and exit."""
+        """Print one sentence and exit. The usage of some commands is longer than a screen: --help has it."""
         words, _, unknown = message.partition("unrecognized arguments: ")
         flags = [word.partition("=")[0] for word in unknown.split() if word.startswith("--")] if not words else []
         near = [
             did_you_mean(flag, [name for name in self._option_string_actions if name[:2] == "--"]) for flag in flags
         ]
         hints = [hint for hint in near if hint.startswith("did you mean")]
-        message = "; ".join([message, *hints])
-        if _errors_as_json.get():
-            tell_error(self.prog, message, EXIT_REFUSED)
-            self.exit(EXIT_REFUSED)
-        super().error(message)
+        tell_error(self.prog, "; ".join([message, *(hints or ["--help lists the flags"])]), EXIT_REFUSED)
+        self.exit(EXIT_REFUSED)
 
 
 def parser_from(program: str, documentation: str | None) -> Parser:
