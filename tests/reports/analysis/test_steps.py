@@ -156,7 +156,7 @@ def declared() -> Iterator[None]:
 def test_arms_of_the_declared_ladder_that_are_parts_stand_under_their_steps(declared: None, tmp_path: Path) -> None:
     """At every rate."""
     study = Study(tmp_path / "runs", scale="parts", trained=True, measured=("web", "wikibook"), common_context=32)
-    at_rates = ("M0@rate4e-3", "M1@rate1e-3", "M0+rotary@rate3e-3")
+    at_rates = ("M0@rate6e-3", "M1@rate1e-3", "M0+rotary@rate3e-3")
     names = ("M0", "M1", "M0+rotary", "M1-rotary", "M2", "M4", "M2+decay", *at_rates)
     study.levels |= dict.fromkeys(names, 50.0)
     for name in names:
@@ -176,11 +176,11 @@ def test_arms_of_the_declared_ladder_that_are_parts_stand_under_their_steps(decl
         ("M4 − M2", None),
         ("M2+decay", ("M4", "M2")),
         ("M1 − M0", None),
-        ("M0+rotary", ("M1@rate1e-3", "M0@rate4e-3")),
+        ("M0+rotary", ("M1@rate1e-3", "M0@rate6e-3")),
     ]
     assert [each.has_own_rates for each in steps] == [False] * 6 + [True] * 2
     assert [each.published for each in steps[:5]] == pytest.approx([1.9, None, None, 2.9, -0.5])
-    assert steps[-2].published == pytest.approx(1.9) and steps[-2].changes == "own rates: 1e-3, parent 4e-3"
+    assert steps[-2].published == pytest.approx(1.9) and steps[-2].changes == "own rates: 1e-3, parent 6e-3"
     assert steps[-1].share is not None and steps[-1].share.value == 1
 
 
