@@ -3,15 +3,18 @@
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 PLAIN_INTERVAL_SECONDS = 30.0
+BAR_CELLS = 24
 UNBROKEN_CELLS = 16
 """Columns up to this width are never wrapped: ids, states and numbers."""
 
@@ -88,19 +91,28 @@ def quantity(value: float) -> str:
     return f"{value:.4g}"
 
 
-def duration(seconds: float) -> str:
-    """Format seconds as h:mm:ss."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is. `details` have their labels or units: loss 4.020, 4,389 tokens/s, 5 min left."""
+
+    name: str
+    counted: str
+    done: int
+    total: int
+    details: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What is done, and the details."""
+        return (f"{self.done:,}/{self.total:,} {self.counted}", *self.details)
 
 
 class Watch:
-    """Shows progress while workers work. `describe` returns a summary and a row of cells for each run in progress."""
+    """Shows progress while workers work: bars on a terminal, otherwise a line per run from time to time. `describe`
+    returns a summary and the runs in progress."""
 
-    def __init__(self, describe: Callable[[], tuple[str, list[list[Any]]]], columns: Sequence[str]) -> None:
+    def __init__(self, describe: Callable[[], tuple[str, list[Progress]]]) -> None:
         self.describe = describe
-        self.columns = columns
         self.console = logs()
         self.live = Live(console=self.console, auto_refresh=False, transient=True) if self.console.is_terminal else None
         self.printed = time.monotonic()
@@ -116,11 +128,17 @@ class Watch:
 
     def __call__(self) -> None:
         if self.live:
-            summary, rows = self.describe()
-            self.live.update(table(summary, self.columns, rows), refresh=True)
+            self.live.update(_bars(*self.describe()), refresh=True)
         elif time.monotonic() - self.printed >= PLAIN_INTERVAL_SECONDS:
             self.printed = time.monotonic()
-            summary, rows = self.describe()
+            summary, runs = self.describe()
             self.console.print(summary, markup=False)
-            for row in rows:
-                self.console.print("  " + " | ".join(str(cell) for cell in row), markup=False)
+            for run in runs:
+                self.console.print(f"  {run.name}:  {'  '.join(run.words)}", markup=False)
+
+
+def _bars(summary: str, runs: Sequence[Progress]) -> Group:
+    rows = Table.grid(padding=(0, 2))
+    for run in runs:
+        rows.add_row(Text(run.name), ProgressBar(run.total or 1, run.done, width=BAR_CELLS), *map(Text, run.words))
+    return Group(Text(summary), rows)

@@ -28,13 +28,13 @@ from ablations.plan import PlanRow, unfinished
 from ablations.scales import synthetic_documents
 from neobert import processes
 from neobert.command_line import refuse_no_folder
-from neobert.console import Watch, duration, logs
+from neobert.console import Progress, Watch, logs
 from neobert.data.preparation import open_specified, specify
 from neobert.data.sources import Source
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, DamagedFile
 from neobert.external import ExternalModel, resolve_model
 from neobert.processes import available_cores, visible_gpus, worker_environment
-from neobert.runs.index import Index, Row
+from neobert.runs.index import Index, Row, age
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
@@ -237,7 +237,7 @@ def _run_locally(
     variables = worker_environment(shared.threads) | dict(environment)
     variables |= {TRACKER_VARIABLE: options.track} if options.track else {}
     for batch, gpus in shared.phases(runs):
-        with Watch(partial(_progress, layout, batch), ("run", "done", "loss or score", "tokens/s", "left")) as watch:
+        with Watch(partial(_progress, layout, batch)) as watch:
             code = processes.work_here(
                 layout,
                 [*flags, *(run.reference for run in batch)],
@@ -267,35 +267,35 @@ def _report_failures(layout: Layout, runs: Sequence[Run]) -> int:
     return codes.pop() if len(codes) == 1 else EXIT_RUN_FAILED
 
 
-def _progress(layout: Layout, runs: Sequence[Run]) -> tuple[str, list[list[str]]]:
-    """Return a summary of the runs' states, and a row for each running one."""
+def _progress(layout: Layout, runs: Sequence[Run]) -> tuple[str, list[Progress]]:
+    """Return a summary of the runs' states, and the progress of each running one."""
     index = Index(layout)
     states = [index.progress(run).state for run in runs]
     running = [run for run, state in zip(runs, states, strict=True) if state == "running"]
     summary = (
         f"{states.count('done')} of {len(runs)} runs done, {len(running)} running, {states.count('failed')} failed"
     )
-    return summary, [_progress_row(layout, run, index.row(run.folder)) for run in running]
+    return summary, [_progress_of(layout, run, index.row(run.folder)) for run in running]
 
 
-def _progress_row(layout: Layout, run: Run, row: Row) -> list[str]:
-    name = f"{_owner(layout.root / run.folder)} {run.title}, seed {run.seed}"
-    done, total = row.done or 0, row.total or 0
+def _progress_of(layout: Layout, run: Run, row: Row) -> Progress:
+    details: tuple[str, ...] = ()
     if run.counted != "steps":
-        return [name, f"{done}/{total} {run.counted}", _best_so_far(layout, run), "", ""]
-    if row.loss is None or not done or row.seconds is None:
-        return [name, f"{done}/{total}", "", "", ""]
-    left = duration((total - done) * row.seconds / done)
-    return [name, f"{done}/{total}", f"loss {row.loss:.3f}", f"{row.tokens_per_second or 0:,.0f}", left]
+        details = _best_so_far(layout, run)
+    elif row.loss is not None and row.done and row.total and row.seconds is not None:
+        left = age((row.total - row.done) * row.seconds / row.done)
+        details = (f"loss {row.loss:.3f}", f"{row.tokens_per_second or 0:,.0f} tokens/s", f"{left} left")
+    name = f"{_owner(layout.root / run.folder)} {run.title}, seed {run.seed}"
+    return Progress(name, run.counted, row.done or 0, row.total or 0, details)
 
 
-def _best_so_far(layout: Layout, run: Run) -> str:
-    """Return the best score of a grid so far, ×100 as in all tables."""
+def _best_so_far(layout: Layout, run: Run) -> tuple[str, ...]:
+    """Return the best score of a grid so far, ×100 as in all tables; empty without one."""
     if run.counted != "points":
-        return ""
+        return ()
     scores = [_score_of(part.record) for part in run.parts(layout) if not part.after and part.is_done]
     known = [score for score in scores if score is not None]
-    return f"best {100 * max(known):.1f}" if known else ""
+    return (f"best {100 * max(known):.1f}",) if known else ()
 
 
 @cache

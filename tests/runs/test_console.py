@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from neobert.console import table
+from neobert import console
+from neobert.console import Progress, Watch, table
 from neobert.processes import REPOSITORY
 
 WORDS = st.text("abcdefghijklmnop0123456789_.", min_size=1, max_size=40)
@@ -72,3 +73,18 @@ def test_cells_without_a_word_are_drawn() -> None:
     for cell in ("", " " * 30):
         assert any("│" in line for line in drawn(80, "a title", ["", "id"], [[cell, "0123456789ab"]]))
     assert drawn(80, "a title", [""], [])
+
+
+RUNS = [Progress("M0 pre-training, seed 1", "steps", 240, 5000, ("loss 4.020", "4,389 tokens/s", "5 min left"))]
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_progress_has_labels_and_a_bar_on_a_terminal(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Console(file=io.StringIO(), width=120, force_terminal=is_terminal)
+    monkeypatch.setattr(console, "logs", lambda: screen)
+    monkeypatch.setattr(console, "PLAIN_INTERVAL_SECONDS", 0.0)
+    with Watch(lambda: ("0 of 2 runs done", RUNS)) as watch:
+        watch()
+    shown = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "0 of 2 runs done" in shown and "240/5,000 steps  loss 4.020  4,389 tokens/s  5 min left" in shown
+    assert ("━" in shown) == is_terminal
