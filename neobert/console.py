@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 PLAIN_INTERVAL_SECONDS = 30.0
-BAR_CELLS = 24
+BAR_CELLS = 16
 UNBROKEN_CELLS = 16
 """Columns up to this width are never wrapped: ids, states and numbers."""
 
@@ -140,5 +140,6 @@ class Watch:
 def _bars(summary: str, runs: Sequence[Progress]) -> Group:
     rows = Table.grid(padding=(0, 2))
     for run in runs:
-        rows.add_row(Text(run.name), ProgressBar(run.total or 1, run.done, width=BAR_CELLS), *map(Text, run.words))
+        said = Text(f"{run.name}\n{'  '.join(run.words)}", no_wrap=True, overflow="ellipsis")
+        rows.add_row(ProgressBar(run.total or 1, run.done, width=BAR_CELLS), said)
     return Group(Text(summary), rows)
