@@ -80,7 +80,7 @@ RUNS = [Progress("M0 pre-training, seed 1", "steps", 240, 5000, ("loss 4.020", "
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_progress_has_labels_and_a_bar_on_a_terminal(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Console(file=io.StringIO(), width=80, force_terminal=is_terminal)
+    screen = Console(file=io.StringIO(), width=80 if is_terminal else 200, force_terminal=is_terminal)
     monkeypatch.setattr(console, "logs", lambda: screen)
     monkeypatch.setattr(console, "PLAIN_INTERVAL_SECONDS", 0.0)
     with Watch(lambda: ("0 of 2 runs done", RUNS)) as watch:
