@@ -139,7 +139,8 @@ class Parser(argparse.ArgumentParser):
             did_you_mean(flag, [name for name in self._option_string_actions if name[:2] == "--"]) for flag in flags
         ]
         hints = [hint for hint in near if hint.startswith("did you mean")]
-        tell_error(self.prog, "; ".join([message, *(hints or ["--help lists the flags"])]), EXIT_REFUSED)
+        script = self.prog.split()[-1].rpartition("/")[2]
+        tell_error(script, "; ".join([message, *(hints or ["--help lists the flags"])]), EXIT_REFUSED)
         self.exit(EXIT_REFUSED)
 
 

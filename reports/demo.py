@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(path)
         return EXIT_DONE
 
-    return guarded("demo.py", show, options.runs)
+    return guarded("reports.demo", show, options.runs)
 
 
 if __name__ == "__main__":

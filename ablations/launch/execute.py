@@ -291,7 +291,7 @@ def _progress_of(layout: Layout, run: Run, row: Row) -> Progress:
 
 def _best_so_far(layout: Layout, run: Run) -> tuple[str, ...]:
     """Return the best score of a grid so far, ×100 as in all tables; empty without one."""
-    if run.counted != "points":
+    if run.counted != "grid points":
         return ()
     scores = [_score_of(part.record) for part in run.parts(layout) if not part.after and part.is_done]
     known = [score for score in scores if score is not None]

@@ -65,7 +65,7 @@ from neobert.slurm.submit import (
 
 PATIENCE_SECONDS = 150
 LOCK_POLL_SECONDS = 0.2
-MANY_PARTS = ("points", "tasks")
+MANY_PARTS = ("grid points", "tasks")
 """The units of work (`Work.counted`) that many workers share."""
 
 Place = Literal["here", "slurm"]
@@ -119,7 +119,7 @@ def plan_jobs(layout: Layout, rows: Sequence[PlanRow], profile: Profile) -> list
 def _job(layout: Layout, name: str, works: Sequence[Work], profile: Profile, prepared: Mapping[str, str]) -> PlannedJob:
     first = works[0]
     is_shared = first.counted in MANY_PARTS
-    parts_per_worker = profile[first.job].points_per_worker if first.counted == "points" else 1
+    parts_per_worker = profile[first.job].points_per_worker if first.counted == "grid points" else 1
     open_parts = sum(not part.is_done for work in works for part in work.parts(layout) if not part.after)
     preparations = [prepared[each.id] for work in works for each in work.preparation if each.id in prepared]
     return PlannedJob(

@@ -78,7 +78,7 @@ class GlueStudy(Work):
     own_task: Annotated[Task | None, Neutral(None)] = None
 
     job = "glue"
-    counted = "points"
+    counted = "grid points"
     folder_pattern = "glue/{task}/studies/{id}"
     closing_file = "selection.json"
     record_place = "glue/{config[task]}/{id}.json"

@@ -93,7 +93,7 @@ class Work(Value):
 
     job: ClassVar[JobKind]
     counted: ClassVar[str]
-    """What its progress is counted in: "steps", "points"."""
+    """What its progress is counted in: "steps", "grid points"."""
     folder_pattern: ClassVar[str]
     """The result's folder, relative to the folder of runs: "glue/{task}/studies/{id}"."""
     closing_file: ClassVar[str] = "done.json"

@@ -159,7 +159,7 @@ def test_a_study_counts_points_and_names_its_workers(layout: Layout, run: Pretra
     for number in (1, 2):
         claim(layout, study.trials(layout)[number].id, job=f"12_{number}")
     row = row_of(layout, "glue")
-    assert (row.state, row.done, row.total, row.counted, row.note) == ("running", 1, 4, "points", "")
+    assert (row.state, row.done, row.total, row.counted, row.note) == ("running", 1, 4, "grid points", "")
     assert {worker.job for worker in row.workers} == {"12_1", "12_2"}
 
 
