@@ -22,6 +22,7 @@ LAST = ("benchmarks/README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 EXTRAS = ("cuddled-lists", "fenced-code-blocks", "tables")
 LINK = re.compile(r'(?P<attribute>href|src)="(?P<target>(?![a-z]+:|#)[^"#]+)(?P<anchor>#[^"]*)?"')
 HEADING = re.compile(r"<h([1-4])>(.*?)</h\1>", re.DOTALL)
+META = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
 STYLE = """
 body { margin: 0; display: flex; font: 16px/1.5 system-ui, sans-serif; color: #222 }
 nav { flex: 0 0 14rem; padding: 1rem; background: #f4f4f4; min-height: 100vh }
@@ -29,6 +30,14 @@ nav a { display: block; color: #2F6690; text-decoration: none } nav a[aria-curre
 main { flex: 1 1 auto; max-width: 60rem; padding: 1rem 2rem; overflow-x: auto } img { max-width: 100% }
 pre { background: #f4f4f4; padding: .7rem; overflow-x: auto } table { border-collapse: collapse }
 td, th { border: 1px solid #ccc; padding: .2rem .5rem; text-align: left; vertical-align: top }
+@media (max-width: 50rem) {
+  body { display: block } nav { min-height: 0; columns: 2 } main { padding: .5rem 1rem }
+  table { display: block; overflow-x: auto }
+}
+@media (prefers-color-scheme: dark) {
+  body { background: #16181b; color: #ddd } nav, pre { background: #22252a } a, nav a { color: #8ab8dc }
+  td, th { border-color: #444 } img { background: #fff }
+}
 """
 
 
@@ -84,7 +93,7 @@ def write_page(page: str, site: Path) -> None:
             shutil.copyfile(target, site / path)
         return f'{found["attribute"]}="{os.path.relpath(path, Path(place).parent)}{found["anchor"] or ""}"'
 
-    head = f'<meta charset="utf-8"><title>{html.escape(title_of(page))}</title><style>{STYLE}</style>'
+    head = f"{META}<title>{html.escape(title_of(page))}</title><style>{STYLE}</style>"
     text = f"<!DOCTYPE html><html lang=en>{head}<body>{navigation(place)}<main>{LINK.sub(in_site, body)}</main></html>"
     (site / place).parent.mkdir(parents=True, exist_ok=True)
     (site / place).write_text(text, encoding="utf-8")
