@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from ablations import declarations
-from ablations.arm_seeds import ArmSeeds, check_spread, check_transition
+from ablations.arm_seeds import ArmSeeds, check_spread, check_transition, diagnose
 from ablations.designs import chosen_variants
 from ablations.launch.execute import Workspace, run_or_submit
 from ablations.plan import VariantRow, plan
@@ -236,6 +236,8 @@ def failing_checks(layout: Layout, judged: Judged, rows: Rows, seeds: Sequence[i
     }
     spread = check_spread(arms[judged.child], arms[judged.parent])
     failed = [f"{judged.child}: {spread.words}"] if spread.fails else []
+    margin = declarations.protocol_in_use().margins.get("loss", declarations.MARGINS["loss"])
+    failed += filter(None, (diagnose(arm, None, margin) for arm in arms.values()))
     for name, arm in arms.items():
         checks = (check_transition(arm), *checks_of(rows[name, seeds[0]].stages[-1], pilots))
         failed += [f"{name}: {check.words}" for check in checks if check.fails]

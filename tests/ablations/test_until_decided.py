@@ -43,13 +43,15 @@ def verdicts(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, A
     return dict(json.loads(capsys.readouterr().out))
 
 
-def finish(layout: Layout, stage: PretrainingRun, loss: float, frequency_loss: float = 9.0) -> None:
+def finish(layout: Layout, stage: PretrainingRun, loss: float, transition: int | None = None) -> None:
     """A made-up record."""
     corpora, context = ("wikibook", "web"), stage.recipe.stages[-1].context
     score = {"context": context, "texts": "t", "loss": loss, "bits_per_byte": loss / 4}
     (layout.root / stage.folder).mkdir(parents=True, exist_ok=True)
-    heldout = [{**score, "corpus": corpus, "frequency_loss": frequency_loss} for corpus in corpora]
+    heldout = [{**score, "corpus": corpus, "frequency_loss": 9.0} for corpus in corpora]
     scores = {"heldout_loss": dict.fromkeys(corpora, loss), "heldout": heldout, "training_loss": 1.0}
+    if transition is not None:
+        scores["transition"] = {"step": transition}
     finish_pretraining(layout, stage, scores=scores, gpu_hours=0.0, seconds=36.0, threads=1, processes=1)
 
 
@@ -58,17 +60,19 @@ MadeUp = Callable[..., list[list[tuple[str, int]]]]
 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> MadeUp:
-    """Runs that take no time, with these losses by variant: a mean and a factor for the noise of the seed. Returns the
-    runs of each round."""
+    """Runs that take no time, with these losses by variant: a mean and a factor for the noise of the seed. Those in
+    `waiting` leave the plateau the later, the higher their loss. Returns the runs of each round."""
 
-    def install(**losses: tuple[float, float]) -> list[list[tuple[str, int]]]:
+    def install(waiting: Sequence[str] = (), **losses: tuple[float, float]) -> list[list[tuple[str, int]]]:
         rounds: list[list[tuple[str, int]]] = []
 
         def train(workspace: Any, rows: Sequence[VariantRow], show: object) -> int:
             rounds.append([(row.name, row.seed) for row in rows])
             for row in rows:
                 mean, factor = losses[row.name]
-                finish(workspace.layout, row.stages[-1], mean + factor * NOISE[row.seed])
+                noise = factor * NOISE[row.seed]
+                transition = round(500 + 1000 * noise) if row.name in waiting else None
+                finish(workspace.layout, row.stages[-1], mean + noise, transition)
             return 0
 
         monkeypatch.setattr(until_decided, "run_or_submit", train)
@@ -100,6 +104,17 @@ def test_each_comparison_takes_the_seeds_that_it_needs(
     assert all("beta2 has a half-life" in each for each in failed["M1"]), "no spread, and no transition on record"
     assert "reports do not claim M2 − M1, as its regime fails: M2: its seeds have" in told
     assert "3 of 10" in told and f"{said['runs']} of at most 40 runs are trained" in told and "core-hours" in told
+
+
+def test_seeds_that_differ_by_when_they_leave_the_plateau_are_named(
+    tmp_path: Path, made_up: MadeUp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of either arm, from five seeds on: with fewer, r² says little."""
+    made_up(waiting=["M0"], M0=(4.0, 9.0), M1=(3.98, -9.0))
+    arguments = ["--variant", "M0", "M1", "--until-decided", "--runs", str(tmp_path)]
+    (said,) = verdicts(capsys, *arguments)["comparisons"]
+    assert said["seeds"] >= 5
+    assert any("the seeds of M0 differ by when they leave the plateau" in each for each in said["failing_checks"])
 
 
 def test_arms_that_learned_nothing_get_no_verdict(
