@@ -110,7 +110,7 @@ def test_seeds_that_differ_by_when_they_leave_the_plateau_are_named(
     tmp_path: Path, made_up: MadeUp, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of either arm, from five seeds on: with fewer, r² says little."""
-    made_up(waiting=["M0"], M0=(4.0, 9.0), M1=(3.98, -9.0))
+    made_up(waiting=["M0"], M0=(3.87, 9.0), M1=(4.0, -1.0))
     arguments = ["--variant", "M0", "M1", "--until-decided", "--runs", str(tmp_path)]
     (said,) = verdicts(capsys, *arguments)["comparisons"]
     assert said["seeds"] >= 5
