@@ -240,7 +240,7 @@ def _check_names(declaration: Declaration) -> None:
     Raises:
         ValueError: one does not exist.
     """
-    from ablations.designs import one_variant
+    from ablations.designs import chosen_variants, one_variant
     from ablations.ladders import variants
     from ablations.scales import known_scales
 
@@ -250,7 +250,9 @@ def _check_names(declaration: Declaration) -> None:
     if declaration.scale not in known_scales():
         raise ValueError(f"{declaration.scale!r} is no scale: {did_you_mean(declaration.scale, known_scales())}")
     for command in declaration.commands:
-        run_options(command)
+        options = run_options(command)
+        if options is not None and options.variant:
+            chosen_variants(options.variant)
 
 
 def run_options(command: str) -> argparse.Namespace | None:

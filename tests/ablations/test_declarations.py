@@ -77,6 +77,7 @@ def test_quantities_are_those_of_the_reports() -> None:
         ({"sedes": [0]}, "sedes is no field of a declaration: did you mean 'seeds'"),
         ({"commands": ["python ablations/run.py --vairant M0"]}, "did you mean '--variant'"),
         ({"commands": ["python ablations/run.py --seed x"]}, "'x' is no whole number from 0"),
+        ({"commands": ["python ablations/run.py --variant M0@steps0.5..M8@steps0.5"]}, "names no share of the steps"),
         (protocol(primary=[{"quantity": "los"}]), "'los' is no quantity: did you mean 'loss'"),
         (protocol(primary=[{"quantity": "cloze"}]), "'cloze' is tested and has no margin"),
         (protocol(primary=[]), "at least 1 item"),
