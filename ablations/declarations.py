@@ -235,11 +235,7 @@ def _in_words(error: Any) -> str:
 
 
 def _check_names(declaration: Declaration) -> None:
-    """Check arms, scale and commands against the ladder in use.
-
-    Raises:
-        ValueError: one does not exist.
-    """
+    """Raise ValueError if an arm, the scale or a command does not exist on the ladder in use."""
     from ablations.designs import one_variant
     from ablations.ladders import variants
     from ablations.scales import known_scales

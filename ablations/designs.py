@@ -230,13 +230,8 @@ def factors_of_cell(name: str) -> tuple[str, ...] | None:
 
 
 def named(name: str) -> Variant | None:
-    """Return the variant of a design, at a rate, with another value or with a share of the steps, from its name.
-
-    None for other names.
-
-    Raises:
-        ValueError: as `variant_named` of `rates`, `readings` and `budgets`.
-    """
+    """Return the variant of a design, at a rate, with another value or with a share of the steps, from its name; None
+    for other names. Raises ValueError as `variant_named` of `rates`, `readings` and `budgets`."""
     switched_on = factors_of_cell(name)
     if switched_on is not None:
         return cell(switched_on)
@@ -283,11 +278,7 @@ def _expanded(name: str) -> list[Variant]:
 
 
 def one_variant(name: str) -> Variant:
-    """Return the variant of a name.
-
-    Raises:
-        ValueError: as `chosen_variants`, or the name stands for several variants.
-    """
+    """Return the variant of a name. Raises ValueError if there is none, or if the name stands for several."""
     found = chosen_variants([name])
     if len(found) != 1:
         raise ValueError(f"{name} names {len(found)} variants, and this is about one: name them one by one")

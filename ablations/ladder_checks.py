@@ -58,11 +58,7 @@ KINDS: Mapping[str, tuple[Any, str]] = {
 
 
 def refuse_wrong_kinds(others: Mapping[str, Any]) -> None:
-    """Check the types of the optional declarations.
-
-    Raises:
-        ValueError: one has another type.
-    """
+    """Raise ValueError if an optional declaration has another type."""
     for name, (kind, words) in KINDS.items():
         try:
             TypeAdapter(kind).validate_python(others[name], strict=True)
@@ -75,11 +71,7 @@ def refuse_wrong_kinds(others: Mapping[str, Any]) -> None:
 
 
 def refuse_wrong_types(value: Declared, where: str) -> None:
-    """Check the types of the fields of a dataclass.
-
-    Raises:
-        ValueError: a field has another type; the message names `where` and the field.
-    """
+    """Raise ValueError if a field of a dataclass has another type; the message names `where` and the field."""
     try:
         TypeAdapter(type(value)).validate_python(dict(vars(value)))
     except ValidationError as error:
@@ -87,11 +79,7 @@ def refuse_wrong_types(value: Declared, where: str) -> None:
 
 
 def refuse_unknown_names(declared: Mapping[str, Variant], others: Mapping[str, Any]) -> None:
-    """Check the names that the optional declarations contain.
-
-    Raises:
-        ValueError: one is unknown or cannot be used.
-    """
+    """Raise ValueError if the optional declarations contain a name that is unknown or cannot be used."""
     for name in others["SCALES"]:
         if not SCALE_NAME.fullmatch(name):
             raise ValueError(f"{name!r} cannot be the name of a scale: take small letters")
@@ -118,12 +106,8 @@ def refuse_unknown_names(declared: Mapping[str, Variant], others: Mapping[str, A
 
 
 def refuse_impossible_tasks(chosen: Sequence[Task | str]) -> None:
-    """Check the tasks of a ladder.
-
-    Raises:
-        ValueError: a task has no folder or the name of another one, a metric is none of it, or there is no such task to
-            start from.
-    """
+    """Raise ValueError if a task of a ladder has no folder, the name of another one, a metric that is none of it, or an
+    unknown task to start from."""
     names = [task if isinstance(task, str) else task.name for task in chosen]
     own = [task for task in chosen if isinstance(task, Task)]
     if repeated := [name for name in names if names.count(name) > 1]:
@@ -145,11 +129,7 @@ def refuse_impossible_tasks(chosen: Sequence[Task | str]) -> None:
 
 
 def refuse_impossible_readouts(declared: Sequence[OwnReadout]) -> None:
-    """Check the readouts of a ladder.
-
-    Raises:
-        ValueError: one has the name of another or of one of the package.
-    """
+    """Raise ValueError if a readout of a ladder has the name of another or of one of the package."""
     names = [*get_args(ReadoutName), *(readout.name for readout in declared)]
     if repeated := [name for name in names if names.count(name) > 1]:
         theirs = ", which is one of the package" if repeated[0] in get_args(ReadoutName) else " twice"
@@ -167,12 +147,7 @@ def _refuse_circles(starts: Mapping[str, str | None]) -> None:
 
 
 def verify(own: Ladder) -> None:
-    """Check the variants, factors and scales of a ladder.
-
-    Raises:
-        ValueError: as `verify_variants`, `verify_factors` and `verify_scales`; a variant reads an unknown corpus;
-            `published` is no folder.
-    """
+    """Check the variants, their corpora, the factors, the scales and the published folder of a ladder."""
     verify_variants(own.variants)
     corpora = (*CORPORA, *own.corpora)
     for variant in own.variants.values():

@@ -243,11 +243,7 @@ def on_ladder(options: argparse.Namespace, action: Callable[[argparse.Namespace]
 
 
 def refuse_scale(scale: str, known: Collection[str]) -> None:
-    """Check the name of a scale.
-
-    Raises:
-        ValueError: there is none of this name.
-    """
+    """Raise ValueError if there is no scale of this name."""
     if scale not in known:
         raise ValueError(f"--scale {scale!r} is no scale: {did_you_mean(scale, known)}")
 

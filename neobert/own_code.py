@@ -79,11 +79,8 @@ def name_of(word: str, source: str) -> str:
 
 
 def register(sources: Mapping[str, str]) -> None:
-    """Remember sources, by the names of their code.
-
-    Raises:
-        DamagedFile: a source is not the one that its name says.
-    """
+    """Remember sources, by the names of their code. Raises DamagedFile if a source is not the one that its name
+    says."""
     for name, source in sources.items():
         if name_of(name.partition("@")[0], source) != name:
             raise DamagedFile(f"the source of {name} was changed since it was named: give the command again")
@@ -91,21 +88,13 @@ def register(sources: Mapping[str, str]) -> None:
 
 
 def sources_in(value: Any) -> dict[str, str]:
-    """Return the sources of all own code that a value names, at any depth.
-
-    Raises:
-        ValueError: the source of one is not known.
-    """
+    """Return the sources of all own code that a value names, at any depth."""
     words = {word for word in leaves(value).values() if isinstance(word, str)}
     return {name: source_named(name) for name in sorted(words) if is_own(name)}
 
 
 def source_named(name: str) -> str:
-    """Return the source of own code.
-
-    Raises:
-        ValueError: it is not known in this process.
-    """
+    """Return the source of own code. Raises ValueError if it is not known in this process."""
     if name not in _sources:
         raise ValueError(
             f"the source of {name} is not known here: pass the --ladder file that defines it; to load an exported "
@@ -284,11 +273,8 @@ class Parts(dict[str, Callable[..., Made]], Generic[Made]):
         return part
 
     def require(self, name: str, *given: Any, settings: Mapping[str, Mapping[str, Any]], field: str) -> None:
-        """Check that a part can be called with what all parts of its kind are given, and with its own settings.
-
-        Raises:
-            ValueError: it cannot.
-        """
+        """Raise ValueError unless a part can be called with what all parts of its kind are given and its own
+        settings."""
         own = settings.get(field, {})
         try:
             inspect.signature(self[name]).bind(*given, **own)
@@ -300,9 +286,6 @@ class Parts(dict[str, Callable[..., Made]], Generic[Made]):
 
     def make(self, name: str, *given: Any, settings: Mapping[str, Mapping[str, Any]], field: str) -> Made:
         """Call a part with what all parts of its kind are given, and with the settings of its `field` of the recipe.
-
-        Raises:
-            ValueError: the part cannot be called so.
-        """
+        Raises as `require`."""
         self.require(name, *given, settings=settings, field=field)
         return self[name](*given, **settings.get(field, {}))

@@ -65,11 +65,7 @@ class _Line(BaseModel):
 
 
 def paradigm_files(folder: Path) -> list[Path]:
-    """Return the file of each paradigm.
-
-    Raises:
-        MissingData: one is not there.
-    """
+    """Return the file of each paradigm. Raises MissingData if one is not there."""
     files = [folder / f"{name}.jsonl" for name in PARADIGMS]
     if missing := [path.name for path in files if not path.is_file()]:
         raise MissingData(

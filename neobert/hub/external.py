@@ -135,11 +135,7 @@ class ExternalEncoder(nn.Module):
 
     @property
     def embedding(self) -> nn.Embedding:
-        """The token embedding.
-
-        Raises:
-            ValueError: the model has none.
-        """
+        """The token embedding. Raises ValueError if the model has none."""
         found = self.encoder.get_input_embeddings()
         if not isinstance(found, nn.Embedding):
             raise ValueError(f"{type(self.encoder).__name__} reads no token ids: --model takes an encoder of text")

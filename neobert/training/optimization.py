@@ -147,11 +147,8 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Return the optimizer's state as {"<moment>/<parameter name>": tensor}; empty before the first update.
-
-    Raises:
-        ValueError: an own optimizer keeps something else, which a checkpoint could not hold.
-    """
+    """Return the optimizer's state as {"<moment>/<parameter name>": tensor}; empty before the first update. Raises
+    ValueError if an own optimizer keeps something else, which a checkpoint could not hold."""
     for state in optimizer.state.values():
         if other := next((key for key, value in state.items() if not isinstance(value, Tensor)), None):
             kind = type(optimizer).__name__
