@@ -133,7 +133,6 @@ class Declaration(Value):
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels of its runs."""
         return {"declaration": self.name, "declaration_id": self.id}
 
     @model_validator(mode="after")

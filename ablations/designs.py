@@ -53,7 +53,6 @@ class Design:
 
 
 def cautions(names: Iterable[str]) -> list[str]:
-    """Return the cautions of the named factors."""
     factors = ladders.current().factors
     return [factors[name].caution for name in names if name in factors and factors[name].caution]
 

@@ -177,7 +177,6 @@ def current() -> Ladder:
 
 
 def papers() -> Ladder:
-    """Return the ladder of the paper."""
     if not _papers:
         _papers.append(_ladder_of(importlib.import_module(PAPERS), ""))
     return _papers[0]
@@ -207,7 +206,6 @@ def using(own: Ladder | None) -> Iterator[None]:
 
 
 def add_ladder_flag(parser: argparse.ArgumentParser) -> None:
-    """Add --ladder."""
     parser.add_argument(
         "--ladder", metavar="FILE.py", help="a ladder of your own, or the name of its module (default: the paper's)"
     )

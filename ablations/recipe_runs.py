@@ -239,7 +239,6 @@ def missing_readouts(recipe: Pretraining, source: Source) -> dict[str, str]:
 
 
 def _corpora(source: Source) -> dict[str, str]:
-    """Return the origins of all corpora of the source."""
     corpora = {}
     for corpus in source.corpora:
         with suppress(MissingData):

@@ -106,7 +106,6 @@ def scaled_shape(
 
 
 def gain(rows: Rows, near: Any) -> Fraction:
-    """Return the factor of a row."""
     return Fraction(rows[near]) / Fraction(near)
 
 

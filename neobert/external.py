@@ -202,7 +202,6 @@ class Located:
 
 
 def external_id(origin: Mapping[str, str]) -> str:
-    """Return the id of an external model."""
     return f"{EXTERNAL_PREFIX}{identity({'kind': 'external_model', 'origin': origin})}"
 
 

@@ -43,7 +43,6 @@ _loaded: dict[str, Any] = {}
 
 
 def is_own(name: str) -> bool:
-    """Return whether a name is that of own code."""
     return OWN_NAME.fullmatch(name) is not None
 
 

@@ -56,7 +56,6 @@ def start_from(place: str | Path, optimizer: Literal["fresh", "restored"] = "fre
 
 
 def remember(start: Start, folder: str) -> None:
-    """Remember the folder of a start in this process."""
     _folders[start] = folder
 
 

@@ -250,7 +250,6 @@ class _Costs:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of costs."""
         return CORE_COST_COLUMNS if self.time else COST_COLUMNS
 
     def cells(self, cost: Cost, runs: Sequence[Run]) -> tuple[str | None, ...]:

@@ -91,7 +91,6 @@ def suites_of(name: str, suite: str) -> tuple[str, ...]:
 
 
 def count_by_category(tasks: Iterable[EmbeddingTask | TaskOnData]) -> dict[Category, int]:
-    """Return the number of tasks of each category."""
     return dict(Counter(task.category for task in tasks))
 
 

@@ -125,7 +125,6 @@ class DeclaredSet:
     in_paper: bool = True
 
     def belongs_to(self, mix: Mix) -> bool:
-        """Return whether the set belongs to a mix."""
         return self.in_paper if mix == "paper" else self.texts_per_pair is not None
 
     @property

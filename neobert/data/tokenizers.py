@@ -122,7 +122,6 @@ class FramedTexts:
 
     @classmethod
     def concatenate(cls, parts: Sequence["FramedTexts"]) -> "FramedTexts":
-        """Concatenate the texts of all parts."""
         lengths = [np.empty(0, np.int64), *(part.lengths for part in parts)]
         return cls(
             np.concatenate([np.empty(0, np.int32), *(part.token_ids for part in parts)]),

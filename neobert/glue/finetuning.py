@@ -114,7 +114,6 @@ class FineTuner:
         return FineTuningSchedule.of(self.protocol, len(self._train), point.batch_size)
 
     def run(self, point: Point, seed: int, stop: StopRequest | None = None) -> Outcome:
-        """Run all `evaluations` and return the outcome."""
         evaluations = self.evaluations(point, seed, stop)
         while True:
             try:

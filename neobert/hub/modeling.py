@@ -340,7 +340,6 @@ class NeoBERTForMaskedLM(LabelModel):
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Linear:
-        """The decoder."""
         return self.decoder
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:

@@ -43,7 +43,6 @@ class Checkpoint:
 
 
 def folder_of(checkpoints: Path, step: int) -> Path:
-    """Return the folder of a step's checkpoint."""
     return checkpoints / f"step-{step:08d}"
 
 

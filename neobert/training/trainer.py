@@ -229,7 +229,6 @@ class Trainer(ABC, Generic[MicroBatch]):
         return None if step < 0 else found or Checkpoint(checkpoints.folder_of(folder, step), step)
 
     def learning_rate(self, step: int) -> float:
-        """Return the learning rate of a step of this stage."""
         return scheduled_rate(step, self.optimization, self.stage)
 
     def steps(self, done: int, stop: StopRequest | None = None) -> Iterator[Step]:
