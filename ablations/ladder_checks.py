@@ -113,19 +113,23 @@ def refuse_impossible_tasks(chosen: Sequence[Task | str]) -> None:
     if repeated := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"TASKS has {repeated[0]!r} twice")
     for task in own:
-        if not task.is_own:
-            raise ValueError(f"TASKS declares {task.name!r}, which is one of GLUE: name it, or give yours another name")
-        if not task.folder:
-            raise ValueError(f"task {task.name} has no folder: name the one with its files, relative to this file")
-        if task.starts_from is not None and task.starts_from not in names:
-            hint = did_you_mean(task.starts_from, names)
-            raise ValueError(f"task {task.name} starts from {task.starts_from!r}, which is not in TASKS: {hint}")
+        _refuse_impossible_task(task, names)
     _refuse_circles({task.name: task.starts_from for task in own})
     if own:
         from neobert.glue.metrics import refuse_impossible_metrics  # imports scikit-learn
 
         for task in own:
             refuse_impossible_metrics(task)
+
+
+def _refuse_impossible_task(task: Task, names: Sequence[str]) -> None:
+    if not task.is_own:
+        raise ValueError(f"TASKS declares {task.name!r}, which is one of GLUE: name it, or give yours another name")
+    if not task.folder:
+        raise ValueError(f"task {task.name} has no folder: name the one with its files, relative to this file")
+    if task.starts_from is not None and task.starts_from not in names:
+        hint = did_you_mean(task.starts_from, names)
+        raise ValueError(f"task {task.name} starts from {task.starts_from!r}, which is not in TASKS: {hint}")
 
 
 def refuse_impossible_readouts(declared: Sequence[OwnReadout]) -> None:

@@ -155,7 +155,7 @@ def mend_lines(path: Path, *keys: str) -> None:
         shutil.copyfile(path, copy)
         replace_file(path, whole)
         lines = ", ".join(map(str, numbers))
-        _tell(f"{path} has damaged lines ({lines}), which are left out; the file as it was is {copy.name}")
+        logger.warning(f"{path} has damaged lines ({lines}), which are left out; the file as it was is {copy.name}")
 
 
 def _lines(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Any | None]]:
@@ -192,17 +192,13 @@ def set_aside(path: Path, reason: str) -> Path:
     aside = _free_name(path)
     path.rename(aside)
     sync_folder(path.parent)
-    _tell(f"{reason}: set aside as {aside.name}, to be made again")
+    logger.warning(f"{reason}: set aside as {aside.name}, to be made again")
     return aside
 
 
 def _free_name(path: Path) -> Path:
     names = (path.with_name(f"{path.name}.damaged-{number}") for number in count(1))
     return next(name for name in names if not os.path.lexists(name))
-
-
-def _tell(sentence: str) -> None:
-    logger.warning(sentence)
 
 
 def json_bytes(value: Any) -> bytes:

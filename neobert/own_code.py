@@ -17,7 +17,7 @@ import linecache
 import re
 import symtable
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -168,32 +168,26 @@ def source_of(word: str, path: Path) -> str:
     Raises:
         ValueError: it needs something that is in no statement of the file and in no installed package.
     """
-    text = path.read_text(encoding="utf-8")
-    statements = list(_statements(text))
-    known = {name for each in statements for name in each.bound}
-    needed, waiting = set[int](), {word}
-    names = set[str]()
-    while waiting:
-        names |= waiting
-        found = [
-            index
-            for index, each in enumerate(statements)
-            if index not in needed and (each.bound & names or each.changes & names)
-        ]
-        needed.update(found)
-        waiting = {name for index in found for name in statements[index].used} - names
-        if lost := sorted(waiting - known - set(dir(builtins)) - set(MODULE_NAMES)):
-            raise ValueError(f"{word} uses {lost[0]}, which no statement at the top of {path.name} defines")
-        waiting &= known
-    chosen = [statements[index] for index in sorted(needed)]
+    statements = list(_statements(path.read_text(encoding="utf-8")))
+    chosen = _needed_by(word, statements, path.name)
     for each in chosen:
         _refuse_files_beside(word, each.node, path)
-    future = [each.text for each in statements if isinstance(each.node, ast.ImportFrom) and _is_future(each.node)]
-    return "\n\n".join(dict.fromkeys([*future, *(each.text for each in chosen)])) + "\n"
+    future = [each for each in statements if isinstance(each.node, ast.ImportFrom) and each.node.module == "__future__"]
+    return "\n\n".join(dict.fromkeys(each.text for each in (*future, *chosen))) + "\n"
 
 
-def _is_future(node: ast.ImportFrom) -> bool:
-    return node.module == "__future__"
+def _needed_by(word: str, statements: Sequence[_Statement], file: str) -> list[_Statement]:
+    """Return the statements that a class or function needs, itself included, in the order of the file."""
+    known = {name for each in statements for name in each.bound}
+    names, chosen, wanted = set[str](), list[_Statement](), {word}
+    while not wanted <= names:
+        names |= wanted
+        chosen = [each for each in statements if (each.bound | each.changes) & names]
+        used = {name for each in chosen for name in each.used}
+        if lost := sorted(used - known - set(dir(builtins)) - set(MODULE_NAMES)):
+            raise ValueError(f"{word} uses {lost[0]}, which no statement at the top of {file} defines")
+        wanted = used & known
+    return chosen
 
 
 def _statements(text: str) -> Iterator[_Statement]:
