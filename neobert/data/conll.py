@@ -4,7 +4,7 @@ from pathlib import Path
 
 from neobert.errors import DamagedFile, did_you_mean
 
-CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+CONLLU: tuple[str, ...] = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 """Columns of CoNLL-U, the format of Universal Dependencies."""
 SUFFIXES = (".conllu", ".conll", ".iob2", ".bio")
 """In all but CoNLL-U, columns are named by their numbers, from "1", and separated by tabs or spaces."""

@@ -74,8 +74,9 @@ class _Trackio:
         os.environ.setdefault("TRACKIO_DIR", str(folder))  # read at import
         import trackio
 
-        settings = {"resume": "allow", "embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
-        self._run = trackio.init(PROJECT, **tracker.described, **settings)
+        self._run = trackio.init(
+            PROJECT, **tracker.described, resume="allow", embed=False, auto_log_gpu=False, auto_log_cpu=False
+        )
 
     def log(self, values: Values, step: int) -> None:
         self._run.log(values, step=step)
