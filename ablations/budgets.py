@@ -36,11 +36,8 @@ def share_text(share: float) -> str:
 
 
 def variant_named(name: str) -> Variant | None:
-    """Return the variant with a share of the steps from its name; None if the name has no share.
-
-    Raises:
-        ValueError: the share is not written as in names.
-    """
+    """Return the variant with a share of the steps from its name; None if the name has no share. Raises ValueError if
+    the share is not written as in names."""
     base, mark, text = name.rpartition(MARK)
     if not mark or base not in variants():
         return None

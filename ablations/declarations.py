@@ -249,11 +249,8 @@ def _check_names(declaration: Declaration) -> None:
 
 
 def run_options(command: str) -> argparse.Namespace | None:
-    """Return the flags of a command of `ablations/run.py`; None for every other command.
-
-    Raises:
-        ValueError: the command is refused.
-    """
+    """Return the flags of a command of `ablations/run.py`; None for every other command. Raises ValueError if the
+    command is refused."""
     from ablations.run import build_parser
 
     words = shlex.split(command)

@@ -81,11 +81,8 @@ def claims() -> Mapping[str, str]:
 
 
 def design_of(kind: DesignKind, factors: Sequence[str] = (), fraction: Fraction = "full") -> Design:
-    """Return a design over the named factors; no name means all that it can vary (a factorial needs names).
-
-    Raises:
-        ValueError: a name is unknown, the design cannot vary a factor, or there are too few or too many.
-    """
+    """Return a design over the named factors; no name means all that it can vary (a factorial needs names). Raises
+    ValueError if a name is unknown, the design cannot vary a factor, or there are too few or too many."""
     ladder = ladders.current()
     known = ladder.factors
     if fraction == "half" and kind != "factorial":
@@ -117,11 +114,8 @@ def design_of(kind: DesignKind, factors: Sequence[str] = (), fraction: Fraction 
 
 
 def design_at(design: Design, scale: Scale, vocabulary: Vocabulary, *, strict: bool) -> Design:
-    """Return the design without the variants that are impossible at a scale; if `strict`, none may be.
-
-    Raises:
-        ValueError: all variants are impossible, or one is and `strict`.
-    """
+    """Return the design without the variants that are impossible at a scale; if `strict`, none may be. Raises
+    ValueError if all variants are impossible, or one is and `strict`."""
     problems = {}
     for variant in design.variants:
         try:

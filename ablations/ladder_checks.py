@@ -164,12 +164,8 @@ def verify(own: Ladder) -> None:
 
 
 def verify_variants(variants: Mapping[str, Variant]) -> None:
-    """Check that every variant is its parent plus what it declares, however it was made.
-
-    Raises:
-        ValueError: one is not, its parent is not among the variants, it continues itself, or has own parts that
-            cannot be built.
-    """
+    """Check that every variant is its parent plus what it declares, however it was made. Raises ValueError if one is
+    not, its parent is not among the variants, it continues itself, or has own parts that cannot be built."""
     for variant in variants.values():
         refuse_wrong_types(variant, f"variant {variant.name}")
         for modification in variant.modifications:
@@ -217,11 +213,8 @@ def _refuse_cycle(variant: Variant) -> None:
 
 
 def verify_factors(own: Ladder) -> None:
-    """Check that every factor adds to the root, and takes out of the full variant, what it declares.
-
-    Raises:
-        ValueError: one does not, has another name than its key, or leaves a side empty without a reason.
-    """
+    """Check that every factor adds to the root, and takes out of the full variant, what it declares. Raises ValueError
+    if one does not, has another name than its key, or leaves a side empty without a reason."""
     for key, factor in (own.declared_factors or {}).items():
         if factor.name != key:
             raise ValueError(f"FACTORS has the factor {factor.name!r} under the name {key!r}: give it one name")

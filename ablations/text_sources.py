@@ -65,10 +65,7 @@ class TextSource:
 
 def find_repository(name: str, commit: str, repositories: Path | None, cache: Path) -> Path:
     """Return a git folder with a commit: below `repositories`, as owner/name or owner+name, or fetched into `cache`.
-
-    Raises:
-        MissingData: no such folder has it, and it cannot be fetched.
-    """
+    Raises MissingData if no such folder has it, and it cannot be fetched."""
     spellings = (name, f"{name}.git", name.replace("/", "+"))
     folders = [base / spelling for base in (repositories, cache) if base for spelling in spellings]
     for folder in folders:

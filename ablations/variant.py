@@ -217,11 +217,7 @@ class Variant:
         kept: bool = True,
         left_out: tuple[Modification, ...] = (),
     ) -> "Variant":
-        """Return a child of this variant.
-
-        Raises:
-            ValueError: a modification is impossible here or changes nothing.
-        """
+        """Return a child of this variant. Raises ValueError if a modification is impossible here or changes nothing."""
         recipe = self.recipe
         for modification in modifications:
             recipe = modification.apply(recipe)

@@ -47,11 +47,8 @@ def is_own(name: str) -> bool:
 
 
 def own_name(thing: Any) -> str:
-    """Return the name of a class or function of a user's file, and remember its source in this process.
-
-    Raises:
-        ValueError: it cannot be named by its source, or the source does not run by itself.
-    """
+    """Return the name of a class or function of a user's file, and remember its source in this process. Raises
+    ValueError if it cannot be named by its source, or the source does not run by itself."""
     label = getattr(thing, "__qualname__", repr(thing))
     if not isinstance(thing, type | FunctionType):
         raise ValueError(f"{label} is no class or function: define one with class or def at the top of a file")
@@ -103,11 +100,8 @@ def source_named(name: str) -> str:
 
 
 def load(name: str) -> Any:
-    """Return the class or function of a name, from its source.
-
-    Raises:
-        ValueError: the source is not known, or does not run by itself.
-    """
+    """Return the class or function of a name, from its source. Raises ValueError if the source is not known, or does
+    not run by itself."""
     if name not in _loaded and (part := exported(name)) is not None:
         _loaded[name] = part
     if name not in _loaded:
@@ -164,10 +158,7 @@ def _root(target: ast.expr) -> str:
 
 def source_of(word: str, path: Path) -> str:
     """Return the source of a class or function: the statements at the top of its file that it needs, in their order.
-
-    Raises:
-        ValueError: it needs something that is in no statement of the file and in no installed package.
-    """
+    Raises ValueError if it needs something that is in no statement of the file and in no installed package."""
     statements = list(_statements(path.read_text(encoding="utf-8")))
     chosen = _needed_by(word, statements, path.name)
     for each in chosen:

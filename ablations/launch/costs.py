@@ -114,11 +114,8 @@ class Throughput:
 
 
 def stated_throughput(gpu: str | None, tokens_per_second: float | None) -> Throughput:
-    """Return the throughput that the user states: tokens per second of a GPU, or else the GPU's name.
-
-    Raises:
-        ValueError: there is no such GPU.
-    """
+    """Return the throughput that the user states: tokens per second of a GPU, or else the GPU's name. Raises ValueError
+    if there is no such GPU."""
     if tokens_per_second is not None:
         return Throughput(None, tokens_per_second, (f"stated: {tokens_per_second:,.0f} tokens/s per GPU",))
     if gpu is None:

@@ -366,12 +366,8 @@ def cancel_jobs(options: argparse.Namespace, layout: Layout, names: set[str]) ->
 
 
 def place_of(options: argparse.Namespace) -> Place:
-    """Return where the work runs.
-
-    Raises:
-        ValueError: SLURM is requested inside a job or does not answer, or SLURM or this machine lacks what the flags
-            request.
-    """
+    """Return where the work runs. Raises ValueError if SLURM is requested inside a job or does not answer, or SLURM or
+    this machine lacks what the flags request."""
     if options.cluster == "slurm" and is_inside_job():
         raise ValueError("--cluster slurm inside a job would submit jobs from a job: use --cluster here")
     if options.cluster != "here" and not is_inside_job():

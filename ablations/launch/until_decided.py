@@ -96,11 +96,7 @@ def seeds_of(options: argparse.Namespace) -> list[int]:
 
 def pairs_of(options: argparse.Namespace) -> list[tuple[Variant, Variant]]:
     """Return the pairs (child, parent) that the flags name: the second of two variants and the first, or else each
-    variant and its parent.
-
-    Raises:
-        ValueError: there is no pair, or a design is given.
-    """
+    variant and its parent. Raises ValueError if there is no pair, or a design is given."""
     if options.design is not None or not options.variant:
         raise ValueError("--until-decided compares variants: name them with --variant (A B, M0..M5, all)")
     chosen = chosen_variants(options.variant)
@@ -123,11 +119,8 @@ def plan_pairs(workspace: Workspace, pairs: Sequence[tuple[Variant, Variant]], s
 def comparisons_of(
     options: argparse.Namespace, pairs: Sequence[tuple[Variant, Variant]], rows: Rows, seeds: Sequence[int]
 ) -> list[Comparison]:
-    """Return the comparison of each pair whose pre-training differs at the scale.
-
-    Raises:
-        ValueError: no pair differs, one cannot be compared in the primary measure, or the seeds are too few.
-    """
+    """Return the comparison of each pair whose pre-training differs at the scale. Raises ValueError if no pair differs,
+    one cannot be compared in the primary measure, or the seeds are too few."""
     found = []
     for child, parent in pairs:
         own, theirs = (rows[variant.name, seeds[0]].stages[-1] for variant in (child, parent))
@@ -179,11 +172,8 @@ def _tokens(run: PretrainingRun) -> tuple[str, int, int]:
 
 
 def judge(layout: Layout, comparison: Comparison, rows: Rows, seeds: Sequence[int], level: float) -> Judged:
-    """Return the verdict of a comparison so far.
-
-    Raises:
-        MissingData: the records of child and parent have no held-out text in common.
-    """
+    """Return the verdict of a comparison so far. Raises MissingData if the records of child and parent have no held-out
+    text in common."""
     child, parent, gains = list[float](), list[float](), list[tuple[float, float]]()
     for seed in seeds:
         arms = rows[comparison.child, seed], rows[comparison.parent, seed]

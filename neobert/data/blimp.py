@@ -76,11 +76,8 @@ def paradigm_files(folder: Path) -> list[Path]:
 
 
 def read_pairs(path: Path, count: int) -> list[MinimalPair]:
-    """Return the first pairs of a paradigm in the order of its file.
-
-    Raises:
-        DamagedFile: the file has fewer, or something else.
-    """
+    """Return the first pairs of a paradigm in the order of its file. Raises DamagedFile if the file has fewer, or
+    something else."""
     try:
         with path.open(encoding="utf-8") as file:
             lines = [_Line.model_validate_json(line) for line in islice(file, count)]

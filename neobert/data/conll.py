@@ -13,11 +13,7 @@ _DOCUMENT = "-DOCSTART-"
 
 def conll_file(folder: Path, split: str) -> Path | None:
     """Return the file of a split, which is <split>.<suffix> or, as treebanks name it, *-<split>.<suffix>; None if there
-    is none.
-
-    Raises:
-        ValueError: there are several.
-    """
+    is none. Raises ValueError if there are several."""
     files = sorted(folder.glob("[!.]*")) if folder.is_dir() else []
     found = [
         path for path in files if path.suffix in SUFFIXES and (path.stem == split or path.stem.endswith(f"-{split}"))

@@ -36,11 +36,8 @@ SHOWN_KEYS = 3
 
 
 def refuse_pickle(name_or_folder: Any, use_safetensors: bool | None) -> None:
-    """Check that the weights are safetensors, because loading a pickle can run code.
-
-    Raises:
-        ValueError: a pickle is requested, or the folder has pickles but no safetensors.
-    """
+    """Check that the weights are safetensors, because loading a pickle can run code. Raises ValueError if a pickle is
+    requested, or the folder has pickles but no safetensors."""
     if use_safetensors is False:
         raise ValueError("use_safetensors=False loads pickled weights, which can run code: leave it out")
     named = Path(str(name_or_folder))

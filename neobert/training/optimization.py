@@ -80,11 +80,7 @@ OPTIMIZERS = Parts[torch.optim.Optimizer](
 
 def build_optimizer(model: nn.Module, recipe: Optimization) -> torch.optim.Optimizer:
     """Build the recipe's optimizer of all parameters. Weight decay includes norms, embeddings and biases, as in the
-    released code (optimizer.py).
-
-    Raises:
-        ValueError: an own optimizer cannot be made, or is none of torch's kind.
-    """
+    released code (optimizer.py). Raises ValueError if an own optimizer cannot be made, or is none of torch's kind."""
     optimizer = OPTIMIZERS.make(recipe.optimizer, model, recipe, settings=recipe.settings, field="optimizer")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(

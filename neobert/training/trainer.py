@@ -278,11 +278,7 @@ class Trainer(ABC, Generic[MicroBatch]):
 
     def save(self, step: int, claim: Claim | None, *, wait: bool = True) -> None:
         """Write a checkpoint and prune old ones. All ranks take part; the owner of the claim writes, from copies, so
-        that it need not `wait` for the end.
-
-        Raises:
-            ClaimLost: another process owns the run now.
-        """
+        that it need not `wait` for the end. Raises ClaimLost if another process owns the run now."""
         tensors = self.engine.optimizer_tensors(wanted=claim is not None)
         if claim is None:
             return
