@@ -289,12 +289,8 @@ def open_here(
     if own not in known:
         raise ValueError(f"there is no scale {own!r}: {did_you_mean(str(own), known)}")
     options = build_parser().parse_args(["--cluster", "here"])
-    options.given_scale, options.scale, options.data, options.runs = (
-        scale,
-        own,
-        None if data is None else str(data),
-        Path(runs),
-    )
+    options.given_scale, options.scale = scale, own
+    options.data, options.runs = None if data is None else str(data), Path(runs)
     options.workers = None if workers is None else _whole("workers", workers, count)
     if track is not None and track not in TRACKERS:
         raise ValueError(f"there is no tracker {track!r}: {did_you_mean(track, TRACKERS)}")

@@ -28,11 +28,7 @@ def shorter(variant: Variant, share: float) -> Variant:
 
 
 def share_text(share: float) -> str:
-    """Format a share as in names.
-
-    Raises:
-        ValueError: it is not a number of thousandths between 0 and 1.
-    """
+    """Format a share as in names. Raises ValueError if it is no number of thousandths between 0 and 1."""
     text = f"{share:g}"
     if TEXT.fullmatch(text) is None:
         raise ValueError(f"{text} is no share of the steps: write one between 0 and 1 in up to three digits, as 0.25")
@@ -40,11 +36,8 @@ def share_text(share: float) -> str:
 
 
 def variant_named(name: str) -> Variant | None:
-    """Return the variant with a share of the steps from its name; None if the name has no share.
-
-    Raises:
-        ValueError: the share is not written as in names.
-    """
+    """Return the variant with a share of the steps from its name; None if the name has no share. Raises ValueError if
+    the share is not written as in names."""
     base, mark, text = name.rpartition(MARK)
     if not mark or base not in variants():
         return None

@@ -133,7 +133,6 @@ class Declaration(Value):
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels of its runs."""
         return {"declaration": self.name, "declaration_id": self.id}
 
     @model_validator(mode="after")
@@ -235,11 +234,7 @@ def _in_words(error: Any) -> str:
 
 
 def _check_names(declaration: Declaration) -> None:
-    """Check arms, scale and commands against the ladder in use.
-
-    Raises:
-        ValueError: one does not exist.
-    """
+    """Raise ValueError if an arm, the scale or a command does not exist on the ladder in use."""
     from ablations.designs import chosen_variants, one_variant
     from ablations.ladders import variants
     from ablations.scales import known_scales
@@ -256,11 +251,8 @@ def _check_names(declaration: Declaration) -> None:
 
 
 def run_options(command: str) -> argparse.Namespace | None:
-    """Return the flags of a command of `ablations/run.py`; None for every other command.
-
-    Raises:
-        ValueError: the command is refused.
-    """
+    """Return the flags of a command of `ablations/run.py`; None for every other command. Raises ValueError if the
+    command is refused."""
     from ablations.run import build_parser
 
     words = shlex.split(command)

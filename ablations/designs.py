@@ -53,7 +53,6 @@ class Design:
 
 
 def cautions(names: Iterable[str]) -> list[str]:
-    """Return the cautions of the named factors."""
     factors = ladders.current().factors
     return [factors[name].caution for name in names if name in factors and factors[name].caution]
 
@@ -82,11 +81,8 @@ def claims() -> Mapping[str, str]:
 
 
 def design_of(kind: DesignKind, factors: Sequence[str] = (), fraction: Fraction = "full") -> Design:
-    """Return a design over the named factors; no name means all that it can vary (a factorial needs names).
-
-    Raises:
-        ValueError: a name is unknown, the design cannot vary a factor, or there are too few or too many.
-    """
+    """Return a design over the named factors; no name means all that it can vary (a factorial needs names). Raises
+    ValueError if a name is unknown, the design cannot vary a factor, or there are too few or too many."""
     ladder = ladders.current()
     known = ladder.factors
     if fraction == "half" and kind != "factorial":
@@ -118,11 +114,8 @@ def design_of(kind: DesignKind, factors: Sequence[str] = (), fraction: Fraction 
 
 
 def design_at(design: Design, scale: Scale, vocabulary: Vocabulary, *, strict: bool) -> Design:
-    """Return the design without the variants that are impossible at a scale; if `strict`, none may be.
-
-    Raises:
-        ValueError: all variants are impossible, or one is and `strict`.
-    """
+    """Return the design without the variants that are impossible at a scale; if `strict`, none may be. Raises
+    ValueError if all variants are impossible, or one is and `strict`."""
     problems = {}
     for variant in design.variants:
         try:
@@ -230,13 +223,8 @@ def factors_of_cell(name: str) -> tuple[str, ...] | None:
 
 
 def named(name: str) -> Variant | None:
-    """Return the variant of a design, at a rate, with another value or with a share of the steps, from its name.
-
-    None for other names.
-
-    Raises:
-        ValueError: as `variant_named` of `rates`, `readings` and `budgets`.
-    """
+    """Return the variant of a design, at a rate, with another value or with a share of the steps, from its name; None
+    for other names. Raises ValueError as `variant_named` of `rates`, `readings` and `budgets`."""
     switched_on = factors_of_cell(name)
     if switched_on is not None:
         return cell(switched_on)
@@ -283,11 +271,7 @@ def _expanded(name: str) -> list[Variant]:
 
 
 def one_variant(name: str) -> Variant:
-    """Return the variant of a name.
-
-    Raises:
-        ValueError: as `chosen_variants`, or the name stands for several variants.
-    """
+    """Return the variant of a name. Raises ValueError if there is none, or if the name stands for several."""
     found = chosen_variants([name])
     if len(found) != 1:
         raise ValueError(f"{name} names {len(found)} variants, and this is about one: name them one by one")

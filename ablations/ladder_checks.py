@@ -58,11 +58,7 @@ KINDS: Mapping[str, tuple[Any, str]] = {
 
 
 def refuse_wrong_kinds(others: Mapping[str, Any]) -> None:
-    """Check the types of the optional declarations.
-
-    Raises:
-        ValueError: one has another type.
-    """
+    """Raise ValueError if an optional declaration has another type."""
     for name, (kind, words) in KINDS.items():
         try:
             TypeAdapter(kind).validate_python(others[name], strict=True)
@@ -75,11 +71,7 @@ def refuse_wrong_kinds(others: Mapping[str, Any]) -> None:
 
 
 def refuse_wrong_types(value: Declared, where: str) -> None:
-    """Check the types of the fields of a dataclass.
-
-    Raises:
-        ValueError: a field has another type; the message names `where` and the field.
-    """
+    """Raise ValueError if a field of a dataclass has another type; the message names `where` and the field."""
     try:
         TypeAdapter(type(value)).validate_python(dict(vars(value)))
     except ValidationError as error:
@@ -87,11 +79,7 @@ def refuse_wrong_types(value: Declared, where: str) -> None:
 
 
 def refuse_unknown_names(declared: Mapping[str, Variant], others: Mapping[str, Any]) -> None:
-    """Check the names that the optional declarations contain.
-
-    Raises:
-        ValueError: one is unknown or cannot be used.
-    """
+    """Raise ValueError if the optional declarations contain a name that is unknown or cannot be used."""
     for name in others["SCALES"]:
         if not SCALE_NAME.fullmatch(name):
             raise ValueError(f"{name!r} cannot be the name of a scale: take small letters")
@@ -118,24 +106,14 @@ def refuse_unknown_names(declared: Mapping[str, Variant], others: Mapping[str, A
 
 
 def refuse_impossible_tasks(chosen: Sequence[Task | str]) -> None:
-    """Check the tasks of a ladder.
-
-    Raises:
-        ValueError: a task has no folder or the name of another one, a metric is none of it, or there is no such task to
-            start from.
-    """
+    """Raise ValueError if a task of a ladder has no folder, the name of another one, a metric that is none of it, or an
+    unknown task to start from."""
     names = [task if isinstance(task, str) else task.name for task in chosen]
     own = [task for task in chosen if isinstance(task, Task)]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"TASKS has {repeated[0]!r} twice")
     for task in own:
-        if not task.is_own:
-            raise ValueError(f"TASKS declares {task.name!r}, which is one of GLUE: name it, or give yours another name")
-        if not task.folder:
-            raise ValueError(f"task {task.name} has no folder: name the one with its files, relative to this file")
-        if task.starts_from is not None and task.starts_from not in names:
-            hint = did_you_mean(task.starts_from, names)
-            raise ValueError(f"task {task.name} starts from {task.starts_from!r}, which is not in TASKS: {hint}")
+        _refuse_impossible_task(task, names)
     _refuse_circles({task.name: task.starts_from for task in own})
     if own:
         from neobert.glue.metrics import refuse_impossible_metrics  # imports scikit-learn
@@ -144,12 +122,18 @@ def refuse_impossible_tasks(chosen: Sequence[Task | str]) -> None:
             refuse_impossible_metrics(task)
 
 
-def refuse_impossible_readouts(declared: Sequence[OwnReadout]) -> None:
-    """Check the readouts of a ladder.
+def _refuse_impossible_task(task: Task, names: Sequence[str]) -> None:
+    if not task.is_own:
+        raise ValueError(f"TASKS declares {task.name!r}, which is one of GLUE: name it, or give yours another name")
+    if not task.folder:
+        raise ValueError(f"task {task.name} has no folder: name the one with its files, relative to this file")
+    if task.starts_from is not None and task.starts_from not in names:
+        hint = did_you_mean(task.starts_from, names)
+        raise ValueError(f"task {task.name} starts from {task.starts_from!r}, which is not in TASKS: {hint}")
 
-    Raises:
-        ValueError: one has the name of another or of one of the package.
-    """
+
+def refuse_impossible_readouts(declared: Sequence[OwnReadout]) -> None:
+    """Raise ValueError if a readout of a ladder has the name of another or of one of the package."""
     names = [*get_args(ReadoutName), *(readout.name for readout in declared)]
     if repeated := [name for name in names if names.count(name) > 1]:
         theirs = ", which is one of the package" if repeated[0] in get_args(ReadoutName) else " twice"
@@ -167,12 +151,7 @@ def _refuse_circles(starts: Mapping[str, str | None]) -> None:
 
 
 def verify(own: Ladder) -> None:
-    """Check the variants, factors and scales of a ladder.
-
-    Raises:
-        ValueError: as `verify_variants`, `verify_factors` and `verify_scales`; a variant reads an unknown corpus;
-            `published` is no folder.
-    """
+    """Check the variants, their corpora, the factors, the scales and the published folder of a ladder."""
     verify_variants(own.variants)
     corpora = (*CORPORA, *own.corpora)
     for variant in own.variants.values():
@@ -185,12 +164,8 @@ def verify(own: Ladder) -> None:
 
 
 def verify_variants(variants: Mapping[str, Variant]) -> None:
-    """Check that every variant is its parent plus what it declares, however it was made.
-
-    Raises:
-        ValueError: one is not, its parent is not among the variants, it continues itself, or has own parts that
-            cannot be built.
-    """
+    """Check that every variant is its parent plus what it declares, however it was made. Raises ValueError if one is
+    not, its parent is not among the variants, it continues itself, or has own parts that cannot be built."""
     for variant in variants.values():
         refuse_wrong_types(variant, f"variant {variant.name}")
         for modification in variant.modifications:
@@ -238,11 +213,8 @@ def _refuse_cycle(variant: Variant) -> None:
 
 
 def verify_factors(own: Ladder) -> None:
-    """Check that every factor adds to the root, and takes out of the full variant, what it declares.
-
-    Raises:
-        ValueError: one does not, has another name than its key, or leaves a side empty without a reason.
-    """
+    """Check that every factor adds to the root, and takes out of the full variant, what it declares. Raises ValueError
+    if one does not, has another name than its key, or leaves a side empty without a reason."""
     for key, factor in (own.declared_factors or {}).items():
         if factor.name != key:
             raise ValueError(f"FACTORS has the factor {factor.name!r} under the name {key!r}: give it one name")

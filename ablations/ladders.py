@@ -177,7 +177,6 @@ def current() -> Ladder:
 
 
 def papers() -> Ladder:
-    """Return the ladder of the paper."""
     if not _papers:
         _papers.append(_ladder_of(importlib.import_module(PAPERS), ""))
     return _papers[0]
@@ -207,7 +206,6 @@ def using(own: Ladder | None) -> Iterator[None]:
 
 
 def add_ladder_flag(parser: argparse.ArgumentParser) -> None:
-    """Add --ladder."""
     parser.add_argument(
         "--ladder", metavar="FILE.py", help="a ladder of your own, or the name of its module (default: the paper's)"
     )
@@ -243,11 +241,7 @@ def on_ladder(options: argparse.Namespace, action: Callable[[argparse.Namespace]
 
 
 def refuse_scale(scale: str, known: Collection[str]) -> None:
-    """Check the name of a scale.
-
-    Raises:
-        ValueError: there is none of this name.
-    """
+    """Raise ValueError if there is no scale of this name."""
     if scale not in known:
         raise ValueError(f"--scale {scale!r} is no scale: {did_you_mean(scale, known)}")
 

@@ -90,11 +90,7 @@ def folder_or_repository(name: str, data: str) -> str:
 
 
 def chosen_models(names: Sequence[str]) -> dict[str, tuple[Repository, ...]]:
-    """Return the parts to download for the named models; `all` means every model.
-
-    Raises:
-        ValueError: a name is unknown.
-    """
+    """Return the parts to download for the named models; `all` means every model. Raises ValueError for other names."""
     known = [*paper_models(), ALL_MODELS]
     for name in names:
         if name not in known:

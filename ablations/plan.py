@@ -82,7 +82,6 @@ class PlanRow:
 
     @property
     def runs(self) -> list[Run]:
-        """The specifications of all runs."""
         return [planned.run for planned in self.planned]
 
     def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:

@@ -21,11 +21,7 @@ FIELDS = tuple(name for name, field in Optimization.model_fields.items() if fiel
 
 
 def with_value(variant: Variant, name: str, field: str, value: float, title: str, source: str) -> Variant:
-    """Return a variant with a number of the optimizer that scales leave as it is.
-
-    Raises:
-        ValueError: the value is impossible.
-    """
+    """Return a variant with a number of the optimizer that scales leave as it is."""
     change = Modification(title, source=source, optimization={field: value}, unscaled=True)
     return variant.derive(name, change, kept=variant.kept)
 

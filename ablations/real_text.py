@@ -75,7 +75,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_sources(path: Path = SOURCES) -> list[TextSource]:
-    """Read the declared sources."""
     from pydantic import TypeAdapter
 
     with path.open(encoding="utf-8", newline="") as file:

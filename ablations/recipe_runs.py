@@ -239,7 +239,6 @@ def missing_readouts(recipe: Pretraining, source: Source) -> dict[str, str]:
 
 
 def _corpora(source: Source) -> dict[str, str]:
-    """Return the origins of all corpora of the source."""
     corpora = {}
     for corpus in source.corpora:
         with suppress(MissingData):
@@ -384,11 +383,8 @@ def wanted_tasks(source: Source, choice: EmbeddingChoice) -> tuple[EmbeddingTask
 def evaluation_after(
     run: ContrastiveRun, embedding: EmbeddingProtocol, tasks: Sequence[EmbeddingTask], source: Source
 ) -> EmbeddingEvaluation:
-    """Return the evaluation after contrastive fine-tuning, with instructions as in training.
-
-    Raises:
-        MissingData: a task's data are not there.
-    """
+    """Return the evaluation after contrastive fine-tuning, with instructions as in training. Raises MissingData if a
+    task's data are not there."""
     encoder = MeasuredEncoder(
         weights=run.id,
         pretraining=run.weights,

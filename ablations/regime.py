@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablations.rates import PILOT_SEEDS, RateCurve, rate_text
-from neobert.errors import DamagedFile
 from neobert.identity import plain
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.recipe import Pretraining
+from neobert.runs.kinds import stage_records
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_record
 
 LEAST_GRADIENTS_PER_ROW = 4.0
 LONGEST_HALF_LIFE_SHARE = 0.1
@@ -59,13 +58,9 @@ def check_window(recipe: Pretraining) -> Check:
 
 def check_half_life(recipe: Pretraining) -> Check:
     """Check that Adam's second moment forgets the start of the run: half-life over the steps of all stages."""
-    steps, beta2, bound = (
-        sum(stage.steps for stage in recipe.stages),
-        recipe.optimization.beta2,
-        LONGEST_HALF_LIFE_SHARE,
-    )
+    beta2, bound = recipe.optimization.beta2, LONGEST_HALF_LIFE_SHARE
     half_life = 0.0 if beta2 == 0 else math.inf if beta2 >= 1 else math.log(2) / -math.log(beta2)
-    number = half_life / steps
+    number = half_life / sum(stage.steps for stage in recipe.stages)
     words = f"beta2 has a half-life of {half_life:,.0f} steps, {number:.2g} of the run (bound: ≤ {bound:g})"
     # A scale that caps the half-life at this share rounds beta2.
     return Check("half-life of beta2", number, bound, number <= bound * (1 + 1e-3), words)
@@ -85,8 +80,8 @@ def check_rate(rate: float, curve: RateCurve) -> Check:
     swept = f"{rate_text(curve.rates[0])} to {rate_text(curve.rates[-1])}"
     words = (
         f"the peak rate {rate:g} and the best of the sweep, {rate_text(best)}, have {number:g} or more of the swept "
+        f"rates ({swept}) on each side (bound: ≥ {bound:g})"
     )
-    words += f"rates ({swept}) on each side (bound: ≥ {bound:g})"
     return Check(name, number, bound, number >= bound, words)
 
 
@@ -98,12 +93,7 @@ def checks_of(run: PretrainingRun, pilots: Iterable[Mapping[str, Any]]) -> tuple
 
 def pilot_records(layout: Layout) -> list[Mapping[str, Any]]:
     """Return the records of finished pre-training on pilot seeds; unreadable ones are skipped."""
-    found: list[Mapping[str, Any]] = []
-    for path in sorted(layout.root.glob("pretraining/*/done.json")):
-        with suppress(DamagedFile):
-            record = read_record(path)
-            found += [record] if record.get("seed") in PILOT_SEEDS else []
-    return found
+    return [record for _, record in stage_records(layout) if record.get("seed") in PILOT_SEEDS]
 
 
 def sweep_of(run: PretrainingRun, pilots: Iterable[Mapping[str, Any]]) -> RateCurve:

@@ -217,11 +217,8 @@ def rules_of(scale: Scale) -> Rules | None:
 
 
 def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
-    """Return the recipe at a scale; `vocabulary` says whether tokenizers are trained on the data or published.
-
-    Raises:
-        ValueError: a number cannot keep its order and ratio, or the shrunk recipe is impossible.
-    """
+    """Return the recipe at a scale; `vocabulary` says whether tokenizers are trained on the data or published. Raises
+    ValueError if a number cannot keep its order and ratio, or the shrunk recipe is impossible."""
     rules = rules_of(scale)
     if rules is None:
         return recipe

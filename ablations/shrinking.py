@@ -20,11 +20,8 @@ Rows = Mapping[Any, Any]
 
 
 def refuse_rows(name: str, rows: Rows) -> None:
-    """Check a table of a scale: its numbers are above 0 (or become 0), and a larger one never becomes smaller.
-
-    Raises:
-        ValueError: they are not.
-    """
+    """Raise ValueError unless the numbers of a table are above 0 (or become 0) and a larger one never becomes
+    smaller."""
     for number, small in rows.items():
         if not (isinstance(number, int | float) and isinstance(small, int | float)):
             raise ValueError(f"{name} maps {number!r} to {small!r}: its rows are numbers")
@@ -60,11 +57,8 @@ def nearest_row(name: str, rows: Rows, number: float) -> Any:
 
 
 def scaled_number(name: str, rows: Rows, number: float) -> float:
-    """Return a number at a scale: that of its row, or in its ratio to the nearest row. 0 stays 0.
-
-    Raises:
-        ValueError: as `nearest_row`.
-    """
+    """Return a number at a scale: that of its row, or in its ratio to the nearest row. 0 stays 0. Raises as
+    `nearest_row`."""
     if not number or not rows:
         return number
     near = nearest_row(name, rows, number)
@@ -72,13 +66,8 @@ def scaled_number(name: str, rows: Rows, number: float) -> float:
 
 
 def scaled_count(name: str, rows: Rows, number: int, unit: int = 1) -> int:
-    """Return a whole number at a scale like `scaled_number`, rounded down to a multiple of `unit`, at least one.
-
-    Numbers in a row are not rounded.
-
-    Raises:
-        ValueError: as `nearest_row`.
-    """
+    """Return a whole number at a scale like `scaled_number`. If it is in no row it is rounded down to a multiple of
+    `unit`, at least one."""
     if not number or not rows:
         return number
     near = nearest_row(name, rows, number)
@@ -117,7 +106,6 @@ def scaled_shape(
 
 
 def gain(rows: Rows, near: Any) -> Fraction:
-    """Return the factor of a row."""
     return Fraction(rows[near]) / Fraction(near)
 
 

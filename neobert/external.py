@@ -57,11 +57,7 @@ def tokenizer_files(folder: Path) -> list[str]:
 
 
 def sentence_files(folder: Path) -> list[str]:
-    """Return the names of the files that configure sentence-transformers; empty without modules.json.
-
-    Raises:
-        ValueError: modules.json is torn.
-    """
+    """Return the names of the files that configure sentence-transformers; empty without modules.json."""
     if not (folder / MODULES).is_file():
         return []
     entries = read_json_as(list, folder / MODULES)
@@ -119,12 +115,7 @@ def _weight_files(folder: Path, name: str, trust: Trust) -> list[str]:
 
 
 def _shards(folder: Path, index: str, name: str) -> Iterator[str]:
-    """Yield the files that an index names.
-
-    Raises:
-        ValueError: the file is no index, or names a file outside the folder.
-        MissingData: a named file is missing.
-    """
+    """Yield the files that an index names. Raises ValueError or MissingData if one is outside the folder or missing."""
     shards = read_settings(folder / index).get("weight_map")
     if not isinstance(shards, dict) or not all(isinstance(file, str) for file in shards.values()):
         raise ValueError(f"{index} of {name} is no index of weights: fetch it again")
@@ -211,7 +202,6 @@ class Located:
 
 
 def external_id(origin: Mapping[str, str]) -> str:
-    """Return the id of an external model."""
     return f"{EXTERNAL_PREFIX}{identity({'kind': 'external_model', 'origin': origin})}"
 
 

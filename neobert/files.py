@@ -155,7 +155,7 @@ def mend_lines(path: Path, *keys: str) -> None:
         shutil.copyfile(path, copy)
         replace_file(path, whole)
         lines = ", ".join(map(str, numbers))
-        _tell(f"{path} has damaged lines ({lines}), which are left out; the file as it was is {copy.name}")
+        logger.warning(f"{path} has damaged lines ({lines}), which are left out; the file as it was is {copy.name}")
 
 
 def _lines(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Any | None]]:
@@ -192,17 +192,13 @@ def set_aside(path: Path, reason: str) -> Path:
     aside = _free_name(path)
     path.rename(aside)
     sync_folder(path.parent)
-    _tell(f"{reason}: set aside as {aside.name}, to be made again")
+    logger.warning(f"{reason}: set aside as {aside.name}, to be made again")
     return aside
 
 
 def _free_name(path: Path) -> Path:
     names = (path.with_name(f"{path.name}.damaged-{number}") for number in count(1))
     return next(name for name in names if not os.path.lexists(name))
-
-
-def _tell(sentence: str) -> None:
-    logger.warning(sentence)
 
 
 def json_bytes(value: Any) -> bytes:
@@ -254,11 +250,8 @@ def read_checksummed(path: Path) -> dict[str, Any]:
 
 
 def as_written(kind: "TypeAdapter[Written]", content: Any, path: Path, advice: str) -> Written:
-    """Return the content of a file as the type that this version writes. `advice` ends the message.
-
-    Raises:
-        DamagedFile: the content has another form.
-    """
+    """Return the content of a file as the type that this version writes. Raises DamagedFile, which ends in `advice`, if
+    it has another form."""
     from pydantic import ValidationError
 
     try:
@@ -270,10 +263,7 @@ def as_written(kind: "TypeAdapter[Written]", content: Any, path: Path, advice: s
 
 
 def require_digest(path: Path, sha256: str | None) -> None:
-    """Compare a file with the SHA-256 in its record, which is None in records of versions without it.
-
-    Raises DamagedFile if the file is missing or differs.
-    """
+    """Raise DamagedFile if a file is missing or differs from the SHA-256 in its record (None in older records)."""
     if not path.is_file():
         raise DamagedFile(f"{path} is not there")
     if sha256 is not None and sha256_of(path) != sha256:
@@ -329,11 +319,8 @@ def _sha256_of_stamped(path: Path, stamp: tuple[int, ...]) -> str:
 
 
 def verify(folder: Path, checksums: Mapping[str, str], advice: str = TOKENISE_AGAIN) -> None:
-    """Compare the files of a folder with their SHA-256, {name: digits}. `advice` ends the message if one differs.
-
-    Raises:
-        DamagedFile: a file is missing or differs.
-    """
+    """Raise DamagedFile, which ends in `advice`, if a file of a folder is missing or differs from its SHA-256, {name:
+    digits}."""
     require_files(folder, checksums, advice)
     for name in differing(folder, checksums):
         raise DamagedFile(f"{folder / name} does not match its checksum: {advice}")

@@ -17,7 +17,7 @@ import linecache
 import re
 import symtable
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -43,16 +43,12 @@ _loaded: dict[str, Any] = {}
 
 
 def is_own(name: str) -> bool:
-    """Return whether a name is that of own code."""
     return OWN_NAME.fullmatch(name) is not None
 
 
 def own_name(thing: Any) -> str:
-    """Return the name of a class or function of a user's file, and remember its source in this process.
-
-    Raises:
-        ValueError: it cannot be named by its source, or the source does not run by itself.
-    """
+    """Return the name of a class or function of a user's file, and remember its source in this process. Raises
+    ValueError if it cannot be named by its source, or the source does not run by itself."""
     label = getattr(thing, "__qualname__", repr(thing))
     if not isinstance(thing, type | FunctionType):
         raise ValueError(f"{label} is no class or function: define one with class or def at the top of a file")
@@ -79,11 +75,8 @@ def name_of(word: str, source: str) -> str:
 
 
 def register(sources: Mapping[str, str]) -> None:
-    """Remember sources, by the names of their code.
-
-    Raises:
-        DamagedFile: a source is not the one that its name says.
-    """
+    """Remember sources, by the names of their code. Raises DamagedFile if a source is not the one that its name
+    says."""
     for name, source in sources.items():
         if name_of(name.partition("@")[0], source) != name:
             raise DamagedFile(f"the source of {name} was changed since it was named: give the command again")
@@ -91,21 +84,13 @@ def register(sources: Mapping[str, str]) -> None:
 
 
 def sources_in(value: Any) -> dict[str, str]:
-    """Return the sources of all own code that a value names, at any depth.
-
-    Raises:
-        ValueError: the source of one is not known.
-    """
+    """Return the sources of all own code that a value names, at any depth."""
     words = {word for word in leaves(value).values() if isinstance(word, str)}
     return {name: source_named(name) for name in sorted(words) if is_own(name)}
 
 
 def source_named(name: str) -> str:
-    """Return the source of own code.
-
-    Raises:
-        ValueError: it is not known in this process.
-    """
+    """Return the source of own code. Raises ValueError if it is not known in this process."""
     if name not in _sources:
         raise ValueError(
             f"the source of {name} is not known here: pass the --ladder file that defines it; to load an exported "
@@ -115,11 +100,8 @@ def source_named(name: str) -> str:
 
 
 def load(name: str) -> Any:
-    """Return the class or function of a name, from its source.
-
-    Raises:
-        ValueError: the source is not known, or does not run by itself.
-    """
+    """Return the class or function of a name, from its source. Raises ValueError if the source is not known, or does
+    not run by itself."""
     if name not in _loaded and (part := exported(name)) is not None:
         _loaded[name] = part
     if name not in _loaded:
@@ -176,36 +158,27 @@ def _root(target: ast.expr) -> str:
 
 def source_of(word: str, path: Path) -> str:
     """Return the source of a class or function: the statements at the top of its file that it needs, in their order.
-
-    Raises:
-        ValueError: it needs something that is in no statement of the file and in no installed package.
-    """
-    text = path.read_text(encoding="utf-8")
-    statements = list(_statements(text))
-    known = {name for each in statements for name in each.bound}
-    needed, waiting = set[int](), {word}
-    names = set[str]()
-    while waiting:
-        names |= waiting
-        found = [
-            index
-            for index, each in enumerate(statements)
-            if index not in needed and (each.bound & names or each.changes & names)
-        ]
-        needed.update(found)
-        waiting = {name for index in found for name in statements[index].used} - names
-        if lost := sorted(waiting - known - set(dir(builtins)) - set(MODULE_NAMES)):
-            raise ValueError(f"{word} uses {lost[0]}, which no statement at the top of {path.name} defines")
-        waiting &= known
-    chosen = [statements[index] for index in sorted(needed)]
+    Raises ValueError if it needs something that is in no statement of the file and in no installed package."""
+    statements = list(_statements(path.read_text(encoding="utf-8")))
+    chosen = _needed_by(word, statements, path.name)
     for each in chosen:
         _refuse_files_beside(word, each.node, path)
-    future = [each.text for each in statements if isinstance(each.node, ast.ImportFrom) and _is_future(each.node)]
-    return "\n\n".join(dict.fromkeys([*future, *(each.text for each in chosen)])) + "\n"
+    future = [each for each in statements if isinstance(each.node, ast.ImportFrom) and each.node.module == "__future__"]
+    return "\n\n".join(dict.fromkeys(each.text for each in (*future, *chosen))) + "\n"
 
 
-def _is_future(node: ast.ImportFrom) -> bool:
-    return node.module == "__future__"
+def _needed_by(word: str, statements: Sequence[_Statement], file: str) -> list[_Statement]:
+    """Return the statements that a class or function needs, itself included, in the order of the file."""
+    known = {name for each in statements for name in each.bound}
+    names, chosen, wanted = set[str](), list[_Statement](), {word}
+    while not wanted <= names:
+        names |= wanted
+        chosen = [each for each in statements if (each.bound | each.changes) & names]
+        used = {name for each in chosen for name in each.used}
+        if lost := sorted(used - known - set(dir(builtins)) - set(MODULE_NAMES)):
+            raise ValueError(f"{word} uses {lost[0]}, which no statement at the top of {file} defines")
+        wanted = used & known
+    return chosen
 
 
 def _statements(text: str) -> Iterator[_Statement]:
@@ -284,11 +257,8 @@ class Parts(dict[str, Callable[..., Made]], Generic[Made]):
         return part
 
     def require(self, name: str, *given: Any, settings: Mapping[str, Mapping[str, Any]], field: str) -> None:
-        """Check that a part can be called with what all parts of its kind are given, and with its own settings.
-
-        Raises:
-            ValueError: it cannot.
-        """
+        """Raise ValueError unless a part can be called with what all parts of its kind are given and its own
+        settings."""
         own = settings.get(field, {})
         try:
             inspect.signature(self[name]).bind(*given, **own)
@@ -300,9 +270,6 @@ class Parts(dict[str, Callable[..., Made]], Generic[Made]):
 
     def make(self, name: str, *given: Any, settings: Mapping[str, Mapping[str, Any]], field: str) -> Made:
         """Call a part with what all parts of its kind are given, and with the settings of its `field` of the recipe.
-
-        Raises:
-            ValueError: the part cannot be called so.
-        """
+        Raises as `require`."""
         self.require(name, *given, settings=settings, field=field)
         return self[name](*given, **settings.get(field, {}))

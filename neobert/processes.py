@@ -232,20 +232,15 @@ PLACE_VARIABLES = frozenset(
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use: all, or its share if a scheduler limits it.
-
-    Raises ValueError if the scheduler's variable is no number.
-    """
+    """Return the number of cores that this process may use: all, or its share if a scheduler limits it."""
     share = read_count(os.environ, "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
     own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(own, share or own)
 
 
 def read_count(environment: Mapping[str, str], *names: str, least: int = 1) -> int | None:
-    """Return the whole number in the first of the variables that is set and not empty, None if none is.
-
-    Raises ValueError, with the variable's name, if it is no whole number or less than `least`.
-    """
+    """Return the whole number in the first of the variables that is set and not empty, None if none is. Raises
+    ValueError if it is no whole number or less than `least`."""
     name = next((name for name in names if environment.get(name)), None)
     if name is None:
         return None

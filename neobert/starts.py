@@ -56,16 +56,11 @@ def start_from(place: str | Path, optimizer: Literal["fresh", "restored"] = "fre
 
 
 def remember(start: Start, folder: str) -> None:
-    """Remember the folder of a start in this process."""
     _folders[start] = folder
 
 
 def folder_of(start: Start | None) -> str | None:
-    """Return the folder of a start; None without a start.
-
-    Raises:
-        MissingData: it is not known in this process.
-    """
+    """Return the folder of a start; None without a start. Raises MissingData if this process does not know it."""
     if start is not None and start not in _folders:
         raise MissingData(f"the folder of the start {start.weights} is not known: pass the --ladder file that names it")
     return None if start is None else _folders[start]
@@ -133,11 +128,8 @@ def misfit(start: Start, shapes: Mapping[str, tuple[int, ...]], *, is_tied: bool
 
 
 def require_vocabulary(run: "PretrainingRun", vocabulary: Mapping[str, int]) -> None:
-    """Check that the tokens of the start have the ids that the run's `vocabulary` gives them.
-
-    Raises:
-        ValueError: they have not, or the run to start from has another tokenizer or optimizer.
-    """
+    """Raise ValueError if tokens of the start have other ids than in the run's `vocabulary`, or if the run to start
+    from has another tokenizer or optimizer."""
     from tokenizers import Tokenizer
 
     from neobert.kinds.pretraining import PretrainingRun

@@ -174,11 +174,8 @@ def _remedy(run: PretrainingRun, machine: Machine) -> str:
 
 
 def require_heldout_context(context: int | None, rows: Sequence[PlanRow]) -> None:
-    """Check that every variant can be measured in the common context, if one is given.
-
-    Raises:
-        ValueError: the context has no room for text, or exceeds a variant's learned positions.
-    """
+    """Raise ValueError if the common context, where one is given, has no room for text or exceeds a variant's learned
+    positions."""
     if context is None:
         return
     if context <= FRAME_TOKENS:
@@ -197,11 +194,8 @@ MOST_HOURS_UNASKED = 2.0
 
 
 def refuse_hours(time: CoreTime, scale: Scale, given_scale: str | None) -> None:
-    """Check that a plan at a default scale does not take hours on the cores of this machine.
-
-    Raises:
-        ValueError: it does, and a smaller scale than the default exists.
-    """
+    """Raise ValueError if a plan at a default scale takes hours on the cores of this machine, and a smaller scale
+    exists."""
     if given_scale is not None or scale == DEFAULT_SCALE or visible_gpus():
         return
     hours = time.hours()
@@ -240,12 +234,8 @@ def validate(rows: Sequence[PlanRow], layout: Layout, machine: Machine) -> list[
 
 
 def refuse(problems: Sequence[Problem]) -> list[str]:
-    """Raise the first problem that is not just wasteful; otherwise return the sentences of the wasteful ones.
-
-    Raises:
-        ValueError: the configuration of a run is invalid.
-        MissingData: a run is not there.
-    """
+    """Raise the first problem that is not just wasteful, as MissingData or ValueError; otherwise return the sentences
+    of the wasteful ones."""
     refused = [problem for problem in problems if not problem.wasteful]
     if not refused:
         return [problem.sentence for problem in problems]

@@ -24,7 +24,6 @@ from neobert.data.heldout import COUNTED_BYTES, HELDOUT_BYTES, SMALL_TEXT_TOKENS
 from neobert.data.shards import FRAME_TOKENS, HELDOUT_LEAST_TEXTS, HELDOUT_SHARE, MANIFEST
 from neobert.data.source import NoCorpus
 from neobert.data.sources import Source
-from neobert.errors import DamagedFile
 from neobert.evaluation.items import READ_BYTES
 from neobert.kinds.corpus import Corpus
 from neobert.kinds.glue import GlueStudy
@@ -33,9 +32,9 @@ from neobert.kinds.readouts import ReadoutEvaluation, ReadoutName
 from neobert.model.size import stage_flops_per_token, training_flops_per_token
 from neobert.processes import available_cores, thread_variables
 from neobert.recipe import Pretraining
-from neobert.runs.kinds import Run
+from neobert.runs.kinds import Run, stage_records
 from neobert.runs.layout import Layout
-from neobert.runs.records import cpu_model, read_record
+from neobert.runs.records import cpu_model
 from neobert.runs.run_file import Execution
 from neobert.training.schedule import MILESTONES
 from neobert.training.transitions import POINTS
@@ -290,9 +289,8 @@ class CoreTime:
     def _ratios(self) -> list[float]:
         """What each finished run took on one core of this kind, divided by the estimate."""
         ratios = []
-        for path in sorted(self.layout.root.glob("pretraining/*/done.json")):
-            with suppress(DamagedFile, ValueError):  # torn, or of another version
-                record = read_record(path)
+        for _, record in stage_records(self.layout):
+            with suppress(ValueError):  # of another version
                 recipe = Pretraining.read(record["config"]["recipe"])
                 cpu = record.get("machine", {}).get("cpu")
                 if cpu == cpu_model() and record["threads"] == 1 and not record["gpu_hours"]:

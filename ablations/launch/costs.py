@@ -7,7 +7,6 @@ evaluations are not counted.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -18,7 +17,7 @@ from ablations.plan import PlanRow, unfinished
 from neobert.data.catalog import CHARACTERS_PER_TOKEN
 from neobert.data.shards import DOCUMENT, MANIFEST, TOKEN
 from neobert.data.sources import Source, SyntheticSource
-from neobert.errors import DamagedFile, did_you_mean
+from neobert.errors import did_you_mean
 from neobert.glue.task_data import own_files
 from neobert.glue.tasks import Task
 from neobert.identity import plain
@@ -35,9 +34,8 @@ from neobert.model.size import (
     training_memory,
 )
 from neobert.recipe import EngineWord, FineTuning
-from neobert.runs.kinds import Run
+from neobert.runs.kinds import Run, stage_records
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_record
 from neobert.training.schedule import MILESTONES, NEWEST_KEPT, FineTuningSchedule
 
 
@@ -116,11 +114,8 @@ class Throughput:
 
 
 def stated_throughput(gpu: str | None, tokens_per_second: float | None) -> Throughput:
-    """Return the throughput that the user states: tokens per second of a GPU, or else the GPU's name.
-
-    Raises:
-        ValueError: there is no such GPU.
-    """
+    """Return the throughput that the user states: tokens per second of a GPU, or else the GPU's name. Raises ValueError
+    if there is no such GPU."""
     if tokens_per_second is not None:
         return Throughput(None, tokens_per_second, (f"stated: {tokens_per_second:,.0f} tokens/s per GPU",))
     if gpu is None:
@@ -135,12 +130,8 @@ def stated_throughput(gpu: str | None, tokens_per_second: float | None) -> Throu
 
 def finished_runs(layout: Layout) -> list[Record]:
     """Return the records of pre-training stages that finished on GPUs, newest first; unreadable ones are skipped."""
-    paths = layout.root.glob("pretraining/*/done.json")
-    records: list[Record] = []
-    for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
-        with suppress(DamagedFile):
-            records.append(read_record(path))
-    return [record for record in records if record.get("gpu_hours") and record.get("flops")]
+    on_gpus = [each for each in stage_records(layout) if each[1].get("gpu_hours") and each[1].get("flops")]
+    return [record for _, record in sorted(on_gpus, key=lambda each: each[0].stat().st_mtime, reverse=True)]
 
 
 def measured_throughput(

@@ -68,11 +68,7 @@ class Workspace:
             row.write(self.layout, self.source, self.specification, execution)
 
     def external_model(self) -> ExternalModel:
-        """Return the model that --model names.
-
-        Raises:
-            MissingData, ValueError: it is not there, or is not an encoder.
-        """
+        """Return the model that --model names. Raises MissingData or ValueError if it is not there or is no encoder."""
         options = self.options
         return resolve_model(self.layout, folder_or_repository(options.model, options.data), trust_of(options))
 

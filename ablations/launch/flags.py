@@ -58,11 +58,7 @@ def add_benchmark_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def trust_of(options: argparse.Namespace) -> Trust:
-    """Return what the flags allow an external model to load (pickles, code).
-
-    Raises:
-        ValueError: a flag is given without a model.
-    """
+    """Return what the flags allow an external model to load. Raises ValueError if one is given without a model."""
     for flag in ("allow_pickle", "trust_remote_code"):
         if vars(options)[flag] and options.model is None:
             raise ValueError(f"--{flag.replace('_', '-')} goes with --model: name the model, or leave it out")
@@ -185,10 +181,7 @@ def add_stages_flag(parser: argparse.ArgumentParser, stages: Sequence[str], text
 
 def execution_of(options: argparse.Namespace) -> "Execution":
     """Return the execution of a scale on this machine, with the values of the execution flags if the command has them.
-
-    Raises:
-        ValueError: the flags request compilation of contrastive fine-tuning.
-    """
+    Raises ValueError if they request compilation of contrastive fine-tuning."""
     from ablations.scales import execution_at
 
     execution = execution_at(options.scale)

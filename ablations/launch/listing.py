@@ -137,11 +137,7 @@ def _equal_on_ladder(rows: Sequence[VariantRow]) -> dict[str, str]:
 
 
 def print_plan(rows: Sequence[VariantRow], costs: PlanCosts, time: CoreTime, *, as_json: bool) -> None:
-    """Print the runs of each variant with ids, sizes, states, folders and costs, the total, and the regime checks.
-
-    Raises:
-        ValueError: the machine names an unknown GPU.
-    """
+    """Print the runs of each variant with ids, sizes, states, folders and costs, the total, and the regime checks."""
     diffs, pilots = id_diffs(rows, costs.layout), pilot_records(costs.layout)
     checks = {row.name: checks_of(row.stages[-1], pilots) for row in rows}
     if as_json:
@@ -254,7 +250,6 @@ class _Costs:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of costs."""
         return CORE_COST_COLUMNS if self.time else COST_COLUMNS
 
     def cells(self, cost: Cost, runs: Sequence[Run]) -> tuple[str | None, ...]:

@@ -366,12 +366,8 @@ def cancel_jobs(options: argparse.Namespace, layout: Layout, names: set[str]) ->
 
 
 def place_of(options: argparse.Namespace) -> Place:
-    """Return where the work runs.
-
-    Raises:
-        ValueError: SLURM is requested inside a job or does not answer, or SLURM or this machine lacks what the flags
-            request.
-    """
+    """Return where the work runs. Raises ValueError if SLURM is requested inside a job or does not answer, or SLURM or
+    this machine lacks what the flags request."""
     if options.cluster == "slurm" and is_inside_job():
         raise ValueError("--cluster slurm inside a job would submit jobs from a job: use --cluster here")
     if options.cluster != "here" and not is_inside_job():
@@ -390,11 +386,7 @@ def place_of(options: argparse.Namespace) -> Place:
 
 
 def refuse_here(options: argparse.Namespace) -> None:
-    """Check that this machine has what flags and profile request.
-
-    Raises:
-        ValueError: it does not; the message names what it has.
-    """
+    """Raise ValueError if this machine lacks what flags and profile request."""
     for flag in SLURM_ONLY if not is_inside_job() else ():
         if vars(options)[flag]:
             name = f"--{flag.replace('_', '-')}"
@@ -434,10 +426,7 @@ def profile_of(options: argparse.Namespace) -> Profile:
 
 def execution_on(profile: Profile, execution: Execution) -> Execution:
     """Return the execution of a run with the processes of a profile's pre-training job; a pinned thread stays one.
-
-    Raises:
-        ValueError: the engine does not support this number of processes.
-    """
+    Raises ValueError if the engine does not support so many."""
     resources = profile["pretrain"]
     if resources.engine == "single" and resources.tasks > 1:
         raise ValueError(f"engine single trains in one process, and the job has {resources.tasks}: ddp, zero1 or zero2")
@@ -463,11 +452,7 @@ def machine_on(profile: Profile, execution: Execution) -> Machine:
 
 
 def planned_machine(options: argparse.Namespace, execution: Execution) -> Machine:
-    """Return the machine of a dry run, without contacting a cluster.
-
-    Raises:
-        ValueError: the flags request this machine, and it lacks what they need.
-    """
+    """Return the machine of a dry run, without contacting a cluster. With --cluster here, raises as `refuse_here`."""
     if options.cluster == "here":
         refuse_here(options)
     profile = profile_of(options)
@@ -475,11 +460,7 @@ def planned_machine(options: argparse.Namespace, execution: Execution) -> Machin
 
 
 def submitter_of(options: argparse.Namespace, layout: Layout, *, leave_failed: bool = False) -> Submitter:
-    """Return the submitter for the flags.
-
-    Raises:
-        MissingData, ValueError: the profile or the path of the folder of runs is refused.
-    """
+    """Return the submitter for the flags. Raises as `profile_of` and `refuse_folder`."""
     refuse_folder(layout.root)
     return Submitter(layout, profile_of(options), options.scale, options.max_running, leave_failed)
 

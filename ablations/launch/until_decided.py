@@ -96,11 +96,7 @@ def seeds_of(options: argparse.Namespace) -> list[int]:
 
 def pairs_of(options: argparse.Namespace) -> list[tuple[Variant, Variant]]:
     """Return the pairs (child, parent) that the flags name: the second of two variants and the first, or else each
-    variant and its parent.
-
-    Raises:
-        ValueError: there is no pair, or a design is given.
-    """
+    variant and its parent. Raises ValueError if there is no pair, or a design is given."""
     if options.design is not None or not options.variant:
         raise ValueError("--until-decided compares variants: name them with --variant (A B, M0..M5, all)")
     chosen = chosen_variants(options.variant)
@@ -123,11 +119,8 @@ def plan_pairs(workspace: Workspace, pairs: Sequence[tuple[Variant, Variant]], s
 def comparisons_of(
     options: argparse.Namespace, pairs: Sequence[tuple[Variant, Variant]], rows: Rows, seeds: Sequence[int]
 ) -> list[Comparison]:
-    """Return the comparison of each pair whose pre-training differs at the scale.
-
-    Raises:
-        ValueError: no pair differs, one cannot be compared in the primary measure, or the seeds are too few.
-    """
+    """Return the comparison of each pair whose pre-training differs at the scale. Raises ValueError if no pair differs,
+    one cannot be compared in the primary measure, or the seeds are too few."""
     found = []
     for child, parent in pairs:
         own, theirs = (rows[variant.name, seeds[0]].stages[-1] for variant in (child, parent))
@@ -179,11 +172,8 @@ def _tokens(run: PretrainingRun) -> tuple[str, int, int]:
 
 
 def judge(layout: Layout, comparison: Comparison, rows: Rows, seeds: Sequence[int], level: float) -> Judged:
-    """Return the verdict of a comparison so far.
-
-    Raises:
-        MissingData: the records of child and parent have no held-out text in common.
-    """
+    """Return the verdict of a comparison so far. Raises MissingData if the records of child and parent have no held-out
+    text in common."""
     child, parent, gains = list[float](), list[float](), list[tuple[float, float]]()
     for seed in seeds:
         arms = rows[comparison.child, seed], rows[comparison.parent, seed]
@@ -213,9 +203,13 @@ def is_trained(row: VariantRow) -> bool:
     return all(planned.state == "done" for planned in row.planned)
 
 
+def _record(layout: Layout, run: PretrainingRun) -> dict[str, Any]:
+    return read_record(layout.root / run.reference / run.closing_file)
+
+
 def _heldout(layout: Layout, run: PretrainingRun) -> dict[tuple[str, int, str], dict[str, Any]]:
     """Return the held-out scores of a run by corpus, context and set of texts."""
-    scores = read_record(layout.root / run.reference / run.closing_file)["scores"].get("heldout", ())
+    scores = _record(layout, run)["scores"].get("heldout", ())
     return {(score["corpus"], score["context"], score["texts"]): score for score in scores}
 
 
@@ -248,7 +242,7 @@ def _seeds_of(layout: Layout, name: str, runs: Sequence[PretrainingRun]) -> ArmS
     """Return the final losses of trained runs on their own corpus, and their transitions where records have them."""
     losses, shares = dict[int, float](), dict[int, float]()
     for run in runs:
-        scores = read_record(layout.root / run.reference / run.closing_file)["scores"]
+        scores = _record(layout, run)["scores"]
         losses[run.seed] = scores["heldout_loss"][run.recipe.data.corpus]
         transition = scores.get("transition")
         if transition is not None:
@@ -355,21 +349,27 @@ def _print_verdicts(
 def _saved(layout: Layout, rows: Rows) -> dict[str, float]:
     """Return how many runs are trained of how many, and the time of the others if they take as long as those of their
     arm."""
-    own = {row.stages[-1].id: row for row in rows.values()}
-    trained = [row for row in own.values() if is_trained(row)]
+    trained, others = dict[str, VariantRow](), dict[str, VariantRow]()
+    for row in rows.values():
+        (trained if is_trained(row) else others)[row.stages[-1].id] = row
     costs: dict[str, list[tuple[float, float]]] = {}
-    for row in trained:
-        records = [read_record(layout.root / run.reference / run.closing_file) for run in row.stages]
-        gpu = sum(record["gpu_hours"] for record in records)
-        core = sum(record["seconds"] * record.get("threads", 1) * record.get("processes", 1) for record in records)
-        costs.setdefault(row.name, []).append((0.0 if gpu else core / 3600, gpu))
+    for row in trained.values():
+        costs.setdefault(row.name, []).append(_hours_of(layout, row))
     usual = {name: [fmean(each) for each in zip(*known, strict=True)] for name, known in costs.items()}
-    others = [usual[row.name] for row in own.values() if not is_trained(row) and row.name in usual]
-    core_hours, gpu_hours = (sum(each[place] for each in others) for place in (0, 1))
+    saved = [usual[row.name] for row in others.values() if row.name in usual]
     return {
         "runs": len(trained),
-        "runs_at_most": len(own),
-        "runs_saved": len(own) - len(trained),
-        "core_hours_saved": core_hours,
-        "gpu_hours_saved": gpu_hours,
+        "runs_at_most": len(trained) + len(others),
+        "runs_saved": len(others),
+        "core_hours_saved": sum(core for core, _ in saved),
+        "gpu_hours_saved": sum(gpu for _, gpu in saved),
     }
+
+
+def _hours_of(layout: Layout, row: VariantRow) -> tuple[float, float]:
+    """Return the core-hours and the GPU-hours of a trained row, one of which is 0."""
+    records = [_record(layout, run) for run in row.stages]
+    if gpu := sum(record["gpu_hours"] for record in records):
+        return 0.0, gpu
+    core = sum(record["seconds"] * record.get("threads", 1) * record.get("processes", 1) for record in records)
+    return core / 3600, 0.0

@@ -65,11 +65,7 @@ class _Line(BaseModel):
 
 
 def paradigm_files(folder: Path) -> list[Path]:
-    """Return the file of each paradigm.
-
-    Raises:
-        MissingData: one is not there.
-    """
+    """Return the file of each paradigm. Raises MissingData if one is not there."""
     files = [folder / f"{name}.jsonl" for name in PARADIGMS]
     if missing := [path.name for path in files if not path.is_file()]:
         raise MissingData(
@@ -80,11 +76,8 @@ def paradigm_files(folder: Path) -> list[Path]:
 
 
 def read_pairs(path: Path, count: int) -> list[MinimalPair]:
-    """Return the first pairs of a paradigm in the order of its file.
-
-    Raises:
-        DamagedFile: the file has fewer, or something else.
-    """
+    """Return the first pairs of a paradigm in the order of its file. Raises DamagedFile if the file has fewer, or
+    something else."""
     try:
         with path.open(encoding="utf-8") as file:
             lines = [_Line.model_validate_json(line) for line in islice(file, count)]

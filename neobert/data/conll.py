@@ -4,7 +4,7 @@ from pathlib import Path
 
 from neobert.errors import DamagedFile, did_you_mean
 
-CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+CONLLU: tuple[str, ...] = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 """Columns of CoNLL-U, the format of Universal Dependencies."""
 SUFFIXES = (".conllu", ".conll", ".iob2", ".bio")
 """In all but CoNLL-U, columns are named by their numbers, from "1", and separated by tabs or spaces."""
@@ -13,11 +13,7 @@ _DOCUMENT = "-DOCSTART-"
 
 def conll_file(folder: Path, split: str) -> Path | None:
     """Return the file of a split, which is <split>.<suffix> or, as treebanks name it, *-<split>.<suffix>; None if there
-    is none.
-
-    Raises:
-        ValueError: there are several.
-    """
+    is none. Raises ValueError if there are several."""
     files = sorted(folder.glob("[!.]*")) if folder.is_dir() else []
     found = [
         path for path in files if path.suffix in SUFFIXES and (path.stem == split or path.stem.endswith(f"-{split}"))
@@ -37,32 +33,43 @@ def read_conll(path: Path, needed: tuple[str, ...]) -> dict[str, list[list[str]]
         DamagedFile: the file cannot be read, or a line has another number of columns than the first.
         ValueError: it has none of the columns `needed`.
     """
-    is_conllu = path.suffix == ".conllu"
+    sentences = [sentence for sentence in _read_sentences(path) if sentence]
+    if path.suffix == ".conllu":
+        names = CONLLU
+    else:
+        names = tuple(str(number + 1) for number in range(len(sentences[0][0]) if sentences else 0))
+    if missing := [name for name in needed if name not in names]:
+        raise ValueError(f"{path} has no column {missing[0]!r}: {did_you_mean(missing[0], names)}")
+    return {name: [[cells[column] for cells in each] for each in sentences] for column, name in enumerate(names)}
+
+
+def _read_sentences(path: Path) -> list[list[list[str]]]:
+    """Return the columns of each word of each sentence; empty lines in a row make empty sentences."""
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DamagedFile(f"{path} cannot be read as text: {error}") from error
+    columns_of = _conllu_columns if path.suffix == ".conllu" else _columns
     sentences: list[list[list[str]]] = [[]]
-    width = len(CONLLU) if is_conllu else 0
+    width = len(CONLLU) if path.suffix == ".conllu" else 0
     for number, line in enumerate(lines, start=1):
         if not line.strip(" \t"):
             sentences.append([])
-        elif cells := _cells(line, is_conllu=is_conllu):
+        elif cells := columns_of(line):
             width = width or len(cells)
             if len(cells) != width:
                 raise DamagedFile(f"{path}, line {number}: {len(cells)} columns, and not {width}: mend the line")
             sentences[-1].append(cells)
-    names = CONLLU if is_conllu else tuple(str(column) for column in range(1, width + 1))
-    if missing := [name for name in needed if name not in names]:
-        raise ValueError(f"{path} has no column {missing[0]!r}: {did_you_mean(missing[0], names)}")
-    whole = [sentence for sentence in sentences if sentence]
-    return {name: [[cells[column] for cells in each] for each in whole] for column, name in enumerate(names)}
+    return sentences
 
 
-def _cells(line: str, *, is_conllu: bool) -> list[str]:
-    """Return the columns of a line that is a word, else nothing."""
-    if is_conllu and line.startswith("#"):
-        return []
-    cells = line.split("\t") if is_conllu or "\t" in line else [cell for cell in line.split(" ") if cell]
-    is_word = cells[0].isdecimal() or not {"-", "."} & set(cells[0]) if is_conllu else cells[0] != _DOCUMENT
+def _conllu_columns(line: str) -> list[str]:
+    """Return the columns of a word; nothing for comments, multiword tokens (1-2) and empty nodes (1.1)."""
+    cells = line.split("\t")
+    is_word = not line.startswith("#") and not {"-", "."} & set(cells[0])
     return cells if is_word else []
+
+
+def _columns(line: str) -> list[str]:
+    cells = line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
+    return [] if cells[0] == _DOCUMENT else cells

@@ -45,11 +45,8 @@ class Listings:
     answers: dict[tuple[str, str], list[Entry]] = field(default_factory=dict)
 
     def matching(self, repository: Repository) -> list[Entry]:
-        """Return the files of a repository that match its patterns, sorted by name.
-
-        Raises:
-            MissingData: there are none, or the hub does not list them.
-        """
+        """Return the files of a repository that match its patterns, sorted by name. Raises MissingData if there are
+        none, or the hub does not list them."""
         key = (repository.name, repository.branch)
         if key not in self.answers:
             self.answers[key] = list_repository(repository, self.manifest.revision_of(*key) or repository.branch)
@@ -64,11 +61,8 @@ class Listings:
 
 
 def list_repository(repository: Repository, revision: str) -> list[Entry]:
-    """Return all files of a repository; `revision` is a commit, or a branch, which stands for its newest commit.
-
-    Raises:
-        MissingData: the hub does not answer, or refuses access to the repository.
-    """
+    """Return all files of a repository; `revision` is a commit, or a branch, which stands for its newest commit. Raises
+    MissingData if the hub does not answer, or refuses access to the repository."""
     from huggingface_hub import HfApi
 
     with _hub_errors(repository.name, repository.kind):

@@ -124,12 +124,7 @@ def require_complete(what: str, folder: Path, entries: Mapping[str, Entry]) -> N
 
 
 def require_unchanged(folder: Path, entries: Mapping[str, Entry]) -> None:
-    """Check that files are unchanged since the download.
-
-    Raises:
-        MissingData: a file has other bytes.
-        DamagedFile: a file is missing, or has another length.
-    """
+    """Check files since the download. Raises MissingData if one has other bytes, DamagedFile if its length differs."""
     for name, entry in entries.items():
         if not has_size(folder / name, entry):
             raise DamagedFile(f"{folder / name} is not {entry.bytes} bytes long: prefetch it again")

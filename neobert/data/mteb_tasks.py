@@ -91,7 +91,6 @@ def suites_of(name: str, suite: str) -> tuple[str, ...]:
 
 
 def count_by_category(tasks: Iterable[EmbeddingTask | TaskOnData]) -> dict[Category, int]:
-    """Return the number of tasks of each category."""
     return dict(Counter(task.category for task in tasks))
 
 
@@ -250,11 +249,8 @@ class PublishedTask:
 
 
 def checked_tables(category: Category, tables: Mapping[str, Table], where: str) -> TaskTables:
-    """Check that a score can be computed from the tables, and replace missing texts by empty ones.
-
-    Raises:
-        ValueError: a table has no rows, a cell is of a wrong type, or labels, scores or ids are unusable.
-    """
+    """Check that a score can be computed from the tables, and replace missing texts by empty ones. Raises ValueError if
+    a table has no rows, a cell is of a wrong type, or labels, scores or ids are unusable."""
     facts = CATEGORY_FACTS[category]
     cleaned = {
         name: {
@@ -405,11 +401,8 @@ class FolderTask:
 
 
 def folder_tasks(folder: Path, manifest: Manifest) -> dict[str, FolderTask]:
-    """Return the tasks below `folder`/mteb by name, prefetched ones first.
-
-    Raises:
-        ValueError: a folder there is not a category, or two tasks have the same name.
-    """
+    """Return the tasks below `folder`/mteb by name, prefetched ones first. Raises ValueError if a folder there is not a
+    category, or two tasks have the same name."""
     root = folder / "mteb"
     prefetched = {
         task.name: FolderTask(task, {}, {member: root / member for member in member_names(task)})

@@ -53,11 +53,8 @@ def own_pairs(path: Path) -> Iterator[Pair]:
 
 
 def read_words(path: Path, form: str) -> dict[str, str]:
-    """Read a user's JSON object of texts; return an empty one if there is no file.
-
-    Raises:
-        DamagedFile: it is not a JSON object of texts; the message shows the expected `form`.
-    """
+    """Read a user's JSON object of texts; return an empty one if there is no file. Raises DamagedFile, with the
+    expected `form`, if it is something else."""
     content = read_json(path, f"write {form}") if path.is_file() else {}
     if not isinstance(content, dict) or not all(isinstance(text, str) for text in content.values()):
         raise DamagedFile(f"{path} is no JSON object of texts: write {form}")
@@ -128,7 +125,6 @@ class DeclaredSet:
     in_paper: bool = True
 
     def belongs_to(self, mix: Mix) -> bool:
-        """Return whether the set belongs to a mix."""
         return self.in_paper if mix == "paper" else self.texts_per_pair is not None
 
     @property

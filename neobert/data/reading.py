@@ -74,11 +74,8 @@ def data_files(folder: Path, formats: Collection[str] = FORMATS) -> list[Path]:
 
 
 def table_file(folder: Path, name: str) -> Path:
-    """Return the file of the table `name` in a folder; if there is none, the path <name>.parquet.
-
-    Raises:
-        ValueError: there are several such files, none of them parquet.
-    """
+    """Return the file of the table `name` in a folder; if there is none, the path <name>.parquet. Raises ValueError if
+    there are several such files, none of them parquet."""
     parquet = folder / f"{name}.parquet"
     found = [path for path in sorted(folder.glob(f"{glob.escape(name)}.*")) if split_name(path)[0] == name]
     found = [path for path in found if split_name(path)[1]]

@@ -37,11 +37,7 @@ class SplitFiles:
         return f"{self.name} has no {', '.join(missing)} split in {self.place}"  # part of ids, so without the path
 
     def present(self) -> list[Path]:
-        """Return the files that are there.
-
-        Raises:
-            MissingData: there is none.
-        """
+        """Return the files that are there. Raises MissingData if there is none."""
         present = [path for path in map(self.path, self.splits) if path.is_file()]
         if not present:
             raise MissingData(f"{self.why_missing()} of {self.root}: put its files there")

@@ -122,7 +122,6 @@ class FramedTexts:
 
     @classmethod
     def concatenate(cls, parts: Sequence["FramedTexts"]) -> "FramedTexts":
-        """Concatenate the texts of all parts."""
         lengths = [np.empty(0, np.int64), *(part.lengths for part in parts)]
         return cls(
             np.concatenate([np.empty(0, np.int32), *(part.token_ids for part in parts)]),
@@ -295,11 +294,7 @@ def kept_tokenizer(folder: Path, train: Callable[[], TextTokenizer]) -> TextToke
 
 def wrap_tokenizer(tokenizer: "Tokenizer", name: str) -> TextTokenizer:
     """Wrap a tokenizer: find its special tokens (in RoBERTa's format, add missing ones) and disable truncation and
-    padding.
-
-    Raises:
-        ValueError: the special tokens are neither BERT's nor LLaMA's.
-    """
+    padding. Raises ValueError if the special tokens are neither BERT's nor LLaMA's."""
     known = tokenizer.get_vocab(with_added_tokens=True)
     if all(token in known for token in BERT_SPECIALS.names):
         specials = BERT_SPECIALS
@@ -342,11 +337,7 @@ _BPE_SPECIALS = ("<unk>", "<s>", "</s>")
 
 def train_wordpiece(texts: Sequence[str], size: int) -> TextTokenizer:
     """Train a lower-casing WordPiece tokenizer like BERT's, with at most `size` tokens, fewer if the texts are too
-    short.
-
-    Raises:
-        ValueError: `size` is too small for the characters of the texts, or there is no text.
-    """
+    short. Raises ValueError if `size` is too small for the characters of the texts, or there is no text."""
     from tokenizers import trainers
 
     tokenizer = _empty_wordpiece({BERT_SPECIALS.unk: 0})

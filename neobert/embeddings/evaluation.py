@@ -80,11 +80,7 @@ UNFIT = re.compile(r"[^\w.-]+")
 
 
 def load_named_encoder(layout: Layout, run_file: RunFile, device: torch.device) -> NamedEncoder:
-    """Load the encoder of an evaluation.
-
-    Raises:
-        MissingData, DamagedFile: its files are missing, or not those of the evaluation.
-    """
+    """Load the encoder of an evaluation. Raises MissingData or DamagedFile if its files are missing or other ones."""
     measured = run_file.specification(EmbeddingEvaluation).encoder
     if measured.pretraining.startswith(EXTERNAL_PREFIX):
         name = read_model_file(layout, measured.pretraining).name

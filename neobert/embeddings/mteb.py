@@ -148,7 +148,6 @@ def _declare(task: EmbeddingTask | TaskOnData) -> AbsTask:
 
 
 def _rows(tables: Mapping[str, Table]) -> Any:
-    """Return the tables as they are."""
     return DatasetDict({name: Dataset.from_dict({**table}) for name, table in tables.items()})
 
 
@@ -270,7 +269,6 @@ class TaskScore:
 
     @property
     def revision(self) -> str | None:
-        """The revision of the data."""
         return self.result.dataset_revision
 
     @property

@@ -155,10 +155,7 @@ def save_pairs(folder: Path, pairs: EncodedPairs) -> None:
 
 def open_pairs(folder: Path) -> EncodedPairs:
     """Memory-map a data set that `save_pairs` wrote; files changed since their last verification are read in full.
-
-    Raises:
-        DamagedFile: a file is torn, absent or does not match its checksum.
-    """
+    Raises DamagedFile if a file is torn, absent or does not match its checksum."""
     if not (folder / MANIFEST).is_file():
         raise DamagedFile(f"{folder} has no {MANIFEST}: {ENCODE_AGAIN}")
     manifest = as_written(_MANIFEST, read_checksummed(folder / MANIFEST), folder / MANIFEST, ENCODE_AGAIN)

@@ -80,11 +80,8 @@ class SentenceModules(Value):
 
 
 def read_sentence_modules(folder: Path, name: str) -> SentenceModules | None:
-    """Read the modules of a folder; None without a modules.json. `name` is the model's name in errors.
-
-    Raises:
-        ValueError: the modules are not supported.
-    """
+    """Read the modules of a folder; None without a modules.json. `name` is for errors: ValueError if one is not
+    supported."""
     if not (folder / MODULES).is_file():
         return None
     modules = [_module(entry, name) for entry in read_json_as(list, folder / MODULES)]

@@ -120,12 +120,8 @@ class EncodedTask:
 
 
 def encode_task(task: Task, splits: Mapping[str, Examples], tokenizer: Framing, max_tokens: int) -> EncodedTask:
-    """Tokenise the columns of every split of a task; examples longer than `max_tokens` are cut.
-
-    Raises:
-        ValueError: a split or column is missing, empty or of another length, a value is not a text, or a label is out
-            of range.
-    """
+    """Tokenise the columns of every split of a task; examples longer than `max_tokens` are cut. Raises ValueError if a
+    split or column is missing, empty or of another length, a value is not a text, or a label is out of range."""
     missing = [split for split in task.splits if split not in splits]
     if missing:
         raise ValueError(f"{task.title} has no split {missing[0]!r} (there: {', '.join(splits) or 'none'})")
@@ -184,11 +180,8 @@ def _check_words(where: str, words: Any, labels: Any, of_labels: str) -> None:
 
 
 def true_labels(task: Task, where: str, examples: Examples) -> Array:
-    """Return the labels of a split as in `EncodedSplit.labels` or, of words, `TaggedSplit.labels`.
-
-    Raises:
-        ValueError: one is not among the task's classes, or no finite number in regression.
-    """
+    """Return the labels of a split as in `EncodedSplit.labels` or, of words, `TaggedSplit.labels`. Raises ValueError if
+    one is not among the task's classes, or no finite number in regression."""
     rows = examples[task.label_column]
     if not task.tags_words:
         labels = [_label(task, f"{where}, row {row}", label) for row, label in enumerate(rows)]

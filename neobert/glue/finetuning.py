@@ -114,7 +114,6 @@ class FineTuner:
         return FineTuningSchedule.of(self.protocol, len(self._train), point.batch_size)
 
     def run(self, point: Point, seed: int, stop: StopRequest | None = None) -> Outcome:
-        """Run all `evaluations` and return the outcome."""
         evaluations = self.evaluations(point, seed, stop)
         while True:
             try:
@@ -275,11 +274,8 @@ class FineTuner:
 
 
 def _mean_loss(losses: list[Tensor], last_step: int) -> float:
-    """Return the mean loss of the updates up to `last_step`.
-
-    Raises:
-        RunFailed: a loss is not finite; the message names the step.
-    """
+    """Return the mean loss of the updates up to `last_step`. Raises RunFailed, with the step, if a loss is not
+    finite."""
     values: list[float] = torch.stack(losses).tolist()
     for step, value in enumerate(values, start=last_step - len(values) + 1):
         if not np.isfinite(value):

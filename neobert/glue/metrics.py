@@ -155,11 +155,8 @@ def _scored(task: Task, metric: str, true: Array, predictions: Array) -> float |
 
 
 def refuse_impossible_metrics(task: Task) -> None:
-    """Try every metric of a task on made-up predictions.
-
-    Raises:
-        ValueError: there is no such metric, or it is not one of this kind of task.
-    """
+    """Try every metric of a task on made-up predictions. Raises ValueError if there is no such metric, or it is not one
+    of this kind of task."""
     known = [*METRICS, SPAN_F1, *get_scorer_names()]
     true = np.arange(2.0 * task.labels) if task.is_regression else np.arange(2 * task.labels) % task.labels
     right = true + 0.5 if task.is_regression else np.eye(task.labels)[true]

@@ -66,11 +66,8 @@ class InterfaceAttention:
 
 
 def refuse_mask(mask: Tensor | None, embeddings: Tensor) -> None:
-    """Check the shape of a mask for `embeddings` (rows, tokens, width).
-
-    Raises:
-        ValueError: the mask is neither (rows, tokens) nor four-dimensional.
-    """
+    """Check the shape of a mask for `embeddings` (rows, tokens, width). Raises ValueError if the mask is neither (rows,
+    tokens) nor four-dimensional."""
     if mask is None or torch.compiler.is_compiling():
         return
     rows, tokens = embeddings.shape[:2]
@@ -82,11 +79,8 @@ def refuse_mask(mask: Tensor | None, embeddings: Tensor) -> None:
 
 
 def document_positions(borders: Tensor, embeddings: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor:
-    """Compute each token's position in its document, (1, tokens), from the cumulative lengths of the documents.
-
-    Raises:
-        ValueError: there are several rows, a mask or positions are given as well, or the borders do not fit the row.
-    """
+    """Compute each token's position in its document, (1, tokens), from the cumulative lengths of the documents. Raises
+    ValueError if there are several rows, a mask or positions are given as well, or the borders do not fit the row."""
     rows, tokens = embeddings.shape[:2]
     if rows != 1 or mask is not None or positions is not None:
         raise ValueError(
@@ -157,11 +151,8 @@ class AttentionRequest:
         wants_weights: bool,
         has_local_blocks: bool,
     ) -> "AttentionRequest":
-        """Make a request that the configuration's implementation supports.
-
-        Raises:
-            ValueError: it does not support the request.
-        """
+        """Make a request that the configuration's implementation supports. Raises ValueError if it does not support the
+        request."""
         if mask is not None and mask.ndim == 4:
             if has_local_blocks:
                 raise ValueError("local blocks make their own masks: give an attention_mask of (rows, tokens)")

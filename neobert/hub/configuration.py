@@ -169,11 +169,7 @@ class NeoBERTConfig(PreTrainedConfig):
         return cls(**values, **start, max_length=context, **heads)
 
     def to_recipe(self) -> recipe.Model:
-        """Convert to the recipe's model.
-
-        Raises:
-            ValueError: an option's word is unknown, or a value impossible.
-        """
+        """Convert to the recipe's model. Raises ValueError if an option's word is unknown, or a value impossible."""
         self._refuse_unknown_words()
         start = {field: getattr(self, key) for key, field in INITIALIZATION_NAMES.items()}
         values = {field: getattr(self, key) for key, field in RECIPE_NAMES.items()}

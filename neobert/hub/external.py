@@ -71,11 +71,8 @@ _NOMIC_ALWAYS: Mapping[str, Any] = {
 
 
 def native_configuration(content: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Convert a config.json to the keys that transformers' class of its model_type reads; `name` is for errors.
-
-    Raises:
-        ValueError: it needs an option that the class does not support, or lacks a key.
-    """
+    """Convert a config.json to the keys that transformers' class of its model_type reads; `name` is for errors. Raises
+    ValueError if it needs an option that the class does not support, or lacks a key."""
     if content.get("model_type") != "nomic_bert" or "n_embd" not in content:
         return dict(content)
     # NomicBERT was published with GPT-2's key names (nomic-ai/contrastors, configuration_hf_nomic_bert.py).
@@ -135,11 +132,7 @@ class ExternalEncoder(nn.Module):
 
     @property
     def embedding(self) -> nn.Embedding:
-        """The token embedding.
-
-        Raises:
-            ValueError: the model has none.
-        """
+        """The token embedding. Raises ValueError if the model has none."""
         found = self.encoder.get_input_embeddings()
         if not isinstance(found, nn.Embedding):
             raise ValueError(f"{type(self.encoder).__name__} reads no token ids: --model takes an encoder of text")
@@ -193,11 +186,8 @@ class ExternalTokenizer:
         return framed
 
     def frame_with_offsets(self, texts: Sequence[str], *, max_tokens: int) -> list[tuple[Framed, list[Offsets]]]:
-        """Like `frame_all` of one column, also returning the character range of each token.
-
-        Raises:
-            ValueError: the tokenizer is one of Python alone, which gives no ranges.
-        """
+        """Like `frame_all` of one column, also returning the character range of each token. Raises ValueError if the
+        tokenizer is one of Python alone, which gives no ranges."""
         if not self.tokenizer.is_fast:
             raise ValueError(
                 f"{type(self.tokenizer).__name__} does not say which characters a token has, which words need: add "

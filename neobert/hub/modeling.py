@@ -36,11 +36,8 @@ SHOWN_KEYS = 3
 
 
 def refuse_pickle(name_or_folder: Any, use_safetensors: bool | None) -> None:
-    """Check that the weights are safetensors, because loading a pickle can run code.
-
-    Raises:
-        ValueError: a pickle is requested, or the folder has pickles but no safetensors.
-    """
+    """Check that the weights are safetensors, because loading a pickle can run code. Raises ValueError if a pickle is
+    requested, or the folder has pickles but no safetensors."""
     if use_safetensors is False:
         raise ValueError("use_safetensors=False loads pickled weights, which can run code: leave it out")
     named = Path(str(name_or_folder))
@@ -340,7 +337,6 @@ class NeoBERTForMaskedLM(LabelModel):
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Linear:
-        """The decoder."""
         return self.decoder
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:

@@ -90,7 +90,6 @@ class GlueStudy(Work):
 
     @property
     def about(self) -> Task:
-        """The task."""
         return self.own_task or task_named(self.task)
 
     @property
@@ -218,7 +217,6 @@ class Trial(Part):
 
     @property
     def study(self) -> GlueStudy:
-        """The study."""
         return self.work
 
     @property

@@ -98,7 +98,6 @@ class ReadoutRun(Value):
 
     @property
     def items_id(self) -> str:
-        """Id of the texts and items."""
         content = {"corpora": self.corpora, "context": self.context, "numerics": chosen(NUMERICS, ("readouts",))}
         return identity({**content, "documents": True} if self.reads_documents else content)
 

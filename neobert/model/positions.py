@@ -107,11 +107,8 @@ class LearnedPositions(nn.Embedding, Positions):
         super().__init__(context + 1, model.width)
 
     def add(self, embeddings: Tensor, positions: Tensor, longest: int) -> Tensor:
-        """Add the vectors of `positions` (rows, tokens), −1 at padding, to `embeddings` (rows, tokens, width).
-
-        Raises:
-            ValueError: a document is longer than the table.
-        """
+        """Add the vectors of `positions` (rows, tokens), −1 at padding, to `embeddings` (rows, tokens, width). Raises
+        ValueError if a document is longer than the table."""
         context = self.num_embeddings - 1
         # The values are read only if the bound is too large, because reading them needs a sync with a GPU.
         if longest > context and int(positions.max()) >= context:

@@ -71,7 +71,6 @@ class Layout:
         return self.root / "readouts" / name / f"{result_id}.json"
 
     def readout_items(self, items_id: str) -> Path:
-        """The texts and items of readouts."""
         return self.root / "data" / "readouts" / f"{items_id}.json"
 
     def throughput(self, result_id: str) -> Path:

@@ -53,10 +53,10 @@ class Session(Protocol):
 class _TensorBoard:
     """A run in TensorBoard; what was logged there for `first_step` and later is hidden."""
 
-    def __init__(self, folder: Path, first_step: int) -> None:
+    def __init__(self, tracker: "Tracker", folder: Path, first_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder), purge_step=first_step)
+        self._writer = SummaryWriter(str(folder / tracker.part.id), purge_step=first_step)
 
     def log(self, values: Values, step: int) -> None:
         for tag, value in values.items():
@@ -70,10 +70,13 @@ class _TensorBoard:
 class _Trackio:
     """A run in trackio."""
 
-    def __init__(self, **described: Any) -> None:
+    def __init__(self, tracker: "Tracker", folder: Path, first_step: int) -> None:
+        os.environ.setdefault("TRACKIO_DIR", str(folder))  # read at import
         import trackio
 
-        self._run = trackio.init(PROJECT, **described, embed=False, auto_log_gpu=False, auto_log_cpu=False)
+        self._run = trackio.init(
+            PROJECT, **tracker.described, resume="allow", embed=False, auto_log_gpu=False, auto_log_cpu=False
+        )
 
     def log(self, values: Values, step: int) -> None:
         self._run.log(values, step=step)
@@ -158,11 +161,7 @@ class Tracker:
         return self.run_file.owner or self.run_file.id
 
 
-def _in_tensorboard(tracker: Tracker, folder: Path, first_step: int) -> Session:
-    return _TensorBoard(folder / tracker.part.id, first_step)
-
-
-def _in_wandb(tracker: Tracker, folder: Path, first_step: int) -> Session:
+def _open_wandb(tracker: Tracker, folder: Path, first_step: int) -> Session:
     import wandb
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -179,15 +178,10 @@ def _in_wandb(tracker: Tracker, folder: Path, first_step: int) -> Session:
     )
 
 
-def _in_trackio(tracker: Tracker, folder: Path, first_step: int) -> Session:
-    os.environ.setdefault("TRACKIO_DIR", str(folder))  # read at import
-    return _Trackio(**tracker.described, resume="allow")
-
-
 OPENERS: Mapping[str, Callable[[Tracker, Path, int], Session]] = {
-    "tensorboard": _in_tensorboard,
-    "trackio": _in_trackio,
-    "wandb": _in_wandb,
+    "tensorboard": _TensorBoard,
+    "trackio": _Trackio,
+    "wandb": _open_wandb,
 }
 
 

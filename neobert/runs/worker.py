@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -219,15 +219,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return guarded("neobert.runs.worker", lambda: run(arguments, StopRequest()).code, Path())
 
 
-def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
-    """Run the command until it is done, or until `stop` or a signal ends it."""
+def build_parser() -> Parser:
+    """Return the command's parser."""
     parser = Parser(prog="python -m neobert.runs.worker", description="Work on the runs of a folder, part by part.")
     parser.add_argument("--runs", type=Path, required=True, help="folder of runs")
     parser.add_argument("--leave-failed", action="store_true", help="leave parts alone that failed at any time before")
     parser.add_argument("--failures-since", type=float, metavar="TIME", help="leave parts alone that failed after")
     parser.add_argument("--patience", type=float, default=math.inf, metavar="SECONDS", help="leave what others hold")
     parser.add_argument("references", nargs="+", help=REFERENCES)
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
+    """Run the command until it is done, or until `stop` or a signal ends it."""
+    options = build_parser().parse_args(arguments)
     layout = Layout(options.runs)
     stop.listen()
     end_with_parent()
@@ -247,25 +252,27 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     if needs_device:
         set_up_device()
     parts, skipped = _open_readable(layout, options.references)
-    works = {part.work.id: part.work for _, part in parts}.values()
-    since = 0.0 if options.leave_failed else options.failures_since
     with ExitStack() as resources:
         if place:
             resources.enter_context(host_ranks(layout, place))
-        kinds = {work.kind: type(work) for work in works}
-        of_kinds = [kind.observe(layout, kind.among(works)) for kind in kinds.values()]
-        observers = [observer for observer in of_kinds if observer is not None]
-        for observer in observers:
-            resources.callback(observer.close)
+        observers = [resources.enter_context(closing(each)) for each in _observers(layout, parts)]
         worker = Worker(
             layout,
             from_own_block(parts, os.environ),
             stop,
             observers,
-            failures_since=since,
+            failures_since=0.0 if options.leave_failed else options.failures_since,
             patience_seconds=options.patience,
         )
         return Ended(worker.run() or skipped, worker.progressed)
+
+
+def _observers(layout: Layout, parts: Sequence[OpenPart]) -> list[Observer]:
+    """Return those who want to know of finished parts, at most one for each kind of work."""
+    works = {part.work.id: part.work for _, part in parts}.values()
+    kinds = {work.kind: type(work) for work in works}
+    found = [kind.observe(layout, kind.among(works)) for kind in kinds.values()]
+    return [observer for observer in found if observer is not None]
 
 
 def _open_readable(layout: Layout, references: Sequence[str]) -> tuple[list[OpenPart], int]:

@@ -69,10 +69,8 @@ def answers() -> bool:
 
 
 def live_jobs() -> dict[str, str]:
-    """Return the names of all pending and running jobs of this user, by id (for arrays, the array's id).
-
-    Raises RunFailed if the controller does not answer.
-    """
+    """Return the names of all pending and running jobs of this user, by id (for arrays, the array's id). Raises
+    RunFailed if the controller does not answer."""
     answer = _client(["squeue", "--noheader", "--me", "--format=%F %j"])
     if answer.returncode:
         raise RunFailed(f"squeue does not answer ({answer.stderr.strip()}): nothing was submitted, try again later")
@@ -118,10 +116,7 @@ def has_payload(job: str, logs: Path) -> bool:
 
 
 def refuse_folder(folder: Path) -> None:
-    """Check that SLURM can write logs into a folder and that Python can import from it.
-
-    Raises ValueError if the path has a character that one of them interprets even when quoted.
-    """
+    """Raise ValueError if a path has a character that SLURM's logs or Python's imports interpret even when quoted."""
     wrong = next((letter for letter in str(folder) if letter in "%\\:" or unicodedata.category(letter) == "Cc"), None)
     if wrong is not None:
         raise ValueError(

@@ -43,7 +43,6 @@ class Totals:
     checkpoint_seconds: float = 0.0
 
     def add(self, step: Step) -> None:
-        """Count a step."""
         self.real_tokens += step.real_tokens
         self.seconds += step.seconds
         self.slots += step.slots

@@ -43,7 +43,6 @@ class Checkpoint:
 
 
 def folder_of(checkpoints: Path, step: int) -> Path:
-    """Return the folder of a step's checkpoint."""
     return checkpoints / f"step-{step:08d}"
 
 
@@ -55,11 +54,8 @@ def save(
     state: Mapping[str, Any],
     claim: Claim,
 ) -> None:
-    """Write a checkpoint of `step`; an existing one is kept if it is valid and has its optimizer state.
-
-    Raises:
-        ClaimLost: another process owns the run now.
-    """
+    """Write a checkpoint of `step`; an existing one is kept if it is valid and has its optimizer state. Raises
+    ClaimLost if another process owns the run now."""
     final = folder_of(checkpoints, step)
     if is_valid(final, with_optimizer=True):
         return

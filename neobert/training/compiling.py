@@ -237,10 +237,7 @@ class CompilePolicy:
 
     def compile(self, trial: TrialStep, workloads: Sequence[Workload], layers: int) -> bool:
         """Compile the model of `trial`, of `layers` blocks, in place if requested or worthwhile; return whether it is.
-
-        Raises:
-            RunFailed: compilation was requested, but no compiler works.
-        """
+        Raises RunFailed if compilation was requested, but no compiler works."""
         if self.word != "auto":
             return self.word == "on" and self._compile(trial)
         left, is_gpu = [workload.remainder() for workload in workloads], trial.device.type == "cuda"

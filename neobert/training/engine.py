@@ -222,7 +222,6 @@ class Engine(Generic[MicroBatch]):
         restore_optimizer(self.optimizer, self.model, optimizer)
 
     def optimizer_state_bytes(self) -> int:
-        """Return the bytes of the optimizer state in this process."""
         states = self.optimizer.state.values()
         return sum(value.nbytes for state in states for value in state.values() if value.ndim)
 

@@ -61,7 +61,6 @@ class Step:
             raise RunFailed(f"step {self.number}: {error}") from error
 
     def phase_seconds(self) -> dict[str, float]:
-        """Return the seconds of each phase of the step."""
         return {"data": self.data_seconds, **self.update.phases.seconds()}
 
 

@@ -80,11 +80,7 @@ OPTIMIZERS = Parts[torch.optim.Optimizer](
 
 def build_optimizer(model: nn.Module, recipe: Optimization) -> torch.optim.Optimizer:
     """Build the recipe's optimizer of all parameters. Weight decay includes norms, embeddings and biases, as in the
-    released code (optimizer.py).
-
-    Raises:
-        ValueError: an own optimizer cannot be made, or is none of torch's kind.
-    """
+    released code (optimizer.py). Raises ValueError if an own optimizer cannot be made, or is none of torch's kind."""
     optimizer = OPTIMIZERS.make(recipe.optimizer, model, recipe, settings=recipe.settings, field="optimizer")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(
@@ -147,11 +143,8 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Return the optimizer's state as {"<moment>/<parameter name>": tensor}; empty before the first update.
-
-    Raises:
-        ValueError: an own optimizer keeps something else, which a checkpoint could not hold.
-    """
+    """Return the optimizer's state as {"<moment>/<parameter name>": tensor}; empty before the first update. Raises
+    ValueError if an own optimizer keeps something else, which a checkpoint could not hold."""
     for state in optimizer.state.values():
         if other := next((key for key, value in state.items() if not isinstance(value, Tensor)), None):
             kind = type(optimizer).__name__

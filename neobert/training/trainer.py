@@ -229,7 +229,6 @@ class Trainer(ABC, Generic[MicroBatch]):
         return None if step < 0 else found or Checkpoint(checkpoints.folder_of(folder, step), step)
 
     def learning_rate(self, step: int) -> float:
-        """Return the learning rate of a step of this stage."""
         return scheduled_rate(step, self.optimization, self.stage)
 
     def steps(self, done: int, stop: StopRequest | None = None) -> Iterator[Step]:
@@ -279,11 +278,7 @@ class Trainer(ABC, Generic[MicroBatch]):
 
     def save(self, step: int, claim: Claim | None, *, wait: bool = True) -> None:
         """Write a checkpoint and prune old ones. All ranks take part; the owner of the claim writes, from copies, so
-        that it need not `wait` for the end.
-
-        Raises:
-            ClaimLost: another process owns the run now.
-        """
+        that it need not `wait` for the end. Raises ClaimLost if another process owns the run now."""
         tensors = self.engine.optimizer_tensors(wanted=claim is not None)
         if claim is None:
             return

@@ -33,11 +33,8 @@ STEP, MOMENTS = "step", ("exp_avg", "exp_avg_sq")
 
 
 def _deepspeed(device: torch.device) -> ModuleType:
-    """Import deepspeed, set to use `device`, compile nothing and log to stderr.
-
-    Raises:
-        MissingData: deepspeed is not installed.
-    """
+    """Import deepspeed, set to use `device`, compile nothing and log to stderr. Raises MissingData if it is not
+    installed."""
     if device.type == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     os.environ["LOCAL_RANK"] = str(device.index or 0)

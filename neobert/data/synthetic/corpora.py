@@ -209,11 +209,8 @@ _NOISE_SYLLABLES = ("ba", "do", "fi", "ka", "lu", "mo", "ne", "po", "ra", "su", 
 
 
 def corpus_documents(corpus: str, *, documents: int, seed: int = 0) -> Iterator[str]:
-    """Yield `documents` texts of one corpus; the same arguments give the same bytes everywhere.
-
-    Raises:
-        ValueError: the corpus is not in `CORPORA`, or the number of documents is negative.
-    """
+    """Yield `documents` texts of one corpus; the same arguments give the same bytes everywhere. Raises ValueError if
+    the corpus is not in `CORPORA`, or the number of documents is negative."""
     if corpus not in CORPORA:
         raise ValueError(f"corpus {corpus!r} is not in the synthetic world; choose one of {', '.join(CORPORA)}")
     if documents < 0:

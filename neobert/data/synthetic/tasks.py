@@ -199,11 +199,8 @@ def example_counts(task: str) -> tuple[int, int]:
 
 
 def task_examples(task: str, split: str, *, seed: int = 0) -> dict[str, list[Any]]:
-    """Return the columns of one split of a task, named as in GLUE; no example occurs twice.
-
-    Raises:
-        ValueError: there is no such task or split.
-    """
+    """Return the columns of one split of a task, named as in GLUE; no example occurs twice. Raises ValueError if there
+    is no such task or split."""
     require_split(task, split)
     columns, maker, train_examples = _TASKS[task]
     if split == "validation_mismatched":

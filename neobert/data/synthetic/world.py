@@ -165,7 +165,6 @@ def category(name: str) -> Concept:
 
 @cache
 def antonym(adjective: str) -> Concept:
-    """Return the antonym of the adjective with this name."""
     adjectives = {concept.name: concept for concept in lexicon(web=True).adjectives}
     return adjectives[adjectives[adjective].opposite or ""]
 

@@ -60,13 +60,6 @@ def test_what_runs_is_named_by_references_alone(slurm: FakeSlurm, runs: Path) ->
     assert (runs / pretrain.references[0] / "run.json").is_file()
 
 
-def test_the_same_command_again_submits_nothing(slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture) -> None:
-    submit(runs)
-    assert submit(runs, "--json") == 0
-    assert json.loads(capsys.readouterr().out[-3:]) == []
-    assert len(slurm.submitted()) == 4
-
-
 def test_a_corpus_that_another_run_brings_is_waited_for(slurm: FakeSlurm, runs: Path) -> None:
     """M0 and M1 read the same tokens: one job makes them, both follow it."""
     submit(runs)
@@ -273,14 +266,6 @@ def test_a_cluster_is_taken_where_there_is_one(
     assert capsys.readouterr().err == "SLURM does not answer (sinfo): this runs here\n"
 
 
-def test_cancel_takes_the_jobs_of_the_variants_named(slurm: FakeSlurm, runs: Path) -> None:
-    submit(runs)
-    before = set(slurm.submitted())
-    main(["--variant", "M2", "--cluster", "slurm", "--runs", str(runs)])
-    assert main(["--variant", "M2", "--cancel", "--runs", str(runs)]) == 0
-    assert set((slurm.state / "cancelled").read_text().split()) == set(slurm.submitted()) - before
-
-
 def test_cancel_finds_jobs_whatever_their_scale_and_seed_and_keeps_to_those_named(
     slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -345,28 +330,6 @@ def test_workers_are_refused_where_jobs_are_submitted(
 ) -> None:
     assert submit(runs, "--workers", "2") == 2
     assert "use --max-running N on SLURM" in capsys.readouterr().err and not slurm.submitted()
-
-
-@pytest.mark.parametrize(
-    ("profile", "sentence"),
-    [
-        ('partitoin = "gpu"', "unknown key 'partitoin': did you mean 'partition'"),
-        ("[pretrian]\nnodes = 1", "unknown table 'pretrian': did you mean 'pretrain'"),
-        ("nodes = 0", "nodes = 0"),
-        ("nodes = ", "is no TOML"),
-        ("pretrain = 3", "must be a table"),
-        ('sbatch = ["what is this"]', "sbatch line"),
-    ],
-)
-def test_a_wrong_profile_is_refused_before_anything(
-    slurm: FakeSlurm, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture, profile: str, sentence: str
-) -> None:
-    path = tmp_path / "wrong.toml"
-    path.write_text(profile)
-    assert submit(runs, "--cluster-profile", str(path)) == 2
-    error = capsys.readouterr().err
-    assert sentence in error and ("wrong.toml" in error or "sbatch" in profile)
-    assert not slurm.submitted()
 
 
 def test_a_missing_profile_names_its_neighbours(slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture) -> None:
