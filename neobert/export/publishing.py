@@ -1,6 +1,7 @@
 """Export of one run to a folder that is complete or absent."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -18,10 +19,13 @@ def export(
     with_code: bool | None = None,
     *,
     instructions: Wording | None = None,
+    by_words: bool = False,
 ) -> dict[str, object]:
     """Write `out` atomically; return its name, the run, the step and the measured deviations.
 
     with_code: whether to add the model's code; None stands for all pre-training runs except as an ONNX graph.
+    by_words: whether to export each checkpoint that was kept by words, in a folder of its name below `out`, and the
+        last one in `main`.
     instructions: whose wording the prompts of a contrastive run's tasks have; None stands for the paper's.
 
     Raises:
@@ -36,6 +40,8 @@ def export(
     is_contrastive = read_run_file(run.resolve()).run.kind == "contrastive"
     if is_contrastive and with_code:
         raise ValueError("--remote-code is for pre-training runs: export a contrastive run without it")
+    if by_words and (is_contrastive or step is not None):
+        raise ValueError("--by-words is for all checkpoints of a pre-training run: leave --step out")
     if instructions and not is_contrastive:
         raise ValueError("--instructions is for contrastive runs: a pre-trained encoder takes none")
     temporary = temporary_sibling(out.resolve())
@@ -45,14 +51,23 @@ def export(
             done = _export_contrastive(run.resolve(), target, step, temporary, instructions or "paper")
         else:
             with_code = target != "onnx" if with_code is None else with_code
-            done = _export_pretrained(run.resolve(), target, step, temporary, with_code)
+            write = _export_by_words if by_words else partial(_export_pretrained, step=step)
+            done = write(run.resolve(), target, folder=temporary, with_code=with_code)
         publish_folder(temporary, out.resolve())
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return {"folder": str(out), **done}
 
 
-def _export_pretrained(run: Path, target: str, step: int | None, folder: Path, with_code: bool) -> dict[str, object]:
+def _export_by_words(run: Path, target: str, folder: Path, with_code: bool) -> dict[str, object]:
+    from neobert.export.checkpoint import kept_by_words
+
+    found = kept_by_words(run).items()
+    done = {name: _export_pretrained(where, target, folder / name, with_code, step) for name, (where, step) in found}
+    return {"checkpoints": done}
+
+
+def _export_pretrained(run: Path, target: str, folder: Path, with_code: bool, step: int | None) -> dict[str, object]:
     from neobert.export.card import pretrained_card
     from neobert.export.checkpoint import open_checkpoint
     from neobert.export.huggingface import write_sentence_transformers, write_transformers
