@@ -128,7 +128,8 @@ def add_design_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_execution_flags(parser: argparse.ArgumentParser) -> None:
-    """Add a group with `--compile`, `--trace-steps`, `--deterministic`, `--heldout` and `--heldout-context`."""
+    """Add a group with `--compile`, `--trace-steps`, `--deterministic`, `--heldout`, `--heldout-context` and
+    `--checkpoint-words`."""
     group = parser.add_argument_group("training", "how it executes; none of it decides an id")
     add = group.add_argument
     add(
@@ -165,6 +166,14 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
         help="measure the held-out loss with documents cut to N tokens too, beside each run's own context, so that "
         "runs of other contexts and tokenizers can be compared (default: the shortest context of the scale)",
     )
+    add(
+        "--checkpoint-words",
+        type=whole_number,
+        default=0,
+        metavar="N",
+        help="keep checkpoints of pre-training after N, 2N, … 10N, 20N, … 100N, 200N, … words of text, as BabyLM does "
+        "from 1000000 on (default: 0, none by words)",
+    )
 
 
 def add_stages_flag(parser: argparse.ArgumentParser, stages: Sequence[str], text: str) -> None:
@@ -192,7 +201,7 @@ def execution_of(options: argparse.Namespace) -> "Execution":
             "--compile on does not reach contrastive fine-tuning, in which no two micro-batches have the same lengths: "
             "run the other stages with it first, and contrastive without"
         )
-    words = ("compile", "trace_steps", "deterministic", "heldout")
+    words = ("compile", "trace_steps", "deterministic", "heldout", "checkpoint_words")
     chosen = {word: vars(options)[word] for word in words}
     context = {} if options.heldout_context is None else {"heldout_context": options.heldout_context}
     return execution.model_copy(update=chosen | context)

@@ -62,6 +62,8 @@ class _Line(BaseModel):
 
     sentence_good: str
     sentence_bad: str
+    field: str | None = None
+    UID: str | None = None
 
 
 def paradigm_files(folder: Path) -> list[Path]:
@@ -78,11 +80,32 @@ def paradigm_files(folder: Path) -> list[Path]:
 def read_pairs(path: Path, count: int) -> list[MinimalPair]:
     """Return the first pairs of a paradigm in the order of its file. Raises DamagedFile if the file has fewer, or
     something else."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            lines = [_Line.model_validate_json(line) for line in islice(file, count)]
-    except (OSError, ValueError) as error:
-        raise DamagedFile(f"{path} is no file of BLiMP: {error}") from error
+    lines = _lines(path, count)
     if len(lines) < count:
         raise DamagedFile(f"{path} has {len(lines)} pairs, and the first {count} are asked: copy the whole file")
     return [MinimalPair(line.sentence_good, line.sentence_bad, path.stem) for line in lines]
+
+
+def pairs_in(folder: Path) -> list[MinimalPair]:
+    """Return the pairs of all files of a folder such as BabyLM's blimp_filtered and supplement_fast. As there, the
+    paradigm of a line with a field is its UID, and that of others the name of the file.
+
+    Raises:
+        MissingData: the folder has no *.jsonl.
+        DamagedFile: a file has something else.
+    """
+    if not (paths := sorted(folder.glob("*.jsonl"))):
+        raise MissingData(f"{folder} holds no *.jsonl with minimal pairs: name a folder such as blimp_filtered")
+    return [
+        MinimalPair(line.sentence_good, line.sentence_bad, path.stem if line.field is None else line.UID or path.stem)
+        for path in paths
+        for line in _lines(path, None)
+    ]
+
+
+def _lines(path: Path, count: int | None) -> list[_Line]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            return [_Line.model_validate_json(line) for line in islice(file, count)]
+    except (OSError, ValueError) as error:
+        raise DamagedFile(f"{path} is no file of BLiMP: {error}") from error

@@ -47,7 +47,9 @@ from neobert.runs.layout import MANIFEST, PARTIAL
 logger = logging.getLogger(__name__)
 
 TOKEN = np.dtype("<u2")
-DOCUMENT = np.dtype([("length", "<i4"), ("text_bytes", "<i4"), ("text_hash", "<u8")])
+DOCUMENT = np.dtype([("length", "<i4"), ("text_bytes", "<i4"), ("text_hash", "<u8"), ("words", "<i4")])
+_WITHOUT_WORDS = np.dtype(DOCUMENT.descr[:3])
+"""What corpora have that were tokenised before words were counted."""
 
 
 def tokens_name(shard: int) -> str:
@@ -164,9 +166,25 @@ def _documents(path: Path) -> NDArray[Any]:
         records: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise DamagedFile(f"{path} is not readable ({error}): remove its folder to tokenise again") from error
-    if records.dtype != DOCUMENT:
+    if records.dtype not in (DOCUMENT, _WITHOUT_WORDS):
         raise DamagedFile(f"{path} holds {records.dtype} and not {DOCUMENT}: remove its folder to tokenise again")
     return records
+
+
+def document_words(folder: Path) -> NDArray[np.int32]:
+    """Return the number of whitespace-separated words of each document of a tokenised corpus, (documents,).
+
+    Raises:
+        DamagedFile: the corpus was tokenised before words were counted.
+    """
+    shards = len(read_checksummed(folder / MANIFEST)["shards"])
+    records = [_documents(folder / documents_name(number)) for number in range(shards)]
+    if any(each.dtype != DOCUMENT for each in records):
+        raise DamagedFile(
+            f"{folder} was tokenised before words were counted: remove it, and the same command tokenises it again"
+        )
+    words: NDArray[np.int32] = np.concatenate([each["words"] for each in records])
+    return words
 
 
 def _tokens(path: Path, tokens: int) -> NDArray[np.uint16]:
@@ -254,6 +272,7 @@ def encode_batch(texts: list[str], tokenizer: TextTokenizer) -> EncodedTexts:
     documents["length"] = lengths
     documents["text_bytes"] = [len(text) for text in raw]
     documents["text_hash"] = [_hash_bytes(text) for text in raw]
+    documents["words"] = [len(text.split()) for text in kept]
     token_ids = np.fromiter(chain.from_iterable(ids), dtype=TOKEN, count=int(lengths.sum()))
     return EncodedTexts(len(texts), token_ids, documents)
 
@@ -267,7 +286,7 @@ def _hash_bytes(raw: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little")
 
 
-SCHEMA = 2
+SCHEMA = 3
 SHARD_TOKENS = 2**27
 """A shard ends with the batch of texts that reaches this many tokens (256 MiB)."""
 

@@ -8,7 +8,7 @@ that reports can estimate the noise from texts and items in a difference of two 
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from statistics import fmean
@@ -304,27 +304,36 @@ def _both_words(item: ClozeItem) -> tuple[str, str]:
     return item.text[item.begin : item.end], item.distractor
 
 
-def read_pairs(subject: Subject, pairs: Sequence[MinimalPair], stop: StopRequest) -> Measured:
-    """Measure the share of pairs in which the acceptable sentence has the higher pseudo-log-likelihood.
+def pair_losses(
+    subject: Subject, pairs: Sequence[MinimalPair], stop: StopRequest, unscored: Collection[int] = ()
+) -> Sums:
+    """Return the negative pseudo-log-likelihoods in nats of the acceptable and the other sentences, (pairs, 2).
 
     The pseudo-log-likelihood is the sum of log p of the tokens, each masked alone (Salazar et al. 2020): the other
-    tokens of its word stay visible, and unknown tokens, which no model is trained to predict, are not scored. A tie
-    counts half. A unit is a paradigm, since its pairs are made from one template, and groups are fields, phenomena and
-    paradigms. All paradigms have equally many pairs, so the value is the mean over paradigms.
+    tokens of its word stay visible. Tokens with the ids `unscored` are left out.
     """
     encoded = map(tuple, subject.tokenizer.encode([text for pair in pairs for text in (pair.good, pair.bad)]))
     number_of: dict[tuple[int, ...], int] = {}  # equal sentences have one sum, as their own could differ by rounding
     numbers = [number_of.setdefault(token_ids, len(number_of)) for token_ids in encoded]
-    never = subject.ids.never_predicted
 
     def questions() -> Iterator[Question]:
         for token_ids, owner in number_of.items():
             for place in range(len(token_ids)):
-                if token_ids[place] not in never:
+                if token_ids[place] not in unscored:
                     begin, end = part_around(len(token_ids), (place, place + 1), subject.room)
                     yield subject.hide(token_ids[begin:end], np.array([place - begin]), owner)
 
-    right = _right(subject.sum_losses(questions(), len(number_of), stop)[numbers].reshape(-1, 2))
+    return subject.sum_losses(questions(), len(number_of), stop)[numbers].reshape(-1, 2)
+
+
+def read_pairs(subject: Subject, pairs: Sequence[MinimalPair], stop: StopRequest) -> Measured:
+    """Measure the share of pairs in which the acceptable sentence has the higher pseudo-log-likelihood.
+
+    Unknown tokens, which no model is trained to predict, are not scored. A tie counts half. A unit is a paradigm, since
+    its pairs are made from one template, and groups are fields, phenomena and paradigms. All paradigms have equally
+    many pairs, so the value is the mean over paradigms.
+    """
+    right = _right(pair_losses(subject, pairs, stop, subject.ids.never_predicted))
     by_group: defaultdict[str, list[float]] = defaultdict(list)
     for pair, own in zip(pairs, right.tolist(), strict=True):
         for group in _groups_of(pair.paradigm):

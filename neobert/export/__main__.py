@@ -3,6 +3,8 @@
 python -m neobert.export runs/pretraining/0123456789ab --to hf --out exported
 python -m neobert.export runs/pretraining/0123456789ab --to hf --no-remote-code --out exported
 python -m neobert.export runs/pretraining/0123456789ab --to onnx --out exported --step 0
+python -m neobert.export runs/pretraining/0123456789ab --to hf --out exported --by-words
+python -m neobert.export runs/pretraining/0123456789ab --to babylm --out results/mine --pairs blimp_filtered
 python -m neobert.export runs/contrastive/0123456789ab --to sentence-transformers --out exported --instructions mteb
 
 The client of the hub uploads a folder: hf upload someone/model exported --private
@@ -37,6 +39,12 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="a checkpoint on the way, 0 included (default: the finished run's last)",
     )
+    by_words = "every checkpoint that --checkpoint-words kept, as DIR/chck_1M, …, and the last one as DIR/main"
+    add("--by-words", action="store_true", help=by_words)
+    pairs = (
+        "with --to babylm: folders of *.jsonl files with sentence_good and sentence_bad, as those of BabyLM's pipeline"
+    )
+    add("--pairs", type=Path, nargs="+", default=(), metavar="DIR", help=pairs)
     add(
         "--remote-code",
         action=argparse.BooleanOptionalAction,
@@ -58,11 +66,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    if options.remote_code and options.to == "onnx":
-        raise ValueError("--remote-code is for --to hf or sentence-transformers: an ONNX graph needs no code")
+    if options.remote_code and options.to in ("onnx", "babylm"):
+        raise ValueError(f"--remote-code is for --to hf or sentence-transformers: {options.to} needs no code")
     with redirect_stdout(sys.stderr):  # libraries print, but stdout must be one line of JSON
         done = export(
-            options.run, options.to, options.out, options.step, options.remote_code, instructions=options.instructions
+            options.run,
+            options.to,
+            options.out,
+            options.step,
+            options.remote_code,
+            instructions=options.instructions,
+            by_words=options.by_words,
+            pairs=options.pairs,
         )
     print(json.dumps(done))
     return EXIT_DONE

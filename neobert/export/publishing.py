@@ -1,13 +1,15 @@
 """Export of one run to a folder that is complete or absent."""
 
 import shutil
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from neobert.data.mteb_tasks import Wording
 from neobert.files import publish_folder, temporary_sibling
 
-Target = Literal["hf", "sentence-transformers", "onnx"]
+Target = Literal["hf", "sentence-transformers", "onnx", "babylm"]
 
 
 def export(
@@ -18,11 +20,17 @@ def export(
     with_code: bool | None = None,
     *,
     instructions: Wording | None = None,
+    by_words: bool = False,
+    pairs: Sequence[Path] = (),
 ) -> dict[str, object]:
     """Write `out` atomically; return its name, the run, the step and the measured deviations.
 
     with_code: whether to add the model's code; None stands for all pre-training runs except as an ONNX graph.
+    by_words: whether to export each checkpoint that was kept by words, in a folder of its name below `out`, and the
+        last one in `main`.
     instructions: whose wording the prompts of a contrastive run's tasks have; None stands for the paper's.
+
+    pairs: folders of minimal pairs for the target `babylm`.
 
     Raises:
         ValueError: `out` exists, a package is not installed, or the run is of another kind.
@@ -36,6 +44,10 @@ def export(
     is_contrastive = read_run_file(run.resolve()).run.kind == "contrastive"
     if is_contrastive and with_code:
         raise ValueError("--remote-code is for pre-training runs: export a contrastive run without it")
+    if (target == "babylm") != bool(pairs) or (is_contrastive and pairs):
+        raise ValueError("--to babylm is for pre-training runs and goes with --pairs, the folders of minimal pairs")
+    if by_words and (is_contrastive or step is not None):
+        raise ValueError("--by-words is for all checkpoints of a pre-training run: leave --step out")
     if instructions and not is_contrastive:
         raise ValueError("--instructions is for contrastive runs: a pre-trained encoder takes none")
     temporary = temporary_sibling(out.resolve())
@@ -45,14 +57,37 @@ def export(
             done = _export_contrastive(run.resolve(), target, step, temporary, instructions or "paper")
         else:
             with_code = target != "onnx" if with_code is None else with_code
-            done = _export_pretrained(run.resolve(), target, step, temporary, with_code)
+            write = (
+                partial(_predict, pairs=pairs)
+                if pairs
+                else partial(_export_pretrained, target=target, with_code=with_code)
+            )
+            if by_words:
+                done = _export_by_words(run.resolve(), temporary, write)
+            else:
+                done = write(run.resolve(), step, temporary / "main" if pairs else temporary)
         publish_folder(temporary, out.resolve())
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return {"folder": str(out), **done}
 
 
-def _export_pretrained(run: Path, target: str, step: int | None, folder: Path, with_code: bool) -> dict[str, object]:
+def _export_by_words(run: Path, folder: Path, write: Callable[[Path, int, Path], object]) -> dict[str, object]:
+    from neobert.export.checkpoint import kept_by_words
+
+    return {"checkpoints": {name: write(*kept, folder / name) for name, kept in kept_by_words(run).items()}}
+
+
+def _predict(run: Path, step: int | None, folder: Path, *, pairs: Sequence[Path]) -> dict[str, object]:
+    from neobert.export.babylm import write_predictions
+    from neobert.export.checkpoint import open_checkpoint
+
+    checkpoint = open_checkpoint(run, step)
+    accuracy = write_predictions(checkpoint, pairs, folder)
+    return {"run": checkpoint.run_file.id, "step": checkpoint.step, "accuracy": accuracy}
+
+
+def _export_pretrained(run: Path, step: int | None, folder: Path, *, target: str, with_code: bool) -> dict[str, object]:
     from neobert.export.card import pretrained_card
     from neobert.export.checkpoint import open_checkpoint
     from neobert.export.huggingface import write_sentence_transformers, write_transformers

@@ -47,7 +47,8 @@ class Execution(Value):
     not 0, training goes on meanwhile. `compile` is whether models are compiled; auto compiles if that saves time. A
     trace is written of `trace_steps` steps after the first few. `deterministic` makes a GPU sum in a fixed order, at
     some cost. `heldout` is on which corpora of the source the held-out loss is measured, and `heldout_context` a second
-    context (tokens) for it, so that runs with different contexts can be compared.
+    context (tokens) for it, so that runs with different contexts can be compared. `checkpoint_words` is the first
+    number of words after which pre-training keeps a checkpoint (`neobert.data.seen_words`); 0 keeps none by words.
     """
 
     threads: PositiveInt
@@ -61,6 +62,7 @@ class Execution(Value):
     deterministic: bool = False
     heldout: HeldoutWord = "own"
     heldout_context: PositiveInt | None = None
+    checkpoint_words: NonNegativeInt = 0
 
     @model_validator(mode="after")
     def _engine_serves_all_processes(self) -> Self:

@@ -75,7 +75,8 @@ class TrainResult:
 
     `optimizer_state_bytes` counts this rank alone; `compiled` is whether its model was compiled. `heldout` are the
     scores at the end of the stage, None before it and in all ranks but rank 0. `started_at` is when the first attempt
-    began, None if it was of a version that did not note it. `data_state` is that of the data after the last step.
+    began, None if it was of a version that did not note it. `data_state` is that of the data after the last
+    step, and `kept_by_words` are the steps of checkpoints that are kept by words, by name.
     """
 
     totals: Totals
@@ -88,6 +89,7 @@ class TrainResult:
     heldout: HeldoutScores | None
     started_at: str | None
     data_state: Mapping[str, Any]
+    kept_by_words: Mapping[str, int]
 
 
 def machine_record(result: TrainResult, device: torch.device) -> dict[str, Any]:

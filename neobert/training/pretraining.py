@@ -6,12 +6,16 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 
 from neobert.data.batches import Batch
+from neobert.data.mixtures import join_corpora
+from neobert.data.packing import Integers
 from neobert.data.preparation import measured_corpora, open_specified, read_corpora, text_tokenizer, tokenized_corpus
-from neobert.data.shards import TokenizedCorpus, open_shards
+from neobert.data.seen_words import kept_steps, words_by_step
+from neobert.data.shards import TokenizedCorpus, document_words, open_shards
 from neobert.data.streams import read_by_corpus
 from neobert.errors import MissingData
 from neobert.evaluation.heldout import (
@@ -32,9 +36,10 @@ from neobert.recipe import Stage
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
-from neobert.runs.run_file import RunFile
+from neobert.runs.run_file import RunFile, read_run_file
 from neobert.runs.work import Part
 from neobert.starts import misfit, require_vocabulary, start_files
+from neobert.training import checkpoints
 from neobert.training.accounting import HeldoutScores, TrainResult, accounts, machine_record
 from neobert.training.compiling import (
     COMPILED_BLOCKS,
@@ -161,6 +166,23 @@ class PretrainingTrainer(Trainer[Batch]):
                 trial.run()
             self.count_compile_seconds()
 
+    @cached_property
+    def kept_by_words(self) -> Mapping[str, int]:
+        unit, before, previous = self.run_file.execution.checkpoint_words, 0, self.run.previous
+        if not unit:
+            return {}
+        while previous is not None:
+            run = read_run_file(self.layout.pretraining(previous)).specification(PretrainingRun)
+            corpora = {each.corpus: open_shards(self.layout.data(each.id), verify=False) for each in run.corpora}
+            before += int(self._words_by_step(run, corpora)[-1])
+            previous = run.previous
+        return kept_steps(self._words_by_step(self.run, self.corpora), unit, before)
+
+    def _words_by_step(self, run: PretrainingRun, corpora: Mapping[str, TokenizedCorpus]) -> Integers:
+        batches = StageBatches(run, corpora, self.device, self.batches.most_tokens, self.process)
+        words = np.concatenate([document_words(self.layout.data(each.id)) for each in run.corpora])
+        return words_by_step(batches.rows(), join_corpora(list(corpora.values())), words)
+
     def _compiling_pays(self) -> bool:
         """Let rank 0 measure whether compiling pays, and return its answer in all ranks."""
         decided = False
@@ -225,7 +247,10 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     result = train(layout, run_file, partial(PretrainingTrainer, layout, corpora=corpora), claim, stop)
     metrics = merge_metrics(part.record.parent)
     curve = {"sha256": {"metrics": sha256_of(part.record.with_name("metrics.jsonl"))}}
-    publish_record(part.record, _record(run_file, result, metrics) | curve)
+    on_disk = checkpoints.steps_on_disk(layout.trained(run_file.id) / "checkpoints")
+    kept = {name: step for name, step in result.kept_by_words.items() if step in on_disk}
+    by_words = {"checkpoints_by_words": kept} if kept else {}
+    publish_record(part.record, _record(run_file, result, metrics) | by_words | curve)
 
 
 def _require_start(layout: Layout, run_file: RunFile) -> None:

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -146,6 +147,11 @@ class Trainer(ABC, Generic[MicroBatch]):
     def curve_point(self, step: int) -> Mapping[str, Any] | None:
         """Return the metrics on a small held-out text if they are measured after `step`; None by default."""
 
+    @property
+    def kept_by_words(self) -> Mapping[str, int]:
+        """Steps whose checkpoints are kept for the words seen until then, by name; none by default."""
+        return {}
+
     def compile(self, began_compiled: bool | None) -> None:
         """Compile the model if requested. `began_compiled`: whether earlier attempts did; None in the first."""
 
@@ -198,6 +204,7 @@ class Trainer(ABC, Generic[MicroBatch]):
                 heldout=heldout,
                 started_at=self.started_at,
                 data_state=self.data_state,
+                kept_by_words=self.kept_by_words,
             )
 
     def restore(self) -> int:
@@ -300,10 +307,10 @@ class Trainer(ABC, Generic[MicroBatch]):
         if wait:
             self.writer.finish()
 
-    @property
+    @cached_property
     def milestones(self) -> frozenset[int]:
         """Steps whose checkpoints are kept."""
-        return milestones(self.stage.steps)
+        return milestones(self.stage.steps) | frozenset(self.kept_by_words.values())
 
 
 @dataclass
