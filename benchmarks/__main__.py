@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.measuring import FOLDER, README, Benchmark, between_markers, read_results
 from neobert.files import replace_file
+from reports.tables import markdown_row
 
 BENCHMARKS = {
     "data_loader": "benchmarks.data:LOADER",
@@ -72,7 +73,7 @@ def write_table() -> int:
 def table(results: list[dict[str, Any]]) -> str:
     """Return a Markdown table with one row per result."""
     rows = [COLUMNS, ("---",) * len(COLUMNS), *map(_row, results)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join(map(markdown_row, rows))
 
 
 def _row(result: dict[str, Any]) -> tuple[str, ...]:

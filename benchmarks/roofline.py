@@ -34,6 +34,7 @@ from neobert.model.size import PEAK_FLOPS_PER_SECOND, datasheet_peak
 from neobert.recipe import Pretraining, PretrainingPrecision
 from neobert.training.engine import autocast
 from neobert.training.pretraining import summed_loss
+from reports.tables import markdown_row
 
 CONTEXTS = (1024, 4096)
 COUNTED: tuple[tuple[PretrainingPrecision, Mode], ...] = (
@@ -265,7 +266,7 @@ def table(steps: Sequence[StepCounts]) -> str:
         facts = (f"{step.launches:,}", f"{step.streamed_bytes / 1e9:.0f}", f"{flops / 1e12:.0f}")
         speeds = [f"{step.tokens_per_second(gpu) / 1000:.0f}k" for gpu in RATES]
         rows.append((f"{step.context:,}", f"{step.precision}, {step.mode}", *facts, *speeds))
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join(map(markdown_row, rows))
 
 
 def read_counts() -> list[StepCounts]:

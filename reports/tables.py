@@ -24,7 +24,7 @@ BINARY_ERROR = 1e-9
 """More than the binary rounding error of a mean of decimal numbers, less than any printed digit."""
 MARKUP = re.compile(r"[\\|]|<(?=[A-Za-z/!?])|&(?=#|\w+;)|\](?=\()")
 """Characters that Markdown would read as a column, a tag, an entity or a link."""
-FORMULA = "=+-@\t\r"
+FORMULA = tuple("=+-@\t\r")
 """First characters of cells that spreadsheets would compute."""
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -86,9 +86,9 @@ class Table:
     def markdown(self) -> str:
         """The table as a Markdown page: title, cells, notes."""
         marks = {"l": ":---", "c": ":---:", "r": "---:"}
-        lines = [f"# {escape_markdown(self.title)}", "", _markdown_line(self.header)]
-        lines.append(f"| {' | '.join(marks[letter] for letter in self.alignment)} |")
-        lines += [_markdown_line(row) for row in self.rows]
+        lines = [f"# {escape_markdown(self.title)}", "", markdown_row(map(escape_markdown, self.header))]
+        lines.append(markdown_row(marks[letter] for letter in self.alignment))
+        lines += [markdown_row(map(escape_markdown, row)) for row in self.rows]
         if self.notes:
             lines += ["", *(f"- {escape_markdown(note)}" for note in self.notes)]
         return "\n".join(lines) + "\n"
@@ -226,8 +226,9 @@ def escape_markdown(text: str) -> str:
     return MARKUP.sub(r"\\\g<0>", " ".join(text.splitlines()))
 
 
-def _markdown_line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(escape_markdown(cell) for cell in cells)} |"
+def markdown_row(cells: Iterable[object]) -> str:
+    """Return a line of a table in Markdown; the cells are not escaped."""
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def escape_latex(text: str) -> str:
@@ -255,12 +256,16 @@ def _csv_cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6f}"
     text = str(value)
-    if text.startswith(tuple(FORMULA)):
-        try:
-            float(text)
-        except ValueError:
-            return f"'{text}"
+    try:
+        float(text)
+    except ValueError:
+        return quoted(text)
     return text
+
+
+def quoted(text: str) -> str:
+    """Return a text of a CSV file, behind an apostrophe if a spreadsheet would compute it."""
+    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def number(value: float | None, digits: int = 1) -> str:

@@ -26,6 +26,7 @@ from reports.analysis.inference import (
 )
 from reports.analysis.pilots import LEAST_PILOTS, are_unlike
 from reports.simulated import add_page_flag, print_tables
+from reports.tables import markdown_row
 
 ARMS = ("M0", "M1", "M2", "M4", "M5", "M6", "M7")
 PARENTS = (0, 1, 2, 3, 4, 4)  # places in ARMS of the parents of all arms but the first
@@ -242,13 +243,13 @@ def find_false_words(truth: str, studies: int) -> tuple[float, float, float]:
 def tables(studies: int = STUDIES) -> Iterator[str]:
     """Yield the lines of the tables."""
     yield f"Percent of {studies:,} studies with an untrue claim at 6 / 8 / 10 seeds / any of them. Nothing differs:"
-    yield from ("", f"| noise | {' | '.join(TESTS)} |", f"|---|{'---:|' * len(TESTS)}")
+    yield from ("", markdown_row(("noise", *TESTS)), f"|---|{'---:|' * len(TESTS)}")
     for name, noise in NOISES.items():
         yield _line(noise.title, [found.errors for found in find_rates(name, NO_EFFECTS, studies).values()])
     both = [f"{name}: {what}" for name in TESTS for what in ("error", "power")]
     yield from ("", "M1, M2 and M4 differ. Percent of studies with an untrue claim at any look, and with a claim of")
     yield from ("M4 − M2 (0.05, 2.3 standard deviations of the difference) by 6 / 8 / 10 seeds:", "")
-    yield from (f"| noise | {' | '.join(both)} |", f"|---|{'---:|' * len(both)}")
+    yield from (markdown_row(("noise", *both)), f"|---|{'---:|' * len(both)}")
     for name, noise in NOISES.items():
         found = find_rates(name, EFFECTS, studies).values()
         yield _line(noise.title, [part for each in found for part in (each.errors[-1:], each.powers)])
@@ -260,7 +261,7 @@ def tables(studies: int = STUDIES) -> Iterator[str]:
 
 
 def _line(title: str, cells: Sequence[Sequence[float]]) -> str:
-    return f"| {title} | {' | '.join(' / '.join(f'{each:.1f}' for each in cell) for cell in cells)} |"
+    return markdown_row((title, *(" / ".join(f"{each:.1f}" for each in cell) for cell in cells)))
 
 
 def main(given: list[str] | None = None) -> int:

@@ -101,7 +101,6 @@ def follow(log: Log, repeats: Sequence[Repeats], logarithms: bool) -> Chain:
 
 def _units(log: Log, repeats: Sequence[Repeats], logarithms: bool) -> Iterator[tuple[Run, Unit]]:
     """Yield each configuration that can be compared, with the run that stands first in the log."""
-    sign = 1.0 if log.lower_is_better else -1.0
     group_of = {run.line: group.runs for group in repeats for run in group.runs}
     seen = set[int]()
     for run in log.measured:
@@ -109,7 +108,7 @@ def _units(log: Log, repeats: Sequence[Repeats], logarithms: bool) -> Iterator[t
         if own[0].line not in seen:
             seen.add(own[0].line)
             values = [_comparable(log, each.value, logarithms) for each in own]
-            known = [sign * value for value in values if value is not None]
+            known = [log.sign * value for value in values if value is not None]
             if known:
                 yield run, Unit(list(own), known, any(each.status == "keep" for each in own))
 
@@ -150,7 +149,6 @@ def weigh(chain: Chain, yardstick: Yardstick, alpha: float) -> Weighed:
 
 def in_metric(log: Log, before: float, after: float) -> float:
     """Return a gain between two values of the analysis in the unit of the metric."""
-    sign = 1.0 if log.lower_is_better else -1.0
     if not in_logarithms(log):
         return before - after
-    return sign * (math.exp(sign * before) - math.exp(sign * after))
+    return log.sign * (math.exp(log.sign * before) - math.exp(log.sign * after))

@@ -71,6 +71,25 @@ class Report:
     suspicions: tuple[str, ...]
     notes: tuple[str, ...]
 
+    @property
+    def better(self) -> str:
+        return "lower" if self.lower_is_better else "higher"
+
+    @property
+    def changes(self) -> list[Keep]:
+        """The kept changes, without baselines and repeats."""
+        return [keep for keep in self.keeps if keep.verdict not in ("baseline", "repeat")]
+
+    @property
+    def need_seeds(self) -> int:
+        """The number of kept changes that more seeds would show."""
+        return sum(keep.verdict == "seeds needed" for keep in self.changes)
+
+    @property
+    def without_gain(self) -> int:
+        """The number of kept changes without a gain even in their own numbers."""
+        return sum((keep.gain or 0) <= 0 for keep in self.changes)
+
 
 @dataclass
 class _Judge:
@@ -145,7 +164,7 @@ def _keeps(own: _Judge, shrunk: Mapping[int, float]) -> list[Keep]:
     tries = own.chain.tries
     kept = [place for place, each in enumerate(tries) if each.unit.is_kept]
     unsettled = [place for place in kept if tries[place].gain > 0 and not own.evidence.get(place, (0.0, False))[1]]
-    found = [_keep_of(unit.runs[0], "baseline") for unit in own.chain.baselines]
+    found = [_keep_of(own.log, unit.runs[0], "baseline") for unit in own.chain.baselines]
     for place in kept:
         keep = _compared(own, tries[place])
         if place in own.evidence:
@@ -154,21 +173,21 @@ def _keeps(own: _Judge, shrunk: Mapping[int, float]) -> list[Keep]:
     known = {keep.line for keep in found}
     for run in own.log.measured:
         if run.status == "keep" and run.line not in known:
-            found.append(_keep_of(run, "not shown" if is_at_bound(own.log, run.value) else "repeat"))
-    by_line = {run.line: run for run in own.log.measured}
-    told = [replace(keep, suspicions=tuple(suspicions_of_keep(own.log, by_line[keep.line]))) for keep in found]
-    return sorted(told, key=lambda keep: keep.line)
+            found.append(_keep_of(own.log, run, "not shown" if is_at_bound(own.log, run.value) else "repeat"))
+    return sorted(found, key=lambda keep: keep.line)
 
 
-def _keep_of(run: Run, verdict: Verdict) -> Keep:
-    return Keep(run.line, run.description, float(run.value or 0.0), verdict)
+def _keep_of(log: Log, run: Run, verdict: Verdict) -> Keep:
+    found = tuple(suspicions_of_keep(log, run))
+    return Keep(run.line, run.description, float(run.value or 0.0), verdict, suspicions=found)
 
 
 def _compared(own: _Judge, each: Try) -> Keep:
     """Return a kept change with its recorded gain, and the verdict that it gives alone."""
     run = next((run for run in each.unit.runs if run.status == "keep"), each.unit.runs[0])
     gain = in_metric(own.log, float(np.mean(each.against.fair)), each.unit.mean)
-    keep = replace(_keep_of(run, "worse" if gain < 0 else "not shown"), against_line=each.against.fair_line, gain=gain)
+    keep = _keep_of(own.log, run, "worse" if gain < 0 else "not shown")
+    keep = replace(keep, against_line=each.against.fair_line, gain=gain)
     if gain > 0 and own.yardstick.spread is None:
         family = len(own.chain.tries)
         threshold = family / own.alpha / boost(TAIL_DEGREES, each.variance, family, own.alpha)

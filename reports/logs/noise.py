@@ -4,7 +4,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, pvariance
 
@@ -29,6 +29,7 @@ JUDGEMENT = re.compile(
     re.IGNORECASE,
 )
 LOAD = re.compile(r"\b(?:contention|concurrent(?:ly)?|under load|machine load|shared gpu|throttl\w+)\b", re.IGNORECASE)
+SEED_ALONE, OF_KEPT = "only the seed differs", "described as a repeat of what was kept"
 LARGEST_STEP_RATIO = 1.15
 """Repeats whose numbers of steps differ by more ran under different load, as training is limited by time."""
 COLLAPSED = 6.0  # robust standard deviations from the other repeats
@@ -49,6 +50,9 @@ class Repeats:
     @property
     def lines(self) -> tuple[int, ...]:
         return tuple(run.line for run in self.runs)
+
+    def with_positive_values(self) -> "Repeats":
+        return replace(self, runs=tuple(run for run in self.runs if run.value is not None and run.value > 0))
 
 
 @dataclass(frozen=True)
@@ -77,28 +81,34 @@ def find_repeats(log: Log) -> list[Repeats]:
     configuration columns and label, descriptions that differ in the seed alone, or a run that says it repeats what was
     kept last. Nothing is taken for a repeat because its value is near."""
     groups: dict[tuple[str, ...], list[Run]] = defaultdict(list)
-    seeded: dict[tuple[str, str], list[Run]] = defaultdict(list)
     last_kept: dict[str, Run] = {}
-    of_kept: dict[int, tuple[Run, list[Run]]] = {}
     for run in log.measured:
-        stem = stem_of(run.description)
-        text = COMMENT.sub(" ", run.description)
-        is_bare = not JUDGEMENT.sub(" ", stem).strip()
         kept = last_kept.get(run.series)
-        if SEED.search(text) and not is_bare:
-            seeded[run.series, stem].append(run)
-        elif is_bare and kept is not None and (SEED.search(text) or _says_repeat(run, kept)):
-            of_kept.setdefault(kept.line, (kept, []))[1].append(run)
-        elif len(run.configuration) > 1:
-            groups["equal configuration and label", run.series, *run.configuration].append(run)
-        elif run.has_commit and stem:
-            groups["same commit and description", run.series, run.commit, stem].append(run)
+        shown = _shown_configuration(run, kept)
+        if kept is not None and shown[0] == OF_KEPT and shown not in groups:
+            groups[shown].append(kept)
+        groups[shown].append(run)
         if run.status in ("keep", "baseline"):
             last_kept[run.series] = run
-    found = [Repeats(tuple(runs), how[0]) for how, runs in groups.items() if len(runs) > 1]
-    found += [Repeats(tuple(runs), "only the seed differs") for runs in seeded.values() if len(runs) > 1]
-    found += [Repeats((kept, *runs), "described as a repeat of what was kept") for kept, runs in of_kept.values()]
+    order = sorted(groups, key=lambda shown: (shown[0] == OF_KEPT, shown[0] == SEED_ALONE))
+    found = [Repeats(tuple(groups[shown]), shown[0]) for shown in order if shown[0] and len(groups[shown]) > 1]
     return sorted(_merged(found), key=lambda repeats: repeats.lines)
+
+
+def _shown_configuration(run: Run, kept: Run | None) -> tuple[str, ...]:
+    """Return what shows the configuration of a run after the one `kept` last, and its name; an empty text if nothing
+    does."""
+    stem, has_seed = stem_of(run.description), bool(SEED.search(COMMENT.sub(" ", run.description)))
+    is_bare = not JUDGEMENT.sub(" ", stem).strip()
+    if has_seed and not is_bare:
+        return SEED_ALONE, run.series, stem
+    if is_bare and kept is not None and (has_seed or _says_repeat(run, kept)):
+        return OF_KEPT, str(kept.line)
+    if len(run.configuration) > 1:
+        return "equal configuration and label", run.series, *run.configuration
+    if run.has_commit and stem:
+        return "same commit and description", run.series, run.commit, stem
+    return ("",)
 
 
 def _says_repeat(run: Run, kept: Run) -> bool:
@@ -158,36 +168,44 @@ def given_yardstick(spread: float, runs: int, unit: float = 1.0) -> Yardstick:
 
 def measure_spread(groups: Sequence[Repeats], logarithms: bool) -> Yardstick:
     """Return the standard deviation of repeats, pooled within groups, or the reason why it is no yardstick."""
-    if logarithms:
-        positive = [tuple(run for run in group.runs if run.value is not None and run.value > 0) for group in groups]
-        groups = [Repeats(runs, each.shown_by) for runs, each in zip(positive, groups, strict=True) if len(runs) > 1]
-    same_load = [group for group in groups if _has_same_load(group)]
-    loaded = [group for group in groups if group not in same_load]
-    load = [_tell_load(loaded)] if loaded else []
+    usable = [group.with_positive_values() for group in groups] if logarithms else groups
+    usable = [group for group in usable if len(group.runs) > 1]
+    same_load = [group for group in usable if _has_same_load(group)]
+    loaded = [group for group in usable if group not in same_load]
+    notes = [_tell_load(loaded)] if loaded else []
     if not same_load:
-        return _unknown(*load or ["the log shows no configuration that was run twice"])
+        return _unknown(*notes or ["the log shows no configuration that was run twice"])
     residuals = [_residuals(group, logarithms) for group in same_load]
-    if refusal := _source_refusal(same_load, residuals):
-        return _unknown(refusal, load)
-    if max(float(np.abs(own.values).max()) for own in residuals) < TINY:
-        exact = f"{_name(same_load)} repeat exactly: the metric is deterministic, and tells nothing of other seeds"
-        return _unknown(exact, load)
+    if refusal := _source_refusal(same_load, residuals) or _exact_refusal(same_load, residuals):
+        return _unknown(refusal, notes)
     residuals, collapsed = _without_collapsed(residuals)
-    notes = [*load, *collapsed]
+    notes += collapsed
     if refusal := _drift_refusal(residuals):
         return _unknown(refusal, notes)
+    return _pooled(same_load, residuals, notes)
+
+
+def _pooled(groups: Sequence[Repeats], residuals: "Sequence[_Residuals]", notes: Sequence[str]) -> Yardstick:
+    """Return the standard deviation of the residuals of repeats, pooled within groups."""
     degrees = sum(len(own.values) - 1 for own in residuals)
     if degrees < 1:
         return _unknown("too few repeats", notes)
     spread = math.sqrt(sum(float(own.values @ own.values) for own in residuals) / degrees)
-    how = ", ".join(sorted({group.shown_by for group in same_load}))
+    how = ", ".join(sorted({group.shown_by for group in groups}))
     runs = degrees + len(residuals)
-    source = f"{runs} runs of {len(residuals)} repeated configurations ({_name(same_load)}; {how})"
+    source = f"{runs} runs of {len(residuals)} repeated configurations ({_name(groups)}; {how})"
     return Yardstick(spread, degrees, source, notes=tuple(notes))
 
 
 def _unknown(why: str, notes: Sequence[str] = ()) -> Yardstick:
     return Yardstick(None, 0, "none", why, tuple(notes))
+
+
+def _exact_refusal(groups: Sequence[Repeats], residuals: "Sequence[_Residuals]") -> str:
+    """Return why repeats that are equal tell nothing; empty if they differ."""
+    if max(float(np.abs(own.values).max()) for own in residuals) >= TINY:
+        return ""
+    return f"{_name(groups)} repeat exactly: the metric is deterministic, and tells nothing of other seeds"
 
 
 def _has_same_load(group: Repeats) -> bool:

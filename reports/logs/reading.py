@@ -39,11 +39,14 @@ FEWEST_KEEPS_FOR_A_DIRECTION, SHARE_FOR_A_DIRECTION = 3, 0.8
 REAL_COMMIT = re.compile(r"^[0-9a-f]{6,40}$")
 SOURCE_PREFIX = re.compile(r"^\s*((?:agent|gpu|worker|node|machine|host)[ _-]?\w*)\s*:", re.IGNORECASE)
 STEPS = re.compile(r"\b(\d+) steps\b", re.IGNORECASE)
+REPETITION = re.compile(r"[_-](?:r|rep|run|try)\d+$")
+"""The end of a name of an experiment that numbers its repetitions."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One row of a log. `value` is the metric as recorded, None if the run crashed or measured nothing."""
+    """One row of a log. `value` is the metric as recorded, None if the run crashed or measured nothing. `status` is one
+    of those that `status_of` returns."""
 
     line: int
     value: float | None
@@ -76,6 +79,11 @@ class Log:
     @property
     def measured(self) -> list[Run]:
         return [run for run in self.runs if run.value is not None]
+
+    @property
+    def sign(self) -> float:
+        """The factor on values that makes lower better."""
+        return 1.0 if self.lower_is_better else -1.0
 
 
 @dataclass(frozen=True)
@@ -134,14 +142,17 @@ def read_log(path: Path, wanted: Columns | None = None) -> Log:
     if not any(value is not None for value in values):
         raise MissingData(f"{path}: no line has a number in column {metric}")
     runs = _runs(reader, values, statuses, metric)
-    others = Counter(word for word, meant in zip(words, statuses, strict=True) if meant == "other" and word)
-    if others and has_marks:
-        reader.notes.append(f"statuses neither kept nor crashed: {', '.join(others)}; counted as tried")
-    if not has_marks:
-        said = f"the statuses are {', '.join(sorted(set(words)))}" if status else "there is no status column"
-        reader.notes.append(f"no run is marked as kept ({said}): each new best counts as kept")
+    reader.notes += _note_on_statuses(words, statuses, has_column=status is not None)
     runs = _without_double_entries(reader, runs)
     return Log(path.name, metric, lower, reason, tuple(runs), has_marks, _minutes(reader), tuple(reader.notes))
+
+
+def _note_on_statuses(words: Sequence[str], statuses: Sequence[str], *, has_column: bool) -> list[str]:
+    if "keep" not in statuses:
+        said = f"the statuses are {', '.join(sorted(set(words)))}" if has_column else "there is no status column"
+        return [f"no run is marked as kept ({said}): each new best counts as kept"]
+    others = dict.fromkeys(word for word, meant in zip(words, statuses, strict=True) if meant == "other" and word)
+    return [f"statuses neither kept nor crashed: {', '.join(others)}; counted as tried"] if others else []
 
 
 def _has(name: str, words: re.Pattern[str]) -> bool:
@@ -149,17 +160,14 @@ def _has(name: str, words: re.Pattern[str]) -> bool:
     return any(words.fullmatch(part) for part in re.split(r"[^A-Za-z0-9]+", name))
 
 
-def _is_quality(name: str) -> bool:
-    return (_has(name, LOWER) or _has(name, HIGHER)) and not _has(name, NO_METRIC)
-
-
 def _metric(reader: _Reader, status: str | None, has_marks: bool) -> str:
     """Return the column of the metric: the one named by --metric, a held-out quantity, or another quality by name."""
     if reader.wanted.metric is not None or "metric" in reader.cells.columns:
         return str(reader.named("metric", reader.wanted.metric, ("metric",)))
-    named = [
-        name for name in reader.cells.columns if name != status and _is_quality(name) and _has_numbers(reader, name)
+    qualities = [
+        name for name in reader.cells.columns if (_has(name, LOWER) or _has(name, HIGHER)) and not _has(name, NO_METRIC)
     ]
+    named = [name for name in qualities if name != status and _has_numbers(reader, name)]
     found = [name for name in named if _has(name, HELD_OUT)] or named
     if not found:
         names = ", ".join(reader.cells.columns)
@@ -226,34 +234,44 @@ def _without_zeros(
 
 def _runs(reader: _Reader, values: Sequence[float | None], statuses: Sequence[str], metric: str) -> list[Run]:
     wanted = reader.wanted
-    description = reader.named("description", wanted.description, DESCRIPTION)
     texts = [name for name in EXPERIMENT if not all(map(number_of, filter(None, reader.column(name))))]
     experiment = reader.named("", None, texts)
+    described = reader.named("description", wanted.description, DESCRIPTION) or experiment
     commit = reader.named("commit", wanted.commit, COMMIT)
     series, source = _series(reader), reader.named("", None, SOURCE)
     steps = reader.named("", None, WORK)
     configured = _configuration_columns(reader, metric) if experiment else []
     runs = []
     for (line, row), value, status in zip(reader.cells.rows, values, statuses, strict=True):
-        text = row[description].strip() if description else row[experiment].strip() if experiment else ""
-        prefix, named_steps = SOURCE_PREFIX.match(text), STEPS.findall(text)
-        configuration = tuple(row[name].strip() for name in configured)
+        cell = {name: text.strip() for name, text in row.items()}
+        text = cell[described] if described else ""
+        configuration = tuple(cell[name] for name in configured)
         if experiment and configuration:
-            configuration += (re.sub(r"[_-](?:r|rep|run|try)\d+$", "", row[experiment].strip()),)
+            configuration += (REPETITION.sub("", cell[experiment]),)
         runs.append(
             Run(
                 line=line,
                 value=value,
                 status=status,
                 description=text,
-                commit=row[commit].strip() if commit else "",
-                series=" ".join(row[name].strip() for name in series),
-                source=row[source].strip() if source else prefix[1].lower() if prefix else "",
-                steps=number_of(row[steps]) if steps else float(named_steps[0]) if len(named_steps) == 1 else None,
+                commit=cell[commit] if commit else "",
+                series=" ".join(cell[name] for name in series),
+                source=cell[source] if source else _named_source(text),
+                steps=number_of(cell[steps]) if steps else _named_steps(text),
                 configuration=configuration,
             )
         )
     return runs
+
+
+def _named_source(text: str) -> str:
+    prefix = SOURCE_PREFIX.match(text)
+    return prefix[1].lower() if prefix else ""
+
+
+def _named_steps(text: str) -> float | None:
+    numbers = STEPS.findall(text)
+    return float(numbers[0]) if len(numbers) == 1 else None
 
 
 def _series(reader: _Reader) -> list[str]:

@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import asdict
 
 from reports.logs.judging import Keep, Report
-from reports.tables import MARKUP
+from reports.tables import escape_markdown, markdown_row, quoted
 
 HEADER = ("line", "change", "gain", "gain in spreads", "e-value", "verdict", "suspicions")
 SCOPE = (
@@ -18,50 +18,47 @@ MOST_WORDS = 56
 
 def headline(report: Report) -> str:
     """Return the result in a sentence or two."""
-    changes = [keep for keep in report.keeps if keep.verdict not in ("baseline", "repeat")]
+    changes = report.changes
     if not changes:
         return "No change was kept after the baseline."
     if report.spread is None:
-        without = sum((keep.gain or 0) <= 0 for keep in changes)
+        without = report.without_gain
         more = f" Without a gain even in their own numbers: {without}." if without else ""
         return f"The log cannot tell which of its {len(changes)} kept changes are real.{more}"
-    seeds = sum(keep.verdict == "seeds needed" for keep in changes)
-    told = f"Shown to be real: {report.real} of {len(changes)} kept changes" + (
-        f"; {seeds} to re-test" if seeds else ""
-    )
+    seeds = f"; {report.need_seeds} to re-test" if report.need_seeds else ""
+    return f"Shown to be real: {report.real} of {len(changes)} kept changes{seeds}.{_surviving_share(report)}"
+
+
+def _surviving_share(report: Report) -> str:
     if not report.total_gain or report.surviving_gain is None or report.surviving_range is None:
-        return f"{told}."
+        return ""
     low, high = (max(0.0, each / report.total_gain) for each in report.surviving_range)
     share = max(0.0, report.surviving_gain / report.total_gain)
     interval = "" if f"{low:.0%}" == f"{high:.0%}" else f" ({low:.0%} to {high:.0%}, as the spread is not exact)"
-    return f"{told}. Of the total gain {share:.0%} survives{interval}."
+    return f" Of the total gain {share:.0%} survives{interval}."
 
 
 def markdown(report: Report) -> str:
     """Return the report as Markdown."""
-    better = "lower" if report.lower_is_better else "higher"
-    lines = [f"# {_plain(report.log)}", "", headline(report), ""]
-    lines += _facts(report, better)
-    shown = [_cells(keep) for keep in report.keeps]
-    lines += ["", f"| {' | '.join(HEADER)} |", f"|{'---|' * len(HEADER)}"]
-    lines += [f"| {' | '.join(row)} |" for row in shown]
+    lines = [f"# {escape_markdown(report.log)}", "", headline(report), "", *_facts(report), ""]
+    lines += [markdown_row(HEADER), f"|{'---|' * len(HEADER)}", *(markdown_row(_cells(keep)) for keep in report.keeps)]
     for title, sentences in (("Runs that would settle it", report.plan), ("Suspicions", report.suspicions)):
         if sentences:
-            lines += ["", f"## {title}", "", *(f"- {_plain(sentence)}" for sentence in sentences)]
-    lines += ["", "## Notes", "", *(f"- {_plain(note)}" for note in report.notes), f"- {SCOPE}", ""]
+            lines += ["", f"## {title}", "", *(f"- {escape_markdown(sentence)}" for sentence in sentences)]
+    lines += ["", "## Notes", "", *(f"- {escape_markdown(note)}" for note in report.notes), f"- {SCOPE}", ""]
     return "\n".join(lines)
 
 
-def _facts(report: Report, better: str) -> list[str]:
+def _facts(report: Report) -> list[str]:
     unit = " (relative, as values span a wide range)" if report.in_logarithms else ""
     facts = [
         f"{report.rows} rows, {report.measured} measured, {report.tried} changes tried",
-        f"metric {_plain(report.metric)}, {better} is better ({_plain(report.direction)})",
+        f"metric {escape_markdown(report.metric)}, {report.better} is better ({escape_markdown(report.direction)})",
     ]
     if report.spread is not None:
         facts.append(
             f"spread of single runs {report.spread:.3g}{unit}, degrees of freedom {report.degrees_of_freedom}: "
-            f"{_plain(report.spread_source)}"
+            f"{escape_markdown(report.spread_source)}"
         )
     if report.total_gain is not None:
         facts.append(f"total gain {report.total_gain:.4g}{_surviving(report)}")
@@ -78,18 +75,13 @@ def _surviving(report: Report) -> str:
     return f", of which {report.surviving_gain:.4g} survives the winner's curse ({low:.4g} to {high:.4g})"
 
 
-def _plain(words: str) -> str:
-    """Return text of a log without what Markdown would read as markup."""
-    return MARKUP.sub(lambda found: "\\" + found[0], words)
-
-
 def _cells(keep: Keep) -> list[str]:
     verdict = f"seeds needed: {keep.seeds}" if keep.verdict == "seeds needed" else keep.verdict
     if keep.real_below is not None:
         verdict += f" (real if the spread is below {keep.real_below:.2g})"
     return [
         str(keep.line),
-        _plain(textwrap.shorten(keep.description, MOST_WORDS, placeholder=" …")),
+        escape_markdown(textwrap.shorten(keep.description, MOST_WORDS, placeholder=" …")),
         "" if keep.gain is None else f"{keep.gain:+.4g}",
         "" if keep.gain_in_spreads is None else f"{keep.gain_in_spreads:+.1f}",
         "" if keep.e_value is None else f"{keep.e_value:.2g}",
@@ -99,42 +91,30 @@ def _cells(keep: Keep) -> list[str]:
 
 
 SUMMARY_HEADER = (
-    "log",
-    "metric",
-    "tried",
-    "kept",
-    "real",
-    "need seeds",
-    "no gain",
-    "spread (df)",
-    "total gain",
-    "survives",
+    *("log", "metric", "tried", "kept", "real", "need seeds", "no gain", "spread (df)", "total gain", "survives"),
 )
+UNKNOWN = "–"
 
 
 def summary_row(report: Report) -> str:
     """Return a line of Markdown under `SUMMARY_HEADER`."""
-    changes = [keep for keep in report.keeps if keep.verdict not in ("baseline", "repeat")]
-    spread = "unknown" if report.spread is None else f"{report.spread:.2g} ({report.degrees_of_freedom})"
-    is_known = report.surviving_gain is not None and report.total_gain
-    cells = (
-        _plain(report.log),
-        _plain(report.metric),
-        report.tried,
-        len(changes),
-        report.real if report.spread is not None else "–",
-        sum(keep.verdict == "seeds needed" for keep in changes) if report.spread is not None else "–",
-        sum((keep.gain or 0) <= 0 for keep in changes),
-        f"{spread} of the logarithm" if report.spread is not None and report.in_logarithms else spread,
-        f"{report.total_gain:.4g}" if report.total_gain is not None else "–",
-        f"{max(0.0, (report.surviving_gain or 0.0) / (report.total_gain or 1.0)):.0%}" if is_known else "–",
-    )
-    return f"| {' | '.join(map(str, cells))} |"
+    real, seeds, spread, gain, share = UNKNOWN, UNKNOWN, "unknown", UNKNOWN, UNKNOWN
+    if report.spread is not None:
+        real, seeds = str(report.real), str(report.need_seeds)
+        unit = " of the logarithm" if report.in_logarithms else ""
+        spread = f"{report.spread:.2g} ({report.degrees_of_freedom}){unit}"
+    if report.total_gain is not None:
+        gain = f"{report.total_gain:.4g}"
+    if report.surviving_gain is not None and report.total_gain:
+        share = f"{max(0.0, report.surviving_gain / report.total_gain):.0%}"
+    names = escape_markdown(report.log), escape_markdown(report.metric)
+    counts = report.tried, len(report.changes), real, seeds, report.without_gain
+    return markdown_row((*names, *counts, spread, gain, share))
 
 
 def refusal_row(name: str, sentence: str) -> str:
     """Return a line of the summary for a log that was refused."""
-    return f"| {_plain(name)} | refused: {_plain(sentence)} |{' |' * (len(SUMMARY_HEADER) - 2)}"
+    return f"| {escape_markdown(name)} | refused: {escape_markdown(sentence)} |{' |' * (len(SUMMARY_HEADER) - 2)}"
 
 
 def comma_separated(report: Report) -> str:
@@ -143,9 +123,7 @@ def comma_separated(report: Report) -> str:
     rows = [{**asdict(keep), "suspicions": "; ".join(keep.suspicions)} for keep in report.keeps]
     writer = csv.DictWriter(buffer, list(Keep.__dataclass_fields__), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _safe(value) for name, value in row.items()} for row in rows)
+    writer.writerows(
+        {name: quoted(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows
+    )
     return buffer.getvalue()
-
-
-def _safe(value: object) -> object:
-    return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value

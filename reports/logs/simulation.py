@@ -20,6 +20,7 @@ from reports.logs.noise import Repeats, measure_spread
 from reports.logs.reading import Log, Run
 from reports.logs.survival import survival
 from reports.simulated import add_page_flag, print_tables
+from reports.tables import markdown_row
 
 CHANGES, ALPHA, SESSIONS, SEEDS, MOST_SEEDS = 60, 0.1, 2000, 5, 10
 COLUMNS = (
@@ -225,22 +226,17 @@ def row(rule: str, outcomes: Sequence[Outcome]) -> str:
     judged = [each for each in outcomes if not each.refused]
     refused = f"{100 * (1 - len(judged) / len(outcomes)):.1f}"
     if not judged:
-        return table_row(rule, refused, *"–" * (len(COLUMNS) - 2))
+        return markdown_row((rule, refused, *"–" * (len(COLUMNS) - 2)))
     share = np.mean([each.false / max(1, each.false + each.real) for each in judged])
     false, real, gains, runs, final = np.mean([(e.false, e.real, e.gains, e.runs, e.final) for e in judged], axis=0)
     kept = f"{100 * real / gains:.0f}" if gains else "–"
     cells = (refused, f"{false:.2f}", f"{100 * share:.1f}", kept, f"{runs / CHANGES:.1f}", f"{final:.1f}")
-    return table_row(rule, *cells)
-
-
-def table_row(*cells: str) -> str:
-    """Return a line of a table in Markdown."""
-    return f"| {' | '.join(cells)} |"
+    return markdown_row((rule, *cells))
 
 
 def table_head(columns: Sequence[str]) -> list[str]:
     """Return the first two lines of a table of numbers."""
-    return [table_row(*columns), f"|---|{'---:|' * (len(columns) - 1)}"]
+    return [markdown_row(columns), f"|---|{'---:|' * (len(columns) - 1)}"]
 
 
 def tables(sessions: int, workers: int) -> list[str]:
@@ -278,7 +274,7 @@ def survival_table(sessions: int) -> list[str]:
         false = ((moves > 0) & (effects <= 0)).sum(axis=1).mean()
         gains = (start - best).mean(), -mean.mean(), found.total.mean()
         numbers = (*gains, error, false, found.false.sum(axis=1).mean())
-        lines.append(table_row(case.name, *(f"{number + 0.0:.2f}" for number in numbers)))
+        lines.append(markdown_row((case.name, *(f"{number + 0.0:.2f}" for number in numbers))))
     return lines
 
 

@@ -1,5 +1,6 @@
 """What in a log suggests that the metric, not the model, was improved. These are suspicions for a reader to check."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -68,21 +69,17 @@ def suspicions(log: Log, kept_lines: Sequence[int]) -> list[str]:
 
 def _jumps(log: Log, kept: Sequence[Run]) -> list[str]:
     """Return kept gains that are far larger than those before: the metric, the data or the budget may have changed."""
-    sign = 1.0 if log.lower_is_better else -1.0
-    best: float | None = None
     gains, found = list[float](), list[int]()
+    best = math.inf
     for run in kept:
-        value = sign * float(run.value or 0.0)
-        if best is None:
-            best = value
-            continue
+        value = log.sign * float(run.value or 0.0)
         gain = best - value
         usual = median(gains) if len(gains) >= 3 else None
         if usual and gain > JUMP_IN_MEDIANS * usual and gain > JUMP_SHARE * abs(best):
             found.append(run.line)
-        if gain > 0:
+        if 0 < gain < math.inf:
             gains.append(gain)
-            best = value
+        best = min(best, value)
     if not found:
         return []
     lines = ", ".join(map(str, found[:4]))

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,17 +89,14 @@ def _json_lines(path: Path, text: str) -> Cells:
         try:
             value: Any = json.loads(line)
         except (ValueError, RecursionError):
-            raise MissingData(f"{path}, line {number}: not a JSON object; remove or mend it") from None
+            value = None
         if not isinstance(value, dict):
             raise MissingData(f"{path}, line {number}: not a JSON object; remove or mend it")
-        flat = {**value, **{k: v for each in value.values() if isinstance(each, dict) for k, v in each.items()}}
-        rows.append((number, {str(k): "" if v is None else str(v) for k, v in flat.items() if not _is_nested(v)}))
+        flat = value | {key: inner for each in value.values() if isinstance(each, dict) for key, inner in each.items()}
+        plain = {str(key): each for key, each in flat.items() if not isinstance(each, dict | list)}
+        rows.append((number, {key: "" if each is None else str(each) for key, each in plain.items()}))
     names = list(dict.fromkeys(name for _, row in rows for name in row))
-    return Cells(names, [(number, {name: row.get(name, "") for name in names}) for number, row in rows])
-
-
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, (dict, list))
+    return Cells(names, _completed(rows, names))
 
 
 def _split(text: str) -> list[tuple[int, list[str]]]:
@@ -137,24 +134,30 @@ def _named(path: Path, lines: list[tuple[int, list[str]]], given: list[str] | No
     elif names is None:
         names = _guess_names(path, lines)
         notes.append(f"no header: the columns are taken as {', '.join(names)}")
-    columns, rows, other_widths, left_out = list(names), list[Row](), list[int](), list[int]()
+    columns, rows, other_widths, left_out = dict.fromkeys(names), list[Row](), list[int](), list[int]()
     for number, fields in lines:
-        stripped = [cell.strip() for cell in fields]
-        if _is_header(fields) and len(set(stripped) & set(names)) >= 2:
-            notes.append(f"line {number} is {'the header again' if stripped == names else 'a new header'}")
-            names = stripped
-            columns += [name for name in names if name not in columns]
-        elif (fitted := _fitted(fields, names)) is None:
+        fitted = _fitted(fields, names)
+        if _is_header(fields) and len({cell.strip() for cell in fields} & set(names)) >= 2:
+            before, names = names, [cell.strip() for cell in fields]
+            columns |= dict.fromkeys(names)
+            notes.append(f"line {number} is {'the header again' if names == before else 'a new header'}")
+        elif fitted is None:
             left_out.append(number)
         else:
             rows.append((number, fitted))
-            other_widths += [number] if len(fields) != len(names) else []
+            if len(fields) != len(names):
+                other_widths.append(number)
     _refuse_unfit(path, lines, len(names), len(rows), left_out)
     if other_widths:
         notes.append(f"{_lines(other_widths)} have other widths than the header and were read by their status word")
     if left_out:
         notes.append(f"{_lines(left_out)} fit no column names and are left out")
-    return Cells(columns, [(n, {name: row.get(name, "") for name in columns}) for n, row in rows], notes)
+    return Cells(list(columns), _completed(rows, columns), notes)
+
+
+def _completed(rows: Sequence[Row], names: Iterable[str]) -> list[Row]:
+    """Return rows with a cell for every name; missing ones are empty."""
+    return [(number, {name: row.get(name, "") for name in names}) for number, row in rows]
 
 
 def _refuse_unfit(
