@@ -178,8 +178,8 @@ class TaskSize:
 
     def tokens(self, task: Task, most: int) -> float:
         """Return the mean number of tokens of an example, at most `most`."""
-        specials = SPECIALS[len(task.columns)]
-        return min(float(most), self.characters / CHARACTERS_PER_TOKEN + specials)
+        specials = SPECIALS[min(2, len(task.columns))]
+        return task.texts * min(float(most), self.characters / task.texts / CHARACTERS_PER_TOKEN + specials)
 
 
 PUBLISHED = {  # dataset card of nyu-mll/glue: num_examples; (num_bytes / num_examples) less label, number and offsets
@@ -250,7 +250,7 @@ def _own_size(task: Task) -> TaskSize:
     """Count the examples of a ladder's own task, whose words are joined by spaces."""
     needed = (task.label_column, *task.columns)
     train, *others = (own_files(task).read(split, needed) for split in task.splits)
-    texts = [train[column] for column in task.columns]
+    texts = [*[train[task.columns[0]]] * task.texts, *(train[column] for column in task.columns[1:])]
     characters = sum(len(" ".join(text) if task.tags_words else str(text)) for column in texts for text in column)
     count = len(train[task.label_column])
     return TaskSize(count, sum(len(other[task.label_column]) for other in others), characters / count)

@@ -178,7 +178,9 @@ class FineTuner:
 
     def _compile(self, batch_size: int) -> bool:
         """Compile the encoder for batches of fixed sizes if the policy says so; return whether it is."""
-        has_fixed_sizes = self.layout.has_fixed_sizes and not self.encoded.task.tags_words
+        has_fixed_sizes = self.layout.has_fixed_sizes and not (
+            self.encoded.task.tags_words or self.encoded.task.texts > 1
+        )
         if self.policy.word == "off" or not has_fixed_sizes:
             return False
         self.classifier.train()
@@ -241,7 +243,8 @@ class FineTuner:
 
     def _logits(self, batch: Any) -> Tensor:
         with autocast(self.device, self.protocol.precision):
-            return self.layout.logits(self.classifier, batch, self.protocol.pooling).float()
+            logits = self.layout.logits(self.classifier, batch, self.protocol.pooling).float()
+        return logits.reshape(-1, self.encoded.task.labels)  # of multiple choice, those of a question side by side
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the batch mean of the squared error (regression) or the cross-entropy."""

@@ -28,6 +28,8 @@ def worth(true, predicted):
 
 TASKS.append(Task(name="reviews", kind="classification", folder="reviews", columns=("text",), label_column="verdict",
                   classes=("bad", "good"), metrics=("accuracy", worth), starts_from="upos"))
+TASKS.append(Task(name="endings", kind="multiple_choice", folder="endings", columns=("begins", "first", "second"),
+                  metrics=("accuracy",), starts_from="reviews"))
 """
 
 
@@ -55,6 +57,14 @@ def reviews(folder: Path) -> None:
             csv.writer(file).writerows([("text", "verdict"), *rows])
 
 
+def endings(folder: Path) -> None:
+    folder.mkdir()
+    rows = [("the cat", "sees the dog .", "dog the sees", 0), ("the dog", "in in", "sees the old cat .", 1)] * 10
+    for split in ("train", "validation"):
+        with (folder / f"{split}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([("begins", "first", "second", "label"), *rows])
+
+
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the example, its files and another task, after M0 was trained and fine-tuned on both."""
@@ -62,6 +72,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "tagging.py").write_text(EXAMPLE.read_text() + REVIEWS)
     treebank(folder / "UD_English-EWT")
     reviews(folder / "reviews")
+    endings(folder / "endings")
     flags = ["--ladder", str(folder / "tagging.py"), "--variant", "M0", "--workers", "1", "--cluster", "here"]
     assert run.main([*flags, "--runs", str(folder / "runs")]) == EXIT_DONE
     return folder
@@ -77,7 +88,7 @@ def studies(study: Path, task: str) -> list[GlueStudy]:
 
 
 def test_its_tasks_alone_are_fine_tuned_and_one_starts_from_the_other(study: Path) -> None:
-    assert {path.name for path in (study / "runs/glue").iterdir()} == {"upos", "reviews"}
+    assert {path.name for path in (study / "runs/glue").iterdir()} == {"upos", "reviews", "endings"}
     (upos,), (own,) = studies(study, "upos"), studies(study, "reviews")
     for record in records(study, "upos"):
         assert record["scores"]["metrics"].keys() == {"accuracy", "f1_macro"} and record["scores"]["score"] > 0
@@ -86,6 +97,8 @@ def test_its_tasks_alone_are_fine_tuned_and_one_starts_from_the_other(study: Pat
         assert record["unread_words"] == {"train": 0, "dev": 0}
     assert (own.starts_from.task, own.starts_from.study) == ("upos", upos.id)
     assert {record["config"]["starts_from"] for record in records(study, "reviews")} == {"upos"}
+    assert {record["config"]["starts_from"] for record in records(study, "endings")} == {"reviews"}
+    assert all(0 <= record["scores"]["metrics"]["accuracy"] <= 1 for record in records(study, "endings"))
     assert upos.protocol.pooling == "cls" and own.protocol.pooling == "mean", "a word is read where it stands"
 
 
@@ -125,7 +138,7 @@ def test_status_tables_and_page_show_them(study: Path, tmp_path: Path, capsys: p
     (table,) = tmp_path.glob("*/own-tasks.csv")
     with table.open(newline="") as file:
         rows = {row["task"]: row for row in csv.DictReader(file)}
-    assert rows.keys() == {"upos", "reviews"}
+    assert rows.keys() == {"upos", "reviews", "endings"}
     best = max(record["scores"]["score"] for record in records(study, "upos"))
     assert float(rows["upos"]["score"]) == pytest.approx(100 * best)
     assert (rows["upos"]["metrics"], rows["reviews"]["starts_from"]) == ("accuracy, f1_macro", "upos")
@@ -136,7 +149,9 @@ def test_status_tables_and_page_show_them(study: Path, tmp_path: Path, capsys: p
     assert make_figures.main(flags) == EXIT_DONE
     (table,) = (tmp_path / "again").glob("*/own-tasks.csv")
     with table.open(newline="") as file:
-        assert [row["task"] for row in csv.DictReader(file)] == ["reviews"], "with another metric it is another task"
+        assert [row["task"] for row in csv.DictReader(file)] == ["reviews", "endings"], (
+            "with another metric it is another task"
+        )
 
 
 def test_the_grid_command_takes_one_of_them(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from ablations import run
 from neobert.data.blimp import pairs_in
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
 from neobert.evaluation.readouts import Subject, pair_losses, read_pairs
@@ -21,6 +22,7 @@ from neobert.recipe import Initialization
 from tests.support.exported_runs import export_start, m0_folder, write_checkpoints
 from tests.support.small_corpora import WORDS
 from tests.support.tiny_runs import tiny_model, tiny_run, tiny_stage
+from tests.support.tree_copy import REPOSITORY
 
 SITE_PACKAGES = Path(torch.__file__).parents[1]
 WIDE = Initialization(distribution="normal", weight_scale=0.7, embedding_scale=1.0, position_scale=0.7)
@@ -93,12 +95,12 @@ def scored_by_the_pipeline(model: Path, sentences: list[str], scratch: Path) -> 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_pipelines_scores_of_an_export_are_our_predictions(tmp_path: Path, form: str, capsys) -> None:
-    run = write_checkpoints(tmp_path / "runs", tiny_run(model=FORMS[form]), 0)
+    trained = write_checkpoints(tmp_path / "runs", tiny_run(model=FORMS[form]), 0)
     folder = pairs_folder(tmp_path / "blimp_fast")
-    model = export_start(run, tmp_path / "model", "hf", "--remote-code")
+    model = export_start(trained, tmp_path / "model", "hf", "--remote-code")
     capsys.readouterr()
     flags = ["--to", "babylm", "--step", "0", "--pairs", str(folder), "--out", str(tmp_path / "results" / "model")]
-    assert main([str(run), *flags]) == EXIT_DONE
+    assert main([str(trained), *flags]) == EXIT_DONE
     said = json.loads(capsys.readouterr().out)
 
     expected: defaultdict[str, list[dict[str, str]]] = defaultdict(list)
@@ -107,7 +109,7 @@ def test_the_pipelines_scores_of_an_export_are_our_predictions(tmp_path: Path, f
     sentences = [pair[f"sentence_{side}"] for pair in pairs for side in ("good", "bad")]
     scores = scored_by_the_pipeline(model, sentences, tmp_path)
     by_pair = list(zip(scores[::2], scores[1::2], strict=True))
-    assert min(abs(good - bad) for good, bad in by_pair) > 1e-2, "no near ties, which rounding could decide"
+    assert min(abs(good - bad) for good, bad in by_pair) > 1e-3, "no near ties, which rounding could decide"
     for pair, (good, bad) in zip(pairs, by_pair, strict=True):
         uid = pair["UID"] if "field" in pair else pair["file"]
         taken = pair["sentence_good"] if good >= bad else pair["sentence_bad"]
@@ -116,7 +118,7 @@ def test_the_pipelines_scores_of_an_export_are_our_predictions(tmp_path: Path, f
     assert json.loads(path.read_text()) == {uid: {"predictions": own} for uid, own in expected.items()}
     assert expected.keys() == {"transitive", "npi_1", "npi_2", "hypernym"}
 
-    checkpoint = open_checkpoint(run, 0)
+    checkpoint = open_checkpoint(trained, 0)
     subject = Subject(checkpoint.network, checkpoint.tokenizer, 32, "fp32", torch.device("cpu"))
     unknown = checkpoint.tokenizer.ids.unk
     assert all(unknown not in token_ids for token_ids in subject.tokenizer.encode(sentences))
@@ -127,18 +129,39 @@ def test_the_pipelines_scores_of_an_export_are_our_predictions(tmp_path: Path, f
 
 
 def test_what_cannot_be_predicted_is_one_sentence(tmp_path: Path, capsys) -> None:
-    run, folder = m0_folder(tmp_path / "runs"), pairs_folder(tmp_path / "pairs")
+    masked, folder = m0_folder(tmp_path / "runs"), pairs_folder(tmp_path / "pairs")
     causal = write_checkpoints(tmp_path / "runs", tiny_run(stages=(tiny_stage(objective="causal", decay_steps=0),)), 0)
     other = pairs_folder(tmp_path / "other" / "pairs")
     (tmp_path / "empty").mkdir()
     out = ["--step", "0", "--out", str(tmp_path / "out")]
     for where, flags, code, said in (
-        (run, ["--to", "babylm"], EXIT_REFUSED, "goes with --pairs"),
-        (run, ["--to", "hf", "--pairs", str(folder)], EXIT_REFUSED, "goes with --pairs"),
-        (run, ["--to", "babylm", "--pairs", str(folder), str(other)], EXIT_REFUSED, "two folders of one name"),
-        (run, ["--to", "babylm", "--pairs", str(tmp_path / "empty")], EXIT_MISSING, "holds no *.jsonl"),
+        (masked, ["--to", "babylm"], EXIT_REFUSED, "goes with --pairs"),
+        (masked, ["--to", "hf", "--pairs", str(folder)], EXIT_REFUSED, "goes with --pairs"),
+        (masked, ["--to", "babylm", "--pairs", str(folder), str(other)], EXIT_REFUSED, "two folders of one name"),
+        (masked, ["--to", "babylm", "--pairs", str(tmp_path / "empty")], EXIT_MISSING, "holds no *.jsonl"),
         (causal, ["--to", "babylm", "--pairs", str(folder)], EXIT_REFUSED, "ends causal"),
-        (run, ["--to", "babylm", "--remote-code", "--pairs", str(folder)], EXIT_REFUSED, "babylm needs no code"),
+        (masked, ["--to", "babylm", "--remote-code", "--pairs", str(folder)], EXIT_REFUSED, "babylm needs no code"),
     ):
         assert main([str(where), *flags, *out]) == code
         assert said in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_babylms_schedule_from_the_ladder_to_the_predictions(tmp_path: Path, monkeypatch, capsys) -> None:
+    """The commands of docs/own-ladder.md, with hundreds of words in the place of millions."""
+    monkeypatch.chdir(tmp_path)
+    pairs_folder(tmp_path / "blimp_fast")
+    flags = ["--variant", "mask15", "--scale", "tiny", "--stages", "pretrain", "--checkpoint-words", "500"]
+    assert run.main(["--ladder", str(REPOSITORY / "examples" / "babylm_masking.py"), *flags]) == EXIT_DONE
+    (folder,) = tmp_path.glob("runs/pretraining/*")
+    kept = json.loads((folder / "done.json").read_text())["checkpoints_by_words"]
+    assert {"chck_500", "chck_1000"} <= kept.keys()
+    capsys.readouterr()
+    for target, more in (("hf", ["--no-remote-code"]), ("babylm", ["--pairs", "blimp_fast"])):
+        assert main([str(folder), "--to", target, "--by-words", "--out", target, *more]) == EXIT_DONE
+        said = json.loads(capsys.readouterr().out)["checkpoints"]
+        assert {name: done["step"] for name, done in said.items() if name != "main"} == kept
+        assert {path.name for path in (tmp_path / target).iterdir()} == {*kept, "main"}
+    for name in (*kept, "main"):
+        path = tmp_path / "babylm" / name / "zero_shot" / "mlm" / "blimp" / "blimp_fast" / "predictions.json"
+        assert sum(len(each["predictions"]) for each in json.loads(path.read_text()).values()) == 18
+        assert (tmp_path / "hf" / name / "config.json").exists()
