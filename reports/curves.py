@@ -5,7 +5,6 @@ import os
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,55 +41,41 @@ class Stage(NamedTuple):
     curve_sha256: str | None
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Curves of a run from its first stage on: (step, value), with steps counted over all stages.
-
-    `loss` are means over pieces of the run; `heldout` are the losses measured on the run's own corpus.
-    """
-
-    loss: Points
-    heldout: Points
-
-
 class Kept(NamedTuple):
-    """The curves of a run in arrays of (step, value), as there may be thousands; held-out losses also by corpus."""
+    """The curves of a run in arrays of (step, value), as there may be thousands: means over pieces of the training
+    loss, and held-out losses by corpus."""
 
     loss: Array
-    heldout: Array
     by_corpus: Mapping[str, Array]
 
 
 class Curves:
-    """Reader of metrics.jsonl files; each is read once. `problems` has a sentence for each unusable file."""
+    """Reader of metrics.jsonl files; each is read once. Steps are counted over all stages of a run. `problems` has a
+    sentence for each unusable file."""
 
     def __init__(self, root: Path, runs: pd.DataFrame) -> None:
         self._folder, self._stages = RunFiles(root), stages_of(runs)
         self._layout = Layout(self._folder.root)
-        self._kept: dict[str, Kept | None] = {}
+        self._kept: dict[str, Kept] = {}
         self.problems: list[str] = []
 
-    def of(self, run: str) -> Curve | None:
-        """Return the curve of a run including its earlier stages; None if a stage has no metrics."""
-        kept = self._read_once(run)
-        return None if kept is None else Curve(_points(kept.loss), _points(kept.heldout))
+    def training(self, run: str) -> Points:
+        """Return the training loss of a run, including its earlier stages; empty if a stage has no metrics."""
+        return _points(self._read_once(run).loss)
 
     def heldout_by_corpus(self, run: str) -> Mapping[str, Points]:
         """Return the held-out losses of a run on each measured corpus; empty if a stage has no metrics."""
-        kept = self._read_once(run)
-        return {} if kept is None else {corpus: _points(values) for corpus, values in kept.by_corpus.items()}
+        return {corpus: _points(values) for corpus, values in self._read_once(run).by_corpus.items()}
 
-    def _read_once(self, run: str) -> Kept | None:
+    def _read_once(self, run: str) -> Kept:
         if run not in self._kept:
             lines = self._lines_of(run)
-            heldout = [(line["step"], line["heldout_loss"]) for line in lines if "heldout_loss" in line]
             by_corpus: dict[str, list[tuple[float, float]]] = defaultdict(list)
             for line in lines:
                 for corpus, loss in line.get(BY_CORPUS, {}).items():
                     by_corpus[corpus].append((line["step"], loss))
             loss = np.array(_thinned([line for line in lines if "loss" in line]))
-            on_each = {corpus: np.array(points) for corpus, points in by_corpus.items()}
-            self._kept[run] = Kept(loss, np.array(heldout), on_each) if lines else None
+            self._kept[run] = Kept(loss, {corpus: np.array(points) for corpus, points in by_corpus.items()})
         return self._kept[run]
 
     def _lines_of(self, run: str) -> list[Line]:

@@ -1,12 +1,13 @@
 """The declaration of a study in reports: which one judges a group of records, and what a page says of it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ablations.declarations import Declaration
 from ablations.ladders import ladder
 from ablations.scales import Scale
 from reports.analysis.quantities import QUANTITIES
+from reports.tables import markdown_row
 
 
 def declaration_of(declarations: Sequence[Declaration], scale: Scale, data: str) -> Declaration | None:
@@ -24,36 +25,31 @@ def declaration_of(declarations: Sequence[Declaration], scale: Scale, data: str)
 
 def list_seeds(seeds: Iterable[int]) -> str:
     """Format seeds with their noun, and three or more neighbours as ranges: seeds 0 to 5, 8."""
-    ordered = sorted(seeds)
-    parts: list[list[int]] = []
-    for seed in ordered:
-        if parts and seed == parts[-1][-1] + 1:
-            parts[-1].append(seed)
-        else:
-            parts.append([seed])
-    texts = [f"{part[0]} to {part[-1]}" if len(part) > 2 else ", ".join(map(str, part)) for part in parts]
-    return f"{'seed' if len(ordered) == 1 else 'seeds'} {', '.join(texts)}"
+    names = {seed: str(seed) for seed in seeds}
+    return f"{'seed' if len(names) == 1 else 'seeds'} {', '.join(_ranges(names))}"
 
 
 def list_arms(names: Iterable[str]) -> str:
     """Format arms, with three or more neighbours of the ladder as ranges: M0 to M7, M9."""
-    order = {name: place for place, name in enumerate(ladder())}
-    own = list(dict.fromkeys(names))
-    on_ladder = sorted((name for name in own if name in order), key=order.__getitem__)
+    places, own = {name: place for place, name in enumerate(ladder())}, list(dict.fromkeys(names))
+    on_ladder = {places[name]: name for name in own if name in places}
+    return ", ".join([*_ranges(on_ladder), *(name for name in own if name not in places)])
+
+
+def _ranges(names: Mapping[int, str]) -> list[str]:
+    """Return names by their places, with three or more neighbours as a range."""
     parts: list[list[str]] = []
-    for name in on_ladder:
-        if parts and order[name] == order[parts[-1][-1]] + 1:
-            parts[-1].append(name)
+    for place in sorted(names):
+        if place - 1 in names:
+            parts[-1].append(names[place])
         else:
-            parts.append([name])
-    texts = [f"{part[0]} to {part[-1]}" if len(part) > 2 else ", ".join(part) for part in parts]
-    return ", ".join([*texts, *(name for name in own if name not in order)])
+            parts.append([names[place]])
+    return [f"{part[0]} to {part[-1]}" if len(part) > 2 else ", ".join(part) for part in parts]
 
 
 def declared_section(declaration: Declaration) -> str:
     """Return the part of a study's page that says what its declaration holds, in Markdown."""
-    rows = [f"| {name} | {text} |" for name, text in _lines(declaration)]
-    lines = ["| | |", "|---|---|", *rows, "", "```", *declaration.commands, "```"]
+    lines = ["| | |", "|---|---|", *map(markdown_row, _lines(declaration)), "", "```", *declaration.commands, "```"]
     return "\n".join(lines) + "\n"
 
 

@@ -33,18 +33,8 @@ from reports.labels import Labels, OthersRecords
 OF_UNITS = ("units", "numerators", "denominators")
 HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "frequency_loss", "texts", *OF_UNITS)
 OF_READOUT = (
-    "id",
-    "run",
-    "seed",
-    "scale",
-    "data",
-    "stage",
-    "readout",
-    "items",
-    "code",
-    "processes",
-    "seconds",
-    "real_tokens",
+    *("id", "run", "seed", "scale", "data", "stage", "readout", "items"),
+    *("code", "processes", "seconds", "real_tokens"),
 )
 READOUTS = (*OF_READOUT, "corpus", "answer")
 FAILED_PILOTS = ("id", "seed", "scale", "data", "weights", "recipe", "error")
@@ -67,10 +57,9 @@ class Evidence:
     is the reason why it started from pre-training although its task starts from another task. `model` is the name of
     an external model.
 
-    `readouts` has one row per record and corpus, which is empty for BLiMP and readouts that a ladder
-    declares: `answer` is the `ReadoutScore`, `items`
-    identifies the items.
-    `perplexities` are those of the readout `perplexity`, which compares lengths and not models.
+    `readouts` has one row per record and corpus, which is empty for BLiMP and readouts that a ladder declares: `answer`
+    is the `ReadoutScore`, `items` identifies the items. `perplexities` are those of the readout `perplexity`, which
+    compares lengths and not models.
 
     `others` are the records that `Measurement` reads, by kind: `values` are their scores.
 

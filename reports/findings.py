@@ -84,7 +84,7 @@ class Findings:
 
     @cached_property
     def delta_table(self) -> Table:
-        return deltas_table(self.deltas, self.group, self.bars.quantity)
+        return deltas_table(self.deltas, self.group, self.bars.quantity, self.protocol)
 
     @cached_property
     def factorials(self) -> tuple[Factorial, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from reports.evidence import Evidence
 from reports.notes import warnings
 from reports.scores import Group, Row
-from reports.tables import Column, Table, make_table, number, print_by_seed, signed
+from reports.tables import Column, Table, make_table, print_by_seed, rounded, signed
 
 UNKNOWN = "not recorded"
 
@@ -83,9 +83,9 @@ COLUMNS: Sequence[Column[Repeated]] = (
     Column("Here", "processor", lambda each: each.here),
     Column("There", "other_processor", lambda each: each.there),
     Column("Mean difference", "difference", lambda each: each.mean, lambda value, _: signed(value, 4), "r"),
-    Column("Mean absolute", "absolute", lambda each: each.size, lambda value, _: number(value, 4), "r"),
-    Column("sd of seeds", "sd", lambda each: each.deviation, lambda value, _: number(value, 4), "r"),
-    Column("Absolute over sd", "ratio", lambda each: each.ratio, lambda value, _: number(value, 2), "r"),
+    Column("Mean absolute", "absolute", lambda each: each.size, rounded(4), "r"),
+    Column("sd of seeds", "sd", lambda each: each.deviation, rounded(4), "r"),
+    Column("Absolute over sd", "ratio", lambda each: each.ratio, rounded(2), "r"),
     Column("", "differences_by_seed", lambda each: print_by_seed(each.differences)),
     Column("", "records", lambda each: " ".join(each.ids)),
 )

@@ -139,9 +139,14 @@ def print_range(interval: tuple[float, float] | None, line: HasDigits) -> str:
     return printed_range(interval, line.digits)
 
 
-def print_p(p: float | None, _: Any) -> str:
-    """Format a p-value."""
-    return p_value(p)
+def print_p(value: float | None, _: Any) -> str:
+    """Format a p-value with three decimals, and never as 0; a dash for None."""
+    return "<0.001" if value is not None and value < 0.0005 else number(value, 3)
+
+
+def rounded(digits: int) -> Callable[[float | None, Any], str]:
+    """Return a function that formats a number of a line with so many decimals."""
+    return lambda value, _: number(value, digits)
 
 
 @dataclass(frozen=True)
@@ -313,11 +318,6 @@ def signed_percent(value: float | None) -> str:
 def print_by_seed(values: Mapping[Any, float]) -> str:
     """Format numbers by seed for a CSV file."""
     return " ".join(f"{seed}:{value:.6f}" for seed, value in values.items())
-
-
-def p_value(value: float | None) -> str:
-    """Format a p-value with three decimals, and never as 0; a dash for None."""
-    return "<0.001" if value is not None and value < 0.0005 else number(value, 3)
 
 
 def count(number_of: int, name: str) -> str:

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ablations.declarations import MINIMAL_PAIRS, PROTOCOL, Measure, Protocol
+from ablations.declarations import MINIMAL_PAIRS, Measure, Protocol
 from ablations.designs import claims
 from ablations.rates import MARK
 from reports.analysis.inference import EQUIVALENCE_LEVEL, SEEDS_FOR_A_CLAIM, last_look
 from reports.analysis.pairing import LADDER, OWN_RATES, Delta
 from reports.analysis.pilots import LEAST_PILOTS
-from reports.analysis.quantities import BITS, QUANTITIES
+from reports.analysis.quantities import BITS, QUANTITIES, margin_of
 from reports.analysis.readouts import LEAST_RATIO
 from reports.notes import warnings
 from reports.scores import Group
@@ -69,7 +69,7 @@ def _columns(quantity: str) -> Sequence[Column[Delta]]:
     )
 
 
-def deltas_table(deltas: Sequence[Delta], group: Group, quantity: str, protocol: Protocol = PROTOCOL) -> Table:
+def deltas_table(deltas: Sequence[Delta], group: Group, quantity: str, protocol: Protocol) -> Table:
     """Return a table with one line per delta; `quantity` describes the tasks over which GLUE is averaged."""
     return make_table(
         f"Deltas with paired seeds (scale {group.scale}, data {group.data})",
@@ -105,16 +105,17 @@ def _notes(deltas: Sequence[Delta], quantity: str, protocol: Protocol) -> Iterat
         "development examples at these seeds, normal for documents, texts and items; it tells nothing about "
         "other seeds. Over both: the variances of both added. A difference is claimed only where this holds too."
     )
+    primary = " or, where an arm lacks it, ".join(_described(protocol.primary))
     yield (
-        f"Verdicts: one family of all steps, each in {_described(protocol.primary)}; "
-        f"{_described(protocol.sequence)} are tested after it, in this order, for the steps that all before "
-        "claimed. Everything else is exploratory: numbers and intervals without a verdict."
+        f"Verdicts: one family of all steps, each in {primary}; {', '.join(_described(protocol.sequence))} are tested "
+        "after it, in this order, for the steps that all before claimed. Everything else is exploratory: numbers and "
+        "intervals without a verdict."
     )
     yield (
         "p (t): paired t test, uncorrected. p (family): joint sign flips over the family; the verdict goes by it. "
         "TOST: that the difference is smaller than the margin, with Holm's correction; claimed with "
         f"p ≤ {EQUIVALENCE_LEVEL:g}, and only in readouts whose signal to noise is {LEAST_RATIO:g} or more. "
-        f"Margins: {_margins(told)}."
+        f"Margins: {_margins(told, protocol)}."
     )
     yield from _tests(compared)
     yield (
@@ -139,14 +140,14 @@ def _without_examples(deltas: Sequence[Delta]) -> Iterator[str]:
         yield f"No interval over {'examples' if quantity == 'GLUE' else 'texts'}: {reason}."
 
 
-def _margins(names: set[str]) -> str:
-    told = [(name, each) for name, each in QUANTITIES.items() if name in names]
-    return ", ".join(f"{each.margin:g} {each.unit.split()[0]}: {each.reason} ({name})" for name, each in told)
+def _margins(names: set[str], protocol: Protocol) -> str:
+    told = [(name, each, margin_of(name, protocol)) for name, each in QUANTITIES.items() if name in names]
+    return ", ".join(f"{margin:g} {each.unit.split()[0]}: {each.reason} ({name})" for name, each, margin in told)
 
 
-def _described(measures: Sequence[Measure]) -> str:
+def _described(measures: Sequence[Measure]) -> list[str]:
     corpora = {"own": "the variant's training corpus", "other": "the other corpora"}
-    return ", ".join(each.describe(corpora) for each in measures)
+    return [each.describe(corpora) for each in measures]
 
 
 def _described_in_full(delta: Delta) -> str:
@@ -213,7 +214,7 @@ def _looks(deltas: Sequence[Delta], protocol: Protocol) -> list[str]:
     """Return sentences on the looks, and on which one each number of seeds has reached."""
     counts = sorted({delta.comparison.seeds for delta in deltas if delta.comparison})
     lines = ["One seed: no interval and no test; the difference may be noise."] if 1 in counts else []
-    declared = ", ".join(f"{look} seeds with p ≤ {level:g}" for look, level in protocol.looks.items())
+    declared = ", ".join(f"{look} seeds with p ≤ {level:g}" for look, level in sorted(protocol.looks.items()))
     reached = [(count, look) for count in counts if (look := last_look(count)) is not None]
     at = "; ".join(f"{count} seeds are at the look of {look}" for count, look in reached)
     lines.append(

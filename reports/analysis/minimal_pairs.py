@@ -12,7 +12,7 @@ from neobert.data.blimp import PARADIGMS, Paradigm
 from neobert.kinds.readouts import BLIMP
 from reports.notes import warnings
 from reports.scores import POINTS_OF_SCORE, Group
-from reports.tables import Column, Table, make_table, number
+from reports.tables import Column, Table, make_table, rounded
 
 NOTES = (
     "Share of pairs in which the acceptable sentence has the higher pseudo-log-likelihood, ties counting half, in "
@@ -30,6 +30,9 @@ class _Line:
     paradigms: Sequence[Paradigm]
     accuracies: Mapping[str, float]
     ids: tuple[str, ...]
+
+    def accuracy(self, arm: str) -> float:
+        return self.accuracies[arm]
 
     def mean(self, of_paradigm: Callable[[Paradigm], float]) -> float:
         """Return the mean over the paradigms in points."""
@@ -57,9 +60,9 @@ def minimal_pairs_table(group: Group) -> Table | None:
     columns: list[Column[_Line]] = [
         Column("Phenomenon", "phenomenon", lambda line: line.name),
         Column("Paradigms", "paradigms", lambda line: len(line.paradigms), side="r"),
-        Column("People", "people", lambda line: line.mean(lambda each: each.human), _points, "r"),
-        Column("GPT-2", "gpt2", lambda line: line.mean(lambda each: each.gpt2), _points, "r"),
-        *(Column(arm, arm, partial(_of_arm, arm), _points, "r") for arm in arms),
+        Column("People", "people", lambda line: line.mean(lambda each: each.human), rounded(1), "r"),
+        Column("GPT-2", "gpt2", lambda line: line.mean(lambda each: each.gpt2), rounded(1), "r"),
+        *(Column(arm, arm, partial(_Line.accuracy, arm=arm), rounded(1), "r") for arm in arms),
     ]
     return make_table(
         f"Minimal pairs of BLiMP by phenomenon (scale {group.scale}, data {group.data})",
@@ -76,11 +79,3 @@ def _accuracies(answers: pd.DataFrame, phenomenon: str | None) -> dict[str, floa
     values = [each.value if phenomenon is None else each.groups.get(phenomenon, nan) for each in answers.answer]
     by_arm = answers.assign(value=values).groupby("arm", sort=False).value.mean()
     return {str(arm): POINTS_OF_SCORE * float(mean) for arm, mean in by_arm.items()}
-
-
-def _of_arm(arm: str, line: _Line) -> float:
-    return line.accuracies[arm]
-
-
-def _points(value: float, _: _Line) -> str:
-    return number(value)

@@ -20,7 +20,7 @@ from neobert.runs.records import unpack_numbers
 from reports.analysis.quantities import BITS, QUANTITIES, READOUTS, Units, estimate_answers, name_measurement
 from reports.notes import warnings
 from reports.scores import Estimate, Group, Row, largest
-from reports.tables import Column, Table, make_table, number, print_by_seed
+from reports.tables import Column, Table, make_table, number, print_by_seed, rounded
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -190,7 +190,7 @@ COLUMNS: Sequence[Column[SignalToNoise]] = (
     Column("Spread between seeds", "between_seeds", lambda signal: signal.noise, _print, "r"),
     Column("Least", "least_between_seeds", lambda signal: min(signal.between_seeds.values()), _with_arm, "r"),
     Column("Most", "most_between_seeds", lambda signal: max(signal.between_seeds.values()), _with_arm, "r"),
-    Column("Signal to noise", "signal_to_noise", lambda signal: signal.ratio, lambda ratio, _: number(ratio), "r"),
+    Column("Signal to noise", "signal_to_noise", lambda signal: signal.ratio, rounded(1), "r"),
     Column("", "by_arm", lambda signal: print_by_seed(signal.between_seeds)),
     Column("", "records", lambda signal: " ".join(signal.ids)),
 )

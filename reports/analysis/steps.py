@@ -7,6 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -164,11 +165,8 @@ def find_steps(group: Group, deltas: Sequence[Delta], waits: Sequence[Wait], pro
     told = {part for pair in steps for part in finder.parts_of(pair) if not group.compared_rows[part[0]].kept}
     readings = [pair for pair in names if pair in by_pair and pair not in steps]
     wanted = (pair for pair in (*steps, *readings) if pair not in told)
-    return tuple(filter(_is_compared, chain.from_iterable(finder.with_parts(pair, bars) for pair in wanted)))
-
-
-def _is_compared(step: Step) -> bool:
-    return any(delta.comparison for delta in step.deltas)
+    found = chain.from_iterable(finder.with_parts(pair, bars) for pair in wanted)
+    return tuple(step for step in found if any(delta.comparison for delta in step.deltas))
 
 
 def _deltas_by_pair(group: Group, deltas: Sequence[Delta]) -> dict[tuple[str, str], tuple[Delta, ...]]:
@@ -224,7 +222,11 @@ def steps_table(steps: Sequence[Step], deltas: Sequence[Delta], group: Group, pr
     """Return a table with one line per step and part. Columns without any value are left out."""
     measures = _measures(steps, protocol)
     possible = _columns(steps, measures)
-    empty = [each.head for each in possible if each.head and all(_is_blank(each, step) for step in steps)]
+    empty = [
+        each.head
+        for each in possible
+        if each.head and {each.cell(step, is_left_out=False) for step in steps} <= {"", DASH}
+    ]
     return make_table(
         f"The answer (scale {group.scale}, data {group.data})",
         [each for each in possible if each.head not in empty],
@@ -241,11 +243,8 @@ def _block(step: Step, steps: Sequence[Step]) -> tuple[str, str] | None:
     return whole if any(each.part_of == whole for each in steps) else None
 
 
-def _is_blank(column: Column[Step], step: Step) -> bool:
-    return column.cell(step, is_left_out=False) in ("", DASH)
-
-
 def _columns(steps: Sequence[Step], measures: Sequence[Measure]) -> list[Column[Step]]:
+    source = capitalized(current().published_source)
     return [
         Column("Step", "", lambda step: f"· {step.name}" if step.part_of else step.name),
         Column("", "variant", lambda step: step.variant),
@@ -258,13 +257,11 @@ def _columns(steps: Sequence[Step], measures: Sequence[Measure]) -> list[Column[
         Column(_head_of_primary(steps), "difference low high", _primary, _print_primary, "r"),
         Column(SHARE, "", lambda step: step.share, side="r"),
         Column("", "share share_low share_high", _share_facts),
-        Column(WAITED, "", lambda step: step.waiting or None, _print_waiting, "r"),
+        Column(WAITED, "", lambda step: step.waiting, _print_waiting, "r"),
         Column("", "waiting", lambda step: statistics.fmean(step.waiting.values()) if step.waiting else None),
         Column("Trained on", "trained_on", lambda step: step.corpus),
-        *(_of_measure(measure) for measure in measures),
-        Column(
-            capitalized(current().published_source), "published", lambda step: step.published, _print_published, "r"
-        ),
+        *(Column(_head_of(measure), "", partial(_print_all, measure), side="r") for measure in measures),
+        Column(source, "published", lambda step: step.published, lambda change, _: signed(change, 1), "r"),
         Column(f"On {current().published_as}", "on_published", lambda step: step.on_the_paper or None),
         Column("", "records", lambda step: " ".join(step.primary.ids if step.primary else ())),
     ]
@@ -276,22 +273,25 @@ def _head_of_primary(steps: Sequence[Step]) -> str:
 
 
 def _primary(step: Step) -> tuple[float | None, ...] | None:
-    if step.primary is None:
-        return None
-    return step.primary.found.mean, *(step.primary.interval or (None, None))
+    """Return the primary difference and the ends of its interval; None without one."""
+    found = step.primary
+    return None if found is None else (found.found.mean, *(found.interval or (None, None)))
 
 
-def _print_primary(value: tuple[float | None, ...] | None, step: Step) -> str:
-    if value is None or step.primary is None:
+def _print_primary(_: object, step: Step) -> str:
+    delta = step.primary
+    if delta is None:
         return DASH
-    digits, interval = step.primary.digits - 1, step.primary.interval
-    told = f"{signed(value[0], digits)}{_marks(step.primary)}"
-    return told if interval is None else f"{told} {_in_one_line(interval, digits)}"
+    digits = delta.digits - 1
+    return f"{signed(delta.found.mean, digits)}{_marks(delta)}{_behind(delta.interval, digits)}"
 
 
-def _in_one_line(interval: Interval, digits: int) -> str:
-    """Format an interval in brackets, which pages do not break."""
-    return f"({printed_range(interval, digits)})".replace(" ", "\u00a0")
+def _behind(interval: Interval | None, digits: int) -> str:
+    """Format an interval in brackets behind its mean, which pages do not break; nothing for None."""
+    if interval is None:
+        return ""
+    told = printed_range(interval, digits).replace(" ", "\u00a0")
+    return f" ({told})"
 
 
 def _marks(delta: Delta) -> str:
@@ -303,28 +303,17 @@ def _share_facts(step: Step) -> tuple[float | None, ...] | None:
     return None if step.share is None else (step.share.value, *(step.share.interval or (None, None)))
 
 
-def _print_waiting(values: Mapping[int, float] | None, _: Step) -> str:
-    if not values:
-        return DASH
-    mean = signed(statistics.fmean(values.values()), 0)
-    interval = seed_interval(values.values())
-    return mean if interval is None else f"{mean} {_in_one_line(interval, 0)}"
-
-
-def _print_published(value: float | None, _: Step) -> str:
-    return signed(value, 1)
-
-
-def _of_measure(measure: Measure) -> Column[Step]:
-    """Return the displayed column of a measure: mean differences on the variant's corpus, or on the other ones."""
-    return Column(_head_of(measure), "", lambda step: _print_all(step, measure), side="r")
+def _print_waiting(_: object, step: Step) -> str:
+    values = step.waiting.values()
+    return f"{signed(statistics.fmean(values), 0)}{_behind(seed_interval(values), 0)}" if values else DASH
 
 
 def _head_of(measure: Measure) -> str:
     return capitalized(measure.quantity) + (", other corpus" if measure.corpus == "other" else "")
 
 
-def _print_all(step: Step, measure: Measure) -> str:
+def _print_all(measure: Measure, step: Step) -> str:
+    """Format the mean differences of a step in a measure, with the corpus where there are several."""
     found = step.found(measure)
     told = [f"{signed(each.found.mean, each.digits - 1)}{_marks(each)}" for each in found]
     if len(found) > 1:

@@ -168,9 +168,8 @@ def _training_transitions(row: Row, curves: Curves) -> tuple[float, dict[int, Ru
     and the loss of frequencies is known."""
     assert row.own_loss is not None
     heldout = row.heldout[row.heldout.corpus.eq(row.own_loss[0]) & row.heldout.context.eq(row.context)]
-    found = {run.seed: curves.of(run.id) for run in row.runs.itertuples()}
-    losses = {seed: curve.loss for seed, curve in found.items() if curve and len(curve.loss) >= SMOOTHED_FOR_LOSS}
-    if len(losses) < len(row.runs) or heldout.frequency_loss.isna().all():
+    losses = {run.seed: curves.training(run.id) for run in row.runs.itertuples()}
+    if min(map(len, losses.values())) < SMOOTHED_FOR_LOSS or heldout.frequency_loss.isna().all():
         return None
     level = level_of(float(heldout.frequency_loss.min()))
     return level, {seed: trace_training(loss, level) for seed, loss in losses.items()}

@@ -83,9 +83,8 @@ def _pair(variant: Row, base: Row, curves: Curves, wait: Wait | None) -> Pair:
 def _training(row: Row, curves: Curves) -> Iterator[tuple[int, RunCurve]]:
     """Yield the curve of the training loss of each seed that has one."""
     for seed, run in zip(row.runs.seed, row.runs.id, strict=True):
-        curve = curves.of(run)
-        if curve is not None and curve.loss:
-            yield seed, RunCurve(None, curve.loss)
+        if points := curves.training(run):
+            yield seed, RunCurve(None, points)
 
 
 @rendered

@@ -21,7 +21,7 @@ from reports.figures.drawing import (
 )
 from reports.figures.embeddings import label_runs
 from reports.scores import Group
-from reports.tables import Column, Table, make_table, number
+from reports.tables import Column, Table, make_table, number, rounded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -141,13 +141,7 @@ COLUMNS: Sequence[Column[_Line]] = (
     Column("Model", "model", lambda line: line.of.label),
     Column("Corpus", "corpus", lambda line: line.of.corpus),
     Column("Tokens", "tokens", lambda line: line.point.tokens, _thousands, "r"),
-    Column(
-        "Pseudo-perplexity",
-        "pseudo_perplexity",
-        lambda line: line.point.pseudo_perplexity,
-        lambda mean, _: number(mean, 2),
-        "r",
-    ),
+    Column("Pseudo-perplexity", "pseudo_perplexity", lambda line: line.point.pseudo_perplexity, rounded(2), "r"),
     Column(
         "95 %",
         "low high",

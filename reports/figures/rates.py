@@ -12,7 +12,7 @@ from reports.figures.drawing import COLOURS, INK, KEPT, describe_data, panel_gri
 from reports.notes import warnings
 from reports.rates import Sweep
 from reports.scores import Group, Row
-from reports.tables import DASH, Column, Table, facts_frame, make_table, number
+from reports.tables import DASH, Column, Table, facts_frame, make_table, rounded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -138,10 +138,6 @@ def _rate_fact(rate: float | None) -> str | None:
     return None if rate is None else f"{rate:.6g}"
 
 
-def _print_loss(loss: float | None, _: Any) -> str:
-    return number(loss, 4)
-
-
 def _interval(optimum: Optimum | None) -> tuple[float, float] | None:
     return None if optimum is None else optimum.interval
 
@@ -149,7 +145,7 @@ def _interval(optimum: Optimum | None) -> tuple[float, float] | None:
 COLUMNS: Sequence[Column[_Line]] = (
     Column("Variant", "", lambda line: line.sweep.variant),
     Column("Shared rate", "", lambda line: line.sweep.shared_rate, _rate, "r"),
-    Column("Loss at it", "", lambda line: line.sweep.curve.means.get(line.sweep.shared_rate), _print_loss, "r"),
+    Column("Loss at it", "", lambda line: line.sweep.curve.means.get(line.sweep.shared_rate), rounded(4), "r"),
     Column("Rates tried", "", lambda line: line.tried, side="r"),
     Column("Pilot seeds", "", lambda line: ", ".join(map(str, line.sweep.curve.seeds)), side="r"),
     Column("Best tried", "", lambda line: line.best_tried, _rate, "r"),
@@ -161,7 +157,7 @@ COLUMNS: Sequence[Column[_Line]] = (
         lambda ends, _: " to ".join(map(rate_text, ends)) if ends else DASH,
         "r",
     ),
-    Column("Loss there", "", lambda line: line.optimum and line.optimum.loss, _print_loss, "r"),
+    Column("Loss there", "", lambda line: line.optimum and line.optimum.loss, rounded(4), "r"),
     Column("At its best rate", "", lambda line: line.best or None),
     Column(
         "Its seeds",

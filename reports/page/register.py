@@ -122,8 +122,10 @@ def _describe(evidence: Evidence, wanted: set[str]) -> dict[str, Described]:
             lambda trial: _describe_trial(trial, seeds, changes(FineTuning, trial.scale, "published", trial.protocol)),
         ),
         (evidence.embeddings, _describe_embedding),
-        (evidence.perplexities, _describe_perplexity),
-        (evidence.readouts, lambda record: _describe_readout(record, values[record.id])),
+        (
+            pd.concat([evidence.perplexities, evidence.readouts]),
+            lambda record: _describe_readout(record, values.get(record.id, [])),
+        ),
         (evidence.throughputs, _describe_throughput),
     ]
     return {
@@ -183,24 +185,14 @@ def _describe_embedding(result: Any) -> Described:
     }
 
 
-def _describe_perplexity(record: Any) -> Described:
-    return {
-        "Record": "readout, pseudo-perplexity",
-        "State": "done",
-        "Stage": str(record.stage + 1),
-        "Seed": str(record.seed),
-        "Pre-training": record.run,
-        "Data id": f"items {record.items}",
-        **_costs(record),
-    }
-
-
 def _describe_readout(record: Any, values: Sequence[str]) -> Described:
     facts = quantity_of(record.readout)
+    is_perplexity = record.readout == "perplexity"
+    own = {"Stage": str(record.stage + 1)} if is_perplexity else {"Value": f"{', '.join(values)} ({facts.unit})"}
     return {
-        "Record": f"readout, {facts.name}",
+        "Record": f"readout, {'pseudo-perplexity' if is_perplexity else facts.name}",
         "State": "done",
-        "Value": f"{', '.join(values)} ({facts.unit})",
+        **own,
         "Seed": str(record.seed),
         "Pre-training": record.run,
         "Data id": f"items {record.items}",

@@ -214,5 +214,7 @@ def test_the_protocol_of_reports_is_the_declared_one(study: Study, tmp_path: Pat
     looks = CONTENT["protocol"] | {"looks": {"6": 0.04}}
     declaration = read_declaration(write(tmp_path, **SMALL | {"protocol": looks}))
     train(study, declaration, ("M0",), range(1))
-    findings = study.findings()
-    assert replace(findings, declaration=declaration).protocol.looks == {6: 0.04} != findings.protocol.looks
+    usual = study.findings()
+    declared = replace(usual, declaration=declaration)
+    assert declared.protocol.looks == {6: 0.04} != usual.protocol.looks
+    assert "6 seeds with p ≤ 0.04." in declared.delta_table.markdown, "the table says what was declared"

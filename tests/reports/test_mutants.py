@@ -207,8 +207,8 @@ IN_DELTAS = {
     },
     "analysis/test_deltas.py::test_a_protocol_says_what_is_primary_and_what_its_margins_are": {
         "margins are not those of the protocol": (
-            "protocol.margins.get(delta.quantity, QUANTITIES[delta.quantity].margin)",
-            "QUANTITIES[delta.quantity].margin",
+            "margin_of(delta.quantity, protocol)",
+            "margin_of(delta.quantity, PROTOCOL)",
         ),
     },
     "analysis/test_readouts.py::test_what_rests_on_the_items_at_hand_is_not_claimed": {

@@ -258,13 +258,11 @@ def test_a_curve_is_thinned_counts_steps_over_stages_and_leaves_out_a_torn_end(s
     evidence = read_evidence(study.root)
     row = group_of(evidence, "smoke", "synthetic").last_rows["M9"]
     curves = Curves(study.root, evidence.runs)
-    curve = curves.of(row.runs.id.iloc[0])
-    assert curve is not None and not curves.problems
-    assert PIECES / 2 <= len(curve.loss) <= PIECES
-    steps = [stage.steps for stage in last.recipe.stages]
-    assert curve.heldout[-1][0] == sum(steps) and curve.heldout[0][0] == steps[0]
-    assert [step for step, _ in curve.loss] == sorted(step for step, _ in curve.loss)
-    assert first.recipe.stages[-1].steps == steps[0]
+    points = curves.training(row.runs.id.iloc[0])
+    assert PIECES / 2 <= len(points) <= PIECES and not curves.problems
+    places = [step for step, _ in points]
+    assert places == sorted(places)
+    assert first.recipe.stages[-1].steps < places[-1] < sum(stage.steps for stage in last.recipe.stages)
 
 
 @pytest.mark.parametrize(

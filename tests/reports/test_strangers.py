@@ -257,7 +257,7 @@ def test_the_curve_of_a_finished_run_is_the_one_that_its_record_names(
 ) -> None:
     path, run = curve_of(bound, "M0"), bound.runs("M0")[0].id
     whole = Curves(bound.root, read_evidence(bound.root).runs)
-    assert whole.of(run) is not None and not whole.problems
+    assert whole.training(run) and not whole.problems
     if damage == "other":
         path.write_bytes(curve_of(bound, "M1").read_bytes())
     elif damage == "line":
@@ -267,7 +267,7 @@ def test_the_curve_of_a_finished_run_is_the_one_that_its_record_names(
     curves = Curves(bound.root, read_evidence(bound.root).runs)
     reason = "is not there" if damage == "gone" else "does not match the checksum in its record"
     name = f"pretraining/{run}/metrics.jsonl"
-    assert curves.of(run) is None and curves.problems == [f"the curve of {name} is left out: {name} {reason}"]
+    assert not curves.training(run) and curves.problems == [f"the curve of {name} is left out: {name} {reason}"]
     assert copy(bound.root, tmp_path / "copy") == 0
     assert f"left out: the curve of {name}: {name} {reason}\n" in capsys.readouterr().err
     assert name not in Collected(tmp_path / "copy").files
@@ -281,7 +281,7 @@ def test_the_record_of_a_copy_names_the_thinned_curve(bound: Study, tmp_path: Pa
     assert copy(bound.root, out) == 0
     assert Collected(out).files[f"pretraining/{run}/metrics.jsonl"] != path.read_bytes()
     curves = Curves(out, read_evidence(out).runs)
-    assert curves.of(run) is not None and not curves.problems
+    assert curves.training(run) and not curves.problems
 
 
 # Packed numbers
