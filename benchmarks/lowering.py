@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, partialmethod
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -64,7 +64,7 @@ class TracedPart:
 
 
 Finish = Callable[[Any], Any]
-"""Takes a scheduled graph of inductor, forward or backward, and returns a module with its function `call`."""
+"""Takes a graph of inductor, forward or backward, and returns a module with its function `call`."""
 
 
 def lower(recipe: Pretraining, batch: Batch) -> Kernels:
@@ -130,7 +130,7 @@ def compile_for_h100(part: TracedPart, precision: PretrainingPrecision, finish: 
     moved = [_moved(tensor, fake) if isinstance(tensor, Tensor) else tensor for tensor in part.inputs]
     with (
         _inductor_for_h100(),
-        mock.patch.object(GraphLowering, "compile_to_module", lambda lowering: finish(lowering)),  # a method
+        mock.patch.object(GraphLowering, "compile_to_module", partialmethod(finish)),
         tracing(TracingContext(fake)),
         autocast(GPU, precision),
         fake,

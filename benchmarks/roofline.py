@@ -212,6 +212,7 @@ def count_eager(recipe: Pretraining, context: int, slots: int, mode: Mode) -> Ea
             engine.step([there], RATE)
         with gpu.counted() as passes, autocast(GPU, recipe.precision):
             summed_loss(model, there).backward()
+        engine.optimizer.zero_grad(set_to_none=True)
         for module, name in parts_of(model, GPU):
             setattr(module, name, partial(_uncounted, gpu, getattr(module, name)))
         with gpu.counted() as outside, autocast(GPU, recipe.precision):

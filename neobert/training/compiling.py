@@ -170,8 +170,6 @@ def compile_model(
     # Compiling inside DDP would split the model into many graphs, at the borders of DDP's buckets.
     torch._dynamo.config.optimize_ddp = False
     configure_inductor(trial.device)
-    # Of torch's compiler, which looks at the gradient of a part's input.
-    warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
     compile_parts(parts or [(trial.model, "forward")], backend=backend, mode=mode, dynamic=dynamic)
     try:
         trial.run()
@@ -191,6 +189,8 @@ def compile_parts(
     parts: Sequence[Part], *, backend: str | Callable[..., Any], mode: str | None = None, dynamic: bool = False
 ) -> None:
     """Let each part be compiled when it is first called; the options are those of torch.compile."""
+    # Of torch's compiler, which looks at the gradient of a part's input.
+    warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
     for module, name in parts:
         setattr(module, name, torch.compile(getattr(module, name), dynamic=dynamic, backend=backend, mode=mode))
 

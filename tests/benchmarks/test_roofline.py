@@ -90,9 +90,10 @@ def test_compiling_fuses_and_a_stream_in_bf16_moves_less(small_steps: Steps) -> 
     eager, compiled, stream = (small_steps[counted] for counted in SMALL)
     recipe = neobert_recipe("bf16", layers=LAYERS)
     rows = {mode: len(first_batch(recipe, CONTEXTS[0], SLOTS, mode).token_ids) for mode in MODES}
-    assert compiled.launches < 0.7 * eager.launches
     assert compiled.streamed_bytes / rows["compiled"] < 0.85 * eager.streamed_bytes / rows["eager"]
     assert stream.streamed_bytes < 0.9 * eager.streamed_bytes
+    own = {step.mode: step.launches for step in read_counts() if (step.precision, step.context) == ("bf16", 1024)}
+    assert own["compiled"] < 0.7 * own["eager"]
 
 
 def test_a_compiled_step_reads_its_angles_from_a_table() -> None:
