@@ -6,7 +6,8 @@ examples:
   python -m benchmarks.roofline --layers 12        # another depth
 
 The real step of the engine runs on a pretended GPU, which counts eager operators. Compiled, torch's inductor lowers the
-model's graph and decides what it fuses, without Triton and without compiling a kernel (`benchmarks.lowering`).
+parts that training compiles and decides what it fuses, without Triton and without compiling a kernel
+(`benchmarks.lowering`).
 Exit codes: 2 bad input, 3 no C++ compiler, or a torch that is built for CUDA.
 """
 
