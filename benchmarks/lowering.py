@@ -16,7 +16,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor, fx
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from benchmarks.pretended_cuda import GPU, H100, PretendedGPU, cuda_stubs, kernels_of_cuda
 from neobert.data.batches import Batch
@@ -96,7 +96,7 @@ def trace(recipe: Pretraining, batch: Batch) -> list[TracedPart]:
     def take(graph: fx.GraphModule, inputs: list[Any]) -> Callable[..., list[Tensor]]:
         part = TracedPart(graph, inputs)
         traced.append(part)
-        made = [node.meta["example_value"] for node in graph.graph.output_node().args[0]]
+        made = [node.meta["example_value"] for node in tree_leaves(graph.graph.output_node().args)]
 
         def skip(*inputs: Any) -> list[Tensor]:
             part.calls += 1
@@ -135,7 +135,8 @@ def compile_for_h100(part: TracedPart, precision: PretrainingPrecision, finish: 
         autocast(GPU, precision),
         fake,
     ):
-        return compile_fx(part.graph, moved)
+        compiled: Any = compile_fx(part.graph, moved)
+    return compiled
 
 
 def _moved(tensor: Tensor, fake: "FakeTensorMode") -> Tensor:

@@ -5,7 +5,7 @@ its path, which needs neither a GPU nor a driver.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from torch import Tensor, fx
 
 from benchmarks.contenders import masked_documents, neobert_recipe
 from benchmarks.data import NEOBERT_MASKING, web_lengths
-from benchmarks.lowering import TracedPart, compile_for_h100
+from benchmarks.lowering import Finish, TracedPart, compile_for_h100
 from benchmarks.pretended_cuda import GPU, H100
 from neobert.data.batches import EXACT, Batch, collate
 from neobert.data.rows import pack_documents
@@ -44,11 +44,16 @@ IN_PLACE_OF_CUDA = (
 )
 """What inductor's code for CUDA calls, and what runs in its place."""
 
-Gradients = dict[str, Tensor]
+Passes = dict[str, tuple[float, dict[str, Tensor]]]
+"""Loss and gradients of a pass, by its name."""
+
+Replacement = tuple[str, str]
+"""A regular expression of code, and what is put in its place."""
 
 
-def step(precision: PretrainingPrecision, parts: dict[str, str]) -> dict[str, tuple[float, Gradients]]:
-    """Loss and gradients of a packed micro-batch: in fp32, `eager` in `precision`, and `interpreted`."""
+def step(precision: PretrainingPrecision, parts: dict[str, str], *faults: Replacement) -> Passes:
+    """Loss and gradients of a packed micro-batch: eagerly in fp32 and in `precision`, and `interpreted`. `faults` are
+    put into the code that inductor writes."""
     recipe = neobert_recipe(precision, **SHAPE, **parts)
     model = build_masked_language_model(recipe.model, CONTEXT, precision)
     initialize(model, recipe.model.initialization, 0)
@@ -57,12 +62,12 @@ def step(precision: PretrainingPrecision, parts: dict[str, str]) -> dict[str, tu
     batch = collate(rows, documents.view.corpus, NEOBERT_MASKING, sizes=EXACT, flat=True)
     with variable_length_kernels_on_cpu(), _interpreting():
         found = {"fp32": _pass(model, "fp32", batch), "eager": _pass(model, precision, batch)}
-        compile_parts(parts_of(model, GPU), backend=partial(_backend, precision))
+        compile_parts(parts_of(model, GPU), backend=partial(_backend, precision, partial(_load, faults)))
         found["interpreted"] = _pass(model, precision, batch)
     return found
 
 
-def _pass(model: MaskedLanguageModel, precision: PretrainingPrecision, batch: Batch) -> tuple[float, Gradients]:
+def _pass(model: MaskedLanguageModel, precision: PretrainingPrecision, batch: Batch) -> tuple[float, dict[str, Tensor]]:
     model.zero_grad()
     with autocast(CPU, precision):
         loss = summed_loss(model.train(), batch)
@@ -71,10 +76,12 @@ def _pass(model: MaskedLanguageModel, precision: PretrainingPrecision, batch: Ba
     return loss.item(), found
 
 
-def _backend(precision: PretrainingPrecision, graph: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+def _backend(
+    precision: PretrainingPrecision, finish: Finish, graph: fx.GraphModule, inputs: list[Any]
+) -> Callable[..., Any]:
     """A compiler of torch.compile; it begins at the first call, when nothing is traced any more."""
     part = TracedPart(graph, inputs)
-    compiled = cache(partial(compile_for_h100, part, precision, _load))
+    compiled = cache(partial(compile_for_h100, part, precision, finish))
 
     def run(*values: Any) -> Any:
         return compiled()(*values)
@@ -82,17 +89,14 @@ def _backend(precision: PretrainingPrecision, graph: fx.GraphModule, inputs: lis
     return run
 
 
-def _load(lowering: Any) -> SimpleNamespace:
+def _load(faults: Sequence[Replacement], lowering: Any) -> SimpleNamespace:
     """Let inductor write the code of a graph, and load it for the CPU."""
     code, _ = lowering.codegen()
     text = code.value
-    for pattern, replacement in IN_PLACE_OF_CUDA:
+    for pattern, replacement in (*IN_PLACE_OF_CUDA, *faults):
         text = re.sub(pattern, replacement, text)
     module: dict[str, Any] = {"__name__": "lowered", "__file__": __file__}
     exec(compile(text, "lowered", "exec"), module)
-    for kernel in module.values():
-        if hasattr(kernel, "configs"):  # the largest blocks: fewer programs, each on whole arrays
-            kernel.configs = sorted(kernel.configs, key=lambda config: -np.prod([*config.kwargs.values(), 1]))
     call = module["call"] if "call" in module else module["runner"].call
     return SimpleNamespace(call=call, __file__=__file__, key=__file__)
 
