@@ -2,7 +2,8 @@
 
 A folder contains tokens-00000.bin (uint16) and documents-00000.npy (one `DOCUMENT` record per document) for every
 shard, and manifest.json, written last, with the SHA-256 of each file. During tokenisation the folder is named
-<folder>.partial and keeps every finished shard, so that a killed run resumes after the last one.
+<folder>.partial and keeps every finished shard, so that a killed run resumes after the last one. Of a large corpus,
+columns of the documents are kept beside them (`neobert.data.shared_arrays`).
 """
 
 import hashlib

@@ -163,10 +163,8 @@ def test_eight_tasks_of_which_five_get_no_rows_train_as_one_process_does(local: 
     finish(alone, run.reference)
     codes, said = ends(slurm_tasks(together, run.reference, count=8))
     assert codes == [0] * 8, said
-    one, eight = (
-        [line for line in read_lines(root / run.reference / "metrics.jsonl") if "loss" in line]
-        for root in (alone, together)
-    )
+    lines = [read_lines(root / run.reference / "metrics.jsonl") for root in (alone, together)]
+    one, eight = ([line for line in each if "loss" in line] for each in lines)
     assert len(eight) == 6 and record(together, run)["processes"] == 8
     for name in ("loss", "gradient_norm"):
         assert [line[name] for line in eight] == pytest.approx([line[name] for line in one], rel=1e-5)
