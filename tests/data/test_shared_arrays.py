@@ -29,7 +29,7 @@ def private() -> int:
 before = private()
 corpus = open_shards(Path(sys.argv[1]), verify=False)
 sides = training_sides({"corpus": corpus})
-fitted = sides["corpus"].truncated(1024)
+fitted = sides["corpus"].at_least(0).truncated(1024)
 first = corpus.starts[fitted.numbers[:8]], corpus.text_hashes[fitted.numbers[:8]]
 print(private() - before)
 """
