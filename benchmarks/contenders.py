@@ -29,7 +29,7 @@ from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import IGNORED_TARGET
 from neobert.model.size import gated_width
 from neobert.recipe import Model, Precision, Pretraining, PretrainingPrecision
-from neobert.training.compiling import configure_inductor
+from neobert.training.compiling import compile_parts, configure_inductor, parts_of
 from neobert.training.engine import Engine, autocast
 from neobert.training.pretraining import summed_loss
 
@@ -280,7 +280,7 @@ class Setting:
         model.train()
         if mode == "compiled":
             configure_inductor(self.device)
-            model.compile(dynamic=False, backend=self.backend)
+            compile_parts(parts_of(model, self.device), backend=self.backend)
         return pretraining_engine(model, recipe, self.device)
 
     def contenders(

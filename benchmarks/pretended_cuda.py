@@ -437,12 +437,22 @@ def pretended_cuda(gpus: int = 1) -> Iterator[PretendedGPU]:
         only_lifts_cpu = torch._C._only_lift_cpu_tensors()
         torch._C._set_only_lift_cpu_tensors(True)  # makes torch.tensor(…, device="cuda") an ordinary copy
         stack.callback(torch._C._set_only_lift_cpu_tensors, only_lifts_cpu)
-        kernels = torch.library.Library("aten", "IMPL")
-        stack.callback(kernels._destroy)
-        for operator in SINGLE_KERNELS:
-            kernels.impl(operator, _compute, "CUDA")
+        stack.enter_context(kernels_of_cuda())
         stack.enter_context(gpu)
         yield gpu
+
+
+@contextmanager
+def kernels_of_cuda() -> Iterator[None]:
+    """Register `SINGLE_KERNELS` on "cuda", as a build of torch for CUDA does. Autograd then differentiates each as one
+    operator, by its own formula, and a compiler decomposes it afterwards."""
+    kernels = torch.library.Library("aten", "IMPL")
+    try:
+        for operator in SINGLE_KERNELS:
+            kernels.impl(operator, _compute, "CUDA")
+        yield
+    finally:
+        kernels._destroy()
 
 
 def _compute(*args: object, **kwargs: object) -> None:

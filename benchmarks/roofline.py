@@ -6,24 +6,27 @@ examples:
   python -m benchmarks.roofline --layers 12        # another depth
 
 The real step of the engine runs on a pretended GPU, which counts eager operators. Compiled, torch's inductor lowers the
-model's graph and decides what it fuses, without Triton and without compiling a kernel (`benchmarks.lowering`).
+parts that training compiles and decides what it fuses, without Triton and without compiling a kernel
+(`benchmarks.lowering`).
 Exit codes: 2 bad input, 3 no C++ compiler, or a torch that is built for CUDA.
 """
 
 import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 from benchmarks.contenders import RATE, Mode, neobert_recipe, pretraining_engine
 from benchmarks.lowering import Kernels, lower
 from benchmarks.measuring import FOLDER, README, between_markers, describe_versions
-from benchmarks.pretended_cuda import GPU, PRODUCTS, Counts, Product, pretended_cuda, pretending_process
+from benchmarks.pretended_cuda import GPU, PRODUCTS, Counts, PretendedGPU, Product, pretended_cuda, pretending_process
 from benchmarks.pretraining import TOKENS_PER_STEP, gpu_setting
 from neobert.command_line import count, guarded, parser_from
 from neobert.data.batches import Batch
@@ -32,6 +35,7 @@ from neobert.files import json_bytes, read_json, replace_file
 from neobert.model.build import build_masked_language_model
 from neobert.model.size import PEAK_FLOPS_PER_SECOND, datasheet_peak
 from neobert.recipe import Pretraining, PretrainingPrecision
+from neobert.training.compiling import parts_of
 from neobert.training.engine import autocast
 from neobert.training.pretraining import summed_loss
 from reports.tables import markdown_row
@@ -43,9 +47,6 @@ COUNTED: tuple[tuple[PretrainingPrecision, Mode], ...] = (
     ("bf16_residual", "compiled"),
 )
 LAYERS = 28
-LOWERED_LAYERS = (2, 3)
-"""Depths that are lowered. Every further layer adds as much as the third layer adds to two."""
-
 COUNTS = FOLDER / "roofline" / "counts.json"
 BEGIN = "<!-- table: python -m benchmarks.roofline --table -->"
 END = "<!-- end of the roofline -->"
@@ -189,10 +190,12 @@ def first_batch(recipe: Pretraining, context: int, slots: int, mode: Mode) -> Ba
 
 @dataclass(frozen=True)
 class EagerCounts:
-    """Counts of a pretended GPU: of the forward and backward pass, and of the whole step of the engine."""
+    """Counts of a pretended GPU: of the whole step of the engine, of its forward and backward pass, and of what in that
+    pass is `outside` of the parts that are compiled."""
 
-    passes: Counts
     step: Counts
+    passes: Counts
+    outside: Counts
     real_tokens: int
     attention_flops: Mapping[int, float]
 
@@ -207,27 +210,41 @@ def count_eager(recipe: Pretraining, context: int, slots: int, mode: Mode) -> Ea
         batch = first_batch(recipe, context, slots, mode)
         there = batch.to(GPU)
         engine.step([there], RATE)  # creates the optimizer's state
+        with gpu.counted() as step:
+            engine.step([there], RATE)
         with gpu.counted() as passes, autocast(GPU, recipe.precision):
             summed_loss(model, there).backward()
         engine.optimizer.zero_grad(set_to_none=True)
-        with gpu.counted() as step:
-            engine.step([there], RATE)
-    return EagerCounts(passes, step, batch.real_tokens, attention_flops(batch, recipe))
+        for module, name in parts_of(model, GPU):
+            setattr(module, name, partial(_uncounted, gpu, getattr(module, name)))
+        with gpu.counted() as outside, autocast(GPU, recipe.precision):
+            summed_loss(model, there).backward()
+    return EagerCounts(step, passes, outside, batch.real_tokens, attention_flops(batch, recipe))
 
 
-def lower_at_depth(recipe: Pretraining, context: int, slots: int, layers: int) -> Kernels:
-    """Return the kernels of the forward and backward pass of a compiled model of `layers` layers, extrapolated from
-    `LOWERED_LAYERS`; runs in a `pretending_process`."""
-    shallower, own = (
-        lower(at_depth, first_batch(at_depth, context, slots, "compiled"))
-        for at_depth in (with_layers(recipe, depth) for depth in LOWERED_LAYERS)
-    )
-    return own.at_depth(layers, shallower, *LOWERED_LAYERS)
+class _Skipped(torch.autograd.Function):
+    """Has a gradient without a kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor, result: Tensor) -> Tensor:
+        ctx.given = given
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return torch.empty_like(ctx.given), None
 
 
-def with_layers(recipe: Pretraining, layers: int) -> Pretraining:
-    """Return the recipe with another depth."""
-    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"layers": layers})})
+def _uncounted(gpu: PretendedGPU, part: Callable[..., Tensor], given: Tensor, *others: Any) -> Tensor:
+    """Compute a part of a model such that neither its forward nor its backward pass is counted."""
+    with gpu.counted(), torch.no_grad():
+        result = part(given, *others)
+    return _Skipped.apply(given, result)
+
+
+def lower_first_batch(recipe: Pretraining, context: int, slots: int) -> Kernels:
+    """Return the kernels of the compiled parts in a pass over `first_batch`; runs in a `pretending_process`."""
+    return lower(recipe, first_batch(recipe, context, slots, "compiled"))
 
 
 def streamed(counts: Counts) -> int:
@@ -236,15 +253,15 @@ def streamed(counts: Counts) -> int:
 
 
 def count_step(process: Executor, recipe: Pretraining, mode: Mode, context: int, slots: int) -> StepCounts:
-    """Count a step in a `pretending_process`. Outside of the model, a compiled step launches and moves the same as an
-    eager one."""
+    """Count a step in a `pretending_process`. Outside of the parts of the model that are compiled, a compiled step
+    launches and moves the same as an eager one."""
     print(f"context {context}, {recipe.precision}, {mode} …", file=sys.stderr, flush=True)
     eager = process.submit(count_eager, recipe, context, slots, mode).result()
     launches, moved = eager.step.launches.total(), streamed(eager.step)
     if mode == "compiled":
-        kernels = process.submit(lower_at_depth, recipe, context, slots, recipe.model.layers).result()
-        launches += kernels.launches - eager.passes.launches.total()
-        moved += kernels.streamed_bytes - streamed(eager.passes)
+        kernels = process.submit(lower_first_batch, recipe, context, slots).result()
+        launches += kernels.launches + eager.outside.launches.total() - eager.passes.launches.total()
+        moved += kernels.streamed_bytes + streamed(eager.outside) - streamed(eager.passes)
     return StepCounts(
         precision=recipe.precision,
         mode=mode,

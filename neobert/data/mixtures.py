@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from neobert.data.shards import Documents, TokenizedCorpus
+from neobert.data.shards import Documents, TokenizedCorpus, split_corpus
 
 
 def join_corpora(corpora: Sequence[TokenizedCorpus]) -> TokenizedCorpus:
@@ -21,6 +21,7 @@ def join_corpora(corpora: Sequence[TokenizedCorpus]) -> TokenizedCorpus:
         text_hashes=np.concatenate([corpus.text_hashes for corpus in corpora]),
         shards=tuple(shard for corpus in corpora for shard in corpus.shards),
         manifest={},
+        shared=None,
     )
 
 
@@ -31,6 +32,8 @@ def training_sides(corpora: Mapping[str, TokenizedCorpus]) -> dict[str, Document
     Raises:
         ValueError: a corpus has fewer than two different texts, or none that is not held out of another.
     """
+    if len(corpora) == 1:
+        return {name: split_corpus(corpus)[0] for name, corpus in corpora.items()}
     joined = join_corpora(list(corpora.values()))
     ends = np.cumsum([corpus.documents for corpus in corpora.values()]).tolist()
     starts = [0, *ends[:-1]]
@@ -40,8 +43,6 @@ def training_sides(corpora: Mapping[str, TokenizedCorpus]) -> dict[str, Document
     ]
     parts = {name: view.split_heldout() for name, view in zip(corpora, views, strict=True)}
     sides = {name: training for name, (training, _) in parts.items()}
-    if len(parts) == 1:
-        return sides
     heldout = np.unique(np.concatenate([_hashes(held_out) for _, held_out in parts.values()]))
     for name, training in sides.items():
         hashes = _hashes(training)

@@ -2,7 +2,8 @@
 
 A folder contains tokens-00000.bin (uint16) and documents-00000.npy (one `DOCUMENT` record per document) for every
 shard, and manifest.json, written last, with the SHA-256 of each file. During tokenisation the folder is named
-<folder>.partial and keeps every finished shard, so that a killed run resumes after the last one.
+<folder>.partial and keeps every finished shard, so that a killed run resumes after the last one. Of a large corpus,
+columns of the documents are kept beside them (`neobert.data.shared_arrays`).
 """
 
 import hashlib
@@ -10,11 +11,11 @@ import logging
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from neobert.data.packing import Integers
+from neobert.data.shared_arrays import LEAST_DOCUMENTS, SharedArrays
 from neobert.data.tokenizers import SpecialIds, TextTokenizer
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import (
@@ -93,7 +95,8 @@ class TokenizedCorpus:
 
     `lengths` (documents,) int64: tokens; `text_bytes` (documents,) int64: size of the text in UTF-8; `text_hashes`
     (documents,) uint64: a hash of the text, the same for every tokenizer; `shards`: the token arrays whose
-    concatenation is the corpus; `manifest`: the content of manifest.json.
+    concatenation is the corpus; `manifest`: the content of manifest.json; `shared`: where arrays of a large corpus are
+    kept, which processes of a machine share; None for a small one, or for one that is not on disk.
     """
 
     ids: SpecialIds
@@ -102,12 +105,16 @@ class TokenizedCorpus:
     text_hashes: NDArray[np.uint64]
     shards: tuple[NDArray[np.uint16], ...]
     manifest: Mapping[str, Any]
+    shared: SharedArrays | None = None
 
     @cached_property
     def starts(self) -> Integers:
         """(documents,) index of each document's first token in the concatenated shards."""
-        ends: Integers = np.cumsum(self.lengths, dtype=np.int64)
-        return ends - self.lengths
+        return self.array("starts", lambda: np.cumsum(self.lengths, dtype=np.int64) - self.lengths)
+
+    def array(self, name: str, make: Callable[[], Integers]) -> Integers:
+        """Return what `make` computes from the documents, of a large corpus in memory that processes share."""
+        return make() if self.shared is None else self.shared.read(name, make)
 
     @cached_property
     def _shard_starts(self) -> Integers:
@@ -147,18 +154,34 @@ def open_shards(folder: Path, *, verify: bool = True) -> TokenizedCorpus:
     shards = [Shard.read(record, number, folder / MANIFEST) for number, record in enumerate(manifest["shards"])]
     checksums = {name: sha256 for shard in shards for name, sha256 in shard.files.items()}
     (verify_files if verify else require_files)(folder, checksums)
-    documents = [_documents(folder / documents_name(number)) for number in range(len(shards))]
+    shared = None
+    if sum(shard.documents for shard in shards) >= LEAST_DOCUMENTS:
+        content = hashlib.sha256(json_bytes(list(map(asdict, shards)))).hexdigest()[:12]
+        shared = SharedArrays(folder, content, verify)
+    make = partial(_columns, [folder / documents_name(number) for number in range(len(shards))])
+    lengths, text_bytes, text_hashes = make() if shared is None else shared.read("documents", make)
     corpus = TokenizedCorpus(
         ids=SpecialIds(**manifest["special_ids"]),
-        lengths=np.concatenate([records["length"] for records in documents], dtype=np.int64),
-        text_bytes=np.concatenate([records["text_bytes"] for records in documents], dtype=np.int64),
-        text_hashes=np.concatenate([records["text_hash"] for records in documents]),
+        lengths=lengths,
+        text_bytes=text_bytes,
+        text_hashes=text_hashes.view(np.uint64),
         shards=tuple(_tokens(folder / tokens_name(number), shard.tokens) for number, shard in enumerate(shards)),
         manifest=manifest,
+        shared=shared,
     )
     if int(corpus.lengths.sum()) != corpus.tokens:
         raise DamagedFile(f"{folder} holds {corpus.tokens} tokens but its documents add up to another number: redo it")
     return corpus
+
+
+def _columns(paths: Sequence[Path]) -> Integers:
+    """Return (3, documents) int64: the lengths, the bytes and the bits of the hashes of the documents in files."""
+    records = [_documents(path) for path in paths]
+    columns = np.empty((3, sum(map(len, records))), dtype=np.int64)
+    for column, name in zip(columns, ("length", "text_bytes", "text_hash"), strict=True):
+        parts = [part[name] for part in records]
+        np.concatenate(parts, out=column.view(np.uint64) if name == "text_hash" else column)
+    return columns
 
 
 def _documents(path: Path) -> NDArray[Any]:
@@ -494,7 +517,9 @@ class Documents:
         Raises:
             ValueError: no document is that long.
         """
-        long_enough = self.framed_lengths >= minimum_tokens
+        long_enough = self.lengths >= minimum_tokens - FRAME_TOKENS
+        if long_enough.all():
+            return self  # without a copy of what may be hundreds of millions
         if not long_enough.any():
             longest = int(self.framed_lengths.max(initial=0))
             raise ValueError(
@@ -541,6 +566,22 @@ def heldout_bound(hashes: NDArray[np.uint64]) -> np.uint64:
         least = max(1, min(HELDOUT_LEAST_TEXTS, len(different) // 10))
         heldout = min(max(heldout, least), len(different) - 1)
     return np.uint64(different[heldout - 1])
+
+
+def split_corpus(corpus: TokenizedCorpus) -> tuple[Documents, Documents]:
+    """Return the (training, held-out) documents of a corpus as `Documents.split_heldout` of all of them; raises as it.
+
+    The training side of a large corpus is in memory that processes of a machine share.
+    """
+    bound = heldout_bound(corpus.text_hashes)
+
+    def training() -> Integers:
+        numbers = np.flatnonzero(corpus.text_hashes > bound)
+        return np.stack((numbers, corpus.lengths[numbers]))
+
+    numbers, lengths = corpus.array("training", training)
+    heldout = np.flatnonzero(corpus.text_hashes <= bound)
+    return Documents(corpus, numbers, lengths), Documents(corpus, heldout, corpus.lengths[heldout])
 
 
 def all_documents(corpus: TokenizedCorpus) -> Documents:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from neobert.data.batches import Batch, heldout_batches, heldout_rows
 from neobert.data.heldout import COUNTED_BYTES, SMALL_TEXT_TOKENS, sample
 from neobert.data.rows import PackedRows
-from neobert.data.shards import Documents, Integers, TokenizedCorpus, all_documents
+from neobert.data.shards import Documents, Integers, TokenizedCorpus, split_corpus
 from neobert.errors import MissingData, RunFailed
 from neobert.evaluation.losses import batch_losses
 from neobert.kinds.pretraining import HeldoutScore
@@ -129,7 +129,7 @@ def choose_heldout_texts(
     """Choose held-out documents of each corpus for each context. `rows_per_batch` is by context; `frequencies` are
     those of the tokens in training; `objective` is what is predicted of them."""
     counted_bytes = COUNTED_BYTES if long_documents == "cut" else None
-    heldout = {name: all_documents(corpus).split_heldout()[1] for name, corpus in corpora.items()}
+    heldout = {name: split_corpus(corpus)[1] for name, corpus in corpora.items()}
     chosen = {name: sample(documents, counted_bytes=counted_bytes) for name, documents in heldout.items()}
     return [
         HeldoutText(name, documents, context, rows, long_documents, frequencies, objective=objective)

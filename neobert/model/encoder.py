@@ -245,7 +245,8 @@ class Encoder(nn.Module):
         hidden = self.positional_embedding.add(self.encoder(token_ids), plan.positions, plan.most_tokens)
         hidden = hidden.to(dtype=self.residual_dtype)
         *blocks, last = self.transformer_encoder
-        *views, last_view = block_views(len(blocks) + 1, self.positional_embedding, plan, rotation_form(), self.local)
+        form = rotation_form(last)
+        *views, last_view = block_views(len(blocks) + 1, self.positional_embedding, plan, form, self.local)
         for block, view in zip(blocks, views, strict=True):
             hidden = block(hidden, *view)
         plan, _ = last_view

@@ -18,11 +18,14 @@ RotationForm = Literal["complex", "real", "halves"]
 `halves` can be vectorized by a compiler."""
 
 
-def rotation_form() -> RotationForm:
-    """Return the form for the way in which the model runs now: compiled, traced for an export, or eagerly."""
+def rotation_form(block: nn.Module) -> RotationForm:
+    """Return the form for the way in which the model runs now: compiled, traced for an export, or eagerly. `block` is
+    any of its blocks: they may be compiled alone, which gives each a `forward` of its own."""
     if torch.compiler.is_compiling():
         return "halves"
-    return "real" if torch.jit.is_tracing() else "complex"
+    if torch.jit.is_tracing():
+        return "real"
+    return "halves" if "forward" in vars(block) else "complex"
 
 
 class Rotation:

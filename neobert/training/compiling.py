@@ -170,10 +170,7 @@ def compile_model(
     # Compiling inside DDP would split the model into many graphs, at the borders of DDP's buckets.
     torch._dynamo.config.optimize_ddp = False
     configure_inductor(trial.device)
-    # Of torch's compiler, which looks at the gradient of a part's input.
-    warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
-    for module, name in parts or [(trial.model, "forward")]:
-        setattr(module, name, torch.compile(getattr(module, name), dynamic=dynamic, backend=backend, mode=mode))
+    compile_parts(parts or [(trial.model, "forward")], backend=backend, mode=mode, dynamic=dynamic)
     try:
         trial.run()
     except (TorchDynamoException, RuntimeError) as error:  # also what CUDA and Triton raise, as for want of memory
@@ -188,6 +185,16 @@ def compile_model(
     return True
 
 
+def compile_parts(
+    parts: Sequence[Part], *, backend: str | Callable[..., Any], mode: str | None = None, dynamic: bool = False
+) -> None:
+    """Let each part be compiled when it is first called; the options are those of torch.compile."""
+    # Of torch's compiler, which looks at the gradient of a part's input.
+    warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
+    for module, name in parts:
+        setattr(module, name, torch.compile(getattr(module, name), dynamic=dynamic, backend=backend, mode=mode))
+
+
 def make_eager(model: nn.Module) -> None:
     """Undo `compile_model`."""
     for module in model.modules():
@@ -195,13 +202,15 @@ def make_eager(model: nn.Module) -> None:
             vars(module).pop(name, None)  # the compiled one; the class has the eager one
 
 
-def parts_of(model: MaskedLanguageModel) -> list[Part]:
-    """Return the parts of a model that are compiled on their own: its blocks, which share a graph (the last one has its
-    own), and the loss.
+def parts_of(model: MaskedLanguageModel, device: torch.device) -> list[Part]:
+    """Return the parts of a model that are compiled on their own for training. On a GPU these are its blocks, which
+    share a graph (the last one has its own), and the loss; elsewhere the whole model.
 
     Compiling takes seconds rather than minutes for a deep model, and the gradients of a block reach DDP while the
     blocks before it still compute theirs. A graph of the whole model returns all gradients at its end.
     """
+    if device.type != "cuda":
+        return [(model, "forward")]
     return [*((block, "forward") for block in model.model.transformer_encoder), (model, "summed_loss")]
 
 

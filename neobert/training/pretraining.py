@@ -160,8 +160,7 @@ class PretrainingTrainer(Trainer[Batch]):
                 )
         if self.compiled:
             first, *others = self._trials()
-            parts = parts_of(self.model) if self.device.type == "cuda" else None
-            self.compiled = compile_model(first, word, parts=parts)
+            self.compiled = compile_model(first, word, parts=parts_of(self.model, self.device))
             for trial in others if self.compiled else ():
                 trial.run()
             self.count_compile_seconds()

@@ -156,7 +156,7 @@ def backward_and_buckets(by_part: bool, layers: int = 4) -> tuple[int, list[str]
         buckets: list[int] = []
         send_buckets(engine, buckets, lambda: order.append("send"))
         trial = TrialStep(model, lambda: summed_loss(model, batch), "fp32", cpu)
-        compile_model(trial, "on", backend=backend, parts=parts_of(model) if by_part else None)
+        compile_model(trial, "on", backend=backend, parts=parts_of(model, GPU) if by_part else None)
         for _ in range(2):  # the first step rebuilds the buckets in the order of the gradients
             order.clear()
             engine.step([batch], 1e-4)

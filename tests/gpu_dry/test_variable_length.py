@@ -1,5 +1,5 @@
-"""The variable-length path of training with real numbers: a stand-in for the kernel computes on the CPU, refuses what
-the kernel on CUDA would, and gives the losses and gradients of rows."""
+"""The variable-length path of training with real numbers: stand-ins for the kernels compute on the CPU, refuse what
+those on CUDA would, and give the losses and gradients of rows."""
 
 import runpy
 import sys
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.attention.varlen  # registers the operators
 from torch import Tensor
 
 from benchmarks.contenders import masked_documents, neobert_recipe
@@ -26,6 +25,7 @@ from neobert.recipe import Masking, Precision
 from neobert.training.distributed import choose_kernels
 from neobert.training.engine import autocast
 from neobert.training.pretraining import summed_loss
+from tests.gpu_dry.kernels_on_cpu import CALLS, check, variable_length_kernels_on_cpu
 
 CONTEXT, ROWS, VOCABULARY = 128, 12, 512
 CPU = torch.device("cpu")
@@ -37,83 +37,12 @@ FORMS = {
 DISTANCE = {"fp32": 1e-5, "bf16": 2e-2}
 """Of a gradient from that of rows in fp32, as a share of its length."""
 
-CALLS: list[int] = []
-
-
-def check(query: Tensor, key: Tensor, value: Tensor, *boundaries: Any) -> None:
-    """What the kernel on CUDA takes for granted; it reads beyond its memory where that does not hold."""
-    of_query, of_key, most_queries, most_keys = boundaries
-    assert query.shape[-1] % 8 == 0 and query.shape[1:] == key.shape[1:] == value.shape[1:]
-    assert query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
-    assert len(of_query) == len(of_key)
-    for cumulated, most, tokens in ((of_query, most_queries, query), (of_key, most_keys, key)):
-        assert cumulated.dtype == torch.int32 and cumulated.is_contiguous()
-        assert cumulated[0] == 0 and cumulated[-1] == len(tokens)
-        assert int(cumulated.diff().min()) >= 0 and int(cumulated.diff().max()) <= most
-
-
-def documents_of(of_query: Tensor, of_key: Tensor) -> Iterator[tuple[slice, slice]]:
-    """The tokens of each document that asks."""
-    for query, key in zip(of_query.unfold(0, 2, 1).tolist(), of_key.unfold(0, 2, 1).tolist(), strict=True):
-        if query[0] < query[1]:
-            yield slice(*query), slice(*key)
-
-
-def near(asking: slice, asked: slice, window: list[int]) -> Tensor:
-    """Which keys its queries see, −1 for all of a side; the kernel counts both from the end of the document."""
-    if list(window) == [-1, -1]:
-        return torch.ones(asking.stop - asking.start, asked.stop - asked.start, dtype=torch.bool)
-    assert asking == asked, "with a window all tokens ask"
-    places = torch.arange(asking.stop - asking.start)
-    distance = places - places[:, None]
-    before, after = (len(places) if side < 0 else side for side in window)
-    return (distance >= -before) & (distance <= after)
-
-
-def forward(query: Tensor, key: Tensor, value: Tensor, *words: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """As the operator `_varlen_attn`: attended tokens, log of the sums, state of randomness."""
-    *boundaries, _, scale, window = words[:7]
-    check(query, key, value, *boundaries)
-    CALLS.append(len(query))
-    attended = torch.zeros(query.shape, dtype=query.dtype)
-    sums = torch.full((query.shape[1], len(query)), float("-inf"))
-    for asking, asked in documents_of(*boundaries[:2]):
-        scores = torch.einsum("qhd,khd->hqk", query[asking].float(), key[asked].float()) * scale
-        scores = scores.masked_fill(~near(asking, asked, window), float("-inf"))
-        sums[:, asking] = scores.logsumexp(-1)
-        attended[asking] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), value[asked].float()).to(query.dtype)
-    return attended, sums, torch.zeros(2, dtype=torch.uint64)
-
-
-def backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *words: Any) -> tuple[Tensor, ...]:
-    """As the operator `_varlen_attn_backward`: the gradients of query, key and value."""
-    _, _, *boundaries, _, _, scale, window = words[:10]
-    check(query, key, value, *boundaries)
-    of_query, of_key, of_value = (torch.zeros(tensor.shape) for tensor in (query, key, value))
-    for asking, asked in documents_of(*boundaries[:2]):
-        wide = (query[asking].float(), key[asked].float(), value[asked].float())
-        scores = torch.einsum("qhd,khd->hqk", *wide[:2]) * scale
-        shares = scores.masked_fill(~near(asking, asked, window), float("-inf")).softmax(-1)
-        of_value[asked] = torch.einsum("hqk,qhd->khd", shares, gradient[asking].float())
-        of_shares = torch.einsum("qhd,khd->hqk", gradient[asking].float(), wide[2])
-        of_scores = shares * (of_shares - (of_shares * shares).sum(-1, keepdim=True)) * scale
-        of_query[asking] = torch.einsum("hqk,khd->qhd", of_scores, wide[1])
-        of_key[asked] = torch.einsum("hqk,qhd->khd", of_scores, wide[0])
-    return tuple(tensor.to(query.dtype) for tensor in (of_query, of_key, of_value))
-
 
 @pytest.fixture(autouse=True)
-def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The stand-ins; in fp32 too, which no kernel on CUDA takes, so that nothing but them can differ."""
-    library = torch.library.Library("torch_attn", "IMPL")
-    library.impl("_varlen_attn", forward, "CPU")
-    library.impl("_varlen_attn_backward", backward, "CPU")
-    monkeypatch.setattr(attention, "flash_attn_varlen_func", None)
-    monkeypatch.setattr(attention, "CUDA_KERNELS", ("cpu",))
-    monkeypatch.setattr(attention, "LOW_PRECISION", (*attention.LOW_PRECISION, torch.float32))
-    CALLS.clear()
-    yield
-    library._destroy()
+def kernels() -> Iterator[None]:
+    with variable_length_kernels_on_cpu():
+        CALLS.clear()
+        yield
 
 
 @pytest.fixture(scope="module", params=FORMS)

@@ -33,6 +33,7 @@ from tests.support.tiny_runs import (
     claimed,
     curve,
     ends,
+    final_weights,
     finish,
     record,
     slurm_tasks,
@@ -151,12 +152,25 @@ def test_two_tasks_of_slurm_train_stage_after_stage_as_local_processes_do(local:
     assert len(list(read_lines(root / "starts.jsonl"))) == 2
 
 
-def test_four_tasks_of_which_two_get_no_rows_train_the_same(local: Trainable, apart: Trainable) -> None:
-    """8 rows per step in micro-batches of 4: losses agree with two processes to 1e-5 relative."""
-    root, run = apart
-    codes, said = ends(slurm_tasks(root, run.reference, count=4))
-    assert codes == [0, 0, 0, 0], said
-    assert curve(root, run) == pytest.approx(curve(local[0], run), rel=1e-5)
+def test_eight_tasks_of_which_five_get_no_rows_train_as_one_process_does(local: Trainable, tmp_path: Path) -> None:
+    """A step has three rows. Every task joins in every collective, or none would end; without rows with a gradient of
+    zero. Losses and norms of gradients agree to 1e-5 relative, and with them the weights."""
+    stage = tiny_stage(tokens_per_step=96, steps=6, warmup_steps=1, decay_steps=5)
+    run = tiny_run(model=tiny_model(dropout=0.0), stages=(stage,))
+    alone, together = (beside(tmp_path / name, local[0]) for name in ("alone", "together"))
+    for root in (alone, together):
+        write_tiny_run(root, run)
+    finish(alone, run.reference)
+    codes, said = ends(slurm_tasks(together, run.reference, count=8))
+    assert codes == [0] * 8, said
+    lines = [read_lines(root / run.reference / "metrics.jsonl") for root in (alone, together)]
+    one, eight = ([line for line in each if "loss" in line] for each in lines)
+    assert len(eight) == 6 and record(together, run)["processes"] == 8
+    for name in ("loss", "gradient_norm"):
+        assert [line[name] for line in eight] == pytest.approx([line[name] for line in one], rel=1e-5)
+    ours, theirs = final_weights(together, run), final_weights(alone, run)
+    for name, weight in theirs.items():
+        assert (ours[name] - weight).norm() <= 1e-5 * weight.norm()
 
 
 def test_of_two_copies_of_a_job_one_trains_and_its_tasks_do_not_mix(local: Trainable, apart: Trainable) -> None:

@@ -1,0 +1,60 @@
+"""Arrays of a large corpus that are computed once and mapped from a file, so that processes of a machine share them."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from neobert.data.packing import Integers
+from neobert.files import differing, remember, sha256_of, sync_file, sync_folder, temporary_sibling
+
+LEAST_DOCUMENTS = 2**20
+"""Arrays of a smaller corpus take a few megabytes, and each process has its own."""
+
+
+@dataclass(frozen=True)
+class SharedArrays:
+    """The arrays beside a corpus in `folder`, of which `content` is a digest: arrays of other content are not its own.
+    `verify` is whether their checksums are compared, once for files that do not change."""
+
+    folder: Path
+    content: str
+    verify: bool
+
+    def read(self, name: str, make: Callable[[], Integers]) -> Integers:
+        """Return an int64 array. Where its file is absent or damaged, `make` computes it; in a folder that cannot be
+        written, in each process."""
+        for path in self.folder.glob(f"{name}-{self.content}-*.npy"):
+            with suppress(FileNotFoundError):  # removed by another process
+                if not self.verify or not differing(self.folder, {path.name: path.stem.rpartition("-")[2]}):
+                    return _mapped(path)
+                path.unlink()
+        made = make()
+        try:
+            return _mapped(self._keep(name, made))
+        except OSError:
+            return made
+
+    def _keep(self, name: str, made: Integers) -> Path:
+        """Write an array; its checksum is part of the name."""
+        temporary = temporary_sibling(self.folder / f"{name}.npy")
+        try:
+            with temporary.open("xb") as file:
+                np.save(file, made, allow_pickle=False)
+            sync_file(temporary)
+            sha256 = sha256_of(temporary)
+            path = self.folder / f"{name}-{self.content}-{sha256}.npy"
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(self.folder)
+        remember(self.folder, {path.name: sha256})
+        return path
+
+
+def _mapped(path: Path) -> Integers:
+    mapped: Integers = np.load(path, mmap_mode="r", allow_pickle=False)
+    return np.asarray(mapped)
