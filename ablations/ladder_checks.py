@@ -10,6 +10,7 @@ from pydantic import InstanceOf, StringConstraints, TypeAdapter, ValidationError
 from ablations.ladders import (
     REFUSED_NAME,
     SCALE_NAME,
+    SCALES,
     SOURCE_NAME,
     FolderOfTexts,
     Ladder,
@@ -19,7 +20,7 @@ from ablations.ladders import (
     why_impossible,
     why_kept,
 )
-from ablations.scales import SCALES, Rules, scaled
+from ablations.scales import Rules, scaled
 from ablations.variant import Factor, Modification, Variant, findings_in, prove
 from neobert.data.catalog import CORPORA
 from neobert.data.own_readouts import OwnReadout

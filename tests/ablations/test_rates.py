@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ablations import ladder, ladders
 from ablations.designs import chosen_variants, named
+from ablations.ladders import SCALES
 from ablations.rates import (
     MARK,
     PILOT_SEEDS,
@@ -25,7 +26,7 @@ from ablations.rates import (
     variant_at,
 )
 from ablations.readings import at_scale
-from ablations.scales import RULES, SCALES, Scale, scaled_variant
+from ablations.scales import RULES, Scale, scaled_variant
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
 from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of
