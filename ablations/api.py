@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ablations import budgets, ladders, rates
 from ablations.designs import one_variant
-from ablations.ladders import OFFERED_SCALES, Ladder
+from ablations.ladders import Ladder
 from ablations.launch.execute import Workspace, open_workspace, run_or_submit
 from ablations.launch.flags import DEFAULT_RUNS
 from ablations.launch.outcomes import part_entry
@@ -285,9 +285,9 @@ def open_here(
     dry_run: bool = False,
 ) -> Workspace:
     """Open the workspace that run.py opens with the same values as flags."""
-    known, own = (*OFFERED_SCALES, *ladders.current().scales), ladders.current().scale if scale is None else scale
-    if own not in known:
-        raise ValueError(f"there is no scale {own!r}: {did_you_mean(str(own), known)}")
+    own = ladders.current().scale if scale is None else scale
+    if own not in ladders.known_scales():
+        raise ValueError(f"there is no scale {own!r}: {did_you_mean(str(own), ladders.known_scales())}")
     options = build_parser().parse_args(["--cluster", "here"])
     options.given_scale, options.scale = scale, own
     options.data, options.runs = None if data is None else str(data), Path(runs)

@@ -236,8 +236,7 @@ def _in_words(error: Any) -> str:
 def _check_names(declaration: Declaration) -> None:
     """Raise ValueError if an arm, the scale or a command does not exist on the ladder in use."""
     from ablations.designs import chosen_variants, one_variant
-    from ablations.ladders import variants
-    from ablations.scales import known_scales
+    from ablations.ladders import known_scales, variants
 
     for arm in declaration.arms:
         if arm not in variants() and one_variant(arm).name != arm:

@@ -10,6 +10,7 @@ from pydantic import InstanceOf, StringConstraints, TypeAdapter, ValidationError
 from ablations.ladders import (
     REFUSED_NAME,
     SCALE_NAME,
+    SCALES,
     SOURCE_NAME,
     FolderOfTexts,
     Ladder,
@@ -19,7 +20,7 @@ from ablations.ladders import (
     why_impossible,
     why_kept,
 )
-from ablations.scales import SCALES, Rules, scaled
+from ablations.scales import Rules, scaled
 from ablations.variant import Factor, Modification, Variant, findings_in, prove
 from neobert.data.catalog import CORPORA
 from neobert.data.own_readouts import OwnReadout
@@ -242,10 +243,8 @@ def _verify_effects(own: Ladder, factor: Factor) -> None:
 def verify_scales(own: Ladder) -> None:
     """Check that the rules of every scale can be applied to every variant.
 
-    A recipe that is impossible at a scale is refused when it is planned there, and not here.
-
-    Raises:
-        ValueError: a table lacks something, or there are no documents.
+    A recipe that is impossible at a scale is refused when it is planned there, and not here. Raises ValueError if a
+    table lacks something, or there are no documents.
     """
     for name, rules in own.scales.items():
         if rules.documents < 1:

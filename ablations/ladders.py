@@ -13,11 +13,11 @@ import importlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -37,8 +37,8 @@ PAPERS = "ablations.ladder"
 DEFAULT_SCALE = "smoke"
 OWN_DEFAULT_SCALE = "as-written"
 """The default with a user's own ladder that has several scales, or none, and names none."""
-OFFERED_SCALES = ("smoke", "laptop", "study", "proxy", "as-written", "paper")
-"""The scales that commands offer with every ladder."""
+SCALES = ("smoke", "laptop", "study", "proxy", "as-written", "paper")
+"""The scales that every ladder has."""
 REFUSED_NAME = re.compile(r"\.\.|\s|@(steps|rate)|^F:|^all$|^$")
 """Names with another meaning in commands: ranges, shares of the steps, rates, cells of factorials."""
 SOURCE_NAME = re.compile(r"\w[^`$\\\n]*")
@@ -168,7 +168,6 @@ class Ladder:
 
 
 _used: ContextVar[Ladder | None] = ContextVar("ladder", default=None)
-_papers: list[Ladder] = []
 
 
 def current() -> Ladder:
@@ -176,10 +175,9 @@ def current() -> Ladder:
     return _used.get() or papers()
 
 
+@cache
 def papers() -> Ladder:
-    if not _papers:
-        _papers.append(_ladder_of(importlib.import_module(PAPERS), ""))
-    return _papers[0]
+    return _ladder_of(importlib.import_module(PAPERS), "")
 
 
 def variants() -> "dict[str, Variant]":
@@ -190,6 +188,17 @@ def variants() -> "dict[str, Variant]":
 def ladder() -> "dict[str, Variant]":
     """Return the variants of the ladder in use without alternatives (with an @ in their names)."""
     return current().steps
+
+
+def known_scales() -> tuple[str, ...]:
+    """Return the scales that every ladder has, followed by those of the ladder in use."""
+    return (*SCALES, *current().scales)
+
+
+def refuse_scale(scale: str) -> None:
+    """Raise ValueError if there is no scale of this name."""
+    if scale not in known_scales():
+        raise ValueError(f"--scale {scale!r} is no scale: {did_you_mean(scale, known_scales())}")
 
 
 @contextmanager
@@ -216,8 +225,8 @@ def add_scale_flag(parser: argparse.ArgumentParser, text: str) -> None:
 
     `given_scale` is None if the flag is not given.
     """
-    parser.add_argument("--scale", metavar=f"{{{','.join(OFFERED_SCALES)}}}", help=text)
-    parser.set_defaults(offered_scales=OFFERED_SCALES)
+    parser.add_argument("--scale", metavar=f"{{{','.join(SCALES)}}}", help=text)
+    parser.set_defaults(given_scale=None)
 
 
 def on_ladder(options: argparse.Namespace, action: Callable[[argparse.Namespace], int]) -> Callable[[], int]:
@@ -231,19 +240,13 @@ def on_ladder(options: argparse.Namespace, action: Callable[[argparse.Namespace]
     def act() -> int:
         own = None if options.ladder is None else load(options.ladder)
         with using(own):
-            if "offered_scales" in options:
+            if "given_scale" in options:
                 options.given_scale = options.scale
                 options.scale = current().scale if options.scale is None else options.scale
-                refuse_scale(options.scale, (*options.offered_scales, *current().scales))
+                refuse_scale(options.scale)
             return action(options)
 
     return act
-
-
-def refuse_scale(scale: str, known: Collection[str]) -> None:
-    """Raise ValueError if there is no scale of this name."""
-    if scale not in known:
-        raise ValueError(f"--scale {scale!r} is no scale: {did_you_mean(scale, known)}")
 
 
 # Loading

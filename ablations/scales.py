@@ -192,8 +192,6 @@ PROXY = Rules(
 
 Scale = str
 """The name of a scale."""
-SCALES: tuple[Scale, ...] = ("smoke", "laptop", "study", "proxy", "as-written", "paper")
-
 RULES: Mapping[Scale, Rules] = {
     "smoke": SMOKE,
     "laptop": LAPTOP,
@@ -204,11 +202,6 @@ RULES: Mapping[Scale, Rules] = {
 UNSCALED: tuple[Scale, ...] = ("as-written", "paper")
 """The scales without rules. At `paper` runs need data, because they claim to reproduce the paper."""
 AS_WRITTEN_DOCUMENTS = 100_000
-
-
-def known_scales() -> tuple[Scale, ...]:
-    """Return the scales that every ladder has, followed by those of the ladder in use."""
-    return tuple(dict.fromkeys((*SCALES, *ladders.current().scales)))
 
 
 def rules_of(scale: Scale) -> Rules | None:

@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, field_validator
 
-from ablations.ladders import current
-from ablations.scales import Scale, known_scales
+from ablations.ladders import current, known_scales
+from ablations.scales import Scale
 from neobert.errors import did_you_mean
 from neobert.recipe import Value
 

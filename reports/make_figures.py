@@ -72,10 +72,9 @@ def name_folders(groups: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str
 
 def _choose_groups(groups: "list[tuple[Scale, str]]", scale: str | None, data: str | None) -> "list[tuple[Scale, str]]":
     from ablations.ladders import refuse_scale
-    from ablations.scales import known_scales
 
     if scale is not None:
-        refuse_scale(scale, known_scales())
+        refuse_scale(scale)
     name = Path(data).name if data else None  # records carry a folder's name, not its path
     chosen = [group for group in groups if group[0] == (scale or group[0]) and group[1] in (data or group[1], name)]
     if not chosen:

@@ -35,18 +35,10 @@ from neobert.processes import (
 from neobert.runs.claims import Claim, acquire, file_time
 from neobert.runs.layout import SUBMISSION_CLAIM, Layout
 from neobert.runs.run_file import Execution, read_run_file
+from neobert.runs.submissions import Submission, announce_submission, note_submission, read_announced, read_submissions
 from neobert.runs.work import JobKind, Work
 from neobert.slurm.job import take_snapshot
-from neobert.slurm.profile import (
-    Profile,
-    Resources,
-    Submission,
-    announce_submission,
-    note_submission,
-    read_announced,
-    read_profile,
-    read_submissions,
-)
+from neobert.slurm.profile import Profile, Resources, read_profile
 from neobert.slurm.submit import (
     Job,
     answers,
@@ -343,10 +335,7 @@ def cancel_jobs(options: argparse.Namespace, layout: Layout, names: set[str]) ->
     """Cancel the live jobs of variants, by the labels in run files; return their ids.
 
     Jobs of all scales, data and seeds count, except where the flags name some. Preparations stay as long as jobs that
-    are not cancelled wait for them.
-
-    Raises:
-        RunFailed: SLURM refuses or does not answer.
+    are not cancelled wait for them. Raises RunFailed if SLURM refuses or does not answer.
     """
     if not any(path.exists() for path in (layout.submissions, layout.root / "jobs")):
         return []

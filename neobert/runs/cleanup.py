@@ -27,11 +27,12 @@ from neobert.errors import DamagedFile, MissingData
 from neobert.files import TEMPORARY_MARK, read_json, temporary_sibling
 from neobert.identity import IDENTITY_DIGITS
 from neobert.runs.claims import acquire, is_claimed, last_owner
-from neobert.runs.index import Index, Submitted, read_index
+from neobert.runs.index import Index, read_index
 from neobert.runs.kinds import CLOSING_FILES, RUN_FOLDERS, closing_record, kind_of, read_records
 from neobert.runs.layout import MANIFEST, PARTIAL, SUBMISSION_CLAIM, Layout
 from neobert.runs.records import SNAPSHOT_FILE, read_record, read_sealed
 from neobert.runs.run_file import read_run_file
+from neobert.runs.submissions import Submission
 from neobert.runs.work import Work
 from neobert.training.schedule import milestones
 
@@ -334,7 +335,7 @@ def _corpus_claims(data_id: str) -> tuple[str, ...]:
     return f"corpus-{data_id}", f"data-{data_id}"
 
 
-def _snapshots(layout: Layout, index: Index, submissions: Sequence[Submitted]) -> Iterator[Garbage]:
+def _snapshots(layout: Layout, index: Index, submissions: Sequence[Submission]) -> Iterator[Garbage]:
     """Yield code snapshots that neither a job of unfinished work nor the provenance of a record needs."""
     old = [path for path in _folders(layout.root / "snapshots") if _age_seconds(path / SNAPSHOT_FILE) > DAY_SECONDS]
     needed = _needed_snapshots(layout, index, submissions) if old else set()
@@ -346,7 +347,7 @@ def _snapshots(layout: Layout, index: Index, submissions: Sequence[Submitted]) -
             yield _garbage_at(path, "code that no submission of an unfinished run refers to", SUBMISSION_CLAIM)
 
 
-def _needed_snapshots(layout: Layout, index: Index, submissions: Sequence[Submitted]) -> set[str | None]:
+def _needed_snapshots(layout: Layout, index: Index, submissions: Sequence[Submission]) -> set[str | None]:
     """Return the snapshots of submissions whose jobs are at work or whose work is not done."""
 
     @cache
@@ -362,7 +363,7 @@ def _needed_snapshots(layout: Layout, index: Index, submissions: Sequence[Submit
     return {
         one.snapshot
         for one in submissions
-        if one.job in at_work or not one.references or not all(map(is_over, one.references))
+        if one.job in at_work or not one.references or not all(map(is_over, one.folders))
     }
 
 

@@ -20,6 +20,7 @@ from neobert.runs.kinds import KINDS, RUN_FOLDERS, closing_record, is_done, kind
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_sealed
 from neobert.runs.run_file import read_run_file
+from neobert.runs.submissions import Submission
 from neobert.runs.work import Part, Work
 
 State = Literal["unreadable", "failed", "running", "submitted", "waiting", "missing", "done"]
@@ -124,22 +125,6 @@ class Row:
         return {**vars(self), "workers": workers, "errors": errors}
 
 
-@dataclass(frozen=True)
-class Submitted:
-    """One job of submissions.jsonl.
-
-    `references` are what it works on, by the folder of their result. `logs` is its log folder, `snapshot` the code it
-    runs, `gpus` their number. All paths are relative to the folder of runs.
-    """
-
-    job: str
-    references: dict[str, str]
-    logs: str | None
-    snapshot: str | None
-    gpus: int | None
-    at: float
-
-
 @dataclass
 class Index:
     """State of a folder of runs at one moment. Each folder is listed only once, to be fast with thousands of runs.
@@ -175,16 +160,16 @@ class Index:
         return self.names(self.layout.root / "claims")
 
     @cached_property
-    def submissions(self) -> list[Submitted]:
+    def submissions(self) -> list[Submission]:
         """All submissions that can be read, oldest first."""
         return list(self._read_submissions())
 
     @cached_property
-    def newest_submission(self) -> dict[str, Submitted]:
+    def newest_submission(self) -> dict[str, Submission]:
         """The newest submission of each run by its folder."""
-        return {folder: one for one in self.submissions for folder in one.references}
+        return {folder: one for one in self.submissions for folder in one.folders}
 
-    def _read_submissions(self) -> Iterator[Submitted]:
+    def _read_submissions(self) -> Iterator[Submission]:
         path = self.layout.submissions
         try:
             lines = path.read_bytes().splitlines()
@@ -195,16 +180,16 @@ class Index:
             return
         for number, line in enumerate(lines, start=1):
             try:
-                yield _submitted(line_value(line) or {})
-            except (ValueError, KeyError, TypeError, AttributeError):
+                yield Submission.model_validate(line_value(line) or {})
+            except ValueError:
                 self.problems.append(f"{path} line {number} is torn or of another version: left out")
 
-    def _submission_of(self, job: str | None) -> Submitted | None:
+    def _submission_of(self, job: str | None) -> Submission | None:
         """Return the submission that a worker's job belongs to; all elements of an array share one."""
         return None if job is None else self._submission_by_job.get(job.partition("_")[0])
 
     @cached_property
-    def _submission_by_job(self) -> dict[str, Submitted]:
+    def _submission_by_job(self) -> dict[str, Submission]:
         return {one.job: one for one in self.submissions}
 
     def is_done(self, part: Part) -> bool:
@@ -275,7 +260,7 @@ class Index:
         """Fill a row from run.json, records, claims and errors."""
         place = self.layout.root / row.folder
         if row.kind == "corpus":
-            reader = self.newest_submission[row.folder].references[row.folder].split("/")[-1]
+            reader = self.newest_submission[row.folder].folders[row.folder].split("/")[-1]
             run_file = read_run_file(self.layout.pretraining(reader))
             row = replace(row, ladder=run_file.labels.get("ladder"))
             return self._of_work(row, next(work for work in run_file.run.preparation if work.id == row.id))
@@ -347,16 +332,16 @@ class Index:
                 row = replace(row, state="submitted")
         return replace(row, note="; ".join(filter(None, notes)), logs=self._logs_of_workers(row, newest))
 
-    def _logs_of_workers(self, row: Row, newest: Submitted | None) -> tuple[str, ...]:
+    def _logs_of_workers(self, row: Row, newest: Submission | None) -> tuple[str, ...]:
         """Return the logs of the job of a row's workers, else of its newest submission."""
         jobs = [worker.job for worker in row.workers if worker.job is not None]
         if jobs:
             return self._logs(self._submission_of(jobs[0]) or newest, jobs[0])
         return self._logs(newest, None if newest is None else newest.job)
 
-    def _logs(self, submission: Submitted | None, job: str | None) -> tuple[str, ...]:
+    def _logs(self, submission: Submission | None, job: str | None) -> tuple[str, ...]:
         """Return the log files of a job, or the log folder of its submission if no file is known to be the job's."""
-        if submission is None or submission.logs is None:
+        if submission is None:
             return ()
         files = sorted(
             name for name in self.names(self.layout.root / submission.logs) if name.endswith((".out", ".err"))
@@ -426,16 +411,6 @@ def _workers_of(owners: Mapping[str, Owner]) -> tuple[Worker, ...]:
         if not owner.is_released
     ]
     return tuple(sorted(workers, key=lambda worker: (not worker.is_live, worker.heartbeat_seconds)))
-
-
-def _submitted(line: dict[str, Any]) -> Submitted:
-    """Parse a line of submissions.jsonl, whichever version wrote it, as far as the index needs it."""
-    resources = line.get("resources") or {}
-    per_node = resources.get("gpus_per_node")
-    gpus = None if per_node is None else int(per_node) * int(resources.get("nodes") or 1)
-    # A corpus reference also names one of the runs that read the corpus; its folder does not.
-    references = {re.sub("^corpus/([^/]*)/[^/]*$", r"data/\1", each): each for each in map(str, line["references"])}
-    return Submitted(str(line["job"]), references, line.get("logs"), line.get("snapshot"), gpus, float(line["at"]))
 
 
 def _lost(worker: Worker) -> str:

@@ -4,38 +4,20 @@ A file has keys of `Resources`; tables named after a kind of job (`[pretrain]`, 
 override them for that kind. Without a file only time is requested, and SLURM's defaults apply.
 """
 
-import logging
 import re
 import tomllib
 import unicodedata
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
-from neobert.errors import DamagedFile, MissingData, did_you_mean
-from neobert.files import (
-    append_line,
-    checksummed,
-    damaged_lines,
-    is_local,
-    json_bytes,
-    mend_lines,
-    read_checksummed,
-    read_lines,
-    replace_file,
-)
-from neobert.identity import plain
+from neobert.errors import MissingData, did_you_mean
 from neobert.recipe import EngineWord, Value
-from neobert.runs.layout import Layout
 from neobert.runs.work import JobKind
 
-logger = logging.getLogger(__name__)
-
 JOB_KINDS: tuple[JobKind, ...] = get_args(JobKind)
-ANNOUNCEMENT = "submission.json"
 
 
 class Resources(Value):
@@ -164,58 +146,3 @@ def _refuse_letters(where: str, text: str, refused: str) -> None:
             f"{where} has {wrong[0]!r} in it: values are single lines without control characters and, but for setup, "
             "backslashes"
         )
-
-
-class Submission(Value):
-    """Job (or array of `elements`) that SLURM accepted. Folders are relative to the folder of `runs`.
-
-    `runs` distinguishes a copied folder, which has the lines but not the jobs; lines without it count as the folder's
-    own. Fields of other versions are ignored. `job` is empty in an announcement, as SLURM has given no id yet.
-    """
-
-    model_config = ConfigDict(extra="ignore")
-
-    job: str
-    name: str
-    kind: JobKind
-    references: tuple[str, ...]
-    after: tuple[str, ...]
-    elements: PositiveInt | None
-    logs: str
-    snapshot: str
-    resources: Mapping[str, Any]
-    at: NonNegativeFloat
-    runs: str | None = None
-
-
-def note_submission(layout: Layout, submission: Submission) -> None:
-    """Append a submission. Call it right after SLURM accepted the job, while holding the submission claim."""
-    mend_lines(layout.submissions, "job")
-    append_line(layout.submissions, plain(submission))
-
-
-def announce_submission(layout: Layout, submission: Submission) -> None:
-    """Write a submission into its log folder. Call it before the job is submitted: a job without it is not ours."""
-    replace_file(layout.root / submission.logs / ANNOUNCEMENT, json_bytes(checksummed(plain(submission))))
-
-
-def read_announced(layout: Layout, name: str, job: str) -> Submission | None:
-    """Return the submission that was announced under a name, with its job; None if there is none or it is damaged."""
-    if not is_local(name):
-        return None
-    try:
-        announced = Submission.model_validate(read_checksummed(layout.root / "jobs" / name / ANNOUNCEMENT))
-    except (DamagedFile, OSError, ValueError):
-        return None
-    return announced.model_copy(update={"job": job}) if announced.name == name else None
-
-
-def read_submissions(layout: Layout) -> list[Submission]:
-    """Return all submissions, oldest first. Damaged lines are reported and skipped; incomplete ones are skipped."""
-    path, found = layout.submissions, []
-    for number in damaged_lines(path):
-        logger.warning(f"{path} line {number} is damaged: it is left out")
-    for line in read_lines(path):
-        with suppress(ValueError):
-            found.append(Submission.model_validate(line))
-    return found

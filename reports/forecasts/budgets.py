@@ -13,8 +13,8 @@ from itertools import product
 from typing import NoReturn
 
 from ablations.budgets import MARK, TEXT, share_text, shares, shorter
-from ablations.ladders import current, ladder
-from ablations.scales import Scale, Vocabulary, known_scales, scaled
+from ablations.ladders import current, known_scales, ladder
+from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Variant
 from neobert.errors import MissingData, did_you_mean
 from neobert.glue.tasks import TASKS

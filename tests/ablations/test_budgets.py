@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from ablations import ladder, ladders
 from ablations.budgets import MARK, share_text, shares, shorter, shorter_ladder
 from ablations.designs import chosen_variants, named
+from ablations.ladders import SCALES
 from ablations.readings import at_scale
-from ablations.scales import RULES, SCALES, Scale, scaled_variant
+from ablations.scales import RULES, Scale, scaled_variant
 
 
 @given(st.integers(1, 999))

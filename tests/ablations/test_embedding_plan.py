@@ -26,7 +26,8 @@ from neobert.runs.index import read_index, state_of
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
 from neobert.runs.run_file import read_run_file
-from neobert.slurm.profile import JOB_KINDS, Resources, read_submissions
+from neobert.runs.submissions import read_submissions
+from neobert.slurm.profile import JOB_KINDS, Resources
 from sweeps import mteb_suite
 from tests.ablations.fake_slurm import FakeSlurm
 from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of

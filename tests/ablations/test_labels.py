@@ -5,8 +5,8 @@ import re
 import pytest
 
 from ablations.designs import named, single_variants
-from ablations.ladders import ladder, variants
-from ablations.scales import RULES, SCALES, Scale, Vocabulary, scaled
+from ablations.ladders import SCALES, ladder, variants
+from ablations.scales import RULES, Scale, Vocabulary, scaled
 from ablations.variant import Variant, change_label
 
 OWN = {"corpus": "texts/corpora/web:3f2a", "tokenizer": "trained:8192"}

@@ -15,7 +15,7 @@ from ablations.rates import RateCurve
 from neobert.runs import worker
 from neobert.runs.kinds import read_records
 from neobert.runs.layout import Layout
-from neobert.slurm.profile import read_submissions
+from neobert.runs.submissions import read_submissions
 from sweeps import learning_rates
 from tests.ablations.fake_slurm import FakeSlurm
 from tests.support.tiny_runs import starts

@@ -14,7 +14,7 @@ from ablations.launch.checks import refuse_hours
 from ablations.launch.core_time import CoreTime
 from ablations.plan import unfinished
 from ablations.recipe_runs import pretraining_runs
-from ablations.scales import execution_at, known_scales, scaled
+from ablations.scales import execution_at, scaled
 from ablations.variant import Modification
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
 from neobert.kinds.glue import GlueStudy
@@ -59,7 +59,7 @@ def test_a_file_is_a_ladder_with_its_scales_and_factors(file: Path) -> None:
     with ladders.using(own := ladders.load(str(file))):
         assert list(ladders.ladder()) == ["M0", "A1", "A2", "mask0.3", "mask0.4"]
         assert (own.root.name, own.full_variant.name, own.last_kept.name) == ("M0", "A2", "A2") and own.root is M0
-        assert known_scales()[-1] == "tiny" and execution_at("tiny").heldout_context == 32
+        assert ladders.known_scales()[-1] == "tiny" and execution_at("tiny").heldout_context == 32
         assert [each.name for each in chosen_variants(["A1..mask0.3"])] == ["A1", "A2", "mask0.3"]
         assert [each.name for each in chosen_variants(["A2@steps0.25"])] == ["A2@steps0.25"]
         assert list(own.factors) == ["rope", "20-masking", "rate-0-3", "rate-0-4"]
@@ -67,7 +67,7 @@ def test_a_file_is_a_ladder_with_its_scales_and_factors(file: Path) -> None:
         assert [each.name for each in design_of("leave-one-out").variants] == ["A2", "A2-rope", "A2-20-masking"]
         assert "A2 needs it" in design_of("leave-one-out").notes[0]
         own_run = pretraining_runs(scaled(M0.recipe, "smoke", "trained").pretraining, 0, SYNTHETIC)[0]
-    assert "tiny" not in known_scales() and "M9-norm" in single_variants()
+    assert "tiny" not in ladders.known_scales() and "M9-norm" in single_variants()
     paper = pretraining_runs(scaled(M0.recipe, "smoke", "trained").pretraining, 0, SYNTHETIC)[0]
     assert own_run.id == paper.id, "what both ladders hold is trained once"
 

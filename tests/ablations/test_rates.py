@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from ablations import ladder, ladders
 from ablations.designs import chosen_variants, named
+from ablations.ladders import SCALES
 from ablations.rates import (
     MARK,
     PILOT_SEEDS,
-    SAME_RATE,
     Optimum,
     RateCurve,
     at_rate,
@@ -26,7 +26,7 @@ from ablations.rates import (
     variant_at,
 )
 from ablations.readings import at_scale
-from ablations.scales import RULES, SCALES, Scale, scaled_variant
+from ablations.scales import RULES, Scale, scaled_variant
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
 from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of
@@ -267,7 +267,3 @@ def test_one_seed_that_failed_takes_the_rate_away_and_an_unfinished_seed_changes
     assert found is not None and found.rate == 4e-3 and "8e-3, failed" in found.reason
     begun = {rate: {**by_seed, 1002: 1.0} if rate < 2e-3 else by_seed for rate, by_seed in whole.items()}
     assert RateCurve(begun, {}).means == RateCurve(whole, {}).means
-
-
-def test_a_tenth_of_a_rate_matters_a_fiftieth_of_a_factor_of_two() -> None:
-    assert math.log2(SAME_RATE) ** 2 == pytest.approx(1 / 50, rel=0.1)

@@ -7,8 +7,9 @@ import pytest
 
 from ablations import ladder, run
 from ablations.designs import chosen_variants, named
+from ablations.ladders import SCALES
 from ablations.readings import FIELDS, at_scale, readings_in
-from ablations.scales import SCALES, Scale, scaled_variant
+from ablations.scales import Scale, scaled_variant
 from neobert.errors import EXIT_DONE
 from tests.ablations.plans import rows_of
 

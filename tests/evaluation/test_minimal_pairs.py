@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from ablations.ladders import variants
+from ablations.ladders import SCALES, variants
 from ablations.plan import plan
 from ablations.recipe_runs import PAIRS_PER_PARADIGM
-from ablations.scales import SCALES, Scale
+from ablations.scales import Scale
 from neobert import NeoBERTConfig, NeoBERTForMaskedLM
 from neobert.data.blimp import FOLDER, PAIRS, PARADIGMS, MinimalPair, read_pairs
 from neobert.data.sources import DirectorySource, open_source

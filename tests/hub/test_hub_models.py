@@ -222,6 +222,10 @@ def test_documents_of_one_row_do_not_see_each_other(form: str, implementation: s
     torch.testing.assert_close(model(row.expand(2, -1), position_ids=two).logits[1], alone, **CLOSE)
 
 
+BORDERS = {"cu_seq_lens_q": [0, 9, 24], "cu_seq_lens_k": [0, 9, 24]}
+STARTS_ELSEWHERE = r"borders \[0, 9, 24\], but position_ids start again at \[0"
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -229,6 +233,8 @@ def test_documents_of_one_row_do_not_see_each_other(form: str, implementation: s
         ({"cu_seqlens": [0, 30, 24]}, "do not rise"),
         ({"cu_seqlens": [0, 24], "attention_mask": [[1] * 24]}, "without attention_mask"),
         ({"cu_seqlens": [0, 24], "position_ids": [list(range(24))]}, "without attention_mask"),
+        ({**BORDERS, "position_ids": [[*range(24)]]}, STARTS_ELSEWHERE),
+        ({**BORDERS, "position_ids": [[*range(10), *range(14)]]}, STARTS_ELSEWHERE),
     ],
 )
 def test_borders_that_fit_no_row_are_refused(given: dict[str, list], said: str) -> None:
@@ -257,14 +263,6 @@ def test_a_flattened_batch_is_every_document_alone(form: str, implementation: st
             model(**without([{"input_ids": document} for document in documents]))
         with pytest.raises(ValueError, match=r"would let documents see each other"):
             model(**batch, attention_mask=torch.ones_like(batch["input_ids"]))
-
-
-@pytest.mark.parametrize("places", [[*range(24)], [*range(10), *range(14)]], ids=["none", "others"])
-def test_borders_and_positions_that_disagree_are_refused(places: list[int]) -> None:
-    model, _ = masked_lm("NeoBERT form")
-    borders = torch.tensor([0, 9, 24], dtype=torch.int32)
-    with pytest.raises(ValueError, match=r"borders \[0, 9, 24\], but position_ids start again at \[0"):
-        model(TOKEN_IDS[:1], position_ids=torch.tensor([places]), cu_seq_lens_q=borders, cu_seq_lens_k=borders)
 
 
 def test_flash_kernels_are_told_of_borders_in_one_row_and_refuse_them_in_several() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ablations.ladders import variants
+from ablations.ladders import SCALES, variants
 from ablations.plan import plan
 from ablations.recipe_runs import EmbeddingChoice
-from ablations.scales import SCALES, Scale, synthetic_documents
+from ablations.scales import Scale, synthetic_documents
 from ablations.variant import Variant
 from neobert.data.catalog import CORPORA, TASK_SPLITS
 from neobert.data.sources import Source, open_source

@@ -16,8 +16,9 @@ from ablations.run import main
 from neobert.files import checksummed, json_bytes, line_bytes, read_lines
 from neobert.identity import plain
 from neobert.runs.layout import Layout
+from neobert.runs.submissions import read_submissions
 from neobert.slurm.job import _come_back
-from neobert.slurm.profile import Resources, read_submissions
+from neobert.slurm.profile import Resources
 from neobert.slurm.submit import Job, refuse_folder, sbatch_text
 from neobert.slurm.submit import submit as submit_job
 from tests.ablations.fake_slurm import FakeSlurm, submit

@@ -16,7 +16,8 @@ from neobert.files import read_lines
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.processes import REPOSITORY
 from neobert.runs.layout import Layout
-from neobert.slurm.profile import JOB_KINDS, Resources, Submission
+from neobert.runs.submissions import Submission
+from neobert.slurm.profile import JOB_KINDS, Resources
 from tests.slurm.cluster import Cluster
 from tests.support.tiny_runs import finish, record, tiny_run, tiny_stage, write_tiny_run
 from tests.support.waiting import until

@@ -16,7 +16,8 @@ from neobert.data.preparation import open_specified
 from neobert.processes import REPOSITORY
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import write_run_file
-from neobert.slurm.profile import JOB_KINDS, Resources, read_submissions
+from neobert.runs.submissions import read_submissions
+from neobert.slurm.profile import JOB_KINDS, Resources
 from tests.ablations.status_worlds import EXECUTION, study_of
 from tests.slurm.cluster import Cluster
 from tests.slurm.studies import SHORT_HOURS, Study, as_on_login_node, run_command

@@ -19,8 +19,8 @@ from neobert.runs.claims import acquire
 from neobert.runs.layout import SUBMISSION_CLAIM, Layout
 from neobert.runs.records import publish_record
 from neobert.runs.run_file import read_run_file
+from neobert.runs.submissions import Submission, read_submissions
 from neobert.slurm.job import take_snapshot
-from neobert.slurm.profile import Submission, read_submissions
 from sweeps import glue_grid
 from tests.ablations.fake_slurm import FakeSlurm, submit
 
