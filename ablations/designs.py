@@ -236,8 +236,10 @@ def chosen_variants(names: Sequence[str]) -> list[Variant]:
     """Return variants by name, `all` (the ladder) or a range such as M0..M5, each once, in the order of the ladder.
 
     Variants of designs (M9-norm, F:positions+norm), at other rates (M4@rate4e-3) and with fewer steps (M4@steps0.25,
-    also M0..M5@steps0.25) or with another value (M4@beta2-0.95) come after them. Raises ValueError if a name is
-    unknown, or its rate or share of the steps is impossible.
+    also M0..M5@steps0.25) or with another value (M4@beta2-0.95) come after them.
+
+    Raises:
+        ValueError: a name is unknown, or its rate or share of the steps is impossible.
     """
     known = ladders.variants()
     chosen = {variant.name: variant for name in names for variant in _expanded(name)}

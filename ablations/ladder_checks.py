@@ -243,8 +243,10 @@ def _verify_effects(own: Ladder, factor: Factor) -> None:
 def verify_scales(own: Ladder) -> None:
     """Check that the rules of every scale can be applied to every variant.
 
-    A recipe that is impossible at a scale is refused when it is planned there, and not here. Raises ValueError if a
-    table lacks something, or there are no documents.
+    A recipe that is impossible at a scale is refused when it is planned there, and not here.
+
+    Raises:
+        ValueError: a table lacks something, or there are no documents.
     """
     for name, rules in own.scales.items():
         if rules.documents < 1:

@@ -51,8 +51,10 @@ def at_rate(variant: Variant, rate: float) -> Variant:
 def variant_named(name: str) -> Variant | None:
     """Return the variant at a rate from its name; None if the name has no rate.
 
-    The name can also have a share of the steps or a reading (`M4@steps0.25@rate4e-3`, `M4@beta2-0.95@rate4e-3`). Raises
-    ValueError if the rate, the share or the reading is not written as in names.
+    The name can also have a share of the steps or a reading (`M4@steps0.25@rate4e-3`, `M4@beta2-0.95@rate4e-3`).
+
+    Raises:
+        ValueError: the rate, the share or the reading is not written as in names.
     """
     base, mark, text = name.rpartition(MARK)
     if not mark:

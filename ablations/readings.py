@@ -29,8 +29,10 @@ def with_value(variant: Variant, name: str, field: str, value: float, title: str
 def variant_named(name: str) -> Variant | None:
     """Return the variant with another value from its name; None if the name has none.
 
-    The base can also be a reading, or have a share of the steps (`M4@steps0.25@beta2-0.95`). Raises ValueError if there
-    is no such field, or the value is impossible or not written as in names.
+    The base can also be a reading, or have a share of the steps (`M4@steps0.25@beta2-0.95`).
+
+    Raises:
+        ValueError: there is no such field, or the value is impossible or not written as in names.
     """
     found = PATTERN.fullmatch(name)
     if found is None:

@@ -217,8 +217,10 @@ def held_out_text(text: str) -> str:
     """Return the beginning of a text that the harness holds out.
 
     Runs hold out the texts whose hash is in the lowest hundredth (`neobert.data.shards`). The longest beginning of at
-    most `HELD_OUT_CHARACTERS` is returned that ends with a word and has such a hash. Raises ValueError if the text has
-    too few words for one of its beginnings to have such a hash.
+    most `HELD_OUT_CHARACTERS` is returned that ends with a word and has such a hash.
+
+    Raises:
+        ValueError: the text has too few words for one of its beginnings to have such a hash.
     """
     end = len(text) if len(text) <= HELD_OUT_CHARACTERS else text.rfind(" ", 0, HELD_OUT_CHARACTERS)
     while end > 0:

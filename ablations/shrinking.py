@@ -118,8 +118,10 @@ def replaced(name: str, rule: Any, value: Any, baseline: Any) -> Any:
     """Return a value at a scale whose `rule` replaces the baseline's value.
 
     Another number keeps its ratio to the baseline's, whole numbers rounded down and at least 1. Another word stays.
-    Mappings are replaced entry by entry; None stands for "all" and stays. Raises ValueError if the baseline's value has
-    no ratio to the number, because it is 0 or None.
+    Mappings are replaced entry by entry; None stands for "all" and stays.
+
+    Raises:
+        ValueError: the baseline's value has no ratio to the number, because it is 0 or None.
     """
     if isinstance(rule, Mapping):
         return value | {key: replaced(f"{name}.{key}", each, value[key], baseline[key]) for key, each in rule.items()}

@@ -293,8 +293,10 @@ def prove_scaled(
 ) -> None:
     """Check a pair at a scale like `prove`: no undeclared leaf differs, and every modification still has an effect.
 
-    `consequences` are leaves that may differ as well, because the scale computes them from declared ones. Raises
-    ValueError if an undeclared leaf differs at the scale, or the scale erases a modification.
+    `consequences` are leaves that may differ as well, because the scale computes them from declared ones.
+
+    Raises:
+        ValueError: an undeclared leaf differs at the scale, or the scale erases a modification.
     """
     assert variant.parent is not None
     actual = difference(parent, child)

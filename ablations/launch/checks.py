@@ -56,7 +56,10 @@ def requirements(
 ) -> Needs:
     """Return the corpora, tokenizers, tasks and pairs that variants read at a scale; every stage needs tokenizers.
 
-    `benchmarks` are those of mteb; None means MTEB(eng, v1). Raises ValueError if there is no such benchmark.
+    `benchmarks` are those of mteb; None means MTEB(eng, v1).
+
+    Raises:
+        ValueError: there is no such benchmark.
     """
     recipes = [scaled_variant(at_scale(variant, scale), scale, "published")[0] for variant in chosen]
     tokenizers: dict[str, int] = {}

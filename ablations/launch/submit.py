@@ -335,7 +335,10 @@ def cancel_jobs(options: argparse.Namespace, layout: Layout, names: set[str]) ->
     """Cancel the live jobs of variants, by the labels in run files; return their ids.
 
     Jobs of all scales, data and seeds count, except where the flags name some. Preparations stay as long as jobs that
-    are not cancelled wait for them. Raises RunFailed if SLURM refuses or does not answer.
+    are not cancelled wait for them.
+
+    Raises:
+        RunFailed: SLURM refuses or does not answer.
     """
     if not any(path.exists() for path in (layout.submissions, layout.root / "jobs")):
         return []

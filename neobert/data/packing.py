@@ -68,7 +68,10 @@ def best_fit_decreasing(lengths: Integers, context: int, *, first_row: bool = Fa
     equal gaps the one made last is taken, or that of the first row.
 
     Returns the row and the first column of each document, (documents,), and the number of rows. Documents of equal
-    length are placed together. Raises ValueError if a document is longer than a row, or empty.
+    length are placed together.
+
+    Raises:
+        ValueError: a document is longer than a row, or empty.
     """
     if len(lengths) and not 0 < int(lengths.min()) <= int(lengths.max()) <= context:
         raise ValueError(

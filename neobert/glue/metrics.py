@@ -52,7 +52,10 @@ def evaluate(task: Task, predictions: Mapping[str, Array], labels: Mapping[str, 
     `predictions` and `labels` have one array for each validation split of the task: logits (predictions, classes) and
     labels as in `neobert.glue.encoding` or, for regression, two arrays of values (examples). Metrics are named by
     `Task.metric_on`. Matthews' correlation with a constant is 0 and F1 without a true positive is 0, as scikit-learn
-    defines them; F1 is that of class 1. Raises ValueError if a split is missing or empty, or shapes do not fit.
+    defines them; F1 is that of class 1.
+
+    Raises:
+        ValueError: a split is missing or empty, or shapes do not fit.
     """
     metrics: dict[str, float | None] = {}
     for split in task.validation_splits:

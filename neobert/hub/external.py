@@ -32,7 +32,9 @@ def class_beside(folder: Path, settings: Mapping[str, Any], auto: str, name: str
 
     It is always loaded from the folder, even if auto_map names a repository ("REPOSITORY--module.Class"), and without
     transformers' Auto classes, which would load the code of the first folder for a second one of the same model_type.
-    Raises Refused if the folder does not have its module.
+
+    Raises:
+        Refused: the folder does not have its module.
     """
     classes = settings.get("auto_map") or {}
     named = classes.get(auto) if isinstance(classes, dict) else classes

@@ -53,8 +53,10 @@ def refuse_incomplete(name: Any, info: Mapping[str, Any], needs_decoder: bool, m
     """Check transformers' loading `info` for missing, unexpected and mismatched tensors.
 
     A classification head may be missing, and heads of other tasks may be left unused. A head of another size is
-    replaced only with `may_replace_head` (transformers' ignore_mismatched_sizes). Raises ValueError if tensors of the
-    encoder, or of the decoder that a language model needs, are affected.
+    replaced only with `may_replace_head` (transformers' ignore_mismatched_sizes).
+
+    Raises:
+        ValueError: tensors of the encoder, or of the decoder that a language model needs, are affected.
     """
     may_be_new = tuple(head for head in HEADS if not (needs_decoder and head == "decoder."))
     lacking = sorted(key for key in info["missing_keys"] if not key.startswith(may_be_new))

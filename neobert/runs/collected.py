@@ -75,7 +75,10 @@ class Collected:
         """Add files to the tables, or replace them there; return the size of the folder's tables in bytes.
 
         Each table is replaced as a whole, and the list of digests last: if the writer is killed, what was there stays,
-        and what is new is read after it has been collected again. Raises DamagedFile if a link leads out of the folder.
+        and what is new is read after it has been collected again.
+
+        Raises:
+            DamagedFile: a link leads out of the folder.
         """
         listed = {path: _sha256(content) for path, content in self.files.items()} | (self._listed or {})
         changed = set()

@@ -158,8 +158,10 @@ def compile_model(
 ) -> bool:
     """Compile the model in place and try it; return False if that fails and `word` is not on.
 
-    backend, mode, dynamic: as in torch.compile. parts: what is compiled on its own, by default the whole model. Raises
-    RunFailed if `word` is on and compiling fails.
+    backend, mode, dynamic: as in torch.compile. parts: what is compiled on its own, by default the whole model.
+
+    Raises:
+        RunFailed: `word` is on and compiling fails.
     """
     from torch._dynamo.exc import TorchDynamoException
 
