@@ -203,8 +203,7 @@ def plan(
             tuning_seeds = finetuning_seeds or [seed]
             if "glue" in stages:
                 skipped |= missing_tasks(source)
-            if "readouts" in stages:
-                skipped |= missing_readouts(recipe.pretraining, source)
+            skipped |= missing_readouts(recipe.pretraining, source, stages)
             planning = Planning(recipe, trained, tuning_seeds, scale, source)
             runs += [run for stage, planned in PLANNERS.items() if stage in stages for run in planned(planning)]
             encoder = EncoderWeights.of_stage(trained[-1])
@@ -214,7 +213,7 @@ def plan(
                 heading=f"{variant.name}, seed {seed}, {scale} scale",
                 data_of=variant.name,
                 scale=scale,
-                planned=_planned(index, [*runs, *tuned]),
+                planned=_planned(index, [*{run.reference: run for run in runs}.values(), *tuned]),
                 skipped=skipped | reasons,
                 variant=variant,
                 seed=seed,

@@ -81,8 +81,17 @@ class EncoderWeights:
 
 
 def missing_tasks(source: Source) -> dict[str, str]:
-    """Return the tasks of the ladder that cannot be fine-tuned with a source, and why."""
-    return missing_data(list(current().tasks.values()), source)
+    """Return the tasks of GLUE among the ladder's that cannot be fine-tuned with a source, and why.
+
+    Raises:
+        MissingData: files of one of the ladder's own tasks are not there.
+    """
+    tasks = current().tasks
+    missing = missing_data(list(tasks.values()), source)
+    for name in filter(lambda each: tasks[each].is_own, missing):
+        place = Path(tasks[name].folder).parent
+        raise MissingData(f"task {missing[name]} of {place}: put the files there, or take the task out of TASKS")
+    return missing
 
 
 def pretraining_runs(recipe: Pretraining, seed: int, source: Source) -> list[PretrainingRun]:
@@ -203,10 +212,22 @@ def readout_evaluations(run: PretrainingRun, scale: Scale, source: Source) -> li
         blimp, rules = {str(BLIMP): source.blimp_origin()}, rules_of(scale)
         pairs = PAIRS if rules is None or rules.large else PAIRS_PER_PARADIGM
         evaluations.append(_evaluation(run, (BLIMP,), context, blimp, pairs))
-    for own in current().readouts.values():
-        within = longest_context(run) if own.reaches_far else context
-        evaluations.append(_evaluation(run, (own.name,), within, {own.name: own.origin}, own=own))
-    return evaluations
+    return [*evaluations, *own_readout_evaluations(run, scale)]
+
+
+OWN_READOUTS = "own-readouts"
+"""The stage of a command with the readouts that the ladder declares alone."""
+
+
+def own_readout_evaluations(run: PretrainingRun, scale: Scale) -> list[ReadoutEvaluation]:
+    """Return the readouts that the ladder declares, an evaluation for each; none after a causal stage."""
+    if run.recipe.ends_causal:
+        return []
+    short, far = shortest_context(scale), longest_context(run)
+    return [
+        _evaluation(run, (own.name,), far if own.reaches_far else short, {own.name: own.origin}, own=own)
+        for own in current().readouts.values()
+    ]
 
 
 def perplexity_evaluations(trained: Sequence[PretrainingRun], source: Source) -> list[ReadoutEvaluation]:
@@ -227,12 +248,21 @@ ENDS_CAUSAL = (
 """What does not apply to a variant whose last stage is causal."""
 
 
-def missing_readouts(recipe: Pretraining, source: Source) -> dict[str, str]:
-    """Return the readouts that cannot be measured after a recipe or with a source, and why."""
+def missing_readouts(recipe: Pretraining, source: Source, stages: Collection[str]) -> dict[str, str]:
+    """Return the readouts of some stages of a command that cannot be measured after a recipe or with a source, and why.
+
+    Raises:
+        ValueError: those of the ladder alone are asked for, and it declares none.
+    """
+    if OWN_READOUTS in stages and not current().readouts:
+        raise ValueError(f"--stages {OWN_READOUTS}: the ladder declares no READOUTS; readouts are those of the package")
+    if not {"readouts", OWN_READOUTS} & set(stages):
+        return {}
     if recipe.ends_causal:
         return {"readouts": "pre-training ends causal, and readouts predict masked tokens from both sides"}
     try:
-        source.blimp_origin()
+        if "readouts" in stages:
+            source.blimp_origin()
     except NoCorpus as error:
         return {BLIMP: str(error)}
     return {}
@@ -284,6 +314,7 @@ PLANNERS: Mapping[str, Callable[[Planning], Sequence[Run]]] = {
         study for seed in its.seeds for study in variant_studies(its.recipe, its.trained, seed, its.source)
     ],
     "readouts": lambda its: readout_evaluations(its.trained[-1], its.scale, its.source),
+    OWN_READOUTS: lambda its: own_readout_evaluations(its.trained[-1], its.scale),
     "perplexity": lambda its: perplexity_evaluations(its.trained, its.source),
 }
 """For each stage of a command, the runs of a variant. `embedding_runs` plans contrastive and mteb, which belong

@@ -61,10 +61,10 @@ def build_parser() -> argparse.ArgumentParser:
     add("--most-seeds", type=count, metavar="N", help="with --until-decided: seeds at most (default: 10)")
     add_stages_flag(
         parser,
-        (*RUN_KINDS, "perplexity"),
+        (*RUN_KINDS, "perplexity", "own-readouts"),
         "which parts to run; pretraining (or pretrain) is always among them, mteb (Table 4) brings contrastive "
-        "with it, readouts ask all variants the same about held-out text and BLiMP, perplexity measures "
-        "pseudo-perplexity by length (Figure 2)",
+        "with it, readouts ask all variants the same about held-out text and BLiMP, own-readouts only what the ladder "
+        "declares, perplexity measures pseudo-perplexity by length (Figure 2)",
     )
     add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets for contrastive (default: all there are)")
     add("--zero-shot", action="store_true", help="with mteb: measure encoders as they were pre-trained (Figure 4)")

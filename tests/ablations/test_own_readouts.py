@@ -193,3 +193,18 @@ def test_groups_and_formats_of_files(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_text('{"text": "7 ___ 9", "word": "8", "distractor": "5"}\n')
     (choice,) = ClozeItems(name="digits", file=str(tmp_path / "b.jsonl")).items
     assert choice.text[choice.begin : choice.end] == "8" and choice.distractor == "5" and choice.text == "7 8 9"
+
+
+def test_they_can_be_asked_alone_and_have_the_same_ids(study: Path, tmp_path: Path, capsys) -> None:
+    shutil.copytree(study, tmp_path, dirs_exist_ok=True)
+    asked = [*flags(tmp_path), "--variant", "M0", "--dry-run", "--json", "--stages", "pretrain"]
+    capsys.readouterr()
+    found = []
+    for stages in (["readouts"], ["own-readouts"], ["readouts", "own-readouts"]):
+        assert run.main([*asked, *stages]) == EXIT_DONE
+        (row,) = json.loads(capsys.readouterr().out)["rows"]
+        found.append([each["id"] for each in row["runs"]])
+    every, own, both = found
+    assert set(own) < set(every) and both == every and len(own) == 1 + 3, "pre-training and three readouts"
+    assert run.main(["--variant", "M0", "--stages", "own-readouts", "--dry-run"]) == EXIT_REFUSED
+    assert "the ladder declares no READOUTS" in " ".join(capsys.readouterr().err.split())

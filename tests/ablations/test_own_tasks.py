@@ -178,6 +178,12 @@ def test_files_that_are_not_there_or_change_are_said_in_a_sentence(
     planned = {entry["trial"] for entry in json.loads(capsys.readouterr().out)}
     assert planned.isdisjoint(before.trial_ids), "other data are another study"
     train.unlink()
+    for command in ((run.main, "--dry-run"), (glue_grid.main, "--task", "reviews", "--dry-run")):
+        assert command[0]([*flags, *command[1:]]) == EXIT_MISSING
+        said = " ".join(capsys.readouterr().err.split())
+        assert "put the files there, or take the task out of TASKS" in said and "UD_English-EWT of" in said
+    assert run.main([*flags, "--stages", "pretrain", "--dry-run"]) == EXIT_DONE, "which needs no task"
+    capsys.readouterr()
     assert glue_grid.main([*flags, "--task", "upos"]) == EXIT_MISSING
     assert "upos has no train split in UD_English-EWT" in " ".join(capsys.readouterr().err.split())
 
