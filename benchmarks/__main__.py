@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pkgutil import resolve_name
 from typing import Any
 
-from benchmarks.measuring import FOLDER, README, Benchmark, between_markers, read_results
+from benchmarks.measuring import FOLDER, README, SIGNS, Benchmark, between_markers, read_results
 from neobert.files import replace_file
 from reports.tables import markdown_row
 
@@ -78,11 +78,10 @@ def table(results: list[dict[str, Any]]) -> str:
 
 def _row(result: dict[str, Any]) -> tuple[str, ...]:
     goal, ratio, machine = result["goal"], result["ratio"], result["machine"]
-    sign = "≥" if goal["side"] == "at least" else "≤"
     return (
         f"[{result['name']}](results/{result['name']}.json)",
         "not measured" if ratio is None else f"{ratio:.2f}",
-        f"{sign} {goal['bound']:g}",
+        f"{SIGNS[goal['side']]} {goal['bound']:g}",
         {True: "yes", False: "no", None: "–"}[result["met"]],
         goal["of"],
         "–" if ratio is None else machine["gpu"] or f"{machine['processor']}, {machine['cores']} cores",

@@ -111,6 +111,10 @@ class Goal:
         return ratio >= self.bound if self.side == "at least" else ratio <= self.bound
 
 
+SIGNS = {"at least": "≥", "at most": "≤"}
+"""The sign of each side of a goal."""
+
+
 class Result(NamedTuple):
     """A measurement under the name of a goal; `ratio` is None if a side did not run."""
 

@@ -264,6 +264,11 @@ def plan_worker(root: Path, run: PretrainingRun, execution: Execution, corpora: 
     return folder, [sys.executable, "-m", "neobert.runs.worker", "--runs", str(root), f"pretraining/{run.id}"]
 
 
+def logged_steps(folder: Path) -> list[dict[str, Any]]:
+    """Return the metrics of all steps of a run."""
+    return [line for line in read_lines(folder / "metrics.jsonl") if "loss" in line]
+
+
 def train_with(processes: int, run: PretrainingRun, corpora: Path) -> float:
     """Train with the real worker in a new folder; return the median real tokens per second."""
     rows_each = run.recipe.stages[0].tokens_per_step // ROW_TOKENS // 2
@@ -273,7 +278,7 @@ def train_with(processes: int, run: PretrainingRun, corpora: Path) -> float:
     with tempfile.TemporaryDirectory() as root:
         folder, command = plan_worker(Path(root), run, execution, corpora)
         subprocess.run(command, check=True, env=worker_environment(1))
-        lines = [line for line in read_lines(folder / "metrics.jsonl") if "loss" in line][UNCOUNTED_STEPS:]
+        lines = logged_steps(folder)[UNCOUNTED_STEPS:]
     return statistics.median(line["real_tokens"] / line["seconds"] for line in lines)
 
 

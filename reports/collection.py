@@ -9,6 +9,7 @@ import os
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +55,8 @@ class Collection:
         names = self._names(contents)
         curves = dict(self._curves(contents))
         documents = self._documents(contents, names, curves)
-        for path, content in (
-            *documents,
-            *curves.items(),
-            *self._resamples(),
-            *self._ladders(names),
-            *self._declarations(),
-        ):
+        declarations = ((path, path.read_bytes()) for path in self._folder.files(DECLARATIONS))
+        for path, content in chain(documents, curves.items(), self._resamples(), self._ladders(names), declarations):
             yield path.relative_to(self._folder.root).as_posix(), content
 
     def _read(self, paths: Iterable[Path]) -> Iterator[tuple[Path, Any]]:
@@ -127,9 +123,6 @@ class Collection:
                 continue
             content = plain(Resamples(scores=pack_numbers(scores, "<f8")))
             yield self._layout.resampled(task, trial), json_bytes(content)
-
-    def _declarations(self) -> Iterator[File]:
-        yield from ((path, path.read_bytes()) for path in self._folder.files(DECLARATIONS))
 
     def _ladders(self, names: Mapping[str, str]) -> Iterator[File]:
         """Yield ladder files; one with a path of this machine gets the name of its new content."""

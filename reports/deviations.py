@@ -180,7 +180,8 @@ def _forecasts(declaration: Declaration, evidence: Evidence) -> Iterator[Deviati
         yield Deviation("forecast", f"from {shares} of the steps", "none")
     for each in own:
         if each.declaration != declaration.id:
-            yield Deviation("forecast", f"{declaration.name}, {declaration.id}", _names(each.id, each.declaration))
+            named = f"declaration {each.declaration}" if each.declaration else "no declaration"
+            yield Deviation("forecast", f"{declaration.name}, {declaration.id}", f"{each.id} names {named}")
         budgets = [name.partition(SHARE_MARK)[2] for name in each.budgets]
         if budgets != [share_text(share) for share in declaration.budgets]:
             yield Deviation("forecast", f"from {shares} of the steps", f"{each.id} from {', '.join(each.budgets)}")
@@ -190,10 +191,6 @@ def _forecasts(declaration: Declaration, evidence: Evidence) -> Iterator[Deviati
         if each.present:
             there = count(len(each.present), "record")
             yield Deviation("forecast", "before any run in full", f"{each.id} was made beside {there}")
-
-
-def _names(forecast: str, declaration: str) -> str:
-    return f"{forecast} names {f'declaration {declaration}' if declaration else 'no declaration'}"
 
 
 def _commands(declaration: Declaration, group: Group, evidence: Evidence) -> Iterator[Deviation]:

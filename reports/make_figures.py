@@ -108,8 +108,8 @@ def _write_comparison(findings: "Findings", folder: Path, formats: Sequence[str]
     del files["comparison.tex"]
     return {
         "files": _write(folder, files, formats),
-        "verdicts": dict(sorted(Counter(numbers.verdict).items())),
-        "off": list(numbers.number[numbers.verdict == OFF]),
+        "verdicts": dict(sorted(Counter(number.verdict for number in numbers).items())),
+        "off": [number.name for number in numbers if number.verdict == OFF],
         "rank_agreements": agreement_sentences(agreements),
     }
 

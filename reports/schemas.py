@@ -207,18 +207,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(*, check: bool) -> int:
     files = schema_files()
     if check:
-        stale = [name for name, content in files.items() if not _is(FOLDER / name, content)]
-        stale += [path.name for path in FOLDER.glob("*.json") if path.name not in files]
+        there = {path.name: path.read_bytes() for path in FOLDER.glob("*.json")}
+        stale = [name for name in files | there if files.get(name) != there.get(name)]
         if stale:
             raise ParityOff(f"{', '.join(stale)} in docs/schemas are not current: run make schemas, and read the diff")
         return EXIT_DONE
     for name, content in files.items():
         replace_file(FOLDER / name, content)
     return EXIT_DONE
-
-
-def _is(path: Path, content: bytes) -> bool:
-    return path.is_file() and path.read_bytes() == content
 
 
 if __name__ == "__main__":

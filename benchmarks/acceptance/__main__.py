@@ -26,7 +26,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.measuring import FOLDER, Result, describe_machine, describe_versions
+from benchmarks.measuring import FOLDER, SIGNS, Result, describe_machine, describe_versions
 from neobert.command_line import count, guarded, parser_from, refuse_no_folder
 from neobert.errors import EXIT_DONE, EXIT_OFF, EXIT_RUN_FAILED, MissingData, did_you_mean
 from neobert.files import json_bytes, read_json, replace_file
@@ -220,10 +220,9 @@ def describe(name: str, outcome: Outcome) -> list[str]:
     lines = [f"{name}: {outcome['state']}{why} ({outcome['seconds']} s)"]
     for claim in outcome["claims"].values():
         goal = claim["goal"]
-        sign = "≥" if goal["side"] == "at least" else "≤"
         word = {True: "holds", False: "FALSIFIED", None: "open"}[claim["met"]]
         value = "not measured" if claim["value"] is None else f"{claim['value']:.4g}"
-        lines.append(f"  {word:9}  {value}, claimed {sign} {goal['bound']:g}: {goal['of']}")
+        lines.append(f"  {word:9}  {value}, claimed {SIGNS[goal['side']]} {goal['bound']:g}: {goal['of']}")
     return lines
 
 

@@ -48,12 +48,8 @@ from neobert.training.engine import autocast
 from neobert.training.pretraining import summed_loss
 
 CPU = torch.device("cpu")
-
 TINY = {"layers": 3, "width": 64, "heads": 4, "feedforward_width": 96, "vocabulary_size": 512}
-
-TINY_CONTEXT = 64
-
-CONTEXT = 1024
+TINY_CONTEXT, CONTEXT = 64, 1024
 
 
 def setting_here(rehearse: bool) -> Setting:
@@ -295,7 +291,6 @@ TRIGONOMETRY = re.compile(r"(^|_)(cos|sin|polar)(_|$)")
 """Names of kernels that compute angles. Norms may be named after a power."""
 
 FLASH = re.compile(r"flash|fmha", re.IGNORECASE)
-
 SHOWN_KERNELS = 12
 
 
@@ -333,10 +328,7 @@ PROFILE = Check(
 )
 
 
-FINE_TUNED_EXAMPLES = 320
-
-BATCH_SIZE = 8
-
+FINE_TUNED_EXAMPLES, BATCH_SIZE = 320, 8
 FINE_TUNED_UPDATES = FINE_TUNED_EXAMPLES // BATCH_SIZE
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,10 +21,18 @@ from ablations.recipe_runs import pretraining_runs
 from benchmarks.acceptance.checks import Check, on_gpu, random_texts, text_encoder
 from benchmarks.contenders import Setting
 from benchmarks.measuring import Goal, Result
-from benchmarks.pretraining import ROW_TOKENS, SOURCE, TOKENS_PER_STEP, plan_worker, recipe_with
+from benchmarks.pretraining import (
+    ROW_TOKENS,
+    SOURCE,
+    TOKENS_PER_STEP,
+    UNCOUNTED_STEPS,
+    logged_steps,
+    plan_worker,
+    recipe_with,
+)
 from neobert.data.preparation import open_specified, read_corpora
 from neobert.errors import EXIT_RUN_FAILED, RunFailed
-from neobert.files import read_json, read_lines
+from neobert.files import read_json
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.processes import StopRequest, start_child, worker_environment
 from neobert.recipe import EngineWord, Pretraining
@@ -79,10 +87,6 @@ class SmallRun:
         """Create a new folder for the run and return its trainer, in this process."""
         folder, _ = self.plan(name)
         return PretrainingTrainer(Layout(self.root / name), read_run_file(folder), Process(0, 1))
-
-
-def logged_steps(folder: Path) -> list[dict[str, Any]]:
-    return [line for line in read_lines(folder / "metrics.jsonl") if "loss" in line]
 
 
 def small_run(root: Path, recipe: Pretraining, **options: Any) -> SmallRun:
@@ -173,8 +177,7 @@ def kill_and_resume(setting: Setting) -> Iterator[Result]:
         undisturbed = small.train("undisturbed")
         folder, start = small.plan("killed")
         worker = start()
-        while worker.poll() is None and logged_so_far(folder) < KILLED_BEHIND:
-            time.sleep(0.005)
+        wait_for_steps(worker, folder)
         worker.kill()
         if worker.wait() == 0:
             raise RunFailed("the run came to its end before it could be killed")
@@ -185,9 +188,12 @@ def kill_and_resume(setting: Setting) -> Iterator[Result]:
     yield Result("losses behind a kill", largest_difference(resumed, undisturbed), figures)
 
 
-def logged_so_far(folder: Path) -> int:
-    """Return the number of lines of metrics that all attempts at a run have written."""
-    return sum(path.read_bytes().count(b"\n") for path in folder.glob("attempts/*/metrics.jsonl"))
+def wait_for_steps(worker: subprocess.Popen[bytes], folder: Path) -> None:
+    """Wait until all attempts at a run have logged `KILLED_BEHIND` steps, or its worker has ended."""
+    while worker.poll() is None:
+        if sum(path.read_bytes().count(b"\n") for path in folder.glob("attempts/*/metrics.jsonl")) >= KILLED_BEHIND:
+            return
+        time.sleep(0.005)
 
 
 RESUME = Check(
@@ -303,9 +309,6 @@ COMPILED = Check(
 )
 
 
-UNCOUNTED_STEPS = 4
-
-
 SLOTS_EACH = (TOKENS_PER_STEP, TOKENS_PER_STEP // 4)
 """Slots of a rank in a step: as many as fit, and those of the paper's small steps on several GPUs."""
 
@@ -349,12 +352,11 @@ def kill_a_rank(setting: Setting) -> Iterator[Result]:
         small = small_run(Path(name), recipe_with(8 * rank_count(setting)))
         folder, start = small.plan("lost", rank_count(setting))
         first = start()
-        while first.poll() is None and logged_so_far(folder) < KILLED_BEHIND:
-            time.sleep(0.005)
-        ranks = [child for child in children_of(first.pid) if b"neobert.runs.worker" in child.command]
+        wait_for_steps(first, folder)
+        ranks = [pid for pid, command in children_of(first.pid).items() if b"neobert.runs.worker" in command]
         if not ranks:
             raise RunFailed("the run came to its end before a rank could be killed")
-        os.kill(ranks[0].pid, signal.SIGKILL)
+        os.kill(ranks[0], signal.SIGKILL)
         killed = time.perf_counter()
         try:
             code = first.wait(2 * LOST_SECONDS)
@@ -378,14 +380,7 @@ LOST = Check(
 )
 
 
-class Child(NamedTuple):
-    """A running process and its command line."""
-
-    pid: int
-    command: bytes
-
-
-def children_of(pid: int) -> list[Child]:
-    """Return the child processes of all threads of a process, in the order of their start."""
+def children_of(pid: int) -> dict[int, bytes]:
+    """Return the command lines of the child processes of a process, in the order of their start."""
     numbers = (int(each) for path in Path(f"/proc/{pid}/task").glob("*/children") for each in path.read_text().split())
-    return [Child(number, Path(f"/proc/{number}/cmdline").read_bytes()) for number in sorted(numbers)]
+    return {number: Path(f"/proc/{number}/cmdline").read_bytes() for number in sorted(numbers)}

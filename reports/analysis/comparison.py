@@ -6,12 +6,12 @@ anything else is not comparable.
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from ablations.ladders import current
 from ablations.scales import UNSCALED
@@ -22,7 +22,7 @@ from reports import published
 from reports.analysis.pairing import pair_glue, relative_change
 from reports.analysis.resampling import StoredPredictions, resample
 from reports.scores import Group, Row, Seeds, largest
-from reports.tables import Table, capitalized, number, rules_between, signed
+from reports.tables import Column, Table, capitalized, make_table, number, rounded, signed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -52,7 +52,6 @@ TOLERANCE_REASON = (
 OFF = "not reproduced"
 NOT_RESOLVABLE = "the printed change is within its tolerance of zero"
 LEAST_VARIANTS = 3
-COLUMNS = ["published_in", "number", "unit", "ours", "paper", "difference", "tolerance", "verdict", "why", "records"]
 
 
 def task_error(task: str, score: float) -> float:
@@ -84,35 +83,41 @@ def average_tolerance(average: float) -> float:
     return tolerance_of(math.sqrt(sum(task_error(task, score) ** 2 for task, score in scores.items())) / len(scores))
 
 
-def compare_numbers(group: Group, stored: StoredPredictions) -> pd.DataFrame:
-    """Return every number of Figure 1 and Table 3 with a counterpart among the records, in the paper's order.
+@dataclass(frozen=True)
+class Number:
+    """A published number with its counterpart, in `unit` (points, or percent for a relative change). `obstacle` says
+    why they cannot be compared, if they cannot; `caveat` is an assumption of the tolerance."""
 
-    Columns: `published_in`, the name (`number`), `ours` and the `paper`'s in `unit` (points, or percent for a relative
-    change), `difference`, `tolerance`, `verdict`, `why` if the verdict needs an explanation, `records`.
-    """
-    numbers = pd.DataFrame(
-        [*_averages(group), *_printed_changes(group, stored), *_checkpoints(group)],
-        columns=["published_in", "number", "unit", "ours", "paper", "tolerance", "obstacle", "caveat", "records"],
-    )
-    judged = [_judge_row(each) for each in numbers.itertuples()]
-    numbers["verdict"], numbers["why"] = [verdict for verdict, _ in judged], [why for _, why in judged]
-    return numbers.assign(difference=numbers.ours - numbers.paper)[COLUMNS]
+    published_in: str
+    name: str
+    unit: str
+    ours: float
+    paper: float
+    tolerance: float
+    obstacle: str
+    records: Sequence[str]
+    caveat: str = ""
+
+    @property
+    def difference(self) -> float:
+        return self.ours - self.paper
+
+    @property
+    def verdict(self) -> str:
+        if self.obstacle:
+            return f"not comparable{' at this scale' if self.obstacle.startswith('scale') else ''}"
+        return judge(self.ours, self.paper, self.tolerance, self.unit)
+
+    @property
+    def why(self) -> str:
+        """The explanation of the verdict, if it needs one."""
+        unresolved = NOT_RESOLVABLE if self.verdict == "not resolvable" else ""
+        return self.obstacle or "; ".join(filter(None, (unresolved, self.caveat)))
 
 
-Number = tuple[str, str, str, float, float, float, str, str, str]
-"""(place of publication, name, unit, ours, the paper's, tolerance, reason why they cannot be compared, assumption of
-the tolerance, records)."""
-
-
-def _judge_row(number: Any) -> tuple[str, str]:
-    """Return the verdict on a number, and its explanation."""
-    if number.obstacle.startswith("scale"):
-        return "not comparable at this scale", number.obstacle
-    if number.obstacle:
-        return "not comparable", number.obstacle
-    verdict = judge(number.ours, number.paper, number.tolerance, number.unit)
-    unresolved = NOT_RESOLVABLE if verdict == "not resolvable" else ""
-    return verdict, "; ".join(filter(None, (unresolved, number.caveat)))
+def compare_numbers(group: Group, stored: StoredPredictions) -> tuple[Number, ...]:
+    """Return every number of Figure 1 and Table 3 with a counterpart among the records, in the paper's order."""
+    return (*_averages(group), *_printed_changes(group, stored), *_checkpoints(group))
 
 
 def judge(ours: float, paper: float, tolerance: float, unit: str) -> str:
@@ -135,7 +140,7 @@ def _averages(group: Group) -> Iterator[Number]:
         row = group.last_rows[name]
         if row.average is not None:
             numbers = row.average.mean, bar.average, average_tolerance(bar.average)
-            yield bar.source, name, "points", *numbers, _obstacle(row, group), "", " ".join(row.trial_ids(TASKS))
+            yield Number(bar.source, name, "points", *numbers, _obstacle(row, group), row.trial_ids(TASKS))
 
 
 def _printed_changes(group: Group, stored: StoredPredictions) -> Iterator[Number]:
@@ -148,10 +153,9 @@ def _printed_changes(group: Group, stored: StoredPredictions) -> Iterator[Number
         if change is None:
             continue
         tolerance, caveat = _tolerance_of_change(row, parent, stored, delta.seeds)
-        numbers = change, bar.printed_delta_percent, tolerance
+        names, numbers = (bar.source, f"{name} against {bar.parent}"), (change, bar.printed_delta_percent, tolerance)
         obstacle = _obstacle(row, group) or _obstacle(parent, group)
-        names = bar.source, f"{name} against {bar.parent}", "percent"
-        yield *names, *numbers, obstacle, caveat, " ".join(delta.ids)
+        yield Number(*names, "percent", *numbers, obstacle, delta.ids, caveat)
 
 
 def _tolerance_of_change(row: Row, parent: Row, stored: StoredPredictions, seeds: Sequence[Seeds]) -> tuple[float, str]:
@@ -189,8 +193,8 @@ def _checkpoints(group: Group) -> Iterator[Number]:
         found.append(("average", row.average, paper.average, average_tolerance(paper.average), list(TASKS)))
         for name, score, theirs, tolerance, tasks in found:
             if score is not None:
-                numbers, ids = (score.mean, theirs, tolerance), " ".join(row.trial_ids(tasks))
-                yield paper.source, f"{paper.model} {name}", "points", *numbers, _obstacle(row, group), "", ids
+                names, numbers = (paper.source, f"{paper.model} {name}"), (score.mean, theirs, tolerance)
+                yield Number(*names, "points", *numbers, _obstacle(row, group), row.trial_ids(tasks))
 
 
 def _obstacle(row: Row, group: Group) -> str:
@@ -278,36 +282,37 @@ def kendall_tau(ours: Array, paper: Array) -> Array:
     return np.asarray(np.tensordot(order, np.sign(ours[first] - ours[second]), axes=(0, 0)) / len(order))
 
 
-def comparison_table(numbers: pd.DataFrame, agreements: Sequence[RankAgreement], group: Group) -> Table:
+def comparison_table(numbers: Sequence[Number], agreements: Sequence[RankAgreement], group: Group) -> Table:
     """Return a table with one line per published number that has a counterpart."""
-    counts = sorted(numbers.verdict.value_counts().items())
+    counts = sorted(Counter(number.verdict for number in numbers).items())
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts) or "none"
-    return Table(
-        title=f"Beside {current().published_as} (scale {group.scale}, data {group.data})",
-        shown=pd.DataFrame(
-            {
-                "Published in": numbers.published_in,
-                "Number": numbers.number,
-                "Unit": numbers.unit,
-                "Ours": numbers.ours.map(number),
-                capitalized(current().published_source): numbers.paper.map(number),
-                "Difference": [signed(difference, 1) for difference in numbers.difference],
-                "Tolerance": numbers.tolerance.map(number),
-                "Verdict": numbers.verdict,
-                "Why": numbers.why,
-            }
-        ),
-        facts=numbers,
-        alignment="lllrrrrll",
-        notes=(
-            f"{len(numbers)} of {count_published()} published numbers have a counterpart: {listed}. Only paper scale "
-            f"on {current().published_as}'s data is comparable; nothing in this study is tuned to these numbers.",
-            *agreement_sentences(agreements),
-            tolerance_reason(),
-            f"Not compared: rows of Table 3 that {current().published_as} copied from others (other protocols), and "
-            "Tables 4, 5 and 9.",
-        ),
-        rules=rules_between(numbers.published_in),
+    source = capitalized(current().published_source)
+    columns: Sequence[Column[Number]] = (
+        Column("Published in", "published_in", lambda number: number.published_in),
+        Column("Number", "number", lambda number: number.name),
+        Column("Unit", "unit", lambda number: number.unit),
+        Column("Ours", "ours", lambda number: number.ours, rounded(1), "r"),
+        Column(source, "paper", lambda number: number.paper, rounded(1), "r"),
+        Column("Difference", "difference", lambda number: number.difference, lambda value, _: signed(value, 1), "r"),
+        Column("Tolerance", "tolerance", lambda number: number.tolerance, rounded(1), "r"),
+        Column("Verdict", "verdict", lambda number: number.verdict),
+        Column("Why", "why", lambda number: number.why),
+        Column("", "records", lambda number: " ".join(number.records)),
+    )
+    notes = (
+        f"{len(numbers)} of {count_published()} published numbers have a counterpart: {listed}. Only paper scale "
+        f"on {current().published_as}'s data is comparable; nothing in this study is tuned to these numbers.",
+        *agreement_sentences(agreements),
+        tolerance_reason(),
+        f"Not compared: rows of Table 3 that {current().published_as} copied from others (other protocols), and "
+        "Tables 4, 5 and 9.",
+    )
+    return make_table(
+        f"Beside {current().published_as} (scale {group.scale}, data {group.data})",
+        columns,
+        numbers,
+        notes,
+        rule_key=lambda number: number.published_in,
     )
 
 

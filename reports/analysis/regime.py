@@ -53,13 +53,8 @@ def find_regime(group: Group, curves: Curves, waits: Sequence[Wait]) -> Regime:
         checks={arm.row.name: arm.checks for arm in arms if arm.row.name in shown},
         diagnoses={arm.row.name: reason for arm in arms if (reason := arm.diagnosis)},
         failures={arm.row.name: reason for arm in arms if (reason := arm.failure)},
-        words=_readings(waits),
+        words={(wait.variant, wait.base): wait.word for wait in waits if wait.word},
     )
-
-
-def _readings(waits: Sequence[Wait]) -> dict[tuple[str, str], str]:
-    """Return the readings of steps, by (variant, base)."""
-    return {(wait.variant, wait.base): wait.word for wait in waits if wait.word}
 
 
 def _planned_checks(row: Row, group: Group) -> tuple[Check, ...]:

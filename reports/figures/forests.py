@@ -262,7 +262,7 @@ def forest_of_answers(steps: Sequence[Step], group: Group) -> Forest:
             cells[line, len(main)] = (Strip(found, 1, found.interval, tone, hollow=True),) if found else ""
     return Forest(
         lines=tuple(
-            Line(step.name, step.changes, _answer(step), bool(step.part_of), is_apart)
+            Line(step.name, step.changes, "" if step.word == DASH else step.word, bool(step.part_of), is_apart)
             for step, is_apart in zip(steps, _starts_of_own_rates(steps), strict=True)
         ),
         panels=tuple(panels) if main else (),
@@ -305,10 +305,6 @@ def _main_quantities(steps: Sequence[Step]) -> tuple[str, ...]:
 def _panel(quantity: str, steps: Sequence[Step], share: float = 1.0) -> Panel:
     deltas = [delta for step in steps for delta in step.deltas if delta.comparison and delta.quantity == quantity]
     return Panel(quantity, _unit(quantity), deltas[0].found.margin, share)
-
-
-def _answer(step: Step) -> str:
-    return "" if step.word == DASH else step.word
 
 
 def _cells(steps: Sequence[Step], quantities: Sequence[str]) -> dict[tuple[int, int], Cell]:

@@ -34,7 +34,7 @@ class Normal:
     @property
     def interval(self) -> Interval:
         """The central 80 % interval."""
-        half = _quantile((1 + COVERAGE) / 2) * self.deviation
+        half = _deviations_of_interval() * self.deviation
         return self.mean - half, self.mean + half
 
     @property
@@ -68,10 +68,11 @@ def _share_below(z: float) -> float:
     return math.erfc(-z / math.sqrt(2)) / 2
 
 
-def _quantile(share: float) -> float:
+def _deviations_of_interval() -> float:
+    """Return the end of the central 80 % interval of the standard normal distribution."""
     from scipy.special import ndtri
 
-    return float(ndtri(share))
+    return float(ndtri((1 + COVERAGE) / 2))
 
 
 def score(expected: Normal, measured: float) -> Score:
@@ -90,7 +91,7 @@ def as_normal(predicted: Predicted) -> Normal | None:
     if predicted.mean is None or predicted.interval is None:
         return None
     low, high = predicted.interval
-    return Normal(predicted.mean, (high - low) / (2 * _quantile((1 + COVERAGE) / 2)))
+    return Normal(predicted.mean, (high - low) / (2 * _deviations_of_interval()))
 
 
 def persistence(predicted: Predicted, variance: float, seeds: int) -> Normal:

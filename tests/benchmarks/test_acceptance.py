@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from pkgutil import resolve_name
 from types import SimpleNamespace
@@ -273,23 +272,3 @@ def test_the_time_of_a_kernel_counts_once_and_not_again_in_the_region_around_it(
 )
 def test_a_norm_that_is_named_after_its_square_computes_no_angles(kernel: str, computes_angles: bool) -> None:
     assert bool(checks.TRIGONOMETRY.search(kernel)) == computes_angles
-
-
-def test_an_epoch_of_updates_is_timed_without_its_evaluation() -> None:
-    seen: list[int] = []
-    tuner = MagicMock(device=CPU, _batches=lambda size, seed: count(), _update=lambda _, batch: seen.append(batch))
-    assert checks.seconds_of_updates(tuner, MagicMock()) > 0
-    assert seen == [*range(checks.FINE_TUNED_UPDATES)] and not tuner.evaluations.called and not tuner._evaluate.called
-
-
-@pytest.mark.parametrize(("slots", "ratio"), [(TOKENS_PER_STEP, 1.0), (TOKENS_PER_STEP - 1, None)])
-def test_the_speed_of_a_step_that_is_smaller_than_the_computed_one_stays_open(
-    slots: int, ratio: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = MagicMock(left_out={})
-    found.figures.return_value = {}
-    monkeypatch.setattr(checks, "race", lambda *arguments, **flags: found)
-    monkeypatch.setattr(checks, "over_expected", lambda *arguments: 1.0)
-    setting = MagicMock(device=SimpleNamespace(type="cuda"))
-    setting.own_batches.return_value[0].token_ids.numel.return_value = slots
-    assert {result.ratio for result in checks.measure_speed(setting)} == {ratio}

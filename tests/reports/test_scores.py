@@ -248,18 +248,6 @@ def test_a_run_of_no_declared_variant_is_reported(study: Study) -> None:
     assert "has the recipe of no declared variant" in study.group().problems[0]
 
 
-def test_two_runs_with_equal_recipe_and_seed_are_never_averaged(study: Study) -> None:
-    plant(study, "M2", {0: [0.5, 0.4]})
-    newer = Study(study.root, version="2")
-    newer.pretrain("M2")
-    of_task = newer.study("M2", "cola")
-    newer.trial("M2", of_task, of_task.points[0], score=0.9)
-    found = study.group()
-    cell = found.last_rows["M2"].cells["cola"]
-    assert cell.score is not None and cell.score.mean == pytest.approx(50.0)
-    assert any("rests on other data or numerics" in problem for problem in found.problems)
-
-
 def test_runs_on_other_data_or_numerics_are_left_out_and_named(study: Study) -> None:
     """Two seeds on the first version of a corpus and one on a second make no mean of three."""
     study.write(["M2"], seeds=(0, 1))

@@ -22,6 +22,7 @@ from reports import make_figures, published
 from reports.analysis.comparison import (
     NOT_RESOLVABLE,
     OFF,
+    Number,
     agreement_sentences,
     average_tolerance,
     compare_numbers,
@@ -50,10 +51,10 @@ def replica(root: Path, off: dict[str, float] | None = None, data: str = "hub", 
     return Replica(root, scale=scale, data=data, levels=dict.fromkeys(PRINTED, 0.0) | (off or {}))
 
 
-def numbers_of(study: Study) -> pd.DataFrame:
+def numbers_of(study: Study) -> dict[str, Number]:
     """By name."""
-    numbers = compare_numbers(study.group(), StoredPredictions(study.root, read_evidence(study.root).studies))
-    return numbers.set_index("number")
+    stored = StoredPredictions(study.root, read_evidence(study.root).studies)
+    return {number.name: number for number in compare_numbers(study.group(), stored)}
 
 
 def keep_resamples(study: Study, shared: float, own: float) -> None:
@@ -81,10 +82,10 @@ def test_at_paper_scale_on_the_papers_data_a_replica_is_reproduced(tmp_path: Pat
     study = replica(tmp_path)
     study.write(["M0", "M1", "M2"])
     numbers = numbers_of(study)
-    assert set(numbers.index) == {"M0", "M1", "M2", "M2 against M1"}
-    assert set(numbers.published_in) == {"Figure 1"} and set(numbers.verdict) == {"reproduced"}
-    first, change = numbers.loc["M0"], numbers.loc["M2 against M1"]
-    assert first.difference == pytest.approx(0) and len(first.records.split()) == 8
+    assert set(numbers) == {"M0", "M1", "M2", "M2 against M1"}
+    assert {(each.published_in, each.verdict) for each in numbers.values()} == {("Figure 1", "reproduced")}
+    first, change = numbers["M0"], numbers["M2 against M1"]
+    assert first.difference == pytest.approx(0) and len(first.records) == 8
     assert change.ours == pytest.approx(100 * (84.0 / 81.1 - 1)) and change.unit == "percent"
 
 
@@ -134,7 +135,7 @@ def test_a_flipped_sign_is_off_where_paired_noise_is_small(
     study.write(["M2", "M4"])
     if shared is not None and own is not None:
         keep_resamples(study, shared, own)
-    change = numbers_of(study).loc["M4 against M2"]
+    change = numbers_of(study)["M4 against M2"]
     assert change.ours == pytest.approx(100 * ((83.5 + off) / 84.0 - 1)) and change.paper == -0.5
     error = 100 * (own or 0.0) * math.sqrt(2 / len(TASKS)) / 84.0  # of a difference of means of eight, in percent
     tolerance = 1.96 * math.sqrt(2) * error + 0.05 if own else 1.8
@@ -155,13 +156,13 @@ def test_another_scale_is_never_off(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_other_data_an_incomplete_grid_and_a_fallback_are_not_comparable(tmp_path: Path) -> None:
     other = replica(tmp_path / "other", {"M0": 9.0}, data="texts")
     other.write(["M0"])
-    number = numbers_of(other).loc["M0"]
+    number = numbers_of(other)["M0"]
     assert number.verdict == "not comparable" and number.why.startswith("other data")
 
     partial = replica(tmp_path / "partial", {"M0": 9.0})
     partial.write(["M0"])
     next(partial.root.glob("glue/cola/*.json")).unlink()
-    number = numbers_of(partial).loc["M0"]
+    number = numbers_of(partial)["M0"]
     assert number.verdict == "not comparable" and number.why == "the grid of M0 is incomplete"
 
 
@@ -171,7 +172,7 @@ def test_table_3_is_compared_checkpoint_by_checkpoint(tmp_path: Path) -> None:
     for of_task in study.studies("M10"):
         if of_task.task == "cola":
             study.search("M10", of_task)
-    assert list(numbers_of(study).index) == ["NeoBERT-1024 CoLA", "NeoBERT-4096 CoLA"]
+    assert list(numbers_of(study)) == ["NeoBERT-1024 CoLA", "NeoBERT-4096 CoLA"]
 
 
 @given(st.integers(3, 9).flatmap(lambda count: st.permutations(range(count))))
