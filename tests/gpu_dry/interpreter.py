@@ -4,6 +4,7 @@
 its path, which needs neither a GPU nor a driver.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -91,12 +92,17 @@ def _backend(
 
 def _load(faults: Sequence[Replacement], lowering: Any) -> SimpleNamespace:
     """Let inductor write the code of a graph, and load it for the CPU."""
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
     code, _ = lowering.codegen()
     text = code.value
     for pattern, replacement in (*IN_PLACE_OF_CUDA, *faults):
         text = re.sub(pattern, replacement, text)
     module: dict[str, Any] = {"__name__": "lowered", "__file__": __file__}
     exec(compile(text, "lowered", "exec"), module)
+    for kernel in module.values():
+        if isinstance(kernel, CachingAutotuner):  # the largest blocks, since a program takes as long for small ones
+            kernel.configs = sorted(kernel.configs, key=lambda config: -math.prod(config.kwargs.values()))
     call = module["call"] if "call" in module else module["runner"].call
     return SimpleNamespace(call=call, __file__=__file__, key=__file__)
 
@@ -121,6 +127,8 @@ def _interpreting() -> Iterator[None]:
     )
     with (
         mock.patch.object(triton_helpers, "libdevice", tl.math),
+        # The same but for NaN; the interpreter computes inductor's own number by number.
+        mock.patch.object(triton_helpers, "max2", lambda numbers, dim: tl.max(numbers, dim)),
         mock.patch.object(triton_helpers, "set_driver_to_gpu", lambda: None),
         mock.patch.object(interpreter, "_convert_float", partial(_convert, interpreter._convert_float)),
     ):
