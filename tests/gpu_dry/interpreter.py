@@ -128,7 +128,7 @@ def _interpreting() -> Iterator[None]:
     with (
         mock.patch.object(triton_helpers, "libdevice", tl.math),
         # The same but for NaN; the interpreter computes inductor's own number by number.
-        mock.patch.object(triton_helpers, "max2", lambda numbers, dim: tl.max(numbers, dim)),
+        mock.patch.object(triton_helpers, "max2", tl.max),
         mock.patch.object(triton_helpers, "set_driver_to_gpu", lambda: None),
         mock.patch.object(interpreter, "_convert_float", partial(_convert, interpreter._convert_float)),
     ):
