@@ -68,8 +68,8 @@ def test_drill_kernels_for_an_h100_compute_the_loss_and_gradients_of_eager_ones(
 @pytest.mark.drill
 @pytest.mark.parametrize(
     ("written", "instead"),
-    [(r'float\("-inf"\)', "0.0"), (r"other=0\.0", "other=1.0")],
-    ids=["columns beyond the vocabulary count", "what a mask hides counts"],
+    [(r'float\("-inf"\)', "0.0"), (r"libdevice\.rsqrt", "libdevice.sqrt")],
+    ids=["columns beyond the vocabulary count", "another function"],
 )
 def test_drill_a_fault_in_a_kernel_is_seen(interpret: Callable[..., Passes], written: str, instead: str) -> None:
     apart = distances(interpret("fp32", FAMILIES[0], (written, instead)), "fp32")
