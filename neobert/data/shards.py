@@ -518,14 +518,14 @@ class Documents:
             ValueError: no document is that long.
         """
         long_enough = self.lengths >= minimum_tokens - FRAME_TOKENS
-        if long_enough.all():
-            return self  # without a copy of what may be hundreds of millions
         if not long_enough.any():
             longest = int(self.framed_lengths.max(initial=0))
             raise ValueError(
                 f"no document has {minimum_tokens} tokens, the longest has {longest}: lower the mixture's "
                 f"minimum_tokens or take more text"
             )
+        if long_enough.all():
+            return self  # without a copy of what may be hundreds of millions
         return self.at(long_enough)
 
     def split_heldout(self) -> tuple["Documents", "Documents"]:

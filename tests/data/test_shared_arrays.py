@@ -89,7 +89,7 @@ def kept(folder: Path) -> list[str]:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_rank_has_eight_private_bytes_a_document(tmp_path: Path) -> None:
     """The lengths fitted to its context; seven other arrays of eight bytes are in the page cache, once a machine."""
-    documents = shards.LEAST_DOCUMENTS
+    documents = 2 * shards.LEAST_DOCUMENTS
     write_corpus(tmp_path / "corpus", documents)
     command = [sys.executable, "-c", PRIVATE_BYTES, str(tmp_path / "corpus")]
     for _ in range(2):  # the first one writes the files

@@ -4,6 +4,7 @@
 its path, which needs neither a GPU nor a driver.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -54,6 +55,7 @@ Replacement = tuple[str, str]
 def step(precision: PretrainingPrecision, parts: dict[str, str], *faults: Replacement) -> Passes:
     """Loss and gradients of a packed micro-batch: eagerly in fp32 and in `precision`, and `interpreted`. `faults` are
     put into the code that inductor writes."""
+    torch.compiler.reset()  # beyond a number of graphs for one function it would go on eagerly
     recipe = neobert_recipe(precision, **SHAPE, **parts)
     model = build_masked_language_model(recipe.model, CONTEXT, precision)
     initialize(model, recipe.model.initialization, 0)
@@ -62,8 +64,10 @@ def step(precision: PretrainingPrecision, parts: dict[str, str], *faults: Replac
     batch = collate(rows, documents.view.corpus, NEOBERT_MASKING, sizes=EXACT, flat=True)
     with variable_length_kernels_on_cpu(), _interpreting():
         found = {"fp32": _pass(model, "fp32", batch), "eager": _pass(model, precision, batch)}
-        compile_parts(parts_of(model, GPU), backend=partial(_backend, precision, partial(_load, faults)))
+        loaded: list[str] = []
+        compile_parts(parts_of(model, GPU), backend=partial(_backend, precision, partial(_load, faults, loaded)))
         found["interpreted"] = _pass(model, precision, batch)
+    assert len(loaded) == 6, "a block, the last block and the loss, forward and backward"
     return found
 
 
@@ -89,14 +93,20 @@ def _backend(
     return run
 
 
-def _load(faults: Sequence[Replacement], lowering: Any) -> SimpleNamespace:
-    """Let inductor write the code of a graph, and load it for the CPU."""
+def _load(faults: Sequence[Replacement], loaded: list[str], lowering: Any) -> SimpleNamespace:
+    """Let inductor write the code of a graph, and load it for the CPU; note it in `loaded`."""
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
     code, _ = lowering.codegen()
     text = code.value
     for pattern, replacement in (*IN_PLACE_OF_CUDA, *faults):
         text = re.sub(pattern, replacement, text)
+    loaded.append(text)
     module: dict[str, Any] = {"__name__": "lowered", "__file__": __file__}
     exec(compile(text, "lowered", "exec"), module)
+    for kernel in module.values():
+        if isinstance(kernel, CachingAutotuner):  # the largest blocks, since a program takes as long for small ones
+            kernel.configs = sorted(kernel.configs, key=lambda config: -math.prod(config.kwargs.values()))
     call = module["call"] if "call" in module else module["runner"].call
     return SimpleNamespace(call=call, __file__=__file__, key=__file__)
 
@@ -121,6 +131,8 @@ def _interpreting() -> Iterator[None]:
     )
     with (
         mock.patch.object(triton_helpers, "libdevice", tl.math),
+        # The same but for NaN; the interpreter computes inductor's own number by number.
+        mock.patch.object(triton_helpers, "max2", tl.max),
         mock.patch.object(triton_helpers, "set_driver_to_gpu", lambda: None),
         mock.patch.object(interpreter, "_convert_float", partial(_convert, interpreter._convert_float)),
     ):
