@@ -64,7 +64,7 @@ SCALES = {
         tokens_per_step={131_072: 1024},
         steps={1_000_000: 8000},
         warmup_fraction=0.04,
-        peak_learning_rates={1e-4: 4e-3},
+        peak_learning_rates={1e-4: 2e-3},
         model={"initialization": {**STUDY.model["initialization"], "position_scale": 0.2}},
         trained_vocabulary_size=4096,
     ),
