@@ -314,8 +314,8 @@ PLANNERS: Mapping[str, Callable[[Planning], Sequence[Run]]] = {
         study for seed in its.seeds for study in variant_studies(its.recipe, its.trained, seed, its.source)
     ],
     "readouts": lambda its: readout_evaluations(its.trained[-1], its.scale, its.source),
-    OWN_READOUTS: lambda its: own_readout_evaluations(its.trained[-1], its.scale),
     "perplexity": lambda its: perplexity_evaluations(its.trained, its.source),
+    OWN_READOUTS: lambda its: own_readout_evaluations(its.trained[-1], its.scale),
 }
 """For each stage of a command, the runs of a variant. `embedding_runs` plans contrastive and mteb, which belong
 together."""

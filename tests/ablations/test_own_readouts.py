@@ -202,8 +202,8 @@ def test_they_can_be_asked_alone_and_have_the_same_ids(study: Path, tmp_path: Pa
     found = []
     for stages in (["readouts"], ["own-readouts"], ["readouts", "own-readouts"]):
         assert run.main([*asked, *stages]) == EXIT_DONE
-        (row,) = json.loads(capsys.readouterr().out)["rows"]
-        found.append([each["id"] for each in row["runs"]])
+        (row,) = json.loads(capsys.readouterr().out)
+        found.append([each["id"] for each in row["stages"]])
     every, own, both = found
     assert set(own) < set(every) and both == every and len(own) == 1 + 3, "pre-training and three readouts"
     assert run.main(["--variant", "M0", "--stages", "own-readouts", "--dry-run"]) == EXIT_REFUSED
