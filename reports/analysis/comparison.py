@@ -9,7 +9,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import combinations
 
 import numpy as np
 
@@ -23,8 +23,6 @@ from reports.analysis.pairing import pair_glue, relative_change
 from reports.analysis.resampling import StoredPredictions, resample
 from reports.scores import Group, Row, Seeds, largest
 from reports.tables import Column, Table, capitalized, make_table, number, rounded, signed
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 ROUNDING = 0.05  # points: the paper prints one digit
 DEVIATIONS = 1.96  # normal quantile: covers 95 % of differences between two equally good models
@@ -220,13 +218,8 @@ class RankAgreement:
     variants: tuple[str, ...]
     seeds: int
     tau: float
-    pairs: tuple[float, int]
+    pairs: tuple[int, int]
     decisions: tuple[int, int]
-
-    @property
-    def pairwise_accuracy(self) -> float:
-        """Share of pairs ordered as in the paper; a tie in our numbers counts half."""
-        return self.pairs[0] / self.pairs[1]
 
 
 def rank_variants(group: Group, tasks: Sequence[str]) -> tuple[RankAgreement, ...]:
@@ -257,29 +250,23 @@ def _rank(readout: str, scores: Mapping[str, Mapping[int, float]]) -> RankAgreem
     if len(scores) < LEAST_VARIANTS:
         return None
     bars = published.figure1()
-    paper = np.array([bars[name].average for name in scores])
     seeds = sorted(set.intersection(*(set(by_seed) for by_seed in scores.values())))
     ours = {name: float(np.mean([by_seed[seed] for seed in seeds or by_seed])) for name, by_seed in scores.items()}
-    tau = float(kendall_tau(np.array(list(ours.values())), paper))
-    pairs = math.comb(len(scores), 2)
-    steps = [(name, bars[name].parent) for name in ours if bars[name].parent in ours]
-    alike = [(ours[name] - ours[parent]) * (bars[name].average - bars[parent].average) > 0 for name, parent in steps]
+
+    def agreement(first: str, second: str) -> int:
+        """Return 1 if the paper's numbers differ in the same direction as ours, -1 if not, and 0 for a tie."""
+        return int(np.sign((ours[first] - ours[second]) * (bars[first].average - bars[second].average)))
+
+    pairs = [agreement(first, second) for first, second in combinations(ours, 2)]
+    steps = [agreement(name, parent) for name in ours if (parent := bars[name].parent) in ours]
     return RankAgreement(
         readout=readout,
         variants=tuple(scores),
         seeds=len(seeds),
-        tau=tau,
-        pairs=((tau + 1) / 2 * pairs, pairs),
-        decisions=(sum(alike), len(alike)),
+        tau=statistics.fmean(pairs),
+        pairs=(pairs.count(1), len(pairs)),
+        decisions=(steps.count(1), len(steps)),
     )
-
-
-def kendall_tau(ours: Array, paper: Array) -> Array:
-    """Return Kendall's τ-a of our numbers, (variants, …), and the paper's: concordant minus discordant pairs over all
-    pairs, (…). Ties count as neither; scipy's τ-b divides by the pairs without ties. The paper's bars have no ties."""
-    first, second = np.triu_indices(len(paper), 1)
-    order = np.sign(paper[first] - paper[second])
-    return np.asarray(np.tensordot(order, np.sign(ours[first] - ours[second]), axes=(0, 0)) / len(order))
 
 
 def comparison_table(numbers: Sequence[Number], agreements: Sequence[RankAgreement], group: Group) -> Table:
@@ -321,8 +308,8 @@ def agreement_sentences(agreements: Sequence[RankAgreement]) -> list[str]:
     none = "Rank agreement: fewer than three variants have numbers that can be compared with each other."
     return [
         f"Rank agreement in {each.readout} over {', '.join(each.variants)}: Kendall's τ {number(each.tau, 2)}, a "
-        f"description without an interval; {each.pairs[0]:g} of {each.pairs[1]} pairs ordered as in "
-        f"{current().published_as} (decision accuracy {100 * each.pairwise_accuracy:.0f} %), "
+        f"description without an interval; {each.pairs[0]} of {each.pairs[1]} pairs ordered as in "
+        f"{current().published_as} (decision accuracy {100 * each.pairs[0] / each.pairs[1]:.0f} %), "
         f"{each.decisions[0]} of {each.decisions[1]} steps help or hurt as there."
         for each in agreements
     ] or [none]
