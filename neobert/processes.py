@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -202,23 +203,19 @@ class StopRequest:
         If a stop is requested before it is done, raises Stopped and abandons the call in a thread that ends with the
         process. Only for calls that may be killed at any moment.
         """
-        results: list[Result] = []
-        errors: list[BaseException] = []
+        called: Future[Result] = Future()
 
         def call() -> None:
             try:
-                results.append(action())
+                called.set_result(action())
             except BaseException as error:
-                errors.append(error)
+                called.set_exception(error)
 
-        thread = threading.Thread(target=call, daemon=True)
-        thread.start()
-        while thread.is_alive():
+        threading.Thread(target=call, daemon=True).start()
+        while not called.done():
             self.check(waiting_for)
-            thread.join(POLL_SECONDS)
-        if errors:
-            raise errors[0]
-        return results[0]
+            wait([called], POLL_SECONDS)
+        return called.result()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signals.add(number)

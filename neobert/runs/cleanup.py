@@ -1,11 +1,10 @@
 """Cleanup of a folder of runs: find files that no run uses, and remove them.
 
 Removable: checkpoints of finished training between the milestones (step 0, quarters and the end are results and stay,
-as do those kept by words)
-and those of folders without run.json that nothing starts from; tokenised corpora, encoded pairs and encoded tasks that
-no run.json refers to; weights of trials that are neither the best of a closed study nor part of an open one; code
-snapshots of more than a day ago, unless a job at work or a submission of an unfinished run needs them, or a record came
-from their uncommitted code; temporaries that killed writers left more than a day ago.
+as do those kept by words) and those of folders without run.json that nothing starts from; tokenised corpora, encoded
+pairs and encoded tasks that no run.json refers to; weights of trials that are neither the best of a closed study nor
+part of an open one; code snapshots of more than a day ago, unless a job at work or a submission of an unfinished run
+needs them, or a record came from their uncommitted code; temporaries that killed writers left more than a day ago.
 
 Never removed: run.json, records, selections, metrics, predictions, claims, tokenizers, checkpoints of unfinished runs,
 files set aside as damaged (*.damaged-1), and anything with a live claim. If a run.json cannot be read, everything that
@@ -142,8 +141,8 @@ class Uses:
     `paths` are files and folders that a run.json or record refers to: data, and runs whose weights others start from.
     `all_corpora`: an unfinished run reads every corpus of its source (`--heldout all`), and only the source names them.
     `finished` are training runs with a record, by folder, and `kept` the steps of checkpoints that records name beside
-    the milestones. `weights` are the ids of trials that are the best of a closed
-    study or belong to an open one. `unreadable` has a sentence for each file that may refer to anything.
+    the milestones. `weights` are the ids of trials that are the best of a closed study or belong to an open one.
+    `unreadable` has a sentence for each file that may refer to anything.
     """
 
     paths: set[Path] = field(default_factory=set)

@@ -13,7 +13,7 @@ from neobert.identity import leaves
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.mteb import EmbeddingEvaluation, EmbeddingRun
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import SourceSpecification, read_run_file, write_run_file
+from neobert.runs.run_file import SourceSpecification, write_run_file
 from neobert.runs.work import Work
 from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of, with_leaf
 
@@ -131,15 +131,6 @@ def test_labels_execution_and_source_folder_are_not_in_the_name(tmp_path: Path) 
         source = SourceSpecification(name=name, synthetic_documents=100 + number)
         folders.add(write_run_file(Layout(tmp_path), run, source, execution, {"variants": [str(number)]}))
     assert len(folders) == 1
-
-
-def test_a_run_file_says_all_that_is_needed_to_run_alone(tmp_path: Path) -> None:
-    (row,) = rows_of(tmp_path, "M2")
-    for run in (row.stages[0], GlueStudy.among(row.runs)[3]):
-        folder = write_run_file(Layout(tmp_path), run, SOURCE, EXECUTION, {"variants": ["M2"]})
-        back = read_run_file(folder)
-        assert back.run == run
-        assert back.id == run.id == folder.name
 
 
 def test_what_is_no_record_does_not_make_a_run_done(tmp_path: Path) -> None:

@@ -166,36 +166,28 @@ def test_the_last_owner_is_told_from_one_that_was_lost(tmp_path: Path) -> None:
     assert claims.last_owner(folder) is None
 
 
-def spoil_folder(path: Path) -> None:
-    path.mkdir()
+OWNER = {"host": "elsewhere", "pid": 1, "birth": "1", "space": claims._process_space()}
 
 
-def spoil_deep(path: Path) -> None:
-    path.write_text("[" * 100_000)
-
-
-def spoil_values(path: Path) -> None:
-    path.write_text(json.dumps({"host": ["elsewhere"], "pid": 1, "birth": "1"}))
-
-
-def spoil_process(path: Path) -> None:
-    path.write_text(
-        json.dumps({"host": "elsewhere", "pid": "1/../1\0", "birth": "1", "space": claims._process_space()})
-    )
-
-
-def spoil_number(path: Path) -> None:
-    path.write_text(json.dumps({"host": "elsewhere", "pid": 1 << 40, "birth": "1", "space": claims._process_space()}))
-
-
-@pytest.mark.parametrize("spoil", [spoil_folder, spoil_deep, spoil_values, spoil_process, spoil_number])
-def test_a_claim_that_no_process_wrote_names_nobody_and_makes_way(
-    tmp_path: Path, spoil: Callable[[Path], None]
-) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "[" * 100_000,
+        json.dumps(OWNER | {"host": ["elsewhere"]}),
+        json.dumps(OWNER | {"pid": "1/../1\0"}),
+        json.dumps(OWNER | {"pid": 1 << 40}),
+    ],
+    ids=["folder", "deep", "host", "path as pid", "too large pid"],
+)
+def test_a_claim_that_no_process_wrote_names_nobody_and_makes_way(tmp_path: Path, content: str | None) -> None:
     """Beside it lie names that are digits to Unicode but not to `int`, or not in ASCII."""
     folder = tmp_path / "claims" / "part"
     folder.mkdir(parents=True)
-    spoil(folder / "5")
+    if content is None:
+        (folder / "5").mkdir()
+    else:
+        (folder / "5").write_text(content)
     for name in ("1²", "7²", "９"):
         (folder / name).touch()
     assert claims.last_owner(folder) is None and not claims.is_claimed(folder)

@@ -18,7 +18,7 @@ from neobert.files import read_lines
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.size import datasheet_peak, training_flops_per_token
 from neobert.training import accounting
-from neobert.training.accounting import Totals, datasheet_ceiling, matmul_ceiling, mean_phase_seconds
+from neobert.training.accounting import datasheet_ceiling, matmul_ceiling, mean_phase_seconds
 from neobert.training.distributed import Process
 from tests.support.tiny_runs import (
     STEPS,
@@ -126,10 +126,6 @@ def test_utilization_follows_from_the_records_own_numbers(finished: Path, runs: 
     assert told["tokens_per_second"] == pytest.approx(told["real_tokens"] / told["seconds"], rel=1e-3 / told["seconds"])
     assert told["compiled"] is False and told["compile_seconds"] == 0
     assert told["peak_memory_bytes"].keys() == {"process"} and told["peak_memory_bytes"]["process"] > 1 << 26
-
-
-def test_padding_is_the_share_of_slots_without_a_token() -> None:
-    assert Totals(real_tokens=30, slots=40, attended_tokens=300).padding == 0.25
 
 
 def test_the_ceiling_is_measured_once_and_takes_no_random_number() -> None:
