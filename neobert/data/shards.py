@@ -50,8 +50,6 @@ logger = logging.getLogger(__name__)
 
 TOKEN = np.dtype("<u2")
 DOCUMENT = np.dtype([("length", "<i4"), ("text_bytes", "<i4"), ("text_hash", "<u8"), ("words", "<i4")])
-_WITHOUT_WORDS = np.dtype(DOCUMENT.descr[:3])
-"""What corpora have that were tokenised before words were counted."""
 
 
 def tokens_name(shard: int) -> str:
@@ -189,24 +187,15 @@ def _documents(path: Path) -> NDArray[Any]:
         records: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise DamagedFile(f"{path} is not readable ({error}): remove its folder to tokenise again") from error
-    if records.dtype not in (DOCUMENT, _WITHOUT_WORDS):
+    if records.dtype != DOCUMENT:
         raise DamagedFile(f"{path} holds {records.dtype} and not {DOCUMENT}: remove its folder to tokenise again")
     return records
 
 
 def document_words(folder: Path) -> NDArray[np.int32]:
-    """Return the number of whitespace-separated words of each document of a tokenised corpus, (documents,).
-
-    Raises:
-        DamagedFile: the corpus was tokenised before words were counted.
-    """
+    """Return the number of whitespace-separated words of each document of a tokenised corpus, (documents,)."""
     shards = len(read_checksummed(folder / MANIFEST)["shards"])
-    records = [_documents(folder / documents_name(number)) for number in range(shards)]
-    if any(each.dtype != DOCUMENT for each in records):
-        raise DamagedFile(
-            f"{folder} was tokenised before words were counted: remove it, and the same command tokenises it again"
-        )
-    words: NDArray[np.int32] = np.concatenate([each["words"] for each in records])
+    words: NDArray[np.int32] = np.concatenate([_documents(folder / documents_name(n))["words"] for n in range(shards)])
     return words
 
 

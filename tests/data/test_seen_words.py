@@ -4,15 +4,13 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neobert.data.seen_words import kept_steps, words_by_step
-from neobert.data.shards import DOCUMENT, all_documents, document_words, prepare
+from neobert.data.shards import all_documents, document_words, prepare
 from neobert.data.streams import STREAMS, PackingWord, StepIterator
 from neobert.data.tokenizers import train_wordpiece
-from neobert.errors import DamagedFile
 from tests.support.small_corpora import corpus_of, realistic_lengths, stage, texts
 
 CONTEXT = 16
@@ -96,7 +94,3 @@ def test_words_are_counted_when_a_corpus_is_tokenised(tmp_path: Path) -> None:
     )
     kept = [text for text in read if text.strip()]
     assert document_words(tmp_path / "corpus").tolist() == [len(text.split()) for text in kept]
-    (path, *_) = sorted((tmp_path / "corpus").glob("documents-*.npy"))
-    np.save(path, np.zeros(3, dtype=DOCUMENT.descr[:3]))
-    with pytest.raises(DamagedFile, match=r"before words were counted: remove it, and the same command tokenises it"):
-        document_words(tmp_path / "corpus")
