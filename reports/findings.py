@@ -88,7 +88,7 @@ class Findings:
 
     @cached_property
     def factorials(self) -> tuple[Factorial, ...]:
-        return find_factorials(self.group, self.bars.tasks)
+        return find_factorials(self.group, self.bars.tasks, self.protocol)
 
     @cached_property
     def embeddings(self) -> Embeddings:
@@ -116,7 +116,7 @@ class Findings:
 
     @cached_property
     def regime(self) -> Regime:
-        return find_regime(self.group, self.curves, self.waits)
+        return find_regime(self.group, self.curves, self.waits, self.protocol)
 
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:

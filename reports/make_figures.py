@@ -94,23 +94,15 @@ def _write(folder: Path, contents: Mapping[str, bytes], formats: Sequence[str] =
 
 def _write_comparison(findings: "Findings", folder: Path, formats: Sequence[str]) -> dict[str, Any]:
     """Write our numbers next to the paper's; return their part of the summary."""
-    from reports.analysis.comparison import (
-        OFF,
-        agreement_sentences,
-        compare_numbers,
-        comparison_table,
-        rank_variants,
-    )
+    from reports.analysis.comparison import OFF, compare_numbers, comparison_table
 
-    group = findings.group
-    numbers, agreements = compare_numbers(group, findings.stored), rank_variants(group, findings.bars.tasks)
-    files = comparison_table(numbers, agreements, group).files("comparison")
+    numbers = compare_numbers(findings.group, findings.stored)
+    files = comparison_table(numbers, findings.group).files("comparison")
     del files["comparison.tex"]
     return {
         "files": _write(folder, files, formats),
         "verdicts": dict(sorted(Counter(number.verdict for number in numbers).items())),
         "off": [number.name for number in numbers if number.verdict == OFF],
-        "rank_agreements": agreement_sentences(agreements),
     }
 
 
@@ -168,7 +160,6 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
 def _lines_of_comparison(comparison: dict[str, Any]) -> Iterator[str]:
     counts = ", ".join(f"{count} {verdict}" for verdict, count in comparison["verdicts"].items())
     yield f"  beside {current().published_as}: {counts or 'no number has a counterpart'}"
-    yield from (f"  {sentence}" for sentence in comparison["rank_agreements"])
     if comparison["off"]:
         yield f"  off: {', '.join(comparison['off'])}"
 

@@ -1,4 +1,4 @@
-"""Compare our numbers with the paper's: difference, tolerance, verdict, and agreement of the order of variants.
+"""Compare our numbers with the paper's: difference, tolerance and verdict.
 
 Nothing is tuned to these numbers. A number can only be reproduced, or not, at the paper's scale on the paper's data;
 anything else is not comparable.
@@ -7,9 +7,8 @@ anything else is not comparable.
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 
@@ -21,8 +20,8 @@ from neobert.glue.tasks import TASKS
 from reports import published
 from reports.analysis.pairing import pair_glue, relative_change
 from reports.analysis.resampling import StoredPredictions, resample
-from reports.scores import Group, Row, Seeds, largest
-from reports.tables import Column, Table, capitalized, make_table, number, rounded, signed
+from reports.scores import Group, Row, Seeds
+from reports.tables import Column, Table, capitalized, make_table, rounded, signed
 
 ROUNDING = 0.05  # points: the paper prints one digit
 DEVIATIONS = 1.96  # normal quantile: covers 95 % of differences between two equally good models
@@ -49,7 +48,6 @@ TOLERANCE_REASON = (
 )
 OFF = "not reproduced"
 NOT_RESOLVABLE = "the printed change is within its tolerance of zero"
-LEAST_VARIANTS = 3
 
 
 def task_error(task: str, score: float) -> float:
@@ -208,68 +206,7 @@ def _obstacle(row: Row, group: Group) -> str:
     return f"{', '.join(fallbacks)} did not start from MNLI" if fallbacks else ""
 
 
-@dataclass(frozen=True)
-class RankAgreement:
-    """Agreement of our order of variants in one `readout` with the paper's. There is no interval: a bootstrap over few
-    seeds covers far less than its nominal level (0 to 77 % at three), and the variants are not a sample. `pairs` and
-    `decisions` are (alike, all): pairs ordered as in the paper, and steps that help or hurt as in the paper."""
-
-    readout: str
-    variants: tuple[str, ...]
-    seeds: int
-    tau: float
-    pairs: tuple[int, int]
-    decisions: tuple[int, int]
-
-
-def rank_variants(group: Group, tasks: Sequence[str]) -> tuple[RankAgreement, ...]:
-    """Return the rank agreement in GLUE means over `tasks`, then in the held-out loss on each corpus, wherever at least
-    three variants have comparable numbers."""
-    means = {name: group.last_rows[name].mean_over(tasks) for name in published.figure1()}
-    in_glue = _rank("GLUE", {name: mean.by_pretraining for name, mean in means.items() if mean is not None})
-    corpora = sorted({corpus for row in group.last_rows.values() for corpus in row.losses})
-    found = [in_glue, *(_rank_by_loss(group, corpus) for corpus in corpora)]
-    return tuple(each for each in found if each is not None)
-
-
-def _rank_by_loss(group: Group, corpus: str) -> RankAgreement | None:
-    """Return the rank agreement in held-out loss (lower is better), over the largest set of variants with the same
-    tokenizer, vocabulary size and context. Of variants with the same weights only the first counts."""
-    distinct: dict[tuple[str, ...], Row] = {}
-    for name in published.figure1():
-        if corpus in group.last_rows[name].losses:
-            distinct.setdefault(group.last_rows[name].run_ids, group.last_rows[name])
-    alike = largest(distinct.values(), lambda row: (*row.tokens, row.context))
-    losses = {row.name: row.losses[corpus].by_pretraining for row in alike}
-    scores = {name: {seed: -loss for seed, loss in by_seed.items()} for name, by_seed in losses.items()}
-    return _rank(f"held-out loss on {corpus}", scores)
-
-
-def _rank(readout: str, scores: Mapping[str, Mapping[int, float]]) -> RankAgreement | None:
-    """Return the agreement of scores by variant and pre-training seed, where higher is better."""
-    if len(scores) < LEAST_VARIANTS:
-        return None
-    bars = published.figure1()
-    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in scores.values())))
-    ours = {name: float(np.mean([by_seed[seed] for seed in seeds or by_seed])) for name, by_seed in scores.items()}
-
-    def agreement(first: str, second: str) -> int:
-        """Return 1 if the paper's numbers differ in the same direction as ours, -1 if not, and 0 for a tie."""
-        return int(np.sign((ours[first] - ours[second]) * (bars[first].average - bars[second].average)))
-
-    pairs = [agreement(first, second) for first, second in combinations(ours, 2)]
-    steps = [agreement(name, parent) for name in ours if (parent := bars[name].parent) in ours]
-    return RankAgreement(
-        readout=readout,
-        variants=tuple(scores),
-        seeds=len(seeds),
-        tau=statistics.fmean(pairs),
-        pairs=(pairs.count(1), len(pairs)),
-        decisions=(steps.count(1), len(steps)),
-    )
-
-
-def comparison_table(numbers: Sequence[Number], agreements: Sequence[RankAgreement], group: Group) -> Table:
+def comparison_table(numbers: Sequence[Number], group: Group) -> Table:
     """Return a table with one line per published number that has a counterpart."""
     counts = sorted(Counter(number.verdict for number in numbers).items())
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts) or "none"
@@ -289,7 +226,6 @@ def comparison_table(numbers: Sequence[Number], agreements: Sequence[RankAgreeme
     notes = (
         f"{len(numbers)} of {count_published()} published numbers have a counterpart: {listed}. Only paper scale "
         f"on {current().published_as}'s data is comparable; nothing in this study is tuned to these numbers.",
-        *agreement_sentences(agreements),
         tolerance_reason(),
         f"Not compared: rows of Table 3 that {current().published_as} copied from others (other protocols), and "
         "Tables 4, 5 and 9.",
@@ -301,15 +237,3 @@ def comparison_table(numbers: Sequence[Number], agreements: Sequence[RankAgreeme
         notes,
         rule_key=lambda number: number.published_in,
     )
-
-
-def agreement_sentences(agreements: Sequence[RankAgreement]) -> list[str]:
-    """Return one sentence per readout that describes its rank agreement."""
-    none = "Rank agreement: fewer than three variants have numbers that can be compared with each other."
-    return [
-        f"Rank agreement in {each.readout} over {', '.join(each.variants)}: Kendall's τ {number(each.tau, 2)}, a "
-        f"description without an interval; {each.pairs[0]} of {each.pairs[1]} pairs ordered as in "
-        f"{current().published_as} (decision accuracy {100 * each.pairs[0] / each.pairs[1]:.0f} %), "
-        f"{each.decisions[0]} of {each.decisions[1]} steps help or hurt as there."
-        for each in agreements
-    ] or [none]

@@ -12,6 +12,7 @@ from math import prod
 import numpy as np
 import pandas as pd
 
+from ablations.declarations import Protocol
 from ablations.designs import Fraction, cautions, cell, cells, claims, possible_factorials
 from reports.analysis.inference import (
     SEEDS_FOR_A_CLAIM,
@@ -20,7 +21,7 @@ from reports.analysis.inference import (
     compare,
 )
 from reports.analysis.pairing import shared_corpora, why_losses_differ
-from reports.analysis.quantities import QUANTITIES, name_measurement
+from reports.analysis.quantities import QUANTITIES, margin_of, name_measurement
 from reports.analysis.verdicts import EXPLORATORY, Candidate, Verdict, judge
 from reports.basis import why_scores_not_paired
 from reports.notes import warnings
@@ -64,11 +65,12 @@ class Effect:
 @dataclass(frozen=True)
 class Factorial:
     """The effects of one factorial in one quantity, for a loss on one `corpus`; none if there is a `reason` against it.
-    `seeds` are the seeds of all cells, `ids` the records behind them."""
+    `margin` is the bound of equivalence, `seeds` are the seeds of all cells, `ids` the records behind them."""
 
     factors: Cell
     fraction: Fraction
     quantity: str
+    margin: float
     seeds: tuple[int, ...] = ()
     effects: tuple[Effect, ...] = ()
     reason: str = ""
@@ -86,12 +88,12 @@ class Factorial:
         return name_measurement(self.quantity, self.corpus)
 
 
-def find_factorials(group: Group, tasks: Sequence[str]) -> tuple[Factorial, ...]:
+def find_factorials(group: Group, tasks: Sequence[str], protocol: Protocol) -> tuple[Factorial, ...]:
     """Return every factorial with records, in GLUE means over `tasks` and in held-out loss. If the factorial over all
     factors is complete, the smaller ones that it contains are omitted."""
     possible = possible_factorials(group.design_rows)
     shown = possible[:1] if possible and _is_complete(group, possible[0]) else possible[1:] or possible
-    return tuple(each for factors in shown for each in _of_factors(group, factors, tasks))
+    return tuple(each for factors in shown for each in _of_factors(group, factors, tasks, protocol))
 
 
 def _rows_of(group: Group, wanted: Sequence[Cell]) -> dict[Cell, Row]:
@@ -106,12 +108,14 @@ def _is_complete(group: Group, factors: Cell) -> bool:
     return len(there) == 2 ** len(factors) or (len(factors) > 2 and there >= set(cells(factors, "half")))
 
 
-def _of_factors(group: Group, factors: Cell, tasks: Sequence[str]) -> Iterator[Factorial]:
+def _of_factors(group: Group, factors: Cell, tasks: Sequence[str], protocol: Protocol) -> Iterator[Factorial]:
     """Yield one factorial in GLUE, and in the loss on every corpus that all its cells were measured on."""
     there = _rows_of(group, cells(factors))
     fraction: Fraction = "half" if set(there) <= set(cells(factors, "half")) and len(factors) > 2 else "full"
     rows = {on: there[on] for on in cells(factors, fraction) if on in there}
-    of_glue, of_loss = (Factorial(factors, fraction, quantity) for quantity in ("GLUE", "loss"))
+    of_glue, of_loss = (
+        Factorial(factors, fraction, quantity, margin_of(quantity, protocol)) for quantity in ("GLUE", "loss")
+    )
     if reason := _why_not_paired(list(rows.values()), tasks):
         yield from (replace(each, reason=reason) for each in (of_glue, of_loss))
         return
@@ -159,7 +163,7 @@ def _estimate(
         return replace(empty, reason="no seed has all cells")
     seeds = tuple(map(int, whole.index))
     collapsed = collapsed_seeds({str(name): own.to_dict() for name, own in whole.items()})
-    effects = estimate_effects({on: whole[cell(on).name].to_numpy() for on in wanted}, empty.factors, empty.quantity)
+    effects = estimate_effects({on: whole[cell(on).name].to_numpy() for on in wanted}, empty.factors, empty.margin)
     if is_judged:
         effects = judge_effects(effects, sorted({seeds.index(seed) for own in collapsed.values() for seed in own}))
     return replace(
@@ -184,13 +188,13 @@ def _why_not_comparable(rows: Sequence[Row], corpora: Sequence[str]) -> str:
     return next(filter(None, (why_losses_differ(row, rows[0]) for row in others)), "")
 
 
-def estimate_effects(values: Values, factors: Cell, quantity: str) -> tuple[Effect, ...]:
+def estimate_effects(values: Values, factors: Cell, margin: float) -> tuple[Effect, ...]:
     """Estimate main effects and interactions of all orders."""
     found = []
     for subset, alias in _contrasts(values, factors):
         signs = {on: prod(1 if name in on else -1 for name in subset) for on in values}
         numbers = np.sum([values[on] * sign for on, sign in signs.items()], axis=0) / (len(values) / 2)
-        found.append(Effect(subset, compare(numbers, QUANTITIES[quantity].margin), alias))
+        found.append(Effect(subset, compare(numbers, margin), alias))
     return tuple(found)
 
 

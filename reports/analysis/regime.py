@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ablations.arm_seeds import ArmSeeds, check_spread, check_transition, diagnose
+from ablations.declarations import PROTOCOL, Protocol
 from ablations.rates import MARK, RateCurve
 from ablations.regime import Check, check_half_life, check_rate, check_window
 from reports.analysis.plateau import Regime
-from reports.analysis.quantities import QUANTITIES
+from reports.analysis.quantities import margin_of
 from reports.analysis.transitions import Wait, arm_of, steps_of
 from reports.curves import Curves
 from reports.scores import Group, Row
@@ -22,6 +23,8 @@ class _CheckedArm:
     seeds: ArmSeeds
     parent: ArmSeeds | None
     planned: tuple[Check, ...]
+    margin: float
+    """Bound of equivalence of the loss, in nats."""
 
     @property
     def checks(self) -> tuple[Check, ...]:
@@ -36,18 +39,19 @@ class _CheckedArm:
     @property
     def diagnosis(self) -> str:
         """What its seeds show against a verdict; empty if nothing."""
-        return diagnose(self.seeds, self.parent, QUANTITIES["loss"].margin)
+        return diagnose(self.seeds, self.parent, self.margin)
 
 
-def find_regime(group: Group, curves: Curves, waits: Sequence[Wait]) -> Regime:
+def find_regime(group: Group, curves: Curves, waits: Sequence[Wait], protocol: Protocol = PROTOCOL) -> Regime:
     """Return the checks of all arms with runs; remarks are for those of the ladder and at own rates."""
-    steps = list(steps_of(group))
+    steps, margin = list(steps_of(group)), margin_of("loss", protocol)
     shown = {row.name: row for row in (*group.last_rows.values(), *chain.from_iterable(steps))}
     rows = [row for row in {**group.compared_rows, **shown}.values() if row.own_loss is not None]
     parents = {row.name: row.parent for row in rows} | {variant.name: base.name for variant, base in steps}
     seeds = {row.name: _seeds_of(row, curves) for row in rows}
     arms = [
-        _CheckedArm(row, seeds[row.name], seeds.get(parents[row.name]), _planned_checks(row, group)) for row in rows
+        _CheckedArm(row, seeds[row.name], seeds.get(parents[row.name]), _planned_checks(row, group), margin)
+        for row in rows
     ]
     return Regime(
         checks={arm.row.name: arm.checks for arm in arms if arm.row.name in shown},

@@ -371,10 +371,7 @@ def forest_of_effects(factorials: Sequence[Factorial], group: Group) -> Forest:
             strip = Strip(found, QUANTITIES[each.quantity].digits, found.interval, tone, hollow)
             cells[names.index(effect.name), place] = (strip,)
     titles = [f"{each.measured}\n({', '.join(each.factors)})" if several else each.measured for each in told]
-    panels = [
-        Panel(title, _unit(each.quantity), QUANTITIES[each.quantity].margin)
-        for title, each in zip(titles, told, strict=True)
-    ]
+    panels = [Panel(title, _unit(each.quantity), each.margin) for title, each in zip(titles, told, strict=True)]
     foot = (
         "Diamond: mean, filled where a difference or an equivalence is claimed; line: 95 % t interval over seeds; "
         f"dots: seeds; band: margin of equivalence. {CUT}"

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from ablations.scales import Scale
 from neobert.files import json_bytes
@@ -23,17 +22,14 @@ from reports.analysis.comparison import (
     NOT_RESOLVABLE,
     OFF,
     Number,
-    agreement_sentences,
     average_tolerance,
     compare_numbers,
     judge,
-    rank_variants,
     task_error,
     tolerance_of,
 )
 from reports.analysis.resampling import DRAWS, StoredPredictions
 from reports.evidence import read_evidence
-from tests.ablations.papers_ladder import PAPERS_LADDER
 from tests.reports.made_up_study import TASK_SHIFTS, Study
 
 PRINTED = {name: bar.average for name, bar in published.figure1().items()}
@@ -172,40 +168,3 @@ def test_table_3_is_compared_checkpoint_by_checkpoint(tmp_path: Path) -> None:
         if of_task.task == "cola":
             study.search("M10", of_task)
     assert list(numbers_of(study)) == ["NeoBERT-1024 CoLA", "NeoBERT-4096 CoLA"]
-
-
-def test_the_papers_own_order_agrees_fully_and_its_reverse_not_at_all(tmp_path: Path) -> None:
-    study = replica(tmp_path / "same")
-    study.write(["M0", "M1", "M2", "M4"])
-    agreement = rank_variants(study.group(), tuple(TASKS))[0]
-    assert agreement.readout == "GLUE" and (agreement.tau, agreement.pairs) == (1.0, (6, 6))
-    assert agreement.decisions == (3, 3)
-    assert "τ 1.00, a description without an interval" in agreement_sentences([agreement])[0]
-    reverse = replica(tmp_path / "reverse", {name: 2 * (80 - value) for name, value in PRINTED.items()})
-    reverse.write(["M0", "M1", "M2", "M4"])
-    agreement = rank_variants(reverse.group(), tuple(TASKS))[0]
-    assert agreement.readout == "GLUE" and agreement.tau == -1.0 and agreement.decisions == (0, 3)
-
-
-def test_two_variants_have_no_rank_by_glue(tmp_path: Path) -> None:
-    study = replica(tmp_path)
-    study.write(["M0", "M1"])
-    assert rank_variants(study.group(), tuple(TASKS)) == ()
-    assert "fewer than three" in agreement_sentences([])[0]
-
-
-def test_held_out_losses_order_the_variants_that_read_the_same_tokens_in_the_same_lengths(tmp_path: Path) -> None:
-    """M3 has other tokens, M9 and M10 other lengths; lower is better, so that levels come out in their own order."""
-    study = Study(tmp_path, measured=("web", "wikibook"))
-    for name in PAPERS_LADDER:
-        study.pretrain(name)
-        study.pretrain(name, seed=1)
-    found = {each.readout: each for each in rank_variants(study.group(), tuple(TASKS))}
-    assert set(found) == {"held-out loss on web", "held-out loss on wikibook"}
-    expected = ("M0", "M1", "M2", "M4", "M5", "M6", "M7", "M8")
-    levels, printed = [study.levels[name] for name in expected], [PRINTED[name] for name in expected]
-    for each in found.values():
-        assert each.variants == expected and each.seeds == 2
-        assert each.tau == pytest.approx(stats.kendalltau(levels, printed).statistic)
-    sentences = agreement_sentences(list(found.values()))
-    assert sentences[0].startswith("Rank agreement in held-out loss on web over M0, M1, M2, M4, M5, M6, M7, M8: ")

@@ -22,7 +22,7 @@ def made_up(factors: tuple[str, ...], seeds: int, key: int) -> dict[tuple[str, .
 @given(st.integers(1, 4), st.integers(0, 1000))
 def test_effects_are_twice_the_coefficients_of_least_squares_with_seeds_as_blocks(seeds: int, key: int) -> None:
     values = made_up(THREE, seeds, key)
-    effects = estimate_effects(values, THREE, "GLUE")
+    effects = estimate_effects(values, THREE, 0.5)
     assert len(effects) == 7
     columns = [np.repeat(np.arange(seeds) == seed, len(values)) for seed in range(seeds)]
     for effect in effects:
