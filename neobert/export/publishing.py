@@ -29,7 +29,6 @@ def export(
     by_words: whether to export each checkpoint that was kept by words, in a folder of its name below `out`, and the
         last one in `main`.
     instructions: whose wording the prompts of a contrastive run's tasks have; None stands for the paper's.
-
     pairs: folders of minimal pairs for the target `babylm`.
 
     Raises:
@@ -41,35 +40,45 @@ def export(
         raise ValueError(f"--out {out} exists: name a new folder or remove it")
     from neobert.runs.run_file import read_run_file
 
-    is_contrastive = read_run_file(run.resolve()).run.kind == "contrastive"
-    if is_contrastive and with_code:
-        raise ValueError("--remote-code is for pre-training runs: export a contrastive run without it")
-    if (target == "babylm") != bool(pairs) or (is_contrastive and pairs):
-        raise ValueError("--to babylm is for pre-training runs and goes with --pairs, the folders of minimal pairs")
-    if by_words and (is_contrastive or step is not None):
-        raise ValueError("--by-words is for all checkpoints of a pre-training run: leave --step out")
+    run = run.resolve()
+    is_contrastive = read_run_file(run).run.kind == "contrastive"
+    if is_contrastive and (with_code or by_words or pairs):
+        raise ValueError("--remote-code, --by-words and --to babylm are for pre-training runs: leave them out")
     if instructions and not is_contrastive:
         raise ValueError("--instructions is for contrastive runs: a pre-trained encoder takes none")
+    if (target == "babylm") != bool(pairs):
+        raise ValueError("--to babylm goes with --pairs, the folders of minimal pairs: give both or neither")
+    if by_words and step is not None:
+        raise ValueError("--by-words exports all checkpoints that were kept by words: leave --step out")
     temporary = temporary_sibling(out.resolve())
     temporary.mkdir(parents=True)
     try:
         if is_contrastive:
-            done = _export_contrastive(run.resolve(), target, step, temporary, instructions or "paper")
+            done = _export_contrastive(run, target, step, temporary, instructions or "paper")
         else:
-            with_code = target != "onnx" if with_code is None else with_code
-            write = (
-                partial(_predict, pairs=pairs)
-                if pairs
-                else partial(_export_pretrained, target=target, with_code=with_code)
-            )
-            if by_words:
-                done = _export_by_words(run.resolve(), temporary, write)
-            else:
-                done = write(run.resolve(), step, temporary / "main" if pairs else temporary)
+            done = _export_pretraining(run, target, step, temporary, with_code, by_words=by_words, pairs=pairs)
         publish_folder(temporary, out.resolve())
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return {"folder": str(out), **done}
+
+
+def _export_pretraining(
+    run: Path,
+    target: str,
+    step: int | None,
+    folder: Path,
+    with_code: bool | None,
+    *,
+    by_words: bool,
+    pairs: Sequence[Path],
+) -> dict[str, object]:
+    code = target != "onnx" if with_code is None else with_code
+    write: Callable[[Path, int | None, Path], dict[str, object]]
+    write = partial(_predict, pairs=pairs) if pairs else partial(_export_pretrained, target=target, with_code=code)
+    if by_words:
+        return _export_by_words(run, folder, write)
+    return write(run, step, folder / "main" if pairs else folder)
 
 
 def _export_by_words(run: Path, folder: Path, write: Callable[[Path, int, Path], object]) -> dict[str, object]:
