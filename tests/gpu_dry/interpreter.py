@@ -39,11 +39,14 @@ SHAPE = {"layers": 2, "width": 48, "heads": 4, "feedforward_width": 96, "vocabul
 IN_PLACE_OF_CUDA = (
     (r"torch\.cuda\._DeviceGuard\(0\)", "__import__('contextlib').nullcontext()"),
     (r"torch\.cuda\.set_device\(0\)", "None"),
-    (r"empty_strided_cuda\(", "empty_strided_cpu("),
+    (r"empty_strided_cuda\(", "empty_guarded("),
     (r"device='cuda'|device=device\(type='cuda', index=0\)", "device='cpu'"),
     (r"from torch\._C import _cuda_getCurrentRawStream as get_raw_stream", "get_raw_stream = lambda device: 0"),
 )
 """What inductor's code for CUDA calls, and what runs in its place."""
+
+GUARD = 1024
+"""Numbers before and behind each buffer that kernels write to."""
 
 Passes = dict[str, tuple[float, dict[str, Tensor]]]
 """Loss and gradients of a pass, by its name."""
@@ -62,12 +65,16 @@ def step(precision: PretrainingPrecision, parts: dict[str, str], *faults: Replac
     documents = masked_documents(web_lengths(60) // 32 + 6, recipe.model.vocabulary_size, CONTEXT)
     rows = pack_documents(documents.view, np.arange(len(documents)), documents.keys, CONTEXT)[:ROWS]
     batch = collate(rows, documents.view.corpus, NEOBERT_MASKING, sizes=EXACT, flat=True)
+    buffers: list[Tensor] = []
     with variable_length_kernels_on_cpu(), _interpreting():
         found = {"fp32": _pass(model, "fp32", batch), "eager": _pass(model, precision, batch)}
         loaded: list[str] = []
-        compile_parts(parts_of(model, GPU), backend=partial(_backend, precision, partial(_load, faults, loaded)))
+        load = partial(_load, faults, loaded, partial(_empty_guarded, buffers))
+        compile_parts(parts_of(model, GPU), backend=partial(_backend, precision, load))
         found["interpreted"] = _pass(model, precision, batch)
     assert len(loaded) == 6, "a block, the last block and the loss, forward and backward"
+    guards = [guard for buffer in buffers for guard in (buffer[:GUARD], buffer[-GUARD:])]
+    assert buffers and all((guard == _filling(guard.dtype)).all() for guard in guards), "written beyond a buffer"
     return found
 
 
@@ -93,7 +100,21 @@ def _backend(
     return run
 
 
-def _load(faults: Sequence[Replacement], loaded: list[str], lowering: Any) -> SimpleNamespace:
+def _filling(dtype: torch.dtype) -> float:
+    """What buffers hold before they are written. A number that is read beyond one, or too early, spoils the result."""
+    return torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max if dtype != torch.bool else 1
+
+
+def _empty_guarded(buffers: list[Tensor], size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Return a tensor between two guards, and note the whole in `buffers`."""
+    needed = 1 + sum((count - 1) * step for count, step in zip(size, stride, strict=True)) if all(size) else 0
+    buffers.append(torch.full((needed + 2 * GUARD,), _filling(dtype), dtype=dtype))
+    return buffers[-1].as_strided(size, stride, GUARD)
+
+
+def _load(
+    faults: Sequence[Replacement], loaded: list[str], empty_guarded: Callable[..., Tensor], lowering: Any
+) -> SimpleNamespace:
     """Let inductor write the code of a graph, and load it for the CPU; note it in `loaded`."""
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
@@ -102,7 +123,7 @@ def _load(faults: Sequence[Replacement], loaded: list[str], lowering: Any) -> Si
     for pattern, replacement in (*IN_PLACE_OF_CUDA, *faults):
         text = re.sub(pattern, replacement, text)
     loaded.append(text)
-    module: dict[str, Any] = {"__name__": "lowered", "__file__": __file__}
+    module: dict[str, Any] = {"__name__": "lowered", "__file__": __file__, "empty_guarded": empty_guarded}
     exec(compile(text, "lowered", "exec"), module)
     for kernel in module.values():
         if isinstance(kernel, CachingAutotuner):  # the largest blocks, since a program takes as long for small ones
