@@ -84,6 +84,10 @@ class Protocol(Value):
     primary: tuple[Measure, ...] = Field(min_length=1)
     sequence: tuple[Measure, ...]
 
+    def margin_of(self, quantity: str) -> float:
+        """Return the bound of equivalence of a quantity, in its unit; the usual one if none is declared."""
+        return self.margins.get(quantity, MARGINS[quantity])
+
     @model_validator(mode="after")
     def _is_possible(self) -> "Protocol":
         for name in (*self.margins, *(each.quantity for each in (*self.primary, *self.sequence))):

@@ -10,7 +10,7 @@ from ablations.rates import MARK
 from reports.analysis.inference import EQUIVALENCE_LEVEL, SEEDS_FOR_A_CLAIM, last_look
 from reports.analysis.pairing import LADDER, OWN_RATES, Delta
 from reports.analysis.pilots import LEAST_PILOTS
-from reports.analysis.quantities import BITS, QUANTITIES, margin_of
+from reports.analysis.quantities import BITS, QUANTITIES
 from reports.analysis.readouts import LEAST_RATIO
 from reports.notes import warnings
 from reports.scores import Group
@@ -141,7 +141,7 @@ def _without_examples(deltas: Sequence[Delta]) -> Iterator[str]:
 
 
 def _margins(names: set[str], protocol: Protocol) -> str:
-    told = [(name, each, margin_of(name, protocol)) for name, each in QUANTITIES.items() if name in names]
+    told = [(name, each, protocol.margin_of(name)) for name, each in QUANTITIES.items() if name in names]
     return ", ".join(f"{margin:g} {each.unit.split()[0]}: {each.reason} ({name})" for name, each, margin in told)
 
 

@@ -15,7 +15,7 @@ from reports.analysis.pairing import LADDER, OWN_RATES, Delta, Noise, is_of, pai
 from reports.analysis.parts import PARTS, find_parts
 from reports.analysis.pilots import scale_by_pilots, why_unlike_pilots
 from reports.analysis.plateau import UNKNOWN, Regime
-from reports.analysis.quantities import BITS, margin_of
+from reports.analysis.quantities import BITS
 from reports.analysis.readouts import SignalToNoise, paired_variance, tells_apart
 from reports.analysis.resampling import StoredPredictions, resampled_differences
 from reports.analysis.verdicts import Candidate, judge
@@ -98,7 +98,7 @@ def _compare(
     delta = replace(
         delta,
         differences=by_seed,
-        comparison=compare(by_seed.values(), margin_of(delta.quantity, protocol)),
+        comparison=compare(by_seed.values(), protocol.margin_of(delta.quantity)),
         correlation=_correlation(delta),
     )
     noises: dict[int, Noise] = {}

@@ -21,7 +21,7 @@ from reports.analysis.inference import (
     compare,
 )
 from reports.analysis.pairing import shared_corpora, why_losses_differ
-from reports.analysis.quantities import QUANTITIES, margin_of, name_measurement
+from reports.analysis.quantities import QUANTITIES, name_measurement
 from reports.analysis.verdicts import EXPLORATORY, Candidate, Verdict, judge
 from reports.basis import why_scores_not_paired
 from reports.notes import warnings
@@ -114,7 +114,7 @@ def _of_factors(group: Group, factors: Cell, tasks: Sequence[str], protocol: Pro
     fraction: Fraction = "half" if set(there) <= set(cells(factors, "half")) and len(factors) > 2 else "full"
     rows = {on: there[on] for on in cells(factors, fraction) if on in there}
     of_glue, of_loss = (
-        Factorial(factors, fraction, quantity, margin_of(quantity, protocol)) for quantity in ("GLUE", "loss")
+        Factorial(factors, fraction, quantity, protocol.margin_of(quantity)) for quantity in ("GLUE", "loss")
     )
     if reason := _why_not_paired(list(rows.values()), tasks):
         yield from (replace(each, reason=reason) for each in (of_glue, of_loss))

@@ -6,7 +6,7 @@ from typing import cast
 
 import pandas as pd
 
-from ablations.declarations import MINIMAL_PAIRS, PROTOCOL, Protocol
+from ablations.declarations import MINIMAL_PAIRS, PROTOCOL
 from neobert.kinds.readouts import ReadoutName
 from reports.scores import POINTS_OF_SCORE, Estimate, estimate_by_seed
 
@@ -74,11 +74,6 @@ READOUTS: Mapping[ReadoutName, Quantity] = {
 """Readouts in the order of tables."""
 QUANTITIES: Mapping[str, Quantity] = {each.name: each for each in (_OF_BITS, *READOUTS.values(), *_OTHERS)}
 """All quantities in the order of tables: bits per byte first."""
-
-
-def margin_of(quantity: str, protocol: Protocol) -> float:
-    """Return the bound of equivalence of a quantity under a protocol; the usual one if it declares none."""
-    return protocol.margins.get(quantity, PROTOCOL.margins[quantity])
 
 
 def quantity_of(readout: str) -> Quantity:

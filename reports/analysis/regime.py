@@ -9,7 +9,6 @@ from ablations.declarations import PROTOCOL, Protocol
 from ablations.rates import MARK, RateCurve
 from ablations.regime import Check, check_half_life, check_rate, check_window
 from reports.analysis.plateau import Regime
-from reports.analysis.quantities import margin_of
 from reports.analysis.transitions import Wait, arm_of, steps_of
 from reports.curves import Curves
 from reports.scores import Group, Row
@@ -44,7 +43,7 @@ class _CheckedArm:
 
 def find_regime(group: Group, curves: Curves, waits: Sequence[Wait], protocol: Protocol = PROTOCOL) -> Regime:
     """Return the checks of all arms with runs; remarks are for those of the ladder and at own rates."""
-    steps, margin = list(steps_of(group)), margin_of("loss", protocol)
+    steps, margin = list(steps_of(group)), protocol.margin_of("loss")
     shown = {row.name: row for row in (*group.last_rows.values(), *chain.from_iterable(steps))}
     rows = [row for row in {**group.compared_rows, **shown}.values() if row.own_loss is not None]
     parents = {row.name: row.parent for row in rows} | {variant.name: base.name for variant, base in steps}

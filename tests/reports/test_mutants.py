@@ -207,8 +207,8 @@ IN_DELTAS = {
     },
     "analysis/test_deltas.py::test_a_protocol_says_what_is_primary_and_what_its_margins_are": {
         "margins are not those of the protocol": (
-            "margin_of(delta.quantity, protocol)",
-            "margin_of(delta.quantity, PROTOCOL)",
+            "protocol.margin_of(delta.quantity)",
+            "PROTOCOL.margin_of(delta.quantity)",
         ),
     },
     "analysis/test_readouts.py::test_what_rests_on_the_items_at_hand_is_not_claimed": {
