@@ -112,11 +112,11 @@ class Findings:
 
     @cached_property
     def waits(self) -> tuple[Wait, ...]:
-        return find_waits(self.group, self.curves)
+        return find_waits(self.group)
 
     @cached_property
     def regime(self) -> Regime:
-        return find_regime(self.group, self.curves, self.waits, self.protocol)
+        return find_regime(self.group, self.waits, self.protocol)
 
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:

@@ -10,7 +10,6 @@ from ablations.rates import MARK, RateCurve
 from ablations.regime import Check, check_half_life, check_rate, check_window
 from reports.analysis.plateau import Regime
 from reports.analysis.transitions import Wait, arm_of, steps_of
-from reports.curves import Curves
 from reports.scores import Group, Row
 
 
@@ -41,13 +40,13 @@ class _CheckedArm:
         return diagnose(self.seeds, self.parent, self.margin)
 
 
-def find_regime(group: Group, curves: Curves, waits: Sequence[Wait], protocol: Protocol = PROTOCOL) -> Regime:
+def find_regime(group: Group, waits: Sequence[Wait], protocol: Protocol = PROTOCOL) -> Regime:
     """Return the checks of all arms with runs; remarks are for those of the ladder and at own rates."""
     steps, margin = list(steps_of(group)), protocol.margin_of("loss")
     shown = {row.name: row for row in (*group.last_rows.values(), *chain.from_iterable(steps))}
     rows = [row for row in {**group.compared_rows, **shown}.values() if row.own_loss is not None]
     parents = {row.name: row.parent for row in rows} | {variant.name: base.name for variant, base in steps}
-    seeds = {row.name: _seeds_of(row, curves) for row in rows}
+    seeds = {row.name: _seeds_of(row) for row in rows}
     arms = [
         _CheckedArm(row, seeds[row.name], seeds.get(parents[row.name]), _planned_checks(row, group), margin)
         for row in rows
@@ -67,7 +66,7 @@ def _planned_checks(row: Row, group: Group) -> tuple[Check, ...]:
     return check_window(recipe), check_half_life(recipe), check_rate(recipe.optimization.peak_learning_rate, curve)
 
 
-def _seeds_of(row: Row, curves: Curves) -> ArmSeeds:
-    arm = arm_of(row, curves, "held-out") or arm_of(row, curves, "training")
+def _seeds_of(row: Row) -> ArmSeeds:
+    arm = arm_of(row)
     assert row.own_loss is not None
     return ArmSeeds(row.name, row.own_loss[1].by_pretraining, {}) if arm is None else arm.seeds

@@ -1,39 +1,27 @@
-"""Waiting times: when the runs of each ladder step leave the plateau of token frequencies, and how they differ then.
-
-The time is taken from records where all runs of both arms have it. Older records have the training loss alone, which is
-only comparable between arms with the same masks.
-"""
+"""Waiting times: when the runs of each ladder step leave the plateau of token frequencies, and how they differ then."""
 
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
 from ablations.arm_seeds import ArmSeeds
 from neobert.kinds.pretraining import Transition
-from neobert.training.transitions import MARGIN_NATS, crossing
+from neobert.training.transitions import MARGIN_NATS
 from reports.analysis.inference import seed_interval
 from reports.analysis.pairing import why_losses_differ
 from reports.analysis.parts import find_parts
 from reports.analysis.plateau import Regime, timing_word
 from reports.basis import why_not_paired
-from reports.curves import Array, Curves, Points
+from reports.curves import Array, Points
 from reports.notes import warnings
 from reports.scores import Group, Row
 from reports.tables import DASH, Column, Table, make_table, print_by_seed, printed_range, signed
 
-LEVEL_MULTIPLE = 0.25
-SMOOTHED_FOR_CROSSING, SMOOTHED_FOR_LOSS = 3, 5
-"""Stretches of the training loss that are averaged for the transition, and for the loss at a step."""
-
 SHARE_SINCE = 1 / 3
 """Time since the transition at which arms are compared, as a share of the run."""
-
-Source = Literal["held-out", "training"]
-MEASURED: Mapping[Source, str] = {"held-out": "held-out loss, small text", "training": "training loss"}
 
 
 @dataclass(frozen=True)
@@ -54,10 +42,9 @@ class RunCurve:
 
 @dataclass(frozen=True)
 class Arm:
-    """The runs of a row by seed, all measured in the same way. `level` is the loss at the transition."""
+    """The runs of a row by seed. `level` is the loss at the transition."""
 
     name: str
-    source: Source
     level: float
     steps: int
     runs: Mapping[int, RunCurve]
@@ -119,65 +106,25 @@ class Wait:
         return timing_word(*(tuple(each.values()) for each in (self.at_end, self.since, self.waiting)))
 
 
-def level_of(frequency_loss: float) -> float:
-    """Return the training loss at which older runs count as past the plateau: a multiple of a quarter of a nat, at
-    least `MARGIN_NATS` below the loss of token frequencies on held-out text."""
-    return math.floor((frequency_loss - MARGIN_NATS) / LEVEL_MULTIPLE) * LEVEL_MULTIPLE
-
-
-def moving_mean(points: Points, count: int) -> Points:
-    """Return the means of every `count` neighbours, of steps and values."""
-    windows = [points[start : start + count] for start in range(len(points) - count + 1)]
-    return tuple(
-        (statistics.fmean(step for step, _ in window), statistics.fmean(value for _, value in window))
-        for window in windows
-    )
-
-
-def trace_training(points: Points, level: float) -> RunCurve:
-    """Return the curve of a run from its training loss over steps, with the first time that it is below `level`."""
-    return RunCurve(crossing(moving_mean(points, SMOOTHED_FOR_CROSSING), level), moving_mean(points, SMOOTHED_FOR_LOSS))
-
-
-def arm_of(row: Row, curves: Curves, source: Source) -> Arm | None:
-    """Return the arm of a row with one stage; None if the source is not there for all of its runs."""
+def arm_of(row: Row) -> Arm | None:
+    """Return the arm of a row with one stage; None unless all of its runs have a transition and a curve."""
     if row.stage != 0 or row.runs.empty or row.own_loss is None:
         return None
-    found = _recorded_transitions(row) if source == "held-out" else _training_transitions(row, curves)
-    if found is None:
-        return None
-    level, runs = found
-    return Arm(row.name, source, level, row.recipe.pretraining.stages[0].steps, runs, row.own_loss[1].by_pretraining)
-
-
-def _recorded_transitions(row: Row) -> tuple[float, dict[int, RunCurve]] | None:
-    """Return the level and the runs by seed from the transitions in records; None unless all runs have one."""
     known: dict[int, Transition | None] = dict(zip(row.runs.seed, row.runs.transition, strict=True))
-    if not all(each is not None and each.curve for each in known.values()):
+    transitions = {seed: each for seed, each in known.items() if each is not None and each.curve}
+    if transitions.keys() != known.keys():
         return None
-    transitions = {seed: each for seed, each in known.items() if each is not None}
     runs = {
         seed: RunCurve(each.step, tuple((point.step, point.loss) for point in each.curve))
         for seed, each in transitions.items()
     }
-    return min(each.frequency_loss - each.margin for each in transitions.values()), runs
+    level = min(each.frequency_loss - each.margin for each in transitions.values())
+    return Arm(row.name, level, row.recipe.pretraining.stages[0].steps, runs, row.own_loss[1].by_pretraining)
 
 
-def _training_transitions(row: Row, curves: Curves) -> tuple[float, dict[int, RunCurve]] | None:
-    """Return the level and the runs by seed from training losses; None unless all runs have a curve that is long enough
-    and the loss of frequencies is known."""
-    assert row.own_loss is not None
-    heldout = row.heldout[row.heldout.corpus.eq(row.own_loss[0]) & row.heldout.context.eq(row.context)]
-    losses = {run.seed: curves.training(run.id) for run in row.runs.itertuples()}
-    if min(map(len, losses.values())) < SMOOTHED_FOR_LOSS or heldout.frequency_loss.isna().all():
-        return None
-    level = level_of(float(heldout.frequency_loss.min()))
-    return level, {seed: trace_training(loss, level) for seed, loss in losses.items()}
-
-
-def find_waits(group: Group, curves: Curves) -> tuple[Wait, ...]:
+def find_waits(group: Group) -> tuple[Wait, ...]:
     """Return the waits of all ladder steps, of the same steps at the arms' own rates, and of parts of steps."""
-    return tuple(compare_times(variant, base, curves) for variant, base in steps_of(group))
+    return tuple(compare_times(variant, base) for variant, base in steps_of(group))
 
 
 def steps_of(group: Group) -> Iterator[tuple[Row, Row]]:
@@ -196,21 +143,16 @@ def steps_of(group: Group) -> Iterator[tuple[Row, Row]]:
             yield variant, base
 
 
-def compare_times(variant: Row, base: Row, curves: Curves) -> Wait:
+def compare_times(variant: Row, base: Row) -> Wait:
     """Compare when two rows leave the plateau, and their losses at the end and at equal time since."""
     if reason := why_not_paired(variant, base) or _why_no_times(variant, base):
         return Wait(variant.name, base.name, reason=reason)
-    for source in ("held-out", "training"):
-        ours, theirs = (arm_of(row, curves, source) for row in (variant, base))
-        if ours is None or theirs is None:
-            continue
-        if source == "training" and variant.recipe.pretraining.masking != base.recipe.pretraining.masking:
-            return Wait(variant.name, base.name, (ours, theirs), reason="training losses under other masks")
-        other_text = variant.recipe.pretraining.data.corpus != base.recipe.pretraining.data.corpus
-        no_losses = why_losses_differ(variant, base) or ("losses on other text" if other_text else "")
-        ids = tuple(sorted([*variant.runs.id, *base.runs.id]))
-        return subtract_times(ours, theirs, no_losses, ids)
-    return Wait(variant.name, base.name, reason="no curve of the loss, or no loss of frequencies")
+    ours, theirs = arm_of(variant), arm_of(base)
+    if ours is None or theirs is None:
+        return Wait(variant.name, base.name, reason="no record of the transition")
+    other_text = variant.recipe.pretraining.data.corpus != base.recipe.pretraining.data.corpus
+    no_losses = why_losses_differ(variant, base) or ("losses on other text" if other_text else "")
+    return subtract_times(ours, theirs, no_losses, tuple(sorted([*variant.runs.id, *base.runs.id])))
 
 
 def _why_no_times(variant: Row, base: Row) -> str:
@@ -309,7 +251,6 @@ def _pair(
 COLUMNS: Sequence[Column[_Line]] = (
     Column("Variant", "variant", lambda line: line.wait.variant, always=True),
     Column("Against", "against", lambda line: line.wait.base, always=True),
-    Column("Measured on", "measured", lambda line: MEASURED[line.ours.source]),
     Column("", "level level_against", lambda line: (line.ours.level, line.theirs.level)),
     Column("Seeds", "seeds", lambda line: len(line.wait.waiting), side="r"),
     Column("", "steps", lambda line: line.ours.steps),
@@ -346,9 +287,8 @@ def waits_table(waits: Sequence[Wait], regime: Regime, group: Group) -> Table:
 
 
 def _notes(waits: Sequence[Wait]) -> list[str]:
-    sources = {arm.source for wait in waits for arm in wait.arms}
     since = sorted({f"{wait.steps_since:,}" for wait in waits if wait.waiting})
-    lines = [
+    return [
         "Leaves after: mean step at which the runs leave the plateau of token frequencies, and its share of the run. "
         "Waiting: variant minus parent at paired seeds; positive is later.",
         f"At equal time since: difference in loss {' or '.join(since)} steps after each run's own transition, a third "
@@ -356,17 +296,6 @@ def _notes(waits: Sequence[Wait]) -> list[str]:
         "Reading: level if the difference at equal time since excludes 0 on the side of the end; waiting if not, "
         "and the waiting excludes 0. It is a reading of uncorrected 95 % t intervals and claims nothing: an interval "
         "that includes 0 may be a wide one.",
+        f"Left: the loss on the small held-out text is {MARGIN_NATS:g} nats below that of token frequencies for the "
+        "first time, interpolated in log tokens.",
     ]
-    if "held-out" in sources:
-        lines.append(
-            f"Held-out loss: the transition is where the loss on the small text is {MARGIN_NATS:g} nats below that of "
-            "token frequencies for the first time, interpolated in log tokens."
-        )
-    if "training" in sources:
-        lines.append(
-            "Training loss: these records have no transition. It is taken as the first time that the mean of "
-            f"{SMOOTHED_FOR_CROSSING} stretches of the training loss is below a level: a multiple of a quarter of a "
-            f"nat, at least {MARGIN_NATS:g} nats below the loss of frequencies on held-out text. Losses are means of "
-            f"{SMOOTHED_FOR_LOSS} stretches. Only arms with the same masks are compared."
-        )
-    return lines

@@ -12,7 +12,7 @@ import numpy as np
 from ablations.rates import MARK
 from reports.analysis.inference import seed_interval
 from reports.analysis.steps import Step
-from reports.analysis.transitions import MEASURED, RunCurve, Wait, steps_of
+from reports.analysis.transitions import RunCurve, Wait, steps_of
 from reports.curves import Array, Curves
 from reports.figures.drawing import GREY_INK, INK, PAGE_INCHES, PANELS_BESIDE, describe_data, format_ticks, rendered
 from reports.figures.tones import Tone, draw_tones, tone_of
@@ -27,6 +27,7 @@ POINTS = 60
 """Steps at which differences are drawn, evenly spaced in the logarithm."""
 SKIPPED_SHARE = 0.02  # share of the run at the start that does not set the axes: the initial fall of the loss
 LATE_SHARE = 0.1  # of the run: differences before it are of two models that have learned little
+SMALL_TEXT, TRAINING = "held-out loss, small text", "training loss"
 PARENT = "#C4C4C4"
 DASHED: Any = (0, (3, 1.5))
 UPPER_INCHES, LOWER_INCHES, GAP_INCHES, BETWEEN_INCHES = 0.95, 0.8, 0.1, 0.55
@@ -75,9 +76,9 @@ def find_pairs(group: Group, curves: Curves, waits: Sequence[Wait], steps: Seque
 def _pair(variant: Row, base: Row, curves: Curves, wait: Wait | None) -> Pair:
     if wait is not None and wait.arms:
         arm, parent = wait.arms
-        return Pair(variant.name, base.name, MEASURED[arm.source], arm.runs, parent.runs, wait.left_out)
+        return Pair(variant.name, base.name, SMALL_TEXT, arm.runs, parent.runs, wait.left_out)
     ours, theirs = (dict(_training(row, curves)) for row in (variant, base))
-    return Pair(variant.name, base.name, MEASURED["training"], ours, theirs, wait.left_out if wait else "")
+    return Pair(variant.name, base.name, TRAINING, ours, theirs, wait.left_out if wait else "")
 
 
 def _training(row: Row, curves: Curves) -> Iterator[tuple[int, RunCurve]]:

@@ -8,19 +8,15 @@ whole distribution: its sealed file has the mean and the 80 % interval.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from reports.analysis.inference import Interval
-from reports.forecasts.budgets import budget_named, differences_at
 from reports.forecasts.extrapolation import COVERAGE
-from reports.forecasts.sealed import AtBudget, Forecast, Predicted
-from reports.scores import Group
+from reports.forecasts.sealed import Forecast, Predicted
 
-SAME_MEAN = 1e-6
-"""Largest distance of a budget's mean from the sealed one, if its records are those of the forecast."""
 FORECAST, PERSISTENCE, LINE = "forecast", "persistence", "straight line"
 
 
@@ -118,43 +114,18 @@ def simple_forecasts(predicted: Predicted, variance: float, seeds: int) -> dict[
     }
 
 
-def pooled_variances(forecast: Forecast, group: Group, tasks: Sequence[str]) -> dict[tuple[str, str], float]:
-    """Return the variance of one seed's difference by quantity and corpus, pooled over steps and budgets.
-
-    Forecasts hold the standard deviation at each budget. For older ones it is taken from the records of the group, as
-    far as they have the mean that was sealed. A family without any is left out.
-    """
-    recorded = dict(_recorded_deviations(forecast, group, tasks)) if _lacks_deviations(forecast) else {}
+def pooled_variances(forecast: Forecast) -> dict[tuple[str, str], float]:
+    """Return the variance of one seed's difference by quantity and corpus, pooled over steps and budgets. A family in
+    which no budget has two seeds is left out."""
     squares: dict[tuple[str, str], float] = defaultdict(float)
     degrees: dict[tuple[str, str], int] = defaultdict(int)
     for predicted in forecast.predictions:
         for at in predicted.budgets:
-            deviation = recorded.get((predicted.place, at.budget)) if at.deviation is None else at.deviation
-            if deviation is not None:
+            if at.deviation is not None:
                 family = predicted.quantity, predicted.corpus
-                squares[family] += (at.seeds - 1) * deviation**2
+                squares[family] += (at.seeds - 1) * at.deviation**2
                 degrees[family] += at.seeds - 1
     return {family: squares[family] / degrees[family] for family in squares if squares[family] > 0}
-
-
-def _lacks_deviations(forecast: Forecast) -> bool:
-    budgets = (at for predicted in forecast.predictions for at in predicted.budgets)
-    return any(at.deviation is None and at.seeds > 1 for at in budgets)
-
-
-def _recorded_deviations(
-    forecast: Forecast, group: Group, tasks: Sequence[str]
-) -> Iterator[tuple[tuple[tuple[str, str, str, str], str], float]]:
-    """Yield the standard deviations over seeds at each budget of the group's own scale, by place and budget."""
-    sealed: Mapping[tuple[tuple[str, str, str, str], str], AtBudget] = {
-        (predicted.place, at.budget): at for predicted in forecast.predictions for at in predicted.budgets
-    }
-    for name in forecast.budgets:
-        budget = budget_named(name)
-        for delta in differences_at(budget, group, tasks) if budget.scale == group.scale else ():
-            at, values = sealed.get((delta.place, name)), list(delta.differences.values())
-            if at is not None and len(values) == at.seeds > 1 and abs(np.mean(values) - at.mean) < SAME_MEAN:
-                yield (delta.place, name), float(np.std(values, ddof=1))
 
 
 def mean_over_steps(scores: Iterable[tuple[tuple[str, str], float]]) -> list[float]:

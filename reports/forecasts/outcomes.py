@@ -116,7 +116,7 @@ def score_forecasts(
     GLUE's deltas are of means over `tasks`."""
     at = {delta.place: delta for delta in deltas if delta.design == LADDER}
     ours = [forecast for forecast in forecasts if _belongs(forecast, group)]
-    variances = {forecast.id: pooled_variances(forecast, group, tasks) for forecast in ours}
+    variances = {forecast.id: pooled_variances(forecast) for forecast in ours}
     return tuple(
         replace(
             _outcome(forecast, predicted, at, tasks),

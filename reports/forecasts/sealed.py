@@ -26,7 +26,7 @@ Place = tuple[str, str, str, str]
 
 class AtBudget(Value):
     """A difference at a smaller budget: its mean and standard deviation over seeds; `octaves` is the logarithm to base
-    2 of its compute over that of what is forecast. The deviation is None for one seed, and in older files."""
+    2 of its compute over that of what is forecast. The deviation is None for one seed."""
 
     budget: str
     octaves: Annotated[float, Field(lt=0)]
