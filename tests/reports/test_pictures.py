@@ -2,13 +2,11 @@
 
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from ablations.designs import cell, cells
@@ -18,10 +16,7 @@ from reports.analysis.quantities import BITS
 from reports.analysis.steps import Step
 from reports.analysis.transitions import RunCurve
 from reports.analysis.verdicts import Look, Verdict
-from reports.curves import Curves
-from reports.evidence import read_evidence
-from reports.figures.curves import Pair, draw_curves, find_pairs
-from reports.figures.forecasts import choose_outcomes, draw_forecasts
+from reports.figures.curves import Pair, draw_curves
 from reports.figures.forests import (
     MOST_BEYOND,
     PAGE_INCHES,
@@ -30,29 +25,14 @@ from reports.figures.forests import (
     draw_forest,
     forest_of_answers,
     forest_of_effects,
-    forest_of_readouts,
     limits,
     near_strips,
 )
 from reports.figures.tones import Tone
-from reports.findings import Findings
-from reports.matching import group_of
-from reports.scores import Group
 from tests.reports.extents import require_texts_fit
 from tests.reports.made_up_study import Study
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
-
-REAL = Path(__file__).resolve().parents[2] / "reports" / "study"
-
-
-@pytest.fixture(scope="module")
-def real() -> Findings:
-    from reports.analysis.resampling import StoredPredictions
-
-    evidence = read_evidence(REAL)
-    group = group_of(evidence, "laptop", "real_text")
-    return Findings(group, "real", StoredPredictions(REAL, evidence.studies), evidence, Curves(REAL, evidence.runs))
 
 
 def strip(values: tuple[float, ...], tone: Tone = Tone.NOTHING) -> Strip:
@@ -121,16 +101,6 @@ def test_the_forest_of_the_answer_fills_what_is_claimed_in_the_colour_of_the_ver
 
 def test_colours_of_verdicts_are_told_apart_by_lightness_or_fill() -> None:
     assert len({tone.colour for tone in Tone}) == len(Tone)
-
-
-def test_the_committed_study_fits_and_is_grey(real: Findings) -> None:
-    """No step of it is measurable."""
-    for forest in (forest_of_answers(real.steps, real.group), forest_of_readouts(real.steps, real.group)):
-        require_fit(drawn(forest))
-        strips = [strip for place in range(len(forest.panels)) for strip in forest.strips_in(place)]
-        assert strips and {(strip.tone, strip.hollow) for strip in strips} == {(Tone.BARRED, True)}
-    titles = [panel.title for panel in forest.panels]
-    assert titles == ["whole words", "cloze", "loss, 80/10/10", "minimal pairs", "GLUE"]
 
 
 def test_bits_have_the_verdict_of_the_loss_that_they_are_computed_from(study: Study) -> None:
@@ -248,42 +218,3 @@ def test_pairs_without_comparable_losses_say_why_in_place_of_the_difference(stud
     study.pretrain("M0")
     figure = draw_curves.__wrapped__([pair(0.0, is_late=True, reason="losses on other text")], study.group())  # type: ignore[attr-defined]
     assert not lower_lines(figure) and "losses on other text" in {text.get_text() for text in figure.axes[1].texts}
-
-
-def test_curves_and_forecasts_of_the_committed_study_fit(real: Findings) -> None:
-    figure = draw_curves.__wrapped__(real.pairs, real.group)  # type: ignore[attr-defined]
-    require_fit(figure)
-    titles = [axes.get_title(loc="left") for axes in figure.axes[::2]]
-    assert titles == [
-        *("M1 − M0", "M2 − M1", "M3 − M2", "M4 − M2", "M5 − M4", "M6 − M5", "M7 − M5"),
-        "M4 − M2, own rates",
-    ]
-    chosen = choose_outcomes(real.outcomes, real.deltas)
-    assert [each.step for each in chosen] == [
-        *(("M1", "M0"), ("M2", "M1"), ("M3", "M2"), ("M4", "M2"), ("M5", "M4"), ("M6", "M5"), ("M7", "M5"))
-    ]
-    assert [each.predicted.corpus for each in chosen] == ["wikibook", *["web"] * 6], "each on the variant's own corpus"
-    fans = draw_forecasts.__wrapped__(chosen, real.deltas, real.group)  # type: ignore[attr-defined]
-    require_fit(fans)
-    for axes, outcome in zip(fans.axes, chosen, strict=False):
-        rings = [line for line in axes.lines if list(line.get_xdata()) == [0]]
-        assert [float(line.get_ydata()[0]) for line in rings] == [outcome.measured]
-        (fan,) = [each for each in axes.collections if isinstance(each, PolyCollection)]
-        ends = [y for x, y in fan.get_paths()[0].vertices if x == 0]
-        assert (min(ends), max(ends)) == pytest.approx(outcome.predicted.interval)
-
-
-def test_variants_with_curves_are_drawn_over_their_parents(study: Study) -> None:
-    for name in ("M0", "M1", "M9"):
-        study.pretrain(name)
-        study.metrics(name)
-    findings = study.findings()
-    pairs = find_pairs(findings.group, findings.curves, findings.waits, findings.steps)
-    assert [each.name for each in pairs] == ["M1 − M0"], "M9's parent has no run"
-    require_fit(draw_curves.__wrapped__(pairs, findings.group), least=8)  # type: ignore[attr-defined]
-
-
-def test_a_group_without_steps_has_no_forest(study: Study) -> None:
-    study.pretrain("M0")
-    group: Group = study.group()
-    assert forest_of_answers([], group).panels == () == forest_of_readouts([], group).panels

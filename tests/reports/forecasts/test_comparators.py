@@ -2,8 +2,6 @@
 
 import math
 from itertools import pairwise
-from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -13,11 +11,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from reports.analysis.deltas import find_deltas
 from reports.analysis.pairing import Delta
-from reports.analysis.readouts import find_signals
-from reports.analysis.resampling import StoredPredictions
-from reports.evidence import read_evidence
 from reports.forecasts.comparators import (
     FORECAST,
     LINE,
@@ -29,12 +23,9 @@ from reports.forecasts.comparators import (
     score,
     straight_line,
 )
-from reports.forecasts.outcomes import Outcome, _outcome, describe_scores, score_forecasts, scores_table
+from reports.forecasts.outcomes import Outcome, _outcome
 from reports.forecasts.sealed import AtBudget, Forecast, Predicted
-from reports.matching import group_of
-from tests.reports.made_up_study import facts_of
 
-RECORDS = Path(__file__).resolve().parents[3] / "reports" / "study"
 finite = st.floats(-3, 3)
 
 
@@ -136,53 +127,3 @@ def test_signs_and_unknown_noise_have_no_simple_forecast() -> None:
     own = predicted(0.5, 0.3)
     assert list(Outcome(forecast(own), own, 0.1, "", ()).scores) == [FORECAST]
     assert list(Outcome(forecast(own), own, 0.1, "", (), variance=0.01).scores) == [FORECAST, PERSISTENCE, LINE]
-
-
-@pytest.fixture(scope="module")
-def outcomes() -> tuple[Outcome, ...]:
-    """What became of the committed forecast, from the records."""
-    evidence = read_evidence(RECORDS)
-    group = group_of(evidence, "laptop", "real_text")
-    tasks = ("sst2", "stsb")
-    deltas = find_deltas(group, tasks, StoredPredictions(RECORDS, evidence.studies), evidence, find_signals(group))
-    return score_forecasts(evidence.forecasts, deltas, group, tasks)
-
-
-def mean_error(outcomes: list[Outcome], name: str) -> float:
-    return fmean(each.scores[name].error for each in outcomes)
-
-
-def test_the_committed_forecast_is_no_better_than_persistence(outcomes: tuple[Outcome, ...]) -> None:
-    """Figures of docs/study.md; the 8 differences are those of M1 to M4, whose steps are claimed."""
-    assert {each.forecast.id for each in outcomes} == {"9d5a8843eeb5"} and len(outcomes) == 14
-    assert len({each.step for each in outcomes}) == 7
-    of = {name: [each.scores[name] for each in outcomes] for name in (FORECAST, PERSISTENCE, LINE)}
-    assert {name: sum(each.is_covered for each in own) for name, own in of.items()} == {
-        FORECAST: 10,
-        PERSISTENCE: 10,
-        LINE: 14,
-    }
-    brier = {name: round(fmean(each.brier for each in own), 3) for name, own in of.items()}
-    assert brier == {FORECAST: 0.067, PERSISTENCE: 0.070, LINE: 0.123}
-    assert fmean(each.brier for each in of[FORECAST]) == pytest.approx(0.0666, abs=1e-4)
-    assert fmean(each.naive_brier or 0.0 for each in outcomes) == pytest.approx(2 / 14)
-    assert round(mean_error(list(outcomes), FORECAST), 3) == 0.109
-    assert round(mean_error(list(outcomes), PERSISTENCE), 3) == 0.099
-    early = [each for each in outcomes if each.predicted.variant in ("M1", "M2", "M3", "M4")]
-    errors = {name: round(mean_error(early, name), 3) for name in (FORECAST, PERSISTENCE, LINE)}
-    assert len(early) == 8 and errors == {FORECAST: 0.171, PERSISTENCE: 0.130, LINE: 0.039}
-
-
-def test_the_table_and_the_sentence_hold_the_scores(outcomes: tuple[Outcome, ...]) -> None:
-    table = scores_table(outcomes, group_of(read_evidence(RECORDS), "laptop", "real_text"))
-    lines = {(line["method"], line["unit"]): line for line in facts_of(table)}
-    assert len(table.rows) == 3 and len(lines) == 9
-    for name in (FORECAST, PERSISTENCE, LINE):
-        nats = [each for each in outcomes if each.unit == "nats per token"]
-        line = lines[name, "nats per token"]
-        assert (line["differences"], line["steps"]) == ("12", "6")
-        assert float(line["mean_absolute_error"]) == pytest.approx(mean_error(nats, name), abs=1e-6)
-        assert float(line["crps"]) == pytest.approx(fmean(each.scores[name].crps for each in nats), abs=1e-6)
-        assert (lines[name, ""]["differences"], lines[name, ""]["steps"]) == ("14", "7")
-    said = describe_scores(outcomes)
-    assert "14 differences of 7 steps" in said and "paired over 6 steps" in said and "against persistence" in said
