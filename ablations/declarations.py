@@ -37,7 +37,6 @@ MARGINS: Mapping[str, float] = {
     MINIMAL_PAIRS: 4.0,
     "loss, all [MASK]": 0.05,
     "loss, 80/10/10": 0.05,
-    "minimal pairs": 5.0,
     "GLUE": 0.5,
     "loss": 0.05,
 }

@@ -184,7 +184,6 @@ def protocol_on(task: Task, protocol: FineTuning, *, transfers: bool) -> FineTun
 
 FIRST_READOUTS: tuple[ReadoutName, ...] = ("loss", "loss_80_10_10", "words", "cloze")
 """The readouts that share an evaluation, whose id is made of their names. A new one is therefore not added here."""
-NO_LONGER_MEASURED: tuple[ReadoutName, ...] = ("pairs",)
 PAIRS_PER_PARADIGM = 40
 """Number of pairs of each paradigm of BLiMP that small scales read, the first of its file; others read all."""
 
@@ -202,7 +201,7 @@ def readout_evaluations(run: PretrainingRun, scale: Scale, source: Source) -> li
     """
     if run.recipe.ends_causal:
         return []
-    others = (*FIRST_READOUTS, *PERPLEXITY, *NO_LONGER_MEASURED, BLIMP)
+    others = (*FIRST_READOUTS, *PERPLEXITY, BLIMP)
     later = [name for name in get_args(ReadoutName) if name not in others]
     context, corpora = shortest_context(scale), _corpora(source)
     evaluations = [

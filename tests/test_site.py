@@ -27,7 +27,7 @@ def test_every_page_is_there_and_lists_all_others(site: Path) -> None:
     assert all((site / "docs" / f"{page}.html").is_file() for page in pages)
     index = (site / "index.html").read_text(encoding="utf-8")
     assert all(f'href="docs/{page}.html"' in index for page in pages) and 'href="api/index.html"' in index
-    assert "<table>" in index and "<pre>" in index and (site / "docs/study/laptop-real_text/answer.png").is_file()
+    assert "<table>" in index and "<pre>" in index and (site / "docs/study/parts-real_text/answer.png").is_file()
     assert "../index.html" in (site / "api" / "neobert" / "errors.html").read_text(encoding="utf-8")
 
 

@@ -93,8 +93,7 @@ class Items:
     """All items of a source, by corpus; a corpus with too little text may lack some.
 
     `documents` are beginnings of documents. They are drawn alone, and all others without them. `pairs` are those of
-    BLiMP, which are read alone, or in a file of an older version those that it drew. `own` are those of a readout that
-    a ladder declares, by its name; they are read alone too.
+    BLiMP, and `own` those of a readout that a ladder declares, by its name; both are read alone.
     """
 
     stretches: Mapping[str, Sequence[Stretch]] = field(default_factory=dict)
@@ -109,15 +108,16 @@ class Items:
         return hashlib.sha256(canonical(_as_lists(self)).encode()).hexdigest()[:IDENTITY_DIGITS]
 
 
-ITEM_TYPES = {"stretches": Stretch, "cloze": ClozeItem, "pairs": MinimalPair, "documents": Stretch}
+DRAWN = {"stretches": Stretch, "cloze": ClozeItem, "documents": Stretch}
+"""The kinds of items that are drawn and kept."""
 
 
 def _as_lists(items: Items) -> dict[str, Any]:
-    """Return the items that were drawn, by kind and corpus."""
+    """Return the items by kind and corpus."""
     return {
         kind: {corpus: [list(astuple(item)) for item in own] for corpus, own in by_corpus.items()}
         for kind, by_corpus in vars(items).items()
-        if kind in (*ITEM_TYPES, "own") and by_corpus
+        if by_corpus
     }
 
 
@@ -132,7 +132,7 @@ def read_items(path: Path) -> Items:
     try:
         return Items(
             **{
-                kind: {corpus: [ITEM_TYPES[kind](*item) for item in own] for corpus, own in by_corpus.items()}
+                kind: {corpus: [DRAWN[kind](*item) for item in own] for corpus, own in by_corpus.items()}
                 for kind, by_corpus in content.items()
             }
         )

@@ -20,11 +20,9 @@ if TYPE_CHECKING:
     from neobert.runs.claims import Claim
     from neobert.runs.run_file import RunFile
 
-ReadoutName = Literal["loss", "loss_80_10_10", "words", "cloze", "pairs", "perplexity", "blimp"]
-"""`pairs`, held-out sentences with one word exchanged, is only in records of older versions."""
+ReadoutName = Literal["loss", "loss_80_10_10", "words", "cloze", "perplexity", "blimp"]
 
 BLIMP: ReadoutName = "blimp"
-
 
 OwnName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 """The name of a readout that a ladder declares (`neobert.data.own_readouts`)."""

@@ -69,7 +69,6 @@ READOUTS: Mapping[ReadoutName, Quantity] = {
     "blimp": Quantity(MINIMAL_PAIRS, POINTS, "three times the noise of 67 paradigms, 1.3"),
     "loss": Quantity("loss, all [MASK]", NATS, _ONE_MIB, shares_tokens=True),
     "loss_80_10_10": Quantity("loss, 80/10/10", NATS, "the same", shares_tokens=True),
-    "pairs": Quantity("minimal pairs", POINTS, "three times the noise of 360 pairs, 1.6"),
 }
 """Readouts in the order of tables."""
 QUANTITIES: Mapping[str, Quantity] = {each.name: each for each in (_OF_BITS, *READOUTS.values(), *_OTHERS)}

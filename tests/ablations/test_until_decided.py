@@ -16,13 +16,13 @@ from ablations.declarations import Declaration, using
 from ablations.launch import until_decided
 from ablations.plan import VariantRow
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.processes import REPOSITORY
 from neobert.runs.index import Index
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
 from tests.ablations.fake_slurm import FakeSlurm
 from tests.ablations.plans import rows_of
 from tests.ablations.status_worlds import finish_pretraining
+from tests.ablations.test_declarations import CONTENT, write
 from tests.support.tiny_runs import starts
 from tests.support.waiting import until
 
@@ -230,14 +230,12 @@ def test_a_dry_run_shows_what_could_be_trained_at_most(tmp_path: Path, capsys: p
 
 def test_a_declaration_names_seeds_measure_and_margin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Seeds in the declared order, and equivalence within the declared margin."""
-    content = json.loads((REPOSITORY / "declarations" / "laptop.json").read_bytes())
-    content["seeds"][:3], content["protocol"]["margins"]["loss"] = [7, 3, 5], 0.25
-    content["seeds"][3:] = [0, 1, 2, 4, 6, 8, 9]
-    path = tmp_path / "laptop.json"
-    path.write_text(json.dumps(content))
+    content = CONTENT | {"scale": "laptop", "data": "real_text", "seeds": [7, 3, 5, 0, 1, 2, 4, 6, 8, 9]}
+    content |= {"protocol": CONTENT["protocol"] | {"margins": {"loss": 0.25}}, "commands": []}
+    path = write(tmp_path, **content)
     options = ["--variant", "M0", "M1", "--until-decided", "--scale", "laptop", "--data", "real_text"]
     assert run.main([*options, "--declaration", str(path), "--most-seeds", "11"]) == 2
-    assert "--most-seeds 11: laptop declares 10 seeds" in capsys.readouterr().err
+    assert "--most-seeds 11: small declares 10 seeds" in capsys.readouterr().err
     with using(Declaration.read(content)):
         parsed = run.build_parser().parse_args([*options, "--stages", "pretrain"])
         seeds = until_decided.seeds_of(parsed)

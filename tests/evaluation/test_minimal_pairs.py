@@ -19,11 +19,9 @@ from neobert.data.sources import DirectorySource, open_source
 from neobert.data.synthetic import corpus_documents
 from neobert.data.tokenizers import TextTokenizer, train_bpe, train_wordpiece
 from neobert.errors import ChangedData, DamagedFile, MissingData
-from neobert.evaluation.items import Items, items_of, read_items
+from neobert.evaluation.items import Items, items_of
 from neobert.evaluation.readouts import Subject, measure
 from neobert.evaluation.readouts import read_pairs as score_pairs
-from neobert.files import checksummed, json_bytes, replace_file
-from neobert.identity import identity
 from neobert.kinds.readouts import BLIMP, ReadoutEvaluation
 from neobert.processes import StopRequest
 from neobert.runs.layout import Layout
@@ -137,14 +135,6 @@ def test_pairs_are_the_first_of_each_file_and_the_planned_ones(data: Path, tmp_p
         items_of(Layout(tmp_path), of_others, specification, NEVER)
 
 
-def test_items_that_an_older_version_drew_keep_their_name(tmp_path: Path) -> None:
-    """So that a folder's new records are compared with its old ones: it also drew pairs, which are measured no more."""
-    drawn = {"stretches": {"web": [[7, 0, "a b"]]}, "pairs": {"web": [["it is", "it are", "is/are"]]}}
-    replace_file(tmp_path / "items.json", json_bytes(checksummed(drawn)))
-    items = read_items(tmp_path / "items.json")
-    assert items.name == identity(drawn) and items.stretches["web"][0].text == "a b"
-
-
 # The score
 
 
@@ -215,9 +205,3 @@ def test_a_tie_counts_half_and_values_are_means_over_paradigms(data: Path) -> No
     assert len(found.groups) == 67 + 12 + 4
     swapped = [MinimalPair(pair.bad, pair.good, pair.paradigm) for pair in pairs]
     assert score_pairs(subject, swapped, NEVER).value == pytest.approx(1 - found.value)
-
-
-def test_what_only_older_versions_measured_is_refused() -> None:
-    subject = subject_of(train_wordpiece(TEXTS, 220), "NeoBERT form")
-    with pytest.raises(MissingData, match="the readout pairs is no longer measured"):
-        measure("pairs", Items(), subject, NEVER)

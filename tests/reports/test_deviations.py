@@ -12,9 +12,9 @@ from neobert.runs.records import read_sealed
 from reports import forecast, make_figures
 from reports.declared import declaration_of, declared_section, list_arms, list_seeds
 from reports.deviations import NONE, find_deviations
-from reports.evidence import read_evidence
 from reports.forecasts.sealed import Forecast
 from tests.ablations.test_declarations import CONTENT, REPOSITORY, write
+from tests.reports.committed_study import DECLARATION, FOLDER, committed_study
 from tests.reports.made_up_study import Study
 
 pytestmark = pytest.mark.usefixtures("undrawn", "papers_ladder")
@@ -201,13 +201,12 @@ def test_seeds_and_arms_are_listed_in_short() -> None:
 
 
 def test_the_declared_section_of_the_studys_page_is_that_of_the_file() -> None:
-    declaration = read_declaration(REPOSITORY / "declarations" / "laptop.json")
-    page = (REPOSITORY / "docs" / "study.md").read_text(encoding="utf-8")
-    assert (
-        f"<!-- declaration of laptop-real_text -->\n{declared_section(declaration)}<!-- end of declaration -->" in page
-    )
-    assert read_evidence(REPOSITORY / "reports" / "study").declarations == (declaration,)
-    assert declaration.budget_seeds == (0, 1, 2) and "--seed 0 1 2 --scale" in page
+    with committed_study() as found:
+        declaration = read_declaration(DECLARATION)
+        assert found.evidence.declarations == (declaration,)
+        page = (REPOSITORY / "docs" / "study.md").read_text(encoding="utf-8")
+        section = f"<!-- declaration of {FOLDER.name} -->\n{declared_section(declaration)}<!-- end of declaration -->"
+        assert section in page and declaration.budget_seeds == (0, 1, 2)
 
 
 def test_the_protocol_of_reports_is_the_declared_one(study: Study, tmp_path: Path) -> None:

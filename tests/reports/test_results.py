@@ -65,7 +65,7 @@ def test_what_has_no_record_says_so_and_a_page_without_a_place_is_refused(
     study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study.pretrain("M0")
-    code, page = write_results(study, tmp_path, PAGE.replace("smoke-synthetic", "laptop-real_text"))
+    code, page = write_results(study, tmp_path, PAGE.replace("smoke-synthetic", "other-real_text"))
     assert code == 0 and "No run of the study is recorded yet." in page and "old" not in page
     code, page = write_results(study, tmp_path, "# A study\n")
     assert code == 2 and page == "# A study\n" and "has no lines <!-- results of" in capsys.readouterr().err
