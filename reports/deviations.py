@@ -120,7 +120,10 @@ def _rates(declaration: Declaration, group: Group, evidence: Evidence) -> Iterat
     if missing := [name for name in declaration.own_rates if name not in group.sweeps]:
         yield Deviation("rates", declared, f"no sweep of {list_arms(missing)}")
     wanted, swept = set(declaration.pilot_seeds), set(declaration.own_rates) & group.sweeps.keys()
-    lacking = {name: wanted - set(group.sweeps[name].curve.seeds) for name in declaration.own_rates if name in swept}
+    curves = {name: group.sweeps[name].curve for name in declaration.own_rates if name in swept}
+    lacking = {
+        name: wanted.difference(*curve.losses.values(), *curve.failures.values()) for name, curve in curves.items()
+    }
     if found := _grouped({name: f"without pilot {list_seeds(own)}" for name, own in lacking.items() if own}):
         yield Deviation("rates", declared, found)
     rows = {name: group.row_at_best_rate(name) for name in declaration.own_rates if name in swept}

@@ -93,6 +93,8 @@ def test_rates_are_compared_and_when_they_were_swept(study: Study, tmp_path: Pat
     assert rates[:3] == ["no sweep of M0", "M1: without pilot seed 1001", "M1 not trained at their own best rate"]
     late = [text for text in rates if "begun after the first look" in text]
     assert late == (["M1: pilot runs begun after the first look's runs had ended (2026-02-01T01:00:00)"] * is_late)
+    train(study, declaration, ("M1",), range(1001, 1002), **times)
+    assert not [text for text in found(study, declaration)["rates"] if "without pilot" in text], "at one rate is enough"
 
 
 def test_stages_and_compilation_of_commands_are_compared(study: Study, tmp_path: Path) -> None:
