@@ -11,7 +11,7 @@ import pytest
 from neobert.identity import leaves
 from tests.support.tree_copy import REPOSITORY, apply_blocks
 
-CODE = ("ablations", "neobert", "reports", "sweeps")
+CODE = ("ablations", "declarations", "neobert", "reports", "sweeps")
 
 TABLES = """
 import sys
@@ -28,7 +28,9 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tree in which `Data` has a field more, written in M0 and changed by one new variant."""
     root = tmp_path_factory.mktemp("changed")
     for name in CODE:
-        shutil.copytree(REPOSITORY / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "out", "study*"))
+        shutil.copytree(
+            REPOSITORY / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "out", "study*", "UD_*")
+        )
     shutil.copytree(REPOSITORY / "reports" / "study", root / "reports" / "study")
     assert len(apply_blocks(root, "a field")) == 2
     return root
@@ -63,8 +65,8 @@ def test_no_id_changes_and_another_value_is_another_id(changed: Path, tmp_path: 
 
 def test_records_from_before_give_the_reports_that_they_gave(changed: Path, tmp_path: Path) -> None:
     for name, root in {"before": REPOSITORY, "after": changed}.items():
-        flags = ("--runs", str(root / "reports" / "study"), "--out", str(tmp_path / name), "--formats", "csv", "md")
-        run(root, "-c", TABLES, *flags, "--compare")
+        flags = ("--ladder", str(root / "declarations" / "parts.py"), "--runs", str(root / "reports" / "study"))
+        run(root, "-c", TABLES, *flags, "--out", str(tmp_path / name), "--formats", "csv", "md", "--compare")
     before, after = (
         {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.suffix in (".csv", ".md")}
         for root in (tmp_path / "before", tmp_path / "after")
