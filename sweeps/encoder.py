@@ -23,9 +23,11 @@ def add_encoder_flags(parser: argparse.ArgumentParser, shown: str) -> None:
     measured = parser.add_mutually_exclusive_group()
     measured.add_argument("--variant", metavar="NAME", help="a pre-trained variant (default: the newest finished run)")
     measured.add_argument("--model", metavar="DIR_OR_ID", help=MODEL_HELP)
-    seeds = "of fine-tuning (default: as trained)"
+    seeds = "seeds of fine-tuning (default: that of pre-training)"
     parser.add_argument("--seed", type=seed, nargs="+", action="extend", metavar="N", help=seeds)
-    parser.add_argument("--pretraining-seed", type=seed, default=0, metavar="N", help="of the variant (default: 0)")
+    parser.add_argument(
+        "--pretraining-seed", type=seed, default=0, metavar="N", help="seed of pre-training (default: 0)"
+    )
     add_common_flags(parser, f"{shown} and their states,")
 
 
