@@ -63,9 +63,9 @@ def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
 
     Raises:
         MissingData: there is no folder of runs.
-        ValueError: a flag names one of these values, or the run is of another ladder.
+        ValueError: a flag names one of these values, or the run is of another ladder or of a scale that it had.
     """
-    from ablations.ladders import current
+    from ablations.ladders import current, refuse_scale
     from neobert.console import logs
     from neobert.runs.run_file import read_run_file
 
@@ -93,6 +93,7 @@ def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
         )
     options.variant = run_file.labels["variants"][0]
     options.scale, options.data = run_file.labels["scale"], run_file.source.name
+    refuse_scale(options.scale)
     options.pretraining_seed = run_file.run.seed
     logs().print(f"on {options.variant}, the run that finished last ({run_file.id})", markup=False)
     return False
