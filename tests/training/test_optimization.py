@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from neobert.errors import RunFailed
 from neobert.recipe import Optimization
 from neobert.training.engine import Engine
+from neobert.training.loop import seed_step
 from neobert.training.optimization import OPTIMIZERS, build_optimizer
 from neobert.training.zero import ZeroOne
 from tests.support.tiny_runs import tiny_recipe
@@ -146,6 +147,15 @@ def test_what_a_checkpoint_would_lose_is_refused(
     engine.step(batches(1), RATE).measured()
     with pytest.raises(ValueError, match=what):
         engine.optimizer_tensors()
+
+
+@pytest.mark.parametrize("seed", [0, 20_261_126, 20_261_126_093_000, 2**70])
+def test_dropout_can_be_seeded_by_every_seed_of_a_recipe(seed: int) -> None:
+    drawn = set()
+    for step in (1, 2):
+        seed_step(seed, step, 0)
+        drawn.add(torch.rand(()).item())
+    assert len(drawn) == 2
 
 
 def test_muon_updates_the_matrices_of_blocks_and_adamw_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
