@@ -160,11 +160,12 @@ def _judged(
     signals: Sequence[SignalToNoise],
     protocol: Protocol,
 ) -> list[Delta]:
-    """Return the deltas with their verdicts: one family of all steps, each in its primary measure and the sequence."""
-    told, sequences = list(deltas), []
+    """Return the deltas with their verdicts: one family of all steps, each in its primary measure and the sequence. A
+    step that is in two designs with the same arms is judged once."""
+    told, sequences, first = list(deltas), [], _first_places(deltas)
     for places in _steps(deltas):
         sequence = _sequence(deltas, places, protocol)
-        if not sequence:
+        if not sequence or first[places[0]] != places[0]:
             continue
         if reason := why_unlike_pilots(deltas[sequence[0][1]], rows, evidence):
             for place in places:
@@ -182,7 +183,14 @@ def _judged(
         chain.from_iterable(sequences), chain.from_iterable(judge(tested, protocol.looks)), strict=True
     ):
         told[place] = replace(told[place], judged=verdict)
-    return told
+    return [replace(told[place], design=delta.design) for place, delta in zip(first, deltas, strict=True)]
+
+
+def _first_places(deltas: Sequence[Delta]) -> list[int]:
+    """Return for each delta the place of the first one of the same arms in the same measure: arms whose best rate is
+    the shared one are compared at own rates again."""
+    places: dict[tuple[str, str, str], int] = {}
+    return [places.setdefault((*delta.pair, delta.measured), place) for place, delta in enumerate(deltas)]
 
 
 def _steps(deltas: Sequence[Delta]) -> Iterable[list[int]]:

@@ -137,11 +137,6 @@ def shrink_variances(variances: Array, degrees: Array) -> Array:
     return np.asarray(np.exp(centre + (1 - weight) * (logarithms - centre)))
 
 
-def last_look(seeds: int) -> int | None:
-    """Return the last look reached with this number of seeds; None before the first."""
-    return max((look for look in LOOKS if look <= seeds), default=None)
-
-
 def holm(p_values: Array) -> Array:
     """Return Holm's adjusted p-values over the last axis, which control the family-wise error.
 

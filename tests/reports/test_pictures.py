@@ -36,9 +36,11 @@ from reports.figures.forests import (
 )
 from reports.figures.tones import Tone
 from reports.findings import Findings
+from reports.forecasts.outcomes import Outcome
 from reports.matching import group_of
 from reports.scores import Group
 from tests.reports.extents import require_texts_fit
+from tests.reports.forecasts.test_comparators import forecast, predicted
 from tests.reports.made_up_study import Study
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
@@ -258,7 +260,7 @@ def test_curves_and_forecasts_of_the_committed_study_fit(real: Findings) -> None
         *("M1 − M0", "M2 − M1", "M3 − M2", "M4 − M2", "M5 − M4", "M6 − M5", "M7 − M5"),
         "M4 − M2, own rates",
     ]
-    chosen = choose_outcomes(real.outcomes, real.deltas)
+    chosen = choose_outcomes(real.outcomes)
     assert [each.step for each in chosen] == [
         *(("M1", "M0"), ("M2", "M1"), ("M3", "M2"), ("M4", "M2"), ("M5", "M4"), ("M6", "M5"), ("M7", "M5"))
     ]
@@ -271,6 +273,23 @@ def test_curves_and_forecasts_of_the_committed_study_fit(real: Findings) -> None
         (fan,) = [each for each in axes.collections if isinstance(each, PolyCollection)]
         ends = [y for x, y in fan.get_paths()[0].vertices if x == 0]
         assert (min(ends), max(ends)) == pytest.approx(outcome.predicted.interval)
+
+
+def test_a_forecast_is_drawn_on_the_variants_own_corpus_before_anything_is_measured() -> None:
+    """M1 reads wikibook and M4 the web, whichever stands first in the file."""
+    outcomes = [
+        Outcome(forecast(own), own, None, "not measured yet", ())
+        for variant, base in (("M1", "M0"), ("M4", "M2"), ("M99", "M2"))
+        for corpus in ("wikibook", "web")
+        for own in [predicted(0.1, 0.2, variant=variant, base=base, quantity="bits per byte", corpus=corpus)]
+    ]
+    chosen = choose_outcomes(outcomes)
+    assert [(each.step[0], each.predicted.corpus) for each in chosen] == [("M1", "wikibook"), ("M4", "web")]
+
+
+def test_a_pair_with_one_arm_at_another_rate_is_told_from_the_step_at_the_shared_rate() -> None:
+    names = [Pair(*step, "").name for step in (("M8", "M7"), ("M8", "M7@rate1.6e-3"), ("M8@rate1e-3", "M7"))]
+    assert names == ["M8 − M7", "M8 − M7, own rates", "M8 − M7, own rates"]
 
 
 def test_variants_with_curves_are_drawn_over_their_parents(study: Study) -> None:
