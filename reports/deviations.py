@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -15,7 +16,7 @@ from ablations.designs import chosen_variants, design_of
 from ablations.scales import scaled
 from ablations.variant import Variant
 from neobert.errors import name_first
-from neobert.identity import difference
+from neobert.identity import difference, plain
 from reports.declared import list_arms, list_seeds
 from reports.evidence import Evidence, select_group
 from reports.facts import weights_up_to
@@ -59,8 +60,21 @@ def _changes(declaration: Declaration, others: Sequence[Declaration]) -> Iterato
     """Compare the declaration with the others of its study, which runs were planned with."""
     for other in others:
         if other.name == declaration.name and other.id != declaration.id:
-            for path, (before, after) in difference(other, declaration).items():
-                yield Deviation(f"{path} (changed since {other.id})", str(before), str(after))
+            changed = sorted({path.partition(".")[0] for path in difference(other, declaration)})
+            for field in changed:
+                before, after = (plain(each)[field] for each in (other, declaration))
+                yield Deviation(f"{field} (changed since {other.id})", *_differing(before, after))
+
+
+def _differing(before: Any, after: Any) -> tuple[str, str]:
+    """Return what each of two values of a field has and the other lacks; of those that are no lists, all."""
+    if isinstance(before, list) and {*map(str, before)} != {*map(str, after)}:
+        removed, added = (
+            [each for each in before if each not in after],
+            [each for each in after if each not in before],
+        )
+        return "; ".join(map(str, removed)) or "without", "; ".join(map(str, added)) or "without"
+    return str(before), str(after)
 
 
 def _labels(declaration: Declaration, group: Group, evidence: Evidence) -> Iterator[Deviation]:

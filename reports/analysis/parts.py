@@ -53,11 +53,11 @@ def wholes_of_parts(group: Group) -> dict[Pair, Pair]:
     for (whole, base), parts in find_parts(group).items():
         for row in parts:
             steps.setdefault((row.name, base), (whole, base))
-    for part, step in steps.items():
-        while step in steps:
-            step = steps[step]
-        steps[part] = step
-    return steps
+
+    def largest(step: Pair) -> Pair:
+        return largest(steps[step]) if step in steps else step
+
+    return {part: largest(step) for part, step in steps.items()}
 
 
 def _steps(rows: Mapping[str, Row]) -> Iterator[Pair]:

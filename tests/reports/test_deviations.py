@@ -75,6 +75,8 @@ def test_records_of_another_declaration_or_none_are_counted(study: Study, tmp_pa
     assert sorted(found(study, declaration)["records"], reverse=True) == counted
     changed = found(study, declaration, other)
     assert changed[f"question (changed since {other.id})"] == ["Does M1 help?"]
+    more = read_declaration(write(tmp_path, **SMALL | {"commands": ["python first.py", *SMALL["commands"]]}))
+    assert found(study, more, declaration)[f"commands (changed since {declaration.id})"] == ["python first.py"]
 
 
 @pytest.mark.parametrize(("begun", "is_late"), [("2026-01-01T00:00:00", False), ("2026-03-01T00:00:00", True)])
