@@ -8,12 +8,13 @@ import argparse
 import contextlib
 import io
 import json
+import math
 import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -98,7 +99,7 @@ class Protocol(Value):
         if not self.looks:
             raise ValueError("there is no look: name at least one number of seeds with its level")
         for seeds, level in self.looks.items():
-            least = 2.0 ** (1 - seeds)
+            least = math.ldexp(1, 1 - seeds)
             if not least <= level < 1:
                 raise ValueError(
                     f"the look at {seeds} seeds has level {level:g}: the smallest p that sign flips of {seeds} seeds "
@@ -218,7 +219,7 @@ def _parse(path: Path) -> Declaration:
         raise MissingData(f"{path}: there is no such declaration") from error
     except OSError as error:
         raise MissingData(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no JSON: {error}") from error
     try:
         return Declaration.read(content)
@@ -262,10 +263,12 @@ def run_options(command: str) -> argparse.Namespace | None:
         return None
     said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
-            return build_parser().parse_args(words[words.index(SCRIPT) + 1 :])
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+            # In a context of its own, as its --json says nothing of how the command that runs prints errors.
+            return copy_context().run(build_parser().parse_args, words[words.index(SCRIPT) + 1 :])
     except SystemExit as error:
-        raise ValueError(f"the command {command!r} is refused: {said.getvalue().strip().splitlines()[-1]}") from error
+        reason = said.getvalue().strip() or "it prints its help and runs nothing"
+        raise ValueError(f"the command {command!r} is refused: {reason.splitlines()[-1]}") from error
 
 
 # In use

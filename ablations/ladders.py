@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import importlib
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -86,8 +87,8 @@ class Ladder:
 
     @property
     def flag(self) -> str:
-        """The flag that selects this ladder, after a space; empty for the paper's."""
-        return f" --ladder {self.given}" if self.given else ""
+        """The flag that selects this ladder, after a space and as a shell reads it; empty for the paper's."""
+        return f" --ladder {shlex.quote(self.given)}" if self.given else ""
 
     @property
     def published_source(self) -> str:

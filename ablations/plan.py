@@ -25,7 +25,7 @@ from ablations.recipe_runs import (
     missing_tasks,
     pretraining_runs,
 )
-from ablations.scales import Scale, scaled, scaled_variant, unrepresented, vocabulary_of
+from ablations.scales import Scale, scaled, scaled_recipes, scaled_variant, unrepresented, vocabulary_of
 from ablations.variant import EmbeddingProtocol, Recipe, Variant, change_label
 from neobert.data.sources import Source
 from neobert.errors import MissingData
@@ -130,7 +130,7 @@ class VariantRow(PlanRow):
     @cached_property
     def _twins(self) -> dict[str, Recipe]:
         """The ladder's variants with the same pre-training at this scale, such as those that differ in the grid."""
-        recipes = {name: scaled(variant.recipe, self.scale, self.vocabulary) for name, variant in variants().items()}
+        recipes = scaled_recipes(variants(), self.scale, self.vocabulary)
         return {name: recipe for name, recipe in recipes.items() if recipe.pretraining == self.recipe.pretraining}
 
     def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:

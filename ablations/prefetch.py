@@ -42,11 +42,18 @@ def build_parser() -> argparse.ArgumentParser:
     add("--variant", nargs="+", action="extend", required=True, metavar="NAME", help="names, M0..M5, or all")
     add("--data-dir", type=Path, required=True, metavar="DIR", help="the folder that --data DIR will read")
     add_ladder_flag(parser)
-    add_scale_flag(parser, "whose plan (default: smoke; of a ladder of your own: its own, or as-written)")
-    add_stages_flag(parser, ("pretraining", "glue", "contrastive", "mteb"), "data of which parts")
+    add_scale_flag(parser, "scale of the plan (default: smoke; for a ladder of your own, its own or as-written)")
+    add_stages_flag(parser, ("pretraining", "glue", "contrastive", "mteb"), "stages (default: pretraining glue)")
     add_benchmark_flag(parser)
-    add("--models", nargs="+", action="extend", default=[], metavar="NAME", help="models of Table 4, or all of them")
-    add("--most-bytes", type=byte_count, metavar="SIZE", help="cap each corpus to whole files (20GB, 1.5TB)")
+    add(
+        "--models",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="also models of Table 4, or all of them",
+    )
+    add("--most-bytes", type=byte_count, metavar="SIZE", help="largest size of a corpus, in whole files (20GB, 1.5TB)")
     add("--workers", type=count, default=DOWNLOADS, metavar="N", help=f"files at a time (default: {DOWNLOADS})")
     add("--dry-run", action="store_true", help="print what would be downloaded and stop")
     add(
@@ -54,7 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
         nargs="?",
         const="contents",
         choices=("contents", "sizes"),
-        help="ask no network: list what is missing; contents (default) reads all bytes, sizes none",
+        help="without a network, list what is missing; contents (default) reads all bytes, sizes none",
     )
     add("--json", action="store_true", help="print JSON on stdout")
     return parser

@@ -6,7 +6,8 @@ python ablations/real_text.py --build --out DIR          fetch the originals, co
 python ablations/real_text.py --check-machine            train 96 steps on a committed slice, compare the losses
 
 --build reads a git repository below --repositories if it has the declared commit, and fetches that commit otherwise;
-packages come through pip. Exit codes: 0 done and as declared, 2 refused or different, 3 a source cannot be had.
+pip downloads packages. Exit codes: 0 done and as declared, 2 refused, or other texts than
+declared, 3 a source cannot be had, 4 the losses of --check-machine differ.
 """
 
 import argparse
@@ -60,16 +61,20 @@ def build_parser() -> argparse.ArgumentParser:
     what.add_argument("--build", action="store_true", help="build the folder --out from the originals")
     what.add_argument("--list", action="store_true", help="print the sources with origins and licences, and stop")
     what.add_argument("--check-machine", action="store_true", help="compare this machine's losses with recorded ones")
-    add("--out", type=Path, metavar="DIR", help="the folder that --data DIR will read; one that exists is refused")
+    add("--out", type=Path, metavar="DIR", help="folder to write, for --data; it must not exist")
     add("--repositories", type=Path, metavar="DIR", help="git clones or mirrors, as DIR/owner/name or DIR/owner+name")
     add("--cache", type=Path, metavar="DIR", help="where what is fetched is kept (default: OUT.originals)")
-    add("--record", action="store_true", help="declare what was built, or measured here, instead of comparing")
+    add(
+        "--record",
+        action="store_true",
+        help="store what was built, or measured here, as declared, instead of comparing",
+    )
     add("--json", action="store_true", help="print JSON on stdout")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code (0 done, 2 refused, 3 a source is missing)."""
+    """Run the command; return its exit code (0 done, 2 refused, 3 a source is missing, 4 losses differ)."""
     options = build_parser().parse_args(arguments)
     return guarded("real_text.py", lambda: _run(options), options.out or Path())
 

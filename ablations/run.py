@@ -1,7 +1,7 @@
 # PYTHON_ARGCOMPLETE_OK
 """Run variants of the ladder: pre-training, then the GLUE grid. The same command starts, resumes and retries.
 
-python ablations/run.py --list                        the ladder: lineage, sources, states
+python ablations/run.py --list                        the ladder: parents, changes, sources, states
 python ablations/run.py --variant M7 --dry-run        what would run, with ids, sizes and states
 python ablations/run.py --variant M0..M5 --seed 0 1   run what is missing, on this machine
 python ablations/run.py --variant M4 M5 --until-decided   as many paired seeds as the verdict on M5 needs
@@ -56,17 +56,17 @@ def build_parser() -> argparse.ArgumentParser:
     parser = parser_from("python ablations/run.py", __doc__)
     add = parser.add_argument
     add("--variant", nargs="+", action="extend", metavar="NAME", help="names, M0..M5, or all")
-    add("--protocol", metavar="VARIANT", help="with --model: whose contrastive fine-tuning (default: the ladder's)")
-    add("--seed", nargs="+", action="extend", type=seed, metavar="N", help="one run a seed (default: 0)")
-    add("--most-seeds", type=count, metavar="N", help="with --until-decided: seeds at most (default: 10)")
+    add("--protocol", metavar="VARIANT", help="with --model: protocol of this variant (default: the ladder's)")
+    add("--seed", nargs="+", action="extend", type=seed, metavar="N", help="seeds; one run for each (default: 0)")
+    add("--most-seeds", type=count, metavar="N", help="with --until-decided: largest number of seeds (default: 10)")
     add_stages_flag(
         parser,
         (*RUN_KINDS, "perplexity", "own-readouts"),
-        "which parts to run; pretraining (or pretrain) is always among them, mteb (Table 4) brings contrastive "
-        "with it, readouts ask all variants the same about held-out text and BLiMP, own-readouts only what the ladder "
-        "declares, perplexity measures pseudo-perplexity by length (Figure 2)",
+        "which parts to run (default: pretraining glue). pretraining (or pretrain) is always included. mteb (Table 4) "
+        "includes contrastive. readouts: the same questions to all variants about held-out text and BLiMP. "
+        "own-readouts: only those that the ladder declares. perplexity: pseudo-perplexity by length (Figure 2)",
     )
-    add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets for contrastive (default: all there are)")
+    add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets of pairs for contrastive (default: all)")
     add("--zero-shot", action="store_true", help="with mteb: measure encoders as they were pre-trained (Figure 4)")
     add_benchmark_flag(parser)
     add(
@@ -74,16 +74,16 @@ def build_parser() -> argparse.ArgumentParser:
         nargs="+",
         action="extend",
         metavar="PATH",
-        help="leave out pairs that share a text with these parquet files or folders, case and punctuation aside",
+        help="leave out pairs that share a text with these parquet files or folders, ignoring case and punctuation",
     )
     mode = parser.add_mutually_exclusive_group().add_argument
-    mode("--model", metavar="DIR_OR_ID", help=f"instead of variants {MODEL_HELP}")
+    mode("--model", metavar="DIR_OR_ID", help=f"instead of variants: {MODEL_HELP}")
     decided = "pre-train paired seeds of each variant and its parent, or of two variants, until their verdict is known"
     mode("--until-decided", action="store_true", help=decided)
     mode("--list", action="store_true", help="print the ladder and stop")
     cancelled = "cancel the variants' live jobs (only of --scale, --data and --seed if given), and stop"
     mode("--cancel", action="store_true", help=cancelled)
-    mode("--gc", action="store_true", help="print which checkpoints, data and code nothing refers to, and stop")
+    mode("--gc", action="store_true", help="print which checkpoints, data and code are not needed any more, and stop")
     add("--delete", action="store_true", help="with --gc: remove them")
     add_common_flags(parser, "plan")
     add_design_flags(parser)

@@ -9,6 +9,7 @@ the half-life of Adam's second moment in tokens, which follows from the tokens p
 
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
@@ -223,6 +224,16 @@ def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
         return validated(tree, f"scale {scale}")
     except ValueError as error:
         raise ValueError(f"{error}: give a scale of your own other rules for it, {WAYS_OUT}") from error
+
+
+def scaled_recipes(variants: Mapping[str, Variant], scale: Scale, vocabulary: Vocabulary) -> dict[str, Recipe]:
+    """Return the recipes of variants at a scale by name, without those that are impossible there, which are refused
+    where they are planned."""
+    found = {}
+    for name, variant in variants.items():
+        with suppress(ValueError):
+            found[name] = scaled(variant.recipe, scale, vocabulary)
+    return found
 
 
 def _shrunk(recipe: Recipe, rules: Rules, vocabulary: Vocabulary) -> dict[str, Any]:

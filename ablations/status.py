@@ -3,11 +3,11 @@
 
 python ablations/status.py                            every run
 python ablations/status.py --state failed --errors    what failed, with tracebacks
-python ablations/status.py --ladder FILE.py           what was planned from this ladder alone
-python ablations/status.py --watch                    drawn anew every 5 seconds until all is done or Ctrl-C
+python ablations/status.py --ladder FILE.py           only what was planned from this ladder
+python ablations/status.py --watch                    every 5 seconds, until all is done or Ctrl-C
 
-`--json` is a list of rows with the keys of neobert/runs/index.py. No scheduler is asked: "submitted" means that a job
-was submitted for a run and nobody has begun it since.
+`--json` is a list of rows with the keys of neobert/runs/index.py. SLURM is not asked: "submitted" means that a job
+was submitted for a run and has not started.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
         type=seconds_of_a_day,
         const=WATCH_SECONDS,
         metavar="SECONDS",
-        help=f"draw again until all is done or Ctrl-C (default: every {WATCH_SECONDS:g} seconds)",
+        help=f"refresh until all is done or Ctrl-C (default: every {WATCH_SECONDS:g} seconds)",
     )
     return parser
 

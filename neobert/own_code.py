@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeGuard, TypeVar
 
 from neobert.errors import DamagedFile, MissingData
 from neobert.exported import exported
@@ -149,11 +149,40 @@ class _Statement:
         targets = self.node.targets if isinstance(self.node, ast.Assign) else [getattr(self.node, "target", None)]
         return frozenset(_root(each) for each in targets if isinstance(each, ast.Attribute | ast.Subscript))
 
+    @property
+    def fills(self) -> frozenset[str]:
+        """Names whose objects it changes within a loop or condition, or by a method, as in `TABLE.update(base=2)`."""
+        return frozenset(_root(each) for each in _without_functions(self.node) if _changes_an_object(each))
 
-def _root(target: ast.expr) -> str:
-    while isinstance(target, ast.Attribute | ast.Subscript):
-        target = target.value
-    return target.id if isinstance(target, ast.Name) else ""
+    @property
+    def is_import(self) -> bool:
+        return isinstance(self.node, ast.Import | ast.ImportFrom)
+
+
+def _without_functions(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and those within it that run with it, which the bodies of functions and classes do not."""
+    yield node
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+        for each in ast.iter_child_nodes(node):
+            yield from _without_functions(each)
+
+
+def _changes_an_object(node: ast.AST) -> bool:
+    """Return whether it is assigned to in place, or is a call whose result nobody takes."""
+    if isinstance(node, ast.Attribute | ast.Subscript):
+        return not isinstance(node.ctx, ast.Load)
+    return isinstance(node, ast.Expr) and _calls_a_method(node.value)
+
+
+def _root(node: ast.AST) -> str:
+    """Return the name at the beginning of `name.attribute[item].method()`; "" if it begins with something else."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Expr) or _calls_a_method(node):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _calls_a_method(node: ast.AST) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
 
 
 def source_of(word: str, path: Path) -> str:
@@ -170,10 +199,11 @@ def source_of(word: str, path: Path) -> str:
 def _needed_by(word: str, statements: Sequence[_Statement], file: str) -> list[_Statement]:
     """Return the statements that a class or function needs, itself included, in the order of the file."""
     known = {name for each in statements for name in each.bound}
+    imported = {name for each in statements if each.is_import for name in each.bound}
     names, chosen, wanted = set[str](), list[_Statement](), {word}
     while not wanted <= names:
         names |= wanted
-        chosen = [each for each in statements if (each.bound | each.changes) & names]
+        chosen = [each for each in statements if (each.bound | each.changes | each.fills - imported) & names]
         used = {name for each in chosen for name in each.used}
         if lost := sorted(used - known - set(dir(builtins)) - set(MODULE_NAMES)):
             raise ValueError(f"{word} uses {lost[0]}, which no statement at the top of {file} defines")
@@ -182,7 +212,7 @@ def _needed_by(word: str, statements: Sequence[_Statement], file: str) -> list[_
 
 
 def _statements(text: str) -> Iterator[_Statement]:
-    lines = text.splitlines()
+    lines = text.split("\n")  # as Python counts them: `splitlines` also splits at form feeds, which end no line
     for node in ast.parse(text).body:
         decorators: list[ast.expr] = getattr(node, "decorator_list", [])
         first = min([node.lineno, *(each.lineno for each in decorators)])

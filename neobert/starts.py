@@ -89,7 +89,8 @@ def _weights_in(folder: Path) -> Path:
     """Return the file with the weights of a folder, of a run those of its last step."""
     if (folder / RUN).is_file():
         done = folder / "done.json"
-        checkpoints = sorted((folder / "checkpoints").glob("step-*"))
+        steps = (folder / "checkpoints").glob("step-*")  # some may be set aside as damaged
+        checkpoints = sorted(path for path in steps if path.name.removeprefix("step-").isdecimal())
         if not done.is_file() or not checkpoints:
             raise MissingData(f"start {folder} is a run that is not finished: finish it first")
         return checkpoints[-1] / WEIGHTS

@@ -22,10 +22,10 @@ from neobert.identity import plain
 def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser = Parser(
         prog="collect.py",
-        description="Collect what make_figures.py reads of a folder of runs into a few tables: records, run files, "
-        "forecasts, thinned curves, scores on resamples in place of predictions. Weights, texts and labels stay where "
-        "they are, and of paths of folders the names are kept. Several folders can be collected into one: runs are "
-        "named by what they are. sha256.json lists what was collected, and reports check it.",
+        description="Collect what make_figures.py reads from a folder of runs into a few files: records, run files, "
+        "forecasts, thinned curves, and scores on resamples instead of predictions. Weights, texts and labels are not "
+        "collected, and paths are shortened to names. Several folders can be collected into one. sha256.json lists "
+        "what was collected, and reports check it.",
         epilog="Exit codes: 0 done, 1 a file cannot be written, 2 refused, 3 no runs, no record that can be read, or a "
         "changed sha256.json.",
     )
@@ -34,8 +34,8 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     declared = "store this declared study with the copy, for records that were made without it"
     parser.add_argument("--declaration", type=Path, metavar="FILE", help=declared)
     ways = parser.add_mutually_exclusive_group(required=True)
-    ways.add_argument("--out", type=Path, help="folder for the tables")
-    back = "put the files of this collected folder back into --runs, so that what is done there is not done again"
+    ways.add_argument("--out", type=Path, help="folder to write")
+    back = "write the files of this collected folder back into --runs, so that recorded runs are not repeated"
     ways.add_argument("--restore", type=Path, metavar="DIR", help=back)
     parser.add_argument("--json", action="store_true", help="print what was collected as JSON")
     return parser.parse_args(given)

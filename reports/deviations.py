@@ -3,18 +3,23 @@
 import argparse
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
 from ablations.budgets import MARK as SHARE_MARK
 from ablations.budgets import share_text
 from ablations.declarations import Declaration, run_options
-from ablations.designs import chosen_variants
+from ablations.designs import chosen_variants, design_of
+from ablations.scales import scaled
+from ablations.variant import Variant
 from neobert.errors import name_first
-from neobert.identity import difference
+from neobert.identity import difference, plain
 from reports.declared import list_arms, list_seeds
 from reports.evidence import Evidence, select_group
+from reports.facts import weights_up_to
 from reports.scores import Group
 from reports.tables import Column, Table, count, make_table
 
@@ -42,6 +47,7 @@ def find_deviations(
         *_changes(declaration, others),
         *_labels(declaration, group, evidence),
         *_arms(declaration, group),
+        *_others(declaration, group),
         *_seeds(declaration, group),
         *_rates(declaration, group, evidence),
         *_budgets(declaration, group),
@@ -54,8 +60,21 @@ def _changes(declaration: Declaration, others: Sequence[Declaration]) -> Iterato
     """Compare the declaration with the others of its study, which runs were planned with."""
     for other in others:
         if other.name == declaration.name and other.id != declaration.id:
-            for path, (before, after) in difference(other, declaration).items():
-                yield Deviation(f"{path} (changed since {other.id})", str(before), str(after))
+            changed = sorted({path.partition(".")[0] for path in difference(other, declaration)})
+            for field in changed:
+                before, after = (plain(each)[field] for each in (other, declaration))
+                yield Deviation(f"{field} (changed since {other.id})", *_differing(before, after))
+
+
+def _differing(before: Any, after: Any) -> tuple[str, str]:
+    """Return what each of two values of a field has and the other lacks; of those that are no lists, all."""
+    if isinstance(before, list) and {*map(str, before)} != {*map(str, after)}:
+        removed, added = (
+            [each for each in before if each not in after],
+            [each for each in after if each not in before],
+        )
+        return "; ".join(map(str, removed)) or "without", "; ".join(map(str, added)) or "without"
+    return str(before), str(after)
 
 
 def _labels(declaration: Declaration, group: Group, evidence: Evidence) -> Iterator[Deviation]:
@@ -81,6 +100,25 @@ def _arms(declaration: Declaration, group: Group) -> Iterator[Deviation]:
     added = [row.name for row in group.last_rows.values() if set(row.run_ids) - known]
     if added:
         yield Deviation("arms", list_arms(declaration.arms), f"{list_arms(added)} trained and not declared")
+
+
+def _others(declaration: Declaration, group: Group) -> Iterator[Deviation]:
+    """Name what was trained beside the ladder (arms of designs, at other rates, shares of the steps) although neither a
+    field nor a command of the declaration has it."""
+    commands = filter(None, map(run_options, declaration.commands))
+    chosen = (_variants_of(options, declaration) for options in commands)
+    marks = [f"{SHARE_MARK}{share_text(share)}" for share in declaration.budgets]
+    named = {
+        *declaration.arms,
+        *(variant.name for own in chosen for variant in own),
+        *(f"{name}{mark}" for name in declaration.arms for mark in marks),
+        *(row.name for row in map(group.row_at_best_rate, declaration.own_rates) if row is not None),
+    }
+    rows = group.compared_rows
+    known = {run for name in named if name in rows for run in rows[name].run_ids}
+    added = [name for name, row in rows.items() if name not in group.last_rows and set(row.run_ids) - known]
+    if added:
+        yield Deviation("arms", list_arms(declaration.arms), f"{list_arms(added)} trained and in no command")
 
 
 def _grouped(found: Mapping[str, str]) -> str:
@@ -113,7 +151,11 @@ def _between_looks(seeds: int, looks: Sequence[int]) -> str:
 
 
 def _rates(declaration: Declaration, group: Group, evidence: Evidence) -> Iterator[Deviation]:
-    """Compare the arms that were swept and trained at their own rates, and when."""
+    """Compare the pilot seeds, the arms that were swept and trained at their own rates, and when."""
+    pilots = set(select_group(evidence.pilots, group.scale, group.data).seed)
+    if added := pilots - set(declaration.pilot_seeds):
+        seeds = list_seeds(declaration.pilot_seeds) if declaration.pilot_seeds else "none"
+        yield Deviation("pilot seeds", seeds, f"{list_seeds(added)} too")
     if not declaration.own_rates:
         return
     declared = f"{list_arms(declaration.own_rates)} on pilot {list_seeds(declaration.pilot_seeds)}"
@@ -133,27 +175,18 @@ def _rates(declaration: Declaration, group: Group, evidence: Evidence) -> Iterat
 
 
 def _late_sweeps(declaration: Declaration, group: Group, evidence: Evidence) -> Iterator[Deviation]:
-    """Compare when pilot runs began with when the runs of the first look had ended, as far as records have times."""
+    """Compare when the pilot runs of each arm began with when its runs of the first look had ended, as far as records
+    have times."""
     first = sorted(declaration.seeds)[: min(declaration.protocol.looks)]
-    ends = [
-        run.finished_at
-        for name in declaration.arms
-        if name in group.compared_rows
-        for run in group.compared_rows[name].runs.itertuples()
-        if run.seed in first
-    ]
-    pilots = select_group(evidence.pilots, group.scale, group.data)
-    if pilots.empty or not ends or pilots.started_at.isna().any() or not all(ends):
-        return
-    look = max(ends)
-    late = {
-        name: f"pilot runs begun after the first look's runs had ended ({look})"
-        for name, sweep in group.sweeps.items()
-        for ids in [{run for by_seed in sweep.ids.values() for run in by_seed.values()}]
-        if (pilots[pilots.id.isin(ids)].started_at > look).any()
-    }
-    if found := _grouped(late):
-        yield Deviation("rates", "found before the runs of all arms", found)
+    pilots, late = select_group(evidence.pilots, group.scale, group.data), dict[str, str]()
+    for name in group.sweeps.keys() & group.compared_rows.keys():
+        runs, sweep = group.compared_rows[name].runs, group.sweeps[name]
+        ends = runs[runs.seed.isin(first)].finished_at
+        begun = pilots[pilots.id.isin({run for by_seed in sweep.ids.values() for run in by_seed.values()})].started_at
+        if len(ends) and not (ends.isna().any() or begun.isna().any()) and (begun > ends.max()).any():
+            late[name] = f"pilot runs begun after its runs of the first look had ended ({ends.max()})"
+    if found := _grouped({name: late[name] for name in group.sweeps if name in late}):
+        yield Deviation("rates", "found before the runs of an arm", found)
 
 
 def _budgets(declaration: Declaration, group: Group) -> Iterator[Deviation]:
@@ -201,12 +234,28 @@ def _commands(declaration: Declaration, group: Group, evidence: Evidence) -> Ite
     for number, command in enumerate(declaration.commands, 1):
         options = run_options(command)
         if options is not None:
-            names = [variant.name for variant in chosen_variants(options.variant or declaration.arms)]
-            runs = pd.concat(
-                [evidence.runs[:0], *(group.compared_rows[name].runs for name in names if name in group.compared_rows)]
-            )
+            chosen = _variants_of(options, declaration)
+            rows = [group.compared_rows[each.name] for each in chosen if each.name in group.compared_rows]
+            runs = pd.concat([evidence.runs[:0], *(row.runs for row in rows), _pilots_of(chosen, group, evidence)])
             runs = runs[runs.seed.isin(options.seed or [0])].drop_duplicates("id")
             yield from _of_command(f"command {number}", command, options, runs, evidence)
+
+
+def _variants_of(options: argparse.Namespace, declaration: Declaration) -> Sequence[Variant]:
+    """Return the variants that a command of ablations/run.py trains."""
+    if options.design:
+        return design_of(options.design, options.factors or (), options.fraction).variants
+    return chosen_variants(options.variant or declaration.arms)
+
+
+def _pilots_of(chosen: Iterable[Variant], group: Group, evidence: Evidence) -> pd.DataFrame:
+    """Return the runs of variants on pilot seeds."""
+    pilots, recipes = select_group(evidence.pilots, group.scale, group.data), set[str]()
+    for variant in chosen if len(pilots) else ():
+        with suppress(ValueError):  # impossible at this scale
+            pretraining = scaled(variant.recipe, group.scale, group.vocabulary).pretraining
+            recipes.add(weights_up_to(pretraining, len(pretraining.stages) - 1).model_dump_json())
+    return pilots[pilots.recipe.isin(recipes)]
 
 
 def _of_command(
@@ -216,9 +265,10 @@ def _of_command(
     if runs.empty:
         yield Deviation(subject, command, "nothing of it is recorded")
         return
+    measured = set(runs.id) & set(evidence.runs.id)  # measurements on pilot seeds are not counted
     for stage, frame in (("readouts", evidence.readouts), ("glue", evidence.trials)):
-        if stage in options.stages and (lacking := set(runs.id) - set(frame.run)):
-            yield Deviation(subject, f"stage {stage}", f"{len(lacking)} of {len(runs)} runs lack it")
+        if stage in options.stages and (lacking := measured - set(frame.run)):
+            yield Deviation(subject, f"stage {stage}", f"{len(lacking)} of {len(measured)} runs lack it")
     others = runs[runs.compiled.notna() & (runs.compiled != (options.compile == "on"))]
     if options.compile != "auto" and len(others):
         how = "compiled" if options.compile == "off" else "not compiled"

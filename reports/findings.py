@@ -169,7 +169,7 @@ def _draw(forest: Forest) -> Images:
 
 
 def _draw_forecasts(study: Findings) -> Images:
-    chosen = choose_outcomes(study.outcomes, study.deltas)
+    chosen = choose_outcomes(study.outcomes)
     return draw_forecasts(chosen, study.deltas, study.group) if chosen else {}
 
 

@@ -31,22 +31,22 @@ DEFAULT_SCALE = "laptop"
 def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser = Parser(
         prog="forecast.py",
-        description="Forecast sign and size of every step of the ladder at a scale from at least two smaller budgets, "
-        "which are runs with a share of the steps (NAME@steps0.25) or of smaller scales. The forecast is written once, "
-        "sealed, below forecasts/ of the folder of runs: commit it before the larger runs begin, and make_figures.py "
-        "scores it. What is recorded already is not forecast; from other scales signs alone are.",
+        description="Forecast the sign and the size of every step of the ladder at a scale from at least two smaller "
+        "budgets: runs with a share of the steps (NAME@steps0.25), or of smaller scales, which give only signs. The "
+        "forecast is written once, with a checksum, below forecasts/ of the folder of runs. Commit it before the "
+        "longer runs begin; make_figures.py scores it. What is recorded already is not forecast.",
         epilog="Exit codes: 0 done, 1 a file cannot be written, 2 refused, 3 no runs or too few records.",
     )
     add = parser.add_argument
     add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     add_ladder_flag(parser)
-    declared = "seal the forecast with the hash of a declared study, and take its scale, data and budgets"
+    declared = "forecast for a declared study, with its scale, data, budgets and seeds, and store its hash"
     add("--declaration", type=Path, metavar="FILE", help=declared)
-    add("--scale", help="what is forecast: smoke, laptop, proxy or paper (default: laptop)")
+    add("--scale", help="scale that is forecast (default: laptop)")
     add("--data", help="only records of this source of data, as --data named it (default: the only one)")
     budgets = "laptop@steps0.25, smoke, … (default: every share of the steps of --scale that has records)"
     add("--from", dest="budgets", nargs="+", metavar="BUDGET", help=budgets)
-    add("--seeds", type=count, metavar="N", help="of the larger runs (default: 6, the first look)")
+    add("--seeds", type=count, metavar="N", help="number of seeds of the forecast runs (default: 6, the first look)")
     add("--json", action="store_true", help="print the forecast as JSON")
     return parser.parse_args(given)
 

@@ -47,9 +47,9 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--other-machine", type=Path, metavar="FOLDER", help=other)
     parser.add_argument("--scale", help="only records of this scale, such as smoke, laptop or paper")
     parser.add_argument("--data", help="only records of this source of data, as --data named it")
-    parser.add_argument("--compare", action="store_true", help="also write our numbers beside the paper's")
+    parser.add_argument("--compare", action="store_true", help="also write our numbers next to the paper's")
     parser.add_argument(
-        "--results", type=Path, metavar="PAGE", help="also write what each study says into a Markdown page"
+        "--results", type=Path, metavar="PAGE", help="also write the results into this page (docs/guide.md)"
     )
     parser.add_argument(
         "--formats", nargs="+", choices=FORMATS, default=FORMATS, help="write only these formats (default: all)"

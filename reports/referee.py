@@ -54,7 +54,7 @@ def build_parser() -> Parser:
     )
     direction = parser.add_mutually_exclusive_group()
     direction.add_argument(
-        "--lower", action="store_true", help="a lower metric is better (default: found, and said why)"
+        "--lower", action="store_true", help="a lower metric is better (default: found from the log, with the reason)"
     )
     direction.add_argument("--higher", action="store_true", help="a higher metric is better")
     noise = parser.add_mutually_exclusive_group()
@@ -71,14 +71,14 @@ def build_parser() -> Parser:
         type=number_above_0,
         default=ALPHA,
         metavar="SHARE",
-        help=f"largest expected share of false among the real (default: {ALPHA})",
+        help=f"largest expected share of false ones among changes called real (default: {ALPHA})",
     )
     add(
         "--most-seeds",
         type=count,
         default=MOST_SEEDS,
         metavar="N",
-        help=f"more seeds than this are never asked for (default: {MOST_SEEDS})",
+        help=f"largest number of seeds to ask for (default: {MOST_SEEDS})",
     )
     add("--out", type=Path, metavar="DIR", help="also write NAME.md, .csv, .json and the picture (.png, .svg) there")
     shown = parser.add_mutually_exclusive_group()

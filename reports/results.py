@@ -11,8 +11,8 @@ from reports.declared import declared_section
 from reports.deviations import NONE
 from reports.findings import Findings
 from reports.forecasts.outcomes import Outcome, describe_scores
-from reports.page.costs import costs_table
-from reports.tables import Table
+from reports.page.costs import costs_table, trials_name
+from reports.tables import Table, capitalized
 
 PLACE = re.compile(r"(<!-- results of (\S+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 DECLARED = re.compile(r"(<!-- declaration of (\S+) -->\n).*?(<!-- end of declaration -->)", re.DOTALL)
@@ -58,11 +58,11 @@ def describe(findings: Findings) -> str:
 
 
 def _describe_costs(findings: Findings) -> str:
-    table = costs_table(findings)
+    table, trials = costs_table(findings), trials_name()
     total = dict(zip(table.header, table.rows[-1], strict=True))
     return (
         f"Records: {total['Stages']} stages of pre-training ({total['Tokens read']} tokens, {total['Operations']} "
-        f"operations, {total['Hours']} hours by the clock) and {total['GLUE trials']} GLUE trials "
+        f"operations, {total['Hours']} hours by the clock) and {total[capitalized(trials)]} {trials} "
         f"({total['Their hours']} hours)."
     )
 

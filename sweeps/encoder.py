@@ -23,9 +23,11 @@ def add_encoder_flags(parser: argparse.ArgumentParser, shown: str) -> None:
     measured = parser.add_mutually_exclusive_group()
     measured.add_argument("--variant", metavar="NAME", help="a pre-trained variant (default: the newest finished run)")
     measured.add_argument("--model", metavar="DIR_OR_ID", help=MODEL_HELP)
-    seeds = "of fine-tuning (default: as trained)"
+    seeds = "seeds of fine-tuning (default: that of pre-training)"
     parser.add_argument("--seed", type=seed, nargs="+", action="extend", metavar="N", help=seeds)
-    parser.add_argument("--pretraining-seed", type=seed, default=0, metavar="N", help="of the variant (default: 0)")
+    parser.add_argument(
+        "--pretraining-seed", type=seed, default=0, metavar="N", help="seed of pre-training (default: 0)"
+    )
     add_common_flags(parser, f"{shown} and their states,")
 
 
@@ -61,9 +63,9 @@ def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
 
     Raises:
         MissingData: there is no folder of runs.
-        ValueError: a flag names one of these values, or the run is of another ladder.
+        ValueError: a flag names one of these values, or the run is of another ladder or of a scale that it had.
     """
-    from ablations.ladders import current
+    from ablations.ladders import current, refuse_scale
     from neobert.console import logs
     from neobert.runs.run_file import read_run_file
 
@@ -91,6 +93,7 @@ def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
         )
     options.variant = run_file.labels["variants"][0]
     options.scale, options.data = run_file.labels["scale"], run_file.source.name
+    refuse_scale(options.scale)
     options.pretraining_seed = run_file.run.seed
     logs().print(f"on {options.variant}, the run that finished last ({run_file.id})", markup=False)
     return False

@@ -1,5 +1,5 @@
 # PYTHON_ARGCOMPLETE_OK
-"""Run the GLUE grid of a pre-trained variant: every point once, MNLI before the tasks that start from it.
+"""Run the GLUE grid of a pre-trained variant: every grid point once, MNLI before the tasks that start from it.
 
 python sweeps/glue_grid.py --task cola                       on the newest finished run
 python sweeps/glue_grid.py --task all --variant M5 --workers 2
@@ -46,14 +46,14 @@ def build_parser() -> argparse.ArgumentParser:
         action="extend",
         required=True,
         metavar="NAME",
-        help="tasks of GLUE or of the ladder, or all",
+        help="GLUE tasks or tasks of the ladder, or all",
     )
     add(
         "--grid",
         choices=("limited", "extended"),
-        help="six or sixty points at paper scale (default: the variant's; limited)",
+        help="six or sixty grid points at scale paper (default: the variant's grid; for --model, limited)",
     )
-    add("--storage", metavar="WHERE", help="of the Optuna study: sqlite (default), or journal")
+    add("--storage", metavar="WHERE", help="storage of the Optuna study: sqlite (default) or journal")
     add("--retry-failed", action="store_true", help="run failed points again")
     add_encoder_flags(parser, "points")
     return parser

@@ -1,7 +1,7 @@
 # PYTHON_ARGCOMPLETE_OK
 """Find the peak learning rate at which each variant has the lowest held-out loss, by pre-training on pilot seeds.
 
-python sweeps/learning_rates.py --variant M0..M8 --scale laptop --data DIR  five rates each, more where the best is last
+python sweeps/learning_rates.py --variant M0..M8 --scale laptop --data DIR  five rates each; more if an edge is best
 python sweeps/learning_rates.py --variant M4 --pilot-seed 1000 1001 1002    more seeds, a smaller error
 python sweeps/learning_rates.py --variant M4 --factor 1.41 --width 3        a finer grid around the scale's own rate
 python ablations/run.py --variant M4@rate2.8e-3 --seed 0 1 2                then train at the rate that it names
@@ -30,13 +30,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser = parser_from("python sweeps/learning_rates.py", __doc__)
     add = parser.add_argument
     add("--variant", nargs="+", action="extend", required=True, metavar="NAME", help="names, M0..M5, or all")
-    pilot = "seeds from 1000 to 1099, which no comparison of variants counts (default: 1000 1001)"
+    pilot = "seeds from 1000 to 1099, which are in no comparison of variants (default: 1000 1001)"
     add("--pilot-seed", nargs="+", action="extend", type=seed, metavar="N", help=pilot)
-    add("--factor", type=number_above_0, default=2.0, metavar="F", help="between neighbouring rates (default: 2)")
+    add("--factor", type=number_above_0, default=2.0, metavar="F", help="ratio of neighbouring rates (default: 2)")
     add("--width", type=count, default=2, metavar="N", help="rates on each side of the scale's own (default: 2)")
-    most = "how many rates on each side at most, where the best one lies at an edge (default: 5)"
+    most = "largest number of rates on each side, if the best rate is at an edge (default: 5)"
     add("--most", type=count, default=5, metavar="N", help=most)
-    noise = "standard deviation of a run's loss, which gives the optimum an error with one pilot seed too"
+    noise = "standard deviation of the loss over seeds, from which one pilot seed gives an error of the optimum"
     add("--noise", type=number_above_0, metavar="NATS", help=noise)
     add("--retry-failed", action="store_true", help="run failed points again")
     add_common_flags(parser, "points and their states,", models=False)

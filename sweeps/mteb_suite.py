@@ -1,5 +1,5 @@
 # PYTHON_ARGCOMPLETE_OK
-"""Measure an encoder on tasks of embeddings (Table 4): contrastive fine-tuning where it is not done, then every task.
+"""Measure an encoder on embedding tasks (Table 4): contrastive fine-tuning if it is not done yet, then every task.
 
 python sweeps/mteb_suite.py --variant M10                     every task that --data has, after contrastive fine-tuning
 python sweeps/mteb_suite.py --variant M10 --zero-shot         as it was pre-trained (Figure 4)
@@ -8,7 +8,7 @@ python sweeps/mteb_suite.py --model DIR --categories sts retrieval --data DIR   
 python sweeps/mteb_suite.py --variant M8 --tasks STS12 STS13 --data DIR --dry-run
 python sweeps/mteb_suite.py --variant M8 --benchmark "MTEB(eng, v2)" --data DIR    the 41 tasks of v2
 
-The same command starts, resumes and retries; each task has one record, and mteb's own files of results lie in
+The same command starts, resumes and retries; each task has one record, and mteb's own result files are in
 RUNS/mteb/result_cache.
 """
 
@@ -40,12 +40,12 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the command's parser."""
     parser = parser_from("python sweeps/mteb_suite.py", __doc__)
     add = parser.add_argument
-    add("--protocol", metavar="VARIANT", help="with --model: whose protocol, M9@mteb-prompts (default: the ladder's)")
-    add("--tasks", nargs="+", action="extend", metavar="NAME", help="only these (default: all that --data has)")
-    add("--categories", nargs="+", action="extend", metavar="NAME", help="only those of these: sts, retrieval, …")
+    add("--protocol", metavar="VARIANT", help="with --model: protocol of M9@mteb-prompts, … (default: the ladder's)")
+    add("--tasks", nargs="+", action="extend", metavar="NAME", help="only these tasks (default: all that --data has)")
+    add("--categories", nargs="+", action="extend", metavar="NAME", help="only these categories: sts, retrieval, …")
     add_benchmark_flag(parser)
-    add("--zero-shot", action="store_true", help="as it was pre-trained, without contrastive fine-tuning")
-    add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets of fine-tuning (default: all there are)")
+    add("--zero-shot", action="store_true", help="measure the pre-trained encoder, without contrastive fine-tuning")
+    add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets of pairs for fine-tuning (default: all)")
     add_encoder_flags(parser, "tasks")
     return parser
 

@@ -155,8 +155,9 @@ def sweep(workspace: Workspace, grids: Sequence[RateGrid]) -> int:
     runs = (run for grid in grids for row in grid.all_rows for run in row.runs)
     retry_failed(workspace.layout, runs, retry=options.retry_failed)
     while waiting := _replanned(grids, extend=True):
+        options.cluster = place_of(options)  # once: a controller may be too busy with these jobs to answer again
         code = run_or_submit(workspace, waiting, lambda: None, leave_failed=True)
-        if place_of(options) == "slurm":
+        if options.cluster == "slurm":
             logs().print("when these jobs are done, the same command reads their records and goes on", markup=False)
             return code
         if _replanned(grids, extend=False):

@@ -61,6 +61,12 @@ def test_what_commands_print_is_what_the_schemas_say(
         (run.main, ["--variant", "M77"], 2, "there is no variant 'M77': did you mean 'M7'"),
         (run.main, ["--variant", "M7", "--data", "nowhere"], 3, "nowhere"),
         (run.main, ["--varaint", "M7"], 2, "did you mean '--variant'"),
+        (
+            run.main,
+            ["--variant", "M7", "--declaration", str(ROOT / "declarations" / "laptop.json")],
+            2,
+            "declares data",
+        ),
         (glue_grid.main, ["--task", "cola", "--variant", "M5"], 3, "M5 is not pre-trained"),
     ],
 )

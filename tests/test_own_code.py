@@ -51,7 +51,7 @@ if OTHER:
 
 def module(path: Path, text: str) -> ModuleType:
     """Import a file that has this text."""
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     specification = importlib.util.spec_from_file_location(path.stem, path)
     assert specification is not None and specification.loader is not None
     imported = importlib.util.module_from_spec(specification)
@@ -106,6 +106,35 @@ def test_an_edit_makes_another_name_if_it_is_in_what_is_used(file: Path, old: st
     before = own_name(module(file, FILE).score)
     assert (own_name(module(file, FILE.replace(old, new)).score) != before) == is_another
     assert FILE.count(old) == 1
+
+
+@pytest.mark.parametrize(
+    "filled",
+    [
+        "for number in range(3):\n    TABLE[number] = 2 * number",
+        "TABLE.update({2: 4})",
+        "if TABLE is not None:\n    TABLE[2], TABLE[3] = 4, 6",
+        "for _ in range(4):\n    TABLE.setdefault(2, 4)",
+        "LISTS = {}\nLISTS.setdefault(2, []).append(4)\nTABLE |= {key: sum(values) for key, values in LISTS.items()}",
+    ],
+)
+def test_a_constant_that_statements_fill_is_full_in_the_source_too(file: Path, filled: str) -> None:
+    defined = module(file, f"TABLE = {{}}\n{filled}\n\ndef read(key):\n    return TABLE.get(key, 0)\n")
+    assert load(own_name(defined.read))(2) == defined.read(2) == 4
+
+
+def test_calls_that_fill_nothing_of_a_source_are_no_part_of_it(file: Path) -> None:
+    text = "import math\n\ndef area(radius):\n    return math.pi * radius**2\n"
+    before = own_name(module(file, text).area)
+    calls = "math.sqrt(4)\nif math:\n    math.unused = 1\narea(2)\nprint(area(3))\nOTHERS = []\nOTHERS.append(area)\n"
+    assert own_name(module(file, text + calls).area) == before
+
+
+@pytest.mark.parametrize("other", ["\f", "# a\u2028comment", "NAME = 'a\x85b'", "NAME = 'a\x1cb'"])
+def test_lines_are_counted_as_python_counts_them(file: Path, other: str) -> None:
+    defined = module(file, f"SCALE = 2\n{other}\n\ndef double(value):\n    return value * SCALE\n\nLAST = 1\n")
+    source = source_named(own_name(defined.double))
+    assert source == "SCALE = 2\n\ndef double(value):\n    return value * SCALE\n"
 
 
 def test_another_process_needs_the_source_alone(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

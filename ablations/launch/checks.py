@@ -72,7 +72,7 @@ def requirements(
         if "pretraining" in stages
         else (),
         tokenizers=tokenizers,
-        tasks=tuple(TASK_SPLITS) if "glue" in stages else (),
+        tasks=tuple(task for task in TASK_SPLITS if task in current().tasks) if "glue" in stages else (),
         embedding_tasks=members_of(benchmarks) if "mteb" in stages else (),
         pair_sets=tuple(pair_sets) if "contrastive" in stages else (),
     )

@@ -24,6 +24,7 @@ from neobert.data.heldout import COUNTED_BYTES, HELDOUT_BYTES, SMALL_TEXT_TOKENS
 from neobert.data.shards import FRAME_TOKENS, HELDOUT_LEAST_TEXTS, HELDOUT_SHARE, MANIFEST
 from neobert.data.source import NoCorpus
 from neobert.data.sources import Source
+from neobert.errors import DamagedFile
 from neobert.evaluation.items import READ_BYTES
 from neobert.kinds.corpus import Corpus
 from neobert.kinds.glue import GlueStudy
@@ -35,7 +36,7 @@ from neobert.recipe import Pretraining
 from neobert.runs.kinds import Run, stage_records
 from neobert.runs.layout import Layout
 from neobert.runs.records import cpu_model
-from neobert.runs.run_file import Execution
+from neobert.runs.run_file import Execution, read_run_file
 from neobert.training.schedule import MILESTONES
 from neobert.training.transitions import POINTS
 
@@ -200,9 +201,16 @@ class CoreTime:
         return clock_seconds([*corpora, *runs], self.workers) / 3600
 
     def _parts(self, run: Run) -> tuple[float, ...]:
-        """Return the seconds of each part of a run on one core; none if they are not estimated."""
-        modelled = PARTS[run.kind](self, run) if run.kind in PARTS else ()
-        return tuple(seconds * self._correction for seconds in modelled)
+        """Return the seconds of each part of a run that is left on one core; none if they are not estimated."""
+        modelled = zip(PARTS[run.kind](self, run), run.parts(self.layout), strict=False) if run.kind in PARTS else ()
+        return tuple(seconds * self._correction for seconds, part in modelled if not part.is_done)
+
+    def _stage_of(self, weights: str) -> PretrainingRun | None:
+        """Return the stage that ends with these weights, planned here or finished; None of an external model."""
+        if weights not in self._stages and (self.layout.pretraining(weights) / "run.json").exists():
+            with suppress(DamagedFile):  # it is written again before anything runs
+                self._stages[weights] = read_run_file(self.layout.pretraining(weights)).specification(PretrainingRun)
+        return self._stages.get(weights)
 
     @cached_property
     def _stages(self) -> dict[str, PretrainingRun]:
@@ -248,7 +256,7 @@ class CoreTime:
         return (START_SECONDS + training_seconds(recipe, stage.tokens * fill) + evaluation,)
 
     def _study(self, study: GlueStudy) -> tuple[float, ...]:
-        stage = self._stages.get(study.weights)
+        stage = self._stage_of(study.weights)
         if stage is None:
             return ()
         size, protocol, model = task_size(self.source, study.about), study.protocol, stage.recipe.model
@@ -262,7 +270,7 @@ class CoreTime:
         return tuple(parts)
 
     def _readouts(self, evaluation: ReadoutEvaluation) -> tuple[float, ...]:
-        stage = self._stages.get(evaluation.weights)
+        stage = self._stage_of(evaluation.weights)
         if stage is None:
             return ()
         context = evaluation.context

@@ -247,9 +247,15 @@ def task_size(source: Source, task: Task) -> TaskSize:
 
 @lru_cache(maxsize=64)
 def _own_size(task: Task) -> TaskSize:
-    """Count the examples of a ladder's own task, whose words are joined by spaces."""
+    """Count the examples of a ladder's own task, whose words are joined by spaces. Raises as `own_files` and
+    `check_columns`."""
+    from neobert.glue.encoding import check_columns  # imports numpy
+
     needed = (task.label_column, *task.columns)
-    train, *others = (own_files(task).read(split, needed) for split in task.splits)
+    splits = {split: own_files(task).read(split, needed) for split in task.splits}
+    for split, examples in splits.items():
+        check_columns(task, f"{task.title} {split}", examples)
+    train, *others = splits.values()
     texts = [*[train[task.columns[0]]] * task.texts, *(train[column] for column in task.columns[1:])]
     characters = sum(len(" ".join(text) if task.tags_words else str(text)) for column in texts for text in column)
     count = len(train[task.label_column])

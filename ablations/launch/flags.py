@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from neobert.runs.run_file import Execution
 
 DEFAULT_RUNS = Path("runs")
-MODEL_HELP = "an external encoder: a folder, a hub model, a name of list, or list"
+MODEL_HELP = "an external encoder: a folder, a hub model, or a baseline of the paper (--model list names them)"
 
 
 def add_common_flags(parser: argparse.ArgumentParser, shown: str, *, models: bool = True) -> None:
@@ -23,15 +23,15 @@ def add_common_flags(parser: argparse.ArgumentParser, shown: str, *, models: boo
     """
     add = parser.add_argument
     add_ladder_flag(parser)
-    add_scale_flag(parser, "how large (default: smoke; of a ladder of your own: its own, or as-written)")
+    add_scale_flag(parser, "size of models and runs (default: smoke; for a ladder of your own, its own or as-written)")
     add("--data", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
     declaration = "label the runs with a declared study, whose scale and data they must have (docs/guide.md)"
     add("--declaration", type=Path, metavar="FILE", help=declaration)
-    add("--workers", type=count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
+    add("--workers", type=count, metavar="N", help="processes at a time (default: cores / threads of the scale)")
     add("--runs", type=Path, default=DEFAULT_RUNS, help="folder of runs (default: ./runs)")
     add("--dry-run", action="store_true", help=f"print the {shown} and stop")
     add("--json", action="store_true", help="print JSON on stdout")
-    track = "follow metrics and scores of runs into a tracker, offline, below RUNS/tracking (docs/guide.md)"
+    track = "send metrics and scores of runs to a tracker, offline, below RUNS/tracking (docs/guide.md)"
     add("--track", choices=("tensorboard", "trackio", "wandb"), help=track)
     if models:
         _add_trust_flags(parser)
@@ -40,8 +40,8 @@ def add_common_flags(parser: argparse.ArgumentParser, shown: str, *, models: boo
 
 def _add_trust_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    pickle = "with --model: read pickled weights (pytorch_model.bin), of which only tensors are taken and nothing runs"
-    code = "with --model: run the Python files of the folder, or of NAME@COMMIT, with all your rights; read them first"
+    pickle = "with --model: read pickled weights (pytorch_model.bin); only tensors are loaded, no code runs"
+    code = "with --model: run Python files of the folder or of NAME@COMMIT with all your permissions; read them first"
     add("--allow-pickle", action="store_true", help=pickle)
     add("--trust-remote-code", action="store_true", help=code)
 
@@ -71,25 +71,23 @@ def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
         "--cluster",
         choices=("auto", "here", "slurm"),
         default="auto",
-        help="auto takes SLURM where it answers, else this machine; inside a job it means here",
+        help="auto: SLURM if it is available, else this machine; inside a job, its machine (default: auto)",
     )
-    group = parser.add_argument_group(
-        "resources", "of jobs on SLURM, or of this machine; none decides a result or an id"
-    )
+    group = parser.add_argument_group("resources", "of jobs on SLURM, or of this machine; they change no id")
     add = group.add_argument
     add("--cluster-profile", metavar="NAME", help="clusters/NAME.toml, or a file (default: SLURM's own defaults)")
-    add("--max-running", type=count, metavar="N", help="of each array, run at most N elements at once")
+    add("--max-running", type=count, metavar="N", help="run at most N elements of an array at once")
     for name in ("partition", "account", "qos", "constraint"):
-        add(f"--{name}", metavar="NAME", help="as sbatch takes it")
+        add(f"--{name}", metavar="NAME", help="as for sbatch")
     add("--nodes", type=count, metavar="N", help="nodes of a pre-training job")
-    together = "GPUs of each node, or of this machine, that train a model together"
+    together = "GPUs per node, or of this machine, that train a model together"
     add("--gpus", dest="gpus_per_node", type=count, metavar="N", help=together)
-    add("--cpus", dest="cpus_per_task", type=count, metavar="N", help="cores of a task")
-    add("--memory-gb", type=number_above_0, metavar="GB", help="memory of a node's share")
-    add("--hours", type=number_above_0, metavar="H", help="time limit; a job that hits it saves and comes back")
-    add("--micro-batch-tokens", type=count, metavar="N", help="tokens a GPU computes at once")
+    add("--cpus", dest="cpus_per_task", type=count, metavar="N", help="cores per task")
+    add("--memory-gb", type=number_above_0, metavar="GB", help="memory of a job on each node")
+    add("--hours", type=number_above_0, metavar="H", help="time limit; a job that reaches it saves and requeues")
+    add("--micro-batch-tokens", type=count, metavar="N", help="tokens that a GPU computes at once")
     add("--engine", choices=("single", "ddp", "zero1", "zero2"), help="how GPUs share a model (default: ddp)")
-    add("--sbatch", action="append", metavar="LINE", help="a further line for sbatch, such as mail-type=FAIL")
+    add("--sbatch", action="append", metavar="LINE", help="an additional option of sbatch, such as mail-type=FAIL")
 
 
 def declared(action: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
@@ -122,21 +120,21 @@ def add_design_flags(parser: argparse.ArgumentParser) -> None:
     """Add --design, --factors and --fraction."""
     add = parser.add_argument
     kinds = ("ladder", "leave-one-out", "add-one", "factorial")
-    add("--design", choices=kinds, help="variants that answer a question, instead of --variant")
-    add("--factors", nargs="+", action="extend", metavar="NAME", help="what a design varies: positions, norm, …")
-    add("--fraction", choices=("full", "half"), default="full", help="how much of a factorial (default: full)")
+    add("--design", choices=kinds, help="the variants of a design, instead of --variant (docs/guide.md)")
+    add("--factors", nargs="+", action="extend", metavar="NAME", help="factors to vary: positions, norm, …")
+    add("--fraction", choices=("full", "half"), default="full", help="share of a factorial (default: full)")
 
 
 def add_execution_flags(parser: argparse.ArgumentParser) -> None:
     """Add a group with `--compile`, `--trace-steps`, `--deterministic`, `--heldout`, `--heldout-context` and
     `--checkpoint-words`."""
-    group = parser.add_argument_group("training", "how it executes; none of it decides an id")
+    group = parser.add_argument_group("training", "how runs execute; they change no id")
     add = group.add_argument
     add(
         "--compile",
         choices=("auto", "on", "off"),
         default="auto",
-        help="compile models; auto does where the steps that are left earn it back, never in contrastive fine-tuning "
+        help="compile models; auto: if the remaining steps justify the compile time, never in contrastive fine-tuning "
         "(default: auto)",
     )
     add(
@@ -144,14 +142,14 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         default=0,
         metavar="N",
-        help="write a trace of N steps behind the first few to attempts/*/trace.json of each run of pre-training or "
-        "contrastive fine-tuning (default: 0, none)",
+        help="write a profiler trace of N steps, after the first few, to attempts/*/trace.json of each run of "
+        "pre-training or contrastive fine-tuning (default: 0, none)",
     )
     add(
         "--deterministic",
         action="store_true",
-        help="on a GPU take kernels that give the same bits every time (torch.use_deterministic_algorithms), which are "
-        "slower; processors give them anyway",
+        help="on a GPU, use kernels that always give the same bits (torch.use_deterministic_algorithms), which are "
+        "slower; on a CPU, runs do so anyway",
     )
     add(
         "--heldout",
@@ -163,16 +161,16 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
         "--heldout-context",
         type=count,
         metavar="N",
-        help="measure the held-out loss with documents cut to N tokens too, beside each run's own context, so that "
-        "runs of other contexts and tokenizers can be compared (default: the shortest context of the scale)",
+        help="measure the held-out loss also with documents cut to N tokens, so that runs with different contexts and "
+        "tokenizers can be compared (default: the shortest context of the scale)",
     )
     add(
         "--checkpoint-words",
         type=whole_number,
         default=0,
         metavar="N",
-        help="keep checkpoints of pre-training after N, 2N, … 10N, 20N, … 100N, 200N, … words of text, as BabyLM does "
-        "from 1000000 on (default: 0, none by words)",
+        help="keep checkpoints of pre-training after N, 2N, … 10N, 20N, … 100N, 200N, … words of text; N = 1000000 for "
+        "BabyLM (default: 0, none by words)",
     )
 
 

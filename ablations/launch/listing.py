@@ -19,7 +19,7 @@ from ablations.launch.costs import Cost, PlanCosts, stage_flops
 from ablations.plan import PlannedRun, PlanRow, VariantRow
 from ablations.recipe_runs import ENDS_CAUSAL
 from ablations.regime import Check, checks_of, describe_checks, pilot_records
-from ablations.scales import scaled, uses_one_thread
+from ablations.scales import scaled_recipes, uses_one_thread
 from neobert.console import Listing, output, quantity, table
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import read_json
@@ -124,7 +124,7 @@ def _state_counts(states: Iterable[str]) -> str:
 def _equal_on_ladder(rows: Sequence[VariantRow]) -> dict[str, str]:
     """Return {design's variant: ladder's variant} for equal pre-training under another name."""
     scale, vocabulary = rows[0].scale, rows[0].vocabulary
-    recipes = {name: scaled(variant.recipe, scale, vocabulary) for name, variant in reversed(ladder().items())}
+    recipes = scaled_recipes(dict(reversed(ladder().items())), scale, vocabulary)
     return {
         row.name: name
         for row in rows

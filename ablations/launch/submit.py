@@ -22,7 +22,7 @@ from ablations.plan import PlanRow
 from ablations.scales import Scale, uses_one_thread
 from neobert.console import logs, output, table
 from neobert.data.preparation import specify
-from neobert.errors import DamagedFile, MissingData
+from neobert.errors import DamagedFile, MissingData, RunFailed
 from neobert.identity import plain
 from neobert.processes import (
     REPOSITORY,
@@ -32,7 +32,7 @@ from neobert.processes import (
     thread_variables,
     visible_gpus,
 )
-from neobert.runs.claims import Claim, acquire, file_time
+from neobert.runs.claims import Claim, ClaimLost, acquire, file_time
 from neobert.runs.layout import SUBMISSION_CLAIM, Layout
 from neobert.runs.run_file import Execution, read_run_file
 from neobert.runs.submissions import Submission, announce_submission, note_submission, read_announced, read_submissions
@@ -200,9 +200,9 @@ class Submitter:
 
         Raises:
             ValueError: SLURM would refuse a job; nothing is submitted then.
-            RunFailed: the controller does not answer.
+            RunFailed: the controller does not answer, or another command submits the rest.
         """
-        with _submission_claim(self.layout):
+        with _submission_claim(self.layout) as claim:
             earlier = read_submissions(self.layout)
             own, at_work = _living(self.layout, earlier), AtWork()
             for submission in own:
@@ -217,6 +217,7 @@ class Submitter:
                 after = at_work.on(*planned.after)
                 if left:
                     for job in self.jobs(replace(planned, references=left), len(earlier) + len(new), largest):
+                        _require(claim)
                         new.append(self._submit(job, snapshot, after))
                         at_work.add(new[-1].job, left)
             return new
@@ -266,6 +267,17 @@ def _submission_claim(layout: Layout) -> Claim:
     while (claim := acquire(layout.claims(SUBMISSION_CLAIM))) is None:
         time.sleep(LOCK_POLL_SECONDS)
     return claim
+
+
+def _require(claim: Claim) -> None:
+    """Raise RunFailed if another command took over the submission, because this one was paused."""
+    try:
+        claim.check()
+    except ClaimLost as error:
+        raise RunFailed(
+            "this command was paused, and another one submits to the same folder since: give the command again, which "
+            "submits what is missing"
+        ) from error
 
 
 def _living(layout: Layout, submissions: Sequence[Submission]) -> list[Submission]:

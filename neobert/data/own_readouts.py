@@ -21,6 +21,8 @@ from neobert.recipe import Value
 NAME = re.compile(r"[a-z][a-z0-9_-]*")
 BLANK = "___"
 """Where the word stands in the text of a cloze item."""
+RULE = re.compile(rf"{BLANK}_*")
+"""A blank of any length: of a longer one a part would stay beside the word."""
 
 FILLER = (
     "The river runs past the old mill.",
@@ -125,7 +127,7 @@ class ClozeItems(OwnReadout):
         groups = () if self.group_column is None else (self.group_column,)
         items = []
         for number, (text, word, distractor, *group) in enumerate(self._rows((*self.columns, *groups)), start=1):
-            if text.count(BLANK) != 1 or word == distractor:
+            if RULE.findall(text) != [BLANK] or word == distractor:
                 what = "its two words are equal" if word == distractor else f"its text has not one blank {BLANK}"
                 raise ValueError(f"{self.file}, row {number} is no cloze item: {what}")
             begin = text.index(BLANK)
@@ -163,8 +165,10 @@ def _pass_key(length: int, generator: random.Random) -> Choice:
     key, other = generator.sample("0123456789", 2)
     named, asked = f"The pass key is {key}.", "What is the pass key? The pass key is "
     sentences: list[str] = []
-    while len(" ".join((*sentences, named, asked)).split()) < length:
+    words = len(f"{named} {asked}".split())
+    while words < length:
         sentences.append(generator.choice(FILLER))
+        words += len(sentences[-1].split())
     sentences.insert(generator.randint(0, len(sentences)), named)
     text = f"{' '.join(sentences)} {asked}"
     return Choice(f"{text}{key}.", len(text), len(text) + 1, other, f"{length} words")

@@ -30,16 +30,16 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the command's parser."""
     parser = parser_from("python -m neobert.export", __doc__)
     add = parser.add_argument
-    add("run", type=Path, metavar="RUN", help="folder of a run, runs/pretraining/<id> or contrastive/<id>")
-    add("--to", choices=TARGETS, required=True, help="what the folder is for")
+    add("run", type=Path, metavar="RUN", help="folder of a run, runs/pretraining/<id> or runs/contrastive/<id>")
+    add("--to", choices=TARGETS, required=True, help="library to export for; babylm: predictions for its evaluation")
     add("--out", type=Path, required=True, metavar="DIR", help="folder to write, which must not exist")
     add(
         "--step",
         type=whole_number,
         metavar="N",
-        help="a checkpoint on the way, 0 included (default: the finished run's last)",
+        help="checkpoint at this step, 0 is possible (default: the last one of the finished run)",
     )
-    by_words = "every checkpoint that --checkpoint-words kept, as DIR/chck_1M, …, and the last one as DIR/main"
+    by_words = "export every checkpoint that --checkpoint-words kept, as DIR/chck_1M, …, and the last one as DIR/main"
     add("--by-words", action="store_true", help=by_words)
     pairs = (
         "with --to babylm: folders of *.jsonl files with sentence_good and sentence_bad, as those of BabyLM's pipeline"
@@ -48,14 +48,14 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--remote-code",
         action=argparse.BooleanOptionalAction,
-        help="put the model's code there, for use without this package (default: for pre-training runs except as onnx)",
+        help="include the model's code, for use without this package (default: for pre-training runs except as onnx)",
     )
     add(
         "--instructions",
         choices=get_args(Wording),
-        help="whose instructions become the prompts of the 56 tasks of MTEB(eng, v1) (default: those of the paper)",
+        help="wording of the prompts for the 56 tasks of MTEB(eng, v1) (default: paper)",
     )
-    add("--json", action="store_true", help="say errors as JSON too; the answer on stdout always is")
+    add("--json", action="store_true", help="print errors as JSON too; stdout is always JSON")
     return parser
 
 

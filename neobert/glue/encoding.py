@@ -173,7 +173,7 @@ def encode_task(task: Task, splits: Mapping[str, Examples], tokenizer: Framing, 
 
 def _encode_split(task: Task, name: str, examples: Examples, tokenizer: Framing, max_tokens: int) -> EncodedSplit:
     where = f"{task.title} {name}"
-    _check_columns(task, where, examples)
+    check_columns(task, where, examples)
     labels = true_labels(task, where, examples)
     parts: list[FramedTexts] = []
     places: list[int] = []
@@ -195,7 +195,9 @@ def _encode_split(task: Task, name: str, examples: Examples, tokenizer: Framing,
     return (ChoiceSplit if task.texts > 1 else EncodedSplit)(**texts, labels=labels)
 
 
-def _check_columns(task: Task, where: str, examples: Examples) -> None:
+def check_columns(task: Task, where: str, examples: Examples) -> None:
+    """Raise ValueError if a column of a split is missing, empty or of another length, or a value is not a text or, of
+    words, not a list of them with as many labels."""
     of_labels = task.label_column
     for column in (of_labels, *task.columns):
         if column not in examples:

@@ -217,8 +217,11 @@ class PretrainingRun(Training):
 
     @cached_property
     def corpora(self) -> tuple[Corpus, ...]:
-        """The tokenised corpora that the stage reads, that of the recipe's data first, even if the mixture lacks it."""
-        origins = {self.recipe.data.corpus: self.corpus_origin, **self.mixed_origins}
+        """The tokenised corpora that the stage reads, that of the recipe's data first, even if the mixture lacks it.
+
+        The others are in the order of run.json, which is that of their names: masks depend on it, and ids do not.
+        """
+        origins = {self.recipe.data.corpus: self.corpus_origin, **dict(sorted(self.mixed_origins.items()))}
         return tuple(self.on_corpus(name, origin) for name, origin in origins.items())
 
     def on_corpus(self, name: str, origin: str) -> Corpus:

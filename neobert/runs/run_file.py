@@ -119,7 +119,8 @@ def write_run_file(
     """Write run.json before the run starts, unless it exists. Returns its folder.
 
     A damaged one, or one that describes another run, is set aside and written again.
-    Execution does not affect the result: if it differs from the recorded one, it is written to execution.json.
+    Execution does not affect the result, nor does the place of the same data: if one of them differs from the recorded
+    one, both are written to execution.json.
 
     Raises DamagedFile if an intact file was written by another version that this one cannot read.
     """
@@ -142,8 +143,9 @@ def write_run_file(
         set_aside(path, f"{path} describes {described} and not {run.id}")
     if not path.exists():
         publish_once(path, sealed({**plain(content), "provenance": provenance()}))
-    if read_run_file(folder).execution != execution:
-        replace_file(folder / EXECUTION, sealed(plain(execution)))
+    recorded = read_run_file(folder)
+    if (recorded.execution, recorded.source) != (execution, source):
+        replace_file(folder / EXECUTION, sealed({**plain(execution), "source": plain(source)}))
     return folder
 
 
@@ -183,7 +185,7 @@ def read_checked_run_file(folder: Path) -> RunFile:
 
 
 def read_run_file(folder: Path) -> RunFile:
-    """Read what `write_run_file` wrote, with the newest execution.
+    """Read what `write_run_file` wrote, with the newest execution and place of the data.
 
     Raises:
         MissingData: there is no run.json.
@@ -197,6 +199,7 @@ def read_run_file(folder: Path) -> RunFile:
     if newest.exists():
         execution = read_sealed(newest)
         content["execution"] = {name: value for name, value in execution.items() if name in Execution.model_fields}
+        content["source"] = execution.get("source", content["source"])
     try:
         return RunFile.read({name: value for name, value in content.items() if name not in ("schema", "provenance")})
     except ValidationError as error:

@@ -223,9 +223,9 @@ def build_parser() -> Parser:
     """Return the command's parser."""
     parser = Parser(prog="python -m neobert.runs.worker", description="Work on the runs of a folder, part by part.")
     parser.add_argument("--runs", type=Path, required=True, help="folder of runs")
-    parser.add_argument("--leave-failed", action="store_true", help="leave parts alone that failed at any time before")
-    parser.add_argument("--failures-since", type=float, metavar="TIME", help="leave parts alone that failed after")
-    parser.add_argument("--patience", type=float, default=math.inf, metavar="SECONDS", help="leave what others hold")
+    parser.add_argument("--leave-failed", action="store_true", help="skip parts that failed before")
+    parser.add_argument("--failures-since", type=float, metavar="TIME", help="skip parts that failed after this time")
+    parser.add_argument("--patience", type=float, default=math.inf, metavar="SECONDS", help="longest wait for others")
     parser.add_argument("references", nargs="+", help=REFERENCES)
     return parser
 

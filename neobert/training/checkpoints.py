@@ -115,12 +115,20 @@ def is_valid(folder: Path, *, with_optimizer: bool = False) -> bool:
     With `with_optimizer` the manifest must have the optimizer state: a file that it lacks is checked by nothing.
     """
     needed = {WEIGHTS, STATE, OPTIMIZER} if with_optimizer else {WEIGHTS, STATE}
+    digests = _digests(folder)
     try:
-        digests = read_json(folder / MANIFEST)["sha256"]
         is_complete = needed <= digests.keys() <= {WEIGHTS, OPTIMIZER, STATE}
         return is_complete and all(sha256_of(folder / name) == digest for name, digest in digests.items())
-    except (DamagedFile, OSError, KeyError, TypeError, AttributeError):
+    except OSError:
         return False
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """Return the checksums in the manifest by file; empty if it is damaged or gone."""
+    try:
+        return dict(read_json(folder / MANIFEST)["sha256"])
+    except (DamagedFile, OSError, KeyError, TypeError, ValueError):
+        return {}
 
 
 def steps_on_disk(checkpoints: Path) -> list[int]:
@@ -162,8 +170,7 @@ def prune(checkpoints: Path, milestones: frozenset[int], saved: int) -> None:
         folder = folder_of(checkpoints, step)
         if step not in milestones:
             shutil.rmtree(folder)
-        elif (folder / OPTIMIZER).exists():
-            manifest = read_json(folder / MANIFEST)
-            manifest["sha256"].pop(OPTIMIZER, None)
-            replace_file(folder / MANIFEST, json_bytes(manifest))
+        elif (folder / OPTIMIZER).exists() and (digests := _digests(folder)):  # a damaged one stays as it is
+            digests.pop(OPTIMIZER, None)
+            replace_file(folder / MANIFEST, json_bytes({"step": step, "sha256": digests}))
             (folder / OPTIMIZER).unlink()

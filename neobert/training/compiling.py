@@ -61,7 +61,8 @@ def configure_inductor(device: torch.device) -> None:
 
 @dataclass(frozen=True)
 class TrialStep:
-    """A step to time or compile a model with; `loss` is the objective on one micro-batch. No weights change."""
+    """A step to time or compile a model with; `loss` is the objective on one micro-batch. Neither weights nor buffers
+    change."""
 
     model: nn.Module
     loss: Callable[[], Tensor]
@@ -70,9 +71,13 @@ class TrialStep:
 
     def run(self) -> None:
         """Run a forward and backward pass."""
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]  # own parts may count passes in them
         with autocast(self.device, self.precision):
             # Not `backward`: engines may send gradients away as soon as they are accumulated.
-            torch.autograd.grad(self.loss(), list(self.model.parameters()))
+            torch.autograd.grad(self.loss(), list(self.model.parameters()), allow_unused=True)
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
 
     def seconds(self, warm_up: int = 1) -> float:
         """Return the seconds of a pass after the warm-up; on a CPU in processor time, so that other processes do not

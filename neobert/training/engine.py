@@ -21,6 +21,7 @@ from neobert.recipe import Optimization, PretrainingPrecision
 from neobert.training.optimization import (
     build_optimizer,
     clip,
+    numbers_beside_state,
     optimizer_tensors,
     restore_optimizer,
     set_learning_rate,
@@ -157,6 +158,7 @@ class Engine(Generic[MicroBatch]):
         self.device = device
         self.processes = dist.get_world_size() if dist.is_initialized() else 1
         self.optimizer = build_optimizer(self.model, recipe)
+        self.numbers = numbers_beside_state(self.optimizer)
         self.failed = torch.zeros((), device=device)
         self.network = self._shared()
 
@@ -215,7 +217,7 @@ class Engine(Generic[MicroBatch]):
 
         All processes must call it together; where it is not `wanted`, it returns an empty dictionary.
         """
-        return optimizer_tensors(self.optimizer, self.model) if wanted else {}
+        return optimizer_tensors(self.optimizer, self.model, self.numbers) if wanted else {}
 
     def restore_optimizer(self, optimizer: Mapping[str, Tensor]) -> None:
         """Continue from the model's current weights and from the state that `optimizer_tensors` returned."""

@@ -66,7 +66,7 @@ class Step:
 
 def seed_step(seed: int, step: int, process: int) -> None:
     """Seed dropout as a pure function of seed, step and process, so that no generator state needs saving."""
-    torch.manual_seed((seed * 1_000_003 + step) * 1_009 + process)
+    torch.manual_seed(((seed * 1_000_003 + step) * 1_009 + process) % 2**64)
 
 
 def training_steps(

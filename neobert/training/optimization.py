@@ -142,13 +142,36 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
         group["lr"] = learning_rate
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Return the optimizer's state as {"<moment>/<parameter name>": tensor}; empty before the first update. Raises
-    ValueError if an own optimizer keeps something else, which a checkpoint could not hold."""
-    for state in optimizer.state.values():
+def numbers_beside_state(optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """Return the numbers in an optimizer's groups and attributes by their place, without learning rates, which are the
+    engine's. No checkpoint has them."""
+    groups = {f"param_groups[{number}]": group for number, group in enumerate(optimizer.param_groups)}
+    return {
+        f"{place}.{key}": float(value)
+        for place, content in {"self": vars(optimizer), **groups}.items()
+        for key, value in content.items()
+        if key != "lr" and isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def optimizer_tensors(
+    optimizer: torch.optim.Optimizer, model: nn.Module, numbers: Mapping[str, float]
+) -> dict[str, Tensor]:
+    """Return the optimizer's state as {"<moment>/<parameter name>": tensor}; empty before the first update. `numbers`
+    are its `numbers_beside_state` at its beginning. Raises ValueError if an own optimizer keeps something else, which a
+    checkpoint could not hold."""
+    kind, known = type(optimizer).__name__, set(model.parameters())
+    for parameter, state in optimizer.state.items():
+        if parameter not in known:
+            raise ValueError(f"{kind} keeps state of something that is no parameter of the model: keep it by parameter")
         if other := next((key for key, value in state.items() if not isinstance(value, Tensor)), None):
-            kind = type(optimizer).__name__
             raise ValueError(f"{kind} keeps {other!r} as a {type(state[other]).__name__}: keep it as a tensor")
+    now = numbers_beside_state(optimizer)
+    if other := next((place for place in sorted(now.keys() | numbers) if now.get(place) != numbers.get(place)), None):
+        raise ValueError(
+            f"{kind} changes {other}, which checkpoints do not have, so that a resumed run would compute something "
+            "else: keep it as a tensor in the state of each parameter"
+        )
     return {
         f"{moment}/{name}": value
         for name, parameter in model.named_parameters()

@@ -7,9 +7,9 @@ import numpy as np
 from ablations.declarations import MINIMAL_PAIRS, Measure, Protocol
 from ablations.designs import claims
 from ablations.rates import MARK
-from reports.analysis.inference import EQUIVALENCE_LEVEL, SEEDS_FOR_A_CLAIM, last_look
+from reports.analysis.inference import EQUIVALENCE_LEVEL
 from reports.analysis.pairing import LADDER, OWN_RATES, Delta
-from reports.analysis.pilots import LEAST_PILOTS
+from reports.analysis.pilots import LEAST_PILOTS, ON_PILOTS
 from reports.analysis.quantities import BITS, QUANTITIES
 from reports.analysis.readouts import LEAST_RATIO
 from reports.notes import warnings
@@ -162,14 +162,18 @@ def _tests(deltas: Sequence[Delta]) -> list[str]:
         scaled
     )
     pooled = [delta for delta in tested if delta.scale is None]
-    few = {name: count for delta in pooled for name, count in delta.pilots.items() if count < LEAST_PILOTS}
+    losses = [delta for delta in pooled if delta.quantity in ON_PILOTS]
+    few = {name: count for delta in losses for name, count in delta.pilots.items() if count < LEAST_PILOTS}
     if pooled:
-        arms = ", ".join(f"{name} {count}" for name, count in few.items())
         lines.append(
             f"Variances are pooled over the family in: {', '.join(sorted({delta.measured for delta in pooled}))}. "
-            f"Dividing by deviations needs {LEAST_PILOTS} pilot seeds of every arm; these have fewer: {arms}. The test "
-            "is valid without them, and finds little in steps that are less noisy than others."
+            "The test is valid so, and finds little in steps that are less noisy than others."
         )
+    if few:
+        arms = ", ".join(f"{name} {count}" for name, count in few.items())
+        lines.append(f"Dividing by deviations needs {LEAST_PILOTS} pilot seeds of every arm; these have fewer: {arms}.")
+    if len(losses) < len(pooled):
+        lines.append("Only held-out losses are measured on pilot seeds; other measures are always pooled.")
     return lines
 
 
@@ -215,17 +219,18 @@ def _looks(deltas: Sequence[Delta], protocol: Protocol) -> list[str]:
     counts = sorted({delta.comparison.seeds for delta in deltas if delta.comparison})
     lines = ["One seed: no interval and no test; the difference may be noise."] if 1 in counts else []
     declared = ", ".join(f"{look} seeds with p ≤ {level:g}" for look, level in sorted(protocol.looks.items()))
-    reached = [(count, look) for count in counts if (look := last_look(count)) is not None]
+    first = min(protocol.looks)
+    reached = [(count, max(look for look in protocol.looks if look <= count)) for count in counts if count >= first]
     at = "; ".join(f"{count} seeds are at the look of {look}" for count, look in reached)
     lines.append(
         f"Looks, declared before the study: {declared}. Each counts the first seeds; what one claims stays claimed."
     )
     lines += [f"{at}."] if at else []
-    few = [count for count in counts if 1 < count < SEEDS_FOR_A_CLAIM]
+    few = [count for count in counts if 1 < count < first]
     if few:
         least = ", ".join(f"{2 / 2**count:g} with {count}" for count in few)
         lines.append(
-            f"Below {SEEDS_FOR_A_CLAIM} seeds no difference and no equivalence is claimed: the smallest p that an "
+            f"Below {first} seeds no difference and no equivalence is claimed: the smallest p that an "
             f"exact sign-flip test can reach is {least}, and a t test of so few rests on a normal distribution that "
             "nobody can check."
         )

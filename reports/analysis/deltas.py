@@ -12,7 +12,7 @@ from ablations.ladders import current, ladder
 from neobert.errors import MissingData
 from reports.analysis.inference import collapsed_seeds, compare, with_examples
 from reports.analysis.pairing import LADDER, OWN_RATES, Delta, Noise, is_of, pair_all
-from reports.analysis.parts import PARTS, find_parts
+from reports.analysis.parts import PARTS, Pair, find_parts, wholes_of_parts
 from reports.analysis.pilots import scale_by_pilots, why_unlike_pilots
 from reports.analysis.plateau import UNKNOWN, Regime
 from reports.analysis.quantities import BITS
@@ -49,7 +49,7 @@ def find_deltas(
             compared = _compare(own, variant, base, tasks, stored, protocol)
             families[compared.family].append(compared)
     deltas = [delta for family in families.values() for delta in _with_collapses(family)]
-    return tuple(_judged(deltas, rows, evidence, signals, protocol))
+    return tuple(_judged(deltas, rows, evidence, signals, protocol, wholes_of_parts(group)))
 
 
 def _compared_pairs(group: Group) -> Iterator[tuple[str, Row, Row]]:
@@ -159,30 +159,44 @@ def _judged(
     evidence: Evidence,
     signals: Sequence[SignalToNoise],
     protocol: Protocol,
+    wholes_of: Mapping[Pair, Pair],
 ) -> list[Delta]:
-    """Return the deltas with their verdicts: one family of all steps, each in its primary measure and the sequence."""
-    told, sequences = list(deltas), []
+    """Return the deltas with their verdicts: one family of all steps, each in its primary measure and the sequence,
+    and of the parts of steps. A step that is in two designs with the same arms is judged once."""
+    told, sequences, first = list(deltas), [], _first_places(deltas)
     for places in _steps(deltas):
         sequence = _sequence(deltas, places, protocol)
-        if not sequence:
+        if not sequence or first[places[0]] != places[0]:
             continue
         if reason := why_unlike_pilots(deltas[sequence[0][1]], rows, evidence):
             for place in places:
                 told[place] = replace(deltas[place], no_verdict=reason)
         else:
             sequences.append(sequence)
-    by_level: dict[int, list[int]] = defaultdict(list)
-    for level, place in chain.from_iterable(sequences):
-        by_level[level].append(place)
-    for own in by_level.values():
-        for place, delta in zip(own, scale_by_pilots([deltas[each] for each in own], rows, evidence), strict=True):
-            told[place] = delta
+    pairs = [deltas[sequence[0][1]].pair for sequence in sequences]
+    numbers = {pair: number for number, pair in reversed([*enumerate(pairs)])}
+    wholes = [numbers.get(wholes_of[pair]) if pair in wholes_of else None for pair in pairs]
+    steps = [sequence for sequence, whole in zip(sequences, wholes, strict=True) if whole is None]
+    for chosen in (sequences, steps):  # steps are scaled as if there were no parts
+        by_level: dict[int, list[int]] = defaultdict(list)
+        for level, place in chain.from_iterable(chosen):
+            by_level[level].append(place)
+        for own in by_level.values():
+            for place, delta in zip(own, scale_by_pilots([deltas[each] for each in own], rows, evidence), strict=True):
+                told[place] = delta
     tested = [[_tested(told[place], level, signals) for level, place in sequence] for sequence in sequences]
     for (_, place), verdict in zip(
-        chain.from_iterable(sequences), chain.from_iterable(judge(tested, protocol.looks)), strict=True
+        chain.from_iterable(sequences), chain.from_iterable(judge(tested, protocol.looks, wholes)), strict=True
     ):
         told[place] = replace(told[place], judged=verdict)
-    return told
+    return [replace(told[place], design=delta.design) for place, delta in zip(first, deltas, strict=True)]
+
+
+def _first_places(deltas: Sequence[Delta]) -> list[int]:
+    """Return for each delta the place of the first one of the same arms in the same measure: arms whose best rate is
+    the shared one are compared at own rates again."""
+    places: dict[tuple[str, str, str], int] = {}
+    return [places.setdefault((*delta.pair, delta.measured), place) for place, delta in enumerate(deltas)]
 
 
 def _steps(deltas: Sequence[Delta]) -> Iterable[list[int]]:

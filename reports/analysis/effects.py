@@ -5,7 +5,7 @@ blocks. Since it is taken within each seed, its interval only needs the spread o
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import prod
 
@@ -15,7 +15,7 @@ import pandas as pd
 from ablations.declarations import Protocol
 from ablations.designs import Fraction, cautions, cell, cells, claims, possible_factorials
 from reports.analysis.inference import (
-    SEEDS_FOR_A_CLAIM,
+    LOOKS,
     Comparison,
     collapsed_seeds,
     compare,
@@ -65,7 +65,8 @@ class Effect:
 @dataclass(frozen=True)
 class Factorial:
     """The effects of one factorial in one quantity, for a loss on one `corpus`; none if there is a `reason` against it.
-    `margin` is the bound of equivalence, `seeds` are the seeds of all cells, `ids` the records behind them."""
+    `margin` is the bound of equivalence, `looks` are those of the protocol, `seeds` are the seeds of all cells, `ids`
+    the records behind them."""
 
     factors: Cell
     fraction: Fraction
@@ -77,6 +78,7 @@ class Factorial:
     notes: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
     corpus: str = ""
+    looks: Mapping[int, float] = field(default_factory=lambda: LOOKS)
 
     @property
     def title(self) -> str:
@@ -114,7 +116,8 @@ def _of_factors(group: Group, factors: Cell, tasks: Sequence[str], protocol: Pro
     fraction: Fraction = "half" if set(there) <= set(cells(factors, "half")) and len(factors) > 2 else "full"
     rows = {on: there[on] for on in cells(factors, fraction) if on in there}
     of_glue, of_loss = (
-        Factorial(factors, fraction, quantity, protocol.margin_of(quantity)) for quantity in ("GLUE", "loss")
+        Factorial(factors, fraction, quantity, protocol.margin_of(quantity), looks=protocol.looks)
+        for quantity in ("GLUE", "loss")
     )
     if reason := _why_not_paired(list(rows.values()), tasks):
         yield from (replace(each, reason=reason) for each in (of_glue, of_loss))
@@ -165,7 +168,8 @@ def _estimate(
     collapsed = collapsed_seeds({str(name): own.to_dict() for name, own in whole.items()})
     effects = estimate_effects({on: whole[cell(on).name].to_numpy() for on in wanted}, empty.factors, empty.margin)
     if is_judged:
-        effects = judge_effects(effects, sorted({seeds.index(seed) for own in collapsed.values() for seed in own}))
+        places = sorted({seeds.index(seed) for own in collapsed.values() for seed in own})
+        effects = judge_effects(effects, empty.looks, places)
     return replace(
         empty,
         seeds=seeds,
@@ -198,14 +202,16 @@ def estimate_effects(values: Values, factors: Cell, margin: float) -> tuple[Effe
     return tuple(found)
 
 
-def judge_effects(effects: Sequence[Effect], collapsed: Sequence[int] = ()) -> tuple[Effect, ...]:
+def judge_effects(
+    effects: Sequence[Effect], looks: Mapping[int, float] = LOOKS, collapsed: Sequence[int] = ()
+) -> tuple[Effect, ...]:
     """Return the effects with their verdicts, which are one family. If seeds at the given positions collapsed, p is the
     larger of the values with and without them."""
     tested = [
         [Candidate(dict(enumerate(each.comparison.differences)), each.comparison.margin, collapsed=collapsed)]
         for each in effects
     ]
-    return tuple(replace(each, judged=own) for each, (own,) in zip(effects, judge(tested), strict=True))
+    return tuple(replace(each, judged=own) for each, (own,) in zip(effects, judge(tested, looks), strict=True))
 
 
 def _contrasts(values: Values, factors: Cell) -> Iterator[tuple[Cell, Cell]]:
@@ -290,10 +296,9 @@ def _notes(factorials: Sequence[Factorial], quantity: str) -> list[str]:
         "the product of the factors' signs. Each is one number a seed; intervals, p and looks as for deltas. A family "
         "is all effects of one factorial in the loss on its first corpus; all else is exploratory and has no verdict.",
     ]
-    if any(len(each.seeds) < SEEDS_FOR_A_CLAIM for each in factorials if each.effects):
-        lines.append(
-            f"Below {SEEDS_FOR_A_CLAIM} seeds no effect is claimed; with one seed there is no interval either."
-        )
+    first = min(factorials[0].looks)
+    if any(len(each.seeds) < first for each in factorials if each.effects):
+        lines.append(f"Below {first} seeds no effect is claimed; with one seed there is no interval either.")
     lines += [claims()["half" if half else "factorial"] for half in sorted({f.fraction == "half" for f in factorials})]
     factors = dict.fromkeys(name for each in factorials for name in each.factors)
     lines += cautions(factors)

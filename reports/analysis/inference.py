@@ -66,15 +66,17 @@ def sign_patterns(seeds: int) -> Array:
     return 1 - 2 * (np.arange(2 ** (seeds - 1))[:, None] >> np.arange(seeds) & 1)
 
 
-def flip_statistics(differences: Array) -> Array:
+def flip_statistics(differences: Array, pooled: Array | None = None) -> Array:
     """Return the statistic of each delta under each sign pattern, (…, deltas, patterns), for differences (…, deltas,
     seeds), NaN if a delta lacks a seed.
 
-    The statistic is |Σd| / √(Σd² + seeds · c), where c is the lower quartile of the mean squares of the deltas, so that
-    variances are partly pooled. Flips do not change c and Σd². If c is 0, the order is that of the t test.
+    The statistic is |Σd| / √(Σd² + seeds · c), where c is `pooled`, (…, 1), by default the lower quartile of the mean
+    squares of the deltas, so that variances are partly pooled. Flips do not change c and Σd². If c is 0, the order is
+    that of the t test.
     """
     values, counts = np.nan_to_num(differences), (~np.isnan(differences)).sum(axis=-1)
-    scale = np.sqrt((values**2).sum(axis=-1) + counts * pooled_variance(differences))[..., None]
+    pooled = pooled_variance(differences) if pooled is None else pooled
+    scale = np.sqrt((values**2).sum(axis=-1) + counts * pooled)[..., None]
     sums = np.abs(values @ sign_patterns(differences.shape[-1]).T)
     return np.divide(sums, scale, out=np.zeros_like(sums), where=scale > 0)
 
@@ -84,24 +86,28 @@ def pooled_variance(differences: Array) -> Array:
     return np.asarray(np.quantile(np.nanmean(differences**2, axis=-1), POOLED_QUANTILE, axis=-1, keepdims=True))
 
 
-def stepwise_p_values(statistics: Array) -> Array:
+def stepwise_p_values(statistics: Array, wholes: Sequence[int | None] = ()) -> Array:
     """Return family-wise p-values, (…, steps, measures), of the measures of each step in their sequence.
 
     `statistics` are theirs under joint sign patterns, (…, steps, measures, patterns), NaN for a measure that a step
-    lacks; its p, and that of all after it, is 1.
+    lacks; its p, and that of all after it, is 1. `wholes` has for each step the place of the step that it is a part of,
+    or None.
 
-    The family holds each step once: in its first measure that is not passed yet. Of the family the largest statistic is
-    passed, and its step goes on to its next measure. Its p is the share of patterns whose largest statistic in the
-    family is at least as large, and no smaller than the p before. With one measure, this is the step-down test of
-    Westfall and Young (1993).
+    The family holds each step once: in its first measure that is not passed yet. A part joins it once the first measure
+    of its whole is passed. Of the family the largest statistic is passed, and its step goes on to its next measure. Its
+    p is the share of patterns whose largest statistic in the family is at least as large, and no smaller than the p
+    before. With one measure, this is the step-down test of Westfall and Young (1993).
     """
     *batch, steps, measures, patterns = statistics.shape
     known = np.nan_to_num(statistics.reshape(-1, steps, measures, patterns), nan=-np.inf)
     studies, places = np.arange(len(known)), np.zeros((len(known), steps), dtype=int)
     p_values, highest = np.ones((len(known), steps, measures)), np.zeros(len(known))
+    parts = [(part, whole) for part, whole in enumerate(wholes) if whole is not None]
     for _ in range(steps * measures):
         family = np.take_along_axis(known, np.minimum(places, measures - 1)[..., None, None], axis=2)[:, :, 0]
         family[places == measures] = -np.inf
+        for part, whole in parts:
+            family[places[:, whole] == 0, part] = -np.inf
         chosen = family[..., 0].argmax(axis=1)
         observed = family[studies, chosen, 0]
         shares = (family.max(axis=1) >= (observed * (1 - 1e-9))[:, None]).mean(axis=-1)
@@ -135,11 +141,6 @@ def shrink_variances(variances: Array, degrees: Array) -> Array:
     noise = max(0, logarithms.shape[-1] - 3) * float(np.mean(polygamma(1, np.asarray(degrees) / 2)))
     weight = np.minimum(1, noise / np.maximum(spread, TINY))
     return np.asarray(np.exp(centre + (1 - weight) * (logarithms - centre)))
-
-
-def last_look(seeds: int) -> int | None:
-    """Return the last look reached with this number of seeds; None before the first."""
-    return max((look for look in LOOKS if look <= seeds), default=None)
 
 
 def holm(p_values: Array) -> Array:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from ablations.declarations import Measure
+from ablations.ladders import current
 from neobert.glue.tasks import TASKS
 from reports.analysis.inference import Comparison, Interval
 from reports.analysis.quantities import BITS, QUANTITIES, READOUTS, Units, estimate_answers, name_measurement
@@ -190,11 +191,11 @@ def is_of(delta: Delta, measure: Measure) -> bool:
 
 
 def pair_all(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Iterator[Delta]:
-    """Yield the deltas of two rows in held-out losses, readouts and GLUE means over `tasks`, in the order of
-    `QUANTITIES`; none are compared if a side is untrained."""
+    """Yield the deltas of two rows in held-out losses, readouts and, if the ladder fine-tunes on GLUE, its means over
+    `tasks`, in the order of `QUANTITIES`; none are compared if a side is untrained."""
     untrained = "; ".join(filter(None, (variant.untrained, base.untrained)))
-    glue = pair_glue(variant, base, tasks, group)
-    deltas = [glue, *pair_losses(variant, base), *pair_readouts(variant, base)]
+    glue = [pair_glue(variant, base, tasks, group)] if current().fine_tunes_on_glue else []
+    deltas = [*glue, *pair_losses(variant, base), *pair_readouts(variant, base)]
     for delta in sorted(deltas, key=lambda delta: PLACES[delta.quantity]):
         own = replace(delta, is_own=delta.corpus in ("", variant.recipe.pretraining.data.corpus))
         yield replace(own, differences={}, seeds=(), ids=(), reason=untrained) if untrained else own

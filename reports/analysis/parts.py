@@ -19,9 +19,11 @@ from reports.tables import number
 
 PARTS = "parts"
 Changes = frozenset[tuple[str, object]]
+Pair = tuple[str, str]
+"""(variant, base)."""
 
 
-def find_parts(group: Group) -> dict[tuple[str, str], tuple[Row, ...]]:
+def find_parts(group: Group) -> dict[Pair, tuple[Row, ...]]:
     """Return the parts of steps that have any, by (variant, base): rows that differ from the base in some of the values
     in which the variant does, and in nothing else.
 
@@ -45,7 +47,20 @@ def find_parts(group: Group) -> dict[tuple[str, str], tuple[Row, ...]]:
     return found
 
 
-def _steps(rows: Mapping[str, Row]) -> Iterator[tuple[str, str]]:
+def wholes_of_parts(group: Group) -> dict[Pair, Pair]:
+    """Return the step of each part; the largest one that has it, which is a part of no other step."""
+    steps: dict[Pair, Pair] = {}
+    for (whole, base), parts in find_parts(group).items():
+        for row in parts:
+            steps.setdefault((row.name, base), (whole, base))
+
+    def largest(step: Pair) -> Pair:
+        return largest(steps[step]) if step in steps else step
+
+    return {part: largest(step) for part, step in steps.items()}
+
+
+def _steps(rows: Mapping[str, Row]) -> Iterator[Pair]:
     """Yield (variant, base) of steps, then those of readings of a variant to the variant's parent."""
     for name, row in rows.items():
         reading = PATTERN.fullmatch(name)

@@ -19,6 +19,8 @@ from reports.facts import weights_up_to
 from reports.scores import Row
 
 LEAST_PILOTS = 4
+ON_PILOTS = (BITS, "loss")
+"""The quantities that are measured on pilot seeds."""
 UNLIKE_LEVEL = 0.001
 """Pilot seeds spread otherwise if one standard deviation is more than three times the other, and an F test of both
 variances has a smaller p than this."""
@@ -80,7 +82,7 @@ def scale_by_pilots(deltas: Sequence[Delta], rows: Mapping[str, Row], evidence: 
 
 def _pilot_values(row: Row, delta: Delta, evidence: Evidence) -> list[float]:
     """Return an arm's held-out losses on its pilot seeds, in the quantity of a delta; none for other quantities."""
-    if delta.quantity not in (BITS, "loss") or row.stage is None:
+    if delta.quantity not in ON_PILOTS or row.stage is None:
         return []
     recipe = weights_up_to(row.recipe.pretraining, row.stage).model_dump_json()
     pilots = evidence.pilots

@@ -1,7 +1,8 @@
 """Verdicts: which differences and equivalences are claimed, at which look. Nothing else in the reports claims anything.
 
 A family is a list of steps, each with a sequence of measures. A measure is tested at every look of its seeds, and only
-for the steps that all measures before it claimed at the same look. A claim stays: the first look that makes it counts.
+for the steps that all measures before it claimed at the same look; a part of a step only if the step is claimed. A
+claim stays: the first look that makes it counts.
 docs/statistics.md has the argument for the family-wise error.
 """
 
@@ -132,36 +133,49 @@ EXPLORATORY = Verdict()
 
 
 def judge(
-    steps: Sequence[Sequence[Candidate]], looks: Mapping[int, float] = LOOKS, *, with_detectable: bool = True
+    steps: Sequence[Sequence[Candidate]],
+    looks: Mapping[int, float] = LOOKS,
+    wholes: Sequence[int | None] = (),
+    *,
+    with_detectable: bool = True,
 ) -> list[list[Verdict]]:
     """Return the verdict of every measure of every step of one family; the detectable differences, which take nearly
-    all of the time, only if asked for."""
+    all of the time, only if asked for. `wholes` has for each step the place of the one that it is a part of, or None;
+    no whole is a part itself."""
+    wholes = wholes or [None] * len(steps)
     found: list[list[list[Look]]] = [[[] for _ in sequence] for sequence in steps]
-    families = {seeds: _Family(steps, seeds, level) for seeds, level in sorted(looks.items())}
-    places = [(step, place) for step, sequence in enumerate(steps) for place in range(len(sequence))]
+    families = {seeds: _Family(steps, wholes, seeds, level) for seeds, level in sorted(looks.items())}
+    in_order = sorted(range(len(steps)), key=lambda step: wholes[step] is not None)
+    places = [(step, place) for step in in_order for place in range(len(steps[step]))]
 
     for family in families.values():
         for step, place in places:
-            if family.has(step, place) and _is_open(found, step, place):
+            if family.has(step, place) and _is_open(found, wholes, step, place):
                 found[step][place].append(family.look(step, place))
     verdicts: list[list[Verdict]] = [[] for _ in steps]
     for step, place in places:
         own, margin = tuple(found[step][place]), steps[step][place].margin
         size = families[own[-1].seeds].detectable((step, place), found) if own and with_detectable else None
-        verdicts[step].append(Verdict(own, _is_open(found, step, place), place, margin, size))
+        verdicts[step].append(Verdict(own, _is_open(found, wholes, step, place), place, margin, size))
     return verdicts
 
 
-def _is_open(found: Sequence[Sequence[Sequence[Look]]], step: int, place: int) -> bool:
-    """Return whether a measure may be tested: it is the first of its step, or the one before is claimed to differ."""
-    return place == 0 or any(look.direction for look in found[step][place - 1])
+def _is_open(found: Sequence[Sequence[Sequence[Look]]], wholes: Sequence[int | None], step: int, place: int) -> bool:
+    """Return whether a measure may be tested: the one before it is claimed to differ, or it is the first of its step,
+    and the whole that this is a part of is claimed to differ in its own first one."""
+    whole = wholes[step]
+    if place == 0:
+        return whole is None or any(look.direction for look in found[whole][0])
+    return any(look.direction for look in found[step][place - 1])
 
 
 class _Family:
     """All measures of all steps at one look."""
 
-    def __init__(self, steps: Sequence[Sequence[Candidate]], seeds: int, level: float) -> None:
-        self.seeds, self.level = seeds, level
+    def __init__(
+        self, steps: Sequence[Sequence[Candidate]], wholes: Sequence[int | None], seeds: int, level: float
+    ) -> None:
+        self.seeds, self.level, self._wholes = seeds, level, wholes
         places = [(step, place) for step, sequence in enumerate(steps) for place in range(len(sequence))]
         self._measures = {(step, place): steps[step][place] for step, place in places}
         self._first = {at: own for at, measure in self._measures.items() if (own := measure.first(seeds))}
@@ -171,10 +185,9 @@ class _Family:
             kept = {at: {s: d for s, d in own.items() if s not in collapsed[at]} for at, own in self._first.items()}
             without = self._test(self._statistics({at: own for at, own in kept.items() if len(own) > 1}))
             self._p_values = {at: max(p, without.get(at, 1.0)) for at, p in self._p_values.items()}
-        tost = [
-            p_of_equivalence(np.array(list(own.values())), self._measures[at].margin) for at, own in self._first.items()
-        ]
-        self._p_equivalence = dict(zip(self._first, adjust(tost), strict=True))
+        whole = {at: own for at, own in self._first.items() if wholes[at[0]] is None}
+        tost = [p_of_equivalence(np.array(list(own.values())), self._measures[at].margin) for at, own in whole.items()]
+        self._p_equivalence = dict(zip(whole, adjust(tost), strict=True))
 
     def has(self, step: int, place: int) -> bool:
         """Whether a measure has as many seeds as the look."""
@@ -188,11 +201,11 @@ class _Family:
         """Return the family-wise p of each measure of each step from its statistics."""
         if not found:
             return {}
-        shape = (max(step for step, _ in found) + 1, max(place for _, place in found) + 1)
+        shape = (len(self._wholes), max(place for _, place in found) + 1)
         statistics = np.full((*shape, len(next(iter(found.values())))), np.nan)
         for at, own in found.items():
             statistics[at] = own
-        p_values = stepwise_p_values(statistics)
+        p_values = stepwise_p_values(statistics, self._wholes)
         return {at: float(p_values[at]) for at in found}
 
     def _statistics(self, differences: Mapping[Place, Mapping[int, float]]) -> dict[Place, Array]:
@@ -200,8 +213,14 @@ class _Family:
         found: dict[Place, Array] = {}
         for level in dict.fromkeys(self._measures[at].level for at in differences):
             places = [at for at in differences if self._measures[at].level == level]
-            found |= dict(zip(places, flip_statistics(self._scaled(differences, places)), strict=True))
+            pooled = self._pooled(differences, places)
+            found |= dict(zip(places, flip_statistics(self._scaled(differences, places), pooled), strict=True))
         return found
+
+    def _pooled(self, differences: Mapping[Place, Mapping[int, float]], places: Sequence[Place]) -> Array:
+        """Return the pooled variance at some places, (1,): that of the steps, so that their parts do not change it."""
+        steps = [at for at in places if self._wholes[at[0]] is None]
+        return pooled_variance(self._scaled(differences, steps or places))
 
     def _scaled(self, differences: Mapping[Place, Mapping[int, float]], places: Sequence[Place]) -> Array:
         """Return the scaled differences at some places, (places, seeds), NaN where a seed of the family is missing."""
@@ -217,13 +236,15 @@ class _Family:
             return None
         left = [
             next((place for place, looks in enumerate(sequence) if not any(look.direction for look in looks)), -1)
-            for sequence in found
+            if _is_open(found, self._wholes, step, 0)
+            else -1
+            for step, sequence in enumerate(found)
         ]
         rest = [
             own for (step, place), own in self._statistics_of_first.items() if step != at[0] and place == left[step]
         ]
         level = [other for other in self._first if self._measures[other].level == self._measures[at].level]
-        pooled = float(pooled_variance(self._scaled(self._first, level))[0])
+        pooled = float(self._pooled(self._first, level)[0])
         seeds = sorted(set[int]().union(*self._first.values()))
         signs = sign_patterns(len(seeds))[:, [seeds.index(seed) for seed in self._first[at]]]
         others = np.max([*rest, np.zeros(len(signs))], axis=0)
@@ -232,7 +253,7 @@ class _Family:
     def look(self, step: int, place: int) -> Look:
         """Return what is claimed of a measure whose turn it is."""
         measure = self._measures[step, place]
-        p_difference, p_equivalence = self._p_values[step, place], self._p_equivalence[step, place]
+        p_difference, p_equivalence = self._p_values[step, place], self._p_equivalence.get((step, place))
         interval, p_both = measure.both.get(self.seeds, (None, 0.0))
         is_apart = p_difference <= self.level and p_both <= ALPHA
         is_within = interval is None or max(map(abs, interval)) <= measure.margin

@@ -50,7 +50,7 @@ class Pair:
     @property
     def name(self) -> str:
         variant, base = (name.partition(MARK)[0] for name in (self.variant, self.base))
-        return f"{variant} − {base}{', own rates' if MARK in self.variant else ''}"
+        return f"{variant} − {base}{', own rates' if MARK in self.variant + self.base else ''}"
 
     @property
     def seeds(self) -> list[int]:

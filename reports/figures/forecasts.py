@@ -27,12 +27,14 @@ FOOT = (
 )
 
 
-def choose_outcomes(outcomes: Iterable[Outcome], deltas: Sequence[Delta]) -> list[Outcome]:
+def choose_outcomes(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Return one outcome with an expected mean for each step of each forecast: in bits per byte if it has it, on the
     variant's own corpus if possible."""
-    own = {delta.place for delta in deltas if delta.is_own}
-    known = [each for each in outcomes if each.predicted.mean is not None]
-    order = sorted(known, key=lambda each: (each.predicted.quantity != BITS, each.predicted.place not in own))
+    own = {name: variant.recipe.pretraining.data.corpus for name, variant in ladder().items()}
+    known = [each for each in outcomes if each.predicted.mean is not None and each.predicted.variant in own]
+    order = sorted(
+        known, key=lambda each: (each.predicted.quantity != BITS, each.predicted.corpus != own[each.predicted.variant])
+    )
     first: dict[tuple[str, ...], Outcome] = {}
     for each in order:
         first.setdefault((each.forecast.id, *each.step), each)

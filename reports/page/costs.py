@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from ablations.ladders import current
 from reports.curves import stages_of, stages_up_to
 from reports.evidence import select_group
 from reports.findings import Findings
-from reports.tables import DASH, Column, Table, make_table, number
+from reports.tables import DASH, Column, Table, capitalized, make_table, number
 
 POWERS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -41,22 +42,30 @@ class _Line:
     @property
     def records(self) -> dict[str, list[str]]:
         of_runs, of_trials = sorted(self.runs.id), sorted(self.trials.id)
-        return dict.fromkeys(OF_RUNS, of_runs) | dict.fromkeys(OF_TRIALS, of_trials)
+        return dict.fromkeys(OF_RUNS, of_runs) | dict.fromkeys((capitalized(trials_name()), THEIR_HOURS), of_trials)
 
 
 OF_RUNS = ("Stages", "Tokens read", "Operations", "Hours", "GPU-hours")
-OF_TRIALS = ("GLUE trials", "Their hours")
-COLUMNS: Sequence[Column[_Line]] = (
-    Column("Variant", "", lambda line: line.label),
-    Column("Stages", "", lambda line: len(line.runs), side="r"),
-    Column("Tokens read", "", lambda line: shorten(line.total("real_tokens")), side="r"),
-    Column("Operations", "", lambda line: print_powers(line.total("flops")), side="r"),
-    Column("Hours", "", lambda line: print_hours(line.total("hours")), side="r"),
-    Column("GPU-hours", "", lambda line: print_hours(line.total("gpu_hours")), side="r"),
-    Column("GLUE trials", "", lambda line: len(line.trials) or None, side="r"),
-    Column("Their hours", "", lambda line: print_hours(line.trials.hours.sum(min_count=1)), side="r"),
-    Column("Share of all hours", "", lambda line: f"{number(100 * line.share, 0)} %", side="r"),
-)
+THEIR_HOURS = "Their hours"
+
+
+def trials_name() -> str:
+    """Return what the trials of the ladder in use are called: they are not of GLUE alone if it has tasks of its own."""
+    return "fine-tuning trials" if current().own_tasks else "GLUE trials"
+
+
+def _columns() -> Sequence[Column[_Line]]:
+    return (
+        Column("Variant", "", lambda line: line.label),
+        Column("Stages", "", lambda line: len(line.runs), side="r"),
+        Column("Tokens read", "", lambda line: shorten(line.total("real_tokens")), side="r"),
+        Column("Operations", "", lambda line: print_powers(line.total("flops")), side="r"),
+        Column("Hours", "", lambda line: print_hours(line.total("hours")), side="r"),
+        Column("GPU-hours", "", lambda line: print_hours(line.total("gpu_hours")), side="r"),
+        Column(capitalized(trials_name()), "", lambda line: len(line.trials) or None, side="r"),
+        Column(THEIR_HOURS, "", lambda line: print_hours(line.trials.hours.sum(min_count=1)), side="r"),
+        Column("Share of all hours", "", lambda line: f"{number(100 * line.share, 0)} %", side="r"),
+    )
 
 
 def costs_table(findings: Findings) -> Table:
@@ -78,7 +87,7 @@ def costs_table(findings: Findings) -> Table:
     lines.append(_Line(EVERYTHING, runs, trials, whole))
     return make_table(
         "Costs: sums over the records",
-        COLUMNS,
+        _columns(),
         lines,
         notes,
         records=lambda line: line.records,

@@ -10,6 +10,7 @@ import pandas as pd
 
 from ablations.ladders import current
 from ablations.scales import Scale, Vocabulary, scaled
+from neobert.glue.tasks import TASKS
 from neobert.identity import difference, plain
 from neobert.recipe import FineTuning, Pretraining, Value
 from reports.analysis.quantities import name_measurement, quantity_of
@@ -157,7 +158,7 @@ def _describe_run(run: Any, losses: Sequence[str], changes: str) -> Described:
 
 def _describe_trial(trial: Any, seeds: Mapping[str, int], changes: str) -> Described:
     return {
-        "Record": f"GLUE trial, {trial.task}",
+        "Record": f"{'GLUE' if trial.task in TASKS else 'fine-tuning'} trial, {trial.task}",
         "State": trial.state,
         "Score": _points(trial.score),
         "Batch/rate/decay": point_name(trial.point),

@@ -12,7 +12,7 @@ from reports.evidence import Evidence
 from reports.figures.throughput import FOLDER, Lines, table9
 from reports.findings import OUTPUTS, Findings
 from reports.notes import notes, warnings
-from reports.page.costs import costs_table
+from reports.page.costs import costs_table, trials_name
 from reports.page.register import Number, Register
 from reports.tables import Table, capitalized, count
 
@@ -30,14 +30,13 @@ TITLES = {name: output.title for name, output in OUTPUTS.items()} | {
     "remarks": "Remarks",
 }
 FACTS = {
-    "stages of pre-training": "Stages",
-    "GLUE trials": "GLUE trials",
     "tokens read": "Tokens read",
     "operations": "Operations",
     "process-hours": "Hours",
     "GPU-hours": "GPU-hours",
 }
-"""Facts in the head of a section: titles, and the columns of the last line of the costs."""
+"""Facts in the head of a section, beside the numbers of stages and trials: titles, and the columns of the last line of
+the costs."""
 
 Links = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]  # title, and (suffix, link) of each file
 
@@ -118,6 +117,8 @@ def _facts(study: Findings, costs: Table) -> tuple[tuple[str, Number], ...]:
         if scored
         else ("variants, all without scores", Number(str(pretrained))),
         ("seeds a variant", Number("–".join(dict.fromkeys(map(str, seeds[:1] + seeds[-1:]))) or "0")),
+        ("stages of pre-training", total["Stages"]),
+        (trials_name(), total[capitalized(trials_name())]),
         *((name, total[column]) for name, column in FACTS.items()),
     )
 

@@ -75,6 +75,8 @@ def test_quantities_are_those_of_the_reports() -> None:
         ({"seeds": [0, 1]}, "there is a look at 6 seeds, and 2 are declared"),
         ({"name": "A study"}, "cannot be the name of a study"),
         ({"sedes": [0]}, "sedes is no field of a declaration: did you mean 'seeds'"),
+        ({"commands": ["python ablations/run.py --help"]}, "it prints its help and runs nothing"),
+        (protocol(looks={f"1{'0' * 400}": 0.03}), "there is a look at 1000"),
         ({"commands": ["python ablations/run.py --vairant M0"]}, "did you mean '--variant'"),
         ({"commands": ["python ablations/run.py --seed x"]}, "'x' is no whole number from 0"),
         ({"commands": ["python ablations/run.py --variant M0@steps0.5..M8@steps0.5"]}, "names no share of the steps"),
@@ -102,6 +104,9 @@ def test_no_file_and_no_json_are_told_apart(tmp_path: Path, capsys: pytest.Captu
     flags = ["--variant", "M0", "--dry-run", "--runs", str(tmp_path / "runs"), "--declaration"]
     assert run.main([*flags, str(tmp_path / "none.json")]) == EXIT_MISSING
     assert "there is no such declaration" in capsys.readouterr().err
+    (tmp_path / "none.json").write_text("[" * 100_000)
+    assert run.main([*flags, str(tmp_path / "none.json")]) == EXIT_REFUSED
+    assert "is no JSON" in capsys.readouterr().err
     (tmp_path / "none.json").write_text("{")
     assert run.main([*flags, str(tmp_path / "none.json")]) == EXIT_REFUSED
     assert "is no JSON" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ablations import rates, run
+from ablations.launch import execute
 from ablations.rates import RateCurve
 from neobert.runs import worker
 from neobert.runs.kinds import read_records
@@ -159,6 +160,14 @@ def test_on_slurm_the_command_submits_what_is_known_to_be_missing(
     more = [each for each in read_submissions(Layout(runs)) if each.kind == "pretrain"][len(first) :]
     assert sum(len(each.references) for each in more) == 1, "the next rate alone"
     assert "the same command reads their records" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_controller_that_is_too_busy_after_a_submission_makes_it_no_failure(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execute, "print_submissions", lambda *_, **__: (slurm.state / "down").touch())
+    assert learning_rates.main([*SMALL[:-4], "--runs", str(tmp_path / "runs"), "--hours", "1"]) == 0
+    assert slurm.submitted()
 
 
 def test_a_dry_run_writes_nothing_and_shows_the_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

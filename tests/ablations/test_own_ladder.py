@@ -12,6 +12,7 @@ from ablations.designs import chosen_variants, design_of, single_variants
 from ablations.ladder import M0, M1, M5
 from ablations.launch.checks import refuse_hours
 from ablations.launch.core_time import CoreTime
+from ablations.launch.listing import design_lines
 from ablations.plan import unfinished
 from ablations.recipe_runs import pretraining_runs
 from ablations.scales import execution_at, scaled
@@ -24,7 +25,8 @@ from neobert.runs.run_file import read_run_file
 from neobert.runs.worker import main as work
 from sweeps import glue_grid, learning_rates, mteb_suite
 from tests.ablations.fake_slurm import FakeSlurm
-from tests.ablations.plans import SYNTHETIC, rows_of
+from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of
+from tests.ablations.status_worlds import finish_pretraining
 from tests.support.tree_copy import REPOSITORY
 
 OWN = '''
@@ -70,6 +72,32 @@ def test_a_file_is_a_ladder_with_its_scales_and_factors(file: Path) -> None:
     assert "tiny" not in ladders.known_scales() and "M9-norm" in single_variants()
     paper = pretraining_runs(scaled(M0.recipe, "smoke", "trained").pretraining, 0, SYNTHETIC)[0]
     assert own_run.id == paper.id, "what both ladders hold is trained once"
+
+
+def test_a_variant_that_a_scale_cannot_hold_keeps_no_other_from_it(tmp_path: Path) -> None:
+    """At smoke 3e-4 lies between two rows of the rates."""
+    change = 'Modification("Rate", source="here", optimization={"peak_learning_rate": 3e-4})'
+    derived = f'from ablations.variant import Modification\nA1 = M0.derive("A1", {change})\n'
+    (tmp_path / "own.py").write_text(f"from ablations.ladder import M0\n{derived}")
+    with ladders.using(ladders.load(str(tmp_path / "own.py"))):
+        with pytest.raises(ValueError, match="lies between the rows"):
+            rows_of(tmp_path, "A1")
+        (row,) = rows_of(tmp_path, "M0")
+        assert row.labels(row.planned[0], SYNTHETIC)["variants"] == ["M0"]
+        assert design_lines(design_of("ladder"), [row])
+
+
+def test_a_sweep_on_the_newest_run_refuses_a_scale_that_its_ladder_lost(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ladders.using(ladders.load(str(file))):
+        (row,) = rows_of(tmp_path, "A1", scale="tiny")
+        row.write(Layout(tmp_path), SYNTHETIC, SOURCE, EXECUTION)
+    finish_pretraining(Layout(tmp_path), row.stages[-1])
+    file.write_text(file.read_text().replace('"tiny"', '"small"'))
+    flags = ["--task", "cola", "--ladder", str(file), "--runs", str(tmp_path)]
+    assert glue_grid.main(flags) == EXIT_REFUSED
+    assert "'tiny' is no scale" in capsys.readouterr().err
 
 
 def test_a_ladder_may_be_named_as_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,6 +155,7 @@ def test_a_worker_refuses_a_file_that_changed_and_needs_no_ladder(
         ("'agreement'", "", EXIT_REFUSED, "and must be a list of MinimalPairs, ClozeItems and PassKeys"),
         ("MinimalPairs(name='x', file='a.csv')", "sentence_good,bad\na,b\n", EXIT_REFUSED, "no column 'sentence_bad'"),
         (CLOZE, COLUMNS + "a b,c,d\n", EXIT_REFUSED, "has not one blank ___"),
+        (CLOZE, COLUMNS + "a ____,b,c\n", EXIT_REFUSED, "has not one blank ___"),
         (CLOZE, COLUMNS + "a ___,c,c\n", EXIT_REFUSED, "two words are equal"),
         (CLOZE, COLUMNS + "a ___,,c\n", EXIT_REFUSED, "row 1: word is ''"),
         (CLOZE, COLUMNS, EXIT_REFUSED, "has no rows"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -11,9 +12,10 @@ from typing import NoReturn
 
 import pytest
 
-from ablations import prefetch
+from ablations import ladders, prefetch
 from ablations.designs import chosen_variants
 from ablations.ladders import ladder
+from ablations.launch.checks import requirements
 from ablations.paper_models import folder_or_repository, paper_models
 from ablations.plan import plan
 from neobert.data import hub_download
@@ -271,6 +273,16 @@ def test_every_baseline_of_the_paper_is_declared_once_and_listed_with_what_it_ne
         assert main([*words, "--model", "list"]) == 0
         said = capsys.readouterr().out
         assert all(model.name in said and model.repository in said and model.needs in said for model in models)
+
+
+def test_a_ladder_needs_no_tasks_but_its_own_ones_of_glue(tmp_path: Path) -> None:
+    """Its flag in the commands that are named to users is one word of a shell, whatever the file is called."""
+    path = tmp_path / "my ladder's.py"
+    path.write_text('from ablations.ladder import M0\nTASKS = ["cola", "rte"]\n')
+    own = ladders.load(str(path))
+    assert shlex.split(own.flag) == ["--ladder", str(path)]
+    with ladders.using(own):
+        assert requirements([own.root], "smoke", ["glue"]).tasks == ("rte", "cola")
 
 
 def test_a_word_of_the_list_means_its_repository_unless_a_folder_has_that_name(

@@ -75,6 +75,8 @@ def test_records_of_another_declaration_or_none_are_counted(study: Study, tmp_pa
     assert sorted(found(study, declaration)["records"], reverse=True) == counted
     changed = found(study, declaration, other)
     assert changed[f"question (changed since {other.id})"] == ["Does M1 help?"]
+    more = read_declaration(write(tmp_path, **SMALL | {"commands": ["python first.py", *SMALL["commands"]]}))
+    assert found(study, more, declaration)[f"commands (changed since {declaration.id})"] == ["python first.py"]
 
 
 @pytest.mark.parametrize(("begun", "is_late"), [("2026-01-01T00:00:00", False), ("2026-03-01T00:00:00", True)])
@@ -91,10 +93,62 @@ def test_rates_are_compared_and_when_they_were_swept(study: Study, tmp_path: Pat
         study.pretrain(name, 1000, labels=labels, scores=scores, started_at=begun, finished_at=begun)
     rates = found(study, declaration)["rates"]
     assert rates[:3] == ["no sweep of M0", "M1: without pilot seed 1001", "M1 not trained at their own best rate"]
-    late = [text for text in rates if "begun after the first look" in text]
-    assert late == (["M1: pilot runs begun after the first look's runs had ended (2026-02-01T01:00:00)"] * is_late)
+    late = [text for text in rates if "had ended" in text]
+    assert late == (["M1: pilot runs begun after its runs of the first look had ended (2026-02-01T01:00:00)"] * is_late)
     train(study, declaration, ("M1",), range(1001, 1002), **times)
     assert not [text for text in found(study, declaration)["rates"] if "without pilot" in text], "at one rate is enough"
+
+
+@pytest.mark.parametrize(("of_m0", "is_late"), [("2026-01-01", False), ("2026-05-01", True)])
+def test_the_rate_of_an_arm_is_found_before_its_own_runs(
+    study: Study, tmp_path: Path, of_m0: str, is_late: bool
+) -> None:
+    """M1 was swept in March. It is late only after the runs of M1 itself, whenever those of M0 ended."""
+    own = {"own_rates": ["M0", "M1"], "pilot_seeds": [1000]}
+    declaration = read_declaration(write(tmp_path, **SMALL | own))
+    ends = {"M0": of_m0, "M1": "2026-02-01" if is_late else "2026-04-01"}
+    for name, end in ends.items():
+        train(study, declaration, (name,), range(6), started_at=end, finished_at=end)
+    for rate in ("1e-3", "2e-3", "4e-3"):
+        name = "M1" if rate == "2e-3" else f"M1@rate{rate}"
+        train(study, declaration, (name,), range(1000, 1001), started_at="2026-03-01", finished_at="2026-03-01")
+    late = [text for text in found(study, declaration)["rates"] if "had ended" in text]
+    assert late == (["M1: pilot runs begun after its runs of the first look had ended (2026-02-01)"] * is_late)
+
+
+def test_pilot_seeds_that_are_not_declared_are_named(study: Study, tmp_path: Path) -> None:
+    """With them the test of differences may be another one."""
+    declaration = read_declaration(write(tmp_path, **SMALL | {"own_rates": ["M1"], "pilot_seeds": [1000]}))
+    train(study, declaration, ("M0", "M1"), range(6))
+    train(study, declaration, ("M0", "M1", "M1@rate1e-3", "M1@rate4e-3"), range(1000, 1004))
+    assert found(study, declaration)["pilot seeds"] == ["seeds 1001 to 1003 too"]
+
+
+def test_what_no_command_trains_is_named_and_what_one_does_is_not(study: Study, tmp_path: Path) -> None:
+    run = "python ablations/run.py --stages pretrain"
+    commands = [
+        f"{run} --variant M0 M1 --seed 0 1 2 3 4 5",
+        f"{run} --variant M1@beta2-0.95 --seed 1000",
+        f"{run} --variant M1@beta2-0.99",
+        f"{run} --design add-one --factors positions",
+    ]
+    own = {"own_rates": ["M1"], "pilot_seeds": [1000], "budgets": [0.5], "budget_seeds": [0]}
+    declaration = read_declaration(write(tmp_path, **SMALL | own | {"commands": commands}))
+    train(study, declaration, ("M0", "M1"), range(6))
+    for rate, loss in (("1e-3", 4.0), ("4e-3", 3.0), ("8e-3", 3.8)):
+        scores = {"heldout_loss": {"wikibook": loss}, "training_loss": loss}
+        train(study, declaration, (f"M1@rate{rate}",), range(1000, 1001), scores=scores)
+    best = study.group().sweeps["M1"].best
+    assert best.startswith("M1@rate")
+    study.levels |= {"M0+positions": 52.0, "M0+norm": 52.0}
+    declared = ("M0@steps0.5", "M1@steps0.5", "M1@beta2-0.99", "M0+positions", best)
+    train(study, declaration, declared, range(1))
+    train(study, declaration, ("M1@beta2-0.95",), range(1000, 1001))
+    told = found(study, declaration)
+    assert "arms" not in told and not any(subject.startswith("command") for subject in told), told
+    train(study, declaration, ("M1@rate8e-3", "M1@steps0.25", "M0+norm", "M0@beta2-0.99"), range(1))
+    (added,) = found(study, declaration)["arms"]
+    assert added == "M0+norm, M1@steps0.25, M0@beta2-0.99, M1@rate8e-3 trained and in no command"
 
 
 def test_stages_and_compilation_of_commands_are_compared(study: Study, tmp_path: Path) -> None:

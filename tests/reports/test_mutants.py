@@ -26,13 +26,13 @@ FDR = """from scipy.stats import false_discovery_control
     return np.asarray(false_discovery_control(p_values, axis=-1))"""
 
 FLIPS = "return p_values.reshape(*batch, steps, measures)"
-SCALE = "np.sqrt((values**2).sum(axis=-1) + counts * pooled_variance(differences))[..., None]"
+SCALE = "np.sqrt((values**2).sum(axis=-1) + counts * pooled)[..., None]"
 NEXT = "places[left, chosen[left]] += 1"
 BOTH = "return (mean - half, mean + half), float(2 * stdtr(degrees, -abs(mean) / error))"
 DIRECTION = "direction if is_apart else"
 WITHIN = "interval is None or max(map(abs, interval)) <= measure.margin"
 KEPT = "{at: max(p, without.get(at, 1.0)) for at, p in self._p_values.items()}"
-OPEN = "return place == 0 or any(look.direction for look in found[step][place - 1])"
+OPEN = "return any(look.direction for look in found[step][place - 1])"
 FIRST = "next((look for look in self.looks if look.direction), None)"
 SUBTRACT = "ours.by_seeds[seeds] - theirs.by_seeds[seeds]"
 OWN_BASE = "group.row_at_best_rate(row.name), group.row_at_best_rate(row.parent)"
@@ -105,9 +105,15 @@ IN_INFERENCE = {
 IN_VERDICTS = {
     "analysis/test_verdicts.py::test_claims_are_corrected_over_the_family": {
         "nothing is corrected over the family": (
-            "p_values = stepwise_p_values(statistics)",
+            "p_values = stepwise_p_values(statistics, self._wholes)",
             "p_values = stepwise_p_values(statistics.reshape(-1, 1, 1, statistics.shape[-1])).reshape(shape)",
         ),
+    },
+    "analysis/test_verdicts.py::test_a_part_is_tested_once_its_step_is_claimed": {
+        "parts are tested like steps": ("return whole is None or any(", "return True or any("),
+    },
+    "analysis/test_verdicts.py::test_parts_do_not_change_the_pooled_variance_of_steps": {
+        "parts pool their variance with steps": ("steps or places", "places"),
     },
     "analysis/test_verdicts.py::test_with_collapsed_seeds_the_larger_p_counts_of_all_seeds_and_of_the_rest": {
         "collapsed seeds are not left out": (KEPT, "self._p_values"),
@@ -128,8 +134,8 @@ IN_VERDICTS = {
     },
     "analysis/test_verdicts.py::test_equivalences_are_corrected_over_all_measures_of_all_steps": {
         "equivalences are not corrected": (
-            "zip(self._first, adjust(tost), strict=True)",
-            "zip(self._first, tost, strict=True)",
+            "zip(whole, adjust(tost), strict=True)",
+            "zip(whole, tost, strict=True)",
         ),
     },
     "analysis/test_verdicts.py::test_between_looks_the_first_seeds_of_the_last_one_are_tested": {
@@ -163,6 +169,9 @@ IN_VERDICTS = {
     },
 }
 IN_DELTAS = {
+    "analysis/test_steps.py::test_a_part_is_tested_once_its_step_is_claimed": {
+        "parts are steps": ("numbers.get(wholes_of[pair]) if pair in wholes_of else None", "None"),
+    },
     "test_rates.py::test_verdicts_that_differ_at_own_rates_are_named": {
         "own rates against the parent at the shared rate": (
             OWN_BASE,
@@ -189,7 +198,7 @@ IN_DELTAS = {
     },
     "analysis/test_deltas.py::test_the_family_is_the_primary_measure_of_all_steps_of_all_designs": {
         "each design is a family": (
-            "chain.from_iterable(judge(tested, protocol.looks))",
+            "chain.from_iterable(judge(tested, protocol.looks, wholes))",
             "chain.from_iterable(judge([own], protocol.looks)[0] for own in tested)",
         ),
     },

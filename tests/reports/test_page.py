@@ -4,19 +4,23 @@ import json
 import math
 import re
 from contextlib import nullcontext
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ablations import ladders
 from ablations.designs import cell, cells
+from neobert.glue.tasks import Task
 from neobert.runs.layout import Layout
 from reports import make_figures
 from reports.curves import PIECES, Curves
 from reports.evidence import read_evidence
 from reports.matching import group_of
 from reports.page.costs import print_powers, shorten
+from reports.tables import capitalized
 from tests.reports.made_up_study import Study, undrawn_figures
 from tests.reports.measurements import embed, perplexity, throughput
 
@@ -289,3 +293,16 @@ def test_large_counts_are_printed_for_people() -> None:
     counts = (math.nan, 12, 1_500, 2_560_000, 2.1e12)
     assert list(map(shorten, counts)) == ["—", "12", "1.5 k", "2.56 M", "2.1 T"]
     assert [print_powers(value) for value in (math.nan, 0.0, 6.02e12)] == ["—", "0", "6.0 × 10¹²"]
+
+
+def test_trials_of_own_tasks_are_not_called_glue(study: Study, tmp_path: Path) -> None:
+    """On the page, in the costs, in descriptions of records and in the results."""
+    task = Task(name="stars", kind="regression", columns=("text",), metrics=("r2",))
+    study.pretrain("M0")
+    page = tmp_path / "page.md"
+    for own, name in (({}, "GLUE trials"), ({"stars": task}, "fine-tuning trials")):
+        page.write_text("<!-- results of smoke-synthetic -->\n<!-- end of results -->\n")
+        with ladders.using(replace(ladders.current(), tasks={**ladders.current().tasks, **own})):
+            text = written(study, tmp_path / "out", "--results", str(page))
+        assert name in text and capitalized(name) in text and f" {name} (" in page.read_text()
+        assert ("GLUE trials" in text) == (not own)

@@ -29,7 +29,10 @@ from reports.figures.forests import (
     near_strips,
 )
 from reports.figures.tones import Tone
+from reports.forecasts.outcomes import Outcome
+from reports.scores import Group
 from tests.reports.extents import require_texts_fit
+from tests.reports.forecasts.test_comparators import forecast, predicted
 from tests.reports.made_up_study import Study
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
@@ -218,3 +221,36 @@ def test_pairs_without_comparable_losses_say_why_in_place_of_the_difference(stud
     study.pretrain("M0")
     figure = draw_curves.__wrapped__([pair(0.0, is_late=True, reason="losses on other text")], study.group())  # type: ignore[attr-defined]
     assert not lower_lines(figure) and "losses on other text" in {text.get_text() for text in figure.axes[1].texts}
+
+
+def test_a_forecast_is_drawn_on_the_variants_own_corpus_before_anything_is_measured() -> None:
+    """M1 reads wikibook and M4 the web, whichever stands first in the file."""
+    outcomes = [
+        Outcome(forecast(own), own, None, "not measured yet", ())
+        for variant, base in (("M1", "M0"), ("M4", "M2"), ("M99", "M2"))
+        for corpus in ("wikibook", "web")
+        for own in [predicted(0.1, 0.2, variant=variant, base=base, quantity="bits per byte", corpus=corpus)]
+    ]
+    chosen = choose_outcomes(outcomes)
+    assert [(each.step[0], each.predicted.corpus) for each in chosen] == [("M1", "wikibook"), ("M4", "web")]
+
+
+def test_a_pair_with_one_arm_at_another_rate_is_told_from_the_step_at_the_shared_rate() -> None:
+    names = [Pair(*step, "").name for step in (("M8", "M7"), ("M8", "M7@rate1.6e-3"), ("M8@rate1e-3", "M7"))]
+    assert names == ["M8 − M7", "M8 − M7, own rates", "M8 − M7, own rates"]
+
+
+def test_variants_with_curves_are_drawn_over_their_parents(study: Study) -> None:
+    for name in ("M0", "M1", "M9"):
+        study.pretrain(name)
+        study.metrics(name)
+    findings = study.findings()
+    pairs = find_pairs(findings.group, findings.curves, findings.waits, findings.steps)
+    assert [each.name for each in pairs] == ["M1 − M0"], "M9's parent has no run"
+    require_fit(draw_curves.__wrapped__(pairs, findings.group), least=8)  # type: ignore[attr-defined]
+
+
+def test_a_group_without_steps_has_no_forest(study: Study) -> None:
+    study.pretrain("M0")
+    group: Group = study.group()
+    assert forest_of_answers([], group).panels == () == forest_of_readouts([], group).panels

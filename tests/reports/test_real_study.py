@@ -121,7 +121,7 @@ def test_its_pictures_fit(study: Findings) -> None:
         require_fit(draw_forest.__wrapped__(forest))  # type: ignore[attr-defined]
     curves = draw_curves.__wrapped__(study.pairs, study.group)  # type: ignore[attr-defined]
     require_fit(curves)
-    chosen = choose_outcomes(study.outcomes, study.deltas)
+    chosen = choose_outcomes(study.outcomes)
     fans = draw_forecasts.__wrapped__(chosen, study.deltas, study.group)  # type: ignore[attr-defined]
     require_fit(fans)
     for axes, outcome in zip(fans.axes, chosen, strict=False):

@@ -74,6 +74,18 @@ def failure(layout: Layout, reference: str, error: str) -> str:
     return str(noted["error"])
 
 
+def test_data_that_moved_are_read_where_the_same_command_finds_them(tmp_path: Path, data: Path) -> None:
+    """Ids have the bytes of the data and not their folder, so that the run is the same one."""
+    layout, run = Layout(tmp_path / "runs"), planned(data)
+    corpus = run.preparation[0].reference
+    write_run_file(layout, run, specification(data), EXECUTION, LABELS)
+    moved = data.rename(tmp_path / "mydata of the archive")
+    assert worker.run(["--runs", str(layout.root), corpus], StopRequest()).code == 1
+    assert planned(moved) == run
+    write_run_file(layout, planned(moved), specification(moved), EXECUTION, LABELS)
+    assert worker.run(["--runs", str(layout.root), corpus], StopRequest()).code == 0
+
+
 def test_a_corpus_is_not_tokenised_under_the_name_of_another(tmp_path: Path, data: Path) -> None:
     layout, run = Layout(tmp_path / "runs"), planned(data)
     write_run_file(layout, run, specification(data), EXECUTION, LABELS)

@@ -21,6 +21,17 @@ def test_published_files_never_change(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
 
 
+def test_a_group_may_write_what_its_umask_lets_it(tmp_path: Path) -> None:
+    """All who share a folder of runs append to its lists of starts and submissions."""
+    before = os.umask(0o002)
+    try:
+        files.append_line(tmp_path / "starts.jsonl", {"part": "a"})
+        files.replace_file(tmp_path / "record.json", b"{}")
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o664}
+
+
 @pytest.mark.parametrize("function", [files.publish_once, files.replace_file])
 def test_a_full_disk_leaves_the_old_content_and_no_rubbish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: object

@@ -6,7 +6,9 @@ import re
 import shutil
 import stat
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +17,8 @@ from hypothesis import strategies as st
 from ablations.run import main
 from neobert.files import checksummed, json_bytes, line_bytes, read_lines
 from neobert.identity import plain
-from neobert.runs.layout import Layout
+from neobert.runs.claims import acquire
+from neobert.runs.layout import SUBMISSION_CLAIM, Layout
 from neobert.runs.submissions import read_submissions
 from neobert.slurm.job import _come_back
 from neobert.slurm.profile import Resources
@@ -118,6 +121,23 @@ def test_a_damaged_line_costs_no_job_and_sends_none_twice(slurm: FakeSlurm, runs
     assert after == before and live(slurm) == before.keys() and not cancelled(slurm)
     forget(runs, damage)
     assert cancel(runs) == 0 and cancelled(slurm) == before.keys()
+
+
+def test_a_launcher_that_was_paused_leaves_the_rest_to_who_took_over(
+    slurm: FakeSlurm, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after Ctrl-Z, or while the file server was away for longer than the lease of the submission."""
+
+    def pause(*given: Any) -> str:
+        job = submit_job(*given)
+        with acquire(Layout(runs).claims(SUBMISSION_CLAIM), lease_seconds=0) or nullcontext():
+            return job
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ablations.launch.submit.submit", pause)
+        assert submit(runs) == 1
+    assert "another one submits to the same folder" in capsys.readouterr().err
+    assert len(slurm.submitted()) == 1 and submit(runs) == 0 and len(slurm.submitted()) == 4
 
 
 @pytest.mark.parametrize("name", ["somebody-elses", "", "..", "named"])

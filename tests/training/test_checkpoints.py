@@ -115,6 +115,20 @@ def test_retention_keeps_milestones_and_the_newest(tmp_path: Path, claim: Claim)
     assert checkpoints.newest(tmp_path / "c") is None
 
 
+@pytest.mark.parametrize("content", [None, b"{", b"[]", b'{"sha256": 1}'])
+def test_a_milestone_with_a_damaged_manifest_stops_no_later_save(
+    tmp_path: Path, claim: Claim, content: bytes | None
+) -> None:
+    for step in (0, 10, 20):
+        save(tmp_path / "c", step, claim)
+    manifest = checkpoints.folder_of(tmp_path / "c", 0) / checkpoints.MANIFEST
+    manifest.unlink()
+    if content is not None:
+        manifest.write_bytes(content)
+    checkpoints.prune(tmp_path / "c", frozenset({0}), 20)
+    assert checkpoints.steps_on_disk(tmp_path / "c") == [0, 10, 20]
+
+
 def test_a_run_that_fell_back_keeps_what_it_saves_and_can_always_resume(tmp_path: Path, claim: Claim) -> None:
     """Behind the step to which it falls back lie milestones without optimizer state, or damaged checkpoints."""
     saved = tmp_path / "c"

@@ -71,6 +71,26 @@ def losses(steps: Iterator[Step]) -> list[float]:
     return [step.measured().loss for step in steps]
 
 
+class Counting(torch.nn.Module):
+    """What an own part may be: it counts its passes in a buffer, and has a weight that it does not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+        self.passes: torch.Tensor
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        return values * self.used
+
+
+def test_a_trial_leaves_buffers_as_they_were_and_allows_weights_without_a_gradient() -> None:
+    part = Counting()
+    trial = TrialStep(part, lambda: part(torch.ones(2)).sum(), "fp32", torch.device("cpu"))
+    assert trial.seconds() >= 0 and part.passes == 0, "a resumed run would go on with other values"
+
+
 # Whether it pays
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from neobert.errors import RunFailed
 from neobert.recipe import Optimization
 from neobert.training.engine import Engine
+from neobert.training.loop import seed_step
 from neobert.training.optimization import OPTIMIZERS, build_optimizer
 from neobert.training.zero import ZeroOne
 from tests.support.tiny_runs import tiny_recipe
@@ -104,6 +105,57 @@ def test_a_restored_state_goes_on_bit_for_bit(recipe: Optimization) -> None:
             each.step([batch], RATE / 2).measured()
     ended = weights_of(resumed_model)
     assert kept and all(torch.equal(model.get_parameter(name), weight) for name, weight in ended.items())
+
+
+class CountingInGroups(torch.optim.SGD):
+    """Counts its updates where several published optimizers do."""
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+        super().step()
+
+
+class CountingInItself(torch.optim.SGD):
+    steps = 0
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.steps += 1
+        super().step()
+
+
+class KeepingOne(torch.optim.SGD):
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.state["all"]["mean"] = torch.ones(())  # type: ignore[index]
+        super().step()
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        (CountingInGroups, r"changes param_groups\[0\].step, which checkpoints do not have"),
+        (CountingInItself, "changes self.steps, which checkpoints do not have"),
+        (KeepingOne, "keeps state of something that is no parameter of the model"),
+    ],
+)
+def test_what_a_checkpoint_would_lose_is_refused(
+    kind: type[torch.optim.SGD], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(OPTIMIZERS, "added", lambda model, recipe: kind(model.parameters(), lr=RATE))
+    engine = engine_of(small_model(), tiny_recipe().optimization.model_copy(update={"optimizer": "added"}))
+    assert engine.optimizer_tensors() == {}, "nothing was lost yet"
+    engine.step(batches(1), RATE).measured()
+    with pytest.raises(ValueError, match=what):
+        engine.optimizer_tensors()
+
+
+@pytest.mark.parametrize("seed", [0, 20_261_126, 20_261_126_093_000, 2**70])
+def test_dropout_can_be_seeded_by_every_seed_of_a_recipe(seed: int) -> None:
+    drawn = set()
+    for step in (1, 2):
+        seed_step(seed, step, 0)
+        drawn.add(torch.rand(()).item())
+    assert len(drawn) == 2
 
 
 def test_muon_updates_the_matrices_of_blocks_and_adamw_all_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,14 @@ def last(folder: Path) -> checkpoints.Checkpoint:
     return checkpoints.load(folder / "checkpoints", 4)
 
 
+def test_a_checkpoint_that_was_set_aside_is_no_start(finished: Path, tmp_path: Path) -> None:
+    """As one that was found damaged, after which the run trained its last steps again."""
+    folder = shutil.copytree(finished, tmp_path / finished.name)
+    damaged = shutil.copytree(last(folder).folder, last(folder).folder.with_name("step-00000004.damaged-1"))
+    save_file({"weight": torch.zeros(1)}, damaged / starts.WEIGHTS)
+    assert start_from(folder) == start_from(finished)
+
+
 @pytest.mark.parametrize("optimizer", ["fresh", "restored"])
 def test_a_run_begins_where_another_ended(finished: Path, tmp_path: Path, optimizer: str) -> None:
     """With no more than its run.json, as in another process."""

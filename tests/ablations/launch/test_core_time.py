@@ -22,12 +22,15 @@ from ablations.launch.core_time import (
 from ablations.plan import unfinished
 from ablations.scales import Scale, execution_at, scaled
 from neobert.identity import plain
+from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.kinds.readouts import ReadoutEvaluation
 from neobert.recipe import Pretraining
 from neobert.runs.layout import Layout
 from neobert.runs.records import cpu_model, sealed
-from tests.ablations.plans import SYNTHETIC, rows_of
+from neobert.runs.run_file import write_run_file
+from tests.ablations.plans import SOURCE, SYNTHETIC, rows_of
+from tests.ablations.status_worlds import record_trial
 
 MEASURED = [
     ("smoke", "M0", 263.0, 24.2),
@@ -122,6 +125,26 @@ def test_every_estimated_kind_counts_and_others_are_named(tmp_path: Path) -> Non
     assert all(counted.core_hours([run]) for run in counted.runs) and not counted.uncounted
     assert counted.hours() > time_of(tmp_path, "M2").hours()
     assert time_of(tmp_path, "M2", stages=("pretraining", "contrastive")).uncounted == ("contrastive",)
+
+
+@pytest.mark.usefixtures("core")
+def test_what_is_left_after_pretraining_takes_as_long_as_before(tmp_path: Path) -> None:
+    """A plan whose pre-training is done still has its fine-tuning to do, without the points that have a record."""
+    layout, stages = Layout(tmp_path), ("pretraining", "glue", "readouts")
+    before = time_of(tmp_path, "M2", stages=stages)
+    (stage,) = PretrainingRun.among(before.runs)
+    later = [run for run in before.runs if run is not stage]
+    publish(tmp_path, stage, times=1)
+    write_run_file(layout, stage, SOURCE, before.execution, {})
+    after = time_of(tmp_path, "M2", stages=stages)
+    assert after.runs == later
+    assert after.core_hours(later) == pytest.approx(before.core_hours(later), rel=1e-9)
+    cola = next(study for study in GlueStudy.among(later) if study.task == "cola")
+    whole, points = after.core_hours([cola]), len(cola.points)
+    assert whole
+    for number in range(points):
+        record_trial(layout, cola, number)
+        assert after.core_hours([cola]) == pytest.approx(whole * (points - 1 - number) / points, rel=1e-9)
 
 
 @pytest.mark.usefixtures("core")

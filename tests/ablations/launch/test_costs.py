@@ -1,5 +1,6 @@
 """What a plan says it costs: against the paper's published hours, against finished runs, and as costs behave."""
 
+import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,12 +25,13 @@ from ablations.launch.costs import (
     stage_memory,
     stated_throughput,
     sum_costs,
+    task_size,
 )
 from ablations.plan import STAGES, VariantRow
 from neobert.data.catalog import CHARACTERS_PER_TOKEN, TASK_SPLITS
 from neobert.data.sources import DirectorySource, open_source
 from neobert.errors import MissingData
-from neobert.glue.tasks import TASKS, task_named
+from neobert.glue.tasks import TASKS, Task, task_named
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
@@ -345,3 +347,19 @@ def test_real_tasks_have_that_size(task: str) -> None:
     assert len(train["label"]) == PUBLISHED[task].train
     assert sum(len(split["label"]) for split in splits.values()) == PUBLISHED[task].validation
     assert characters == pytest.approx(PUBLISHED[task].characters, rel=0.03)
+
+
+@pytest.mark.parametrize("words", [None, ["a", 7], "a b"])
+def test_an_own_task_whose_words_are_none_is_refused_where_its_costs_are_counted(tmp_path: Path, words: object) -> None:
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text(json.dumps({"words": words, "label": ["O", "X"]}) + "\n")
+    task = Task(
+        name="tags",
+        kind="token_classification",
+        columns=("words",),
+        metrics=("accuracy",),
+        classes=("O", "X"),
+        folder=str(tmp_path),
+    )
+    with pytest.raises(ValueError, match=r"tags train, row 0: 'words' is .*, not a list of words"):
+        task_size(SYNTHETIC, task)

@@ -1,14 +1,18 @@
 """Records → deltas: who is paired with whom, what is left out and said."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ablations import ladders
 from ablations.declarations import PROTOCOL, Measure, Protocol
 from ablations.ladders import ladder
+from neobert.glue.tasks import Task
 from neobert.runs.layout import Layout
+from reports.analysis.delta_table import deltas_table
 from reports.analysis.deltas import find_deltas
 from reports.analysis.inference import joint_sign_flips
 from reports.analysis.pairing import Delta
@@ -16,8 +20,8 @@ from reports.analysis.plateau import Regime
 from reports.analysis.resampling import resampled_differences
 from reports.figures.figure1 import find_bars
 from reports.tables import signed
-from tests.reports.made_up_study import Study, by_place, change_record, facts_of
-from tests.reports.measurements import add_units
+from tests.reports.made_up_study import LEVELS, Study, by_place, change_record, facts_of
+from tests.reports.measurements import add_units, answer, ask
 from tests.reports.predictions import with_predictions
 
 PRIMARY = "bits per byte on wikibook, 64 tokens"
@@ -271,6 +275,56 @@ def test_steps_without_a_primary_measure_are_in_no_family(study: Study) -> None:
     assert not any(delta.judged.is_tested for delta in deltas.values())
 
 
+def test_pilot_seeds_are_counted_where_they_are_measured(study: Study) -> None:
+    """Two pilot seeds have losses of both arms. That they have no cloze items does not make them none."""
+    study.common_context, study.measured = 64, ("web", "wikibook")
+    for seed in (*range(6), 1000, 1001):
+        for name in ("M0", "M1"):
+            study.levels[name] = (52.0 if name == "M0" else 57.0) + 0.1 * (seed % 3)
+            study.pretrain(name, seed)
+            if seed < 6:
+                ask(study, name, seed, "cloze", answer(np.arange(40) % 4 < (1 if name == "M0" else 2)))
+    protocol = PROTOCOL.model_copy(update={"sequence": (Measure(quantity="cloze", corpus="other"),)})
+    findings = study.findings()
+    deltas = find_deltas(findings.group, (), findings.stored, findings.evidence, findings.signals, protocol)
+    assert {delta.quantity for delta in deltas if delta.judged.is_tested} == {"bits per byte", "cloze"}
+    page = deltas_table(deltas, findings.group, "", protocol).markdown
+    assert "needs 4 pilot seeds of every arm; these have fewer: M1 2, M0 2." in page
+    assert "Only held-out losses are measured on pilot seeds; other measures are always pooled." in page
+
+
+def test_the_notes_on_looks_are_those_of_the_protocol(study: Study) -> None:
+    """M1 has five seeds, of which four count, and M2 three."""
+    study.common_context, study.measured = 64, ("web", "wikibook")
+    for name, seeds in (("M0", 5), ("M1", 5), ("M2", 3)):
+        for seed in range(seeds):
+            study.levels[name] = LEVELS[name] + 0.1 * (seed % 3)
+            study.pretrain(name, seed)
+    protocol = PROTOCOL.model_copy(update={"looks": {4: 0.13}})
+    findings = study.findings()
+    deltas = find_deltas(findings.group, (), findings.stored, findings.evidence, findings.signals, protocol)
+    assert {d.verdict.partition(";")[0] for d in deltas if d.variant == "M1" and d.judged.is_tested} == {
+        "lower (claimed at 4 seeds)"
+    }
+    page = deltas_table(deltas, findings.group, "", protocol).markdown
+    assert "5 seeds are at the look of 4." in page and "Below 4 seeds no difference" in page
+    assert "Below 6 seeds" not in page
+
+
+def test_a_ladder_without_glue_has_no_differences_in_glue(study: Study) -> None:
+    """What is not compared has the reason that there is, not that of tasks which nobody declared."""
+    task = Task(name="stars", kind="regression", columns=("text",), metrics=("r2",))
+    with ladders.using(replace(ladders.current(), tasks={"stars": task})):
+        for seed in range(2):
+            study.pretrain("M0", seed)
+            study.pretrain("M1", seed)
+        findings = study.findings()
+        assert {delta.quantity for delta in findings.deltas} == {"loss"}
+        page = findings.tables["answer"].markdown if "answer" in findings.tables else ""
+        assert "MNLI" not in page + findings.delta_table.markdown
+        assert "M2 against M1" not in page and "M2: no record" in findings.delta_table.markdown
+
+
 def test_deviations_of_pilot_seeds_divide_the_differences(study: Study) -> None:
     """M4 and M5 spread twenty times as much as the others; four pilot seeds of every arm tell."""
     levels = {"M0": 52.0, "M1": 52.5, "M2": 57.0, "M4": 57.2, "M5": 57.3, "M6": 57.1}
@@ -290,6 +344,7 @@ def test_deviations_of_pilot_seeds_divide_the_differences(study: Study) -> None:
     few = deltas["M1", "M0", PRIMARY]
     assert few.scale is None and few.pilots == {"M1": 3, "M0": 3} and few.verdict == "within noise"
     assert "Dividing by deviations needs 4 pilot seeds of every arm; these have fewer: M1 3, M0 3, M2 3" in page
+    assert "Only held-out losses are measured on pilot seeds" not in page
     train(range(1003, 1004))
     deltas, page = reported(study)
     enough = deltas["M1", "M0", PRIMARY]

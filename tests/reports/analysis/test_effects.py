@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ablations.declarations import PROTOCOL
 from ablations.designs import cell, cells
-from reports.analysis.effects import Factorial, estimate_effects
+from reports.analysis.effects import Factorial, effects_table, estimate_effects, find_factorials
 from tests.reports.made_up_study import Study, facts_of, variant
 
 THREE = ("positions", "norm", "masking")
@@ -116,3 +117,20 @@ def test_a_cell_that_is_a_variant_of_the_ladder_needs_no_run_of_its_own(study: S
     study.pretrain("M1")
     found, _ = reported(study)
     assert found["loss"].factors == factors and len(found["loss"].effects) == 7
+
+
+def test_effects_are_judged_at_the_looks_of_the_protocol(study: Study) -> None:
+    """Sign flips of four seeds reach p = 0.125, which this protocol claims and the usual one does not."""
+    factors = ("positions", "norm")
+    for on in cells(factors):
+        for seed in range(4):
+            study.levels[cell(on).name] = 52 + 4.0 * ("positions" in on) + 0.1 * ((seed + len(on)) % 3)
+            study.pretrain(cell(on).name, seed)
+    group = study.group()
+    for looks, verdict in (({4: 0.13}, "lower (claimed at 4 seeds)"), (PROTOCOL.looks, "too few seeds")):
+        protocol = PROTOCOL.model_copy(update={"looks": looks})
+        found = find_factorials(group, (), protocol)
+        (loss,) = [each for each in found if each.quantity == "loss"]
+        assert {effect.name: effect.judged.words for effect in loss.effects}["positions"] == verdict
+        told = "no effect is claimed" in effects_table(found, group, "").markdown
+        assert told == (looks == PROTOCOL.looks)

@@ -12,7 +12,7 @@ from ablations import ladders
 from ablations.declarations import PROTOCOL
 from reports.analysis.deltas import find_deltas
 from reports.analysis.inference import compare
-from reports.analysis.pairing import LADDER, OWN_RATES, Delta
+from reports.analysis.pairing import LADDER, OWN_RATES, Delta, is_of
 from reports.analysis.parts import PARTS, find_parts, share_of
 from reports.analysis.quantities import BITS
 from reports.analysis.steps import Step, answer, find_steps, steps_table
@@ -216,6 +216,36 @@ def test_the_table_has_steps_with_their_parts_and_no_empty_column(parts: Study) 
     assert any("Nothing is compared" in note and "M5 − M4" in note for note in table.notes)
     records = [own["Bits per byte"] for own in table.records if not isinstance(own, str | list | tuple)]
     assert all(len(ids) == 12 for ids in records) and table.latex
+
+
+def deltas_of(study: Study) -> dict[str, Delta]:
+    """The primary deltas by variant, whatever the regime."""
+    findings = study.findings()
+    found = find_deltas(
+        findings.group, findings.bars.tasks, findings.stored, findings.evidence, findings.signals, PROTOCOL
+    )
+    return {each.variant: each for each in found if is_of(each, PROTOCOL.primary[0])}
+
+
+@pytest.mark.parametrize(
+    ("levels", "claimed"),
+    [
+        ({}, {"M0+positions"}),
+        ({"M1": 50.0}, set()),
+        ({"M1": 70.0}, {"M1", "M0+positions"}),
+    ],
+    ids=["without its step", "step not claimed", "step claimed"],
+)
+def test_a_part_is_tested_once_its_step_is_claimed(levels: dict[str, float], claimed: set[str], tmp_path: Path) -> None:
+    study = Study(tmp_path / "runs", measured=("web", "wikibook"), common_context=64)
+    noise = np.random.default_rng(2)
+    for name, level in ({"M0": 50.0, "M0+positions": 60.0} | levels).items():
+        for seed in SEEDS:
+            study.levels[name] = level + noise.normal(0, 0.3)
+            study.pretrain(name, seed)
+    deltas = deltas_of(study)
+    assert {name for name, delta in deltas.items() if delta.judged.claimed[0]} == claimed
+    assert deltas["M0+positions"].judged.is_tested == ("M0+positions" in claimed)
 
 
 def test_steps_without_a_verdict_say_why(parts: Study) -> None:

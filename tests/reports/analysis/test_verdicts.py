@@ -46,6 +46,39 @@ def test_a_claim_stays() -> None:
     assert later.claimed[0] == "" and one(-1.0, *ALIKE[:9]).words == "higher (claimed at 10 seeds)"
 
 
+def test_a_part_is_tested_once_its_step_is_claimed() -> None:
+    step, part, other = of(ALIKE), of(ALIKE[::-1]), of(NOISE)
+    of_step, of_part, _ = (each[0] for each in judge([[step], [part], [other]], wholes=[None, 0, None]))
+    assert of_step.claimed[0] == of_part.claimed[0] == "higher" and of_part.p_equivalence is None
+    (of_noise,), (of_part,) = judge([[other], [part]], wholes=[None, 0])
+    assert of_noise.words == "within noise" and not of_part.is_tested and not of_part.looks and not of_part.words
+
+
+def test_parts_do_not_change_the_pooled_variance_of_steps() -> None:
+    """The first step is claimed beside the second, however large its parts are."""
+    step, other = of([1.1, 0.8, 0.8, 1.1, 0.7, 1.1]), of([0.4, 1.2, -0.3, 1.0, 1.7, 1.6])
+    parts = [of([59.0, 45.0, 285.0, 223.0, -77.0, 92.0])], [of([60.0, 7.0, 15.0, 49.0, 94.0, 22.0])]
+    assert judge([[step], [other]])[0][0].claimed[0] == "higher"
+    assert judge([[step], [other], *parts], wholes=[None, None, 0, 0])[0][0].claimed[0] == "higher"
+
+
+@given(st.lists(st.lists(st.floats(-2, 2), min_size=6, max_size=6), min_size=2, max_size=5), st.data())
+def test_parts_of_steps_that_are_not_claimed_change_no_verdict(values: list[list[float]], data: st.DataObject) -> None:
+    steps = [[of(own), of(reversed(own), level=1)] for own in values]
+    alone = judge(steps, with_detectable=False)
+    closed = [place for place, verdicts in enumerate(alone) if not verdicts[0].claimed[0]]
+    if closed:
+        owners = data.draw(st.lists(st.sampled_from(closed), min_size=1, max_size=3))
+        drawn = st.lists(st.floats(-2, 2), min_size=6, max_size=6)
+        parts = [[of(data.draw(drawn)), of(data.draw(drawn), level=1)] for _ in owners]
+        wholes: list[int | None] = [*[None] * len(steps), *owners]
+        told = judge([*steps, *parts], wholes=wholes, with_detectable=False)
+        assert [[each.words for each in own] for own in told[: len(steps)]] == [
+            [each.words for each in own] for own in alone
+        ]
+        assert not any(each.is_tested for own in told[len(steps) :] for each in own)
+
+
 def test_words() -> None:
     assert one(*NOISE).words == "within noise"
     assert one(*(-value for value in ALIKE)).words == "lower (claimed at 6 seeds)"
