@@ -16,7 +16,8 @@ from reports.analysis.quantities import BITS
 from reports.analysis.steps import Step
 from reports.analysis.transitions import RunCurve
 from reports.analysis.verdicts import Look, Verdict
-from reports.figures.curves import Pair, draw_curves
+from reports.figures.curves import Pair, draw_curves, find_pairs
+from reports.figures.forecasts import choose_outcomes
 from reports.figures.forests import (
     MOST_BEYOND,
     PAGE_INCHES,
@@ -25,6 +26,7 @@ from reports.figures.forests import (
     draw_forest,
     forest_of_answers,
     forest_of_effects,
+    forest_of_readouts,
     limits,
     near_strips,
 )
