@@ -38,7 +38,8 @@ MEASURED: Mapping[Source, str] = {"held-out": "held-out loss, small text", "trai
 
 @dataclass(frozen=True)
 class RunCurve:
-    """One run: the step of its transition, None if it never left the plateau, and its loss over steps."""
+    """One run: the step of its transition, the first measured one if it was past the plateau by then, None if it never
+    left it; and its loss over steps."""
 
     transition: float | None
     points: Points
@@ -139,6 +140,13 @@ def trace_training(points: Points, level: float) -> RunCurve:
     return RunCurve(crossing(moving_mean(points, SMOOTHED_FOR_CROSSING), level), moving_mean(points, SMOOTHED_FOR_LOSS))
 
 
+def trace_recorded(found: Transition) -> RunCurve:
+    """Return the curve of a run from its record, which has no step of a run that was past the plateau when it was first
+    measured."""
+    points = tuple((float(point.step), point.loss) for point in found.curve)
+    return RunCurve(found.step or crossing(points, found.frequency_loss - found.margin), points)
+
+
 def arm_of(row: Row, curves: Curves, source: Source) -> Arm | None:
     """Return the arm of a row with one stage; None if the source is not there for all of its runs."""
     if row.stage != 0 or row.runs.empty or row.own_loss is None:
@@ -156,10 +164,7 @@ def _recorded_transitions(row: Row) -> tuple[float, dict[int, RunCurve]] | None:
     if not all(each is not None and each.curve for each in known.values()):
         return None
     transitions = {seed: each for seed, each in known.items() if each is not None}
-    runs = {
-        seed: RunCurve(each.step, tuple((point.step, point.loss) for point in each.curve))
-        for seed, each in transitions.items()
-    }
+    runs = {seed: trace_recorded(each) for seed, each in transitions.items()}
     return min(each.frequency_loss - each.margin for each in transitions.values()), runs
 
 

@@ -26,6 +26,7 @@ from reports.analysis.transitions import (
     level_of,
     moving_mean,
     subtract_times,
+    trace_recorded,
     trace_training,
     waits_table,
 )
@@ -59,7 +60,7 @@ def heldout_curve(leaves: float, offset: float, seed: int) -> RunCurve:
         for step in sorted(curve_steps(STEPS))
     ]
     found = find_transition(points, FREQUENCIES)
-    return RunCurve(found.step, tuple((point.step, point.loss) for point in found.curve))
+    return trace_recorded(found)
 
 
 def arm(name: str, leaves: float, offset: float = 0.0, source: Source = "training") -> Arm:
@@ -100,6 +101,14 @@ def test_a_run_that_never_leaves_is_counted_and_in_no_difference() -> None:
     wait = subtract_times(mixed, base)
     assert set(wait.waiting) == set(wait.since) == set(SEEDS) - {5} and set(wait.at_end) == set(SEEDS)
     assert mixed.seeds.shares[5] == 1.0 and mixed.seeds.shares[0] < 0.3
+
+
+def test_a_run_that_is_past_the_plateau_when_first_measured_left_it_by_then() -> None:
+    never, past = arm("late", 1e9, source="held-out"), arm("early", -5000, -1.0, "held-out")
+    first = min(curve_steps(STEPS))
+    assert past.times == dict.fromkeys(SEEDS, first) and not never.times
+    assert set(past.seeds.shares.values()) == {first / STEPS} and set(never.seeds.shares.values()) == {1.0}
+    assert past.described_times.startswith(f"{first} (0%)") and never.described_times == "never"
 
 
 def test_a_run_that_leaves_too_late_has_no_loss_since() -> None:
