@@ -97,6 +97,20 @@ def test_files_of_older_versions_are_read_as_the_library_reads_them(plain: Path,
     )
 
 
+def test_a_separator_in_a_prompt_is_read_as_the_library_reads_it(plain: Path, tmp_path: Path) -> None:
+    """Exports of contrastive runs have one between an instruction and its text."""
+    prompt = "find the bird[SEP]"
+    folder = saved_by_the_library(
+        plain, tmp_path / "model", pooling="mean", normalize=False, max_tokens=12, prompts={"query": prompt}
+    )
+    from sentence_transformers import SentenceTransformer
+
+    other = SentenceTransformer(str(folder), device="cpu")
+    by = world.text_encoder(resolve_model(Layout(tmp_path / "runs"), str(folder)), tmp_path / "runs")
+    found = by.encode(TEXTS, instruction=prompt)
+    np.testing.assert_allclose(found, other.encode(TEXTS, prompt_name="query"), atol=1e-5, rtol=0)
+
+
 def test_prompts_are_those_that_mteb_chooses(plain: Path, tmp_path: Path) -> None:
     """By its own rules for models of sentence-transformers, in every category."""
     wrapper = pytest.importorskip("mteb.models.sentence_transformer_wrapper", reason="mteb is not installed")
