@@ -280,8 +280,8 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
 
 
 class LabelModel(NeoBERTPreTrainedModel):
-    """Base class of models with one kind of logits and labels; subclasses implement `_head`. `_pools` rows: whether
-    the head has one output for each row."""
+    """Base class of models with one kind of logits and labels; subclasses implement `_head`, and say whether it
+    `_pools`: has one output for each row."""
 
     _pools = False
     _output: type[MaskedLMOutput | SequenceClassifierOutput | TokenClassifierOutput]
