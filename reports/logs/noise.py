@@ -283,7 +283,9 @@ def _without_collapsed(residuals: Sequence[_Residuals]) -> tuple[list[_Residuals
     told = [own for own in distances if len(own) > 2]
     if sum(map(len, distances)) < FEWEST_FOR_A_COLLAPSE or not told:
         return list(residuals), []
-    most = COLLAPSED * max(1.4826 * float(np.median(np.concatenate(told))), TINY)
+    most = COLLAPSED * 1.4826 * float(np.median(np.concatenate(told)))
+    if most < TINY:  # most repeats are equal, as shares of few examples are: the others are no collapse
+        return list(residuals), []
     stay = [(own <= most) | (len(own) < 3) for own in distances]
     pairs = list(zip(residuals, stay, strict=True))
     lines = sorted(int(line) for own, stays in pairs for line in own.lines[~stays])
