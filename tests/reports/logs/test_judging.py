@@ -253,3 +253,10 @@ def test_repeats_that_are_mostly_equal_have_a_spread(tmp_path: Path) -> None:
     text = f"acc\tstatus\tdescription\n0.9\tkeep\tbaseline\n{seeds}0.99\tkeep\tbigger\n"
     report = report_of(write(tmp_path, text))
     assert report.degrees_of_freedom == 8 and report.spread == pytest.approx(np.std([0.9] * 8 + [0.91], ddof=1))
+
+
+def test_no_number_of_keeps_is_below_0(tmp_path: Path) -> None:
+    path = write(tmp_path, "nll\tstatus\tdescription\n-1\tkeep\tbaseline\n-3\tkeep\twide\n-2.9\tdiscard\tdeep\n")
+    log = read_log(path)
+    report = judge(log, [], given_yardstick(0.01, 9), 0.1, 20)
+    assert "gain: 0.0" in markdown(report)
