@@ -178,6 +178,11 @@ def measure_spread(groups: Sequence[Repeats], logarithms: bool) -> Yardstick:
     residuals = [_residuals(group, logarithms) for group in same_load]
     if refusal := _source_refusal(same_load, residuals) or _exact_refusal(same_load, residuals):
         return _unknown(refusal, notes)
+    equal = [group for group in same_load if len({run.value for run in group.runs}) == 1]
+    if equal:
+        notes.append(f"{_name(equal)} repeat exactly, which tells nothing of other seeds: left out of the spread")
+        same_load = [group for group in same_load if group not in equal]
+        residuals = [_residuals(group, logarithms) for group in same_load]
     residuals, collapsed = _without_collapsed(residuals)
     notes += collapsed
     if refusal := _drift_refusal(residuals):
