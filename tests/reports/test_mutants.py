@@ -188,7 +188,10 @@ IN_DELTAS = {
         "the interval over items is one of 90 %": ("NORMAL_QUANTILE = 1.959964", "NORMAL_QUANTILE = 1.644854"),
     },
     "analysis/test_readouts.py::test_seeds_beyond_the_look_change_no_interval_over_both": {
-        "the noise of all seeds counts at a look": ("by_seed[seed] for seed in seeds]", "by_seed[seed] for seed in by_seed]"),
+        "the noise of all seeds counts at a look": (
+            "by_seed[seed] for seed in seeds]",
+            "by_seed[seed] for seed in by_seed]",
+        ),
     },
     "analysis/test_deltas.py::test_a_collapsed_seed_is_named_with_its_values_and_carries_no_claim": {
         "collapsed seeds are not handed on": (
