@@ -182,19 +182,30 @@ def _judged(
     numbers = {pair: number for number, pair in reversed([*enumerate(pairs)])}
     wholes = [numbers.get(wholes_of[pair]) if pair in wholes_of else None for pair in pairs]
     steps = [sequence for sequence, whole in zip(sequences, wholes, strict=True) if whole is None]
-    for chosen in (sequences, steps):  # steps are scaled as if there were no parts
-        by_level: dict[int, list[int]] = defaultdict(list)
-        for level, place in chain.from_iterable(chosen):
-            by_level[level].append(place)
-        for own in by_level.values():
-            for place, delta in zip(own, scale_by_pilots([deltas[each] for each in own], rows, evidence), strict=True):
-                told[place] = delta
+    scaled = _scaled(deltas, sequences, rows, evidence) | _scaled(deltas, steps, rows, evidence)
+    for place, delta in scaled.items():
+        told[place] = delta
     tested = [[_tested(told[place], level, signals) for level, place in sequence] for sequence in sequences]
     for (_, place), verdict in zip(
         chain.from_iterable(sequences), chain.from_iterable(judge(tested, protocol.looks, wholes)), strict=True
     ):
         told[place] = replace(told[place], judged=verdict)
     return [replace(told[place], design=delta.design) for place, delta in zip(first, deltas, strict=True)]
+
+
+def _scaled(
+    deltas: Sequence[Delta], sequences: Sequence[Sequence[tuple[int, int]]], rows: Mapping[str, Row], evidence: Evidence
+) -> dict[int, Delta]:
+    """Return the deltas of some steps by place, with what pilot seeds tell of each measure. Steps are scaled without
+    their parts, so that these do not change them."""
+    by_level: dict[int, list[int]] = defaultdict(list)
+    for level, place in chain.from_iterable(sequences):
+        by_level[level].append(place)
+    found = (
+        zip(own, scale_by_pilots([deltas[each] for each in own], rows, evidence), strict=True)
+        for own in by_level.values()
+    )
+    return dict(chain.from_iterable(found))
 
 
 def _first_places(deltas: Sequence[Delta]) -> list[int]:
