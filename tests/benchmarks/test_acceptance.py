@@ -96,6 +96,7 @@ def test_a_rehearsal_runs_every_check_on_a_cpu(tmp_path: Path) -> None:
         "lost": {"end of rank 0", "reason of rank 0"},
     }.items():
         assert {name for name in claims[check] if claims[check][name]["met"]} == names
+    assert set(result["checks"]["speed"]["figures"]) == {"eager", "compiled"}
     for check in ("environment", "memory", "syncs", "speed", "profile", "attention", "scaling"):
         assert {claim["met"] for claim in claims[check].values()} == {None}
 
