@@ -452,7 +452,7 @@ def zero_shot_evaluation(
         seed=encoder.seed,
         precision=embedding.precision,
     )
-    prompts = {task.name: modules.task_prompts(task.name, task.category) for task in tasks} if modules else {}
+    prompts = {task.name: modules.task_prompts(task) for task in tasks} if modules else {}
     return EmbeddingEvaluation(encoder=measured, tasks=_on_data(tasks, source, prompts))
 
 

@@ -85,8 +85,15 @@ def find_repository(name: str, commit: str, repositories: Path | None, cache: Pa
 
 
 def _git(folder: Path, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Run git in a folder. Raises MissingData if it does not end in time."""
     command = ["git", "--git-dir", str(folder), *arguments]
-    return subprocess.run(command, input=given, capture_output=True, check=False, timeout=FETCH_SECONDS)
+    try:
+        return subprocess.run(command, input=given, capture_output=True, check=False, timeout=FETCH_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        told = " ".join(command)
+        raise MissingData(
+            f"{told} did not end within {FETCH_SECONDS} s: run it by hand, and then again this"
+        ) from error
 
 
 def _read_repository(folder: Path, commit: str, files: re.Pattern[str]) -> Iterator[tuple[str, bytes]]:

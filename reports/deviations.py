@@ -239,6 +239,7 @@ def _commands(declaration: Declaration, group: Group, evidence: Evidence) -> Ite
             runs = pd.concat([evidence.runs[:0], *(row.runs for row in rows), _pilots_of(chosen, group, evidence)])
             runs = runs[runs.seed.isin(options.seed or [0])].drop_duplicates("id")
             yield from _of_command(f"command {number}", command, options, runs, evidence)
+            yield from _unmeasured(f"command {number}", options, runs, group, evidence)
 
 
 def _variants_of(options: argparse.Namespace, declaration: Declaration) -> Sequence[Variant]:
@@ -273,6 +274,21 @@ def _of_command(
     if options.compile != "auto" and len(others):
         how = "compiled" if options.compile == "off" else "not compiled"
         yield Deviation(subject, f"--compile {options.compile}", f"{count(len(others), 'run')} {how}")
+
+
+def _unmeasured(
+    subject: str, options: argparse.Namespace, runs: pd.DataFrame, group: Group, evidence: Evidence
+) -> Iterator[Deviation]:
+    """Count the runs of a command with `--heldout all` that lack a corpus which another run of the group has."""
+    if options.heldout != "all":
+        return
+    in_group = select_group(evidence.runs, group.scale, group.data).id
+    losses = evidence.heldout[evidence.heldout.run.isin(in_group)]
+    corpora, measured = losses.corpus.unique(), runs.id[runs.id.isin(in_group)]
+    lacking = [run for run in measured if losses.corpus[losses.run == run].nunique() < len(corpora)]
+    if lacking:
+        found = f"{len(lacking)} of {len(measured)} runs were not measured on all of {', '.join(sorted(corpora))}"
+        yield Deviation(subject, "--heldout all", found)
 
 
 COLUMNS: Sequence[Column[Deviation]] = (

@@ -66,6 +66,11 @@ class Findings:
         """The declared protocol, or the usual one."""
         return PROTOCOL if self.declaration is None else self.declaration.protocol
 
+    @property
+    def declared_seeds(self) -> tuple[int, ...] | None:
+        """The seeds that looks count; None, for all, without a declaration."""
+        return None if self.declaration is None else self.declaration.seeds
+
     @cached_property
     def deviations(self) -> tuple[Deviation, ...]:
         """The deviations from the declaration; none without one."""
@@ -80,7 +85,7 @@ class Findings:
     @cached_property
     def deltas(self) -> tuple[Delta, ...]:
         found = self.group, self.bars.tasks, self.stored, self.evidence, self.signals
-        return find_deltas(*found, self.protocol, self.regime)
+        return find_deltas(*found, self.protocol, self.regime, self.declared_seeds)
 
     @cached_property
     def delta_table(self) -> Table:
@@ -88,7 +93,7 @@ class Findings:
 
     @cached_property
     def factorials(self) -> tuple[Factorial, ...]:
-        return find_factorials(self.group, self.bars.tasks, self.protocol)
+        return find_factorials(self.group, self.bars.tasks, self.protocol, self.declared_seeds)
 
     @cached_property
     def embeddings(self) -> Embeddings:

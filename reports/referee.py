@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from reports.logs.reading import Log
 
 ALPHA, MOST_SEEDS = 0.1, 20
+SUFFIXES = ("md", "csv", "json", "png", "svg")
 
 
 def build_parser() -> Parser:
@@ -95,6 +96,8 @@ def _referee(arguments: argparse.Namespace) -> int:
 
     if not arguments.alpha < 1:
         raise ValueError(f"--alpha {arguments.alpha:g}: a share below 1")
+    if arguments.out is not None:
+        _refuse_overwriting(arguments)
     if arguments.summary:
         return _summarise(arguments)
     if len(arguments.logs) > 1:
@@ -106,17 +109,38 @@ def _referee(arguments: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
+def _refuse_overwriting(arguments: argparse.Namespace) -> None:
+    """Raise ValueError if a file below --out would replace a file that is read, or that of another log."""
+    read = {path.resolve() for path in (*arguments.logs, arguments.replicates) if path is not None}
+    logs = dict[str, Path]()
+    for path in arguments.logs:
+        other = logs.setdefault(path.stem, path)
+        if other is not path:
+            raise ValueError(
+                f"--out {arguments.out}: {other} and {path} would write the same files; rename one of them"
+            )
+        for suffix in SUFFIXES:
+            place = arguments.out / f"{path.stem}.{suffix}"
+            if place.resolve() in read:
+                raise ValueError(f"--out {arguments.out} would replace {place}, which is read: name another folder")
+
+
 def _summarise(arguments: argparse.Namespace) -> int:
+    from collections import Counter
+    from dataclasses import replace
+
     from reports.logs.rendering import SUMMARY_HEADER, refusal_row, summary_row
 
     print(f"| {' | '.join(SUMMARY_HEADER)} |\n|{'---|' * len(SUMMARY_HEADER)}")
+    alike = Counter(path.name for path in arguments.logs)
     for path in arguments.logs:
+        name = str(path) if alike[path.name] > 1 else path.name
         try:
             log, report = judge_file(arguments, path)
         except (ValueError, MissingData) as error:
-            print(refusal_row(path.name, str(error).removeprefix(str(path)).lstrip(":, ")))
+            print(refusal_row(name, str(error).removeprefix(str(path)).lstrip(":, ")))
             continue
-        print(summary_row(report))
+        print(summary_row(replace(report, log=name)))
         if arguments.out is not None:
             _write(arguments.out, log, report)
     return EXIT_DONE
@@ -150,7 +174,7 @@ def _yardstick(arguments: argparse.Namespace, log: "Log", repeats: "list[Repeats
     if arguments.seed_spread is not None:
         if arguments.runs_behind is None or arguments.runs_behind < 2:
             raise ValueError("--seed-spread needs --runs-behind N, the number of runs it was computed from, 2 or more")
-        first = next(run.value for run in log.measured if run.value)
+        first = next((run.value for run in log.measured if run.value), 1.0)
         return given_yardstick(arguments.seed_spread, arguments.runs_behind, abs(first) if logarithms else 1.0)
     if arguments.runs_behind is not None:
         raise ValueError("--runs-behind belongs to --seed-spread SD")

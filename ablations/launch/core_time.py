@@ -187,7 +187,8 @@ class CoreTime:
         """Return the core-hours of the unfinished ones of runs, without corpora; None if none can be estimated."""
         unfinished = {run.id for run in self.runs}
         known = {run.id: run for run in runs if run.kind in PARTS}
-        return sum(sum(self._parts(run)) for run in known.values() if run.id in unfinished) / 3600 if known else None
+        left = self._parts([run for run in known.values() if run.id in unfinished])
+        return sum(map(sum, left.values())) / 3600 if known else None
 
     def hours(self) -> float:
         """Return the hours in which the workers do everything, tokenising included."""
@@ -197,13 +198,24 @@ class CoreTime:
             for data_id, corpus in {corpus.id: corpus for run in stages for corpus in run.corpora}.items()
         ]
         data_of = {run.id: tuple(f"data/{corpus.id}" for corpus in run.corpora) for run in stages}
-        runs = [Work(run.reference, (*run.after, *data_of.get(run.id, ())), self._parts(run)) for run in self.runs]
+        parts = self._parts(self.runs)
+        runs = [Work(run.reference, (*run.after, *data_of.get(run.id, ())), parts[run.id]) for run in self.runs]
         return clock_seconds([*corpora, *runs], self.workers) / 3600
 
-    def _parts(self, run: Run) -> tuple[float, ...]:
-        """Return the seconds of each part of a run that is left on one core; none if they are not estimated."""
-        modelled = zip(PARTS[run.kind](self, run), run.parts(self.layout), strict=False) if run.kind in PARTS else ()
-        return tuple(seconds * self._correction for seconds, part in modelled if not part.is_done)
+    def _parts(self, runs: Iterable[Run]) -> dict[str, tuple[float, ...]]:
+        """Return, by run, the seconds of each part that is left on one core; none if they are not estimated. A trial of
+        two grids counts in the first."""
+        found, counted = dict[str, tuple[float, ...]](), set[Path]()
+        for run in runs:
+            modelled = (
+                zip(PARTS[run.kind](self, run), run.parts(self.layout), strict=False) if run.kind in PARTS else ()
+            )
+            left = {
+                part.record: seconds for seconds, part in modelled if not part.is_done and part.record not in counted
+            }
+            found[run.id] = tuple(seconds * self._correction for seconds in left.values())
+            counted |= left.keys()
+        return found
 
     def _stage_of(self, weights: str) -> PretrainingRun | None:
         """Return the stage that ends with these weights, planned here or finished; None of an external model."""

@@ -3,7 +3,7 @@
 import argparse
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -317,7 +317,8 @@ def retry_failed(layout: Layout, runs: Iterable[Run], *, retry: bool) -> None:
     if retry:
         for part in failed:
             number = 1 + len(list(part.error.parent.glob(f"{part.error.stem}.*.json")))
-            part.error.rename(part.error.with_suffix(f".{number}.json"))
+            with suppress(FileNotFoundError):  # another command that retries was faster
+                part.error.rename(part.error.with_suffix(f".{number}.json"))
         logs().print(f"{len(failed)} failed point(s) run again; their errors are kept beside them, with a number")
     elif failed:
         logs().print("points that failed before stay failed: --retry-failed runs them again", markup=False)

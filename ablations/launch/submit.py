@@ -60,6 +60,9 @@ LOCK_POLL_SECONDS = 0.2
 MANY_PARTS = ("grid points", "tasks")
 """The units of work (`Work.counted`) that many workers share."""
 
+LONGEST_LABEL = 200
+"""Characters of a job's name before its numbers: a folder has this name, and file systems allow 255."""
+
 Place = Literal["here", "slurm"]
 SLURM_ONLY = ("partition", "account", "qos", "constraint", "memory_gb", "hours", "sbatch", "max_running")
 """Flags that only apply when jobs are submitted."""
@@ -174,7 +177,7 @@ class Submitter:
         """Return the job, or several if an array would exceed `largest`, numbered from `number`."""
         arrays = math.ceil(planned.workers / largest)
         sizes = [planned.workers // arrays + (index < planned.workers % arrays) for index in range(arrays)]
-        label = re.sub(r"[^A-Za-z0-9.@_-]", "_", planned.label)
+        label = re.sub(r"[^A-Za-z0-9.@_-]", "_", planned.label)[:LONGEST_LABEL]
         now = file_time(self.layout.claims(""))
         flags = ["--leave-failed"] if self.leave_failed else ["--failures-since", f"{now:.0f}"]
         if planned.shared:

@@ -6,8 +6,8 @@ examples:
   python -m benchmarks.acceptance speed --again    # judged already, but once more
   python -m benchmarks.acceptance --rehearse       # tiny, on a CPU: tries the checks, says nothing about GPUs
 
-The result file holds every claim with its value and goal, the machine and the versions. Exit codes: 0 all held, 4 a
-claim was falsified, 1 a check died or took too long, 2 bad input, 3 no GPU.
+The result file holds every claim with its value and goal, and the versions and date of each check. Exit codes: 0 all
+held, 4 a claim was falsified, 1 a check died or took too long, 2 bad input, 3 no GPU.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from benchmarks.measuring import FOLDER, SIGNS, Result, describe_machine, descri
 from neobert.command_line import count, guarded, parser_from, refuse_no_folder
 from neobert.errors import EXIT_DONE, EXIT_OFF, EXIT_RUN_FAILED, MissingData, did_you_mean
 from neobert.files import json_bytes, read_json, replace_file
-from neobert.processes import end_with_parent, start_child, without_place, worker_environment
+from neobert.processes import end_with_parent, gpu_variables, start_child, without_place, worker_environment
 
 if TYPE_CHECKING:
     from benchmarks.acceptance.checks import Check
@@ -61,7 +61,8 @@ STDERR = 2
 
 JUDGED = ("held", "falsified")
 Outcome = dict[str, Any]
-"""The outcome of a check: `state` (held, falsified, died, too long), `seconds`, `claims`, `figures` and `why`."""
+"""The outcome of a check: `state` (held, falsified, died, too long), `seconds`, `claims`, `figures`, `why`, and `date`
+and `versions` of the measurement."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -85,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def accept(options: argparse.Namespace) -> int:
-    """Run the checks that are not judged yet, write the result file after each, and print the outcomes.
+    """Run the checks that these versions have not judged yet, write the result file after each, and print the outcomes.
 
     Raises:
         ValueError: a check is not known, or needs more GPUs than there are.
@@ -94,12 +95,15 @@ def accept(options: argparse.Namespace) -> int:
     refuse_no_folder("--folder", options.folder)
     path, result = open_result(options.folder, options.rehearse)
     chosen = chosen_checks(options.checks, 2 if options.rehearse else result["machine"]["gpus"])
+    versions = describe_versions()
     for name in chosen:
-        if not options.again and result["checks"].get(name, {}).get("state") in JUDGED:
+        known = result["checks"].get(name, {})
+        if not options.again and known.get("state") in JUDGED and known["versions"] == versions:
             print(f"{name}: judged already; --again repeats it", file=sys.stderr)
         else:
-            result["checks"][name] = run_check(name, options.rehearse, options.limit)
-            result["date"] = datetime.now(UTC).date().isoformat()
+            outcome = run_check(name, options.rehearse, options.limit)
+            day = datetime.now(UTC).date().isoformat()
+            result["checks"][name] = {**outcome, "date": day, "versions": versions}
             replace_file(path, json_bytes(result))
         if not options.json:
             print("\n".join(describe(name, result["checks"][name])), flush=True)
@@ -124,7 +128,7 @@ def chosen_checks(names: Sequence[str], gpus: int) -> list[str]:
 
 
 def open_result(folder: Path, rehearse: bool) -> tuple[Path, dict[str, Any]]:
-    """Return the path of this machine's result file, and its content if it has the same versions; else a new one.
+    """Return the path of this machine's result file, and its content, or that of a new one.
 
     Raises:
         MissingData: there is no GPU, and this is not a rehearsal.
@@ -136,12 +140,12 @@ def open_result(folder: Path, rehearse: bool) -> tuple[Path, dict[str, Any]]:
     machine: dict[str, Any] = describe_machine() | {"gpus": torch.cuda.device_count()}
     name = "rehearsal" if rehearse else re.sub(r"\W+", "-", machine["gpu"]).lower()
     path = folder / f"{name}.json"
-    new = {"name": "acceptance", "rehearsal": rehearse, "machine": machine, "versions": describe_versions()}
+    new = {"name": "acceptance", "rehearsal": rehearse, "machine": machine}
     known = read_json(path) if path.exists() else {}
     if known and any(known.get(key) != value for key, value in new.items()):
-        print(f"{path} is of other versions or another machine, and begins anew", file=sys.stderr)
+        print(f"{path} is of another machine, and begins anew", file=sys.stderr)
         known = {}
-    return path, new | {"date": known.get("date"), "checks": known.get("checks", {})}
+    return path, new | {"checks": known.get("checks", {})}
 
 
 def run_check(name: str, rehearse: bool, limit_seconds: int) -> Outcome:
@@ -175,10 +179,12 @@ def command_of(name: str, rehearse: bool, into: Path) -> list[str]:
 
 
 def environment_of(rehearse: bool) -> Mapping[str, str]:
-    """Return the environment of a check: this copy of the code, and in a rehearsal one thread and no GPU."""
+    """Return the environment of a check: that of a worker, with this copy of the code and CUDA's variables, but all
+    threads; in a rehearsal one thread and no GPU."""
+    of_worker = worker_environment(1)
     if rehearse:
-        return worker_environment(1) | {"CUDA_VISIBLE_DEVICES": ""}
-    return without_place(os.environ) | {"PYTHONPATH": worker_environment(1)["PYTHONPATH"]}
+        return of_worker | {"CUDA_VISIBLE_DEVICES": ""}
+    return without_place(os.environ) | gpu_variables(os.environ) | {"PYTHONPATH": of_worker["PYTHONPATH"]}
 
 
 def describe_end(code: int) -> str:

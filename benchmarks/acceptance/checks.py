@@ -265,7 +265,7 @@ def measure_speed(setting: Setting) -> Iterator[Result]:
         slots = setting.own_batches(mode)[0].token_ids.numel()
         ratio = over_expected(found.tokens_per_second(name), mode) if slots >= TOKENS_PER_STEP else None
         figures = {"slots of a step": slots, "attention": variable_length_kernels(), **found.figures()}
-        yield Result(f"speed, {mode}", on_gpu(setting, ratio), figures)
+        yield Result(f"speed, {mode}", on_gpu(setting, ratio), {mode: figures})
 
 
 def over_expected(speed: float, mode: Mode) -> float | None:

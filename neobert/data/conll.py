@@ -1,5 +1,8 @@
 """CoNLL files: a word on a line with its annotations in columns, and an empty line after each sentence."""
 
+import re
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from neobert.errors import DamagedFile, did_you_mean
@@ -9,6 +12,7 @@ CONLLU: tuple[str, ...] = ("id", "form", "lemma", "upos", "xpos", "feats", "head
 SUFFIXES = (".conllu", ".conll", ".iob2", ".bio")
 """In all but CoNLL-U, columns are named by their numbers, from "1", and separated by tabs or spaces."""
 _DOCUMENT = "-DOCSTART-"
+_KEY_AND_VALUE = re.compile(r"# \S+ = ")
 
 
 def conll_file(folder: Path, split: str) -> Path | None:
@@ -27,7 +31,8 @@ def read_conll(path: Path, needed: tuple[str, ...]) -> dict[str, list[list[str]]
     """Return the columns of a file by name, each with a list for every sentence.
 
     Of CoNLL-U comments, the surface line of a multiword token and empty nodes are left out, so that words are the
-    syntactic ones. Elsewhere lines of -DOCSTART- are.
+    syntactic ones. Elsewhere lines of -DOCSTART- are, and comments that cannot be words: lines that begin with # and
+    have no tab where words have some, or a tab where words have none, or that say "# key = value".
 
     Raises:
         DamagedFile: the file cannot be read, or a line has another number of columns than the first.
@@ -49,7 +54,7 @@ def _read_sentences(path: Path) -> list[list[list[str]]]:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DamagedFile(f"{path} cannot be read as text: {error}") from error
-    columns_of = _conllu_columns if path.suffix == ".conllu" else _columns
+    columns_of = _conllu_columns if path.suffix == ".conllu" else partial(_columns, is_tabbed=_is_tabbed(lines))
     sentences: list[list[list[str]]] = [[]]
     width = len(CONLLU) if path.suffix == ".conllu" else 0
     for number, line in enumerate(lines, start=1):
@@ -70,6 +75,16 @@ def _conllu_columns(line: str) -> list[str]:
     return cells if is_word else []
 
 
-def _columns(line: str) -> list[str]:
+def _is_tabbed(lines: Sequence[str]) -> bool:
+    """Return whether words have tabs between their columns, by the first line that is a word for certain."""
+    words = (line for line in lines if line.strip(" \t") and not line.startswith(("#", _DOCUMENT)))
+    return "\t" in next(words, lines[0])
+
+
+def _columns(line: str, *, is_tabbed: bool) -> list[str]:
+    """Return the columns of a word; nothing for comments and for a line between documents."""
+    is_odd = ("\t" in line) != is_tabbed
+    if line.startswith("#") and (is_odd or (not is_tabbed and _KEY_AND_VALUE.match(line))):
+        return []
     cells = line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
     return [] if cells[0] == _DOCUMENT else cells

@@ -288,6 +288,9 @@ def _check_retrieval(tables: Mapping[str, Table], where: str) -> None:
             raise ValueError(f"{where}, table {name}: an _id comes twice, so give each text its own")
         if unknown := set(map(str, tables["qrels_test"][column])) - set(known):
             raise ValueError(f"{where}, table qrels_test: {column} {min(unknown)!r} is not in table {name}")
+    for row, score in enumerate(tables["qrels_test"]["score"]):
+        if score != int(score):
+            raise ValueError(f"{where}, table qrels_test, row {row}: score {score!r} is no grade such as 0, 1 or 2")
 
 
 @dataclass(frozen=True)
@@ -339,7 +342,7 @@ CATEGORY_FACTS: Mapping[Category, CategoryFacts] = {
         columns={
             "corpus": {"_id": int | str, "text": Text},
             "queries_test": {"_id": int | str, "text": Text},
-            "qrels_test": {"query-id": int | str, "corpus-id": int | str, "score": Score | None},
+            "qrels_test": {"query-id": int | str, "corpus-id": int | str, "score": Score},
         },
         check=_check_retrieval,
     ),

@@ -377,12 +377,14 @@ def base_model(
 
 
 def _external_model(
-    described: ExternalModel, context: int | None, pooling: SentencePooling = "mean"
+    described: ExternalModel, context: int | None, modules: SentenceModules | None = None
 ) -> tuple[EmbeddingModel, Framing]:
     from neobert.hub.external import load_external
 
     encoder, tokenizer = load_external(described.require_unchanged(), described.name, described.trust)
-    return PaddedEncoder(encoder, context, pooling), tokenizer
+    if modules is None:
+        return PaddedEncoder(encoder, context), tokenizer
+    return PaddedEncoder(encoder, context, modules.pooling), tokenizer.behind(modules.prompts.values())
 
 
 def load_encoder(
@@ -408,7 +410,7 @@ def load_encoder(
         described = read_model_file(layout, weights)
         modules = read_sentence_modules(Path(described.folder), described.name)
         context = _least(max_tokens, described.context, modules.max_tokens if modules else None)
-        model, tokenizer = _external_model(described, context, modules.pooling if modules else "mean")
+        model, tokenizer = _external_model(described, context, modules)
         return TextEncoder(model, tokenizer, context, precision=precision, device=device, modules=modules)
     folder = layout.trained(weights)
     run_file = read_run_file(folder)

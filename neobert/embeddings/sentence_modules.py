@@ -7,7 +7,7 @@ from typing import Any, Literal, cast, get_args
 
 from pydantic import PositiveInt
 
-from neobert.data.mteb_tasks import CATEGORY_FACTS
+from neobert.data.mteb_tasks import CATEGORY_FACTS, EmbeddingTask, member_names
 from neobert.external import CONFIGURATION, MODULES, read_json_as, read_settings
 from neobert.files import is_local
 from neobert.kinds.mteb import Category
@@ -64,12 +64,20 @@ class SentenceModules(Value):
         parts += [f"prompts {', '.join(named)}"] if named else []
         return ", ".join(parts)
 
-    def task_prompts(self, task: str, category: Category) -> dict[str, str]:
+    def task_prompts(self, task: EmbeddingTask) -> dict[str, str]:
         """Return the prompts of a task by "query" (also for tasks without documents) and "document", chosen as in
-        mteb's own wrapper of sentence-transformers."""
-        roles = PROMPT_TYPES.get(category, (None,))
-        found = {role or "query": self._prompt(task, CATEGORY_FACTS[category].task_type, role) for role in roles}
-        return {role: prompt for role, prompt in found.items() if prompt}
+        mteb's own wrapper of sentence-transformers: for a task of several members by their names, not by its own.
+        Raises ValueError if the members have different prompts."""
+        roles, task_type = PROMPT_TYPES.get(task.category, (None,)), CATEGORY_FACTS[task.category].task_type
+        first, *others = (
+            {role or "query": self._prompt(member, task_type, role) for role in roles} for member in member_names(task)
+        )
+        if any(other != first for other in others):
+            raise ValueError(
+                f"{LIBRARY_SETTINGS} has different prompts for the members of {task.name}, which is measured with one: "
+                "leave the task out"
+            )
+        return {role: prompt for role, prompt in first.items() if prompt}
 
     def _prompt(self, task: str, task_type: str, role: str | None) -> str:
         for name in (task, task_type):

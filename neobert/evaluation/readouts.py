@@ -284,6 +284,9 @@ def read_cloze(subject: Subject, items: Sequence[ClozeItem], stop: StopRequest) 
     """Measure the share of words that are more probable than their distractors; a unit is an item, a tie counts half.
 
     The probability of a word is the product of the probabilities of its tokens, all masked together.
+
+    Raises:
+        MissingData: the tokenizer has no token for a word.
     """
     texts = [text for item in items for text in (item.text, item.distracted)]
     spans = [(item.begin, item.begin + len(word)) for item in items for word in _both_words(item)]
@@ -292,6 +295,9 @@ def read_cloze(subject: Subject, items: Sequence[ClozeItem], stop: StopRequest) 
         encoded = subject.tokenizer.encode_with_offsets(texts)
         for owner, ((token_ids, offsets), span) in enumerate(zip(encoded, spans, strict=True)):
             places = tokens_in(offsets, [span])
+            if not len(places):
+                word = texts[owner][slice(*span)]
+                raise MissingData(f"the tokenizer has no token for the word {word!r} in {texts[owner]!r}: leave it out")
             begin, end = part_around(len(token_ids), (int(places[0]), int(places[-1]) + 1), subject.room)
             yield subject.hide(token_ids[begin:end], places[(places >= begin) & (places < end)] - begin, owner)
 

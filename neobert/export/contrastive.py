@@ -40,6 +40,7 @@ from neobert.hub.external import ExternalTokenizer, load_external
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.mteb import Category
 from neobert.kinds.pretraining import PretrainingRun
+from neobert.own_code import sources_in
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile, read_run_file
 
@@ -130,7 +131,7 @@ def open_contrastive_checkpoint(folder: Path, step: int | None, wording: Wording
     """Open the checkpoint of `step`, or the last one of a finished run, with the tasks of mteb and of its source.
 
     Raises:
-        ValueError: the run started from an external model with code of its own.
+        ValueError: the run started from a model with own parts, or from an external one with code of its own.
         MissingData: there is no such step, the run is unfinished and no step is given, or its source is gone.
         DamagedFile: a file does not match its checksum.
     """
@@ -143,11 +144,21 @@ def open_contrastive_checkpoint(folder: Path, step: int | None, wording: Wording
             f"{model.name} runs code of its own, which exports do not hold: use the run with load_encoder of "
             "neobert.embeddings.encoders"
         )
+    if not run.is_external and (parts := sources_in(_pretraining(layout, run).recipe.model)):
+        raise ValueError(
+            f"the encoder of {run_file.id} has the own parts {', '.join(parts)}, whose code exports of contrastive "
+            "runs do not hold: use the run with load_encoder of neobert.embeddings.encoders"
+        )
     embedder = load_encoder(layout, run_file.id, CPU, "fp32", step=chosen)
     encoder, tokenizer = _convert(layout, run, embedder)
     own = {task.name: task for task in open_specified(run_file.source).embedding_tasks()}
     tasks = tuple({**OFFICIAL_TASKS, **own}.values())
     return ContrastiveCheckpoint(folder, run_file, chosen, record, embedder, encoder, tokenizer, tasks, wording)
+
+
+def _pretraining(layout: Layout, run: ContrastiveRun) -> PretrainingRun:
+    """Return the pre-training run that a run started from."""
+    return read_run_file(layout.pretraining(run.weights)).specification(PretrainingRun)
 
 
 def _convert(layout: Layout, run: ContrastiveRun, embedder: TextEncoder) -> tuple[Any, Any]:
@@ -157,8 +168,7 @@ def _convert(layout: Layout, run: ContrastiveRun, embedder: TextEncoder) -> tupl
         tokenizer.tokenizer.model_max_length = run.max_tokens
         return trained.encoder, tokenizer.tokenizer
     assert isinstance(tokenizer, TextTokenizer)
-    pretraining = read_run_file(layout.pretraining(run.weights)).specification(PretrainingRun)
-    encoder = NeoBERTModel(configuration_of(pretraining, tokenizer)).eval()
+    encoder = NeoBERTModel(configuration_of(_pretraining(layout, run), tokenizer)).eval()
     encoder.load_state_dict(trained.state_dict())
     return encoder, transformers_tokenizer(tokenizer, run.max_tokens)
 

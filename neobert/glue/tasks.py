@@ -5,7 +5,9 @@ here.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
@@ -144,6 +146,10 @@ class Task(Value):
         for field, names in (("metrics", self.metrics), ("validation_splits", self.validation_splits)):
             if len(set(names)) < len(names):
                 raise ValueError(f"task {self.name} has one of its {field} twice: {name_first(names)}")
+        scored = Counter(self.metric_on(metric, split) for metric in self.metrics for split in self.validation_splits)
+        name, times = max(scored.items(), key=itemgetter(1), default=("", 0))
+        if times > 1:
+            raise ValueError(f"task {self.name} would have {times} scores named {name}: rename a validation split")
         return self
 
     @model_validator(mode="after")

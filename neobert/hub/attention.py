@@ -94,6 +94,20 @@ def document_positions(borders: Tensor, embeddings: Tensor, mask: Tensor | None,
     return (torch.arange(tokens, device=embeddings.device) - begun.to(embeddings.device))[None]
 
 
+def refuse_documents(mask: Tensor | None, positions: Tensor | None, options: Mapping[str, Any]) -> None:
+    """Check that each row is one document, of which a head of texts has one output. Raises ValueError if `positions`
+    (rows, tokens) without a mask, or the option cu_seqlens, separate several."""
+    if torch.compiler.is_compiling():
+        return
+    borders = options.get("cu_seqlens")
+    starts_again = mask is None and positions is not None and bool((positions.diff(dim=-1) != 1).any())
+    if starts_again or (borders is not None and len(borders) > 2):
+        raise ValueError(
+            "sequence classification gives each row one label, and this row holds several documents: pass each "
+            "document in a row of its own, with an attention_mask"
+        )
+
+
 FLATTENED = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 """The keywords by which transformers' DataCollatorWithFlattening tells kernels of the documents in a row."""
 

@@ -19,7 +19,13 @@ from transformers.modeling_outputs import (
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
-from neobert.hub.attention import AttentionRequest, document_positions, refuse_borders_alone, refuse_mask
+from neobert.hub.attention import (
+    AttentionRequest,
+    document_positions,
+    refuse_borders_alone,
+    refuse_documents,
+    refuse_mask,
+)
 from neobert.hub.configuration import NeoBERTConfig
 from neobert.model.attention import AttentionPlan
 from neobert.model.build import build_encoder
@@ -274,8 +280,10 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
 
 
 class LabelModel(NeoBERTPreTrainedModel):
-    """Base class of models with one kind of logits and labels; subclasses implement `_head`."""
+    """Base class of models with one kind of logits and labels; subclasses implement `_head`, and say whether it
+    `_pools`: has one output for each row."""
 
+    _pools = False
     _output: type[MaskedLMOutput | SequenceClassifierOutput | TokenClassifierOutput]
 
     def __init__(self, config: NeoBERTConfig) -> None:
@@ -298,6 +306,8 @@ class LabelModel(NeoBERTPreTrainedModel):
         **kwargs: Any,
     ) -> MaskedLMOutput | SequenceClassifierOutput | TokenClassifierOutput:
         """Return logits, and with `labels` the loss; see the class for shapes, `NeoBERTModel.forward` for inputs."""
+        if self._pools:
+            refuse_documents(attention_mask, position_ids, kwargs)
         outputs: BaseModelOutput = self.model(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
@@ -365,6 +375,7 @@ class NeoBERTForSequenceClassification(NewHead, LabelModel):
     Logits (rows, labels); the loss follows the configuration's problem type. One label means regression.
     """
 
+    _pools = True
     _output = SequenceClassifierOutput
 
     def __init__(self, config: NeoBERTConfig) -> None:

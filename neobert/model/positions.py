@@ -187,7 +187,8 @@ def _local_rotary_table(head_size: int, base: float, tokens: int, device: torch.
 def _cosine_and_sine(head_size: int, base: float, tokens: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # training may reuse a graph traced in an evaluation
         angles = _angles(torch.arange(tokens, device=device), head_size, base)
-        return torch.stack((angles.cos(), angles.sin()))
+        # A parameter, as a plain tensor would get symbolic sizes in a graph with dynamic ones, and guards on them fail.
+        return nn.Parameter(torch.stack((angles.cos(), angles.sin())), requires_grad=False)
 
 
 POSITIONS = Parts[Positions](

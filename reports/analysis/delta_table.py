@@ -216,8 +216,9 @@ def find_changed_verdicts(deltas: Sequence[Delta]) -> list[str]:
 
 def _looks(deltas: Sequence[Delta], protocol: Protocol) -> list[str]:
     """Return sentences on the looks, and on which one each number of seeds has reached."""
-    counts = sorted({delta.comparison.seeds for delta in deltas if delta.comparison})
-    lines = ["One seed: no interval and no test; the difference may be noise."] if 1 in counts else []
+    is_single = any(len(delta.differences) == 1 for delta in deltas)
+    lines = ["One seed: no interval and no test; the difference may be noise."] if is_single else []
+    counts = sorted({len(delta.counted) for delta in deltas})
     declared = ", ".join(f"{look} seeds with p ≤ {level:g}" for look, level in sorted(protocol.looks.items()))
     first = min(protocol.looks)
     reached = [(count, max(look for look in protocol.looks if look <= count)) for count in counts if count >= first]

@@ -1,7 +1,7 @@
 """Deltas over paired seeds: the ladder, leave-one-out and add-one designs, with their statistics and verdicts."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -35,9 +35,11 @@ def find_deltas(
     signals: Sequence[SignalToNoise],
     protocol: Protocol = PROTOCOL,
     regime: Regime = UNKNOWN,
+    declared: Collection[int] | None = None,
 ) -> tuple[Delta, ...]:
     """Return all deltas in the order of the ladder: GLUE means over `tasks`, then held-out losses, then the designs.
-    `signals` tell which readouts can tell arms apart, and `regime` which arms get no verdict."""
+    `signals` tell which readouts can tell arms apart, and `regime` which arms get no verdict. Looks count the
+    `declared` seeds alone, or all if it is None."""
     families: dict[tuple[str, str], list[Delta]] = defaultdict(list)
     rows: dict[str, Row] = {}
     for design, variant, base in _compared_pairs(group):
@@ -45,7 +47,8 @@ def find_deltas(
         for delta in pair_all(variant, base, tasks, group):
             no_verdict = delta.no_verdict or regime.why_no_verdict(variant.name, base.name)
             timing = regime.words.get((variant.name, base.name), "") if delta.quantity in ("loss", BITS) else ""
-            own = replace(delta, design=design, timing=timing, no_verdict=no_verdict)
+            undeclared = () if declared is None else delta.differences.keys() - set(declared)
+            own = replace(delta, design=design, timing=timing, no_verdict=no_verdict, undeclared=undeclared)
             compared = _compare(own, variant, base, tasks, stored, protocol)
             families[compared.family].append(compared)
     deltas = [delta for family in families.values() for delta in _with_collapses(family)]
@@ -102,8 +105,9 @@ def _compare(
         correlation=_correlation(delta),
     )
     noises: dict[int, Noise] = {}
-    for seeds in [look for look in sorted(protocol.looks) if look <= len(by_seed)] or [len(by_seed)]:
-        looked = list(by_seed)[:seeds]
+    counted = list(delta.counted) or list(by_seed)
+    for seeds in [look for look in sorted(protocol.looks) if look <= len(counted)] or [len(counted)]:
+        looked = counted[:seeds]
         try:
             noise = _noise(delta, looked, variant, base, tasks, stored)
         except MissingData as error:
@@ -131,7 +135,8 @@ def _noise(
         low, high = map(float, np.nanpercentile(draws, (2.5, 97.5)))
         variance = float(np.nanvar(draws, ddof=1))
     else:
-        found = paired_variance(delta.units[: len(seeds)]) if delta.units else None
+        by_seed = dict(zip(delta.differences, delta.units, strict=True)) if delta.units else {}
+        found = paired_variance([by_seed[seed] for seed in seeds]) if by_seed else None
         if found is None:
             return None
         mean, half, variance = np.mean([delta.differences[seed] for seed in seeds]), NORMAL_QUANTILE * found**0.5, found
@@ -177,19 +182,30 @@ def _judged(
     numbers = {pair: number for number, pair in reversed([*enumerate(pairs)])}
     wholes = [numbers.get(wholes_of[pair]) if pair in wholes_of else None for pair in pairs]
     steps = [sequence for sequence, whole in zip(sequences, wholes, strict=True) if whole is None]
-    for chosen in (sequences, steps):  # steps are scaled as if there were no parts
-        by_level: dict[int, list[int]] = defaultdict(list)
-        for level, place in chain.from_iterable(chosen):
-            by_level[level].append(place)
-        for own in by_level.values():
-            for place, delta in zip(own, scale_by_pilots([deltas[each] for each in own], rows, evidence), strict=True):
-                told[place] = delta
+    scaled = _scaled(deltas, sequences, rows, evidence) | _scaled(deltas, steps, rows, evidence)
+    for place, delta in scaled.items():
+        told[place] = delta
     tested = [[_tested(told[place], level, signals) for level, place in sequence] for sequence in sequences]
     for (_, place), verdict in zip(
         chain.from_iterable(sequences), chain.from_iterable(judge(tested, protocol.looks, wholes)), strict=True
     ):
         told[place] = replace(told[place], judged=verdict)
     return [replace(told[place], design=delta.design) for place, delta in zip(first, deltas, strict=True)]
+
+
+def _scaled(
+    deltas: Sequence[Delta], sequences: Sequence[Sequence[tuple[int, int]]], rows: Mapping[str, Row], evidence: Evidence
+) -> dict[int, Delta]:
+    """Return the deltas of some steps by place, with what pilot seeds tell of each measure. Steps are scaled without
+    their parts, so that these do not change them."""
+    by_level: dict[int, list[int]] = defaultdict(list)
+    for level, place in chain.from_iterable(sequences):
+        by_level[level].append(place)
+    found = (
+        zip(own, scale_by_pilots([deltas[each] for each in own], rows, evidence), strict=True)
+        for own in by_level.values()
+    )
+    return dict(chain.from_iterable(found))
 
 
 def _first_places(deltas: Sequence[Delta]) -> list[int]:
@@ -230,7 +246,7 @@ def _tested(delta: Delta, level: int, signals: Sequence[SignalToNoise]) -> Candi
     assert delta.comparison is not None
     both = {seeds: (noise.both, noise.p_both) for seeds, noise in delta.noises.items()}
     return Candidate(
-        delta.differences,
+        delta.counted,
         delta.comparison.margin,
         level=level,
         scale=delta.scale,

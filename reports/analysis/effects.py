@@ -65,8 +65,8 @@ class Effect:
 @dataclass(frozen=True)
 class Factorial:
     """The effects of one factorial in one quantity, for a loss on one `corpus`; none if there is a `reason` against it.
-    `margin` is the bound of equivalence, `looks` are those of the protocol, `seeds` are the seeds of all cells, `ids`
-    the records behind them."""
+    `margin` is the bound of equivalence, `looks` are those of the protocol and count the `declared` seeds, or all if it
+    is None; `seeds` are the seeds of all cells, `ids` the records behind them."""
 
     factors: Cell
     fraction: Fraction
@@ -79,10 +79,17 @@ class Factorial:
     ids: tuple[str, ...] = ()
     corpus: str = ""
     looks: Mapping[int, float] = field(default_factory=lambda: LOOKS)
+    declared: Collection[int] | None = None
 
     @property
     def title(self) -> str:
         return ("half of " if self.fraction == "half" else "") + ", ".join(self.factors)
+
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """The places of the seeds that looks count."""
+        own = self.declared
+        return tuple(place for place, seed in enumerate(self.seeds) if own is None or seed in own)
 
     @property
     def measured(self) -> str:
@@ -90,12 +97,15 @@ class Factorial:
         return name_measurement(self.quantity, self.corpus)
 
 
-def find_factorials(group: Group, tasks: Sequence[str], protocol: Protocol) -> tuple[Factorial, ...]:
+def find_factorials(
+    group: Group, tasks: Sequence[str], protocol: Protocol, declared: Collection[int] | None = None
+) -> tuple[Factorial, ...]:
     """Return every factorial with records, in GLUE means over `tasks` and in held-out loss. If the factorial over all
-    factors is complete, the smaller ones that it contains are omitted."""
+    factors is complete, the smaller ones that it contains are omitted. Looks count the `declared` seeds alone, or all
+    if it is None."""
     possible = possible_factorials(group.design_rows)
     shown = possible[:1] if possible and _is_complete(group, possible[0]) else possible[1:] or possible
-    return tuple(each for factors in shown for each in _of_factors(group, factors, tasks, protocol))
+    return tuple(each for factors in shown for each in _of_factors(group, factors, tasks, protocol, declared))
 
 
 def _rows_of(group: Group, wanted: Sequence[Cell]) -> dict[Cell, Row]:
@@ -110,13 +120,15 @@ def _is_complete(group: Group, factors: Cell) -> bool:
     return len(there) == 2 ** len(factors) or (len(factors) > 2 and there >= set(cells(factors, "half")))
 
 
-def _of_factors(group: Group, factors: Cell, tasks: Sequence[str], protocol: Protocol) -> Iterator[Factorial]:
+def _of_factors(
+    group: Group, factors: Cell, tasks: Sequence[str], protocol: Protocol, declared: Collection[int] | None
+) -> Iterator[Factorial]:
     """Yield one factorial in GLUE, and in the loss on every corpus that all its cells were measured on."""
     there = _rows_of(group, cells(factors))
     fraction: Fraction = "half" if set(there) <= set(cells(factors, "half")) and len(factors) > 2 else "full"
     rows = {on: there[on] for on in cells(factors, fraction) if on in there}
     of_glue, of_loss = (
-        Factorial(factors, fraction, quantity, protocol.margin_of(quantity), looks=protocol.looks)
+        Factorial(factors, fraction, quantity, protocol.margin_of(quantity), looks=protocol.looks, declared=declared)
         for quantity in ("GLUE", "loss")
     )
     if reason := _why_not_paired(list(rows.values()), tasks):
@@ -169,7 +181,7 @@ def _estimate(
     effects = estimate_effects({on: whole[cell(on).name].to_numpy() for on in wanted}, empty.factors, empty.margin)
     if is_judged:
         places = sorted({seeds.index(seed) for own in collapsed.values() for seed in own})
-        effects = judge_effects(effects, empty.looks, places)
+        effects = judge_effects(effects, empty.looks, places, replace(empty, seeds=seeds).counted)
     return replace(
         empty,
         seeds=seeds,
@@ -203,13 +215,18 @@ def estimate_effects(values: Values, factors: Cell, margin: float) -> tuple[Effe
 
 
 def judge_effects(
-    effects: Sequence[Effect], looks: Mapping[int, float] = LOOKS, collapsed: Sequence[int] = ()
+    effects: Sequence[Effect],
+    looks: Mapping[int, float] = LOOKS,
+    collapsed: Sequence[int] = (),
+    counted: Collection[int] | None = None,
 ) -> tuple[Effect, ...]:
     """Return the effects with their verdicts, which are one family. If seeds at the given positions collapsed, p is the
-    larger of the values with and without them."""
+    larger of the values with and without them. Looks count the seeds at the positions `counted`, or all if it is
+    None."""
+    by_place = [dict(enumerate(each.comparison.differences)) for each in effects]
+    kept = by_place if counted is None else [{place: own[place] for place in counted} for own in by_place]
     tested = [
-        [Candidate(dict(enumerate(each.comparison.differences)), each.comparison.margin, collapsed=collapsed)]
-        for each in effects
+        [Candidate(own, each.comparison.margin, collapsed=collapsed)] for own, each in zip(kept, effects, strict=True)
     ]
     return tuple(replace(each, judged=own) for each, (own,) in zip(effects, judge(tested, looks), strict=True))
 
@@ -297,7 +314,7 @@ def _notes(factorials: Sequence[Factorial], quantity: str) -> list[str]:
         "is all effects of one factorial in the loss on its first corpus; all else is exploratory and has no verdict.",
     ]
     first = min(factorials[0].looks)
-    if any(len(each.seeds) < first for each in factorials if each.effects):
+    if any(len(each.counted) < first for each in factorials if each.effects):
         lines.append(f"Below {first} seeds no effect is claimed; with one seed there is no interval either.")
     lines += [claims()["half" if half else "factorial"] for half in sorted({f.fraction == "half" for f in factorials})]
     factors = dict.fromkeys(name for each in factorials for name in each.factors)

@@ -6,7 +6,7 @@ lengths. Missing values are not imputed.
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pandas as pd
@@ -53,7 +53,7 @@ class Delta:
     `arms` are the values of both sides by seed, including unpaired ones; `collapsed` are, by arm, the paired seeds that
     lie far from its other seeds. `correlation` is that of the paired values. `units` are the numbers of both sides by
     seed and unit, and `noises` what follows from them for each number of first seeds that was looked at; empty if
-    `no_examples` says why, or if records have no such numbers.
+    `no_examples` says why, or if records have no such numbers. No look counts the `undeclared` seeds.
 
     `judged` is the verdict; `scale` is the standard deviation known from pilot seeds, by which its test divides, and
     `pilots` are their numbers by arm. If `no_verdict` says why, the difference is shown, but belongs to no family.
@@ -79,6 +79,7 @@ class Delta:
     noises: Mapping[int, Noise] = field(default_factory=dict)
     no_examples: str = ""
     units: tuple[tuple[Units, Units], ...] = ()
+    undeclared: Collection[int] = ()
     judged: Verdict = EXPLORATORY
     scale: float | None = None
     pilots: Mapping[str, int] = field(default_factory=dict)
@@ -90,6 +91,11 @@ class Delta:
         """The comparison of a delta that has one."""
         assert self.comparison is not None, self.reason
         return self.comparison
+
+    @property
+    def counted(self) -> dict[int, float]:
+        """The differences that looks count, by seed in their order."""
+        return {seed: own for seed, own in sorted(self.differences.items()) if seed not in self.undeclared}
 
     @property
     def digits(self) -> int:

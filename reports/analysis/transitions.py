@@ -9,7 +9,7 @@ import numpy as np
 
 from ablations.arm_seeds import ArmSeeds
 from neobert.kinds.pretraining import Transition
-from neobert.training.transitions import MARGIN_NATS
+from neobert.training.transitions import MARGIN_NATS, crossing
 from reports.analysis.inference import seed_interval
 from reports.analysis.pairing import why_losses_differ
 from reports.analysis.parts import find_parts
@@ -26,7 +26,8 @@ SHARE_SINCE = 1 / 3
 
 @dataclass(frozen=True)
 class RunCurve:
-    """One run: the step of its transition, None if it never left the plateau, and its loss over steps."""
+    """One run: the step of its transition, the first measured one if it was past the plateau by then, None if it never
+    left it; and its loss over steps."""
 
     transition: float | None
     points: Points
@@ -106,6 +107,13 @@ class Wait:
         return timing_word(*(tuple(each.values()) for each in (self.at_end, self.since, self.waiting)))
 
 
+def trace_recorded(found: Transition) -> RunCurve:
+    """Return the curve of a run from its record, which has no step of a run that was past the plateau when it was first
+    measured."""
+    points = tuple((float(point.step), point.loss) for point in found.curve)
+    return RunCurve(found.step or crossing(points, found.frequency_loss - found.margin), points)
+
+
 def arm_of(row: Row) -> Arm | None:
     """Return the arm of a row with one stage; None unless all of its runs have a transition and a curve."""
     if row.stage != 0 or row.runs.empty or row.own_loss is None:
@@ -114,10 +122,7 @@ def arm_of(row: Row) -> Arm | None:
     transitions = {seed: each for seed, each in known.items() if each is not None and each.curve}
     if transitions.keys() != known.keys():
         return None
-    runs = {
-        seed: RunCurve(each.step, tuple((point.step, point.loss) for point in each.curve))
-        for seed, each in transitions.items()
-    }
+    runs = {seed: trace_recorded(each) for seed, each in transitions.items()}
     level = min(each.frequency_loss - each.margin for each in transitions.values())
     return Arm(row.name, level, row.recipe.pretraining.stages[0].steps, runs, row.own_loss[1].by_pretraining)
 

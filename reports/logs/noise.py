@@ -178,6 +178,11 @@ def measure_spread(groups: Sequence[Repeats], logarithms: bool) -> Yardstick:
     residuals = [_residuals(group, logarithms) for group in same_load]
     if refusal := _source_refusal(same_load, residuals) or _exact_refusal(same_load, residuals):
         return _unknown(refusal, notes)
+    equal = [group for group in same_load if len({run.value for run in group.runs}) == 1]
+    if equal:
+        notes.append(f"{_name(equal)} repeat exactly, which tells nothing of other seeds: left out of the spread")
+        same_load = [group for group in same_load if group not in equal]
+        residuals = [_residuals(group, logarithms) for group in same_load]
     residuals, collapsed = _without_collapsed(residuals)
     notes += collapsed
     if refusal := _drift_refusal(residuals):
@@ -283,7 +288,9 @@ def _without_collapsed(residuals: Sequence[_Residuals]) -> tuple[list[_Residuals
     told = [own for own in distances if len(own) > 2]
     if sum(map(len, distances)) < FEWEST_FOR_A_COLLAPSE or not told:
         return list(residuals), []
-    most = COLLAPSED * max(1.4826 * float(np.median(np.concatenate(told))), TINY)
+    most = COLLAPSED * 1.4826 * float(np.median(np.concatenate(told)))
+    if most < TINY:  # most repeats are equal, as shares of few examples are: the others are no collapse
+        return list(residuals), []
     stay = [(own <= most) | (len(own) < 3) for own in distances]
     pairs = list(zip(residuals, stay, strict=True))
     lines = sorted(int(line) for own, stays in pairs for line in own.lines[~stays])

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from neobert.errors import MissingData, did_you_mean
-from reports.logs.tables import Cells, number_of, read_cells, status_of
+from reports.logs.tables import Cells, has_decimal_comma, number_of, read_cells, status_of
 
 LOWER = re.compile(
     "bpb|bpc|loss|nll|ppl|perplexity|rmse|mse|mae|wer|cer|fid|err|error|errors|latency|ms|ns|regret|kl", re.IGNORECASE
@@ -135,6 +135,9 @@ def read_log(path: Path, wanted: Columns | None = None) -> Log:
     statuses = [status_of(word) for word in words]
     has_marks = "keep" in statuses
     metric = _metric(reader, status, has_marks)
+    for (line, _), cell in zip(cells.rows, reader.column(metric), strict=True):
+        if has_decimal_comma(cell):
+            raise MissingData(f"{path}, line {line}: {cell} in column {metric} has a decimal comma: write points")
     values = [number_of(cell) for cell in reader.column(metric)]
     values = [None if status == "crash" else value for value, status in zip(values, statuses, strict=True)]
     lower, reason = _direction(reader, metric, values, statuses)
@@ -184,7 +187,7 @@ def _metric(reader: _Reader, status: str | None, has_marks: bool) -> str:
 
 def _has_numbers(reader: _Reader, name: str) -> bool:
     cells = [cell for cell in reader.column(name) if cell]
-    numeric = sum(number_of(cell) is not None or cell.lower() in NO_VALUE for cell in cells)
+    numeric = sum(number_of(cell) is not None or has_decimal_comma(cell) or cell.lower() in NO_VALUE for cell in cells)
     return bool(cells) and numeric >= len(cells) / 2
 
 
@@ -234,7 +237,7 @@ def _without_zeros(
 
 def _runs(reader: _Reader, values: Sequence[float | None], statuses: Sequence[str], metric: str) -> list[Run]:
     wanted = reader.wanted
-    texts = [name for name in EXPERIMENT if not all(map(number_of, filter(None, reader.column(name))))]
+    texts = [name for name in EXPERIMENT if any(number_of(cell) is None for cell in filter(None, reader.column(name)))]
     experiment = reader.named("", None, texts)
     described = reader.named("description", wanted.description, DESCRIPTION) or experiment
     commit = reader.named("commit", wanted.commit, COMMIT)

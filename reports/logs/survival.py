@@ -73,7 +73,7 @@ def _filter(
         effect, deviation = SIZES + WIDTHS**2 / total * surprise, WIDTHS * np.sqrt(1 - WIDTHS**2 / total)
         real = np.where(SIZES == 0, 0.0, 0.5 * (1 + _erf(effect / deviation / math.sqrt(2))))
         gains[..., place] = np.where(move, (share * effect).sum(axis=-1), 0)
-        false[..., place] = np.where(move, 1 - (share * real).sum(axis=-1), 0)
+        false[..., place] = np.where(move, np.maximum(0, 1 - (share * real).sum(axis=-1)), 0)
         before = np.where(move[..., None], variance[..., None] + WIDTHS**2, variance[..., None])
         bests = best[..., None] - np.where(move[..., None], SIZES, 0) - before / total * surprise
         bases = base[..., None] - covariance[..., None] / total * surprise

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,8 @@ Row = tuple[int, dict[str, str]]
 MOST_BYTES = 64_000_000
 MOST_BAD_SHARE = 0.2
 """Largest share of lines that may be left out because their width fits no column names."""
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")
+DECIMAL_COMMA = re.compile(r"([+-]?\d+),(\d+(?:[eE][+-]?\d+)?\s*%?)")
 STATUS_WORDS = {
     **dict.fromkeys(("keep", "kept", "best", "new_best", "accept", "accepted", "improved", "promoted"), "keep"),
     **dict.fromkeys(("discard", "discarded", "revert", "reverted", "reject", "rejected", "worse"), "discard"),
@@ -39,12 +42,18 @@ def status_of(word: str) -> str:
 
 
 def number_of(cell: str) -> float | None:
-    """Return the number of a cell; None for an empty cell, N/A, nan, inf or a word."""
+    """Return the number of a cell; None for an empty cell, N/A, nan, inf, a word or a decimal comma."""
+    plain = cell.strip().rstrip("%").rstrip()
     try:
-        value = float(cell.strip().rstrip("%").replace(",", ""))
+        value = float(plain.replace(",", "") if THOUSANDS.fullmatch(plain) else plain)
     except ValueError:
         return None
     return value if abs(value) < float("inf") else None
+
+
+def has_decimal_comma(cell: str) -> bool:
+    """Return whether a cell is a number whose comma separates no thousands, such as 0,98."""
+    return number_of(cell) is None and DECIMAL_COMMA.fullmatch(cell.strip()) is not None
 
 
 def read_cells(path: Path, columns: Sequence[str] | None = None) -> Cells:
@@ -83,7 +92,8 @@ def _text(path: Path) -> str:
 
 def _json_lines(path: Path, text: str) -> Cells:
     rows: list[Row] = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    plain_ends = text.replace("\r\n", "\n").replace("\r", "\n")
+    for number, line in enumerate(plain_ends.split("\n"), start=1):  # a JSON text may hold other line separators
         if not line.strip():
             continue
         try:
@@ -92,8 +102,9 @@ def _json_lines(path: Path, text: str) -> Cells:
             value = None
         if not isinstance(value, dict):
             raise MissingData(f"{path}, line {number}: not a JSON object; remove or mend it")
-        flat = value | {key: inner for each in value.values() if isinstance(each, dict) for key, inner in each.items()}
-        plain = {str(key): each for key, each in flat.items() if not isinstance(each, dict | list)}
+        own = {key: each for key, each in value.items() if not isinstance(each, dict | list)}
+        inner = {key: each for part in value.values() if isinstance(part, dict) for key, each in part.items()}
+        plain = own | {key: each for key, each in inner.items() if not isinstance(each, dict | list) and key not in own}
         rows.append((number, {key: "" if each is None else str(each) for key, each in plain.items()}))
     names = list(dict.fromkeys(name for _, row in rows for name in row))
     return Cells(names, _completed(rows, names))
@@ -114,8 +125,13 @@ def _split(text: str) -> list[tuple[int, list[str]]]:
     for fields in reader:
         start, before = before + 1, reader.line_num
         if any(cell.strip() for cell in fields) and not fields[0].startswith("#"):
-            rows.append((start, fields))
+            rows.append((start, [_pointed(cell) for cell in fields] if delimiter == ";" else fields))
     return rows
+
+
+def _pointed(cell: str) -> str:
+    """Return a cell of a file with semicolons, whose numbers have decimal commas, with a point in its number."""
+    return DECIMAL_COMMA.sub(r"\1.\2", cell) if DECIMAL_COMMA.fullmatch(cell.strip()) else cell
 
 
 def _is_header(fields: Sequence[str]) -> bool:

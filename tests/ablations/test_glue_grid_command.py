@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from ablations import run
+from ablations.launch.execute import retry_failed
 from neobert.glue.optuna_view import open_storage, storage_address
+from neobert.runs.layout import Layout
 from sweeps import glue_grid
 from tests.support.tiny_runs import starts
 
@@ -175,3 +177,12 @@ def _assert_optuna_shows(root: Path, points: list[dict[str, Any]]) -> None:
         if trial.state.name == "COMPLETE"
     }
     assert shown == {entry["trial"]: ("COMPLETE", entry["score"], entry["learning_rate"]) for entry in points}
+
+
+def test_a_point_that_two_commands_retry_is_retried_once(tmp_path: Path) -> None:
+    """The second finds the error gone by the time that it renames it."""
+    part = SimpleNamespace(error=tmp_path / "point.error.json", is_done=False)
+    part.error.write_text("{}")
+    twice: Any = SimpleNamespace(parts=lambda layout: (part, part))
+    retry_failed(Layout(tmp_path), [twice], retry=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["point.error.1.json"]

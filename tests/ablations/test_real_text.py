@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ablations import machine_check, real_text
+from ablations import machine_check, real_text, text_sources
 from ablations.machine_check import RECORDED, ROUNDING, SLICE, STEPS, compare
 from ablations.real_text import ATTRIBUTION, HELD_OUT_CHARACTERS, build, held_out_text, read_sources, total_hash
 from ablations.text_sources import TextSource
@@ -127,6 +127,15 @@ def test_a_source_that_cannot_be_had_is_named(
     real_text._write_sources(sources[:1], real_text.SOURCES)
     assert real_text.main([*flags(tmp_path, "out", "--record")[:-3], "--record"]) == 0, "fetched at the commit alone"
     assert real_text.main([]) == EXIT_REFUSED and real_text.main(["--build"]) == EXIT_REFUSED
+
+
+def test_a_git_that_does_not_end_is_named(
+    sources: list[TextSource], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_sources, "FETCH_SECONDS", 0)
+    real_text._write_sources(sources[:1], real_text.SOURCES)
+    assert real_text.main(flags(tmp_path, "out")) == EXIT_MISSING
+    assert "did not end within 0 s" in capsys.readouterr().err
 
 
 def test_a_text_too_short_to_be_held_out_is_refused() -> None:

@@ -23,7 +23,7 @@ from benchmarks.measuring import Goal, Result
 from benchmarks.pretraining import TOKENS_PER_STEP
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT_RUN_FAILED, MissingData
 from neobert.files import json_bytes, read_json
-from neobert.processes import REPOSITORY
+from neobert.processes import REPOSITORY, worker_environment
 from tests.support.tree_copy import fresh_clone, shell
 
 FOUND: dict[str, list[dict[str, Any]]] = {
@@ -77,7 +77,7 @@ def test_a_rehearsal_runs_every_check_on_a_cpu(tmp_path: Path) -> None:
     result = json.loads(ended.stdout)
     assert result == read_json(tmp_path / "rehearsal.json")
     assert result["rehearsal"] and {"processor", "gpus"} <= set(result["machine"])
-    assert {"torch", "commit"} <= set(result["versions"])
+    assert all({"torch", "commit"} <= set(outcome["versions"]) for outcome in result["checks"].values())
     assert set(result["checks"]) == {*CHECKS, *RANK_CHECKS}
     claims = {name: outcome["claims"] for name, outcome in result["checks"].items()}
     for check, names in {
@@ -96,6 +96,7 @@ def test_a_rehearsal_runs_every_check_on_a_cpu(tmp_path: Path) -> None:
         "lost": {"end of rank 0", "reason of rank 0"},
     }.items():
         assert {name for name in claims[check] if claims[check][name]["met"]} == names
+    assert set(result["checks"]["speed"]["figures"]) == {"eager", "compiled"}
     for check in ("environment", "memory", "syncs", "speed", "profile", "attention", "scaling"):
         assert {claim["met"] for claim in claims[check].values()} == {None}
 
@@ -105,6 +106,16 @@ def test_every_check_has_goals_of_its_own() -> None:
     assert all(check.goals and check.measure.__doc__ for check in checks.values())
     claimed = [goal.of for check in checks.values() for goal in check.goals.values()]
     assert len(set(claimed)) == len(claimed)
+
+
+def test_checks_have_the_environment_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The allocator of another setting would reserve ten times as much memory for steps of different sizes."""
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    own, workers = acceptance.environment_of(rehearse=False), worker_environment(1)
+    assert own["PYTORCH_ALLOC_CONF"] == workers["PYTORCH_ALLOC_CONF"]
+    assert own["CUBLAS_WORKSPACE_CONFIG"] == workers["CUBLAS_WORKSPACE_CONFIG"]
+    assert own["PYTHONPATH"] == workers["PYTHONPATH"]
 
 
 def test_without_a_gpu_nothing_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,16 +239,29 @@ def test_results_of_benchmarks_are_no_change_of_the_code_and_an_edit_is(tmp_path
     assert before != "+" == after, answer.stderr
 
 
-def test_results_of_other_versions_are_not_mixed(
+def test_a_check_is_judged_anew_by_another_commit_and_the_others_keep_theirs(
     tmp_path: Path, found: Finding, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, results in FOUND.items():
         found(name, results)
-    assert rehearse(tmp_path, "group") == EXIT_DONE
+    monkeypatch.setattr(acceptance, "describe_versions", lambda: {"commit": "one"})
+    assert rehearse(tmp_path, "group", "contrastive") == EXIT_DONE
     monkeypatch.setattr(acceptance, "describe_versions", lambda: {"commit": "another"})
+    assert rehearse(tmp_path, "group") == EXIT_DONE and runs == ["contrastive", "group", "group"]
+    checks = read_json(tmp_path / "rehearsal.json")["checks"]
+    commits = {name: outcome["versions"]["commit"] for name, outcome in checks.items()}
+    assert commits == {"group": "another", "contrastive": "one"} and all(each["date"] for each in checks.values())
+
+
+def test_results_of_another_machine_are_not_mixed(
+    tmp_path: Path, found: Finding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, results in FOUND.items():
+        found(name, results)
+    assert rehearse(tmp_path, "group") == EXIT_DONE
+    monkeypatch.setattr(acceptance, "describe_machine", lambda: {"processor": "another"})
     assert rehearse(tmp_path, "contrastive") == EXIT_DONE
-    result = read_json(tmp_path / "rehearsal.json")
-    assert set(result["checks"]) == {"contrastive"} and result["versions"] == {"commit": "another"}
+    assert set(read_json(tmp_path / "rehearsal.json")["checks"]) == {"contrastive"}
 
 
 @pytest.mark.parametrize(("gigabytes", "part"), [(84, 1), (48, 2), (42, 4), (24, 8)])

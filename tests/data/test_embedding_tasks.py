@@ -310,6 +310,8 @@ def test_only_data_with_the_official_numbers_count_as_official(tmp_path: Path, m
         ("Retrieval/Found", "corpus", {"_id": ["d0", "d0", "d2"]}, "table corpus: an _id comes twice"),
         ("Retrieval/Found", "qrels_test", {"corpus-id": ["d0", "d9"]}, "corpus-id 'd9' is not in table corpus"),
         ("Retrieval/Found", "qrels_test", {"score": ["1", "0"]}, "row 0, score: Input should be a valid number"),
+        ("Retrieval/Found", "qrels_test", {"score": [1.0, 0.5]}, "qrels_test, row 1: score 0.5 is no grade such as"),
+        ("Retrieval/Found", "qrels_test", {"score": [None, 1.0]}, "row 0, score: Input should be a valid number"),
         ("Summarization/Short", "test", {"relevance": [None, [1.0, 2.0]]}, "row 0, relevance: Input should be a valid"),
     ],
 )

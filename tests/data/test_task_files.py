@@ -55,6 +55,19 @@ def test_columns_of_other_files_are_numbered(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# sent_id = one\n# text = # I\n#\tO\nI\tO\n",  # as in Universal NER
+        "# id 5239d808\tdomain=en\n# O\nI O\n",  # as in MultiCoNER
+        "-DOCSTART-\n\n# sent_id = one\n# O\nI O\n",
+    ],
+)
+def test_comments_of_other_files_are_left_out_and_the_word_hash_is_not(tmp_path: Path, text: str) -> None:
+    columns = read_conll(written(tmp_path, dev__iob2=text) / "dev.iob2", ("1",))
+    assert columns == {"1": [["#", "I"]], "2": [["O", "O"]]}
+
+
 @given(
     st.lists(
         st.lists(st.tuples(*[st.text("ab#é-\u2028\x85", min_size=1)] * 2), min_size=1, max_size=4),

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from ablations.recipe_runs import EmbeddingChoice, EncoderWeights, embedding_runs
+from neobert.data.mteb_tasks import OFFICIAL_TASKS
 from neobert.embeddings.encoders import TextCounts
 from neobert.embeddings.evaluation import load_named_encoder, measure_task
 from neobert.embeddings.sentence_modules import SentenceModules, read_sentence_modules
@@ -96,6 +97,20 @@ def test_files_of_older_versions_are_read_as_the_library_reads_them(plain: Path,
     )
 
 
+def test_a_separator_in_a_prompt_is_read_as_the_library_reads_it(plain: Path, tmp_path: Path) -> None:
+    """Exports of contrastive runs have one between an instruction and its text."""
+    prompt = "find the bird[SEP]"
+    folder = saved_by_the_library(
+        plain, tmp_path / "model", pooling="mean", normalize=False, max_tokens=12, prompts={"query": prompt}
+    )
+    from sentence_transformers import SentenceTransformer
+
+    other = SentenceTransformer(str(folder), device="cpu")
+    by = world.text_encoder(resolve_model(Layout(tmp_path / "runs"), str(folder)), tmp_path / "runs")
+    found = by.encode(TEXTS, instruction=prompt)
+    np.testing.assert_allclose(found, other.encode(TEXTS, prompt_name="query"), atol=1e-5, rtol=0)
+
+
 def test_prompts_are_those_that_mteb_chooses(plain: Path, tmp_path: Path) -> None:
     """By its own rules for models of sentence-transformers, in every category."""
     wrapper = pytest.importorskip("mteb.models.sentence_transformer_wrapper", reason="mteb is not installed")
@@ -117,10 +132,24 @@ def test_prompts_are_those_that_mteb_chooses(plain: Path, tmp_path: Path) -> Non
         asked = {role: PromptType(role) for role in ("query", "document")}
         roles = asked if category in ("retrieval", "reranking") else {"query": None}
         chosen = {role: wrapper._resolve_prompt(PROMPTS, metadata, kind) for role, kind in roles.items()}
-        assert modules.task_prompts(name, category) == {role: told for role, told in chosen.items() if told}  # type: ignore[arg-type]
+        expected = {role: told for role, told in chosen.items() if told}
+        assert OFFICIAL_TASKS[name].category == category and modules.task_prompts(OFFICIAL_TASKS[name]) == expected
     told = modules.model_copy(update={"default_prompt": "query"})
-    assert told.task_prompts("STS13", "sts") == {"query": "the bird "}
-    assert modules.task_prompts("STS13", "sts") == {}
+    assert told.task_prompts(OFFICIAL_TASKS["STS13"]) == {"query": "the bird "}
+    assert modules.task_prompts(OFFICIAL_TASKS["STS13"]) == {}
+
+
+def test_a_task_of_several_gets_the_prompts_that_mteb_looks_up_for_its_members() -> None:
+    """As an export of a contrastive run names them; mteb never looks up the name of the whole."""
+    task = OFFICIAL_TASKS["CQADupstackRetrieval"]
+    by_member = {f"{member}-query": "a bird and " for member in task.members}
+    modules = SentenceModules(pooling="mean", normalize=False, max_tokens=None, prompts=by_member, default_prompt=None)
+    assert modules.task_prompts(task) == {"query": "a bird and "}
+    whole = modules.model_copy(update={"prompts": {f"{task.name}-query": "a cat ", "document": "the "}})
+    assert whole.task_prompts(task) == {"document": "the "}
+    unlike = modules.model_copy(update={"prompts": by_member | {f"{task.members[-1]}-query": "a dog "}})
+    with pytest.raises(ValueError, match="different prompts for the members of CQADupstackRetrieval"):
+        unlike.task_prompts(task)
 
 
 def module(path: str, kind: str) -> dict[str, Any]:

@@ -37,11 +37,11 @@ def pair_set(name: str, **changes: object) -> PairSet:
 
 
 def write_encoder(
-    root: Path, dropout: float = 0.1, context: int = 32, tokenizer_origin: str | None = None
+    root: Path, dropout: float = 0.1, context: int = 32, tokenizer_origin: str | None = None, **parts: object
 ) -> PretrainingRun:
-    """A pre-training run that counts as done, with initial weights."""
+    """A pre-training run that counts as done, with initial weights; `parts` are fields of its model."""
     stage = tiny_stage(context=context, tokens_per_step=8 * context)
-    run = tiny_run(model=tiny_model(dropout=dropout, width=32), stages=(stage,))
+    run = tiny_run(model=tiny_model(dropout=dropout, width=32, **parts), stages=(stage,))
     run = run.model_copy(update={"tokenizer_origin": tokenizer_origin or run.tokenizer_origin})
     folder = write_checkpoints(root, run, run.recipe.stages[-1].steps)
     publish_record(folder / "done.json", {"kind": "pretraining", "id": run.id, "state": "done"})

@@ -43,6 +43,7 @@ from neobert.evaluation.readouts import (
     measure,
     number_of_masks,
     part_around,
+    read_choices,
     read_cloze,
     read_losses,
     read_pairs,
@@ -277,6 +278,13 @@ def test_a_corpus_without_anything_to_ask_is_left_out_and_nothing_but_such_is_re
     assert measure("words", both, subject, NEVER).keys() == {"web"}
     with pytest.raises(MissingData, match="nothing to ask for the readout words"):
         measure("words", Items({"other": cyrillic}, {}, {}), subject, NEVER)
+
+
+def test_a_word_without_any_token_is_named(tokenizers: Mapping[str, TextTokenizer]) -> None:
+    """Wordpiece tokenizers drop invisible characters."""
+    item = Choice("a house by the river", 2, 7, "\u200b", "")
+    with pytest.raises(MissingData, match=r"no token for the word '\\u200b' in 'a \\u200b by the river'"):
+        read_choices(subject_of(tokenizers["wordpiece"]), [item], NEVER)
 
 
 def test_masks_are_as_many_as_there_is_little_text(monkeypatch: pytest.MonkeyPatch) -> None:

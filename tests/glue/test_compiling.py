@@ -27,6 +27,7 @@ from neobert.training.compiling import (
     Remainder,
     TrialStep,
     compile_model,
+    compile_parts,
     compiling_pays,
 )
 from tests.glue.glue_worlds import CPU, classifier, digest, encoder_weights, marked_task, point, protocol, random_split
@@ -201,6 +202,19 @@ def test_torchs_own_compiler_gives_eager_updates():
     assert compiled.compiled and fast.score == plain.score
     for name, tensor in plain.weights.items():
         torch.testing.assert_close(fast.weights[name], tensor, **CLOSE)
+
+
+def test_the_rotary_table_has_fixed_sizes_in_a_graph_with_dynamic_ones():
+    """Symbols for its sizes would have no source, so torch could not write a kernel's guard on them, as on a GPU."""
+    graphs: list[GraphModule] = []
+    tuner = tuner_of(CompilePolicy("off"))
+    compile_parts([(tuner.classifier.model, "forward")], backend=counting(graphs), dynamic=True)
+    next(tuner.evaluations(point(batch_size=4), seed=0))
+    nodes = [node for graph in graphs for node in graph.graph.nodes]
+    tables = [node.meta["example_value"].shape for node in nodes if node.op == "get_attr" and "table" in node.name]
+    assert tables and all(isinstance(size, int) for shape in tables for size in shape)
+    ids = next(node.meta["example_value"].shape for node in nodes if node.name == "l_token_ids_")
+    assert all(isinstance(size, torch.SymInt) for size in ids)
 
 
 @pytest.mark.gpu

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from transformers import AutoModel, AutoTokenizer
 
 from ablations.recipe_runs import evaluation_after
@@ -218,6 +219,18 @@ def test_an_encoder_with_code_of_its_own_is_refused_at_once(
     monkeypatch.setattr(contrastive, "load_encoder", None)
     assert main([str(folder), "--to", "hf", "--out", str(tmp_path / "out")]) == EXIT_REFUSED
     assert "model runs code of its own, which exports do not hold" in capsys.readouterr().err
+
+
+class OwnNorm(nn.LayerNorm):
+    """Own code of these tests."""
+
+
+def test_an_encoder_with_own_parts_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its folder would load where the run was read, and nowhere else."""
+    folder = saved_run(tmp_path, tiny_contrastive(write_encoder(tmp_path, norm=OwnNorm).id, SETS))
+    for target in ("hf", "sentence-transformers", "onnx"):
+        assert main([str(folder), "--to", target, "--out", str(tmp_path / "out")]) == EXIT_REFUSED
+        assert "has the own parts OwnNorm@" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 def test_what_cannot_be_exported_is_one_sentence(

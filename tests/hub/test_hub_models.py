@@ -336,6 +336,20 @@ def test_a_classifier_reads_the_same_with_padding_on_either_side(form: str, pool
     torch.testing.assert_close(right, alone, **CLOSE)
 
 
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_a_classifier_refuses_documents_that_share_a_row(pooling: str) -> None:
+    """It would give the first one's label, or that of their mean, to all."""
+    model = NeoBERTForSequenceClassification(configuration(classifier_pooling=pooling)).eval()
+    row, places = random_document(14)[None], torch.cat([torch.arange(9), torch.arange(5)])[None]
+    for given in ({"position_ids": places}, {"cu_seqlens": torch.tensor([0, 9, 14])}):
+        with pytest.raises(ValueError, match="this row holds several documents"):
+            model(row, **given)
+    alone = model(row).logits
+    for given in ({"position_ids": torch.arange(14)[None]}, {"cu_seqlens": torch.tensor([0, 14])}):
+        torch.testing.assert_close(model(row, **given).logits, alone, **CLOSE)
+    model(row, torch.ones_like(row), position_ids=places)  # with a mask, places start again within one document
+
+
 # Losses
 
 

@@ -163,6 +163,17 @@ def test_stages_and_compilation_of_commands_are_compared(study: Study, tmp_path:
     }
 
 
+def test_runs_that_were_not_measured_on_all_corpora_are_counted_where_a_command_asks_for_it(
+    study: Study, tmp_path: Path
+) -> None:
+    own = {"commands": [f"{SMALL['commands'][0]} --heldout {which}" for which in ("own", "all")]}
+    declaration = read_declaration(write(tmp_path, **SMALL | own))
+    train(study, declaration, ("M0",), range(6))
+    study.measured = ("web", "wikibook")
+    train(study, declaration, ("M1",), range(6))
+    assert found(study, declaration) == {"command 2": ["6 of 12 runs were not measured on all of web, wikibook"]}
+
+
 def test_a_forecast_is_sealed_with_the_declaration_and_its_budgets_are_compared(
     study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

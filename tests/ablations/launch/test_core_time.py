@@ -148,6 +148,16 @@ def test_what_is_left_after_pretraining_takes_as_long_as_before(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("core")
+def test_trials_that_two_grids_share_count_once(tmp_path: Path) -> None:
+    plan = time_of(tmp_path, "M2", stages=("pretraining", "glue"))
+    whole = next(study for study in GlueStudy.among(plan.runs) if study.task == "cola")
+    part = whole.model_copy(update={"points": whole.points[:1]})
+    both = replace(plan, runs=(*plan.runs, part))
+    assert both.core_hours([whole, part]) == both.core_hours([part, whole]) == plan.core_hours([whole])
+    assert replace(both, workers=1).hours() == pytest.approx(replace(plan, workers=1).hours(), rel=1e-9)
+
+
+@pytest.mark.usefixtures("core")
 def test_more_heldout_text_takes_longer(tmp_path: Path) -> None:
     assert time_of(tmp_path, "M2", heldout="all").hours() > time_of(tmp_path, "M2").hours()
 

@@ -1,6 +1,7 @@
 """Records → deltas: who is paired with whom, what is left out and said."""
 
 import json
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -267,6 +268,31 @@ def test_a_regime_that_fails_takes_the_verdict_and_a_reading_of_losses_follows_a
     bits = told["M4", "bits per byte on web, 64 tokens"]
     assert bits.verdict == "not measurable: M4 leaves the plateau after 90% of the run"
     assert bits.claimed == ("", False) and not bits.judged.is_tested and bits.comparison is not None
+
+
+@pytest.mark.parametrize(
+    ("looks", "declared", "counted", "verdict"),
+    [
+        (PROTOCOL.looks, range(1, 9), 5, "too few seeds"),
+        ({5: 0.07}, range(1, 9), 5, "lower (claimed at 5 seeds)"),
+        ({5: 0.07}, (8, 9), 0, "too few seeds"),
+        (PROTOCOL.looks, None, 6, "lower (claimed at 6 seeds)"),
+    ],
+)
+def test_looks_count_the_declared_seeds_alone(
+    study: Study, looks: dict[int, float], declared: Collection[int] | None, counted: int, verdict: str
+) -> None:
+    """Six seeds from 0 are trained, and all are in the mean."""
+    learn(study, {"M0": 52.0, "M1": 57.0}, seeds=6)
+    protocol = PROTOCOL.model_copy(update={"looks": looks})
+    findings = study.findings()
+    sources = study.group(), (), findings.stored, findings.evidence, findings.signals
+    deltas = find_deltas(*sources, protocol, declared=declared)
+    (told,) = [delta for delta in deltas if delta.measured == PRIMARY]
+    assert len(told.counted) == counted and told.verdict.startswith(verdict)
+    assert told.comparison is not None and told.comparison.seeds == 6
+    page = deltas_table(deltas, findings.group, "", protocol).markdown
+    assert ("seeds are at the look of" in page) == ("claimed" in verdict)
 
 
 def test_steps_without_a_primary_measure_are_in_no_family(study: Study) -> None:

@@ -134,3 +134,7 @@ def test_effects_are_judged_at_the_looks_of_the_protocol(study: Study) -> None:
         assert {effect.name: effect.judged.words for effect in loss.effects}["positions"] == verdict
         told = "no effect is claimed" in effects_table(found, group, "").markdown
         assert told == (looks == PROTOCOL.looks)
+    protocol = PROTOCOL.model_copy(update={"looks": {4: 0.13}})
+    of_three = [each for each in find_factorials(group, (), protocol, declared=(1, 2, 3)) if each.quantity == "loss"]
+    assert {effect.judged.words for effect in of_three[0].effects} == {"too few seeds"}, "seed 0 is not declared"
+    assert of_three[0].seeds == (0, 1, 2, 3) and "no effect is claimed" in effects_table(of_three, group, "").markdown

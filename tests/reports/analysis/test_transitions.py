@@ -10,7 +10,7 @@ from neobert.kinds.pretraining import CurvePoint
 from neobert.training.transitions import curve_steps, find_transition
 from reports.analysis.plateau import LEVEL
 from reports.analysis.regime import find_regime
-from reports.analysis.transitions import Arm, RunCurve, find_waits, subtract_times, waits_table
+from reports.analysis.transitions import Arm, RunCurve, find_waits, subtract_times, trace_recorded, waits_table
 from tests.reports.made_up_study import Study, facts_of
 
 STEPS = 6000
@@ -30,7 +30,7 @@ def curve(leaves: float, offset: float, seed: int) -> RunCurve:
         for step in sorted(curve_steps(STEPS))
     ]
     found = find_transition(points, FREQUENCIES)
-    return RunCurve(found.step, tuple((point.step, point.loss) for point in found.curve))
+    return trace_recorded(found)
 
 
 def arm(name: str, leaves: float, offset: float = 0.0) -> Arm:
@@ -66,6 +66,14 @@ def test_a_run_that_never_leaves_is_counted_and_in_no_difference() -> None:
     wait = subtract_times(mixed, base)
     assert set(wait.waiting) == set(wait.since) == set(SEEDS) - {5} and set(wait.at_end) == set(SEEDS)
     assert mixed.seeds.shares[5] == 1.0 and mixed.seeds.shares[0] < 0.3
+
+
+def test_a_run_that_is_past_the_plateau_when_first_measured_left_it_by_then() -> None:
+    never, past = arm("late", 1e9), arm("early", -5000, -1.0)
+    first = min(curve_steps(STEPS))
+    assert past.times == dict.fromkeys(SEEDS, first) and not never.times
+    assert set(past.seeds.shares.values()) == {first / STEPS} and set(never.seeds.shares.values()) == {1.0}
+    assert past.described_times.startswith(f"{first} (0%)") and never.described_times == "never"
 
 
 def test_a_run_that_leaves_too_late_has_no_loss_since() -> None:

@@ -223,3 +223,40 @@ def test_words_of_a_log_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFixt
     assert referee.main([str(write(tmp_path, text)), "--out", str(tmp_path / "out")]) == 0
     assert r"=cmd\|\<b>x\</b> [a\](b)" in capsys.readouterr().out
     assert "'=cmd" in (tmp_path / "out" / "log.csv").read_text()
+
+
+def test_no_file_that_is_read_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log results.csv and the table results.csv of its report are two files, and so are the reports of two logs."""
+    log = tmp_path / "results.csv"
+    log.write_text(LOG.replace("\t", ",").replace("rerun, ", "rerun "))
+    before = log.read_bytes()
+    assert referee.main([str(log), "--out", str(tmp_path)]) == 2
+    assert "would replace" in capsys.readouterr().err and log.read_bytes() == before
+    assert referee.main([str(write(tmp_path)), "--replicates", str(tmp_path / "log.csv"), "--out", str(tmp_path)]) == 2
+    (tmp_path / "other").mkdir()
+    logs = [str(write(tmp_path)), str(write(tmp_path / "other")), "--summary"]
+    assert referee.main([*logs, "--out", str(tmp_path / "out")]) == 2
+    assert "would write the same files" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert referee.main(logs) == 0
+    _, _, first, second = capsys.readouterr().out.splitlines()
+    assert first != second and "other" in second, "logs of one name are told apart by their folders"
+
+
+def test_a_metric_of_zeros_alone_has_a_report(tmp_path: Path) -> None:
+    path = write(tmp_path, "reward\tstatus\tdescription\n0\tkeep\tbaseline\n0\tdiscard\twide\n")
+    assert referee.main([str(path), "--seed-spread", "0.1", "--runs-behind", "9"]) == 0
+
+
+def test_repeats_that_are_mostly_equal_have_a_spread(tmp_path: Path) -> None:
+    """Shares of few examples are often equal; what differs is their noise, and no spread of 0 is divided by."""
+    seeds = "".join(f"{share}\tdiscard\tseed {n}\n" for n, share in enumerate([0.9] * 5 + [0.91, 0.9, 0.9]))
+    text = f"acc\tstatus\tdescription\n0.9\tkeep\tbaseline\n{seeds}0.99\tkeep\tbigger\n"
+    report = report_of(write(tmp_path, text))
+    assert report.degrees_of_freedom == 8 and report.spread == pytest.approx(np.std([0.9] * 8 + [0.91], ddof=1))
+
+
+def test_no_number_of_keeps_is_below_0(tmp_path: Path) -> None:
+    path = write(tmp_path, "nll\tstatus\tdescription\n-1\tkeep\tbaseline\n-3\tkeep\twide\n-2.9\tdiscard\tdeep\n")
+    log = read_log(path)
+    report = judge(log, [], given_yardstick(0.01, 9), 0.1, 20)
+    assert "gain: 0.0" in markdown(report)

@@ -77,6 +77,9 @@ def test_the_spread_is_pooled_within_groups() -> None:
 def test_no_repeats_and_exact_repeats_are_no_yardstick() -> None:
     assert "no configuration that was run twice" in measure_spread([], False).refusal
     assert "deterministic" in measure_spread([group([1.0, 1.0]), group([2.0, 2.0])], False).refusal
+    found = measure_spread([group([1.0, 1.0, 1.0]), group([2.0, 2.2])], False)
+    assert (found.spread, found.degrees) == (pytest.approx(0.2 / math.sqrt(2)), 1), "the equal ones have no noise"
+    assert "repeat exactly" in found.notes[0]
 
 
 def test_load_is_no_noise_of_seeds() -> None:

@@ -151,3 +151,29 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
         read_log(tmp_path / "log.tsv")
     with pytest.raises(ValueError, match="no such column; did you mean 'val_bpb'"):
         log_of(tmp_path, HEAD + BODY, metric="val_bbp")
+
+
+def test_a_decimal_comma_is_no_thousands_separator(tmp_path: Path) -> None:
+    """0,98 is neither 98 nor 980: in a file with semicolons it is read, elsewhere refused."""
+    text = "val_bpb;tokens;status;description\n1,095;1;keep;baseline\n0,98;1;keep;rate 0,1\n9,7e-1;1;keep;wide\n"
+    assert values(log_of(tmp_path, text, "log.csv")) == [1.095, 0.98, 0.97]
+    with pytest.raises(MissingData, match="line 3: 0,98 in column val_bpb has a decimal comma"):
+        log_of(tmp_path, text.replace(";", "\t"))
+    thousands = "val_ppl\tstatus\tdescription\n1,234.5\tkeep\tbaseline\n1,012\tkeep\twide\n"
+    assert values(log_of(tmp_path, thousands)) == [1234.5, 1012.0]
+
+
+def test_what_is_nested_in_json_replaces_nothing_of_its_run(tmp_path: Path) -> None:
+    lines = (
+        '{"val_bpb": 1.0, "status": "keep", "best": {"val_bpb": 0.5}, "config": {"status": "x"}}\n'
+        '{"val_bpb": 0.9, "status": "keep", "description": "two\u2028lines", "best": {"val_bpb": 0.5}}\n'
+    )
+    log = log_of(tmp_path, lines, "log.jsonl")
+    assert values(log) == [1.0, 0.9] and [run.status for run in log.runs] == ["keep", "keep"]
+
+
+def test_numbers_of_runs_from_0_are_no_names_of_experiments(tmp_path: Path) -> None:
+    head = "exp_id\tlabel\tlr\tdepth\twidth\theads\tval_loss\tstatus\n"
+    text = head + "0\tbase\t1\t2\t3\t4\t0.9\tkeep\n1\twide_run1\t1\t2\t6\t4\t0.8\tkeep\n"
+    log = log_of(tmp_path, text + "2\twide_run2\t1\t2\t6\t4\t0.7\tdiscard\n")
+    assert log.runs[1].configuration == log.runs[2].configuration and log.runs[1].description == "wide_run1"
