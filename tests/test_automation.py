@@ -20,6 +20,7 @@ from sweeps import glue_grid
 from tests.test_command_lines import COMMANDS
 
 ROOT = Path(__file__).parent.parent
+PARTS = ROOT / "declarations" / "parts.py"
 SMOKE_RECORDS = ROOT / "reports" / "pipeline_check"
 
 
@@ -63,7 +64,7 @@ def test_what_commands_print_is_what_the_schemas_say(
         (run.main, ["--varaint", "M7"], 2, "did you mean '--variant'"),
         (
             run.main,
-            ["--variant", "M7", "--declaration", str(ROOT / "declarations" / "laptop.json")],
+            ["--ladder", str(PARTS), "--variant", "M7", "--declaration", str(PARTS.with_suffix(".json"))],
             2,
             "declares data",
         ),
