@@ -193,7 +193,7 @@ def _pairing(deltas: Sequence[Delta]) -> list[str]:
 
 def find_changed_verdicts(deltas: Sequence[Delta]) -> list[str]:
     """Return a sentence for each ladder step whose verdict at the arms' own rates differs from the one at the shared
-    rate, or one sentence that there is none."""
+    rate, or one that there is none; and one on steps between arms whose best rate is the shared one."""
     told = [delta for delta in deltas if delta.judged.is_tested]
     own = {
         (delta.variant.partition(MARK)[0], delta.base.partition(MARK)[0], delta.measured): delta
@@ -205,13 +205,19 @@ def find_changed_verdicts(deltas: Sequence[Delta]) -> list[str]:
         for delta in told
         if delta.design == LADDER and (place := (delta.variant, delta.base, delta.measured)) in own
     ]
+    trained = [(ours, theirs) for ours, theirs in shared if ours.pair != theirs.pair]
     changed = [
         f"{ours.variant} against {ours.base} ({ours.measured}): {ours.verdict} at the shared rate, {theirs.verdict} at "
         f"own rates ({theirs.variant} against {theirs.base})."
-        for ours, theirs in shared
+        for ours, theirs in trained
         if ours.claimed != theirs.claimed
     ]
-    return changed or ([f"None of {count(len(shared), 'verdict')} changes at own rates."] if shared else [])
+    if trained and not changed:
+        changed = [f"None of {count(len(trained), 'verdict')} changes at own rates."]
+    best = dict.fromkeys(f"{ours.variant} against {ours.base}" for ours, theirs in shared if ours.pair == theirs.pair)
+    if best:
+        changed.append(f"The shared rate is the best of both arms: {', '.join(best)}.")
+    return changed
 
 
 def _looks(deltas: Sequence[Delta], protocol: Protocol) -> list[str]:

@@ -9,7 +9,8 @@ import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,11 @@ READOUTS = {
     "loss, 80/10/10": "loss_80_10_10",
 }
 IN_POINTS = {"cloze", "minimal pairs (BLiMP)"}
+PAPERS_CHANGES = (
+    *(("M1", "wikibook", 1.9), ("M2", "web", 2.9), ("M3", "web", -1.8), ("M4", "web", -0.5), ("M5", "web", -0.6)),
+    *(("M6", "web", -2.4), ("M7", "web", 2.4), ("M8", "web", 0.7)),
+)
+"""Variant, its corpus, and the paper's change of the GLUE average."""
 
 Record = Mapping[str, Any]
 
@@ -311,3 +317,54 @@ def test_optima_are_vertices_of_parabolas_in_the_logarithm_of_the_rate(records: 
         for row in own:
             assert float(row["optimum"]) == pytest.approx(math.exp(vertex), rel=1e-5)
             assert float(row["optimum_loss"]) == pytest.approx(constant - linear**2 / (4 * square), abs=PRINTED)
+
+
+def test_the_pages_own_sentences_have_the_numbers_of_records(records: Mapping[str, Record]) -> None:
+    """Parts of speech, and the predictions in words with their outcomes."""
+    page = " ".join((REPOSITORY / "docs" / "study.md").read_text(encoding="utf-8").split())
+    arms: dict[tuple[str, str], dict[int, Record]] = defaultdict(dict)
+    for record in records.values():
+        if record["seed"] < 6 and not any("@" in name for name in record["labels"]["variants"]):
+            arms[record["kind"], record["labels"]["variants"][0]][record["seed"]] = record
+
+    def paired(kind: str, ours: str, theirs: str, value: Callable[[Record], float]) -> list[float]:
+        return [value(arms[kind, ours][seed]) - value(arms[kind, theirs][seed]) for seed in range(6)]
+
+    def on_web(record: Record) -> float:
+        return float(record["scores"]["heldout_loss"]["web"])
+
+    def told(values: list[float], digits: int) -> str:
+        mean, low, high = (f"{each:+.{digits}f}".replace("-", "−") for each in t_interval(values))
+        return f"{mean} points ({low} to {high})" if digits == 2 else f"{mean} nats of training loss ({low} to {high}"
+
+    tags = partial(paired, "glue", value=lambda record: 100 * record["scores"]["score"])
+    assert told(tags("M1", "M0"), 2) in page and "cost 3.70 points against M2 (3.17 to 4.23)" in page
+    assert t_interval(tags("M2", "M3")) == pytest.approx((3.70, 3.17, 4.23), abs=5e-3)
+
+    curves = {line["path"].split("/")[1]: line["content"] for line in lines("curves") if "pretraining/" in line["path"]}
+
+    def since(record: Record) -> float:
+        middle = record["scores"]["transition"]["step"] + 2667
+        near = (each for each in curves[record["id"]] if "loss" in each and abs(each["step"] - middle) <= 200)
+        return statistics.fmean(each["loss"] for each in near)
+
+    level = paired("pretraining", "M1", "M0", since)
+    step = statistics.fmean(paired("pretraining", "M4", "M2", on_web))
+    spread = statistics.stdev(on_web(arms["pretraining", "M5"][seed]) for seed in range(6))
+    signs = sum(
+        math.copysign(1, -float(row["difference"])) == math.copysign(1, change)
+        for row in table("deltas")
+        if row["design"] == "ladder"
+        for variant, corpus, change in PAPERS_CHANGES
+        if (row["variant"], row["measured"]) == (variant, f"bits per byte on {corpus}, 32 tokens")
+    )
+    assert told(level, 3) in page
+    assert f"M4 − M2 is {step:+.3f} nats on web" in page and f"deviation of M5 is {spread:.3f} nats" in page
+    assert signs == 6 and "six of eight signs are the paper's" in page
+    given = {"a": 0.85, "d": 0.50, "e": 0.45, "f": 0.40, "g": 0.70}
+    holds = {"a": abs(step) <= 0.05, "d": abs(statistics.fmean(level)) <= 0.05, "e": spread < 0.03, "g": signs >= 5}
+    holds["f"] = False  # its interval excludes the margin
+    score = statistics.fmean((given[name] - held) ** 2 for name, held in holds.items())
+    assert f"Their Brier score is {score:.3f}" in page
+    for name, held in holds.items():
+        assert f"| {'holds' if held else 'fails'} ({given[name]:.2f}) |" in page.partition(f"| {name} | ")[2][:400]
