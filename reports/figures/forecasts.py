@@ -90,7 +90,7 @@ def _format(axes: "Axes", outcome: Outcome, ends: Sequence[float]) -> None:
     axes.set_xticks([*(at.octaves for at in budgets), 0], [*(_share(at) for at in budgets), "1"])
     variant, base = outcome.step
     axes.set_title(f"{variant} − {base}", fontsize=7, weight="bold", color=INK, loc="left", pad=10)
-    name = f"{outcome.measurement}, {outcome.unit}"
+    name = outcome.measurement if outcome.unit in outcome.measurement else f"{outcome.measurement}, {outcome.unit}"
     axes.text(0, 1.03, name, transform=axes.transAxes, fontsize=6, color=GREY_INK)
     axes.locator_params(axis="y", nbins=4)
     format_ticks(axes.yaxis)

@@ -279,9 +279,10 @@ def test_a_curve_is_thinned_counts_steps_over_stages_and_leaves_out_a_torn_end(s
 def test_a_curve_with_a_line_that_is_none_is_named_and_left_out(
     study: Study, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study.pretrain("M0")
-    study.metrics("M0")
-    (run,) = study.runs("M0")
+    for name in ("M0", "M1"):
+        study.pretrain(name)
+        study.metrics(name)
+    (run,) = study.runs("M1")
     path = Layout(study.root).pretraining(run.id) / "metrics.jsonl"
     path.write_text(line + "\n" + path.read_text())
     text = written(study, tmp_path / "out")

@@ -71,7 +71,7 @@ def values_of(found: Iterable[Record], quantity: str, corpus: str, context: int 
     for record in found:
         scores = record["scores"]
         if quantity in READOUTS:
-            value = scores[corpus]["value"]
+            value = scores[corpus or READOUTS[quantity]]["value"]
         elif quantity == "loss":
             value = scores["heldout_loss"][corpus]
         elif quantity == "bits per byte":
@@ -125,7 +125,7 @@ def test_differences_are_those_of_paired_seeds_with_their_t_intervals(records: M
             },
         )
         seen.add(row["quantity"])
-    assert seen == {"loss", "bits per byte", "GLUE", *READOUTS}
+    assert seen == {"loss", "bits per byte", *READOUTS}
 
 
 def test_each_answer_is_the_difference_in_the_measure_that_it_names() -> None:
@@ -136,7 +136,8 @@ def test_each_answer_is_the_difference_in_the_measure_that_it_names() -> None:
     answers = table("answer")
     for row in answers:
         of = deltas[row["variant"], row["against"], row["measured"]]
-        assert (row["difference"], row["low"], row["high"]) == (of["difference"], of["t_low"], of["t_high"])
+        ends = ("both_low", "both_high") if of["both_low"] else ("t_low", "t_high")
+        assert (row["difference"], row["low"], row["high"]) == (of["difference"], *(of[end] for end in ends))
         assert row["waiting"] == waits[row["variant"], row["against"]]
     assert len(answers) == len(waits) == 8
 
@@ -246,7 +247,13 @@ def test_forecasts_are_scored_as_their_formulas_say() -> None:
         for method in ("persistence", "line"):
             mean, sd = float(row[method]), float(row[f"{method}_sd"])
             expected[f"{method}_crps"] = crps(mean, sd, measured)
-            expected[f"{method}_brier"] = (float(stats.norm.cdf(mean / sd)) - higher) ** 2
+            # The mean and sd are those of the table, and its last digits matter where sd is small.
+            ends = [
+                (float(stats.norm.cdf((mean + one * PRINTED / 4) / (sd + other * PRINTED / 4))) - higher) ** 2
+                for one in (-1, 1)
+                for other in (-1, 1)
+            ]
+            assert min(ends) - PRINTED <= float(row[f"{method}_brier"]) <= max(ends) + PRINTED
         require_printed(row, expected)
     for score in table("forecast-scores"):
         if score["method"] == "persistence" and score["unit"] == "nats per token":
@@ -296,19 +303,27 @@ def test_gains_are_ratios_of_the_compute_at_which_curves_meet(records: Mapping[s
         assert row["bounds_by_seed"] == " ".join(f"{seed}:{bound}" for seed, bound in sorted(bounds.items()))
         mean, *ends = (math.exp(each) for each in t_interval(gains.values()))
         require_printed(row, {"gain": mean} | ({} if bounds else dict(zip(("low", "high"), ends, strict=True))))
-    assert len(rows) == 12
+    assert len(rows) == 14 and not [row for row in rows if "M3" in (row["variant"], row["against"])]
 
 
 def test_optima_are_vertices_of_parabolas_in_the_logarithm_of_the_rate(records: Mapping[str, Record]) -> None:
     rows = table("rates")
     for arm in sorted({row["variant"] for row in rows}):
         own = [row for row in rows if row["variant"] == arm]
-        points: list[tuple[float, float]] = []
+        losses: dict[float, dict[int, float]] = defaultdict(dict)
         for row in own:
             record = records[row["records"]]
             loss = record["scores"]["heldout_loss"][record["config"]["recipe"]["data"]["corpus"]]
-            assert record["seed"] == 1000 and float(row["heldout_loss"]) == pytest.approx(loss, abs=PRINTED)
-            points.append((math.log(float(row["peak_learning_rate"])), loss))
+            assert record["seed"] == int(row["pilot_seed"]) and float(row["heldout_loss"]) == pytest.approx(
+                loss, abs=PRINTED
+            )
+            losses[float(row["peak_learning_rate"])][record["seed"]] = loss
+        common = set.intersection(*(set(by_pilot) for by_pilot in losses.values()))
+        assert common == {1000, 1001}
+        points = [
+            (math.log(rate), statistics.fmean(by_pilot[seed] for seed in common))
+            for rate, by_pilot in sorted(losses.items())
+        ]
         best = min(range(len(points)), key=lambda place: points[place][1])
         assert 0 < best < len(points) - 1
         near = np.array(points[best - 1 : best + 2])
@@ -356,7 +371,7 @@ def test_the_pages_own_sentences_have_the_numbers_of_records(records: Mapping[st
         for row in table("deltas")
         if row["design"] == "ladder"
         for variant, corpus, change in PAPERS_CHANGES
-        if (row["variant"], row["measured"]) == (variant, f"bits per byte on {corpus}, 32 tokens")
+        if (row["variant"], row["measured"]) == (variant, f"held-out bits per byte on {corpus}, 32 tokens")
     )
     assert told(level, 3) in page
     assert f"M4 − M2 is {step:+.3f} nats on web" in page and f"deviation of M5 is {spread:.3f} nats" in page
@@ -367,4 +382,5 @@ def test_the_pages_own_sentences_have_the_numbers_of_records(records: Mapping[st
     score = statistics.fmean((given[name] - held) ** 2 for name, held in holds.items())
     assert f"Their Brier score is {score:.3f}" in page
     for name, held in holds.items():
-        assert f"| {'holds' if held else 'fails'} ({given[name]:.2f}) |" in page.partition(f"| {name} | ")[2][:400]
+        (row,) = re.findall(rf"\| {name} \| [^|]* \| (holds|fails) \((0\.\d+)\) \|", page)
+        assert row == ("holds" if held else "fails", f"{given[name]:.2f}")
