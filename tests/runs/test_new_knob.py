@@ -65,7 +65,9 @@ def test_no_id_changes_and_another_value_is_another_id(changed: Path, tmp_path: 
 
 def test_records_from_before_give_the_reports_that_they_gave(changed: Path, tmp_path: Path) -> None:
     for name, root in {"before": REPOSITORY, "after": changed}.items():
-        flags = ("--ladder", str(root / "declarations" / "parts.py"), "--runs", str(root / "reports" / "study"))
+        parts = str(root / "declarations" / "parts")
+        records = ("--runs", str(root / "reports" / "study"))
+        flags = ("--ladder", f"{parts}.py", "--declaration", f"{parts}.json", *records)
         run(root, "-c", TABLES, *flags, "--out", str(tmp_path / name), "--formats", "csv", "md", "--compare")
     before, after = (
         {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.suffix in (".csv", ".md")}
