@@ -378,7 +378,9 @@ def test_the_pages_own_sentences_have_the_numbers_of_records(records: Mapping[st
     assert signs == 6 and "six of eight signs are the paper's" in page
     given = {"a": 0.85, "d": 0.50, "e": 0.45, "f": 0.40, "g": 0.70}
     holds = {"a": abs(step) <= 0.05, "d": abs(statistics.fmean(level)) <= 0.05, "e": spread < 0.03, "g": signs >= 5}
-    holds["f"] = False  # its interval excludes the margin
+    place = ("ladder", "M6", "held-out bits per byte on web, 32 tokens")
+    (sixth,) = (row for row in table("deltas") if (row["design"], row["variant"], row["measured"]) == place)
+    holds["f"] = max(abs(float(sixth["t_low"])), abs(float(sixth["t_high"]))) <= 0.016
     score = statistics.fmean((given[name] - held) ** 2 for name, held in holds.items())
     assert f"Their Brier score is {score:.3f}" in page
     for name, held in holds.items():
