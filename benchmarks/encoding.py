@@ -19,7 +19,16 @@ import torch
 
 from ablations.ladders import variants
 from ablations.scales import execution_at, scaled_variant
-from benchmarks.measuring import Benchmark, Goal, Result, devices_with, median_ratio, seconds_of, time_in_turns
+from benchmarks.measuring import (
+    Benchmark,
+    Goal,
+    Result,
+    devices_with,
+    median_ratio,
+    operation_counter,
+    seconds_of,
+    time_in_turns,
+)
 from neobert.command_line import count
 from neobert.data.preparation import open_specified
 from neobert.data.synthetic import corpus_documents
@@ -213,13 +222,21 @@ def compare(pair: EncoderPair, repetitions: int) -> dict[str, Any]:
     cosine = least_cosine(first[OURS][0].returned, first[_theirs(best)][0].returned)
     if pair.ours.precision == "fp32" and not cosine > LEAST_COSINE:
         raise AssertionError(f"the vectors of both programs differ: cosine {cosine}")
-    timings = time_in_turns({name: encode[name] for name in (OURS, _theirs(best))}, repetitions)
+    both = {name: encode[name] for name in (OURS, _theirs(best))}
+    timings = time_in_turns(both, repetitions)
     return {
+        "operations": {name: operations_of(run) for name, run in both.items()},
         "least cosine": round(cosine, 6),
         "texts a second, ratio": median_ratio(timings[_theirs(best)], timings[OURS]),
         "first pass": {name: seconds_of(timing) for name, timing in first.items()},
         **{name: seconds_of(timing) for name, timing in timings.items()},
     }
+
+
+def operations_of(encode: Callable[[], Array]) -> int:
+    with operation_counter() as counter:
+        encode()
+    return counter.get_total_flops()
 
 
 def least_cosine(ours: Array, theirs: Array) -> float:

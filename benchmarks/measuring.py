@@ -16,11 +16,14 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from neobert.command_line import Parser, guarded
 from neobert.files import json_bytes, read_json, replace_file
 from neobert.runs.records import cpu_model, provenance
+
+if TYPE_CHECKING:
+    from torch.utils.flop_counter import FlopCounterMode
 
 Returned = TypeVar("Returned")
 
@@ -223,3 +226,19 @@ def describe_machine() -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "system": platform.system(),
     }
+
+
+def operation_counter() -> "FlopCounterMode":
+    """Return a context that counts the floating-point operations of matrix products and attention, those under a mask
+    included."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+    # torch counts its attention kernels for GPUs, but not these
+    forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    counted = {
+        forward: lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value),
+        backward: lambda gradient, query, key, value, *_, **__: sdpa_backward_flop_count(gradient, query, key, value),
+    }
+    return FlopCounterMode(display=False, custom_mapping=counted)

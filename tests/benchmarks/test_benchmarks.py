@@ -12,13 +12,14 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks import __main__ as command
 from benchmarks import encoding, glue
 from benchmarks.__main__ import BENCHMARKS, README, table, with_table
 from benchmarks.data import CONTEXT, group
 from benchmarks.encoding import BLOCK_TEXTS, samples
-from benchmarks.measuring import FOLDER, Benchmark, Goal, Result, Timing, read_results, take_turns
+from benchmarks.measuring import FOLDER, Benchmark, Goal, Result, Timing, operation_counter, read_results, take_turns
 
 RESULTS = read_results()
 
@@ -107,6 +108,17 @@ def test_a_goal_includes_its_bound(side: Literal["at least", "at most"], met: tu
 def test_a_readme_without_the_marker_lines_is_refused() -> None:
     with pytest.raises(ValueError, match="lacks the line"):
         with_table("no table here", [])
+
+
+def test_operations_of_products_and_of_attention_are_counted_in_both_passes() -> None:
+    """Twice as many in the backward pass of a product, and five products for two in that of attention."""
+    query, key, value = (torch.randn(2, 3, 16, 8, requires_grad=True) for _ in range(3))
+    weight = torch.randn(8, 5, requires_grad=True)
+    product, attention = 2 * (2 * 3 * 16) * 8 * 5, 2 * (2 * 3) * 16 * 16 * 8
+    with operation_counter() as counter:
+        attended = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+        (attended @ weight).sum().backward()
+    assert counter.get_total_flops() == 3 * product + (2 + 5) * attention
 
 
 def test_contenders_take_the_first_place_in_turn() -> None:

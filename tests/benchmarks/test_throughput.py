@@ -97,6 +97,15 @@ def test_a_step_is_one_forward_pass_over_all_rows_and_its_time_is_told_for_a_tok
     assert timings == [Timing(4.8 / 48, 2.4 / 48, None)] * 5 and seen == [(3, 16)] * (5 + WARM_UP_STEPS)
 
 
+@pytest.mark.parametrize("tokens", [8, 32])
+def test_operations_of_a_token_are_those_of_its_weights_and_of_attention(tokens: int) -> None:
+    """All tokens of a row are attended to: two products of the width, with as many positions as tokens."""
+    (shape,) = (shape for shape in SMALL if shape.family == "neobert")
+    encoder, _ = shape.build("sdpa")
+    products = sum(module.weight.numel() for module in encoder.modules() if isinstance(module, torch.nn.Linear))
+    assert running(shape).operations_per_token(tokens) == 2 * products + 4 * tokens * shape.width * shape.layers
+
+
 def speeds(*of_doubling: float) -> Callable[[int], float]:
     """Tokens a second of batch 1, 2, 4, …; out of memory behind the last."""
 
@@ -179,7 +188,9 @@ def made(name: str, tokens: int, *walls: float) -> Speed:
     """A speed with these times of a token."""
     shape = replace(SMALL[0], name=name)
     timings = tuple(Timing(wall, wall / 2, None) for wall in walls)
-    return Speed(shape, 1234, tokens, BatchSearch({1: 3.0, 2: 5.0, 4: 4.0}, "slower at batch 4"), timings, utc_now())
+    return Speed(
+        shape, 1234, 5678, tokens, BatchSearch({1: 3.0, 2: 5.0, 4: 4.0}, "slower at batch 4"), timings, utc_now()
+    )
 
 
 def test_the_ratio_is_that_of_speeds_at_the_compared_length_in_pairs() -> None:
