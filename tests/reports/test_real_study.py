@@ -31,6 +31,7 @@ from tests.reports.extents import require_texts_fit
 
 RESULTS = REPOSITORY / "docs" / "study.md"
 README, STUDY = (path.read_text(encoding="utf-8") for path in (REPOSITORY / "README.md", RESULTS))
+OTHER_MACHINE = REPOSITORY / "reports" / "study_avx2"
 ARMS = tuple(f"M{number}" for number in range(9))
 SEEDS = tuple(range(6))
 READOUTS = {"loss", "loss_80_10_10", "words", "cloze", "blimp"}
@@ -55,6 +56,7 @@ def test_records_give_the_committed_figures_tables_pages_and_results(tmp_path: P
     records.symlink_to(RECORDS)  # the page links to records from where it lies
     page = shutil.copy(RESULTS, out.parent)
     flags = ["--ladder", str(LADDER), "--declaration", str(DECLARATION), "--runs", str(records), "--out", str(out)]
+    flags += ["--other-machine", str(OTHER_MACHINE)]
     assert make_figures.main([*flags, "--compare", "--results", str(page), "--formats", *FORMATS]) == 0
     made = files(out)
     if write_golden:

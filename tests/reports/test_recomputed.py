@@ -20,6 +20,7 @@ from scipy import stats
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECORDS, MADE = REPOSITORY / "reports" / "study", REPOSITORY / "docs" / "study" / "parts-real_text"
+OTHER_MACHINE = REPOSITORY / "reports" / "study_avx2"
 PRINTED = 2e-6  # tables have six decimals
 READOUTS = {
     "whole words": "words",
@@ -38,8 +39,8 @@ PAPERS_CHANGES = (
 Record = Mapping[str, Any]
 
 
-def lines(name: str) -> Iterator[Mapping[str, Any]]:
-    with (RECORDS / f"{name}.jsonl").open(encoding="utf-8") as file:
+def lines(name: str, folder: Path = RECORDS) -> Iterator[Mapping[str, Any]]:
+    with (folder / f"{name}.jsonl").open(encoding="utf-8") as file:
         yield from map(json.loads, file)
 
 
@@ -225,6 +226,24 @@ def test_scores_of_tags_are_means_of_both_metrics_over_seeds(records: Mapping[st
         scores = [100 * records[each]["scores"]["score"] for each in row["records"].split()]
         require_printed(row, {"score": statistics.fmean(scores), "sd": statistics.stdev(scores)})
     assert len(rows) >= 9
+
+
+def test_another_machine_differs_as_printed(records: Mapping[str, Record]) -> None:
+    """In the table, and in the page's sentence on it."""
+    there = {own["id"]: own for line in lines("records", OTHER_MACHINE) if "scores" in (own := line["content"])}
+    pairs = [
+        (own["scores"]["heldout_loss"]["web"], records[each]["scores"]["heldout_loss"]["web"])
+        for each, own in there.items()
+    ]
+    size = statistics.fmean(abs(other - here) for other, here in pairs)
+    deviation = statistics.stdev(here for _, here in pairs)
+    mean = statistics.fmean(other - here for other, here in pairs)
+    (row,) = table("machines")
+    assert len(pairs) == int(row["runs"]) == 6
+    require_printed(row, {"difference": mean, "absolute": size, "sd": deviation, "ratio": size / deviation})
+    page = " ".join((REPOSITORY / "docs" / "study.md").read_text(encoding="utf-8").split())
+    assert f"by {size:.4f} nats on average, {size / deviation:.1f} times their standard deviation over seeds" in page
+    assert f"the mean by {mean:.4f}" in page
 
 
 def test_forecasts_are_scored_as_their_formulas_say() -> None:
