@@ -49,6 +49,7 @@ def find_deviations(
         *_arms(declaration, group),
         *_others(declaration, group),
         *_seeds(declaration, group),
+        *_pilots(declaration, group, evidence),
         *_rates(declaration, group, evidence),
         *_budgets(declaration, group),
         *_forecasts(declaration, evidence),
@@ -150,26 +151,29 @@ def _between_looks(seeds: int, looks: Sequence[int]) -> str:
     return f"{count(seeds, 'seed')}, of which the first {before[-1]} count" if before else f"{count(seeds, 'seed')}"
 
 
-def _rates(declaration: Declaration, group: Group, evidence: Evidence) -> Iterator[Deviation]:
-    """Compare the pilot seeds, the arms that were swept and trained at their own rates, and when."""
+def _pilots(declaration: Declaration, group: Group, evidence: Evidence) -> Iterator[Deviation]:
     pilots = set(select_group(evidence.pilots, group.scale, group.data).seed)
     if added := pilots - set(declaration.pilot_seeds):
         seeds = list_seeds(declaration.pilot_seeds) if declaration.pilot_seeds else "none"
         yield Deviation("pilot seeds", seeds, f"{list_seeds(added)} too")
+
+
+def _rates(declaration: Declaration, group: Group, evidence: Evidence) -> Iterator[Deviation]:
+    """Compare the arms that were swept, on which pilot seeds and when, and those trained at their own best rates."""
     if not declaration.own_rates:
         return
     declared = f"{list_arms(declaration.own_rates)} on pilot {list_seeds(declaration.pilot_seeds)}"
-    if missing := [name for name in declaration.own_rates if name not in group.sweeps]:
+    swept = [name for name in declaration.own_rates if name in group.sweeps]
+    if missing := [name for name in declaration.own_rates if name not in swept]:
         yield Deviation("rates", declared, f"no sweep of {list_arms(missing)}")
-    wanted, swept = set(declaration.pilot_seeds), set(declaration.own_rates) & group.sweeps.keys()
-    curves = {name: group.sweeps[name].curve for name in declaration.own_rates if name in swept}
+    curves = {name: group.sweeps[name].curve for name in swept}
     lacking = {
-        name: wanted.difference(*curve.losses.values(), *curve.failures.values()) for name, curve in curves.items()
+        name: set(declaration.pilot_seeds).difference(*curve.losses.values(), *curve.failures.values())
+        for name, curve in curves.items()
     }
     if found := _grouped({name: f"without pilot {list_seeds(own)}" for name, own in lacking.items() if own}):
         yield Deviation("rates", declared, found)
-    rows = {name: group.row_at_best_rate(name) for name in declaration.own_rates if name in swept}
-    if untrained := [name for name, row in rows.items() if row is None]:
+    if untrained := [name for name in swept if group.row_at_best_rate(name) is None]:
         yield Deviation("rates", declared, f"{list_arms(untrained)} not trained at their own best rate")
     yield from _late_sweeps(declaration, group, evidence)
 
