@@ -25,7 +25,7 @@ test: environment
 test-slurm: environment
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slurm and not drill" -rs tests/slurm
 
-## half an hour on two cores: the ladder at smoke scale by this commit, its records, and the figures of README and docs from them
+## half an hour on two cores: the ladder at smoke scale by this commit, its records, and the figure and table of docs/pipeline-check.md
 smoke-figures: environment
 	$(BIN)/python ablations/run.py --variant all --scale smoke --cluster here --runs $(SMOKE_RUNS)
 	$(BIN)/python ablations/run.py --variant M5 --seed 1 2 --scale smoke --cluster here --runs $(SMOKE_RUNS)

@@ -1,6 +1,6 @@
 """How many novels should be among web pages? Shares of two corpora in one run.
 
-python ablations/run.py --ladder examples/mixtures.py --variant all --scale laptop --data DIR
+python ablations/run.py --ladder examples/mixtures.py --variant all --scale study --data DIR
 python ablations/run.py --ladder examples/mixtures.py --variant all --scale tiny --stages pretrain --cluster here
 
 The web pages are those of --data, and the novels 1 MB in this repository (examples/slice/README.md). Each row of a step

@@ -1,6 +1,6 @@
 """Questions of one's own to trained models: agreement, words that fit, and a digit named many words before.
 
-python ablations/run.py --ladder examples/probes.py --variant all --scale laptop --data DIR --stages pretrain readouts
+python ablations/run.py --ladder examples/probes.py --variant all --scale study --data DIR --stages pretrain readouts
 python reports/make_figures.py --ladder examples/probes.py
 
 `agreement` has the columns of any file of minimal pairs. Without --scale the ladder runs at a scale that only shows the

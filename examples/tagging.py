@@ -1,7 +1,7 @@
 """Parts of speech: what the first steps from BERT do for labels of words (UD English EWT).
 
 git clone https://github.com/UniversalDependencies/UD_English-EWT examples/UD_English-EWT
-python ablations/run.py --ladder examples/tagging.py --variant all --seed 0 1 2 --scale laptop --data DIR
+python ablations/run.py --ladder examples/tagging.py --variant all --seed 0 1 2 --scale study --data DIR
 python sweeps/glue_grid.py --ladder examples/tagging.py --task upos --model DIR_OR_ID
 python reports/make_figures.py --ladder examples/tagging.py
 

@@ -1,9 +1,9 @@
 # PYTHON_ARGCOMPLETE_OK
 """Say what larger runs will measure, before they exist, from the records of smaller ones; a report scores it later.
 
-python ablations/run.py --variant all@steps0.25 all@steps0.5 --seed 0 1 2 --scale laptop    two shares of the steps
-python reports/forecast.py --scale laptop                                all steps: signs, sizes and 80 % intervals
-python reports/forecast.py --scale paper --from smoke laptop             another scale: signs alone
+python ablations/run.py --variant all@steps0.25 all@steps0.5 --seed 0 1 2 --scale study     two shares of the steps
+python reports/forecast.py --scale study                                 all steps: signs, sizes and 80 % intervals
+python reports/forecast.py --scale paper --from smoke study              another scale: signs alone
 """
 
 import argparse
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from reports.forecasts.budgets import Budget
     from reports.forecasts.sealed import Forecast
 
-DEFAULT_SCALE = "laptop"
+DEFAULT_SCALE = "study"
 
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:
@@ -42,9 +42,9 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     add_ladder_flag(parser)
     declared = "forecast for a declared study, with its scale, data, budgets and seeds, and store its hash"
     add("--declaration", type=Path, metavar="FILE", help=declared)
-    add("--scale", help="scale that is forecast (default: laptop)")
+    add("--scale", help="scale that is forecast (default: study)")
     add("--data", help="only records of this source of data, as --data named it (default: the only one)")
-    budgets = "laptop@steps0.25, smoke, … (default: every share of the steps of --scale that has records)"
+    budgets = "study@steps0.25, smoke, … (default: every share of the steps of --scale that has records)"
     add("--from", dest="budgets", nargs="+", metavar="BUDGET", help=budgets)
     add("--seeds", type=count, metavar="N", help="number of seeds of the forecast runs (default: 6, the first look)")
     add("--json", action="store_true", help="print the forecast as JSON")

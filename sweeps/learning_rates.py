@@ -1,7 +1,7 @@
 # PYTHON_ARGCOMPLETE_OK
 """Find the peak learning rate at which each variant has the lowest held-out loss, by pre-training on pilot seeds.
 
-python sweeps/learning_rates.py --variant M0..M8 --scale laptop --data DIR  five rates each; more if an edge is best
+python sweeps/learning_rates.py --variant M0..M8 --scale study --data DIR   five rates each; more if an edge is best
 python sweeps/learning_rates.py --variant M4 --pilot-seed 1000 1001 1002    more seeds, a smaller error
 python sweeps/learning_rates.py --variant M4 --factor 1.41 --width 3        a finer grid around the scale's own rate
 python ablations/run.py --variant M4@rate2.8e-3 --seed 0 1 2                then train at the rate that it names

@@ -99,7 +99,7 @@ def test_the_committed_study_would_have_needed_the_seeds_that_the_page_names() -
         if found is not None:
             ended.append(found.pairs)
             assert found.verdict == ("better" if high < 0 else "worse" if low > 0 else "not shown")
-        verdict, seeds = (found.verdict, f"{found.pairs}") if found else ("open", "more than 6")
+        verdict, seeds = (found.verdict, f"{found.pairs}") if found else ("undecided", "more than 6")
         cells = (f"{child} − {parent}", f"{differences.mean():+.3f} ({low:+.3f} to {high:+.3f})", verdict)
         rows.append(f"| {' | '.join(cells)} | {seeds} |")
     page = (ROOT / "docs" / "referee.md").read_text(encoding="utf-8")
