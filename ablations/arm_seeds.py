@@ -63,16 +63,15 @@ def diagnose(arm: ArmSeeds, parent: ArmSeeds | None, margin: float) -> str:
 
     `margin` is the margin of equivalence of the loss in nats. `parent` is None for the root.
     """
-    is_wider = parent is not None and check_spread(arm, parent).fails
-    is_of_two_kinds = arm.is_of_two_kinds(margin)
-    if not (is_wider or is_of_two_kinds):
-        return ""
-    deviations = f"sd {arm.deviation:.3f}"
-    if parent is not None and parent.deviation is not None:
-        deviations += f", parent {parent.deviation:.3f}"
-    if is_of_two_kinds or (arm.shared_variance or 0) > LEAST_SHARED_VARIANCE:
-        return f"not measurable: the seeds of {arm.name} differ by when they leave the plateau ({deviations})"
-    return f"not measurable: the seeds of {arm.name} spread much more than those of its parent ({deviations})"
+    if arm.is_of_two_kinds(margin):
+        return (
+            f"not measurable: the seeds of {arm.name} differ by when they leave the plateau "
+            f"(r² = {arm.shared_variance:.2f} with their loss, sd {arm.deviation:.3f})"
+        )
+    if parent is not None and check_spread(arm, parent).fails:
+        deviations = f"sd {arm.deviation:.3f}, parent {parent.deviation:.3f}"
+        return f"not measurable: the seeds of {arm.name} spread much more than those of its parent ({deviations})"
+    return ""
 
 
 def check_transition(arm: ArmSeeds) -> Check:

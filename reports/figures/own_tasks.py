@@ -1,22 +1,25 @@
 """Scores of the tasks that a ladder declares itself."""
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ablations.ladders import current
+from reports.analysis.inference import seed_interval
 from reports.figures.glue_tables import print_estimate
 from reports.notes import warnings
 from reports.scores import Cell, Group, Row, point_name
-from reports.tables import Column, Table, make_table
+from reports.tables import DASH, Column, Table, make_table, printed_range, signed
 
 
 @dataclass(frozen=True)
 class _Line:
-    """A task of a row."""
+    """A task of a row, and the cell of the row's parent, if it has a score."""
 
     task: str
     row: Row
     cell: Cell
+    parent: Cell | None
 
     @property
     def metrics(self) -> str:
@@ -25,16 +28,28 @@ class _Line:
             about.metric_on(metric, split) for split in about.validation_splits for metric in about.metrics
         )
 
+    @property
+    def differences(self) -> Mapping[int, float]:
+        """The score minus the parent's by pre-training seed, in points; empty without a parent."""
+        if self.parent is None or self.parent.score is None or self.cell.score is None:
+            return {}
+        ours, theirs = self.cell.score.by_pretraining, self.parent.score.by_pretraining
+        return {seed: ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())}
+
 
 def own_tasks_table(group: Group) -> Table | None:
     """Return a table with a line for every task of every row; None without a score."""
     lines: dict[tuple[str, frozenset[str]], _Line] = {}  # an arm of a design may have the trials of a variant
     for task in current().own_tasks:
-        for row in group.recorded_rows:
-            cell = row.own_cells.get(task)
-            if cell is not None and cell.score is not None:
-                lines.setdefault((task, frozenset(cell.ids.values())), _Line(task, row, cell))
+        cells = {row.name: cell for row in group.recorded_rows if (cell := row.own_cells.get(task)) and cell.score}
+        for row in (row for row in group.recorded_rows if row.name in cells):
+            line = _Line(task, row, cells[row.name], cells.get(row.parent))
+            lines.setdefault((task, frozenset(line.cell.ids.values())), line)
     return _table(group, list(lines.values())) if lines else None
+
+
+def _mean_difference(line: _Line) -> float | None:
+    return statistics.fmean(line.differences.values()) if line.differences else None
 
 
 def _table(group: Group, lines: Sequence[_Line]) -> Table:
@@ -49,6 +64,17 @@ def _table(group: Group, lines: Sequence[_Line]) -> Table:
             lambda _, line: print_estimate(line.cell.score, 2) + line.cell.marks.replace("‡", ""),
             "r",
         ),
+        Column(
+            "Against", "against", lambda line: line.row.parent if line.differences else "", lambda name, _: name or DASH
+        ),
+        Column("Difference", "difference", _mean_difference, lambda mean, _: signed(mean, 2), "r"),
+        Column(
+            "95 % over seeds",
+            "difference_low difference_high",
+            lambda line: seed_interval(line.differences.values()),
+            lambda interval, _: printed_range(interval, 2),
+            "r",
+        ),
         Column("Seeds", "seeds", lambda line: len(line.cell.ids), side="r"),
         Column("Point", "point", lambda line: "" if line.cell.point is None else point_name(line.cell.point), side="r"),
         Column("", "starts_from", lambda line: current().start_of(line.task) or "pretraining"),
@@ -57,6 +83,8 @@ def _table(group: Group, lines: Sequence[_Line]) -> Table:
     notes = (
         "Mean of the metrics on the validation splits, ×100, at the best point of the grid, ± one standard deviation "
         "over seeds († best of an incomplete grid).",
+        "Differences are to the parent at paired seeds, with an uncorrected 95 % t interval: own tasks are in no "
+        "family of tests, and nothing is claimed of them.",
     )
     return make_table(
         f"Own tasks (scale {group.scale}, data {group.data})",

@@ -221,11 +221,21 @@ def test_readouts_have_the_spread_of_their_arms_over_that_of_the_median_arms_see
 
 
 def test_scores_of_tags_are_means_of_both_metrics_over_seeds(records: Mapping[str, Record]) -> None:
-    rows = [row for row in table("own-tasks") if row["task"] == "upos"]
-    for row in rows:
-        scores = [100 * records[each]["scores"]["score"] for each in row["records"].split()]
-        require_printed(row, {"score": statistics.fmean(scores), "sd": statistics.stdev(scores)})
-    assert len(rows) >= 9
+    """And differences those of paired seeds with their t interval."""
+    rows = {row["variant"]: row for row in table("own-tasks") if row["task"] == "upos"}
+    scores = {
+        name: {
+            found["seed"]: 100 * found["scores"]["score"] for found in map(records.__getitem__, row["records"].split())
+        }
+        for name, row in rows.items()
+    }
+    for name, row in rows.items():
+        own = scores[name]
+        require_printed(row, {"score": statistics.fmean(own.values()), "sd": statistics.stdev(own.values())})
+        if row["difference"]:
+            mean, low, high = t_interval(own[seed] - scores[row["against"]][seed] for seed in own)
+            require_printed(row, {"difference": mean, "difference_low": low, "difference_high": high})
+    assert len(rows) >= 9 and sum(bool(row["difference"]) for row in rows.values()) >= 8
 
 
 def test_another_machine_differs_as_printed(records: Mapping[str, Record]) -> None:
