@@ -48,6 +48,7 @@ LATEX = {
     "≥": r"$\geq$",
     "≤": r"$\leq$",
     "×": r"$\times$",
+    "²": "$^2$",
     "\u00a0": "~",
     "†": r"\textdagger{}",
     "‡": r"\textdaggerdbl{}",
