@@ -60,7 +60,7 @@ def _lines(declaration: Declaration) -> Iterator[tuple[str, str]]:
     yield "Arms", list_arms(declaration.arms)
     yield "Scale and data", f"`{declaration.scale}`, {declaration.data}"
     yield "Trained with", f"{list_seeds(declaration.seeds)}, paired"
-    yield "Looks", f"at {looks} in the family of a measure"
+    yield "Looks", f"at {looks}, over all steps in one family"
     yield "Primary", "; where an arm lacks it, ".join(map(str, protocol.primary))
     yield "Then, in this sequence", "; ".join(map(str, protocol.sequence)) or "nothing"
     margins = [

@@ -4,6 +4,7 @@ Nothing of the reports is used: records are read as JSON, and a formula is writt
 """
 
 import csv
+import itertools
 import json
 import math
 import re
@@ -379,11 +380,30 @@ def test_the_pages_own_sentences_have_the_numbers_of_records(records: Mapping[st
 
     def told(values: list[float], digits: int) -> str:
         mean, low, high = (f"{each:+.{digits}f}".replace("-", "−") for each in t_interval(values))
-        return f"{mean} points ({low} to {high})" if digits == 2 else f"{mean} nats of training loss ({low} to {high}"
+        return f"{mean} points ({low} to {high}" if digits == 2 else f"{mean} nats of training loss ({low} to {high}"
 
     tags = partial(paired, "glue", value=lambda record: 100 * record["scores"]["score"])
-    assert told(tags("M1", "M0"), 2) in page and "cost 3.70 points against M2 (3.17 to 4.23)" in page
+    assert told(tags("M1", "M0"), 2) in page and "M3 is 3.70 points below M2 (3.17 to 4.23)" in page
     assert t_interval(tags("M2", "M3")) == pytest.approx((3.70, 3.17, 4.23), abs=5e-3)
+    first, last = (
+        statistics.fmean(
+            paired("glue", "M1", "M0", lambda record, at=at: 100 * record["scores"]["curve"][at][1])  # type: ignore[misc]
+        )
+        for at in (0, -1)
+    )
+    assert f"from {first:.1f} points (after 37) to {last:.1f}" in page
+    unread = {each: arms["glue", each][0]["unread_words"]["dev"] / 25_147 for each in ("M2", "M3")}
+    assert f"{unread['M3']:.1%} lie beyond M3's 32 tokens, and {unread['M2']:.1%}".replace("%", " %") in page
+    bytes_per_token = {
+        each: own["text_bytes"] / own["tokens"]
+        for each in ("M2", "M3")
+        for own in arms["pretraining", each][0]["scores"]["heldout"]
+        if own["corpus"] == "web"
+    }
+    assert f"tokens are {1 - bytes_per_token['M3'] / bytes_per_token['M2']:.0%} shorter".replace("%", " %") in page
+    losses = [on_web(record) for record in arms["pretraining", "M2"].values()]
+    apart = statistics.fmean(abs(one - other) for one, other in itertools.combinations(losses, 2))
+    assert f"Two different seeds of M2 differ by {apart:.4f} on average" in page
 
     curves = {line["path"].split("/")[1]: line["content"] for line in lines("curves") if "pretraining/" in line["path"]}
 
