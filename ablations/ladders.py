@@ -38,7 +38,7 @@ PAPERS = "ablations.ladder"
 DEFAULT_SCALE = "smoke"
 OWN_DEFAULT_SCALE = "as-written"
 """The default with a user's own ladder that has several scales, or none, and names none."""
-SCALES = ("smoke", "laptop", "study", "proxy", "as-written", "paper")
+SCALES = ("smoke", "study", "proxy", "as-written", "paper")
 """The scales that every ladder has."""
 REFUSED_NAME = re.compile(r"\.\.|\s|@(steps|rate)|^F:|^all$|^$")
 """Names with another meaning in commands: ranges, shares of the steps, rates, cells of factorials."""

@@ -3,7 +3,7 @@
 python ablations/run.py --ladder examples/muon.py --list
 python ablations/run.py --ladder examples/muon.py --variant all --scale tiny --stages pretrain --cluster here
 
-Names can give another rate (muon@rate4e-3). docs/muon.md has a measurement at the scale laptop.
+Names can give another rate (muon@rate4e-3). docs/muon.md has a measurement at the scale study.
 """
 
 from dataclasses import replace

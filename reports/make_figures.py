@@ -45,7 +45,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--declaration", type=Path, metavar="FILE", help=declared)
     other = "another folder with runs of the same configurations, from another machine: report how the losses differ"
     parser.add_argument("--other-machine", type=Path, metavar="FOLDER", help=other)
-    parser.add_argument("--scale", help="only records of this scale, such as smoke, laptop or paper")
+    parser.add_argument("--scale", help="only records of this scale, such as smoke, study or paper")
     parser.add_argument("--data", help="only records of this source of data, as --data named it")
     parser.add_argument("--compare", action="store_true", help="also write our numbers next to the paper's")
     parser.add_argument(

@@ -16,7 +16,6 @@ from reports.tables import escape_markdown
 _SMALL = "small models on little text: what differs here need not differ at the paper's scale, nor the other way round."
 WARNINGS: Mapping[Scale, str] = {
     "smoke": "Pipeline check at smoke scale: these numbers are not evidence about the modifications.",
-    "laptop": f"Laptop scale: {_SMALL}",
     "study": f"Study scale: {_SMALL}",
     "proxy": f"Proxy scale: {_SMALL}",
 }

@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.tree_copy import REPOSITORY, apply_blocks, fresh_clone, shell, shrink_smoke_scale
 
-FIRST_EVALUATION = "23a88840fca1"
-FIRST_READOUTS = ["cfe45aace073", "d01972e9c6ff", "d1c9924e2f0d", "2226af1d45fe"]
-"""Ids of M0's first readouts at the laptop scale: of the evaluation, and of its results."""
+FIRST_EVALUATION = "21e205d6babc"
+FIRST_READOUTS = ["37149fe90711", "208fe7eec036", "3926525b6edb", "2f6110c4b3eb"]
+"""Ids of M0's first readouts at the study scale: of the evaluation, and of its results."""
 MOST_FILES = 6
 """A kind of work touches at most so many files."""
 
@@ -69,7 +69,7 @@ from reports.analysis.quantities import READOUTS
 
 source = open_source("synthetic", synthetic_documents=16_000)
 stages = ("pretraining", "readouts", "perplexity")
-(row,) = plan([variants()["M0"]], (0,), "laptop", source, Layout(Path("runs")), stages)
+(row,) = plan([variants()["M0"]], (0,), "study", source, Layout(Path("runs")), stages)
 evaluations = [[run.id, run.readouts, [part.id for part in run.runs()]] for run in row.runs if run.kind == "readouts"]
 print(json.dumps([evaluations, list(ASKED), {name: each.margin for name, each in READOUTS.items()}]))
 """

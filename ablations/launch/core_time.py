@@ -42,7 +42,7 @@ from neobert.training.transitions import POINTS
 
 BLOCK_SECONDS = 2.3e-3
 """Seconds of a step per block that do not depend on its tokens. It and the share were fitted to the processor time of
-twelve shapes and batches of the scales smoke and laptop on an AMD EPYC in fp32; each is within 21 % of the fit."""
+twelve shapes and batches of the scales smoke and study on an AMD EPYC in fp32; each is within 21 % of the fit."""
 SUSTAINED_SHARE = 0.57
 """Share of the rate of a large matrix product that a step reaches, beyond the time per block."""
 START_SECONDS = 8.0

@@ -51,7 +51,7 @@ Span = tuple[int, int]
 
 MOST_MASKS = 4
 """Largest number of masks per text; more than one is used only with less than `READ_BYTES` of text. At equal cost, more
-text helps more than more masks. For the difference of two checkpoints of a laptop run on web, the standard error was
+text helps more than more masks. For the difference of two checkpoints of a small run on web, the standard error was
 0.0109 nats over 256 KiB with four masks and 0.0146 with one; over four times the text, the latter becomes 0.0073."""
 MASK_SEED = 20_261_122
 PERPLEXITY_LENGTHS = 5

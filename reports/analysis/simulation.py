@@ -1,7 +1,7 @@
 """Simulated studies of a known truth: how often each test claims what is untrue, and finds what is true.
 
 `python -m reports.analysis.simulation` prints the tables of docs/statistics.md; `--page docs/statistics.md` writes them
-there. Seven arms form six steps of a tree, with spreads like those that were recorded at laptop scale, in nats.
+there. Seven arms form six steps of a tree, with spreads like those recorded at 3 × 128, in nats.
 """
 
 import argparse

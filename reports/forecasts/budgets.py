@@ -43,7 +43,7 @@ class Budget:
 
     @property
     def name(self) -> str:
-        """Name as used by commands, such as laptop@steps0.25."""
+        """Name as used by commands, such as study@steps0.25."""
         return f"{self.scale}{self.suffix}"
 
     def compute(self, variant: Variant, vocabulary: Vocabulary) -> float:

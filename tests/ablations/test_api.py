@@ -142,7 +142,7 @@ def test_a_ladder_of_ones_own_is_known(tmp_path: Path) -> None:
         (lambda: neobert.build("M7", "smok"), "there is no scale 'smok': did you mean 'smoke'?"),
         (lambda: neobert.build("M7", seed=-1), "seed: '-1' is no whole number from 0"),
         (lambda: neobert.train("M7", steps=0), "steps: 0 is no whole number from 1"),
-        (lambda: neobert.train("M7", scale="laptop", steps=50), "M7 has 6,000 at scale laptop.* mean 48 or 54?"),
+        (lambda: neobert.train("M7", scale="study", steps=50), "M7 has 6,000 at scale study.* mean 48 or 54?"),
         (lambda: neobert.train("M9-norm", steps=50), "M9-norm has no shorter form"),
         (lambda: neobert.train("M7", scale="paper"), "--scale paper needs --data"),
         (lambda: neobert.train("M7", workers=0), "workers: 0 is no whole number from 1"),

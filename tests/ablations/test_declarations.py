@@ -117,7 +117,7 @@ def test_no_file_and_no_json_are_told_apart(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--scale", "laptop"], "declares scale smoke"),
+        (["--scale", "study"], "declares scale smoke"),
         (["--data", "elsewhere/books"], "--data elsewhere/books: "),
     ],
 )
@@ -172,7 +172,7 @@ def test_a_declaration_of_another_ladder_names_its_flag(tmp_path: Path, capsys: 
 
 
 def test_only_commands_of_runs_are_parsed() -> None:
-    assert run_options("python reports/forecast.py --scale laptop") is None
+    assert run_options("python reports/forecast.py --scale study") is None
     options = run_options("python ablations/run.py --variant M0..M7 --seed 0 1")
     assert options is not None and options.seed == [0, 1]
 

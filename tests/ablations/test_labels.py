@@ -36,18 +36,18 @@ def test_no_small_variant_is_named_after_the_papers_sizes_or_data(name: str, sca
 
 
 def test_shapes_sizes_and_lengths_are_those_of_the_resolved_recipes() -> None:
-    assert label("M7", "laptop", OWN) == "3 × 128 → 4 × 144 (paper: 16 × 1056)"
-    assert label("M8", "laptop", OWN) == "4 × 144 → 6 × 128 (paper: 28 × 768)"
+    assert label("M7", "study", OWN) == "3 × 128 → 4 × 144 (paper: 16 × 1056)"
+    assert label("M8", "study", OWN) == "4 × 144 → 6 × 128 (paper: 28 × 768)"
     assert label("M7@code", "smoke", OWN) == "3 × 128 → 4 × 136 (paper: 16 × 1008)"
-    assert label("M2", "laptop", OWN) == "web text"
-    assert label("M3", "laptop", OWN) == "own BPE, 8,192 tokens"
-    assert label("M0+batch", "laptop", OWN) == "1,024 → 1,536 tokens per step"
-    assert label("M9-shape", "laptop", OWN) == "M9 at 4 × 144 (paper: 16 × 1056)"
+    assert label("M2", "study", OWN) == "web text"
+    assert label("M3", "study", OWN) == "own BPE, 8,192 tokens"
+    assert label("M0+batch", "study", OWN) == "1,024 → 1,536 tokens per step"
+    assert label("M9-shape", "study", OWN) == "M9 at 4 × 144 (paper: 16 × 1056)"
     assert label("M9-size", "smoke", OWN) == "M9 at 3 × 128 (paper: 12 × 768)"
     assert label("M9-corpus", "smoke", OWN) == "M9 without web text"
-    assert label("M9-context", "laptop", OWN) == "M9 at context 64"
+    assert label("M9-context", "study", OWN) == "M9 at context 64"
     assert label("M9-masking", "smoke", OWN) == "M9 without 20% Masking"
-    assert label("F:batch+context", "laptop", OWN) == "1,024 → 1,536 tokens per step, context 64 → 96 → 192"
+    assert label("F:batch+context", "study", OWN) == "1,024 → 1,536 tokens per step, context 64 → 96 → 192"
 
 
 @pytest.mark.parametrize("name", ladder())

@@ -124,12 +124,12 @@ def test_where_nothing_trains_nothing_more_is_tried() -> None:
 
 
 def test_a_grid_is_even_in_the_logarithm_up_to_two_digits() -> None:
-    rates = [grid_rate(ladder.M4, "laptop", 2, step) for step in range(-4, 7)]
+    rates = [grid_rate(ladder.M4, "study", 2, step) for step in range(-4, 7)]
     assert rates == [1.3e-4, 2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2, 0.13]
 
 
 @given(factor=st.floats(1.2, 10), step=st.integers(-8, 8), scale=st.sampled_from(SCALES))
-@example(factor=20, step=-1, scale="laptop")
+@example(factor=20, step=-1, scale="study")
 @example(factor=6, step=1, scale="paper")
 @example(factor=9.625, step=-1, scale="proxy")
 def test_every_rate_of_a_grid_is_one_that_a_variant_can_have(factor: float, step: int, scale: Scale) -> None:
@@ -143,7 +143,7 @@ def test_every_rate_of_a_grid_is_one_that_a_variant_can_have(factor: float, step
     ("exact", "name"), [(2.1e-3, "M4"), (1.83e-3, "M4"), (2.84e-3, "M4@rate2.8e-3"), (5.97e-4, "M4@rate6e-4")]
 )
 def test_the_best_variant_is_the_shared_one_within_a_tenth_of_its_rate(exact: float, name: str) -> None:
-    assert best_variant(ladder.M4, Optimum(exact, 3.0), "laptop").name == name
+    assert best_variant(ladder.M4, Optimum(exact, 3.0), "study").name == name
 
 
 # The optimum

@@ -26,10 +26,10 @@ def test_the_value_of_a_name_is_used_at_every_scale(scale: Scale) -> None:
 def test_the_unscaled_reading_of_a_variant_is_the_variant_where_nothing_was_scaled(tmp_path: Path) -> None:
     unscaled = named("M4@beta2-0.95")
     assert unscaled is not None and unscaled.delta() == {}
-    assert at_scale(unscaled, "laptop") is ladder.M4 and at_scale(unscaled, "study") is unscaled
+    assert at_scale(unscaled, "smoke") is ladder.M4 and at_scale(unscaled, "study") is unscaled
     rows = rows_of(tmp_path, "M4", "M4@beta2-0.95", scale="study", stages=["pretrain"])
     assert [row.recipe.pretraining.optimization.beta2 for row in rows] == [0.998845, 0.95]
-    assert [row.name for row in rows_of(tmp_path, "M4", "M4@beta2-0.95", scale="laptop")] == ["M4"]
+    assert [row.name for row in rows_of(tmp_path, "M4", "M4@beta2-0.95", scale="smoke")] == ["M4"]
 
 
 def test_readings_have_shares_rates_and_other_readings() -> None:

@@ -230,10 +230,10 @@ def test_a_dry_run_shows_what_could_be_trained_at_most(tmp_path: Path, capsys: p
 
 def test_a_declaration_names_seeds_measure_and_margin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Seeds in the declared order, and equivalence within the declared margin."""
-    content = CONTENT | {"scale": "laptop", "data": "real_text", "seeds": [7, 3, 5, 0, 1, 2, 4, 6, 8, 9]}
+    content = CONTENT | {"scale": "study", "data": "real_text", "seeds": [7, 3, 5, 0, 1, 2, 4, 6, 8, 9]}
     content |= {"protocol": CONTENT["protocol"] | {"margins": {"loss": 0.25}}, "commands": []}
     path = write(tmp_path, **content)
-    options = ["--variant", "M0", "M1", "--until-decided", "--scale", "laptop", "--data", "real_text"]
+    options = ["--variant", "M0", "M1", "--until-decided", "--scale", "study", "--data", "real_text"]
     assert run.main([*options, "--declaration", str(path), "--most-seeds", "11"]) == 2
     assert "--most-seeds 11: small declares 10 seeds" in capsys.readouterr().err
     with using(Declaration.read(content)):
@@ -252,6 +252,6 @@ def test_a_declaration_names_seeds_measure_and_margin(tmp_path: Path, capsys: py
 
 
 def pretraining_rows(root: Path, seeds: Sequence[int]) -> until_decided.Rows:
-    """M0 and M1 at laptop scale, with the states of their runs."""
-    rows = rows_of(root, "M0", "M1", seeds=seeds, scale="laptop", stages=["pretraining"])
+    """M0 and M1 at study scale, with the states of their runs."""
+    rows = rows_of(root, "M0", "M1", seeds=seeds, scale="study", stages=["pretraining"])
     return {(row.name, row.seed): row for row in rows}

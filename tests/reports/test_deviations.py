@@ -184,8 +184,8 @@ def test_a_forecast_is_sealed_with_the_declaration_and_its_budgets_are_compared(
         train(study, declaration, (f"M0{share}", f"M1{share}"), range(2))
     train(study, declaration, ("M0@steps0.25",), range(2, 3))
     flags = ["--runs", str(study.root), "--declaration", str(path)]
-    assert forecast.main([*flags, "--scale", "laptop"]) == 2
-    assert "--scale says laptop" in capsys.readouterr().err
+    assert forecast.main([*flags, "--scale", "study"]) == 2
+    assert "--scale says study" in capsys.readouterr().err
     assert forecast.main(flags) == 0
     (file,) = study.root.glob("forecasts/*.json")
     made = Forecast.read(read_sealed(file))
@@ -247,16 +247,16 @@ def test_a_declaration_of_other_records_and_two_of_one_study_are_refused(
     declaration = read_declaration(write(tmp_path, **SMALL))
     train(study, declaration, ("M0",), range(1))
     flags = ["--runs", str(study.root), "--out", str(tmp_path / "out")]
-    path = write(tmp_path, **SMALL | {"scale": "laptop"})
+    path = write(tmp_path, **SMALL | {"scale": "study"})
     assert make_figures.main([*flags, "--declaration", str(path)]) == 3
-    assert "has scale laptop with data synthetic" in capsys.readouterr().err
+    assert "has scale study with data synthetic" in capsys.readouterr().err
     for question in ("One?", "Two?"):
         keep(read_declaration(write(tmp_path, **SMALL | {"question": question})), study.root)
     assert make_figures.main(flags) == 2 and "say which with --declaration" in capsys.readouterr().err
     problems: list[str] = []
     assert (
         declaration_of(
-            kept_declarations(sorted((study.root).glob("declarations/*.json")), problems), "laptop", "synthetic"
+            kept_declarations(sorted((study.root).glob("declarations/*.json")), problems), "study", "synthetic"
         )
         is None
     )

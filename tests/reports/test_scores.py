@@ -368,9 +368,9 @@ def test_seeds_of_pretraining_and_fine_tuning_are_told_apart(study: Study) -> No
 @pytest.mark.parametrize("trained", [True, False])
 def test_runs_on_a_folder_are_their_variants_whichever_tokenizers_it_has(tmp_path: Path, trained: bool) -> None:
     """The shapes of a scale depend on whether tokenizers are trained, which records alone can tell."""
-    study = Study(tmp_path / "runs", scale="laptop", data="texts", trained=trained)
+    study = Study(tmp_path / "runs", scale="study", data="texts", trained=trained)
     study.write(["M0", "M8"])
-    found = group_of(read_evidence(study.root), "laptop", "texts")
+    found = group_of(read_evidence(study.root), "study", "texts")
     assert found.problems == () and found.vocabulary == ("trained" if trained else "published")
     assert [row.name for row in found.rows if row.average] == ["M0", "M8"]
 

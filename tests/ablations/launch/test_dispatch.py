@@ -273,7 +273,7 @@ def test_a_cluster_is_taken_where_there_is_one(
 def test_cancel_finds_jobs_whatever_their_scale_and_seed_and_keeps_to_those_named(
     slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    submit(runs, "--scale", "laptop", "--seed", "3", "4", "--stages", "pretrain")
+    submit(runs, "--scale", "study", "--seed", "3", "4", "--stages", "pretrain")
     corpus, third, fourth = (each.job for each in sent(runs))
     common = ["--variant", "M0", "--cancel", "--json", "--runs", str(runs)]
     capsys.readouterr()

@@ -243,7 +243,7 @@ def test_a_readout_tells_arms_apart_that_are_half_as_noisy_as_arms_differ() -> N
 
 
 def test_two_tasks_alone_are_ranked_and_compared_with_the_noise_of_their_examples(study: Study) -> None:
-    """What the folder of the laptop study holds of GLUE: SST-2 and STS-B."""
+    """Data folders may have few tasks of GLUE: SST-2 and STS-B."""
     study.without = {task: "not in the folder" for task in TASKS if task not in ("sst2", "stsb")}
     with_predictions(study, ["M0", "M1"], ("sst2", "stsb"))
     assert {"SST-2", "STS-B"} <= {signal.name for signal in find_signals(study.group())}

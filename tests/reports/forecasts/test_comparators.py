@@ -34,7 +34,7 @@ def predicted(*means: float, **changes: Any) -> Predicted:
     count = len(means)
     budgets = [
         AtBudget(
-            budget=f"laptop@steps{2.0 ** (place - count):g}", octaves=place - count, seeds=2, mean=mean, deviation=0.1
+            budget=f"study@steps{2.0 ** (place - count):g}", octaves=place - count, seeds=2, mean=mean, deviation=0.1
         )
         for place, mean in enumerate(means)
     ]
@@ -45,7 +45,7 @@ def predicted(*means: float, **changes: Any) -> Predicted:
 
 def forecast(*predictions: Predicted) -> Forecast:
     return Forecast(
-        id="f", scale="laptop", data="d", budgets=("laptop@steps0.25", "laptop@steps0.5"), seeds=6, left_out=(),
+        id="f", scale="study", data="d", budgets=("study@steps0.25", "study@steps0.5"), seeds=6, left_out=(),
         predictions=predictions, records=("r",), present=(), commit=None, dirty=None,
     )  # fmt: skip
 

@@ -199,12 +199,12 @@ def test_of_another_scale_signs_alone_are_told_and_never_as_results(study: Study
 def test_signs_that_the_scale_has_told_on_other_data_are_not_forecast(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for scale, share, data in (("smoke", "", "texts"), ("laptop", "@steps0.5", "texts"), ("laptop", "", "others")):
+    for scale, share, data in (("smoke", "", "texts"), ("study", "@steps0.5", "texts"), ("study", "", "others")):
         made_up = Study(tmp_path / "runs", scale=scale, data=data, levels=dict.fromkeys(LEVELS, 50.0))
         train(made_up, share, range(2), {name: LEVELS[name] for name in ("M0", "M1")})
-    flags = ["--runs", str(made_up.root), "--scale", "laptop", "--data", "texts", "--from", "smoke", "laptop@steps0.5"]
+    flags = ["--runs", str(made_up.root), "--scale", "study", "--data", "texts", "--from", "smoke", "study@steps0.5"]
     assert forecast.main(flags) == 2
-    assert "nothing is left to forecast at laptop: M1 against M0 (loss on web)" in capsys.readouterr().err
+    assert "nothing is left to forecast at study: M1 against M0 (loss on web)" in capsys.readouterr().err
 
 
 def test_a_collected_folder_keeps_forecasts(study: Study, tmp_path: Path) -> None:
