@@ -56,14 +56,16 @@ def why_not_paired(first: Row, second: Row) -> str:
 
 
 def why_scores_not_paired(first: Row, second: Row, tasks: Sequence[str]) -> str:
-    """Return why two variants cannot be compared in GLUE, where the data of tasks must be the same too."""
+    """Return why two variants cannot be compared in tasks, whose data must be the same too."""
     if reason := why_not_paired(first, second):
         return reason
     for task in tasks:
-        bases = sorted({own for row in (first, second) for own in row.cells[task].recorded.basis.dropna()})
+        cells = [row.cells[task] if task in row.cells else row.own_cells[task] for row in (first, second)]
+        bases = sorted({own for cell in cells for own in cell.recorded.basis.dropna()})
         if len(bases) > 1:
+            title = TASKS[task].title if task in TASKS else task
             return (
-                f"{first.name} and {second.name} rest on other data or numerics of {TASKS[task].title}: "
+                f"{first.name} and {second.name} rest on other data or numerics of {title}: "
                 f"{describe_difference(bases[0], bases[1])}"
             )
     return ""

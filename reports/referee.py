@@ -116,6 +116,8 @@ def _refuse_overwriting(arguments: argparse.Namespace) -> None:
     for path in arguments.logs:
         other = logs.setdefault(path.stem, path)
         if other is not path:
+            if other.resolve() == path.resolve():
+                raise ValueError(f"{path} is named twice: name it once")
             raise ValueError(
                 f"--out {arguments.out}: {other} and {path} would write the same files; rename one of them"
             )
@@ -193,13 +195,14 @@ def _write(folder: Path, log: "Log", report: "Report") -> None:
     from reports.figures.referee import draw_session
     from reports.logs.rendering import comma_separated, markdown
 
-    name = Path(log.name).stem
-    replace_file(folder / f"{name}.md", markdown(report).encode())
-    replace_file(folder / f"{name}.csv", comma_separated(report).encode())
-    replace_file(folder / f"{name}.json", json_bytes(asdict(report)))
-    picture = draw_session(log, report)
-    for suffix in ("png", "svg"):
-        replace_file(folder / f"{name}.{suffix}", picture[suffix])
+    contents = {
+        "md": markdown(report).encode(),
+        "csv": comma_separated(report).encode(),
+        "json": json_bytes(asdict(report)),
+        **draw_session(log, report),
+    }
+    for suffix in SUFFIXES:
+        replace_file(folder / f"{Path(log.name).stem}.{suffix}", contents[suffix])
 
 
 def main(given: list[str] | None = None) -> int:

@@ -98,7 +98,7 @@ def accept(options: argparse.Namespace) -> int:
     versions = describe_versions()
     for name in chosen:
         known = result["checks"].get(name, {})
-        if not options.again and known.get("state") in JUDGED and known["versions"] == versions:
+        if not options.again and known.get("state") in JUDGED and known.get("versions") == versions:
             print(f"{name}: judged already; --again repeats it", file=sys.stderr)
         else:
             outcome = run_check(name, options.rehearse, options.limit)

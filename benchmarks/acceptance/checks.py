@@ -176,7 +176,7 @@ def compare_steps(setting: Setting) -> Iterator[Result]:
     true_loss, true_gradient = gradient_of(replace(small, recipe=exact, device=CPU), "eager")
     for mode in MODES:
         loss, gradient = gradient_of(small, mode)
-        yield Result(f"loss, {mode}", abs(loss / true_loss - 1), {"loss": loss, "loss in fp32": true_loss})
+        yield Result(f"loss, {mode}", abs(loss / true_loss - 1), {mode: {"loss": loss, "loss in fp32": true_loss}})
         yield Result(f"gradient, {mode}", distance(gradient, true_gradient), {})
 
 

@@ -105,15 +105,14 @@ def _compare(
         correlation=_correlation(delta),
     )
     noises: dict[int, Noise] = {}
-    counted = list(delta.counted) or list(by_seed)
-    for seeds in [look for look in sorted(protocol.looks) if look <= len(counted)] or [len(counted)]:
-        looked = counted[:seeds]
+    looks = [delta.first(look) for look in sorted(protocol.looks) if look <= len(delta.counted)]
+    for looked in looks or [list(by_seed)]:  # before the first look, all seeds, as in the difference
         try:
             noise = _noise(delta, looked, variant, base, tasks, stored)
         except MissingData as error:
             return replace(delta, no_examples=str(error))
         if noise is not None:
-            noises[seeds] = noise
+            noises[len(looked)] = noise
     return replace(delta, noises=noises)
 
 

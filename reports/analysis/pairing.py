@@ -97,6 +97,10 @@ class Delta:
         """The differences that looks count, by seed in their order."""
         return {seed: own for seed, own in sorted(self.differences.items()) if seed not in self.undeclared}
 
+    def first(self, seeds: int) -> list[int]:
+        """Return the first seeds that looks count, at most so many."""
+        return list(self.counted)[:seeds]
+
     @property
     def digits(self) -> int:
         """Number of printed decimals."""

@@ -70,7 +70,7 @@ def _draw_panel(axes: "Axes", outcome: Outcome, delta: Delta | None, tone: Tone)
     axes.errorbar([at.octaves for at in budgets], [at.mean for at in budgets], [_error(at) for at in budgets], **dots)
     ends = [low, high, *(at.mean for at in budgets)]
     if outcome.measured is not None:
-        seeds = sorted(delta.differences)[: outcome.forecast.seeds] if delta else []
+        seeds = delta.first(outcome.forecast.seeds) if delta else []
         interval = seed_interval(delta.differences[seed] for seed in seeds) if delta else None
         if interval:
             axes.plot((0, 0), interval, color=tone.colour, lw=1.2, zorder=4, clip_on=False)

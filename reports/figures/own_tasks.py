@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ablations.ladders import current
 from reports.analysis.inference import seed_interval
+from reports.basis import why_scores_not_paired
 from reports.figures.glue_tables import print_estimate
 from reports.notes import warnings
 from reports.scores import Cell, Group, Row, point_name
@@ -14,12 +15,12 @@ from reports.tables import DASH, Column, Table, make_table, printed_range, signe
 
 @dataclass(frozen=True)
 class _Line:
-    """A task of a row, and the cell of the row's parent, if it has a score."""
+    """A task of a row, and the row of its parent, if that has a score on the same data and grid."""
 
     task: str
     row: Row
     cell: Cell
-    parent: Cell | None
+    parent: Row | None
 
     @property
     def metrics(self) -> str:
@@ -31,9 +32,10 @@ class _Line:
     @property
     def differences(self) -> Mapping[int, float]:
         """The score minus the parent's by pre-training seed, in points; empty without a parent."""
-        if self.parent is None or self.parent.score is None or self.cell.score is None:
+        base = None if self.parent is None else self.parent.own_cells[self.task].score
+        if base is None or self.cell.score is None:
             return {}
-        ours, theirs = self.cell.score.by_pretraining, self.parent.score.by_pretraining
+        ours, theirs = self.cell.score.by_pretraining, base.by_pretraining
         return {seed: ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())}
 
 
@@ -41,11 +43,19 @@ def own_tasks_table(group: Group) -> Table | None:
     """Return a table with a line for every task of every row; None without a score."""
     lines: dict[tuple[str, frozenset[str]], _Line] = {}  # an arm of a design may have the trials of a variant
     for task in current().own_tasks:
-        cells = {row.name: cell for row in group.recorded_rows if (cell := row.own_cells.get(task)) and cell.score}
-        for row in (row for row in group.recorded_rows if row.name in cells):
-            line = _Line(task, row, cells[row.name], cells.get(row.parent))
+        scored = {row.name: row for row in group.recorded_rows if (cell := row.own_cells.get(task)) and cell.score}
+        for row in scored.values():
+            line = _Line(task, row, row.own_cells[task], _comparable(row, scored.get(row.parent), task))
             lines.setdefault((task, frozenset(line.cell.ids.values())), line)
     return _table(group, list(lines.values())) if lines else None
+
+
+def _comparable(row: Row, parent: Row | None, task: str) -> Row | None:
+    """Return the parent if both have the same grid, as the best of more points scores higher, and data of the task."""
+    if parent is None or row.recipe is None or parent.recipe is None:
+        return None
+    is_same_grid = set(row.recipe.grid.points()) == set(parent.recipe.grid.points())
+    return parent if is_same_grid and not why_scores_not_paired(row, parent, [task]) else None
 
 
 def _mean_difference(line: _Line) -> float | None:
@@ -83,8 +93,8 @@ def _table(group: Group, lines: Sequence[_Line]) -> Table:
     notes = (
         "Mean of the metrics on the validation splits, ×100, at the best point of the grid, ± one standard deviation "
         "over seeds († best of an incomplete grid).",
-        "Differences are to the parent at paired seeds, with an uncorrected 95 % t interval: own tasks are in no "
-        "family of tests, and nothing is claimed of them.",
+        "Differences are to a parent on the same data and grid, at paired seeds, with an uncorrected 95 % t interval: "
+        "own tasks are in no family of tests, and nothing is claimed of them.",
     )
     return make_table(
         f"Own tasks (scale {group.scale}, data {group.data})",

@@ -148,7 +148,7 @@ def _outcome(forecast: Forecast, predicted: Predicted, deltas: Mapping[Place, De
     if used := sorted({*forecast.records, *forecast.present} & set(delta.ids)):
         reason = f"not scored: record {used[0]} was there when the forecast was made"
         return Outcome(forecast, predicted, None, reason, delta.ids)
-    seeds = list(delta.counted)[: forecast.seeds]
+    seeds = delta.first(forecast.seeds)
     if len(seeds) < forecast.seeds:
         return Outcome(forecast, predicted, None, f"{len(seeds)} of {count(forecast.seeds, 'seed')}", delta.ids)
     return Outcome(forecast, predicted, fmean(delta.differences[seed] for seed in seeds), "", delta.ids)

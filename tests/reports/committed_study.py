@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ablations import ladders
+from ablations.declarations import read_declaration
 from reports.analysis.resampling import StoredPredictions
 from reports.curves import Curves
 from reports.evidence import read_evidence
@@ -14,7 +15,7 @@ from reports.matching import group_of
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECORDS, MADE = REPOSITORY / "reports" / "study", REPOSITORY / "docs" / "study"
 LADDER, DECLARATION = (REPOSITORY / "declarations" / f"parts.{suffix}" for suffix in ("py", "json"))
-SCALE, DATA, CONTEXT = "parts", "real_text", 32
+SCALE, DATA = "parts", "real_text"
 FOLDER = MADE / f"{SCALE}-{DATA}"
 
 
@@ -29,5 +30,6 @@ def committed_study() -> Iterator[Findings]:
             StoredPredictions(RECORDS, evidence.studies),
             evidence,
             Curves(RECORDS, evidence.runs),
-            *evidence.declarations,
+            read_declaration(DECLARATION),
+            evidence.declarations,
         )

@@ -148,7 +148,7 @@ def test_plus_minus_is_one_standard_deviation_over_seeds_wherever_it_stands() ->
 
 def test_numbers_of_the_readme_stand_in_the_studys_page() -> None:
     """Every number with decimals in README's account of the study is one of docs/study.md."""
-    account = README.partition("The [study](docs/study.md) in brief.")[2].partition("\n## ")[0]
-    numbers = set(re.findall(r"[+−]?\d+\.\d+", account))
-    assert len(numbers) >= 8 and not {each for each in numbers if each not in STUDY}
+    account = README.partition("The [study](docs/study.md) in brief")[2].partition("\n## ")[0]
+    numbers, told = (set(re.findall(r"(?<![\d.])\d+\.\d+(?![\d.])", text)) for text in (account, STUDY))
+    assert len(numbers) >= 8 and numbers <= told
     assert FOLDER.name in README
