@@ -8,7 +8,7 @@ import pytest
 
 from neobert.kinds.pretraining import CurvePoint
 from neobert.training.transitions import curve_steps, find_transition
-from reports.analysis.plateau import LEVEL
+from reports.analysis.plateau import LEVEL, WAITING
 from reports.analysis.regime import find_regime
 from reports.analysis.transitions import Arm, RunCurve, find_waits, subtract_times, trace_recorded, waits_table
 from tests.reports.made_up_study import Study, facts_of
@@ -48,6 +48,16 @@ def test_a_copy_that_is_shifted_in_time_waits_and_differs_in_nothing_else() -> N
     assert mean(dict(wait.waiting)) == pytest.approx(-1000, rel=0.15)
     assert mean(dict(wait.at_end)) < -0.05
     assert abs(mean(dict(wait.since))) < 0.05 and wait.steps_since == 2000
+
+
+def test_a_shift_is_read_as_waiting_where_seeds_differ_by_more_than_curves_are_coarse() -> None:
+    def noisy(name: str, leaves: float, sign: int) -> Arm:
+        runs = {seed: curve(leaves, sign * 0.05 * (-1) ** seed, seed) for seed in SEEDS}
+        return Arm(name, LEVEL_OF_CURVES, STEPS, runs, {seed: run.points[-1][1] for seed, run in runs.items()})
+
+    wait = subtract_times(noisy("early", 600, 1), noisy("late", 1600, -1))
+    assert wait.word == WAITING and mean(dict(wait.waiting)) < -800
+    assert subtract_times(noisy("early", 600, 1), noisy("same", 600, -1)).word != WAITING
 
 
 def test_a_copy_that_falls_less_differs_in_level() -> None:
@@ -102,6 +112,15 @@ def test_times_are_taken_from_records_and_the_table_says_why_there_are_none(
     assert [each.level for each in of_m1.arms] == [6.5, 6.5] and set(of_m1.waiting) == set(SEEDS)
     assert mean(dict(of_m1.waiting)) < 0, "its curve falls further, so it crosses the level earlier"
     assert waits["M7"].left_out == "no record of the transition" and not waits["M7"].arms
-    table = waits_table(list(waits.values()), find_regime(group, list(waits.values())), group)
+    regime = find_regime(group, list(waits.values()))
+    table = waits_table(list(waits.values()), regime, group)
     assert "small held-out text is 0.5 nats below" in table.markdown
     assert [line["variant"] for line in facts_of(table)] == list(waits)
+    of_root, of_child = ([check.name for check in regime.checks[name]] for name in ("M0", "M1"))
+    assert of_root[0] == "transition time as a share of the run" and "sd of child over parent" not in of_root
+    assert of_child == [of_root[0], "sd of child over parent", *of_root[1:]] and len(of_root) == 4
+    failing = {name: [check.words for check in checks if check.fails] for name, checks in regime.checks.items()}
+    assert (
+        regime.failures == {name: f"not measurable: {name}: {words[0]}" for name, words in failing.items() if words}
+        and failing["M0"]
+    )

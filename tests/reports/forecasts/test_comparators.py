@@ -23,7 +23,7 @@ from reports.forecasts.comparators import (
     score,
     straight_line,
 )
-from reports.forecasts.outcomes import Outcome, _outcome
+from reports.forecasts.outcomes import Outcome, _outcome, describe_scores
 from reports.forecasts.sealed import AtBudget, Forecast, Predicted
 
 finite = st.floats(-3, 3)
@@ -127,3 +127,16 @@ def test_signs_and_unknown_noise_have_no_simple_forecast() -> None:
     own = predicted(0.5, 0.3)
     assert list(Outcome(forecast(own), own, 0.1, "", ()).scores) == [FORECAST]
     assert list(Outcome(forecast(own), own, 0.1, "", (), variance=0.01).scores) == [FORECAST, PERSISTENCE, LINE]
+
+
+def test_the_sentence_and_the_table_count_intervals_and_average_scores() -> None:
+    own = predicted(0.5, 0.3)
+    outcomes = [Outcome(forecast(own), own, measured, "", (), variance=0.01) for measured in (0.05, 0.25, 0.4)]
+    brier, naive = (
+        np.mean([each.brier or 0 for each in outcomes]),
+        np.mean([each.naive_brier or 0 for each in outcomes]),
+    )
+    said = describe_scores([*outcomes, Outcome(forecast(own), own, None, "not measured", ())])
+    assert said.startswith(f"2 of 3 intervals of 80 % hold what was measured; Brier score of the sign {brier:.3f}")
+    assert f"of the smallest budget's sign {naive:.3f} (lower is better; 3 differences of 1 step" in said
+    assert describe_scores([]) == "nothing is measured here yet that it could be scored on."
