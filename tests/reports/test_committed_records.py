@@ -12,7 +12,7 @@ from neobert.runs.collected import DIGESTS, TABLES, RunFiles
 from tests.support.golden_files import GoldenFiles
 
 REPORTS = Path(__file__).resolve().parents[2] / "reports"
-FOLDERS = ("bf16_residual", "pipeline_check", "study", "study_avx2")
+FOLDERS = ("bf16_residual", "objectives", "pipeline_check", "study", "study_avx2")
 OF_THE_FORM = ("schema", "checksum")
 
 
