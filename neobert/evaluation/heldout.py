@@ -198,12 +198,15 @@ def token_losses(
     """
     was_training = model.training
     model.eval()
-    losses = [torch.empty(0, device=device)]
+    # One array for all losses: a list of small ones would keep the memory of each batch's logits from being used again.
+    losses, count = torch.empty(text.rows.count * text.context, device=device), 0
     # Eager: the shapes differ from those that the model may be compiled for.
     with torch.compiler.set_stance("force_eager"):
-        losses += [batch_losses(model, batch, precision, device) for batch in text.batches()]
+        for batch in text.batches():
+            losses[count : count + batch.predicted_tokens] = batch_losses(model, batch, precision, device)
+            count += batch.predicted_tokens
     model.train(was_training)
-    return torch.cat(losses).double().cpu().numpy()
+    return losses[:count].double().cpu().numpy()
 
 
 def mean_loss(losses: NDArray[np.float64], text: HeldoutText) -> float:

@@ -1,8 +1,10 @@
 """Claims of the held-out loss: the same texts for all, enough of them, and units that say what they compare."""
 
 import math
+import weakref
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +23,9 @@ from neobert.evaluation.heldout import (
     choose_heldout_texts,
     measure_heldout,
     token_frequencies,
+    token_losses,
 )
+from neobert.evaluation.losses import batch_losses
 from neobert.kinds.pretraining import HeldoutScore
 from neobert.recipe import LongDocuments
 from neobert.runs.records import pack_numbers, unpack_numbers
@@ -195,6 +199,22 @@ def test_a_shorter_context_measures_the_same_texts_under_the_same_masks() -> Non
         masked.append(found)
     beginnings = [sorted(tuple(tokens[:11]) for tokens in found.values()) for found in masked]
     assert beginnings[0] == beginnings[1] and any(IDS.mask in tokens for tokens in beginnings[0])
+
+
+def test_nothing_of_a_batch_is_kept_while_the_next_one_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tensors that stay between large ones would make a worker's memory grow by the logits of every batch."""
+    text = held_out(all_documents(corpus_of(realistic_lengths(60, 30))), 40, 2)
+    before: list[weakref.ref[torch.Tensor]] = []
+
+    def watched(*given: Any) -> torch.Tensor:
+        assert all(each() is None for each in before)
+        losses = batch_losses(*given)
+        before.append(weakref.ref(losses))
+        return losses
+
+    monkeypatch.setattr(heldout, "batch_losses", watched)
+    found = token_losses(language_model(context=40, vocabulary_size=VOCABULARY), text, "fp32", CPU)
+    assert len(before) > 5 and len(found) == sum(batch.predicted_tokens for batch in text.batches())
 
 
 def test_texts_without_a_predicted_token_are_told_in_a_sentence() -> None:
