@@ -20,6 +20,7 @@ import torch
 from ablations.ladders import variants
 from ablations.scales import execution_at, scaled_variant
 from benchmarks.measuring import (
+    OPERATIONS_RATIO,
     Benchmark,
     Goal,
     Result,
@@ -80,13 +81,16 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
         figures = measure_on(device, options.data, samples(texts) if on_cpu else texts, options.repetitions)
         ratio = figures["fp32" if on_cpu else "bf16"]["texts a second, ratio"]["processor" if on_cpu else "wall"]
         shape = f"{SHAPES[device]['layers']} × {SHAPES[device]['width']}"
-        yield Result(NAME if on_cpu else f"{NAME}_gpu", ratio, {"threads": options.threads, shape: figures})
+        own, theirs = figures["fp32"]["operations"].values()
+        counted = {OPERATIONS_RATIO: round(theirs / own, 3)}
+        yield Result(NAME if on_cpu else f"{NAME}_gpu", ratio, {"threads": options.threads, **counted, shape: figures})
 
 
 ENCODING = Benchmark(
     measure,
     {
-        NAME: Goal(1.5, "at least", "texts a second on a CPU in fp32, this encoder / sentence-transformers (6 × 384)"),
+        # 1.1: both sides compute as many operations a second
+        NAME: Goal(1.1, "at least", "texts a second on a CPU in fp32, this encoder / sentence-transformers (6 × 384)"),
         f"{NAME}_gpu": Goal(
             1.2, "at least", "texts a second on a GPU in bf16, this encoder / sentence-transformers (12 × 768)"
         ),

@@ -228,9 +228,13 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
+OPERATIONS_RATIO = "operations, theirs / ours"
+"""Figure of a result: at a speed of this ratio, both sides compute as many operations a second."""
+
+
 def operation_counter() -> "FlopCounterMode":
     """Return a context that counts the floating-point operations of matrix products and attention, those under a mask
-    included."""
+    included. Attention of the package flash-attn is not seen."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 

@@ -33,7 +33,15 @@ from benchmarks.contenders import (
     race,
 )
 from benchmarks.data import NEOBERT_MASKING, SHORTEST, web_lengths
-from benchmarks.measuring import Benchmark, Goal, Result, operation_counter, take_turns, wait_passively
+from benchmarks.measuring import (
+    OPERATIONS_RATIO,
+    Benchmark,
+    Goal,
+    Result,
+    operation_counter,
+    take_turns,
+    wait_passively,
+)
 from neobert.command_line import count
 from neobert.data.preparation import open_specified, read_corpora
 from neobert.files import read_lines
@@ -88,12 +96,14 @@ def at_equal_precision(peer: Peer) -> Pairs:
 OURS_AT_BEST = [name for precision in PRECISIONS for name in in_all_modes(OURS, precision)]
 EQUAL_OPERATIONS = {BERT_CONCATENATED: 1.65, MODERN_BUCKETED: 1.33}
 """The ratios at which both sides compute as many operations a second (`operations_per_token`)."""
-COMPARISONS: Mapping[str, tuple[Pairs, Goal]] = {
+COMPARISONS: Mapping[str, tuple[Peer, Pairs, Goal]] = {
     "pretraining_over_bert_padded": (
+        BERT_PADDED,
         at_equal_precision(BERT_PADDED),
         Goal(3.0, "at least", "real tokens a second: ours / HF BERT, padded, compiled if faster (worse of fp32, bf16)"),
     ),
     "pretraining_over_bert_concatenated": (
+        BERT_CONCATENATED,
         at_equal_precision(BERT_CONCATENATED),
         Goal(
             EQUAL_OPERATIONS[BERT_CONCATENATED],
@@ -102,10 +112,12 @@ COMPARISONS: Mapping[str, tuple[Pairs, Goal]] = {
         ),
     ),
     "pretraining_over_bert_defaults": (
+        BERT_PADDED,
         [(OURS_AT_BEST, [contender_name(BERT_PADDED.name, "fp32", "eager")])],
         Goal(6.0, "at least", "real tokens a second: ours at its best / HF BERT as it comes (padded, fp32, eager)"),
     ),
     "pretraining_over_modernbert_bucketed": (
+        MODERN_BUCKETED,
         [(in_all_modes(OURS, "bf16"), in_all_modes(MODERN_BUCKETED.name, "bf16"))],
         Goal(
             EQUAL_OPERATIONS[MODERN_BUCKETED],
@@ -139,17 +151,18 @@ def measure_peers(options: argparse.Namespace) -> Iterator[Result]:
     wait_passively()
     torch.set_num_threads(available_cores())
     setting = small_setting(DOCUMENTS_PER_STEP * BURST_STEPS * ROUNDS)
-    facts = setting.figures([BERT_PADDED, MODERN_PADDED]) | {"operations per real token": operations_per_token(setting)}
+    facts, counted = setting.figures([BERT_PADDED, MODERN_PADDED]), operations_per_token(setting)
     with compiling_anew():
         found = race(setting.contenders(PRECISIONS, PEERS), rounds=options.rounds, steps=BURST_STEPS)
-    for name, (pairs, _) in COMPARISONS.items():
+    for name, (peer, pairs, _) in COMPARISONS.items():
         ratio, ratios = lowest_ratio(found, pairs)
-        yield Result(name, ratio, {"speed, ours / theirs": ratios, "setting": facts, **found.figures()})
+        own = {OPERATIONS_RATIO: round(counted[peer.name] / counted[OURS], 3), "operations per real token": counted}
+        yield Result(name, ratio, {"speed, ours / theirs": ratios, **own, "setting": facts, **found.figures()})
 
 
 PRETRAINING = Benchmark(
     measure_peers,
-    {name: goal for name, (_, goal) in COMPARISONS.items()},
+    {name: goal for name, (_, _, goal) in COMPARISONS.items()},
     {"--rounds": {"type": count, "default": ROUNDS, "help": "timed bursts of a contender"}},
 )
 

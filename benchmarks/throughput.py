@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from benchmarks.contenders import WARM_UP_STEPS, count_parameters, huggingface_config, neobert_recipe
 from benchmarks.data import IDS
 from benchmarks.measuring import (
+    OPERATIONS_RATIO,
     Benchmark,
     Goal,
     Result,
@@ -400,12 +401,17 @@ def throughput_record(speed: Speed, setting: ThroughputSetting) -> dict[str, Any
     }
 
 
+def compared_names(setting: ThroughputSetting) -> tuple[str, str]:
+    """Return the names of our encoder and of the one that it is compared with."""
+    return setting.encoders[0].name, setting.other
+
+
 def ratio_of(speeds: Sequence[Speed], setting: ThroughputSetting) -> dict[str, float] | None:
     """Return the median of paired speed ratios of the two compared encoders, by clock and by processor time; None if
     one is missing."""
     times = {speed.encoder.name: speed.per_token for speed in speeds if speed.tokens == setting.compared}
-    own = setting.encoders[0].name
-    return median_ratio(times[setting.other], times[own]) if {own, setting.other} <= set(times) else None
+    own, other = compared_names(setting)
+    return median_ratio(times[other], times[own]) if {own, other} <= set(times) else None
 
 
 def figures_of(setting: ThroughputSetting, speeds: Sequence[Speed], left_out: dict[str, str]) -> dict[str, Any]:
@@ -414,9 +420,11 @@ def figures_of(setting: ThroughputSetting, speeds: Sequence[Speed], left_out: di
     for speed in speeds:
         medians.setdefault(speed.encoder.name, {})[str(speed.tokens)] = round(speed.median)
         operations.setdefault(speed.encoder.name, {})[str(speed.tokens)] = speed.operations
+    own, other = (operations.get(name, {}).get(str(setting.compared)) for name in compared_names(setting))
     return {
         "title": setting.title,
         "ratio": ratio_of(speeds, setting),
+        OPERATIONS_RATIO: round(other / own, 3) if own and other else None,
         "tokens per second, median": medians,
         "operations per token": operations,
         "left out": left_out,

@@ -19,7 +19,17 @@ from benchmarks import encoding, glue
 from benchmarks.__main__ import BENCHMARKS, README, table, with_table
 from benchmarks.data import CONTEXT, group
 from benchmarks.encoding import BLOCK_TEXTS, samples
-from benchmarks.measuring import FOLDER, Benchmark, Goal, Result, Timing, operation_counter, read_results, take_turns
+from benchmarks.measuring import (
+    FOLDER,
+    OPERATIONS_RATIO,
+    Benchmark,
+    Goal,
+    Result,
+    Timing,
+    operation_counter,
+    read_results,
+    take_turns,
+)
 
 RESULTS = read_results()
 
@@ -35,6 +45,29 @@ def test_a_result_says_what_was_measured_where_and_with_what(result: dict[str, o
     ratio = result["ratio"]
     assert ratio is None or isinstance(ratio, float)
     assert Goal(**result["goal"]).is_met(ratio) == result["met"]
+
+
+def test_results_are_judged_by_the_goals_of_today() -> None:
+    goals = {
+        name: goal for benchmark in map(resolve_name, BENCHMARKS.values()) for name, goal in benchmark.goals.items()
+    }
+    assert {each["name"]: Goal(**each["goal"]) for each in RESULTS} == goals
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pretraining_over_bert_concatenated",
+        "pretraining_over_modernbert_bucketed",
+        "throughput_over_modernbert",
+        "encoding_over_sentence_transformers",
+    ],
+)
+def test_goals_at_equal_operations_are_the_counted_ratios(name: str) -> None:
+    (result,) = (each for each in RESULTS if each["name"] == name)
+    assert result["goal"]["bound"] == pytest.approx(result["figures"][OPERATIONS_RATIO], rel=0.02), (
+        "the padding of the best batch size varies"
+    )
 
 
 def test_the_table_in_the_readme_is_that_of_the_result_files() -> None:
