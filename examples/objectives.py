@@ -3,9 +3,9 @@
 python ablations/run.py --ladder examples/objectives.py --list
 python ablations/run.py --ladder examples/objectives.py --variant all --stages pretrain --cluster here
 
-All arms see as many tokens, and the learning rate has one course, whether it lies in one stage or in two. Fine-tuning
-reads both sides after every arm. The held-out loss is of masked tokens; an arm that ends causal has none. What the arms
-gave at the scale `small`: docs/objectives.md.
+Every arm has two stages, read as many tokens, and has one course of the learning rate: warm-up, peak to 80 % of all
+steps, decay. Fine-tuning reads both sides after every arm. The held-out loss is of masked tokens; an arm that ends
+causal has none. What the arms gave at the scale `small`: docs/objectives.md.
 """
 
 from dataclasses import replace
@@ -15,38 +15,34 @@ from ablations.scales import SMOKE
 from ablations.variant import Modification, Variant
 from declarations import parts
 
-PAPER = "Gisserot-Boukhlef et al. 2025, arXiv 2507.00994"
-STEPS, WARMUP, DECAY = 1_000_000, 100_000, 200_000
-RATE = Modification(
-    "40% masking, all [MASK]", source=PAPER, masking={"rate": 0.4, "mask_share": 1.0, "random_share": 0.0}
-)
-PLATEAU = Modification(
-    "Warm-up, stable, decay",
-    source="this study: a tenth and a fifth of the steps, which last at every scale",
-    stages=({"warmup_steps": WARMUP, "stable_steps": STEPS - WARMUP - DECAY, "decay_steps": STEPS},),
-)
-BASE = Variant("masked", "Masked", PAPER, PLATEAU.apply(RATE.apply(ladder.M2.recipe)))
-CAUSAL = BASE.derive("causal", Modification("Causal", source=PAPER, stages=({"objective": "causal"},)), kept=False)
+PAPER, MASKING_PAPER = "Gisserot-Boukhlef et al. 2025, arXiv 2507.00994", "arXiv 2406.07524, without its weights"
+STEPS, WARMUP, DECAY_BEGINS = 1_000_000, 40_000, 800_000
+EQUAL = "this study: scales bound the half-life by the first stage, whose length differs here"
+BETA2 = Modification("beta2 0.995", source=EQUAL, unscaled=True, optimization={"beta2": 0.995})
+MASKS = {"rate": 0.4, "mask_share": 1.0, "random_share": 0.0}
 
 
-def two_stages(percent: int) -> Variant:
-    """Causal for some percent of the steps, at the peak rate; then masked to the end of the decay."""
-    causal = STEPS * percent // 100
-    masked = STEPS - causal
-    first = {"objective": "causal", "steps": causal, "stable_steps": 0, "decay_steps": 0}
-    second = {"objective": "masked", "steps": masked, "warmup_steps": 0, "decay_steps": masked}
-    change = Modification(
-        f"{percent}% causal, then masked",
-        source=PAPER,
-        stages=(first, second | {"stable_steps": masked - DECAY}),
-    )
-    return BASE.derive(f"causal{percent}", change, kept=False)
+def course(first: str, percent: int, last: str, **masking: float) -> Modification:
+    """The objective `first` for some percent of the steps, then `last`; the rate stays at its peak between both."""
+    steps = STEPS * percent // 100
+    left = STEPS - steps
+    one = {"objective": first, "steps": steps, "warmup_steps": WARMUP, "stable_steps": steps, "decay_steps": 2 * STEPS}
+    two = {
+        "objective": last,
+        "steps": left,
+        "warmup_steps": 0,
+        "stable_steps": DECAY_BEGINS - steps,
+        "decay_steps": left,
+    }
+    return Modification(f"{percent}% {first}, then {last}", source=PAPER, masking=masking, stages=(one, two))
 
 
-TWO_STAGES = [two_stages(percent) for percent in (25, 50, 75)]
-RATES = Modification(
-    "Rates of 15% to 65%", source="arXiv 2406.07524, without its weights", masking={"rate": 0.15, "drawn_up_to": 0.65}
-)
+BASE = Variant("masked", "Masked", PAPER, course("masked", 75, "masked", **MASKS).apply(BETA2.apply(ladder.M2.recipe)))
+CAUSAL = BASE.derive("causal", course("causal", 75, "causal"), kept=False)
+TWO_STAGES = [BASE.derive(f"causal{part}", course("causal", part, "masked"), kept=False) for part in (25, 50, 75)]
+BERT = {"rate": 0.15, "mask_share": 0.8, "random_share": 0.1}
+MASKED15 = BASE.derive("masked15", Modification("15%, 80/10/10", source="arXiv 1810.04805", masking=BERT), kept=False)
+RATES = Modification("Rates of 15% to 65%", source=MASKING_PAPER, masking={"rate": 0.15, "drawn_up_to": 0.65})
 DRAWN = BASE.derive("drawn", RATES, kept=False)
 
 SHAPES = {(12, 768): (2, 16)}
