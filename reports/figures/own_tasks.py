@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ablations.ladders import current
 from reports.analysis.inference import seed_interval
+from reports.analysis.transitions import steps_of
 from reports.basis import why_scores_not_paired
 from reports.figures.glue_tables import print_estimate
 from reports.notes import warnings
@@ -42,10 +43,15 @@ class _Line:
 def own_tasks_table(group: Group) -> Table | None:
     """Return a table with a line for every task of every row; None without a score."""
     lines: dict[tuple[str, frozenset[str]], _Line] = {}  # an arm of a design may have the trials of a variant
+    bases: dict[str, str] = {}
+    for variant, base in steps_of(group):
+        bases.setdefault(variant.name, base.name)
     for task in current().own_tasks:
         scored = {row.name: row for row in group.recorded_rows if (cell := row.own_cells.get(task)) and cell.score}
         for row in scored.values():
-            line = _Line(task, row, row.own_cells[task], _comparable(row, scored.get(row.parent), task))
+            line = _Line(
+                task, row, row.own_cells[task], _comparable(row, scored.get(bases.get(row.name, row.parent)), task)
+            )
             lines.setdefault((task, frozenset(line.cell.ids.values())), line)
     return _table(group, list(lines.values())) if lines else None
 
@@ -75,7 +81,10 @@ def _table(group: Group, lines: Sequence[_Line]) -> Table:
             "r",
         ),
         Column(
-            "Against", "against", lambda line: line.row.parent if line.differences else "", lambda name, _: name or DASH
+            "Against",
+            "against",
+            lambda line: "" if line.parent is None else line.parent.name,
+            lambda name, _: name or DASH,
         ),
         Column("Difference", "difference", _mean_difference, lambda mean, _: signed(mean, 2), "r"),
         Column(
@@ -93,8 +102,8 @@ def _table(group: Group, lines: Sequence[_Line]) -> Table:
     notes = (
         "Mean of the metrics on the validation splits, ×100, at the best point of the grid, ± one standard deviation "
         "over seeds († best of an incomplete grid).",
-        "Differences are to a parent on the same data and grid, at paired seeds, with an uncorrected 95 % t interval: "
-        "own tasks are in no family of tests, and nothing is claimed of them.",
+        "Differences are to a parent on the same data and grid (at own rates, to the parent at its own) at paired "
+        "seeds, with an uncorrected 95 % t interval; own tasks are in no family of tests, and nothing is claimed.",
     )
     return make_table(
         f"Own tasks (scale {group.scale}, data {group.data})",

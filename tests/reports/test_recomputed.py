@@ -247,7 +247,7 @@ def test_another_machine_differs_as_printed(records: Mapping[str, Record]) -> No
     (row,) = table("machines")
     assert len(pairs) == int(row["runs"]) == 6
     require_printed(row, {"difference": mean, "absolute": size, "sd": deviation, "ratio": size / deviation})
-    page = " ".join((REPOSITORY / "docs" / "study.md").read_text(encoding="utf-8").split())
+    page = page_of_the_study()
     assert f"by {size:.4f} nats on average, {size / deviation:.1f} times their standard deviation over seeds" in page
     assert f"the mean by {mean:.4f}" in page
 
@@ -361,7 +361,7 @@ def test_optima_are_vertices_of_parabolas_in_the_logarithm_of_the_rate(records: 
 
 def test_the_pages_own_sentences_have_the_numbers_of_records(records: Mapping[str, Record]) -> None:
     """Parts of speech, and the predictions in words with their outcomes."""
-    page = " ".join((REPOSITORY / "docs" / "study.md").read_text(encoding="utf-8").split())
+    page = page_of_the_study()
     arms: dict[tuple[str, str], dict[int, Record]] = defaultdict(dict)
     for record in records.values():
         if record["seed"] < 6 and not any("@" in name for name in record["labels"]["variants"]):
@@ -430,3 +430,29 @@ def test_the_pages_own_sentences_have_the_numbers_of_records(records: Mapping[st
     for name, held in holds.items():
         (row,) = re.findall(rf"\| {name} \| [^|]* \| (holds|fails) \((0\.\d+)\) \|", page)
         assert row == ("holds" if held else "fails", f"{given[name]:.2f}")
+
+
+def page_of_the_study() -> str:
+    return " ".join((REPOSITORY / "docs" / "study.md").read_text(encoding="utf-8").split())
+
+
+def test_the_pages_own_sentences_have_the_numbers_of_tables() -> None:
+    """Spreads of pilot seeds, and differences in tagging."""
+    page = page_of_the_study()
+    pilots: dict[str, list[float]] = defaultdict(list)
+    for row in table("rates"):
+        if float(row["peak_learning_rate"]) == float(row["shared_rate"]):
+            pilots[row["variant"]].append(float(row["heldout_loss"]))
+    first_ratio, fifth_ratio = (
+        statistics.stdev(pilots[arm]) / statistics.stdev(pilots[parent]) for arm, parent in (("M1", "M0"), ("M5", "M4"))
+    )
+    assert f"the other way round ({first_ratio:.1f} times; M5's {fifth_ratio:.1f} times M4's)" in page
+    pilots_apart = statistics.fmean(abs(one - other) for one, other in itertools.combinations(pilots["M2"], 2))
+    assert f"two of its four pilot seeds by {pilots_apart:.3f}," in page
+    own_tags = {row["variant"]: f"{float(row['difference'] or 0):+.2f}".replace("-", "−") for row in table("own-tasks")}
+    assert f"{own_tags['M8@rate1.7e-3'][1:]} points worse at own rates" in page
+    assert f"({own_tags['M5@rate1.6e-3']} at own rates, {own_tags['M5']} at the shared one)" in page
+    assert (
+        f"M6 is {own_tags['M6'][1:]} points below M5 at the shared rate and {own_tags['M6@rate1.2e-3'][1:]} at own"
+        in page
+    )
