@@ -94,7 +94,7 @@ def at_equal_precision(peer: Peer) -> Pairs:
 
 
 OURS_AT_BEST = [name for precision in PRECISIONS for name in in_all_modes(OURS, precision)]
-EQUAL_OPERATIONS = {BERT_CONCATENATED: 1.65, MODERN_BUCKETED: 1.33}
+EQUAL_OPERATIONS = {BERT_CONCATENATED: 1.58, MODERN_BUCKETED: 1.19}
 """The ratios at which both sides compute as many operations a second (`operations_per_token`)."""
 COMPARISONS: Mapping[str, tuple[Peer, Pairs, Goal]] = {
     "pretraining_over_bert_padded": (
