@@ -122,7 +122,7 @@ def encode_pairs(
             framed, was_cut = frame_texts(column, tokenizer, instructions[part], max_tokens)
             columns[part].append(framed)
             counts += PairCounts(cut=int(was_cut.sum()))
-    joined = {part: FramedTexts.concatenate(parts) for part, parts in columns.items()}
+    joined = {part: FramedTexts.concatenate(columns.pop(part)) for part in PARTS}  # not all columns are there twice
     return EncodedPairs(**joined, first_negatives=np.cumsum(first_negatives), counts=counts)
 
 

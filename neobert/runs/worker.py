@@ -31,7 +31,14 @@ from neobert.errors import (
     exit_code,
 )
 from neobert.files import append_line, refresh
-from neobert.processes import Stopped, StopRequest, end_with_parent, keep_freed_memory, read_count
+from neobert.processes import (
+    Stopped,
+    StopRequest,
+    allow_many_files,
+    end_with_parent,
+    keep_freed_memory,
+    read_count,
+)
 from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, last_owner, measure_file_time
 from neobert.runs.kinds import KINDS, RUN_KINDS, is_done, kind_of
 from neobert.runs.layout import Layout
@@ -237,6 +244,7 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     stop.listen()
     end_with_parent()
     keep_freed_memory()
+    allow_many_files()
     from neobert.training.distributed import JobRank, host_ranks, set_up_device  # only now: it imports torch
 
     needs_device = not all(reference.startswith("corpus/") for reference in options.references)

@@ -101,8 +101,11 @@ class Writer:
     def finish(self) -> None:
         """Wait for what is being written; raises what it raised."""
         pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
+        try:
+            if pending is not None:
+                pending.result()
+        finally:
+            del pending  # an error of it refers to this frame, and so to all that it was called with
 
     def close(self) -> None:
         """End the thread, once it has written."""

@@ -289,6 +289,7 @@ class Trainer(ABC, Generic[MicroBatch]):
         tensors = self.engine.optimizer_tensors(wanted=claim is not None)
         if claim is None:
             return
+        self.writer.finish()  # before copying, so that two checkpoints are never in memory
         weights = {name: tensor.to("cpu", copy=True) for name, tensor in self.model.state_dict().items()}
         moments = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
         state = {

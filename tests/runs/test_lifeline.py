@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from neobert.command_line import guarded
 from neobert.files import read_lines
-from neobert.processes import REPOSITORY, Terminated, ended_by_signals, keep_freed_memory, wait_for
+from neobert.processes import REPOSITORY, Terminated, allow_many_files, ended_by_signals, keep_freed_memory, wait_for
 from tests.support.tiny_runs import (
     beside,
     curve,
@@ -267,7 +268,7 @@ def test_progress_that_cannot_be_shown_is_said_while_the_work_goes_on(capsys: py
 
 
 @pytest.mark.parametrize(
-    ("most", "accepted"), [(2**40, [(-3, 2**30), (-1, 2**30)]), (2**25, [(-3, 2**25), (-1, 2**30)]), (0, [])]
+    ("most", "accepted"), [(2**40, [(-3, 2**26), (-1, 2**30)]), (2**25, [(-3, 2**25), (-1, 2**30)]), (0, [])]
 )
 def test_memory_is_kept_on_any_version_of_glibc_or_left_to_it(
     monkeypatch: pytest.MonkeyPatch, most: int, accepted: list[tuple[int, int]]
@@ -283,6 +284,16 @@ def test_memory_is_kept_on_any_version_of_glibc_or_left_to_it(
     monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
     keep_freed_memory()
     assert calls == accepted
+
+
+def test_a_process_may_open_as_many_files_as_the_system_allows() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[1]), before[1]))
+        allow_many_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @pytest.mark.parametrize(
