@@ -10,7 +10,9 @@ import pytest
 import neobert
 from ablations import ladders, run
 from ablations.api import TrainedVariant
+from ablations.scales import scaled_variant
 from neobert.errors import EXIT_DONE, MissingData
+from neobert.training.schedule import scheduled_rate
 from sweeps import learning_rates
 from tests.support.tree_copy import REPOSITORY
 
@@ -33,6 +35,23 @@ def trained(folder: Path) -> Iterator[dict[str, TrainedVariant]]:
     yield {name: neobert.train(name, ladder=LADDER, runs=folder) for name in ("causal", "causal50")}
 
 
+@pytest.mark.parametrize("scale", ["small", "tiny", "as-written"])
+def test_all_arms_have_one_course_of_the_learning_rate_and_one_beta2(scale: str) -> None:
+    courses = set()
+    with ladders.using(ladders.load(str(LADDER))):
+        for variant in ladders.variants().values():
+            recipe = scaled_variant(variant, scale, "trained")[0].pretraining
+            every = max(1, sum(stage.steps for stage in recipe.stages) // 4000)
+            rates = [
+                scheduled_rate(step, recipe.optimization, stage)
+                for stage in recipe.stages
+                for step in range(every, stage.steps + 1, every)
+            ]
+            assert max(rates) == rates[len(rates) // 2] > rates[-1]
+            courses.add((recipe.optimization.beta2, *rates))
+    assert len(courses) == 1
+
+
 def test_lists_and_plans_say_what_does_not_apply(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main([*FLAGS, "--list"]) == EXIT_DONE
     assert capsys.readouterr().out.count("ends causal") == 1
@@ -44,7 +63,7 @@ def test_lists_and_plans_say_what_does_not_apply(capsys: pytest.CaptureFixture[s
     assert run.main([*plan, "--stages", "readouts", "perplexity", "glue", "--json"]) == EXIT_DONE
     causal, two_stages = ([stage["kind"] for stage in row["stages"]] for row in json.loads(capsys.readouterr().out))
     assert sum(kind.startswith("readouts") for kind in causal) == 0 and len(causal) > 1, "fine-tuning is planned"
-    assert len(two_stages) == len(causal) + 1 + 2, "a second stage, its readouts, and its pseudo-perplexity"
+    assert len(two_stages) == len(causal) + 2, "its readouts, and its pseudo-perplexity"
 
 
 def test_seeds_until_a_verdict_need_a_held_out_loss(capsys: pytest.CaptureFixture[str]) -> None:
