@@ -158,10 +158,23 @@ def verify(own: Ladder) -> None:
     for variant in own.variants.values():
         if unknown := [corpus for corpus in variant.recipe.pretraining.corpora if corpus not in corpora]:
             raise ValueError(f"{variant.name} reads corpus {unknown[0]!r}: {did_you_mean(unknown[0], corpora)}")
+        _refuse_rate_at_floor(variant)
     verify_factors(own)
     verify_scales(own)
     if own.published is not None and not own.published.is_dir():
         raise ValueError(f"PUBLISHED names {own.published}, which is no folder of CSV files")
+
+
+def _refuse_rate_at_floor(variant: Variant) -> None:
+    """Refuse a first stage without decay: it reads as a constant peak, but the rate stays at the floor, as is meant
+    only for weights that were trained before."""
+    recipe = variant.recipe.pretraining
+    floor = recipe.optimization.floor_fraction
+    if recipe.stages[0].decay_steps == 0 and recipe.start is None and floor < 1:
+        raise ValueError(
+            f"{variant.name}: with decay_steps 0 the learning rate of its first stage stays at the floor, {floor:g} of "
+            "the peak: for the peak, set stable_steps to the steps of the stage, and decay_steps behind them"
+        )
 
 
 def verify_variants(variants: Mapping[str, Variant]) -> None:
