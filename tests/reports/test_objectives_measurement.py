@@ -27,18 +27,26 @@ def records() -> Iterator[Mapping[str, Any]]:
                 yield content
 
 
+def last_stages() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Arm and record of each last stage; a first one can serve several arms."""
+    for record in records():
+        if record["kind"] == "pretraining" and record["inputs"]["previous"] is not None:
+            (arm,) = record["labels"]["variants"]
+            yield arm, record
+
+
 def values() -> dict[str, dict[str, dict[int, float]]]:
-    """By measure, arm and seed, of last stages; an arm that ends causal has no bits per byte."""
+    """By measure, arm and seed; an arm that ends causal has no bits per byte."""
     found: dict[str, dict[str, dict[int, float]]] = {name: {} for name in MEASURES}
     tagging, web, wikibook = MEASURES
     for record in records():
-        (arm,), seed, scores = record["labels"]["variants"], record["seed"], record["scores"]
         if record["kind"] == "glue":
-            found[tagging].setdefault(arm, {})[seed] = 100 * scores["score"]
-            continue
-        for own in scores["heldout"]:
+            (arm,) = record["labels"]["variants"]
+            found[tagging].setdefault(arm, {})[record["seed"]] = 100 * record["scores"]["score"]
+    for arm, record in last_stages():
+        for own in record["scores"]["heldout"]:
             measure = {"web": web, "wikibook": wikibook}[own["corpus"]]
-            found[measure].setdefault(arm, {})[seed] = own["bits_per_byte"]
+            found[measure].setdefault(arm, {})[record["seed"]] = own["bits_per_byte"]
     return found
 
 
@@ -81,19 +89,22 @@ def test_the_page_shows_the_recorded_runs(write_golden: bool) -> None:
     )
 
 
-def test_the_page_names_the_compute_and_the_plateau_of_the_records() -> None:
-    flops: dict[str, float] = {}
-    shares: dict[str, list[float]] = {}
-    for record in records():
-        (arm,) = record["labels"]["variants"]
-        if record["kind"] == "pretraining":
-            flops[arm] = flops.get(arm, 0.0) + record["flops"]
-            if record["scores"]["transition"]:
-                shares.setdefault(arm, []).append(record["scores"]["transition"]["step"] / record["steps"])
+def test_the_page_names_the_compute_of_the_records() -> None:
+    by_id = {record["id"]: record for record in records()}
+    flops = {arm: own["flops"] + by_id[own["inputs"]["previous"]]["flops"] for arm, own in last_stages()}
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
     causal, most = (flops[arm] / flops["masked"] for arm in ("causal", "causal75"))
     assert f"*causal* {causal:.2f} times the FLOPs of *masked*, *causal75* {most:.2f} times" in page
-    drawn, masked = ([round(100 * bound(shares[arm])) for bound in (min, max)] for arm in ("drawn", "masked"))
-    assert (
-        f"frequencies after {drawn[0]} to {drawn[1]} % of its run, *masked* after {masked[0]} to {masked[1]} %" in page
-    )
+
+
+def test_the_page_names_when_runs_leave_the_plateau() -> None:
+    by_id = {record["id"]: record for record in records()}
+    alone, after = [], []
+    for arm, own in last_stages():
+        if arm == "masked":
+            alone.append(by_id[own["inputs"]["previous"]]["scores"]["transition"]["step"])
+        if arm in ("causal25", "causal50", "causal75"):
+            after.append(own["scores"]["transition"]["step"])
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert f"frequencies after {min(alone):.0f} to {max(alone):.0f} steps" in page
+    assert f"leaves it within {min(after):.0f} to {max(after):.0f} steps" in page
