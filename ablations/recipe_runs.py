@@ -80,17 +80,21 @@ class EncoderWeights:
 # Pre-training and GLUE
 
 
+class MissingTask(MissingData):
+    """Files of one of the ladder's own tasks are not there."""
+
+
 def missing_tasks(source: Source) -> dict[str, str]:
     """Return the tasks of GLUE among the ladder's that cannot be fine-tuned with a source, and why.
 
     Raises:
-        MissingData: files of one of the ladder's own tasks are not there.
+        MissingTask: files of one of the ladder's own tasks are not there.
     """
     tasks = current().tasks
     missing = missing_data(list(tasks.values()), source)
     for name in filter(lambda each: tasks[each].is_own, missing):
         place = Path(tasks[name].folder).parent
-        raise MissingData(f"task {missing[name]} of {place}: put the files there, or take the task out of TASKS")
+        raise MissingTask(f"task {missing[name]} of {place}: put the files there, or take the task out of TASKS")
     return missing
 
 

@@ -195,10 +195,17 @@ def _planned(options: argparse.Namespace) -> "tuple[Workspace, list[VariantRow],
 
 def _list_variants(options: argparse.Namespace) -> int:
     from ablations.launch.listing import design_lines, print_ladder
+    from ablations.recipe_runs import MissingTask
 
-    _, rows, design = _planned(options)
+    lines = []
+    try:
+        _, rows, design = _planned(options)
+    except MissingTask as error:  # a ladder can be looked at before the data of its tasks are there
+        options.stages = [stage for stage in options.stages if stage != "glue"]
+        _, rows, design = _planned(options)
+        lines = [f"without fine-tuning: {error}"]
     print_ladder(rows, as_json=options.json)
-    _print_beside(options, design_lines(design, rows) if design else [])
+    _print_beside(options, [*(design_lines(design, rows) if design else []), *lines])
     return EXIT_DONE
 
 

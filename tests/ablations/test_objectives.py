@@ -14,6 +14,7 @@ from ablations.scales import scaled_variant
 from neobert.errors import EXIT_DONE, MissingData
 from neobert.training.schedule import scheduled_rate
 from sweeps import learning_rates
+from tests.support.made_up_treebank import treebank
 from tests.support.tree_copy import REPOSITORY
 
 LADDER = REPOSITORY / "examples" / "objectives.py"
@@ -52,10 +53,18 @@ def test_all_arms_have_one_course_of_the_learning_rate_and_one_beta2(scale: str)
     assert len(courses) == 1
 
 
-def test_lists_and_plans_say_what_does_not_apply(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.main([*FLAGS, "--list"]) == EXIT_DONE
-    assert capsys.readouterr().out.count("ends causal") == 1
-    plan = [*FLAGS, "--variant", "causal", "causal50", "--dry-run"]
+def test_lists_and_plans_say_what_does_not_apply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A list needs no treebank."""
+    own = tmp_path / "objectives.py"
+    own.write_text(LADDER.read_text().replace("../declarations/UD_English-EWT", "UD_English-EWT"))
+    flags = ["--ladder", str(own), "--cluster", "here"]
+    assert run.main([*flags, "--list"]) == EXIT_DONE
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("ends causal") == 1 and "without fine-tuning: task upos has no train, dev split" in said
+    treebank(tmp_path / "UD_English-EWT")
+    assert run.main([*flags, "--list"]) == EXIT_DONE
+    assert "without fine-tuning" not in capsys.readouterr().out
+    plan = [*flags, "--variant", "causal", "causal50", "--dry-run"]
     assert run.main([*plan, "--stages", "pretrain", "glue", "readouts", "perplexity"]) == EXIT_DONE
     said = " ".join(capsys.readouterr().out.split())
     assert "causal ends causal: held-out loss and readouts" in said and "causal50 ends causal" not in said

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import random
 import shutil
 from pathlib import Path
 
@@ -16,10 +15,10 @@ from neobert.runs.run_file import read_run_file
 from neobert.runs.worker import main as work
 from reports import make_figures
 from sweeps import glue_grid
+from tests.support.made_up_treebank import treebank
 from tests.support.tree_copy import REPOSITORY
 
 EXAMPLE = REPOSITORY / "examples" / "tagging.py"
-WORDS = {"the": "DET", "old": "ADJ", "cat": "NOUN", "dog": "NOUN", "sees": "VERB", "in": "ADP", ".": "PUNCT"}
 REVIEWS = """
 WORTH = 0.5
 
@@ -31,22 +30,6 @@ TASKS.append(Task(name="reviews", kind="classification", folder="reviews", colum
 TASKS.append(Task(name="endings", kind="multiple_choice", folder="endings", columns=("begins", "first", "second"),
                   metrics=("accuracy",), starts_from="reviews"))
 """
-
-
-def treebank(folder: Path, sentences: int = 40) -> Path:
-    """Made-up sentences in which a word always has the same tag."""
-    folder.mkdir()
-    for split, seed in (("train", 1), ("dev", 2)):
-        rng, lines = random.Random(seed), []
-        for _ in range(sentences):
-            chosen = rng.choices(list(WORDS), k=rng.randint(2, 6))
-            lines += [
-                "\t".join([str(number), word, word, WORDS[word], *["_"] * 6])
-                for number, word in enumerate(chosen, start=1)
-            ]
-            lines.append("")
-        (folder / f"en_ewt-ud-{split}.conllu").write_text("# newdoc\n" + "\n".join(lines))
-    return folder
 
 
 def reviews(folder: Path) -> None:
