@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from neobert.errors import name_first
-from neobert.glue.tasks import TASKS
+from neobert.glue.tasks import task_title
 from reports.scores import Group, Row
 
 MOST_NAMED = 8
@@ -63,9 +63,8 @@ def why_scores_not_paired(first: Row, second: Row, tasks: Sequence[str]) -> str:
         cells = [row.cells[task] if task in row.cells else row.own_cells[task] for row in (first, second)]
         bases = sorted({own for cell in cells for own in cell.recorded.basis.dropna()})
         if len(bases) > 1:
-            title = TASKS[task].title if task in TASKS else task
             return (
-                f"{first.name} and {second.name} rest on other data or numerics of {title}: "
+                f"{first.name} and {second.name} rest on other data or numerics of {task_title(task)}: "
                 f"{describe_difference(bases[0], bases[1])}"
             )
     return ""

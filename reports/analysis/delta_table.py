@@ -191,20 +191,24 @@ def _pairing(deltas: Sequence[Delta]) -> list[str]:
     ]
 
 
+def _at_both_rates(deltas: Sequence[Delta]) -> list[tuple[Delta, Delta]]:
+    """Return each step of the ladder at the shared rate with the same one at own rates."""
+    own = {
+        (delta.variant.partition(MARK)[0], delta.base.partition(MARK)[0], delta.measured): delta
+        for delta in deltas
+        if delta.design == OWN_RATES
+    }
+    return [
+        (delta, own[place])
+        for delta in deltas
+        if delta.design == LADDER and (place := (delta.variant, delta.base, delta.measured)) in own
+    ]
+
+
 def find_changed_verdicts(deltas: Sequence[Delta]) -> list[str]:
     """Return a sentence for each ladder step whose verdict at the arms' own rates differs from the one at the shared
     rate, or one that there is none; and one on steps between arms whose best rate is the shared one."""
-    told = [delta for delta in deltas if delta.judged.is_tested]
-    own = {
-        (delta.variant.partition(MARK)[0], delta.base.partition(MARK)[0], delta.measured): delta
-        for delta in told
-        if delta.design == OWN_RATES
-    }
-    shared = [
-        (delta, own[place])
-        for delta in told
-        if delta.design == LADDER and (place := (delta.variant, delta.base, delta.measured)) in own
-    ]
+    shared = _at_both_rates([delta for delta in deltas if delta.judged.is_tested])
     trained = [(ours, theirs) for ours, theirs in shared if ours.pair != theirs.pair]
     changed = [
         f"{ours.variant} against {ours.base} ({ours.measured}): {ours.verdict} at the shared rate, {theirs.verdict} at "

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from tests.support.pages import compare_part
+
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "muon.md"
 RUNS = Path(__file__).resolve().parents[2] / "reports" / "muon" / "runs.csv"
 BEGIN, END = "<!-- from reports/muon/runs.csv -->\n", "<!-- end -->"
@@ -54,10 +56,4 @@ def test_the_page_shows_the_recorded_runs(write_golden: bool) -> None:
     assert not runs.isna().any(axis=None) and runs.run.is_unique
     of_arm = {arm: set(zip(own.rate, own.seed, strict=True)) for arm, own in runs.groupby("arm")}
     assert of_arm.get("fused") == of_arm.get("split"), "every run has one of the other arm to compare with"
-    before, after = DOCS.read_text(encoding="utf-8").split(BEGIN)
-    page = f"{before}{BEGIN}{rendered(runs)}{END}{after.split(END)[1]}"
-    if write_golden:
-        DOCS.write_text(page, encoding="utf-8")
-    assert DOCS.read_text(encoding="utf-8") == page, (
-        "python -m pytest --write-golden writes the tables of the page anew"
-    )
+    compare_part(DOCS, BEGIN, END, rendered(runs), write_golden)

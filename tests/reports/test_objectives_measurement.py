@@ -9,6 +9,7 @@ from typing import Any
 from scipy import stats
 
 from ablations import ladders
+from tests.support.pages import compare_part, text_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE, RECORDS = REPOSITORY / "docs" / "objectives.md", REPOSITORY / "reports" / "objectives"
@@ -80,19 +81,13 @@ def rendered(arms: Sequence[str]) -> str:
 
 
 def test_the_page_shows_the_recorded_runs(write_golden: bool) -> None:
-    before, after = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    page = f"{before}{BEGIN}{rendered(list(ladders.load(str(LADDER)).variants))}{END}{after.split(END)[1]}"
-    if write_golden:
-        PAGE.write_text(page, encoding="utf-8")
-    assert PAGE.read_text(encoding="utf-8") == page, (
-        "python -m pytest --write-golden writes the tables of the page anew"
-    )
+    compare_part(PAGE, BEGIN, END, rendered(list(ladders.load(str(LADDER)).variants)), write_golden)
 
 
 def test_the_page_names_the_compute_of_the_records() -> None:
     by_id = {record["id"]: record for record in records()}
     flops = {arm: own["flops"] + by_id[own["inputs"]["previous"]]["flops"] for arm, own in last_stages()}
-    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    page = text_of(PAGE)
     causal, most = (flops[arm] / flops["masked"] for arm in ("causal", "causal75"))
     assert f"*causal* {causal:.2f} times the FLOPs of *masked*, *causal75* {most:.2f} times" in page
 
@@ -105,6 +100,6 @@ def test_the_page_names_when_runs_leave_the_plateau() -> None:
             alone.append(by_id[own["inputs"]["previous"]]["scores"]["transition"]["step"])
         if arm in ("causal25", "causal50", "causal75"):
             after.append(own["scores"]["transition"]["step"])
-    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    page = text_of(PAGE)
     assert f"frequencies after {min(alone):.0f} to {max(alone):.0f} steps" in page
     assert f"leaves it within {min(after):.0f} to {max(after):.0f} steps" in page

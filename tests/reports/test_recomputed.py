@@ -19,8 +19,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.support.pages import text_of
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECORDS, MADE = REPOSITORY / "reports" / "study", REPOSITORY / "docs" / "study" / "parts-real_text"
+PAGE = REPOSITORY / "docs" / "study.md"
 OTHER_MACHINE = REPOSITORY / "reports" / "study_avx2"
 PRINTED = 2e-6  # tables have six decimals
 READOUTS = {
@@ -247,7 +250,7 @@ def test_another_machine_differs_as_printed(records: Mapping[str, Record]) -> No
     (row,) = table("machines")
     assert len(pairs) == int(row["runs"]) == 6
     require_printed(row, {"difference": mean, "absolute": size, "sd": deviation, "ratio": size / deviation})
-    page = page_of_the_study()
+    page = text_of(PAGE)
     assert f"by {size:.4f} nats on average, {size / deviation:.1f} times their standard deviation over seeds" in page
     assert f"the mean by {mean:.4f}" in page
 
@@ -361,7 +364,7 @@ def test_optima_are_vertices_of_parabolas_in_the_logarithm_of_the_rate(records: 
 
 def test_the_pages_own_sentences_have_the_numbers_of_records(records: Mapping[str, Record]) -> None:
     """Parts of speech, and the predictions in words with their outcomes."""
-    page = page_of_the_study()
+    page = text_of(PAGE)
     arms: dict[tuple[str, str], dict[int, Record]] = defaultdict(dict)
     for record in records.values():
         if record["seed"] < 6 and not any("@" in name for name in record["labels"]["variants"]):
@@ -432,13 +435,9 @@ def test_the_pages_own_sentences_have_the_numbers_of_records(records: Mapping[st
         assert row == ("holds" if held else "fails", f"{given[name]:.2f}")
 
 
-def page_of_the_study() -> str:
-    return " ".join((REPOSITORY / "docs" / "study.md").read_text(encoding="utf-8").split())
-
-
 def test_the_pages_own_sentences_have_the_numbers_of_tables() -> None:
     """Spreads of pilot seeds, and differences in tagging."""
-    page = page_of_the_study()
+    page = text_of(PAGE)
     pilots: dict[str, list[float]] = defaultdict(list)
     for row in table("rates"):
         if float(row["peak_learning_rate"]) == float(row["shared_rate"]):
