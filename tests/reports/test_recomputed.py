@@ -445,7 +445,7 @@ def test_the_pages_own_sentences_have_the_numbers_of_tables() -> None:
     first_ratio, fifth_ratio = (
         statistics.stdev(pilots[arm]) / statistics.stdev(pilots[parent]) for arm, parent in (("M1", "M0"), ("M5", "M4"))
     )
-    assert f"the other way round ({first_ratio:.1f} times; M5's {fifth_ratio:.1f} times M4's)" in page
+    assert f"M1 spreads {first_ratio:.1f} times as much as M0 (and M5 {fifth_ratio:.1f} times as much as M4)" in page
     pilots_apart = statistics.fmean(abs(one - other) for one, other in itertools.combinations(pilots["M2"], 2))
     assert f"two of its four pilot seeds by {pilots_apart:.3f}," in page
     own_tags = {row["variant"]: f"{float(row['difference'] or 0):+.2f}".replace("-", "−") for row in table("own-tasks")}
