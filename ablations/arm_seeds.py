@@ -6,7 +6,7 @@ runs, and its interval covers too little.
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ablations.regime import Check
@@ -34,6 +34,12 @@ class ArmSeeds:
     losses: Mapping[int, float]
     shares: Mapping[int, float]
 
+    def first(self, seeds: int, declared: Collection[int] | None) -> "ArmSeeds":
+        """Return the first seeds of the arm alone, at most so many, of the declared ones or of all if it is None."""
+        kept = sorted(seed for seed in self.losses if declared is None or seed in declared)[:seeds]
+        losses, shares = ({each: own[each] for each in kept if each in own} for own in (self.losses, self.shares))
+        return ArmSeeds(self.name, losses, shares)
+
     @property
     def deviation(self) -> float | None:
         """Standard deviation of the losses; None for fewer than three seeds."""
@@ -58,20 +64,15 @@ class ArmSeeds:
         return shared > LEAST_SHARED_VARIANCE and math.sqrt(shared) * deviation > margin
 
 
-def diagnose(arm: ArmSeeds, parent: ArmSeeds | None, margin: float) -> str:
-    """Return why differences to an arm get no verdict, in words that begin with "not measurable"; empty if they may.
-
-    `margin` is the margin of equivalence of the loss in nats. `parent` is None for the root.
-    """
-    if arm.is_of_two_kinds(margin):
-        return (
-            f"not measurable: the seeds of {arm.name} differ by when they leave the plateau "
-            f"(r² = {arm.shared_variance:.2f} with their loss, sd {arm.deviation:.3f})"
-        )
-    if parent is not None and check_spread(arm, parent).fails:
-        deviations = f"sd {arm.deviation:.3f}, parent {parent.deviation:.3f}"
-        return f"not measurable: the seeds of {arm.name} spread much more than those of its parent ({deviations})"
-    return ""
+def diagnose(arm: ArmSeeds, margin: float) -> str:
+    """Return why differences to an arm get no verdict, in words that begin with "not measurable", if its seeds are of
+    two kinds; empty if they are not. `margin` is the margin of equivalence of the loss in nats."""
+    if not arm.is_of_two_kinds(margin):
+        return ""
+    return (
+        f"not measurable: the seeds of {arm.name} differ by when they leave the plateau "
+        f"(r² = {arm.shared_variance:.2f} with their loss, sd {arm.deviation:.3f})"
+    )
 
 
 def check_transition(arm: ArmSeeds) -> Check:

@@ -48,6 +48,11 @@ def at_rate(variant: Variant, rate: float) -> Variant:
     return readings.with_value(variant, name, "peak_learning_rate", rounded(rate), title, SOURCE)
 
 
+def without_rate(name: str) -> str:
+    """Return the name of a variant without its rate."""
+    return name.partition(MARK)[0]
+
+
 def variant_named(name: str) -> Variant | None:
     """Return the variant at a rate from its name; None if the name has no rate.
 

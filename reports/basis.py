@@ -87,11 +87,18 @@ def describe_code(group: Group) -> list[str]:
 def _rows_by(group: Group, column: str) -> Iterator[tuple[str, list[str]]]:
     names: dict[str, list[str]] = defaultdict(list)
     for row in group.recorded_rows:
-        recorded = [row.runs, *(cell.recorded for cell in row.cells.values())]
-        found: set[Any] = set().union(*(frame[column].dropna() for frame in recorded if len(frame)))
+        cells = (*row.cells.values(), *row.own_cells.values())
+        recorded = [row.runs, row.answers, *(cell.recorded for cell in cells)]
+        found: set[Any] = set().union(*(frame[column].dropna() for frame in recorded if column in frame.columns))
         for value in sorted(found):
             if row.name not in names[value]:
                 names[value].append(row.name)
+    pilots: dict[str, list[str]] = defaultdict(list)
+    for name, sweep in group.sweeps.items() if column == "code" else ():
+        for value in sweep.codes:
+            pilots[value].append(name)
+    for value, own in pilots.items():
+        names[value].append(f"pilots of {', '.join(own)}")
     yield from sorted(names.items())
 
 

@@ -133,7 +133,9 @@ def _grouped(found: Mapping[str, str]) -> str:
 
 def _seeds(declaration: Declaration, group: Group) -> Iterator[Deviation]:
     wanted, looks = set(declaration.seeds), sorted(declaration.protocol.looks)
-    trained = {name: seeds for name, seeds in _seeds_by_arm(declaration.arms, group).items() if seeds}
+    at_best = (row.name for row in map(group.row_at_best_rate, declaration.own_rates) if row is not None)
+    arms = dict.fromkeys([*declaration.arms, *at_best])
+    trained = {name: seeds for name, seeds in _seeds_by_arm(arms, group).items() if seeds}
     declared = list_seeds(wanted)
     missing = {name: f"without {list_seeds(wanted - seeds)}" for name, seeds in trained.items() if wanted - seeds}
     others = {name: f"{list_seeds(seeds - wanted)} too" for name, seeds in trained.items() if seeds - wanted}
@@ -173,8 +175,10 @@ def _rates(declaration: Declaration, group: Group, evidence: Evidence) -> Iterat
     }
     if found := _grouped({name: f"without pilot {list_seeds(own)}" for name, own in lacking.items() if own}):
         yield Deviation("rates", declared, found)
-    if untrained := [name for name in swept if group.row_at_best_rate(name) is None]:
-        yield Deviation("rates", declared, f"{list_arms(untrained)} not trained at their own best rate")
+    untrained = [name for name in swept if group.row_at_best_rate(name) is None]
+    for has_optimum, words in ((False, "no optimum in the sweep of"), (True, "not trained at their own best rate:")):
+        if names := [name for name in untrained if (group.sweeps[name].optimum is not None) == has_optimum]:
+            yield Deviation("rates", declared, f"{words} {list_arms(names)}")
     yield from _late_sweeps(declaration, group, evidence)
 
 

@@ -93,7 +93,9 @@ class Findings:
 
     @cached_property
     def factorials(self) -> tuple[Factorial, ...]:
-        return find_factorials(self.group, self.bars.tasks, self.protocol, self.declared_seeds)
+        return find_factorials(
+            self.group, self.bars.tasks, self.signals, self.protocol, self.regime, self.declared_seeds
+        )
 
     @cached_property
     def embeddings(self) -> Embeddings:
@@ -121,7 +123,7 @@ class Findings:
 
     @cached_property
     def regime(self) -> Regime:
-        return find_regime(self.group, self.waits, self.protocol)
+        return find_regime(self.group, self.waits, self.protocol, self.declared_seeds)
 
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:

@@ -24,7 +24,8 @@ class Sweep:
     """The losses of a variant over peak rates on pilot seeds, at its last stage and on its own corpus.
 
     `shared_rate` is the rate of the ladder's comparisons, `best` the name of the variant at its best rate; empty if
-    there is no optimum. `ids` are the records by rate and seed, `notes` name those that are left out.
+    there is no optimum. `ids` are the records by rate and seed, `codes` the commits that made them, `notes` name those
+    that are left out.
     """
 
     variant: str
@@ -33,6 +34,7 @@ class Sweep:
     optimum: Optimum | None
     best: str
     ids: Mapping[float, Mapping[int, str]]
+    codes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -67,7 +69,8 @@ def find_sweeps(evidence: Evidence, scale: Scale, data: str, vocabulary: Vocabul
             optimum = curve.optimum()
             best = "" if optimum is None else best_variant(variant, optimum, scale).name
             shared = shared_rate(variant, scale)
-            sweeps[variant.name] = Sweep(variant.name, shared, curve, optimum, best, ids, notes)
+            codes = tuple(sorted(own.code.dropna().unique()))
+            sweeps[variant.name] = Sweep(variant.name, shared, curve, optimum, best, ids, codes, notes)
     return sweeps
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from ablations.rates import MARK, are_same
+from ablations.rates import are_same, without_rate
 from ablations.scales import Scale, Vocabulary
 from ablations.variant import Recipe, Variant
 from neobert.glue.tasks import TASKS
@@ -297,7 +297,7 @@ class Group:
         own = {
             row.recipe.pretraining.optimization.peak_learning_rate: row
             for row in self.compared_rows.values()
-            if row.has_records and row.name.partition(MARK)[0] == name
+            if row.has_records and without_rate(row.name) == name
         }
         near = [rate for rate in own if are_same(rate, best)]
         return own[min(near, key=lambda rate: abs(math.log(rate / best)))] if near else None

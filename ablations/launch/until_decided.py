@@ -231,7 +231,7 @@ def failing_checks(layout: Layout, judged: Judged, rows: Rows, seeds: Sequence[i
     spread = check_spread(arms[judged.child], arms[judged.parent])
     failed = [f"{judged.child}: {spread.words}"] if spread.fails else []
     margin = declarations.protocol_in_use().margin_of("loss")
-    failed += filter(None, (diagnose(arm, None, margin) for arm in arms.values()))
+    failed += filter(None, (diagnose(arm, margin) for arm in arms.values()))
     for name, arm in arms.items():
         checks = (check_transition(arm), *checks_of(rows[name, seeds[0]].stages[-1], pilots))
         failed += [f"{name}: {check.words}" for check in checks if check.fails]

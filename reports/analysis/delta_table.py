@@ -6,9 +6,9 @@ import numpy as np
 
 from ablations.declarations import MINIMAL_PAIRS, Measure, Protocol
 from ablations.designs import claims
-from ablations.rates import MARK
+from ablations.rates import without_rate
 from reports.analysis.inference import EQUIVALENCE_LEVEL
-from reports.analysis.pairing import LADDER, OWN_RATES, Delta
+from reports.analysis.pairing import LADDER, NOT_MEASURABLE, OWN_RATES, Delta
 from reports.analysis.pilots import LEAST_PILOTS, ON_PILOTS
 from reports.analysis.quantities import BITS, QUANTITIES
 from reports.analysis.readouts import LEAST_RATIO
@@ -194,7 +194,7 @@ def _pairing(deltas: Sequence[Delta]) -> list[str]:
 def _at_both_rates(deltas: Sequence[Delta]) -> list[tuple[Delta, Delta]]:
     """Return each step of the ladder at the shared rate with the same one at own rates."""
     own = {
-        (delta.variant.partition(MARK)[0], delta.base.partition(MARK)[0], delta.measured): delta
+        (without_rate(delta.variant), without_rate(delta.base), delta.measured): delta
         for delta in deltas
         if delta.design == OWN_RATES
     }
@@ -205,16 +205,21 @@ def _at_both_rates(deltas: Sequence[Delta]) -> list[tuple[Delta, Delta]]:
     ]
 
 
+def _told(delta: Delta) -> str:
+    return NOT_MEASURABLE if delta.no_verdict else delta.verdict
+
+
 def find_changed_verdicts(deltas: Sequence[Delta]) -> list[str]:
     """Return a sentence for each ladder step whose verdict at the arms' own rates differs from the one at the shared
     rate, or one that there is none; and one on steps between arms whose best rate is the shared one."""
-    shared = _at_both_rates([delta for delta in deltas if delta.judged.is_tested])
+    pairs = _at_both_rates([delta for delta in deltas if delta.comparison is not None])
+    shared = [pair for pair in pairs if any(delta.judged.is_tested for delta in pair)]
     trained = [(ours, theirs) for ours, theirs in shared if ours.pair != theirs.pair]
     changed = [
-        f"{ours.variant} against {ours.base} ({ours.measured}): {ours.verdict} at the shared rate, {theirs.verdict} at "
+        f"{ours.variant} against {ours.base} ({ours.measured}): {_told(ours)} at the shared rate, {_told(theirs)} at "
         f"own rates ({theirs.variant} against {theirs.base})."
         for ours, theirs in trained
-        if ours.claimed != theirs.claimed
+        if (ours.claimed, bool(ours.no_verdict)) != (theirs.claimed, bool(theirs.no_verdict))
     ]
     if trained and not changed:
         changed = [f"None of {count(len(trained), 'verdict')} changes at own rates."]

@@ -1,5 +1,6 @@
 """Deltas over paired seeds: the ladder, leave-one-out and add-one designs, with their statistics and verdicts."""
 
+import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -9,16 +10,17 @@ import numpy as np
 
 from ablations.declarations import PROTOCOL, Measure, Protocol
 from ablations.ladders import current, ladder
+from ablations.rates import MARK, without_rate
 from neobert.errors import MissingData
 from reports.analysis.inference import collapsed_seeds, compare, with_examples
 from reports.analysis.pairing import LADDER, OWN_RATES, Delta, Noise, is_of, pair_all
 from reports.analysis.parts import PARTS, Pair, find_parts, wholes_of_parts
 from reports.analysis.pilots import scale_by_pilots, why_unlike_pilots
-from reports.analysis.plateau import UNKNOWN, Regime
+from reports.analysis.plateau import ALL_SEEDS, UNKNOWN, Regime
 from reports.analysis.quantities import BITS
 from reports.analysis.readouts import SignalToNoise, paired_variance, tells_apart
 from reports.analysis.resampling import StoredPredictions, resampled_differences
-from reports.analysis.verdicts import Candidate, judge
+from reports.analysis.verdicts import Candidate, Verdict, judge
 from reports.evidence import Evidence
 from reports.scores import Group, Row
 
@@ -45,14 +47,29 @@ def find_deltas(
     for design, variant, base in _compared_pairs(group):
         rows |= {variant.name: variant, base.name: base}
         for delta in pair_all(variant, base, tasks, group):
-            no_verdict = delta.no_verdict or regime.why_no_verdict(variant.name, base.name)
-            timing = regime.words.get((variant.name, base.name), "") if delta.quantity in ("loss", BITS) else ""
             undeclared = () if declared is None else delta.differences.keys() - set(declared)
-            own = replace(delta, design=design, timing=timing, no_verdict=no_verdict, undeclared=undeclared)
-            compared = _compare(own, variant, base, tasks, stored, protocol)
+            own = replace(delta, design=design, undeclared=undeclared)
+            looks = _looks_of(own, protocol)
+            reasons = {look: regime.why_no_verdict(variant.name, base.name, look) for look in looks or [ALL_SEEDS]}
+            compared = _compare(_bar(own, reasons), variant, base, tasks, stored, protocol)
+            if compared.comparison is not None and compared.is_own and compared.quantity in ("loss", BITS):
+                timing = regime.reading(*compared.pair, compared.found.mean)
+                compared = replace(compared, timing=timing)
             families[compared.family].append(compared)
-    deltas = [delta for family in families.values() for delta in _with_collapses(family)]
+    deltas = [delta for family in families.values() for delta in _with_collapses(family, protocol)]
     return tuple(_judged(deltas, rows, evidence, signals, protocol, wholes_of_parts(group)))
+
+
+def _looks_of(delta: Delta, protocol: Protocol) -> list[int]:
+    """Return the looks that a difference has reached."""
+    return [look for look in sorted(protocol.looks) if look <= len(delta.counted)]
+
+
+def _bar(delta: Delta, reasons: Mapping[int, str]) -> Delta:
+    """Return a difference without a verdict at the looks that have a reason, or with none at all if every look has."""
+    barred = dict(sorted({**delta.barred, **{look: reason for look, reason in reasons.items() if reason}}.items()))
+    is_barred = barred.keys() >= reasons.keys() and not delta.no_verdict
+    return replace(delta, barred=barred, no_verdict=barred[max(barred)] if is_barred else delta.no_verdict)
 
 
 def _compared_pairs(group: Group) -> Iterator[tuple[str, Row, Row]]:
@@ -105,7 +122,7 @@ def _compare(
         correlation=_correlation(delta),
     )
     noises: dict[int, Noise] = {}
-    looks = [delta.first(look) for look in sorted(protocol.looks) if look <= len(delta.counted)]
+    looks = [delta.first(look) for look in _looks_of(delta, protocol)]
     for looked in looks or [list(by_seed)]:  # before the first look, all seeds, as in the difference
         try:
             noise = _noise(delta, looked, variant, base, tasks, stored)
@@ -144,16 +161,29 @@ def _noise(
     return Noise((low, high), variance, both, p_both)
 
 
-def _with_collapses(family: Sequence[Delta]) -> list[Delta]:
-    """Add the collapsed seeds to the deltas of one design in one measure."""
-    collapsed = collapsed_seeds({name: arm for delta in family for name, arm in delta.arms.items()})
-    by_arm = [
-        {name: [seed for seed in collapsed.get(name, ()) if seed in delta.differences] for name in delta.arms}
-        for delta in family
-    ]
+def _with_collapses(family: Sequence[Delta], protocol: Protocol) -> list[Delta]:
+    """Add the collapsed seeds to the deltas of one design in one measure: among all seeds, and among the first ones of
+    each look."""
+    arms = {name: arm for delta in family for name, arm in delta.arms.items()}
+    undeclared = set[int]().union(*(delta.undeclared for delta in family))
+    collapsed = collapsed_seeds(arms)
+    counted = {name: sorted(arm.keys() - undeclared) for name, arm in arms.items()}
+    at_looks = {
+        look: collapsed_seeds({name: {seed: arms[name][seed] for seed in own[:look]} for name, own in counted.items()})
+        for look in protocol.looks
+    }
+
+    def paired(delta: Delta, found: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+        own = {name: [seed for seed in found.get(name, ()) if seed in delta.differences] for name in delta.arms}
+        return {name: seeds for name, seeds in own.items() if seeds}
+
     return [
-        replace(delta, collapsed={name: seeds for name, seeds in own.items() if seeds})
-        for delta, own in zip(family, by_arm, strict=True)
+        replace(
+            delta,
+            collapsed=paired(delta, collapsed),
+            collapsed_at={look: {*chain(*paired(delta, found).values())} for look, found in at_looks.items()},
+        )
+        for delta in family
     ]
 
 
@@ -172,39 +202,71 @@ def _judged(
         sequence = _sequence(deltas, places, protocol)
         if not sequence or first[places[0]] != places[0]:
             continue
-        if reason := why_unlike_pilots(deltas[sequence[0][1]], rows, evidence):
-            for place in places:
-                told[place] = replace(deltas[place], no_verdict=reason)
-        else:
+        primary = deltas[sequence[0][1]]
+        looks = {look: primary.first(look) for look in _looks_of(primary, protocol)}
+        unlike = {look: why_unlike_pilots(primary, rows, evidence, seeds) for look, seeds in looks.items()}
+        for place in places if any(unlike.values()) else ():
+            told[place] = _bar(deltas[place], unlike)
+        if not told[sequence[0][1]].no_verdict:
             sequences.append(sequence)
-    pairs = [deltas[sequence[0][1]].pair for sequence in sequences]
-    numbers = {pair: number for number, pair in reversed([*enumerate(pairs)])}
-    wholes = [numbers.get(wholes_of[pair]) if pair in wholes_of else None for pair in pairs]
-    steps = [sequence for sequence, whole in zip(sequences, wholes, strict=True) if whole is None]
-    scaled = _scaled(deltas, sequences, rows, evidence) | _scaled(deltas, steps, rows, evidence)
-    for place, delta in scaled.items():
-        told[place] = delta
+    wholes = places_of_wholes([deltas[sequence[0][1]].pair for sequence in sequences], wholes_of)
+    told = _scaled(told, sequences, wholes, rows, evidence)
     tested = [[_tested(told[place], level, signals) for level, place in sequence] for sequence in sequences]
     for (_, place), verdict in zip(
         chain.from_iterable(sequences), chain.from_iterable(judge(tested, protocol.looks, wholes)), strict=True
     ):
-        told[place] = replace(told[place], judged=verdict)
+        told[place] = _with_verdict(told[place], verdict, _looks_of(deltas[place], protocol))
     return [replace(told[place], design=delta.design) for place, delta in zip(first, deltas, strict=True)]
 
 
+def _with_verdict(delta: Delta, verdict: Verdict, looks: Sequence[int]) -> Delta:
+    """Add the verdict; there is none if nothing is claimed, and the last look is barred."""
+    if looks and looks[-1] in delta.barred and not any(verdict.claimed):
+        return replace(delta, no_verdict=delta.barred[looks[-1]])
+    return replace(delta, judged=verdict)
+
+
+def places_of_wholes(pairs: Sequence[Pair], wholes_of: Mapping[Pair, Pair]) -> list[int | None]:
+    """Return for each pair the place of the step that it is a part of, or None. At own rates that is the step at own
+    rates, or else the one at the shared rate."""
+    numbers = {pair: number for number, pair in reversed([*enumerate(pairs)])}
+    at_own = {(without_rate(variant), base): number for (variant, base), number in numbers.items() if MARK in variant}
+
+    def whole_of(variant: str, base: str) -> int | None:
+        whole = wholes_of.get((without_rate(variant), without_rate(base)))
+        if whole is None:
+            return None
+        same_base = whole[0], base
+        own = at_own.get(same_base) if MARK in variant + base else None
+        return own if own is not None else numbers.get(same_base, numbers.get(whole))
+
+    return [whole_of(*pair) for pair in pairs]
+
+
 def _scaled(
-    deltas: Sequence[Delta], sequences: Sequence[Sequence[tuple[int, int]]], rows: Mapping[str, Row], evidence: Evidence
-) -> dict[int, Delta]:
-    """Return the deltas of some steps by place, with what pilot seeds tell of each measure. Steps are scaled without
-    their parts, so that these do not change them."""
-    by_level: dict[int, list[int]] = defaultdict(list)
-    for level, place in chain.from_iterable(sequences):
-        by_level[level].append(place)
-    found = (
-        zip(own, scale_by_pilots([deltas[each] for each in own], rows, evidence), strict=True)
-        for own in by_level.values()
-    )
-    return dict(chain.from_iterable(found))
+    deltas: Sequence[Delta],
+    sequences: Sequence[Sequence[tuple[int, int]]],
+    wholes: Sequence[int | None],
+    rows: Mapping[str, Row],
+    evidence: Evidence,
+) -> list[Delta]:
+    """Return all deltas, the tested ones with what pilot seeds tell of each measure. Steps are scaled without their
+    parts, so that these do not change them; a part with too few pilot seeds is scaled as the steps are on average."""
+    told = list(deltas)
+    by_level: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for sequence, whole in zip(sequences, wholes, strict=True):
+        for level, place in sequence:
+            by_level[level][whole is not None].append(place)
+    for steps, parts in by_level.values():
+        for places in (own for own in ([*steps, *parts], steps) if own):
+            scaled = scale_by_pilots([told[each] for each in places], rows, evidence)
+            for place, delta in zip(places, scaled, strict=True):
+                told[place] = delta
+        scales = [scale for place in steps if (scale := told[place].scale) is not None]
+        for place in parts if scales else ():
+            if told[place].scale is None:
+                told[place] = replace(told[place], scale=statistics.geometric_mean(scales))
+    return told
 
 
 def _first_places(deltas: Sequence[Delta]) -> list[int]:
@@ -249,7 +311,8 @@ def _tested(delta: Delta, level: int, signals: Sequence[SignalToNoise]) -> Candi
         delta.comparison.margin,
         level=level,
         scale=delta.scale,
-        collapsed={seed for seeds in delta.collapsed.values() for seed in seeds},
+        collapsed=delta.collapsed_at,
+        barred=delta.barred.keys(),
         both={seeds: (own, p) for seeds, (own, p) in both.items() if own is not None and p is not None},
         tells_apart=tells_apart(signals, delta.quantity, delta.corpus, delta.arms.values()),
     )

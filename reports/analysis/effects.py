@@ -6,7 +6,7 @@ blocks. Since it is taken within each seed, its interval only needs the spread o
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import chain, combinations
 from math import prod
 
 import numpy as np
@@ -21,7 +21,9 @@ from reports.analysis.inference import (
     compare,
 )
 from reports.analysis.pairing import shared_corpora, why_losses_differ
+from reports.analysis.plateau import UNKNOWN, Regime
 from reports.analysis.quantities import QUANTITIES, name_measurement
+from reports.analysis.readouts import SignalToNoise, tells_apart
 from reports.analysis.verdicts import EXPLORATORY, Candidate, Verdict, judge
 from reports.basis import why_scores_not_paired
 from reports.notes import warnings
@@ -98,14 +100,20 @@ class Factorial:
 
 
 def find_factorials(
-    group: Group, tasks: Sequence[str], protocol: Protocol, declared: Collection[int] | None = None
+    group: Group,
+    tasks: Sequence[str],
+    signals: Sequence[SignalToNoise],
+    protocol: Protocol,
+    regime: Regime = UNKNOWN,
+    declared: Collection[int] | None = None,
 ) -> tuple[Factorial, ...]:
     """Return every factorial with records, in GLUE means over `tasks` and in held-out loss. If the factorial over all
-    factors is complete, the smaller ones that it contains are omitted. Looks count the `declared` seeds alone, or all
-    if it is None."""
+    factors is complete, the smaller ones that it contains are omitted. `signals` tell which losses can tell arms apart,
+    and `regime` which cells bar a verdict. Looks count the `declared` seeds alone, or all if it is None."""
     possible = possible_factorials(group.design_rows)
     shown = possible[:1] if possible and _is_complete(group, possible[0]) else possible[1:] or possible
-    return tuple(each for factors in shown for each in _of_factors(group, factors, tasks, protocol, declared))
+    found = (_of_factors(group, factors, tasks, signals, protocol, regime, declared) for factors in shown)
+    return tuple(chain.from_iterable(found))
 
 
 def _rows_of(group: Group, wanted: Sequence[Cell]) -> dict[Cell, Row]:
@@ -121,7 +129,13 @@ def _is_complete(group: Group, factors: Cell) -> bool:
 
 
 def _of_factors(
-    group: Group, factors: Cell, tasks: Sequence[str], protocol: Protocol, declared: Collection[int] | None
+    group: Group,
+    factors: Cell,
+    tasks: Sequence[str],
+    signals: Sequence[SignalToNoise],
+    protocol: Protocol,
+    regime: Regime,
+    declared: Collection[int] | None,
 ) -> Iterator[Factorial]:
     """Yield one factorial in GLUE, and in the loss on every corpus that all its cells were measured on."""
     there = _rows_of(group, cells(factors))
@@ -142,7 +156,9 @@ def _of_factors(
     runs = {(seed, id_) for row in rows.values() for seed, id_ in zip(row.runs.seed, row.runs.id, strict=True)}
     for corpus in corpora:
         losses = {on: row.losses[corpus] for on, row in rows.items()}
-        yield _estimate(replace(of_loss, corpus=corpus), losses, runs, is_judged=corpus == corpora[0])
+        found = _estimate(replace(of_loss, corpus=corpus), losses, runs)
+        by_cell = {rows[on].name: own.by_pretraining for on, own in losses.items()}
+        yield judge_effects(found, by_cell, signals, regime) if found.effects and corpus == corpora[0] else found
 
 
 def _why_not_paired(rows: Sequence[Row], tasks: Sequence[str]) -> str:
@@ -161,8 +177,6 @@ def _estimate(
     empty: Factorial,
     estimates: Mapping[Cell, Estimate | None],
     records: Collection[tuple[int, str]],
-    *,
-    is_judged: bool = False,
 ) -> Factorial:
     """Estimate the effects from the seeds that all cells have, with the ids of their `records`, (seed, id); no effects
     if a cell has no estimate."""
@@ -178,14 +192,10 @@ def _estimate(
         return replace(empty, reason="no seed has all cells")
     seeds = tuple(map(int, whole.index))
     collapsed = collapsed_seeds({str(name): own.to_dict() for name, own in whole.items()})
-    effects = estimate_effects({on: whole[cell(on).name].to_numpy() for on in wanted}, empty.factors, empty.margin)
-    if is_judged:
-        places = sorted({seeds.index(seed) for own in collapsed.values() for seed in own})
-        effects = judge_effects(effects, empty.looks, places, replace(empty, seeds=seeds).counted)
     return replace(
         empty,
         seeds=seeds,
-        effects=effects,
+        effects=estimate_effects({on: whole[cell(on).name].to_numpy() for on in wanted}, empty.factors, empty.margin),
         notes=tuple(_notes_on_seeds(scores.index.difference(whole.index), collapsed)),
         ids=tuple(sorted({id_ for seed, id_ in records if seed in seeds})),
     )
@@ -215,20 +225,32 @@ def estimate_effects(values: Values, factors: Cell, margin: float) -> tuple[Effe
 
 
 def judge_effects(
-    effects: Sequence[Effect],
-    looks: Mapping[int, float] = LOOKS,
-    collapsed: Sequence[int] = (),
-    counted: Collection[int] | None = None,
-) -> tuple[Effect, ...]:
-    """Return the effects with their verdicts, which are one family. If seeds at the given positions collapsed, p is the
-    larger of the values with and without them. Looks count the seeds at the positions `counted`, or all if it is
-    None."""
-    by_place = [dict(enumerate(each.comparison.differences)) for each in effects]
-    kept = by_place if counted is None else [{place: own[place] for place in counted} for own in by_place]
-    tested = [
-        [Candidate(own, each.comparison.margin, collapsed=collapsed)] for own, each in zip(kept, effects, strict=True)
+    of: Factorial, losses: Mapping[str, Mapping[int, float]], signals: Sequence[SignalToNoise], regime: Regime
+) -> Factorial:
+    """Return a factorial with the verdicts of its effects, which are one family; `losses` are those of its cells by
+    seed. If a cell is barred at the last look, there are none, and a note says why."""
+    seeds = [of.seeds[place] for place in of.counted]
+    looks = [look for look in of.looks if look <= len(seeds)]
+    told = {look: [reason for name in losses if (reason := regime.why_barred(name, look))] for look in looks}
+    barred = {look: reasons[0] for look, reasons in told.items() if reasons}
+    if looks and max(looks) in barred:
+        return replace(of, notes=(*of.notes, barred[max(looks)]))
+    first = {look: {name: {seed: arm[seed] for seed in seeds[:look]} for name, arm in losses.items()} for look in looks}
+    collapsed = {look: set(chain.from_iterable(collapsed_seeds(arms).values())) for look, arms in first.items()}
+    is_apart = tells_apart(signals, of.quantity, of.corpus, losses.values())
+    candidates = [
+        Candidate(
+            {seed: own for seed, own in zip(of.seeds, each.comparison.differences, strict=True) if seed in seeds},
+            of.margin,
+            collapsed=collapsed,
+            barred=barred.keys(),
+            tells_apart=is_apart,
+        )
+        for each in of.effects
     ]
-    return tuple(replace(each, judged=own) for each, (own,) in zip(effects, judge(tested, looks), strict=True))
+    verdicts = judge([[each] for each in candidates], of.looks)
+    effects = (replace(each, judged=own) for each, (own,) in zip(of.effects, verdicts, strict=True))
+    return replace(of, effects=tuple(effects))
 
 
 def _contrasts(values: Values, factors: Cell) -> Iterator[tuple[Cell, Cell]]:

@@ -51,12 +51,14 @@ class Delta:
     alone, `seeds` are the common seeds, `ids` are the records.
 
     `arms` are the values of both sides by seed, including unpaired ones; `collapsed` are, by arm, the paired seeds that
-    lie far from its other seeds. `correlation` is that of the paired values. `units` are the numbers of both sides by
-    seed and unit, and `noises` what follows from them for each number of first seeds that was looked at; empty if
-    `no_examples` says why, or if records have no such numbers. No look counts the `undeclared` seeds.
+    lie far from its other seeds, and `collapsed_at` those at each look, of either arm. `correlation` is that of the
+    paired values. `units` are the numbers of both sides by seed and unit, and `noises` what follows from them for each
+    number of first seeds that was looked at; empty if `no_examples` says why, or if records have no such numbers. No
+    look counts the `undeclared` seeds.
 
     `judged` is the verdict; `scale` is the standard deviation known from pilot seeds, by which its test divides, and
-    `pilots` are their numbers by arm. If `no_verdict` says why, the difference is shown, but belongs to no family.
+    `pilots` are their numbers by arm. `barred` says of looks why the difference gets no verdict there. If `no_verdict`
+    says why, it gets none at all: the difference is shown, but belongs to no family.
     `timing` is the reading of a loss, if one is known: whether its difference is one of level or of waiting.
     """
 
@@ -75,6 +77,7 @@ class Delta:
     comparison: Comparison | None = None
     arms: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     collapsed: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    collapsed_at: Mapping[int, Collection[int]] = field(default_factory=dict)
     correlation: float | None = None
     noises: Mapping[int, Noise] = field(default_factory=dict)
     no_examples: str = ""
@@ -83,6 +86,7 @@ class Delta:
     judged: Verdict = EXPLORATORY
     scale: float | None = None
     pilots: Mapping[str, int] = field(default_factory=dict)
+    barred: Mapping[int, str] = field(default_factory=dict)
     no_verdict: str = ""
     timing: str = ""
 
@@ -144,7 +148,8 @@ class Delta:
             return self.no_verdict
         collapses = f"collapsed: {', '.join(self.collapses)}" if self.collapsed else ""
         timing = self.timing if self.claimed[0] else ""
-        return "; ".join(filter(None, (self.judged.words, timing, collapses)))
+        barred = (f"at {look} seeds {reason}" for look, reason in self.barred.items() if self.judged.is_tested)
+        return "; ".join(filter(None, (self.judged.words, timing, collapses, *barred)))
 
     @property
     def claimed(self) -> tuple[str, bool]:

@@ -5,7 +5,7 @@ than its other seeds may have seeds of two kinds, and gets no verdict.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -38,12 +38,12 @@ def are_unlike(variances: Array, degrees: int, of_pilots: Array, pilot_degrees: 
     return np.asarray((ratios > MOST_DEVIATIONS**2) & (fdtrc(above, below, ratios) < UNLIKE_LEVEL))
 
 
-def why_unlike_pilots(delta: Delta, rows: Mapping[str, Row], evidence: Evidence) -> str:
-    """Return why a step gets no verdict, as the pilot seeds of one of its arms spread otherwise than its other seeds;
-    empty if they do not, or if there are too few seeds to tell."""
+def why_unlike_pilots(delta: Delta, rows: Mapping[str, Row], evidence: Evidence, seeds: Collection[int]) -> str:
+    """Return why a step gets no verdict from some seeds, as the pilot seeds of one of its arms spread otherwise than
+    these; empty if they do not, or if there are too few seeds to tell."""
     for name, arm in delta.arms.items():
         pilots = np.array(_pilot_values(rows[name], delta, evidence))
-        values = np.array(list(arm.values()))
+        values = np.array([arm[seed] for seed in seeds])
         if len(pilots) < LEAST_PILOTS or len(values) < SEEDS_FOR_A_CLAIM:
             continue
         if are_unlike(values.var(ddof=1), len(values) - 1, pilots.var(ddof=1), len(pilots) - 1):

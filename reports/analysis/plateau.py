@@ -13,6 +13,7 @@ from ablations.regime import Check
 from reports.analysis.inference import seed_interval
 
 LEVEL, WAITING = "level", "waiting"
+ALL_SEEDS = 0
 
 
 def timing_word(at_end: Sequence[float], since: Sequence[float], waiting: Sequence[float]) -> str:
@@ -36,20 +37,36 @@ def timing_word(at_end: Sequence[float], since: Sequence[float], waiting: Sequen
 class Regime:
     """What the runs of a group show of their regime.
 
-    `checks` are those of each arm. `diagnoses` and `failures` say why differences to an arm get no verdict, in words
-    that begin with "not measurable": what its seeds show, and the first check that fails. `words` are the readings of
-    steps, (variant, base), by `timing_word`.
+    `checks` are those of each arm. `reasons` say why differences to an arm, beside a parent of it, get no verdict, in
+    words that begin with "not measurable": by (arm, parent), and by the number of first seeds, `ALL_SEEDS` for all.
+    `words` are the readings of steps, (variant, base), by `timing_word`, with the sign of the difference at the end.
     """
 
     checks: Mapping[str, tuple[Check, ...]] = field(default_factory=dict)
-    diagnoses: Mapping[str, str] = field(default_factory=dict)
-    failures: Mapping[str, str] = field(default_factory=dict)
-    words: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    reasons: Mapping[tuple[str, str], Mapping[int, str]] = field(default_factory=dict)
+    words: Mapping[tuple[str, str], tuple[str, float]] = field(default_factory=dict)
 
-    def why_no_verdict(self, variant: str, base: str) -> str:
-        """Return why the difference of two arms gets no verdict; empty if it may."""
-        told = [reasons.get(name, "") for reasons in (self.diagnoses, self.failures) for name in (variant, base)]
+    def why_no_verdict(self, variant: str, base: str, seeds: int = ALL_SEEDS) -> str:
+        """Return why the difference of two arms gets no verdict from their first seeds; empty if it may.
+
+        The variant is checked beside the base if that is a parent of it, otherwise beside its first parent, as the base
+        is."""
+        own = next((pair for pair in self.reasons if pair == (variant, base)), self._first_pair(variant))
+        told = (self.reasons.get(pair, {}).get(seeds, "") for pair in (own, self._first_pair(base)))
         return next(filter(None, told), "")
+
+    def reading(self, variant: str, base: str, difference: float) -> str:
+        """Return how to read a difference of losses on the variant's own corpus. A reading of level holds only on the
+        side that it was found on."""
+        word, side = self.words.get((variant, base), ("", 0.0))
+        return word if word != LEVEL or math.copysign(1, difference) == side else ""
+
+    def why_barred(self, name: str, seeds: int) -> str:
+        """Return why no difference to an arm gets a verdict from its first seeds; empty if they may."""
+        return self.reasons.get(self._first_pair(name), {}).get(seeds, "")
+
+    def _first_pair(self, name: str) -> tuple[str, str]:
+        return next((pair for pair in self.reasons if pair[0] == name), (name, ""))
 
     @property
     def remarks(self) -> list[str]:

@@ -253,7 +253,10 @@ def tables(studies: int = STUDIES) -> Iterator[str]:
     for name, noise in NOISES.items():
         found = find_rates(name, EFFECTS, studies).values()
         yield _line(noise.title, [part for each in found for part in (each.errors[-1:], each.powers)])
-    yield from ("", "Four measures in sequence, with equivalences. Percent of studies with an untrue claim at any look:")
+    yield from (
+        "",
+        "Four measures in sequence, with equivalences. Percent of studies with an untrue claim at any look:",
+    )
     yield ""
     yield from ("| truth | a false difference | a false equivalence | any |", "|---|---:|---:|---:|")
     for name, (title, *_) in TRUTHS.items():

@@ -13,7 +13,7 @@ from typing import Any
 
 from ablations.declarations import Measure, Protocol
 from ablations.ladders import current
-from ablations.rates import MARK, rate_text
+from ablations.rates import MARK, rate_text, without_rate
 from neobert.errors import name_first
 from reports import published
 from reports.analysis.inference import Interval, seed_interval
@@ -179,7 +179,7 @@ def _deltas_by_pair(group: Group, deltas: Sequence[Delta]) -> dict[tuple[str, st
 
 
 def _without_rates(pair: tuple[str, str]) -> tuple[str, str]:
-    return pair[0].partition(MARK)[0], pair[1].partition(MARK)[0]
+    return without_rate(pair[0]), without_rate(pair[1])
 
 
 def _changes(variant: Row, base: Row, group: Group) -> str:

@@ -103,6 +103,11 @@ class Wait:
         return self.reason or self.no_losses
 
     @property
+    def side(self) -> float:
+        """The sign of the difference at the end; 0 without one."""
+        return math.copysign(1, statistics.fmean(self.at_end.values())) if self.at_end else 0.0
+
+    @property
     def word(self) -> str:
         return timing_word(*(tuple(each.values()) for each in (self.at_end, self.since, self.waiting)))
 

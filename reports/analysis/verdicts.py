@@ -41,22 +41,25 @@ class Candidate:
     """The differences of a step in one measure, by seed. `level` numbers the measure: variances are pooled within it.
     `scale` divides the differences; None for all of a level or for none.
 
-    `collapsed` are seeds at which one side lies far from its arm's other seeds. `both` has, for each look, the interval
-    over seeds and examples and its p, if records have numbers by example. `tells_apart`: whether the measure can tell
-    arms apart, without which nothing is equivalent in it.
+    `collapsed` are, by look, seeds at which one side lies far from its arm's other seeds. No look that is `barred`
+    counts. `both` has, for each look, the interval over seeds and examples and its p, if records have numbers by
+    example. `tells_apart`: whether the measure can tell arms apart, without which nothing is equivalent in it.
     """
 
     differences: Mapping[int, float]
     margin: float
     level: int = 0
     scale: float | None = None
-    collapsed: Collection[int] = ()
+    collapsed: Mapping[int, Collection[int]] = field(default_factory=dict)
+    barred: Collection[int] = ()
     both: Mapping[int, tuple[Interval, float]] = field(default_factory=dict)
     tells_apart: bool = True
 
     def first(self, seeds: int) -> dict[int, float]:
-        """Return the differences of the first seeds; none if there are fewer."""
-        return dict(islice(sorted(self.differences.items()), seeds)) if len(self.differences) >= seeds else {}
+        """Return the differences of the first seeds; none if there are fewer, or if that look is barred."""
+        if len(self.differences) < seeds or seeds in self.barred:
+            return {}
+        return dict(islice(sorted(self.differences.items()), seeds))
 
 
 @dataclass(frozen=True)
@@ -179,7 +182,7 @@ class _Family:
         places = [(step, place) for step, sequence in enumerate(steps) for place in range(len(sequence))]
         self._measures = {(step, place): steps[step][place] for step, place in places}
         self._first = {at: own for at, measure in self._measures.items() if (own := measure.first(seeds))}
-        collapsed = {at: set(self._measures[at].collapsed) & set(own) for at, own in self._first.items()}
+        collapsed = {at: set(self._measures[at].collapsed.get(seeds, ())) & set(own) for at, own in self._first.items()}
         self._p_values = self._test(self._statistics_of_first)
         if any(collapsed.values()):  # then p is the larger of the values with and without these seeds
             kept = {at: {s: d for s, d in own.items() if s not in collapsed[at]} for at, own in self._first.items()}
@@ -190,7 +193,7 @@ class _Family:
         self._p_equivalence = dict(zip(whole, adjust(tost), strict=True))
 
     def has(self, step: int, place: int) -> bool:
-        """Whether a measure has as many seeds as the look."""
+        """Whether a measure has as many seeds as the look, which is not barred."""
         return (step, place) in self._first
 
     @cached_property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ablations.rates import MARK
+from ablations.rates import MARK, without_rate
 from reports.analysis.inference import seed_interval
 from reports.analysis.steps import Step
 from reports.analysis.transitions import RunCurve, Wait, steps_of
@@ -49,7 +49,7 @@ class Pair:
 
     @property
     def name(self) -> str:
-        variant, base = (name.partition(MARK)[0] for name in (self.variant, self.base))
+        variant, base = (without_rate(name) for name in (self.variant, self.base))
         return f"{variant} − {base}{', own rates' if MARK in self.variant + self.base else ''}"
 
     @property

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from reports.scores import Group
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+
+    from reports.scores import Group
 
 KEPT, DISCARDED = "#2F6690", "#C9C9C9"  # dark blue, light grey: distinct for every colour vision and in greyscale
 INK, GREY_INK, PAPER_INK = "#222222", "#444444", "#8A4F00"
@@ -115,7 +115,7 @@ def panel_grid(panels: int, title: str, subtitle: str, foot: str) -> "tuple[Figu
     return figure, list(axes[:panels])
 
 
-def describe_data(group: Group) -> str:
+def describe_data(group: "Group") -> str:
     """Name the scale and data of a figure; at smoke scale with a warning."""
     warning = "Pipeline check, not evidence — " if group.scale == "smoke" else ""
     return f"{warning}scale {group.scale}, data {group.data}"

@@ -312,28 +312,19 @@ def _cells(steps: Sequence[Step], quantities: Sequence[str]) -> dict[tuple[int, 
     for (line, step), (place, quantity) in product(enumerate(steps), enumerate(quantities)):
         own = [delta for delta in step.deltas if delta.quantity == quantity]
         compared = [delta for delta in own if delta.comparison]
-        strips = tuple(_strip(delta, step) for delta in sorted(compared, key=lambda delta: not delta.is_own))
+        strips = tuple(_strip(delta) for delta in sorted(compared, key=lambda delta: not delta.is_own))
         cells[line, place] = strips or next((delta.reason for delta in own), "")
     return cells
 
 
-def _strip(delta: Delta, step: Step) -> Strip:
-    judged = step.primary if step.primary and _has_verdict_of_loss(delta, step.primary) else delta
-    return Strip(delta.found, delta.digits, delta.interval, tone_of(judged), not any(judged.claimed), not delta.is_own)
-
-
-def _has_verdict_of_loss(delta: Delta, primary: Delta) -> bool:
-    """Whether bits per byte are not tested because the loss on the same text is: they are that loss times a constant of
-    the text."""
-    is_same = (delta.quantity, delta.corpus) == (BITS, primary.corpus) and not delta.judged.is_tested
-    return is_same and primary.quantity == "loss"
+def _strip(delta: Delta) -> Strip:
+    return Strip(delta.found, delta.digits, delta.interval, tone_of(delta), not any(delta.claimed), not delta.is_own)
 
 
 def _foot(steps: Sequence[Step], quantities: Collection[str], *, has_waiting: bool) -> str:
     deltas = [delta for step in steps for delta in step.deltas]
     are_own = all(delta.is_own for delta in deltas if delta.comparison)
     on_corpora = "" if are_own else ", on the corpus that the variant was trained on; square: on the other"
-    primary = {step.primary.quantity for step in steps if step.primary}
     parts = (
         (
             True,
@@ -342,10 +333,6 @@ def _foot(steps: Sequence[Step], quantities: Collection[str], *, has_waiting: bo
         ),
         (True, "line: the 95 % interval that decides; dots: paired seeds; band: margin of equivalence"),
         (has_waiting, "waiting: how much later the variant leaves the plateau of token frequencies"),
-        (
-            {BITS} <= set(quantities) and "loss" in primary,
-            "bits per byte have the verdict of the loss in nats on the same text",
-        ),
         (any(step.part_of for step in steps), "indented: parts of the step above"),
     )
     told = "; ".join(text for is_told, text in parts if is_told)

@@ -1,6 +1,7 @@
 """Scores of the tasks that a ladder declares itself."""
 
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -42,18 +43,22 @@ class _Line:
 
 def own_tasks_table(group: Group) -> Table | None:
     """Return a table with a line for every task of every row; None without a score."""
-    lines: dict[tuple[str, frozenset[str]], _Line] = {}  # an arm of a design may have the trials of a variant
-    bases: dict[str, str] = {}
+    lines: list[_Line] = []
+    names: dict[frozenset[str], str] = {}  # an arm of a design may have the trials of a variant
+    bases: dict[str, list[str]] = defaultdict(list)
     for variant, base in steps_of(group):
-        bases.setdefault(variant.name, base.name)
+        bases[variant.name].append(base.name)
     for task in current().own_tasks:
         scored = {row.name: row for row in group.recorded_rows if (cell := row.own_cells.get(task)) and cell.score}
         for row in scored.values():
-            line = _Line(
-                task, row, row.own_cells[task], _comparable(row, scored.get(bases.get(row.name, row.parent)), task)
-            )
-            lines.setdefault((task, frozenset(line.cell.ids.values())), line)
-    return _table(group, list(lines.values())) if lines else None
+            cell = row.own_cells[task]
+            if names.setdefault(frozenset(cell.ids.values()), row.name) != row.name:
+                continue
+            parents = [_comparable(row, scored.get(name), task) for name in bases[row.name] or [row.parent]]
+            lines += [_Line(task, row, cell, parent) for parent in parents if parent is not None] or [
+                _Line(task, row, cell, None)
+            ]
+    return _table(group, lines) if lines else None
 
 
 def _comparable(row: Row, parent: Row | None, task: str) -> Row | None:

@@ -92,7 +92,7 @@ def test_rates_are_compared_and_when_they_were_swept(study: Study, tmp_path: Pat
         labels = study.labels(name) | declaration.labels
         study.pretrain(name, 1000, labels=labels, scores=scores, started_at=begun, finished_at=begun)
     rates = found(study, declaration)["rates"]
-    assert rates[:3] == ["no sweep of M0", "M1: without pilot seed 1001", "M1 not trained at their own best rate"]
+    assert rates[:3] == ["no sweep of M0", "M1: without pilot seed 1001", "not trained at their own best rate: M1"]
     late = [text for text in rates if "had ended" in text]
     assert late == (["M1: pilot runs begun after its runs of the first look had ended (2026-02-01T01:00:00)"] * is_late)
     train(study, declaration, ("M1",), range(1001, 1002), **times)
@@ -114,6 +114,23 @@ def test_the_rate_of_an_arm_is_found_before_its_own_runs(
         train(study, declaration, (name,), range(1000, 1001), started_at="2026-03-01", finished_at="2026-03-01")
     late = [text for text in found(study, declaration)["rates"] if "had ended" in text]
     assert late == (["M1: pilot runs begun after its runs of the first look had ended (2026-02-01)"] * is_late)
+
+
+def test_arms_at_their_own_rates_need_an_optimum_and_the_declared_seeds(study: Study, tmp_path: Path) -> None:
+    """M1's best rate lies between two others, M0's at the edge of its sweep."""
+    own = {"own_rates": ["M0", "M1"], "pilot_seeds": [1000]}
+    declaration = read_declaration(write(tmp_path, **SMALL | own))
+    train(study, declaration, ("M0", "M1"), range(6))
+    for step, rate in enumerate(("1e-3", "2e-3", "4e-3", "8e-3")):
+        for arm, loss in (("M0", 5.0 - step), ("M1", 3.0 + (step - 2) ** 2)):
+            name = arm if rate == "2e-3" else f"{arm}@rate{rate}"
+            scores = {"heldout_loss": {"wikibook": loss}, "training_loss": 3.0}
+            study.pretrain(name, 1000, labels=study.labels(name) | declaration.labels, scores=scores)
+    train(study, declaration, ("M1@rate4e-3",), range(4))
+    told = found(study, declaration)
+    assert told["rates"] == ["no optimum in the sweep of M0"]
+    assert told["seeds"] == ["M1@rate4e-3: without seeds 4, 5"]
+    assert told["looks"] == ["M1@rate4e-3: 4 seeds"]
 
 
 def test_pilot_seeds_that_are_not_declared_are_named(study: Study, tmp_path: Path) -> None:

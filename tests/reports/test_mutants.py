@@ -170,7 +170,7 @@ IN_VERDICTS = {
 }
 IN_DELTAS = {
     "analysis/test_steps.py::test_a_part_is_tested_once_its_step_is_claimed": {
-        "parts are steps": ("numbers.get(wholes_of[pair]) if pair in wholes_of else None", "None"),
+        "parts are steps": ("return [whole_of(*pair) for pair in pairs]", "return [None for _ in pairs]"),
     },
     "test_rates.py::test_verdicts_that_differ_at_own_rates_are_named": {
         "own rates against the parent at the shared rate": (
@@ -195,7 +195,7 @@ IN_DELTAS = {
     },
     "analysis/test_deltas.py::test_a_collapsed_seed_is_named_with_its_values_and_carries_no_claim": {
         "collapsed seeds are not handed on": (
-            "collapsed={seed for seeds in delta.collapsed.values() for seed in seeds},",
+            "collapsed=delta.collapsed_at,",
             "",
         ),
     },
@@ -213,8 +213,8 @@ IN_DELTAS = {
     },
     "analysis/test_deltas.py::test_an_arm_whose_pilot_seeds_spread_otherwise_has_no_verdict": {
         "pilot seeds of another kind are not noticed": (
-            "if reason := why_unlike_pilots(deltas[sequence[0][1]], rows, evidence):",
-            "if reason := '':",
+            "why_unlike_pilots(primary, rows, evidence, seeds) for look",
+            "'' for look",
         ),
     },
     "analysis/test_deltas.py::test_a_protocol_says_what_is_primary_and_what_its_margins_are": {

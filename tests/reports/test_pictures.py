@@ -108,20 +108,6 @@ def test_colours_of_verdicts_are_told_apart_by_lightness_or_fill() -> None:
     assert len({tone.colour for tone in Tone}) == len(Tone)
 
 
-def test_bits_have_the_verdict_of_the_loss_that_they_are_computed_from(study: Study) -> None:
-    study.pretrain("M0")
-    step = made_up("nothing", 1)
-    bits = replace(step.deltas[0], judged=Verdict())
-    claimed = Verdict((Look(6, 0.01, 1.0, "lower", False),), True, 0)
-    loss = replace(bits, quantity="loss", context=None, judged=claimed)
-    other = replace(bits, corpus="wikibook", is_own=False)
-    forest = forest_of_answers([replace(step, deltas=(loss, bits, other), primary=loss)], study.group())
-    marks = forest.cells[0, 0]
-    assert not isinstance(marks, str)
-    assert [(mark.tone, mark.hollow) for mark in marks] == [(Tone.BETTER, False), (Tone.NOTHING, True)]
-    assert "bits per byte have the verdict of the loss" in forest.foot
-
-
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Study:
     made = Study(tmp_path_factory.mktemp("compared") / "runs", measured=("web", "wikibook"))

@@ -14,7 +14,7 @@ from neobert.runs.run_file import SourceSpecification, write_run_file
 from reports import collect, make_figures
 from reports.analysis.delta_table import find_changed_verdicts
 from reports.analysis.deltas import find_deltas
-from reports.analysis.pairing import OWN_RATES, Delta
+from reports.analysis.pairing import LADDER, OWN_RATES, Delta
 from reports.evidence import read_evidence
 from reports.figures.rates import draw_sweeps, sweeps_table
 from reports.matching import group_of
@@ -130,6 +130,10 @@ def test_verdicts_that_differ_at_own_rates_are_named(study: Study) -> None:
     )
     alike = [replace(each, judged=own[each.measured].judged) if each.measured in own else each for each in deltas]
     assert find_changed_verdicts(alike)[0].startswith("None of ")
+    barred = [replace(each, no_verdict="not measurable: …") if each.design == LADDER else each for each in alike]
+    assert find_changed_verdicts(barred)[0].startswith(
+        "M4 against M2 (bits per byte on web, 64 tokens): not measurable at the shared rate, lower (claimed"
+    )
 
 
 def test_an_arm_at_its_shared_rate_is_compared_at_own_rates_too(study: Study) -> None:

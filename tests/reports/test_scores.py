@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ablations.rates import PILOT_SEEDS
 from neobert.identity import NUMERICS
 from neobert.runs.layout import Layout
 from reports.evidence import read_evidence
@@ -296,6 +297,9 @@ def test_records_of_several_commits_or_versions_of_torch_say_so(study: Study) ->
     said = warnings(study.group())
     assert "Not all records are of one committed code: aaaaaaa: M0, M1; bbbbbbb with uncommitted changes: M4." in said
     assert "Records are of several versions of torch: 2.12.0: M0, M1; 2.13.0: M4." in said
+    study.pretrain("M0", PILOT_SEEDS[0], commit="c" * 40, dirty=True, packages={"torch": "2.12.0"})
+    (line,) = (line for line in warnings(study.group()) if "commit" in line)
+    assert line.endswith("ccccccc with uncommitted changes: pilots of M0.")
 
 
 def test_records_of_several_processors_say_so(study: Study) -> None:

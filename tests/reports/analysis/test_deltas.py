@@ -1,6 +1,7 @@
 """Records → deltas: who is paired with whom, what is left out and said."""
 
 import json
+import statistics
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from ablations.ladders import ladder
 from neobert.glue.tasks import Task
 from neobert.runs.layout import Layout
 from reports.analysis.delta_table import deltas_table
-from reports.analysis.deltas import find_deltas
+from reports.analysis.deltas import find_deltas, places_of_wholes
 from reports.analysis.inference import joint_sign_flips
 from reports.analysis.pairing import Delta
 from reports.analysis.plateau import Regime
@@ -258,8 +259,8 @@ def test_a_regime_that_fails_takes_the_verdict_and_a_reading_of_losses_follows_a
     learn(study, {"M0": 52.0, "M1": 57.0, "M2": 52.0, "M4": 57.0}, seeds=6)
     findings = study.findings()
     regime = Regime(
-        failures={"M4": "not measurable: M4 leaves the plateau after 90% of the run"},
-        words={("M1", "M0"): "waiting", ("M2", "M1"): "level", ("M4", "M2"): "level"},
+        reasons={("M4", "M2"): {6: "not measurable: M4 leaves the plateau after 90% of the run"}},
+        words={("M1", "M0"): ("waiting", -1.0), ("M2", "M1"): ("level", -1.0), ("M4", "M2"): ("level", -1.0)},
     )
     found = find_deltas(study.group(), (), findings.stored, findings.evidence, findings.signals, PROTOCOL, regime)
     told = {(delta.variant, delta.measured): delta for delta in found}
@@ -268,6 +269,66 @@ def test_a_regime_that_fails_takes_the_verdict_and_a_reading_of_losses_follows_a
     bits = told["M4", "bits per byte on web, 64 tokens"]
     assert bits.verdict == "not measurable: M4 leaves the plateau after 90% of the run"
     assert bits.claimed == ("", False) and not bits.judged.is_tested and bits.comparison is not None
+
+
+def test_a_regime_that_fails_at_a_look_takes_no_claim_of_another(study: Study) -> None:
+    learn(study, {"M0": 52.0, "M1": 57.0, "M2": 57.0}, seeds=8)
+    findings = study.findings()
+    late, wide = "not measurable: M1 leaves late", "not measurable: M2 spreads"
+    regime = Regime(reasons={("M1", "M0"): {8: late}, ("M2", "M1"): {6: wide, 8: wide}})
+    found = find_deltas(study.group(), (), findings.stored, findings.evidence, findings.signals, PROTOCOL, regime)
+    told = {(delta.variant, delta.measured): delta for delta in found}
+    claimed, exploratory = told["M1", PRIMARY], told["M1", "loss on wikibook"]
+    assert claimed.verdict == f"lower (claimed at 6 seeds); at 8 seeds {late}" and not claimed.no_verdict
+    assert exploratory.verdict == ""
+    both = told["M2", "bits per byte on web, 64 tokens"]
+    assert both.verdict == both.no_verdict == wide and not both.judged.is_tested
+    learn(study, {"M4": 57.0}, seeds=8, noise=2.0)
+    regime = Regime(reasons={("M4", "M2"): {8: "not measurable: M4 leaves late"}})
+    found = find_deltas(study.group(), (), findings.stored, findings.evidence, findings.signals, PROTOCOL, regime)
+    (alike,) = (each for each in found if (each.variant, each.measured) == ("M4", "bits per byte on web, 64 tokens"))
+    assert alike.verdict == "not measurable: M4 leaves late", "nothing was claimed before"
+
+
+def test_a_reading_of_level_holds_on_its_side_and_on_the_variants_corpus(study: Study) -> None:
+    learn(study, {"M0": 52.0, "M1": 57.0}, seeds=6)
+    findings = study.findings()
+    for side, reading in ((-1.0, "; level"), (1.0, "")):
+        regime = Regime(words={("M1", "M0"): ("level", side)})
+        found = find_deltas(study.group(), (), findings.stored, findings.evidence, findings.signals, regime=regime)
+        told = {delta.measured: delta.verdict for delta in found if delta.judged.claimed[0]}
+        assert told == {
+            PRIMARY: f"lower (claimed at 6 seeds){reading}",
+            "bits per byte on web, 64 tokens": "lower (claimed at 6 seeds)",
+        }
+
+
+def test_a_part_at_own_rates_is_one_of_the_step_at_own_rates() -> None:
+    wholes_of = {("M0+norm", "M0"): ("M1", "M0")}
+    step, own, part, own_part = ("M1", "M0"), ("M1@rate1e-3", "M0"), ("M0+norm", "M0"), ("M0+norm@rate2e-3", "M0")
+    assert places_of_wholes([step, own, part, own_part], wholes_of) == [None, None, 0, 1]
+    assert places_of_wholes([step, part, own_part], wholes_of) == [None, 0, 0], "the best rate of M1 is the shared one"
+    moved = ("M0+norm@rate2e-3", "M0@rate4e-3")
+    assert places_of_wholes([("M1", "M0@rate4e-3"), step, moved], wholes_of) == [None, None, 0]
+    assert places_of_wholes([step, moved], wholes_of) == [None, 0]
+    assert places_of_wholes([part, own_part], wholes_of) == [None, None], "their step gets no verdict"
+
+
+def test_a_part_without_pilot_seeds_is_scaled_as_the_steps_are(study: Study) -> None:
+    levels = {"M0": 52.0, "M1": 57.0, "M0+positions": 54.0, "M2": 57.0}
+    learn(study, levels, seeds=6)
+    random = np.random.default_rng(4)
+    for seed in range(1000, 1004):
+        for name in ("M0", "M1", "M2"):
+            study.levels[name] = levels[name] + float(random.normal(0, 0.3))
+            study.pretrain(name, seed)
+    deltas, _ = reported(study)
+    steps = [deltas["M1", "M0", PRIMARY], deltas["M2", "M1", "bits per byte on web, 64 tokens"]]
+    part = deltas["M0+positions", "M0", PRIMARY]
+    scales = [step.scale for step in steps]
+    assert part.pilots == {"M0+positions": 0, "M0": 4} and None not in scales
+    assert part.scale == pytest.approx(statistics.geometric_mean(filter(None, scales)))
+    assert part.judged.is_tested and part.claimed[0] == "lower"
 
 
 @pytest.mark.parametrize(
@@ -378,7 +439,7 @@ def test_deviations_of_pilot_seeds_divide_the_differences(study: Study) -> None:
     assert enough.scale is not None and enough.comparison.differences == few.comparison.differences
     assert enough.verdict == "lower (claimed at 6 seeds)"
     place = "M5", "M4", "bits per byte on web, 64 tokens"
-    assert deltas[place].verdict.startswith("not measurable: the seeds of M4 spread much more"), "but for its regime"
+    assert deltas[place].verdict.startswith("not measurable: M4: its seeds have"), "but for its regime"
     findings = study.findings()
     unchecked = find_deltas(study.group(), (), findings.stored, findings.evidence, findings.signals)
     (noisy,) = [delta for delta in unchecked if (delta.variant, delta.base, delta.measured) == place]

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from ablations.declarations import PROTOCOL
 from ablations.designs import cell, cells
 from reports.analysis.effects import Factorial, effects_table, estimate_effects, find_factorials
+from reports.analysis.plateau import Regime
+from reports.analysis.readouts import SignalToNoise
 from tests.reports.made_up_study import Study, facts_of, variant
 
 THREE = ("positions", "norm", "masking")
@@ -129,12 +131,49 @@ def test_effects_are_judged_at_the_looks_of_the_protocol(study: Study) -> None:
     group = study.group()
     for looks, verdict in (({4: 0.13}, "lower (claimed at 4 seeds)"), (PROTOCOL.looks, "too few seeds")):
         protocol = PROTOCOL.model_copy(update={"looks": looks})
-        found = find_factorials(group, (), protocol)
+        found = find_factorials(group, (), (), protocol)
         (loss,) = [each for each in found if each.quantity == "loss"]
         assert {effect.name: effect.judged.words for effect in loss.effects}["positions"] == verdict
         told = "no effect is claimed" in effects_table(found, group, "").markdown
         assert told == (looks == PROTOCOL.looks)
     protocol = PROTOCOL.model_copy(update={"looks": {4: 0.13}})
-    of_three = [each for each in find_factorials(group, (), protocol, declared=(1, 2, 3)) if each.quantity == "loss"]
+    of_three = [
+        each for each in find_factorials(group, (), (), protocol, declared=(1, 2, 3)) if each.quantity == "loss"
+    ]
     assert {effect.judged.words for effect in of_three[0].effects} == {"too few seeds"}, "seed 0 is not declared"
     assert of_three[0].seeds == (0, 1, 2, 3) and "no effect is claimed" in effects_table(of_three, group, "").markdown
+
+
+def test_a_cell_that_fails_a_check_bars_the_verdicts_of_its_factorial(study: Study) -> None:
+    """At the look at which it fails; a claim of an earlier look stays until then."""
+    factors = ("positions", "norm")
+    for on in cells(factors):
+        for seed in range(5):
+            study.levels[cell(on).name] = 52 + 4.0 * ("positions" in on) + 0.1 * ((seed + len(on)) % 3)
+            study.pretrain(cell(on).name, seed)
+    group, protocol = study.group(), PROTOCOL.model_copy(update={"looks": {4: 0.13, 5: 0.07}})
+    barred, name = "not measurable: it leaves late", cell(("norm",)).name
+    told = {}
+    for look in (4, 5):
+        regime = Regime(reasons={(name, ""): {look: barred}})
+        (loss,) = (each for each in find_factorials(group, (), (), protocol, regime) if each.quantity == "loss")
+        told[look] = loss
+    assert {effect.judged.words for effect in told[5].effects} == {""} and told[5].notes == (barred,)
+    claimed = {effect.name: effect.judged for effect in told[4].effects}
+    assert [look.seeds for look in claimed["positions"].looks] == [5] and claimed["positions"].claimed[0] == "lower"
+
+
+def test_no_effect_is_equivalent_in_a_loss_that_tells_no_arms_apart(study: Study) -> None:
+    random = np.random.default_rng(5)
+    for on in cells(("positions", "norm")):
+        for seed in range(6):
+            study.levels[cell(on).name] = 52 + float(random.normal(0, 0.1))
+            study.pretrain(cell(on).name, seed)
+    findings = study.findings()
+    sources = findings.group, (), (), PROTOCOL.model_copy(update={"margins": PROTOCOL.margins | {"loss": 9.0}})
+    (loss,) = (each for each in find_factorials(*sources) if each.quantity == "loss")
+    assert loss.effects and not any(effect.judged.claimed[1] for effect in loss.effects)
+    noises = dict.fromkeys(("M0", "M1"), 0.01)
+    signal = SignalToNoise("loss", "loss", loss.corpus, 12, 1.0, noises, ())
+    (loss,) = (each for each in find_factorials(findings.group, (), (signal,), sources[-1]) if each.quantity == "loss")
+    assert all(effect.judged.claimed[1] for effect in loss.effects)

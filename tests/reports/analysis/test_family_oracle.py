@@ -156,7 +156,7 @@ def claimed_of(study: Array, look: int) -> tuple[list[bool], dict[str, tuple[int
     for name, parent in ((name, variant.parent.name) for name, variant in ladder().items() if variant.parent):
         differences = {seed: named[name][seed] - named[parent][seed] for seed in named[name]}
         far = {*collapsed.get(name, ()), *collapsed.get(parent, ())}
-        steps.append([Candidate(differences, margin=0.1, collapsed=far)])
+        steps.append([Candidate(differences, margin=0.1, collapsed={look: far})])
     return [bool(own.claimed[0]) for (own,) in judge(steps, {look: LOOKS[look]}, with_detectable=False)], collapsed
 
 

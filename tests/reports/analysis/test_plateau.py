@@ -54,24 +54,28 @@ def test_one_seed_or_no_losses_tell_nothing() -> None:
 
 def test_an_arm_that_spreads_with_its_transition_gets_a_diagnosis_and_no_verdict() -> None:
     late = arm("M5", (5.1, 5.1, 5.3, 5.1, 5.35, 5.25), (0.2, 0.21, 0.28, 0.2, 0.3, 0.27))
-    told = diagnose(late, CALM, MARGIN)
-    assert told == (
+    assert diagnose(late, MARGIN) == (
         "not measurable: the seeds of M5 differ by when they leave the plateau (r² = 0.99 with their loss, sd 0.114)"
     )
-    assert diagnose(late, None, MARGIN) == told, "of a root as well"
 
 
 def test_an_arm_that_spreads_for_another_reason_is_not_said_to_wait() -> None:
     wild = arm("M5", (5.1, 5.3, 5.05, 5.35, 5.0, 5.2), (0.16, 0.15, 0.14, 0.15, 0.17, 0.16))
-    assert "spread much more than those of its parent" in diagnose(wild, CALM, MARGIN)
-    assert diagnose(wild, None, MARGIN) == ""
+    assert diagnose(wild, MARGIN) == "" and check_spread(wild, CALM).fails
+
+
+def test_the_first_seeds_of_an_arm_are_the_declared_ones_in_their_order() -> None:
+    losses = {seed: 5.0 + seed / 10 for seed in (7, 5, 3, 1, 0)}
+    own = ArmSeeds("M1", losses, dict.fromkeys((5, 3), 0.1))
+    assert own.first(3, None) == ArmSeeds("M1", {0: 5.0, 1: 5.1, 3: 5.3}, {3: 0.1})
+    assert own.first(3, (9, 7, 5, 3, 1)) == ArmSeeds("M1", {1: 5.1, 3: 5.3, 5: 5.5}, {3: 0.1, 5: 0.1})
 
 
 def test_a_transition_that_decides_less_than_the_margin_is_no_reason() -> None:
     shares = tuple(0.15 + each for each in NOISE)
     assert ArmSeeds("M2", dict(enumerate(NOISE)), dict(enumerate(shares))).shared_variance == pytest.approx(1)
-    assert diagnose(arm("M2", around(5.0, 5), shares), CALM, MARGIN) == ""
-    assert diagnose(arm("M2", around(5.0, 60), shares), None, MARGIN).startswith("not measurable")
+    assert diagnose(arm("M2", around(5.0, 5), shares), MARGIN) == ""
+    assert diagnose(arm("M2", around(5.0, 60), shares), MARGIN).startswith("not measurable")
 
 
 def test_a_few_seeds_may_spread_by_chance() -> None:

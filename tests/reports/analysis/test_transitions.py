@@ -8,7 +8,7 @@ import pytest
 
 from neobert.kinds.pretraining import CurvePoint
 from neobert.training.transitions import curve_steps, find_transition
-from reports.analysis.plateau import LEVEL, WAITING
+from reports.analysis.plateau import ALL_SEEDS, LEVEL, WAITING
 from reports.analysis.regime import find_regime
 from reports.analysis.transitions import Arm, RunCurve, find_waits, subtract_times, trace_recorded, waits_table
 from tests.reports.made_up_study import Study, facts_of
@@ -120,7 +120,25 @@ def test_times_are_taken_from_records_and_the_table_says_why_there_are_none(
     assert of_root[0] == "transition time as a share of the run" and "sd of child over parent" not in of_root
     assert of_child == [of_root[0], "sd of child over parent", *of_root[1:]] and len(of_root) == 4
     failing = {name: [check.words for check in checks if check.fails] for name, checks in regime.checks.items()}
-    assert (
-        regime.failures == {name: f"not measurable: {name}: {words[0]}" for name, words in failing.items() if words}
-        and failing["M0"]
-    )
+    assert failing["M0"] and failing["M1"]
+    for name, words in failing.items():
+        expected = f"not measurable: {name}: {words[0]}" if words else ""
+        assert regime.why_barred(name, ALL_SEEDS) == regime.why_barred(name, 6) == expected
+
+
+def test_an_arm_is_checked_at_each_look_beside_the_parent_of_the_step(papers_ladder: None, tmp_path: Path) -> None:
+    """M1 spreads more than the first six seeds of M0, and not more than eight; more than M2, which is no parent."""
+    study = Study(tmp_path)
+    spreads = {"M0": [0.1] * 6 + [9.0, -9.0], "M1": [4.0, -4.0] * 4, "M2": [0.1, -0.1] * 4}
+    for name, own in spreads.items():
+        for seed, spread in enumerate(own):
+            study.levels[name] = 50 + spread * (1 + seed / 10)
+            study.pretrain(name, seed)
+    group = study.group()
+    regime = find_regime(group, find_waits(group))
+    at_six, at_eight, at_all = (regime.why_no_verdict("M1", "M0", seeds) for seeds in (6, 8, ALL_SEEDS))
+    assert "times the sd of those of M0" in at_six and "times the sd" not in at_eight and at_all == at_eight
+    assert regime.why_no_verdict("M2", "M1", 6) == at_six, "it is the parent of the step"
+    assert regime.why_barred("M2", 6) == regime.why_no_verdict("M2", "M0+norm", 6)
+    few = find_regime(group, find_waits(group), declared=range(2, 8))
+    assert "times the sd" not in few.why_no_verdict("M1", "M0", 6), "its first declared seeds are others"

@@ -92,12 +92,28 @@ def test_words() -> None:
 def test_with_collapsed_seeds_the_larger_p_counts_of_all_seeds_and_of_the_rest() -> None:
     values = [0.3, 0.1, 0.4, 0.1, 0.5, 0.9, 0.2, 40.0]
     assert one(*values).p_by_look == {6: 2 / 64, 8: 2 / 256}
-    assert one(*values, collapsed=[7]).p_by_look == {6: 2 / 64, 8: 2 / 128}, "only at the look that has it"
-    six = one(*values[:6], collapsed=[5])
+    assert one(*values, collapsed={8: [7]}).p_by_look == {6: 2 / 64, 8: 2 / 128}, "only at the look that has it"
+    six = one(*values[:6], collapsed={6: [5]})
     assert six.p_by_look == {6: 1 / 16} and six.words == "within noise", "more than any look allows"
-    assert one(*values, collapsed=range(1, 8)).p_by_look[8] == 1.0
+    assert one(*values, collapsed={8: range(1, 8)}).p_by_look[8] == 1.0
     opposed = [*values[:7], -40.0]
-    assert one(*opposed, collapsed=[7]).p_by_look[8] == one(*opposed).p_by_look[8] > 2 / 128, "of all seeds"
+    assert one(*opposed, collapsed={8: [7]}).p_by_look[8] == one(*opposed).p_by_look[8] > 2 / 128, "of all seeds"
+
+
+def test_a_barred_look_claims_nothing_and_takes_no_claim_of_another() -> None:
+    assert one(*ALIKE[:8], barred=[6]).words == "higher (claimed at 8 seeds)"
+    assert one(*ALIKE[:8], barred=[8]).words == "higher (claimed at 6 seeds)"
+    assert not one(*ALIKE[:8], barred=[6, 8]).looks
+
+
+def test_a_barred_measure_is_in_no_family_of_its_look() -> None:
+    """With it, the other difference is one of two."""
+    near, far = [0.9, 1.1, 1.0, 1.2, 0.8, -0.1], [0.0, 9.0, -9.0, 9.0, -9.0, 9.0]
+    alone, beside, barred = (
+        judge(steps)[0][0].p_difference
+        for steps in ([[of(near)]], [[of(near)], [of(far)]], [[of(near)], [of(far, barred=[6])]])
+    )
+    assert alone == barred and barred is not None and beside is not None and barred < beside
 
 
 def test_a_difference_needs_the_interval_over_texts_at_the_same_look() -> None:
