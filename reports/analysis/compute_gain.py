@@ -7,9 +7,9 @@ crossing before its end, a curve's learning rate has not decayed yet: a run plan
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
+from neobert.training.transitions import crossing
 from reports.analysis.inference import Interval, seed_interval
 from reports.analysis.pairing import shared_corpora, why_losses_differ
 from reports.basis import why_not_paired
@@ -77,14 +77,11 @@ def cross(ours: Points, theirs: Points) -> Crossing:
 
 
 def _reached(compute: Sequence[float], loss: Sequence[float], target: float) -> tuple[float, bool]:
-    """Return the log compute at which a loss first reaches a target, and whether its first measurement is already
-    below."""
-    if loss[0] <= target:
-        return compute[0], loss[0] < target
-    for (start, before), (end, after) in pairwise(zip(compute, loss, strict=True)):
-        if after <= target:
-            return start + (end - start) * (before - target) / (before - after), False
-    raise AssertionError(f"a loss of {loss[-1]} does not reach {target}")
+    """Return the log compute at which a loss that ends below a target reaches it, and whether its first measurement is
+    already below."""
+    found = crossing(list(zip(compute, loss, strict=True)), target)
+    assert found is not None
+    return found, loss[0] < target
 
 
 def find_gains(group: Group, curves: Curves) -> tuple[ComputeGain, ...]:

@@ -1,14 +1,15 @@
 """Figure 2: pseudo-perplexity over lengths, a line per measured checkpoint."""
 
+import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from neobert.kinds.readouts import ReadoutScore
 from neobert.runs.records import unpack_numbers
+from reports.analysis.inference import seed_interval
 from reports.evidence import Evidence, select_group
 from reports.figures.drawing import (
     describe_data,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 OF_THE_PAPER = "The paper's Figure 2: 2,467 long Wikipedia articles, every position."
 LINEAR_UP_TO = 20.0  # times the smallest value; for a wider range, the axis is logarithmic
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -72,21 +72,14 @@ def points_of(answer: ReadoutScore) -> tuple[PerplexityAtLength, ...]:
     The interval is Student's t interval of the mean over documents, exponentiated. As positions are sampled, the
     variance of document means includes that of the sampling.
     """
-    from scipy import stats
-
     lengths = sorted(map(int, answer.groups))
     nats = unpack_numbers(answer.numerators, "<f4", answer.units).astype("f8").reshape(len(lengths), -1)
     counts = unpack_numbers(answer.denominators or "", "<i4", answer.units).reshape(len(lengths), -1)
-    losses, documents = nats / counts, nats.shape[1]
-    half = np.full(len(lengths), np.nan)
-    if documents > 1:
-        quantile = stats.t.ppf((1 + CONFIDENCE) / 2, documents - 1)
-        half = quantile * losses.std(axis=1, ddof=1) / np.sqrt(documents)
-    means = losses.mean(axis=1)
-    ends = np.exp(np.maximum(0, means - half)), np.exp(means + half)
+    losses = (nats / counts).tolist()
+    ends = [seed_interval(own) or (math.nan, math.nan) for own in losses]
     return tuple(
-        PerplexityAtLength(tokens, float(np.exp(mean)), float(low), float(high), int(count), documents)
-        for tokens, mean, low, high, count in zip(lengths, means, *ends, counts.sum(axis=1), strict=True)
+        PerplexityAtLength(tokens, math.exp(fmean(own)), math.exp(max(low, 0.0)), math.exp(high), int(count), len(own))
+        for tokens, own, (low, high), count in zip(lengths, losses, ends, counts.sum(axis=1), strict=True)
     )
 
 

@@ -150,8 +150,8 @@ IN_VERDICTS = {
             "islice(self.differences.items(), seeds)",
         ),
         "fewer seeds than the look are enough": (
-            "len(self.differences) >= seeds else",
-            "len(self.differences) > 2 else",
+            "len(self.differences) < seeds or",
+            "len(self.differences) < 3 or",
         ),
     },
     "analysis/test_verdicts.py::test_an_equivalence_opens_no_further_measure": {
