@@ -1,6 +1,5 @@
-"""What commands print is what they printed: help, listings, plans, states and batch scripts, paths aside."""
+"""What commands print is what they printed: listings, plans, states and batch scripts, paths aside."""
 
-import importlib
 import json
 import re
 import sys
@@ -24,25 +23,7 @@ from tests.ablations.status_worlds import (
 from tests.support.golden_files import GoldenFiles
 from tests.support.tiny_runs import tiny_run
 
-COMMANDS = {
-    **{f"{name}.py": f"ablations.{name}" for name in ("run", "status", "prefetch", "real_text")},
-    **{f"{name}.py": f"sweeps.{name}" for name in ("glue_grid", "learning_rates", "mteb_suite")},
-    **{f"{name}.py": f"reports.{name}" for name in ("make_figures", "collect", "forecast", "referee")},
-    "neobert.export": "neobert.export.__main__",
-    "neobert.runs.worker": "neobert.runs.worker",
-}
 TIMES = re.compile(r'"(heartbeat_at|heartbeat_seconds|submitted_at)": [\d.e+-]+')
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_is_golden(
-    name: str, golden: GoldenFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    with pytest.raises(SystemExit) as ended:
-        importlib.import_module(COMMANDS[name]).main(["--help"])
-    assert ended.value.code == 0
-    golden.compare_text(f"help/{name}.txt", capsys.readouterr().out, is_wrapped=True)
 
 
 def without_paths(text: str, runs: Path) -> str:

@@ -21,7 +21,8 @@ def digests_of(root: Path) -> dict[str, str]:
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted(root.rglob("*.json")):
         content: Any = json.loads(path.read_bytes())
-        kind = content.get("kind") or path.parent.name if path.name != "selection.json" else "selection"
+        stem, (folder, *_) = path.stem, path.relative_to(root).parts
+        kind = content.get("kind") or (stem if stem in ("run", "selection") else folder)
         found[kind].append(json.dumps({key: content[key] for key in sorted(content) if key not in OF_THE_FORM}))
     found["curve"] = [path.read_text() for path in sorted(root.rglob("*.jsonl"))]
     return {

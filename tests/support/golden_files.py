@@ -25,14 +25,13 @@ class GoldenFiles:
         """The names that a file has entries for."""
         return set(self._read(file))
 
-    def compare_text(self, file: str, text: str, *, is_wrapped: bool = False) -> None:
-        """The whole text, or where argparse breaks its lines, which differs between versions of Python, its words."""
+    def compare_text(self, file: str, text: str) -> None:
+        """The whole text."""
         if self.write:
             self._replace(file, text)
         recorded = (self.folder / file).read_text(encoding="utf-8") if (self.folder / file).exists() else ""
         changed = "\n".join(unified_diff(recorded.splitlines(), text.splitlines(), "golden", "now", n=1, lineterm=""))
-        is_equal = recorded.split() == text.split() if is_wrapped else recorded == text
-        assert is_equal, f"golden/{file} says otherwise; {ANEW}\n{changed}"
+        assert recorded == text, f"golden/{file} says otherwise; {ANEW}\n{changed}"
 
     def compare_entries(self, file: str, made: Mapping[str, Any]) -> None:
         """Every entry that is recorded, by its name; those that are not are the business of one test alone, so that
