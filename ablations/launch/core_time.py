@@ -312,8 +312,8 @@ class CoreTime:
         for _, record in stage_records(self.layout):
             with suppress(ValueError):  # of another version
                 recipe = Pretraining.read(record["config"]["recipe"])
-                cpu = record.get("machine", {}).get("cpu")
-                if cpu == cpu_model() and record["threads"] == 1 and not record["gpu_hours"]:
+                cpu, processes = record.get("machine", {}).get("cpu"), record.get("processes", 1)
+                if cpu == cpu_model() and record["threads"] == processes == 1 and not record["gpu_hours"]:
                     ratios.append(record["seconds"] / training_seconds(recipe, record["real_tokens"]))
         return ratios
 

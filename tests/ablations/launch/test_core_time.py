@@ -104,7 +104,9 @@ def test_finished_runs_correct_the_estimate(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("core")
-@pytest.mark.parametrize("fields", [{"machine": {"cpu": "another"}}, {"threads": 4}, {"gpu_hours": 1.0}])
+@pytest.mark.parametrize(
+    "fields", [{"machine": {"cpu": "another"}}, {"threads": 4}, {"processes": 2}, {"gpu_hours": 1.0}]
+)
 def test_runs_on_other_hardware_correct_nothing(tmp_path: Path, fields: dict[str, object]) -> None:
     before = time_of(tmp_path, "M2").hours()
     (run,) = PretrainingRun.among(time_of(tmp_path, "M4").runs)
