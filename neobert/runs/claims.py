@@ -48,6 +48,17 @@ def _process_birth(pid: int) -> str | None:
     return None if fields[0] in "ZX" else fields[19]
 
 
+def _is_hidden(pid: int) -> bool:
+    """Return whether a pid is of another user's process that /proc does not show (mounted with hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return not os.access(f"/proc/{pid}/stat", os.R_OK)
+    except ProcessLookupError:
+        pass
+    return False
+
+
 @cache
 def _process_space() -> str | None:
     """Return the machine's boot id and pid namespace. Pids are only comparable between processes with equal values."""
@@ -148,7 +159,7 @@ def _read_owner(path: Path, lease_seconds: float) -> Owner | None:
         return None
     is_released = path.with_name(f"{path.name}.{RELEASED}").exists()
     is_here = process.space is not None and process.space == _process_space()
-    is_dead = is_here and _process_birth(process.pid) != process.birth
+    is_dead = is_here and _process_birth(process.pid) != process.birth and not _is_hidden(process.pid)
     is_live = not is_released and not is_dead and silent_seconds < lease_seconds
     return Owner(int(path.name), process.host, process.pid, process.job, silent_seconds, is_released, is_live)
 

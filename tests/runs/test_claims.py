@@ -38,7 +38,7 @@ def taken_elsewhere(folder: Path) -> Path:
     return folder / "1"
 
 
-def change(claim: claims.Claim, **fields: str) -> Path:
+def change(claim: claims.Claim, **fields: str | int) -> Path:
     """Let the file of a claim say something else."""
     path = claim.folder / str(claim.number)
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
@@ -125,6 +125,24 @@ def test_a_heartbeat_keeps_a_claim_alive_past_its_lease(tmp_path: Path) -> None:
 
 def test_a_reused_pid_is_not_taken_for_the_owner(tmp_path: Path) -> None:
     change(taken(tmp_path / "part"), birth="12")
+    assert claims.acquire(tmp_path / "part") is not None
+
+
+def test_another_users_process_that_proc_hides_counts_until_its_lease_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where /proc is mounted with hidepid: there is no entry, but signals are refused and not lost."""
+
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError(pid, number)
+
+    first = taken(tmp_path / "part")
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    path = change(first, pid=gone.pid)
+    monkeypatch.setattr(os, "kill", refuse)
+    assert claims.acquire(tmp_path / "part") is None
+    os.utime(path, (0, 0))
     assert claims.acquire(tmp_path / "part") is not None
 
 
