@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -283,14 +284,28 @@ def _run_file(path: Path, given: str) -> Ladder:
 def _import_module(given: str) -> Ladder:
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
-    try:
-        found = find_spec(given)
-    except (ImportError, ValueError):
-        found = None
+    found = _find(given)
     if found is None or found.origin is None or not Path(found.origin).is_file():
         raise MissingData(f"--ladder {given}: there is no file and no module of this name")
     with _told(given, found.origin):
         return _ladder_of(importlib.import_module(given), given, Path(found.origin).read_bytes())
+
+
+def _find(module: str) -> ModuleSpec | None:
+    """Return where a module is, None if there is none of this name. The packages above it are imported; errors in them
+    are raised as by `_told`."""
+    package, dot, _ = module.rpartition(".")
+    if dot:
+        above = _find(package)
+        if above is None:
+            return None
+        file = above.origin or package
+        with _told(file, file):
+            importlib.import_module(package)
+    try:
+        return find_spec(module)
+    except (ImportError, ValueError):
+        return None
 
 
 @contextmanager

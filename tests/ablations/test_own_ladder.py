@@ -308,6 +308,29 @@ def test_a_ladder_that_is_not_there_is_said(given: str, said: str, capsys: pytes
         assert re.fullmatch(rf"\w+\.py: --ladder {re.escape(given)}: {said}.*\n", capsys.readouterr().err)
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("\nwidth = nothing", "NameError: name 'nothing' is not defined"),
+        ("\nimport no_such_package", "ModuleNotFoundError: No module named 'no_such_package'"),
+        ("\nraise ValueError('a bad width')", "a bad width"),
+    ],
+)
+def test_what_is_wrong_in_the_package_of_a_ladder_is_one_sentence(
+    content: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / tmp_path.name  # modules of the same name would be imported once
+    package.mkdir()
+    (package / "__init__.py").write_text(content)
+    (package / "first.py").write_text("from ablations.ladder import M0\n")
+    assert run.main(["--ladder", f"{package.name}.first", "--list"]) == EXIT_REFUSED
+    assert capsys.readouterr().err == f"run.py: --ladder {package / '__init__.py'}, line 2: {said}\n"
+    (package / "__init__.py").write_text("")
+    assert run.main(["--ladder", f"{package.name}.second", "--list"]) == EXIT_MISSING
+    assert NO_MODULE in capsys.readouterr().err
+
+
 def test_a_scale_of_another_ladder_is_unknown(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(["--variant", "M0", "--scale", "tiny", "--list", "--runs", str(tmp_path)]) == EXIT_REFUSED
     assert "--scale 'tiny' is no scale" in capsys.readouterr().err
