@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ablations.launch.submit import Place
     from ablations.plan import PlanRow
     from neobert.kinds.glue import GlueStudy
+    from neobert.runs.kinds import Run
 
 POINT_COLUMNS = ("task", "context", "seed", "batch_size", "learning_rate", "weight_decay", "trial", "state", "score")
 SCORE_COLUMNS = frozenset({"score", "mean", "sd", "nested"})
@@ -88,7 +89,7 @@ def _sweep(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> 
         [row],
         lambda: print_outcome(workspace, row.heading, studies),
         leave_failed=True,
-        observing=lambda place: _shown_by_optuna(workspace, studies, place),
+        observing=lambda place: _shown_by_optuna(workspace, row.runs, place),
     )
 
 
@@ -110,19 +111,19 @@ def _plan(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> "
 
 
 @contextmanager
-def _shown_by_optuna(
-    workspace: "Workspace", studies: "Sequence[GlueStudy]", place: "Place"
-) -> "Iterator[Mapping[str, str]]":
-    """Open an Optuna view of the points before anything is written; workers and jobs keep it up to date.
+def _shown_by_optuna(workspace: "Workspace", runs: "Sequence[Run]", place: "Place") -> "Iterator[Mapping[str, str]]":
+    """Open an Optuna view of the points before anything is written; workers and jobs keep it up to date. Failed runs
+    are retried if the flags say so.
 
     On SLURM it is a journal unless another storage is named. Only a named storage must work.
     """
     from ablations.launch.execute import retry_failed
     from neobert.glue.optuna_view import STORAGE_VARIABLE, view_for_command
+    from neobert.kinds.glue import GlueStudy
 
     default = "journal" if place == "slurm" else "sqlite"
-    view = view_for_command(workspace.options.storage, workspace.layout, studies, default)
-    retry_failed(workspace.layout, studies, retry=workspace.options.retry_failed)
+    view = view_for_command(workspace.options.storage, workspace.layout, GlueStudy.among(runs), default)
+    retry_failed(workspace.layout, runs, retry=workspace.options.retry_failed)
     try:
         yield {} if view is None else {STORAGE_VARIABLE: view.address}
     finally:

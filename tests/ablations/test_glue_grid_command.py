@@ -13,9 +13,13 @@ import pytest
 
 from ablations import run
 from ablations.launch.execute import retry_failed
+from neobert import processes
+from neobert.errors import EXIT_DONE
 from neobert.glue.optuna_view import open_storage, storage_address
 from neobert.runs.layout import Layout
+from neobert.runs.run_file import read_run_file
 from sweeps import glue_grid
+from tests.ablations.status_worlds import fail
 from tests.support.tiny_runs import starts
 
 
@@ -154,6 +158,20 @@ def test_seeds_storages_and_failures(tmp_path: Path, capsys: pytest.CaptureFixtu
         _assert_optuna_shows(tmp_path, points)
         (tmp_path / "optuna.journal").unlink()
         assert sweep(capsys, *arguments)[0] == 0
+
+
+def test_failed_pre_training_of_the_sample_is_retried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a finished run the command pre-trains one itself."""
+    monkeypatch.setattr(processes, "work_here", lambda *_, **__: EXIT_DONE)
+    arguments = ["--task", "cola", "--runs", str(tmp_path), "--cluster", "here"]
+    sweep(capsys, *arguments)
+    (folder,) = tmp_path.glob("pretraining/*")
+    (part,) = read_run_file(folder).run.parts(Layout(tmp_path))
+    fail(part.error, part.id, "RunFailed: step 3: the loss is nan")
+    assert "--retry-failed runs them again" in sweep(capsys, *arguments)[2] and part.error.exists()
+    assert "1 failed point(s) run again" in sweep(capsys, *arguments, "--retry-failed")[2] and not part.error.exists()
 
 
 def _assert_best_has_highest_mean(points: list[dict[str, Any]]) -> None:
