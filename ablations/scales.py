@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 from ablations import ladders
 from ablations.shrinking import (
-    gain,
     nearest_row,
     refuse_rows,
     replaced,
@@ -136,7 +135,6 @@ SMOKE = Rules(
 STUDY = replace(
     SMOKE,
     shapes={**SMOKE.shapes, "trained": {**SMOKE.shapes["trained"], (28, 768): (6, 128)}},
-    contexts={512: 64, 1024: 96, 2048: 128, 4096: 192},
     tokens_per_step={131_072: 1024, 2_097_152: 1536},
     steps={1_000_000: 6000, 50_000: 300},
     # One point of the grid, and at most 300 steps of 32 examples per task.
@@ -386,7 +384,8 @@ def _shrunk_axis(axis: str, rows: Mapping[float, float], values: tuple[float, ..
 def _shrink_stage(stage: dict[str, Any], baseline: dict[str, Any], rules: Rules) -> None:
     """Shrink a stage in place. Whole numbers are rounded; decay and steps stay above 0."""
     steps = stage["steps"]
-    factor = gain(rules.steps, nearest_row("steps", rules.steps, steps)) if rules.steps else Fraction(1)
+    near = nearest_row("steps", rules.steps, steps) if rules.steps else steps
+    factor = Fraction(rules.steps.get(near, near)) / Fraction(near)
     stretch = Fraction(1)
     if baseline["warmup_steps"]:
         fraction = Fraction(str(rules.warmup_fraction))

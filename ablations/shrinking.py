@@ -105,10 +105,6 @@ def scaled_shape(
     )
 
 
-def gain(rows: Rows, near: Any) -> Fraction:
-    return Fraction(rows[near]) / Fraction(near)
-
-
 def in_ratio(number: float, before: float, after: float) -> float:
     """Return `number` × `after` / `before` in twelve significant digits."""
     return float(f"{number * after / before:.{SIGNIFICANT_DIGITS}g}")

@@ -7,7 +7,7 @@ scheduler and writes nothing.
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from neobert.runs.kinds import KINDS, RUN_FOLDERS, closing_record, is_done, kind
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_sealed
 from neobert.runs.run_file import read_run_file
-from neobert.runs.submissions import Submission
+from neobert.runs.submissions import Submission, read_submissions
 from neobert.runs.work import Part, Work
 
 State = Literal["unreadable", "failed", "running", "submitted", "waiting", "missing", "done"]
@@ -162,27 +162,16 @@ class Index:
     @cached_property
     def submissions(self) -> list[Submission]:
         """All submissions that can be read, oldest first."""
-        return list(self._read_submissions())
+        try:
+            return read_submissions(self.layout, self.problems.append)
+        except OSError as error:
+            self.problems.append(f"{self.layout.submissions}: {error.strerror}")
+            return []
 
     @cached_property
     def newest_submission(self) -> dict[str, Submission]:
         """The newest submission of each run by its folder."""
         return {folder: one for one in self.submissions for folder in one.folders}
-
-    def _read_submissions(self) -> Iterator[Submission]:
-        path = self.layout.submissions
-        try:
-            lines = path.read_bytes().splitlines()
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            self.problems.append(f"{path}: {error.strerror}")
-            return
-        for number, line in enumerate(lines, start=1):
-            try:
-                yield Submission.model_validate(line_value(line) or {})
-            except ValueError:
-                self.problems.append(f"{path} line {number} is torn or of another version: left out")
 
     def _submission_of(self, job: str | None) -> Submission | None:
         """Return the submission that a worker's job belongs to; all elements of an array share one."""

@@ -2,8 +2,7 @@
 
 import logging
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import ConfigDict, NonNegativeFloat, PositiveInt
@@ -12,12 +11,11 @@ from neobert.errors import DamagedFile
 from neobert.files import (
     append_line,
     checksummed,
-    damaged_lines,
     is_local,
     json_bytes,
+    line_value,
     mend_lines,
     read_checksummed,
-    read_lines,
     replace_file,
 )
 from neobert.identity import plain
@@ -85,12 +83,17 @@ def read_announced(layout: Layout, name: str, job: str) -> Submission | None:
     return announced.model_copy(update={"job": job}) if announced.name == name else None
 
 
-def read_submissions(layout: Layout) -> list[Submission]:
-    """Return all submissions, oldest first. Damaged lines are reported and skipped; incomplete ones are skipped."""
+def read_submissions(layout: Layout, report: Callable[[str], None] = logger.warning) -> list[Submission]:
+    """Return all submissions, oldest first. `report` gets a sentence for each line that is left out. Raises OSError if
+    the file cannot be read."""
     path, found = layout.submissions, []
-    for number in damaged_lines(path):
-        logger.warning(f"{path} line {number} is damaged: it is left out")
-    for line in read_lines(path):
-        with suppress(ValueError):
-            found.append(Submission.model_validate(line))
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(Submission.model_validate(line_value(line) or {}))
+        except ValueError:
+            report(f"{path} line {number} is torn or of another version: left out")
     return found
