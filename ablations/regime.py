@@ -49,7 +49,7 @@ def check_window(recipe: Pretraining) -> Check:
     held a token: 13 in the paper at beta2 = 0.95. A row has a gradient of its own where its token is predicted.
     """
     stage, beta2 = recipe.stages[0], recipe.optimization.beta2
-    window = 1 / (1 - beta2) if beta2 < 1 else math.inf
+    window = 1 / (1 - beta2)
     number = window * stage.tokens_per_step * recipe.predicted_share(0) / recipe.model.vocabulary_size
     bound = LEAST_GRADIENTS_PER_ROW
     words = f"{number:.3g} gradients per vocabulary row in beta2's window of {window:,.0f} steps (bound: ≥ {bound:g})"
@@ -59,7 +59,7 @@ def check_window(recipe: Pretraining) -> Check:
 def check_half_life(recipe: Pretraining) -> Check:
     """Check that Adam's second moment forgets the start of the run: half-life over the steps of all stages."""
     beta2, bound = recipe.optimization.beta2, LONGEST_HALF_LIFE_SHARE
-    half_life = 0.0 if beta2 == 0 else math.inf if beta2 >= 1 else math.log(2) / -math.log(beta2)
+    half_life = 0.0 if beta2 == 0 else math.log(2) / -math.log(beta2)
     number = half_life / sum(stage.steps for stage in recipe.stages)
     words = f"beta2 has a half-life of {half_life:,.0f} steps, {number:.2g} of the run (bound: ≤ {bound:g})"
     # A scale that caps the half-life at this share rounds beta2.

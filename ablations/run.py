@@ -104,6 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"--{flag.replace('_', '-')} goes with --{other.replace('_', '-')}")
     if given >= {"cancel", "dry_run"}:
         parser.error("--cancel and --dry-run exclude each other: ablations/status.py shows the jobs of every run")
+    if "cancel" in given and not given.intersection(("variant", "design")):
+        parser.error("--cancel needs the variants whose jobs it cancels: name them with --variant (M7, M0..M5, all)")
     if not given.intersection((*MODES, "variant", "design")):
         parser.error("name variants with --variant (M7, M0..M5, all), --design or --model, or see them with --list")
     if options.until_decided and options.stages is parser.get_default("stages"):

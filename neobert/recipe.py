@@ -15,6 +15,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -27,6 +28,9 @@ from pydantic import (
 from neobert.errors import did_you_mean
 from neobert.identity import Neutral, neutral_values
 from neobert.own_code import OWN_NAME, is_own, own_name
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+"""Decay of one of Adam's averages per step."""
 
 Precision = Literal["fp32", "bf16"]
 
@@ -260,8 +264,8 @@ class Optimization(Value):
     optimizer or decay."""
 
     optimizer: OptimizerPart
-    beta1: NonNegativeFloat
-    beta2: NonNegativeFloat
+    beta1: Beta
+    beta2: Beta
     epsilon: PositiveFloat
     weight_decay: NonNegativeFloat
     clip_norm: PositiveFloat
@@ -412,8 +416,8 @@ class FineTuning(Value):
     pooling: Literal["cls", "mean"]
     dropout: NonNegativeFloat
     classifier_scale: PositiveFloat
-    beta1: NonNegativeFloat
-    beta2: NonNegativeFloat
+    beta1: Beta
+    beta2: Beta
     epsilon: PositiveFloat
     warmup_fraction: NonNegativeFloat
     decay_fraction: PositiveFloat
