@@ -89,10 +89,17 @@ class PlanRow:
         common = {"scale": self.scale, "data": source.label, "unavailable_tasks": self.skipped}
         return common | current().labels | declarations.labels_in_use()
 
-    def write(self, layout: Layout, source: Source, specification: SourceSpecification, execution: Execution) -> None:
-        """Write the run.json of every run, before anything starts."""
+    def write(
+        self,
+        layout: Layout,
+        source: Source,
+        specification: SourceSpecification,
+        execution: Execution,
+        kept: Collection[str] = (),
+    ) -> None:
+        """Write the run.json of every run, before anything starts; `kept` as for `write_run_file`."""
         for planned in self.planned:
-            write_run_file(layout, planned.run, specification, execution, self.labels(planned, source))
+            write_run_file(layout, planned.run, specification, execution, self.labels(planned, source), kept)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,9 +176,16 @@ class ModelRow(PlanRow):
         named = {"model": name, "model_type": model.model_type, "parameters": model.parameters, "origin": model.origin}
         return named | super().labels(planned, source)
 
-    def write(self, layout: Layout, source: Source, specification: SourceSpecification, execution: Execution) -> None:
+    def write(
+        self,
+        layout: Layout,
+        source: Source,
+        specification: SourceSpecification,
+        execution: Execution,
+        kept: Collection[str] = (),
+    ) -> None:
         write_model_file(layout, self.model)
-        super().write(layout, source, specification, execution)
+        super().write(layout, source, specification, execution, kept)
 
 
 def plan(

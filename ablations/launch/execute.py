@@ -1,10 +1,9 @@
 """Execution of a plan according to the flags: show it, submit it, or run it with workers on this machine."""
 
 import argparse
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -12,8 +11,9 @@ from ablations import declarations
 from ablations.ladders import current
 from ablations.launch.checks import refuse, refuse_hours, require_data, validate
 from ablations.launch.core_time import CoreTime
-from ablations.launch.flags import execution_of, trust_of
+from ablations.launch.flags import execution_of, kept_of, trust_of
 from ablations.launch.submit import (
+    AtWork,
     Place,
     execution_on,
     machine_on,
@@ -31,7 +31,7 @@ from neobert.command_line import refuse_no_folder
 from neobert.console import Progress, Watch, logs
 from neobert.data.preparation import open_specified, specify
 from neobert.data.sources import Source
-from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, DamagedFile
+from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, DamagedFile
 from neobert.external import ExternalModel, resolve_model
 from neobert.processes import available_cores, visible_gpus, worker_environment
 from neobert.runs.index import Index, Row, age
@@ -65,7 +65,7 @@ class Workspace:
         current().keep(self.layout)
         declarations.keep_in_use(self.layout)
         for row in rows:
-            row.write(self.layout, self.source, self.specification, execution)
+            row.write(self.layout, self.source, self.specification, execution, kept_of(self.options))
 
     def external_model(self) -> ExternalModel:
         """Return the model that --model names. Raises MissingData or ValueError if it is not there or is no encoder."""
@@ -157,13 +157,26 @@ def _submit(workspace: Workspace, rows: Sequence[PlanRow], *, leave_failed: bool
     execution = execution_on(profile, workspace.execution).model_copy(update={"threads": submitter.threads("pretrain")})
     for remark in refuse(validate(rows, layout, machine_on(profile, execution))):
         logs().print(remark, markup=False)
+
+    def write(at_work: AtWork) -> None:
+        """Write the run files but those of queued runs, whose jobs read them when they start or are requeued."""
+        queued = {each.folder for row in rows for each in row.planned if at_work.on(each.run.reference)}
+        queued = {folder for folder in queued if (folder / "run.json").exists()}
+        idle = [replace(row, planned=tuple(each for each in row.planned if each.folder not in queued)) for row in rows]
+        workspace.write(idle, execution)
+        if queued:
+            logs().print(f"{len(queued)} run(s) have a job already and execute as it was submitted", markup=False)
+
     with observing("slurm") as environment:
-        os.environ.update(environment)  # jobs inherit it
-        os.environ.update({TRACKER_VARIABLE: options.track} if options.track else {})
-        workspace.write(rows, execution)
+        submitter = replace(submitter, environment=_observed(environment, options))
         jobs = plan_jobs(layout, rows, profile)
-        print_submissions(submitter.send(jobs) if jobs else [], as_json=options.json)
+        print_submissions(submitter.send(jobs, write) if jobs else [], as_json=options.json)
     return EXIT_DONE
+
+
+def _observed(environment: Mapping[str, str], options: argparse.Namespace) -> dict[str, str]:
+    """Return variables for workers and jobs with that of the tracker that the flags name."""
+    return {**environment, **({TRACKER_VARIABLE: options.track} if options.track else {})}
 
 
 @dataclass(frozen=True)
@@ -219,7 +232,7 @@ def _run_locally(
     flags: Sequence[str],
     environment: Mapping[str, str],
 ) -> int:
-    """Run with workers on this machine until everything is done or nothing more can run; return the exit code.
+    """Run with workers on this machine until everything is done or nothing more can run; return the highest exit code.
 
     Runs that train in several processes come first. `flags` and `environment` are added to the workers' command.
     """
@@ -230,8 +243,8 @@ def _run_locally(
     workspace.write(rows, execution.model_copy(update={"threads": shared.threads}))
     if not shared.gpus and any(shared.processes > 1 and run.counted == "steps" for run in runs):
         logs().print(f"no GPU here: {shared.processes} processes train together on its cores", markup=False)
-    variables = worker_environment(shared.threads) | dict(environment)
-    variables |= {TRACKER_VARIABLE: options.track} if options.track else {}
+    variables = worker_environment(shared.threads) | _observed(environment, options)
+    worst = EXIT_DONE
     for batch, gpus in shared.phases(runs):
         with Watch(partial(_progress, layout, batch)) as watch:
             code = processes.work_here(
@@ -241,9 +254,10 @@ def _run_locally(
                 watch=watch,
                 interval_seconds=1.0,
             )
-        if code != EXIT_DONE:
+        if code == EXIT_REQUEUE:
             return code
-    return EXIT_DONE
+        worst = max(worst, code)
+    return worst
 
 
 def _on_gpus(names: str, workers: int) -> dict[str, str]:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from neobert.runs.run_file import Execution
 
 DEFAULT_RUNS = Path("runs")
+MEASURED = ("heldout", "heldout_context", "checkpoint_words")
+"""Flags of what pre-training measures and keeps. A run has one record, so later commands change them only if given."""
 MODEL_HELP = "an external encoder: a folder, a hub model, or a baseline of the paper (--model list names them)"
 
 
@@ -154,23 +156,22 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--heldout",
         choices=("own", "all"),
-        default="own",
-        help="measure the held-out loss on the corpus of each run, or on all corpora of the source (default: own)",
+        help="measure the held-out loss on the corpus of each run, or on all corpora of the source (default: as the "
+        "run was planned, at first own)",
     )
     add(
         "--heldout-context",
         type=count,
         metavar="N",
         help="measure the held-out loss also with documents cut to N tokens, so that runs with different contexts and "
-        "tokenizers can be compared (default: the shortest context of the scale)",
+        "tokenizers can be compared (default: as the run was planned, at first the shortest context of the scale)",
     )
     add(
         "--checkpoint-words",
         type=whole_number,
-        default=0,
         metavar="N",
         help="keep checkpoints of pre-training after N, 2N, … 10N, 20N, … 100N, 200N, … words of text; N = 1000000 for "
-        "BabyLM (default: 0, none by words)",
+        "BabyLM, 0 for none by words (default: as the run was planned, at first 0)",
     )
 
 
@@ -199,7 +200,10 @@ def execution_of(options: argparse.Namespace) -> "Execution":
             "--compile on does not reach contrastive fine-tuning, in which no two micro-batches have the same lengths: "
             "run the other stages with it first, and contrastive without"
         )
-    words = ("compile", "trace_steps", "deterministic", "heldout", "checkpoint_words")
-    chosen = {word: vars(options)[word] for word in words}
-    context = {} if options.heldout_context is None else {"heldout_context": options.heldout_context}
-    return execution.model_copy(update=chosen | context)
+    words = {"compile", "trace_steps", "deterministic", *MEASURED} - set(kept_of(options))
+    return execution.model_copy(update={word: vars(options)[word] for word in words})
+
+
+def kept_of(options: argparse.Namespace) -> list[str]:
+    """Return the fields of the execution that a run keeps from its first plan: those that no flag gives."""
+    return [word for word in MEASURED if vars(options).get(word) is None]

@@ -9,9 +9,9 @@ import shutil
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -160,7 +160,7 @@ def tokenizer_variables(kind: JobKind, cores: int | None) -> dict[str, str]:
 class Submitter:
     """Submits planned jobs at a scale to SLURM, with the resources of each kind and limits of arrays.
 
-    Work that failed before the submission is retried unless `leave_failed`.
+    Work that failed before the submission is retried unless `leave_failed`. Jobs also get the variables `environment`.
     """
 
     layout: Layout
@@ -168,6 +168,7 @@ class Submitter:
     scale: Scale
     most_running: int | None
     leave_failed: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def threads(self, kind: JobKind) -> int:
         """Return the threads of a task: the cores that its job asks for, or 1; small scales always use 1."""
@@ -184,6 +185,7 @@ class Submitter:
             flags += ["--patience", str(PATIENCE_SECONDS)]
         environment = thread_variables(self.threads(planned.kind)) | offline_environment() | gpu_variables(os.environ)
         environment |= tokenizer_variables(planned.kind, self.profile[planned.kind].cpus_per_task)
+        environment |= self.environment
         return [
             Job(
                 name=f"{label}-{number + index:05d}",
@@ -198,8 +200,12 @@ class Submitter:
             for index, size in enumerate(sizes)
         ]
 
-    def send(self, planned_jobs: Sequence[PlannedJob]) -> list[Submission]:
+    def send(
+        self, planned_jobs: Sequence[PlannedJob], prepare: Callable[[AtWork], None] = lambda at_work: None
+    ) -> list[Submission]:
         """Submit everything that no live job works on; each run once, even if several commands submit concurrently.
+
+        `prepare` is called with the live jobs before anything is submitted.
 
         Raises:
             ValueError: SLURM would refuse a job; nothing is submitted then.
@@ -215,6 +221,7 @@ class Submitter:
             snapshot, largest = take_snapshot(self.layout.root / "snapshots"), largest_array()
             for planned in {planned.kind: planned for planned in planned_jobs}.values():
                 test(self.jobs(planned, 0, largest)[0], snapshot, self.layout.root)
+            prepare(at_work)
             for planned in planned_jobs:
                 left = tuple(reference for reference in planned.references if not at_work.on(reference))
                 after = at_work.on(*planned.after)

@@ -3,6 +3,7 @@
 It contains the specification, the source of the data, how the run is executed, and its labels.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -114,13 +115,18 @@ class RunFile(Value):
 
 
 def write_run_file(
-    layout: Layout, run: Run, source: SourceSpecification, execution: Execution, labels: dict[str, Any]
+    layout: Layout,
+    run: Run,
+    source: SourceSpecification,
+    execution: Execution,
+    labels: dict[str, Any],
+    kept: Collection[str] = (),
 ) -> Path:
     """Write run.json before the run starts, unless it exists. Returns its folder.
 
     A damaged one, or one that describes another run, is set aside and written again.
     Execution does not affect the result, nor does the place of the same data: if one of them differs from the recorded
-    one, both are written to execution.json.
+    one, both are written to execution.json. Fields of the execution that are `kept` stay as recorded.
 
     Raises DamagedFile if an intact file was written by another version that this one cannot read.
     """
@@ -144,6 +150,7 @@ def write_run_file(
     if not path.exists():
         publish_once(path, sealed({**plain(content), "provenance": provenance()}))
     recorded = read_run_file(folder)
+    execution = execution.model_copy(update=recorded.execution.model_dump(include=set(kept)))
     if (recorded.execution, recorded.source) != (execution, source):
         replace_file(folder / EXECUTION, sealed({**plain(execution), "source": plain(source)}))
     return folder

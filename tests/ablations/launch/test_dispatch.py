@@ -1,6 +1,7 @@
 """Submission to SLURM: what is asked for, what depends on what, and that nothing is submitted twice."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -142,6 +143,51 @@ def test_the_engine_goes_with_the_run(slurm: FakeSlurm, runs: Path) -> None:
     assert submit(runs, "--gpus", "8", "--engine", "zero2") == 0
     execution = read_run_file(runs / sent(runs, "pretrain")[0].references[0]).execution
     assert (execution.engine, execution.processes) == ("zero2", 8)
+
+
+def test_a_queued_run_executes_as_it_was_submitted(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other flags count once its job has ended. A run file that is gone is written in any case."""
+
+    def processes(gpus: int) -> int:
+        assert submit(runs, "--stages", "pretrain", "--gpus", str(gpus)) == 0
+        return read_run_file(runs / sent(runs, "pretrain")[0].references[0]).execution.processes
+
+    assert (processes(1), processes(8), len(sent(runs))) == (1, 1, 2)
+    assert "1 run(s) have a job already and execute as it was submitted" in capsys.readouterr().err
+    next(runs.glob("pretraining/*/run.json")).unlink()
+    assert (processes(8), len(sent(runs))) == (8, 2)
+    for job in slurm.submitted():
+        slurm.end(job)
+    assert (processes(2), len(sent(runs))) == (2, 4)
+
+
+def test_what_a_run_measures_and_keeps_stays_unless_flags_change_it(slurm: FakeSlurm, runs: Path) -> None:
+    """It has one record, for which a later command that says nothing of this must not take away what was asked for."""
+    steps = (
+        (["--heldout", "all", "--heldout-context", "32", "--checkpoint-words", "1000"], ("all", 32, 1000)),
+        (["--compile", "off"], ("all", 32, 1000)),
+        (["--heldout", "own", "--checkpoint-words", "0"], ("own", 32, 0)),
+    )
+    for flags, expected in steps:
+        assert submit(runs, "--stages", "pretrain", *flags) == 0
+        execution = read_run_file(runs / sent(runs, "pretrain")[0].references[0]).execution
+        assert (execution.heldout, execution.heldout_context, execution.checkpoint_words) == expected
+        for path in list((slurm.state / "live").iterdir()):
+            slurm.end(path.name)
+    assert execution.compile == "auto"
+
+
+def test_jobs_get_tracker_and_storage_without_the_environment_of_the_command(slurm: FakeSlurm, runs: Path) -> None:
+    """As under `export=NONE` they inherit nothing."""
+    submit(runs)
+    finish_pretraining(slurm, runs)
+    arguments = ["--task", "cola", "--variant", "M0", "--cluster", "slurm", "--runs", str(runs)]
+    assert glue_grid.main([*arguments, "--storage", "journal", "--track", "tensorboard"]) == 0
+    text = slurm.submitted()[sent(runs)[-1].job]
+    assert "export NEOBERT_TRACK=tensorboard" in text and re.search("export NEOBERT_GRID_STORAGE=.*journal", text)
+    assert not {"NEOBERT_TRACK", "NEOBERT_GRID_STORAGE"} & os.environ.keys()
 
 
 def test_launchers_of_the_same_second_submit_each_stage_once(slurm: FakeSlurm, runs: Path) -> None:

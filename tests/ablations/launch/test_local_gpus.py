@@ -88,6 +88,27 @@ def test_no_two_processes_share_a_gpu(
 
 
 @pytest.mark.parametrize(
+    ("codes", "ended", "phases"),
+    [((1, 0), 1, 2), ((0, 1), 1, 2), ((75,), 75, 1), ((0, 75), 75, 2)],
+    ids=["pre-training failed", "fine-tuning failed", "interrupted", "interrupted later"],
+)
+def test_failed_pre_training_keeps_nothing_else_from_starting(
+    gpus: dict[str, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    codes: tuple[int, ...],
+    ended: int,
+    phases: int,
+) -> None:
+    """Of runs that train together. After an interruption nothing starts."""
+    gpus["count"] = 2
+    begun, left = list[int](), iter(codes)
+    monkeypatch.setattr(processes, "work_here", lambda *_, **__: begun.append(1) or next(left))
+    assert run.main(["--variant", "M0", "--gpus", "2", "--cluster", "here", "--runs", str(tmp_path)]) == ended
+    assert len(begun) == phases
+
+
+@pytest.mark.parametrize(
     ("count", "flags", "sentence"),
     [
         (2, ["--gpus", "8"], "8 GPUs for a run are requested, but this machine has 2 GPUs"),
