@@ -21,7 +21,7 @@ from ablations.readings import at_scale
 from ablations.regime import checks_of, pilot_records
 from ablations.variant import Variant
 from neobert.console import logs, output, table
-from neobert.errors import EXIT_DONE, MissingData
+from neobert.errors import EXIT_DONE, EXIT_REQUEUE, MissingData
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.referee.paired import decide, least_pairs
 from neobert.runs.layout import Layout
@@ -273,31 +273,39 @@ def run_until_decided(
 ) -> int:
     """Train seeds until every comparison is decided, and print the verdicts and what they saved; return the exit code.
 
-    On SLURM, submit the seeds that are needed next and return; the same command goes on once they are trained.
+    On SLURM, submit the seeds that are needed next and return; the same command goes on once they are trained. A
+    comparison whose seed failed stays undecided, and the others go on.
 
     Raises:
         MissingData, ValueError: as `judge` and `run_or_submit`.
     """
     options, layout, level = workspace.options, workspace.layout, ALPHA / len(compared)
-    before: list[tuple[str, int]] | None = None
+    tried, code = set[tuple[str, int]](), EXIT_DONE
     while True:
         rows = plan_pairs(workspace, pairs, seeds)
         judged = [judge(layout, each, rows, seeds, level) for each in compared]
-        wanted = wanted_next(judged, rows, seeds, level)
-        names = [(row.name, row.seed) for row in wanted]
-        if not wanted or names == before:
+        going = [each for each in judged if tried.isdisjoint(map(_arm, wanted_next([each], rows, seeds, level)))]
+        missing = wanted_next(going, rows, seeds, level)
+        if not missing:
             break
-        code = run_or_submit(workspace, wanted, lambda: None)
-        if code != EXIT_DONE:
+        code = max(code, run_or_submit(workspace, missing, lambda: None))
+        if code == EXIT_REQUEUE:
             return code
-        before = names
-    if wanted:  # submitted, or another command is at work on them
-        message = f"{len(wanted)} run(s) are under way; the same command goes on once they are done"
-        logs().print(message, markup=False)
-    if not (wanted and options.json):  # stdout has the submitted jobs then
+        tried.update(map(_arm, missing))
+    waiting = wanted_next(judged, rows, seeds, level)
+    if waiting:  # they failed, are submitted, or another command is at work on them
+        left = ", ".join(f"{row.name} seed {row.seed}" for row in waiting)
+        under_way = f"{len(waiting)} run(s) are under way; the same command goes on once they are done"
+        failure = f"not trained: {left}; the same command tries again"
+        logs().print(under_way if code == EXIT_DONE else failure, markup=False)
+    if code != EXIT_DONE or not (waiting and options.json):  # else stdout has the submitted jobs
         failed = [failing_checks(layout, each, rows, seeds) for each in judged]
         _print_verdicts(layout, judged, failed, rows, as_json=options.json)
-    return EXIT_DONE
+    return code
+
+
+def _arm(row: VariantRow) -> tuple[str, int]:
+    return row.name, row.seed
 
 
 def tell_most(compared: Sequence[Comparison], seeds: Sequence[int]) -> str:

@@ -61,9 +61,12 @@ MadeUp = Callable[..., list[list[tuple[str, int]]]]
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> MadeUp:
     """Runs that take no time, with these losses by variant: a mean and a factor for the noise of the seed. Those in
-    `waiting` leave the plateau the later, the higher their loss. Returns the runs of each round."""
+    `waiting` leave the plateau the later, the higher their loss; those in `failing` fail. Returns the runs of each
+    round."""
 
-    def install(waiting: Sequence[str] = (), **losses: tuple[float, float]) -> list[list[tuple[str, int]]]:
+    def install(
+        waiting: Sequence[str] = (), failing: Sequence[tuple[str, int]] = (), **losses: tuple[float, float]
+    ) -> list[list[tuple[str, int]]]:
         rounds: list[list[tuple[str, int]]] = []
 
         def train(workspace: Any, rows: Sequence[VariantRow], show: object) -> int:
@@ -72,8 +75,9 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> MadeUp:
                 mean, factor = losses[row.name]
                 noise = factor * NOISE[row.seed]
                 transition = round(500 + 1000 * noise) if row.name in waiting else None
-                finish(workspace.layout, row.stages[-1], mean + noise, transition)
-            return 0
+                if (row.name, row.seed) not in failing:
+                    finish(workspace.layout, row.stages[-1], mean + noise, transition)
+            return int(not set(failing).isdisjoint(rounds[-1]))
 
         monkeypatch.setattr(until_decided, "run_or_submit", train)
         return rounds
@@ -104,6 +108,25 @@ def test_each_comparison_takes_the_seeds_that_it_needs(
     assert all("beta2 has a half-life" in each for each in failed["M1"]), "no spread, and no transition on record"
     assert "reports do not claim M2 − M1, as its regime fails: M2: its seeds have" in told
     assert "3 of 10" in told and f"{said['runs']} of at most 40 runs are trained" in told and "core-hours" in told
+
+
+def test_a_failed_seed_leaves_its_comparisons_undecided_and_the_others_go_on(
+    tmp_path: Path, made_up: MadeUp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is trained once in a command, and again by the next one, which also ends with the verdicts."""
+    losses = {"M0": (5.0, 1.0), "M1": (4.0, -1.0), "M2": (3.87, 9.0), "M3": (6.0, 8.0)}
+    rounds = made_up(failing=[("M3", 1)], **losses)
+    arguments = ["--variant", "M0..M3", "--until-decided", "--heldout", "all", "--json", "--runs", str(tmp_path)]
+    assert run.main(arguments) == 1
+    said = capsys.readouterr()
+    found = {each["child"]: (each["verdict"], each["seeds"]) for each in json.loads(said.out)["comparisons"]}
+    assert found == {"M1": ("better", 3), "M2": ("not shown", 5), "M3": (None, 1)}
+    assert "not trained: M3 seed 1; the same command tries again" in said.err
+    assert sum(("M3", 1) in each for each in rounds) == 1
+    again = made_up(**losses)
+    assert run.main(arguments) == 0 and again == [[("M3", 1)]]
+    found = {each["child"]: each["verdict"] for each in json.loads(capsys.readouterr().out)["comparisons"]}
+    assert found == {"M1": "better", "M2": "not shown", "M3": "worse"}
 
 
 def test_seeds_that_differ_by_when_they_leave_the_plateau_are_named(
