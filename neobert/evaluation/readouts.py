@@ -33,7 +33,7 @@ from neobert.evaluation.losses import BATCH_TOKENS, batch_losses
 from neobert.identity import plain
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.kinds.readouts import ReadoutConfig, ReadoutEvaluation, ReadoutScore
-from neobert.model.attention import packed_plan
+from neobert.model.attention import AttentionPlan
 from neobert.model.build import build_masked_language_model
 from neobert.model.heads import IGNORED_TARGET, MaskedLanguageModel
 from neobert.processes import StopRequest
@@ -139,7 +139,7 @@ class Subject:
         gather = gather_by_row(places[order], count, self.context, EXACT)
         made = Batch(
             token_ids=torch.from_numpy(token_ids),
-            plan=packed_plan(torch.from_numpy(documents), torch.from_numpy(positions), self.device),
+            plan=AttentionPlan(torch.from_numpy(positions), documents=torch.from_numpy(documents)),
             gather=gather,
             targets=functional.pad(
                 torch.from_numpy(targets), (0, len(gather.places) - len(targets)), value=IGNORED_TARGET

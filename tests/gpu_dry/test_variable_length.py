@@ -4,6 +4,7 @@ those on CUDA would, and give the losses and gradients of rows."""
 import runpy
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from benchmarks.contenders import masked_documents, neobert_recipe
 from benchmarks.data import NEOBERT_MASKING, web_lengths
 from neobert.data.batches import EXACT, PaddingBuckets, PaddingSizes, collate
 from neobert.data.rows import pack_documents
+from neobert.evaluation import losses
+from neobert.evaluation.heldout import HeldoutText, token_losses
 from neobert.glue.batching import PackedLayout, Pooling
 from neobert.glue.encoding import EncodedSplit
 from neobert.model import attention
 from neobert.model.build import build_classifier, build_masked_language_model, initialize
 from neobert.model.heads import MaskedLanguageModel
-from neobert.recipe import Masking, Precision
+from neobert.recipe import Masking, Objective, Precision
 from neobert.training.distributed import choose_kernels
 from neobert.training.engine import autocast
 from neobert.training.pretraining import summed_loss
@@ -81,6 +84,22 @@ def test_flat_tokens_give_the_loss_and_gradients_of_rows(
     assert len(CALLS) == len(model.model.transformer_encoder)
     assert found == pytest.approx(loss, rel=DISTANCE[precision])
     assert (found_gradient - gradient).norm() <= DISTANCE[precision] * gradient.norm()
+
+
+@pytest.mark.parametrize("objective", ["masked", "causal"])
+def test_the_heldout_loss_of_each_token_is_that_of_rows(
+    model: MaskedLanguageModel, objective: Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = masked_documents(web_lengths(60) // 8 + 8, VOCABULARY, CONTEXT).view
+    frequencies = np.full(VOCABULARY, 1 / VOCABULARY)
+    text = HeldoutText("web", documents, CONTEXT, ROWS, "cut", frequencies, objective=objective)
+    by_row = token_losses(model, text, "fp32", CPU)
+    assert not CALLS
+    for module in (attention, losses):
+        monkeypatch.setattr(module, "has_variable_length_kernels", lambda device: True)
+    monkeypatch.setattr(losses, "autocast", lambda device, precision: nullcontext())
+    np.testing.assert_allclose(token_losses(model, text, "bf16", CPU), by_row, rtol=1e-4)
+    assert CALLS
 
 
 def padded_split(lengths: list[int]) -> EncodedSplit:
