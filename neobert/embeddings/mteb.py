@@ -41,8 +41,8 @@ from neobert.data.tokenizers import Array
 from neobert.embeddings.encoders import NamedEncoder, TextCounts
 from neobert.errors import DamagedFile, RunFailed
 from neobert.files import replace_file
-from neobert.identity import identity
-from neobert.kinds.mteb import Category, TaskOnData
+from neobert.identity import NUMERICS, chosen, identity
+from neobert.kinds.mteb import Category, EmbeddingEvaluation, TaskOnData
 from neobert.processes import Stopped, StopRequest
 
 TASK_CLASSES: Mapping[Category, type[AbsTask]] = {
@@ -68,6 +68,12 @@ KEPT_DIGITS = 6
 
 COUNTS = "encoded"
 """Key of our text counts in mteb's result files."""
+
+VERSIONS = "numerics"
+"""Key of our numerics versions in mteb's result files."""
+
+FIRST_VERSIONS = {"tokenization": 2, "model": 1}
+"""The versions of result files without this key."""
 
 
 def mteb_tasks(task: EmbeddingTask | TaskOnData, data: TaskTables | PublishedTask, origin: str) -> Iterator[AbsTask]:
@@ -318,16 +324,25 @@ def _measure_part(model: MtebModel, task: AbsTask, results: Path) -> TaskScore:
 
 
 def _read_result(model: ModelMeta, task: AbsTask, results: Path) -> TaskScore | None:
-    """Return the cached result, or None if it is absent, damaged, or from other data or another version of mteb."""
+    """Return the cached result, or None if it is absent, damaged, or from other data, another version of mteb or other
+    numerics versions."""
     path = mteb.ResultCache(results).get_task_result_path(task.metadata.name, model)
     try:
         result = TaskResult.from_disk(path, load_historic_data=False)
-        counts = TextCounts(**json.loads(path.read_bytes())[COUNTS])
+        content = json.loads(path.read_bytes())
+        counts = TextCounts(**content[COUNTS])
         _require_score(result)
     except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError, RunFailed):
         return None
     is_same = result.is_mergeable(task, criteria=("mteb_version", "dataset_revision"))
+    is_same = is_same and content.get(VERSIONS, FIRST_VERSIONS) == _versions()
     return TaskScore(result, counts) if is_same and not result.get_missing_evaluations(task) else None
+
+
+def _versions() -> dict[str, int]:
+    """Return the numerics versions that decide a result. Those of weights that a run made are part of their id, those
+    of an external model's are not."""
+    return chosen(NUMERICS, EmbeddingEvaluation.mechanisms)
 
 
 def _require_score(result: TaskResult) -> None:
@@ -347,7 +362,8 @@ def _publish(scored: TaskScore, model: ModelMeta, results: Path) -> TaskScore:
         written = Path(scratch) / path.name
         scored.result.to_disk(written)
         # NaN becomes null: some metrics do not apply to a task, such as precision with many classes.
-        content = {**json.loads(written.read_bytes(), parse_constant=lambda _: None), COUNTS: asdict(scored.counts)}
+        content = json.loads(written.read_bytes(), parse_constant=lambda _: None)
+    content |= {COUNTS: asdict(scored.counts), VERSIONS: _versions()}
     replace_file(path.parent / "model_meta.json", _json(model.to_dict()))
     replace_file(path, _json(content))
     return TaskScore(TaskResult.from_disk(path, load_historic_data=False), scored.counts)

@@ -21,6 +21,7 @@ from neobert.embeddings.evaluation import measure_task
 from neobert.errors import DamagedFile, MissingData, RunFailed
 from neobert.export.checkpoint import open_checkpoint
 from neobert.files import sha256_of
+from neobert.identity import NUMERICS
 from neobert.processes import StopRequest
 from tests.embeddings.embedding_worlds import (
     KnowsTheWorld,
@@ -86,8 +87,17 @@ def test_what_was_measured_is_read_again_and_nothing_is_encoded(tmp_path: Path) 
     assert measure_task(named(UNTOUCHABLE), SIMILARITY, WORLD, tmp_path) == first
 
 
-@pytest.mark.parametrize("other", ["weights", "prompts", "data", "mteb"])
-def test_scores_of_other_weights_prompts_data_or_mteb_are_not_reused(
+def test_a_result_without_numerics_versions_has_the_first_ones(tmp_path: Path) -> None:
+    first = measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
+    (path,) = tmp_path.rglob(f"{SIMILARITY.name}.json")
+    content = json.loads(path.read_bytes())
+    assert content.pop("numerics")
+    path.write_text(json.dumps(content))
+    assert measure_task(named(UNTOUCHABLE), SIMILARITY, WORLD, tmp_path) == first
+
+
+@pytest.mark.parametrize("other", ["weights", "prompts", "data", "mteb", "numerics"])
+def test_scores_of_other_weights_prompts_data_mteb_or_numerics_are_not_reused(
     tmp_path: Path, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
@@ -96,6 +106,8 @@ def test_scores_of_other_weights_prompts_data_or_mteb_are_not_reused(
     if other == "mteb":
         for path in tmp_path.rglob(f"{SIMILARITY.name}.json"):
             path.write_text(path.read_text().replace('"mteb_version": "', '"mteb_version": "1'))
+    if other == "numerics":
+        monkeypatch.setitem(NUMERICS, "model", NUMERICS["model"] + 1)
     revision = "another" if other == "weights" else "0123456789ab"
     prompts = {"query": "find"} if other == "prompts" else {}
     with pytest.raises(AssertionError, match="encoded again"):
