@@ -5,7 +5,7 @@ positions, GELU, layer norm, initial weights) are named as in the recipe.
 """
 
 import difflib
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 from transformers import GenerationConfig, PreTrainedConfig
@@ -13,7 +13,6 @@ from transformers.utils import logging
 
 from neobert import recipe
 from neobert.errors import did_you_mean
-from neobert.own_code import is_own
 
 logger = logging.get_logger(__name__)
 
@@ -54,8 +53,8 @@ IGNORED_PUBLISHED = frozenset(
 )
 """Keys of published configurations that have no effect here."""
 
-OWN_PARTS = ("positions", "feedforward", "norm", "block")
-"""Keys of config.json that may name own code."""
+POOLINGS = ("cls", "mean")
+"""Poolings of a classification head."""
 
 NEAR_MISS = 0.8
 """Similarity to an option's name from which an unknown key counts as a misspelling (difflib's ratio)."""
@@ -170,7 +169,8 @@ class NeoBERTConfig(PreTrainedConfig):
 
     def to_recipe(self) -> recipe.Model:
         """Convert to the recipe's model. Raises ValueError if an option's word is unknown, or a value impossible."""
-        self._refuse_unknown_words()
+        if (pooling := self.classifier_pooling) not in POOLINGS:
+            raise ValueError(f"config.json has classifier_pooling {pooling!r}: {did_you_mean(str(pooling), POOLINGS)}")
         start = {field: getattr(self, key) for key, field in INITIALIZATION_NAMES.items()}
         values = {field: getattr(self, key) for key, field in RECIPE_NAMES.items()}
         values["settings"] = self.part_settings or {}
@@ -208,16 +208,6 @@ class NeoBERTConfig(PreTrainedConfig):
             if difflib.get_close_matches(key, own, n=1, cutoff=NEAR_MISS):
                 raise ValueError(f"config.json has the unknown toggle {key!r}: {did_you_mean(key, own)}")
             logger.warning_once(f"config.json has the key {key!r}, which decides nothing in a NeoBERT and is kept.")
-
-    def _refuse_unknown_words(self) -> None:
-        fields = type(self).__annotations__
-        known = {"positions": recipe.POSITIONS, "feedforward": recipe.FEEDFORWARDS, "norm": recipe.NORMS}
-        known |= {"block": recipe.BLOCKS}
-        known |= {key: get_args(fields[key]) for key in ("init_distribution", "classifier_pooling")}
-        for key, words in known.items():
-            word = getattr(self, key)
-            if word not in words and not (key in OWN_PARTS and is_own(str(word))):
-                raise ValueError(f"config.json has {key} {word!r}: {did_you_mean(str(word), words)}")
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -169,8 +169,10 @@ def test_keys_of_other_programs_are_kept_and_load_again(tmp_path: Path, caplog: 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"norm": "rms"}, "norm 'rms': did you mean 'rms_norm'"),
-        ({"hidden_act": "ReLU"}, "feedforward 'relu'"),
+        ({"norm": "rms"}, "^config.json describes no model: norm is 'rms': [^\n]* did you mean 'rms_norm'"),
+        ({"hidden_act": "ReLU"}, "feedforward is 'relu'"),
+        ({"init_distribution": "norm"}, "init_distribution is 'norm'"),
+        ({"classifier_pooling": "max"}, "classifier_pooling 'max': known: cls, mean"),
         ({"ngpt": True}, "ngpt"),
         ({"hidden_size": 25}, "^config.json describes no model: width 25 is not divisible by 3 heads: [^\n]*$"),
         ({"norm_eps": -1.0}, "^config.json describes no model: norm_eps is -1.0: [^\n]*$"),
@@ -180,6 +182,13 @@ def test_keys_of_other_programs_are_kept_and_load_again(tmp_path: Path, caplog: 
 def test_a_configuration_that_no_model_can_have_is_refused(changes: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         NeoBERTConfig(**{**PUBLISHED_CONFIG, **changes})
+
+
+def test_a_configuration_can_be_extended() -> None:
+    class Extended(NeoBERTConfig):
+        model_type = "extended"
+
+    assert Extended(norm="layer_norm").to_recipe() == NeoBERTConfig(norm="layer_norm").to_recipe()
 
 
 @pytest.mark.parametrize("load", [NeoBERTForMaskedLM, NeoBERTModel, NeoBERTForSequenceClassification])
