@@ -110,6 +110,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
         return
     trial = next(trial for trial in study.trials(layout) if trial.id == part.id)
     started_at, started = utc_now(), time.perf_counter()
+    choose_kernels(run_file.execution.deterministic)
     tuner = _fine_tuner(layout, study.task, study.id, stop)
     if tuner.compiled is None:
         tuner.points = expected_points(layout, study, trial)
@@ -214,7 +215,6 @@ def _fine_tuner(layout: Layout, task_name: str, study_id: str, stop: StopRequest
     model = load_model(layout, study, stop)
     start = _starting_weights(layout, study, model)
     encoded = _encoded_task(layout, run_file, model, stop)
-    choose_kernels(run_file.execution.deterministic)
     policy = CompilePolicy(run_file.execution.compile)
     return FineTuner(model.classifier, start, encoded, study.protocol, default_device(), model.layout, policy)
 

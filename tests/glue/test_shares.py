@@ -1,22 +1,28 @@
-"""What a worker of a grid compiles for, in which order it works, and which weights it writes."""
+"""What a worker of a grid compiles for, in which order and with which kernels it works, and which weights it writes."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from neobert.errors import RunFailed
 from neobert.files import sha256_of
+from neobert.glue import study as trials_of_a_study
 from neobert.glue.selection import may_become_best
 from neobert.glue.study import expected_points, write_weights
 from neobert.kinds.glue import GlueStudy
+from neobert.processes import StopRequest
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
-from neobert.runs.run_file import Execution, write_run_file
+from neobert.runs.run_file import Execution, read_run_file, write_run_file
 from neobert.runs.worker import OpenPart, from_own_block
+from neobert.training.distributed import choose_kernels
 from tests.glue.glue_worlds import point, study_of
-from tests.support.tiny_runs import SOURCE
+from tests.support.tiny_runs import SOURCE, claimed
 
 POINTS = tuple(point(batch_size=size, learning_rate=rate) for size in (32, 16, 8) for rate in (1e-5, 2e-5, 3e-5, 4e-5))
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=1, checkpoint_interval_steps=1)
@@ -47,6 +53,25 @@ def test_a_worker_expects_its_share_of_the_points_from_its_own_on(
     assert all(claims)
     in_turn = [each for place, each in enumerate(POINTS[5:] + POINTS[:5]) if place != 11]
     assert expected_points(layout, study, trials[5]) == in_turn[:share]
+
+
+def test_each_trial_chooses_the_kernels_of_its_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two trials a worker may do work of another kind, which chooses others."""
+    layout, study, found = Layout(tmp_path), study_of(points=POINTS), list[bool]()
+    execution = EXECUTION.model_copy(update={"deterministic": True})
+    run_file = read_run_file(write_run_file(layout, study, SOURCE, execution, {}))
+
+    def run(*_: Any) -> None:
+        found.append(torch.are_deterministic_algorithms_enabled())
+        raise RunFailed("that is enough")
+
+    monkeypatch.setattr(trials_of_a_study, "_fine_tuner", lambda *_: SimpleNamespace(compiled=True, run=run))
+    for trial in study.trials(layout)[:2]:
+        choose_kernels(deterministic=False)
+        with claimed(layout, trial.id) as claim, pytest.raises(RunFailed):
+            study.execute(layout, run_file, trial, claim, StopRequest())
+    choose_kernels(deterministic=False)
+    assert found == [True, True]
 
 
 @pytest.mark.parametrize("elements", [1, 3, 5, 40])
