@@ -33,6 +33,8 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "do_lower_case": (False,),
         "query_length": (),
         "document_length": (),
+        "query_expansion": (),
+        "processing_kwargs": ({},),
         **dict.fromkeys(LOADING_OPTIONS, ({}, {"trust_remote_code": True}, {"trust_remote_code": False})),
     },
     "Pooling": {"include_prompt": (True,)},

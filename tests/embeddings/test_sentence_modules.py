@@ -183,6 +183,8 @@ FIRST = [module("", "Transformer"), module("1_Pooling", "Pooling")]
         ),
         ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case of Transformer to True"),
         ("sentence_bert_config.json", {"model_args": {"dtype": "float16"}}, "model_args of Transformer"),
+        ("sentence_bert_config.json", {"processing_kwargs": {"text": {"max_length": 4}}}, "processing_kwargs of Trans"),
+        ("sentence_bert_config.json", {"query_expansion": {"strategy": "fixed"}}, "query_expansion of Transformer"),
         ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "model_type of .* to 'SparseEncoder'"),
         ("config_sentence_transformers.json", {"similarity_fn_name": "euclidean"}, "similarity_fn_name"),
         ("modules.json", FIRST, r"similarity_fn_name .* to 'dot'"),  # of vectors that are not normalised
