@@ -237,7 +237,7 @@ class StepCollator:
         There are at least as many groups as processes, if there are enough texts.
         """
         order = np.argsort(-lengths, kind="stable")
-        most = self.micro_batch_tokens
+        most = min(self.micro_batch_tokens, self.model.most_tokens(self.device, self.precision))
         if self.process.count > 1:
             most = min(most, -(-int(lengths.sum()) // self.process.count))
         return [order[members] for members in self.model.batches(lengths[order], most)]

@@ -50,6 +50,9 @@ CHUNK_TEXTS = 4096
 BATCH_TOKENS = {"cpu": 1024, "cuda": 32_768}
 """Tokens of a batch. On a CPU the tensors fit into caches and stay below the size at which malloc maps new memory."""
 
+BIASED_TOKENS = 4096
+"""Most tokens of a batch that attends with a bias between all of its tokens: 0.8 GB with the score bias of 12 heads."""
+
 DTYPES: dict[EmbeddingPrecision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -69,6 +72,10 @@ class EmbeddingModel(nn.Module, ABC):
     @abstractmethod
     def collate(self, texts: Sequence[Text], device: torch.device, precision: EmbeddingPrecision) -> Any:
         """Collate `texts`, which are sorted by length, into a batch on `device` for a forward pass in `precision`."""
+
+    def most_tokens(self, device: torch.device, precision: EmbeddingPrecision) -> int:
+        """Return the largest number of tokens of a batch whose memory is in proportion to them."""
+        return UNBOUNDED
 
     def slots(self, lengths: Array) -> int:
         """Return the number of tokens of a batch of texts of `lengths` (texts), padding included."""
@@ -135,15 +142,22 @@ class PackedEncoder(EmbeddingModel):
         # `unsafe` skips a check of the lengths, which would wait for the device.
         return torch.segment_reduce(hidden, "mean", lengths=batch.lengths, unsafe=True)
 
+    def most_tokens(self, device: torch.device, precision: EmbeddingPrecision) -> int:
+        """Return `BIASED_TOKENS` if attention takes a bias: with a score bias, and with windows without kernels."""
+        is_biased = self._has_score_bias or (self.model.local is not None and not _has_kernels(device, precision))
+        return BIASED_TOKENS if is_biased else UNBOUNDED
+
+    @property
+    def _has_score_bias(self) -> bool:
+        return type(self.model.positional_embedding).score_bias is not Positions.score_bias
+
     def collate(self, texts: Sequence[Text], device: torch.device, precision: EmbeddingPrecision) -> PackedTexts:
         lengths = np.array([len(ids) for ids, _ in texts], np.int64)
         columns = np.cumsum(lengths) - lengths
         placed = Placement.of(np.zeros_like(columns), columns, lengths, (1, int(lengths.sum())))
         token_ids = placed.grid(np.concatenate([ids for ids, _ in texts]), 0)
         positions = torch.from_numpy(placed.offsets).unsqueeze(0)
-        has_score_bias = type(self.model.positional_embedding).score_bias is not Positions.score_bias
-        has_kernels = has_variable_length_kernels(device) and precision != "fp32"
-        if has_kernels or self.model.local is not None or has_score_bias:
+        if _has_kernels(device, precision) or self.model.local is not None or self._has_score_bias:
             plan = packed_plan(torch.from_numpy(placed.owner).unsqueeze(0), positions, device)
         else:
             first = np.flatnonzero(np.diff(lengths, prepend=-1))
@@ -151,6 +165,10 @@ class PackedEncoder(EmbeddingModel):
             runs = tuple(zip(counts.tolist(), lengths[first].tolist(), strict=True))
             plan = AttentionPlan(positions, longest=int(lengths.max()), attention=AttentionOfEqualLengths(runs))
         return PackedTexts(torch.from_numpy(token_ids), plan, torch.from_numpy(lengths)).to(device)
+
+
+def _has_kernels(device: torch.device, precision: EmbeddingPrecision) -> bool:
+    return has_variable_length_kernels(device) and precision != "fp32"
 
 
 def _max_over_tokens(hidden: Tensor, positions: Tensor) -> Tensor:
@@ -302,9 +320,10 @@ class TextEncoder:
 
     def _vectors(self, texts: FramedTexts) -> Array:
         order = np.argsort(-texts.lengths, kind="stable")
+        most = min(self.batch_tokens, self.model.most_tokens(self.device, self.precision))
         parts = []
         with torch.autocast(self.device.type, torch.float16, enabled=self.precision == "fp16"):
-            for members in self.model.batches(texts.lengths[order], self.batch_tokens):
+            for members in self.model.batches(texts.lengths[order], most):
                 members_texts = [texts[number] for number in order[members]]
                 parts.append(self.model(self.model.collate(members_texts, self.device, self.precision)))
         vectors = np.empty((len(texts), self.width), np.float32)

@@ -15,6 +15,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 from neobert.data.sources import SyntheticSource
 from neobert.data.tokenizers import TextTokenizer
 from neobert.embeddings import encoders
+from neobert.embeddings.contrastive import StepCollator
 from neobert.embeddings.encoders import (
     PackedEncoder,
     PaddedEncoder,
@@ -32,6 +33,7 @@ from neobert.model.attention import whole_rows_plan
 from neobert.model.build import build_encoder, initialize
 from neobert.model.positions import POSITIONS
 from neobert.runs.layout import Layout
+from neobert.training.distributed import Process
 from tests.embeddings.tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
 from tests.support import external_models as world
 from tests.support.exported_runs import m0_folder, write_checkpoints
@@ -92,6 +94,23 @@ def test_a_vector_does_not_depend_on_the_other_texts(tokenizer, form, given_text
     assert vectors.shape == (len(given_texts), 32) and vectors.dtype == np.float32
     for text, vector in zip(given_texts, vectors, strict=True):
         np.testing.assert_allclose(vector, alone(by, text), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_only_attention_with_a_bias_needs_small_batches(
+    tokenizer: TextTokenizer, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bias between all tokens of a batch takes memory as their square, whatever the size that was asked for."""
+    monkeypatch.setitem(POSITIONS, "alibi", ALiBiPositions)
+    monkeypatch.setattr(encoders, "BIASED_TOKENS", 40)
+    by, sizes = encoder(tokenizer, form), list[int]()
+    by.batch_tokens = 10_000
+    by.model.register_forward_pre_hook(lambda _, given: sizes.append(given[0].token_ids.numel()))
+    by.encode(VARIED)
+    is_biased = form in ("local", "score bias")
+    assert len(sizes) > 1 and max(sizes) <= 40 if is_biased else len(sizes) == 1
+    split = StepCollator(by.model, 10_000, "fp32", Process(0, 1), CPU).split(np.full(60, 5))
+    assert len(split) == (8 if is_biased else 1)
 
 
 @given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 120))
