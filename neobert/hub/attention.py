@@ -13,8 +13,11 @@ from transformers.masking_utils import (
     create_bidirectional_mask,
     find_packed_sequence_indices,
     packed_sequence_mask_function,
+    sliding_window_bidirectional_overlay,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from neobert.model.attention import Tensors
 
 
 def eager_attention(
@@ -42,9 +45,10 @@ def eager_attention(
     return (weights @ value).transpose(1, 2), weights
 
 
-@dataclass(frozen=True)
-class InterfaceAttention:
-    """Adapter from a function of transformers' attention interface to the signature that `AttentionPlan` calls."""
+@dataclass(frozen=True, eq=False)
+class InterfaceAttention(Tensors):
+    """Adapter from a function of transformers' attention interface to the signature that `AttentionPlan` calls. Its
+    mask and options move with the plan, as the blocks of a model may be on several devices."""
 
     function: Callable[..., tuple[Tensor, Tensor | None]]
     module: nn.Module
@@ -213,15 +217,10 @@ class AttentionRequest:
     def _visible(self, window: int = 0) -> Any:
         functions = [] if self.documents is None else [packed_sequence_mask_function(self.documents)]
         if window:
-            functions.append(window_mask_function(window))
+            functions.append(sliding_window_bidirectional_overlay(window))
         return create_bidirectional_mask(
             config=self.config,
             inputs_embeds=self.embeddings,
             attention_mask=self.mask,
             and_mask_function=and_masks(*functions) if functions else None,
         )
-
-
-def window_mask_function(window: int) -> Callable[..., Any]:
-    """Return a mask function for transformers that is true for tokens at most `window` apart in their row."""
-    return lambda row, head, query, key: abs(query - key) <= window

@@ -108,7 +108,6 @@ class NeoBERTPreTrainedModel(PreTrainedModel):
     config: NeoBERTConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules = ["Block"]  # noqa: RUF012 - transformers' convention
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_attention_backend = True
@@ -173,6 +172,7 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         self.transformer_encoder = encoder.transformer_encoder
         self.layer_norm = encoder.layer_norm
         self.local = encoder.local
+        self._no_split_modules = {type(block).__name__ for block in self.transformer_encoder}
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -367,6 +367,8 @@ class NewHead(NeoBERTPreTrainedModel):
         if isinstance(module, nn.Linear):
             init.normal_(module.weight, mean=0.0, std=self.config.classifier_init_range)
             init.zeros_(module.bias)
+        else:
+            super()._init_weights(module)
 
 
 class NeoBERTForSequenceClassification(NewHead, LabelModel):
@@ -394,6 +396,7 @@ class NeoBERTForSequenceClassification(NewHead, LabelModel):
             raise ValueError(
                 "sequence classification needs a 2-D attention_mask, (rows, tokens), to know which tokens to pool"
             )
+        mask = None if mask is None else mask.to(hidden.device)  # the last block may be on another device
         if self.config.classifier_pooling == "mean":
             return hidden.mean(dim=1) if mask is None else mean_over_tokens(hidden, mask.long() - 1)
         if mask is None:

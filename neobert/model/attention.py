@@ -5,7 +5,7 @@ classes pass one padded document per row.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -45,7 +45,7 @@ CUDA_KERNELS = ("cuda",)
 
 @dataclass(frozen=True, eq=False)
 class Tensors:
-    """Base class of dataclasses of tensors that move together; fields may be such dataclasses too."""
+    """Base class of dataclasses of tensors that move together; fields may be such dataclasses or mappings too."""
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Return a copy with `change` applied to each tensor."""
@@ -53,6 +53,8 @@ class Tensors:
         def changed(part: Any) -> Any:
             if isinstance(part, Tensors):
                 return part.mapped(change)
+            if isinstance(part, Mapping):
+                return {name: changed(value) for name, value in part.items()}
             return change(part) if isinstance(part, Tensor) else part
 
         return replace(self, **{name: changed(part) for name, part in vars(self).items()})

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from neobert import recipe
-from neobert.model.attention import gather_tokens
+from neobert.model.attention import gather_tokens, send
 from neobert.own_code import Parts
 
 RotationForm = Literal["complex", "real", "halves"]
@@ -44,6 +44,10 @@ class Rotation:
     def at(self, places: Tensor) -> Self:
         """Return the rotation of the tokens at `places` (rows, slots) of the flattened rows."""
         return type(self)(*(gather_tokens(table, places) for table in self.tables))
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return a copy on a device."""
+        return type(self)(*(send(table, device) for table in self.tables))
 
     def rotate(self, vectors: Tensor) -> Tensor:
         """Rotate `vectors` (rows, tokens, heads, parts, head size) in fp32; return them in their own dtype."""

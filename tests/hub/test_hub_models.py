@@ -439,6 +439,14 @@ def test_the_vocabulary_grows(form: str, tmp_path) -> None:
     assert torch.equal(again(TOKEN_IDS).logits, model(TOKEN_IDS).logits)
 
 
+@pytest.mark.parametrize("head", [NeoBERTForSequenceClassification, NeoBERTForQuestionAnswering])
+def test_new_tokens_of_a_model_with_a_head_start_as_the_others_did(form: str, head: type) -> None:
+    model = head(configuration(form))
+    model.resize_token_embeddings(500, mean_resizing=False)
+    new = model.get_input_embeddings().weight.detach()[50:]
+    assert 0.29 < float(new.abs().max()) <= 0.3, "uniform in ±embedding_init_range"
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @torch.no_grad()
 def test_half_precision_stays_near_fp32(form: str, dtype: torch.dtype, tmp_path) -> None:
@@ -484,6 +492,47 @@ def test_accelerates_device_maps_place_it_whole_or_block_by_block(form: str, tmp
             tmp_path / "saved", device_map=placed, offload_folder=tmp_path / "disk"
         )
         assert torch.equal(loaded(TOKEN_IDS, MASK).logits, model(TOKEN_IDS, MASK).logits)
+
+
+def spread(model: Any) -> Any:
+    """Move all after the first block to another device, and the arguments by hooks, as accelerate does."""
+    heads = [part for part in model.children() if part is not model.model]
+    for module in (*model.model.transformer_encoder[1:], model.model.layer_norm, *heads):
+        module.to("meta").register_forward_pre_hook(lambda _, given: tuple(part.to("meta") for part in given))
+    return model
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize(
+    "changes", [FORMS["M0 form"], {"block": "post_norm"}, {"attention_window": 4, "global_every": 2}], ids=str
+)
+def test_blocks_on_another_device_are_whole_and_get_all_tensors(implementation: str, changes: dict[str, Any]) -> None:
+    config = NeoBERTConfig.from_recipe(small_model(**changes), CONTEXT)
+    model = NeoBERTForMaskedLM._from_config(config, attn_implementation=implementation).eval()
+    blocks = [module for module in model.modules() if type(module).__name__ in model._no_split_modules]
+    assert blocks == list(model.model.transformer_encoder)
+    assert spread(model)(TOKEN_IDS, MASK).logits.is_meta
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_a_classifier_may_be_on_another_device_than_its_inputs(form: str, pooling: str) -> None:
+    model = NeoBERTForSequenceClassification(configuration(form, classifier_pooling=pooling)).eval()
+    assert spread(model)(TOKEN_IDS, MASK).logits.is_meta
+
+
+def test_flash_kernels_are_told_of_borders_on_the_device_of_their_block() -> None:
+    seen: list[Tensor] = []
+
+    def kernel(module, query, key, value, attention_mask, position_ids=None, **_):
+        seen.append(position_ids)
+        return query.transpose(1, 2), None
+
+    AttentionInterface.register("flash_on_devices", kernel)
+    AttentionMaskInterface.register("flash_on_devices", flash_attention_mask)
+    model, _ = masked_lm("NeoBERT form")
+    model.config._attn_implementation = "flash_on_devices"
+    spread(model)(TOKEN_IDS[:1], position_ids=torch.cat([torch.arange(10), torch.arange(14)])[None])
+    assert [places.is_meta for places in seen] == [False, True, True]
 
 
 def test_compiled_whole_it_gives_equal_logits(form: str) -> None:
