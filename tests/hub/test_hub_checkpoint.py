@@ -172,7 +172,7 @@ def test_keys_of_other_programs_are_kept_and_load_again(tmp_path: Path, caplog: 
         ({"norm": "rms"}, "^config.json describes no model: norm is 'rms': [^\n]* did you mean 'rms_norm'"),
         ({"hidden_act": "ReLU"}, "feedforward is 'relu'"),
         ({"init_distribution": "norm"}, "init_distribution is 'norm'"),
-        ({"classifier_pooling": "max"}, "classifier_pooling 'max': known: cls, mean"),
+        ({"classifier_pooling": "max"}, "classifier_pooling 'max': did you mean 'mean'"),
         ({"ngpt": True}, "ngpt"),
         ({"hidden_size": 25}, "^config.json describes no model: width 25 is not divisible by 3 heads: [^\n]*$"),
         ({"norm_eps": -1.0}, "^config.json describes no model: norm_eps is -1.0: [^\n]*$"),
