@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,22 +35,19 @@ def training_sides(corpora: Mapping[str, TokenizedCorpus]) -> dict[str, Document
     """
     if len(corpora) == 1:
         return {name: split_corpus(corpus)[0] for name, corpus in corpora.items()}
-    joined = join_corpora(list(corpora.values()))
-    ends = np.cumsum([corpus.documents for corpus in corpora.values()]).tolist()
-    starts = [0, *ends[:-1]]
-    views = [
-        Documents(joined, np.arange(start, end, dtype=np.int64), joined.lengths[start:end])
-        for start, end in zip(starts, ends, strict=True)
-    ]
-    parts = {name: view.split_heldout() for name, view in zip(corpora, views, strict=True)}
-    sides = {name: training for name, (training, _) in parts.items()}
+    parts = {name: split_corpus(corpus) for name, corpus in corpora.items()}
     heldout = np.unique(np.concatenate([_hashes(held_out) for _, held_out in parts.values()]))
-    for name, training in sides.items():
+    joined = join_corpora(list(corpora.values()))
+    starts = accumulate((corpus.documents for corpus in corpora.values()), initial=0)
+    sides = {}
+    for start, (name, (training, _)) in zip(starts, parts.items(), strict=False):
         hashes = _hashes(training)
         suspects = np.flatnonzero(hashes <= heldout[-1])  # few, unless a corpus is small
-        sides[name] = training.at(np.delete(np.arange(len(training)), suspects[np.isin(hashes[suspects], heldout)]))
-        if not len(sides[name]):
+        known = suspects[np.isin(hashes[suspects], heldout)]
+        if len(known) == len(training):
             raise ValueError(f"every text of corpus {name} is held out of another corpus of the mixture: leave it out")
+        side = Documents(joined, training.numbers + start, training.lengths)
+        sides[name] = side.at(np.delete(np.arange(len(side)), known)) if len(known) else side
     return sides
 
 

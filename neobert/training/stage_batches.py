@@ -108,12 +108,13 @@ class StageBatches:
 
     def _sizes(self, few_sizes: bool) -> PaddingSizes:
         """Return the padded sizes. Ranks without rows get one padding row, so that collectives do not hang."""
-        if not few_sizes:
-            return ExactSizes(least_rows=1)
+        return self._few_sizes if few_sizes else ExactSizes(least_rows=1)
+
+    @cached_property
+    def _few_sizes(self) -> PaddingBuckets:
         recipe, context = self.run.recipe, self.stage.context
         shares = self.stage.shares(recipe.data.corpus)
-        fitted = {corpus: self.documents[corpus].fitted(context, recipe.data.long_documents) for corpus in shares}
-        means = [float(documents.framed_lengths.mean()) for documents in fitted.values()]
+        means = [self.documents[corpus].fitted_mean(context, recipe.data.long_documents) for corpus in shares]
         document_tokens = means[0] if len(means) == 1 else float(np.average(means, weights=list(shares.values())))
         return PaddingBuckets(self._most_rows, context, recipe.highest_predicted_share, document_tokens)
 

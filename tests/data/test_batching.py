@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, islice, pairwise
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neobert.data import streams
+from neobert.data import shards, streams
 from neobert.data.batches import (
     Batch,
     ExactSizes,
@@ -26,7 +27,7 @@ from neobert.data.batches import (
 from neobert.data.rows import PackedRows, join_rows, pack_documents
 from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.data.streams import STREAMS, WINDOW_DOCUMENTS, PackingWord, StepIterator
-from neobert.recipe import Masking, Subset
+from neobert.recipe import LongDocuments, Masking, Subset
 from tests.support.small_corpora import IDS, corpus_of, realistic_lengths, small_documents, stage
 
 CONTEXT = 32
@@ -171,6 +172,25 @@ def test_a_packed_epoch_holds_each_document_once() -> None:
     assert set(counts.tolist()) == {40, 41} and (counts == 41).sum() == 96
 
 
+@pytest.mark.parametrize("long_documents", ["cut", "split"])
+def test_the_mean_of_fitted_documents_is_found_in_parts(
+    monkeypatch: pytest.MonkeyPatch, long_documents: LongDocuments
+) -> None:
+    """Exactly, because the sizes of compiled batches depend on it."""
+    documents = small_documents(100, 60).at_least(20)
+    expected = float(documents.fitted(CONTEXT, long_documents).framed_lengths.mean())
+    monkeypatch.setattr(shards, "MEAN_DOCUMENTS", 7)
+    fitted, counts = Documents.fitted, list[int]()
+
+    def counted(part: Documents, context: int, word: LongDocuments) -> Documents:
+        counts.append(len(part))
+        return fitted(part, context, word)
+
+    monkeypatch.setattr(Documents, "fitted", counted)
+    assert documents.fitted_mean(CONTEXT, long_documents) == expected
+    assert sum(counts) == len(documents) and max(counts) == 7, "all at once take 24 bytes a document"
+
+
 def test_packed_steps_are_samples_of_all_lengths() -> None:
     documents = all_documents(corpus_of(realistic_lengths(WINDOW_DOCUMENTS, 60)))
     steps = StepIterator(documents, stage(128, 64), "packed", seed=0)
@@ -205,9 +225,21 @@ def test_a_document_without_tokens_is_its_specials(packing: PackingWord) -> None
         assert abs(int(ends)) <= (0 if rows.isolated else 1)
 
 
+class MeanOnce(np.ndarray):
+    """Numbers whose mean may be taken once: of a large corpus it takes a second."""
+
+    has_mean = False
+
+    def mean(self, *arguments: Any, **named: Any) -> Any:
+        assert not self.has_mean
+        self.has_mean = True
+        return super().mean(*arguments, **named)
+
+
 def test_rows_across_documents_are_the_stream_of_uncut_documents_cut_evenly() -> None:
     documents = small_documents(40, mean=50)
     corpus = documents.corpus
+    documents = replace(documents, lengths=documents.lengths.view(MeanOnce))
     steps = StepIterator(documents, stage(CONTEXT, 7), "packed_across_documents", seed=0)
     stream: list[int] = []
     order: list[int] = []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from neobert.data.batches import HELDOUT_MASKING, collate, micro_batches
 from neobert.data.mixtures import join_corpora, training_sides
-from neobert.data.shards import all_documents
+from neobert.data.shards import split_corpus
 from neobert.data.streams import STREAMS, PackingWord, StepIterator, read_by_corpus
 from neobert.model.heads import IGNORED_TARGET
 from neobert.recipe import Subset
@@ -104,7 +104,7 @@ def test_joined_corpora_are_those_that_were_joined() -> None:
     assert read.tolist() == np.concatenate(CORPORA["b"].shards)[first : first + len(read)].tolist()
     assert join_corpora([CORPORA["a"]]) is CORPORA["a"], "one corpus stays what it is"
     alone = training_sides({"a": CORPORA["a"]})["a"]
-    assert alone.numbers.tolist() == all_documents(CORPORA["a"]).split_heldout()[0].numbers.tolist()
+    assert alone.numbers.tolist() == split_corpus(CORPORA["a"])[0].numbers.tolist()
 
 
 def test_a_text_that_is_held_out_of_one_corpus_is_trained_on_in_none() -> None:
@@ -112,7 +112,7 @@ def test_a_text_that_is_held_out_of_one_corpus_is_trained_on_in_none() -> None:
     second = replace(CORPORA["b"], text_hashes=np.concatenate([first.text_hashes[:30], CORPORA["b"].text_hashes[30:]]))
     sides = training_sides({"a": first, "b": second})
     for corpus in (first, second):
-        heldout = all_documents(corpus).split_heldout()[1]
+        heldout = split_corpus(corpus)[1]
         hashes = corpus.text_hashes[heldout.numbers]
         for side in sides.values():
             assert not np.isin(side.corpus.text_hashes[side.numbers], hashes).any()

@@ -19,11 +19,11 @@ from neobert.data.preparation import prepare_once
 from neobert.data.shards import (
     HELDOUT_LEAST_TEXTS,
     HELDOUT_SHARE,
-    Documents,
     TokenizedCorpus,
     all_documents,
     open_shards,
     prepare,
+    split_corpus,
     text_hash,
 )
 from neobert.data.streams import StepIterator
@@ -322,9 +322,9 @@ def test_a_corpus_without_text_is_refused(tmp_path: Path, tokenizer: TextTokeniz
     assert not (tmp_path / "c").exists()
 
 
-def heldout_hashes(documents: Documents) -> tuple[set[int], set[int]]:
-    training, heldout = documents.split_heldout()
-    hashes = documents.corpus.text_hashes
+def heldout_hashes(corpus: TokenizedCorpus) -> tuple[set[int], set[int]]:
+    training, heldout = split_corpus(corpus)
+    hashes = corpus.text_hashes
     return set(hashes[training.numbers].tolist()), set(hashes[heldout.numbers].tolist())
 
 
@@ -333,7 +333,7 @@ def test_equal_texts_are_on_one_side_and_nothing_is_lost(hashes: list[int]) -> N
     if len(set(hashes)) < 2:
         hashes = [*hashes, hashes[0] ^ 1]
     corpus = replace(corpus_of([3] * len(hashes)), text_hashes=np.array(hashes, dtype=np.uint64))
-    training, heldout = heldout_hashes(all_documents(corpus))
+    training, heldout = heldout_hashes(corpus)
     assert training and heldout and not training & heldout
     assert training | heldout == set(hashes)
 
@@ -342,21 +342,21 @@ def test_the_held_out_share_is_fixed() -> None:
     generator = np.random.default_rng(0)
     hashes = generator.integers(0, 2**64, size=50_000, dtype=np.uint64)
     corpus = replace(corpus_of([1] * len(hashes)), text_hashes=hashes)
-    _, heldout = all_documents(corpus).split_heldout()
+    _, heldout = split_corpus(corpus)
     assert len(heldout) == int((hashes <= int(HELDOUT_SHARE * 2**64)).sum())
-    assert len(all_documents(corpus_of([3] * 1000)).split_heldout()[1]) == HELDOUT_LEAST_TEXTS
+    assert len(split_corpus(corpus_of([3] * 1000))[1]) == HELDOUT_LEAST_TEXTS
 
 
 def test_the_held_out_texts_do_not_depend_on_the_tokenizer(tmp_path: Path, tokenizer: TextTokenizer) -> None:
     other = train_wordpiece(TEXTS, 80)
-    sides = [heldout_hashes(all_documents(made(tmp_path / str(t.vocabulary_size), t))) for t in (tokenizer, other)]
+    sides = [heldout_hashes(made(tmp_path / str(t.vocabulary_size), t)) for t in (tokenizer, other)]
     assert sides[0] == sides[1]
 
 
 def test_a_corpus_of_one_text_cannot_be_split() -> None:
     corpus = replace(corpus_of([3, 3]), text_hashes=np.array([7, 7], dtype=np.uint64))
     with pytest.raises(ValueError, match="too few to hold one out"):
-        all_documents(corpus).split_heldout()
+        split_corpus(corpus)
 
 
 def test_views_count_the_specials() -> None:
