@@ -445,6 +445,9 @@ def _publish(partial: Path, folder: Path, header: Mapping[str, Any], shards: lis
 FRAME_TOKENS = 2
 """Number of special tokens around a document: [CLS] and [SEP]."""
 
+MEAN_DOCUMENTS = 2**20
+"""Number of documents that `Documents.fitted_mean` fits at a time."""
+
 HELDOUT_SHARE = 0.01
 _SHARE_BOUND = np.uint64(int(HELDOUT_SHARE * 2**64))
 HELDOUT_LEAST_TEXTS = 32
@@ -498,6 +501,14 @@ class Documents:
         """Cut (`truncated`) or `split` the documents to a context."""
         return self.split(context) if long_documents == "split" else self.truncated(context)
 
+    def fitted_mean(self, context: int, long_documents: LongDocuments) -> float:
+        """Return the mean tokens of the `fitted` documents, specials included, without arrays of all of them."""
+        documents = tokens = 0
+        for start in range(0, len(self), MEAN_DOCUMENTS):
+            part = self.at(slice(start, start + MEAN_DOCUMENTS)).fitted(context, long_documents)
+            documents, tokens = documents + len(part), tokens + int(part.framed_lengths.sum())
+        return tokens / documents
+
     def at_least(self, minimum_tokens: int) -> "Documents":
         """Select the documents of at least `minimum_tokens` visible tokens, specials included.
 
@@ -517,21 +528,8 @@ class Documents:
             return self  # without a copy of what may be hundreds of millions
         return self.at(long_enough)
 
-    def split_heldout(self) -> tuple["Documents", "Documents"]:
-        """Split into (training, held-out) documents; a fixed share, chosen by hash of the text, is held out.
-
-        Equal texts stay on one side. The split does not depend on the tokenizer, so variants are compared on the same
-        texts.
-
-        Raises:
-            ValueError: there are fewer than two different texts.
-        """
-        hashes = self.corpus.text_hashes[self.numbers]
-        bound = heldout_bound(hashes)
-        return self.at(hashes > bound), self.at(hashes <= bound)
-
-    def at(self, chosen: Integers | NDArray[np.bool_]) -> "Documents":
-        """Select documents of the view by indices, in that order, or by a boolean mask."""
+    def at(self, chosen: Integers | NDArray[np.bool_] | slice) -> "Documents":
+        """Select documents of the view by indices, in that order, by a boolean mask, or by a slice without a copy."""
         begins = None if self.begins is None else self.begins[chosen]
         return Documents(self.corpus, self.numbers[chosen], self.lengths[chosen], begins)
 
@@ -558,9 +556,13 @@ def heldout_bound(hashes: NDArray[np.uint64]) -> np.uint64:
 
 
 def split_corpus(corpus: TokenizedCorpus) -> tuple[Documents, Documents]:
-    """Return the (training, held-out) documents of a corpus as `Documents.split_heldout` of all of them; raises as it.
+    """Split a corpus into (training, held-out) documents; a fixed share, chosen by hash of the text, is held out.
 
-    The training side of a large corpus is in memory that processes of a machine share.
+    Equal texts stay on one side. The split does not depend on the tokenizer, so variants are compared on the same
+    texts. The training side of a large corpus is in memory that processes of a machine share.
+
+    Raises:
+        ValueError: there are fewer than two different texts.
     """
     bound = heldout_bound(corpus.text_hashes)
 
@@ -571,6 +573,14 @@ def split_corpus(corpus: TokenizedCorpus) -> tuple[Documents, Documents]:
     numbers, lengths = corpus.array("training", training)
     heldout = np.flatnonzero(corpus.text_hashes <= bound)
     return Documents(corpus, numbers, lengths), Documents(corpus, heldout, corpus.lengths[heldout])
+
+
+def share_arrays(corpus: TokenizedCorpus) -> None:
+    """Make the arrays of a large corpus that the ranks of a run share. Ranks that made them at once would each hold
+    them meanwhile."""
+    if corpus.shared is not None:
+        split_corpus(corpus)
+        _ = corpus.starts
 
 
 def all_documents(corpus: TokenizedCorpus) -> Documents:

@@ -1,5 +1,6 @@
 """Arrays of a large corpus that are computed once and mapped from a file, so that processes of a machine share them."""
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class SharedArrays:
             return made
 
     def _keep(self, name: str, made: Integers) -> Path:
-        """Write an array; its checksum is part of the name."""
+        """Write an array; its checksum is part of the name. Of processes that made it at once, all map the first."""
         temporary = temporary_sibling(self.folder / f"{name}.npy")
         try:
             with temporary.open("xb") as file:
@@ -46,10 +47,10 @@ class SharedArrays:
             sync_file(temporary)
             sha256 = sha256_of(temporary)
             path = self.folder / f"{name}-{self.content}-{sha256}.npy"
-            temporary.replace(path)
-        except OSError:
+            with suppress(FileExistsError):
+                os.link(temporary, path)
+        finally:
             temporary.unlink(missing_ok=True)
-            raise
         sync_folder(self.folder)
         remember(self.folder, {path.name: sha256})
         return path

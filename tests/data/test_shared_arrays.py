@@ -1,5 +1,6 @@
 """What the processes of a machine share of a large corpus: memory, and the same numbers as each would compute."""
 
+import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -11,6 +12,7 @@ import pytest
 from neobert.data import shards
 from neobert.data.mixtures import training_sides
 from neobert.data.shards import DOCUMENT, Shard, TokenizedCorpus, documents_name, open_shards, split_corpus, tokens_name
+from neobert.data.shared_arrays import SharedArrays
 from neobert.errors import DamagedFile
 from neobert.files import checksummed, json_bytes, sha256_of
 from neobert.runs.layout import MANIFEST
@@ -35,10 +37,10 @@ print(private() - before)
 """
 
 
-def write_corpus(folder: Path, documents: int, parts: int = 2) -> Path:
+def write_corpus(folder: Path, documents: int, parts: int = 2, seed: int = 0) -> Path:
     """A corpus of random documents of 0 to 2 tokens, in shards."""
     folder.mkdir()
-    drawn, records = np.random.default_rng(0), []
+    drawn, records = np.random.default_rng(seed), []
     for number, count in enumerate(map(len, np.array_split(np.arange(documents), parts))):
         table = np.empty(count, dtype=DOCUMENT)
         table["length"] = drawn.integers(0, 3, count)
@@ -111,6 +113,29 @@ def test_shared_arrays_have_the_numbers_of_private_ones(private: TokenizedCorpus
     (side,) = training_sides({"corpus": open_shards(folder)}).values()
     with pytest.raises(ValueError, match="read-only"):
         side.lengths[0] = 0
+
+
+def test_processes_that_make_an_array_at_once_map_one_file(tmp_path: Path) -> None:
+    arrays = SharedArrays(tmp_path, "content", verify=True)
+    kept: list[os.stat_result] = []
+
+    def make() -> np.ndarray:
+        arrays.read("starts", lambda: np.arange(9))  # the other process, which is faster
+        kept.extend(path.stat() for path in tmp_path.glob("starts-*"))
+        return np.arange(9)
+
+    np.testing.assert_array_equal(arrays.read("starts", make), np.arange(9))
+    (path,), (before,) = tmp_path.glob("starts-*"), kept
+    assert path.stat().st_ino == before.st_ino
+    assert not list(tmp_path.glob("*.tmp-*"))
+
+
+@pytest.mark.usefixtures("_all_large")
+def test_the_corpora_of_a_mixture_share_their_lengths(folder: Path, tmp_path: Path) -> None:
+    other = write_corpus(tmp_path / "other", 900, seed=1)
+    for side in training_sides({"corpus": open_shards(folder), "other": open_shards(other)}).values():
+        with pytest.raises(ValueError, match="read-only"):
+            side.lengths[0] = 0
 
 
 @pytest.mark.usefixtures("_all_large")

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -162,3 +163,12 @@ def test_what_is_set_aside_keeps_its_bytes_under_a_name_of_its_own(tmp_path: Pat
         assert files.set_aside(path, "torn").name == f"trial.npz.damaged-{number}"
     assert not path.exists()
     assert [(tmp_path / f"trial.npz.damaged-{number}").read_bytes() for number in (1, 2)] == [b"1", b"2"]
+
+
+def test_what_is_remembered_at_once_is_remembered_together(tmp_path: Path) -> None:
+    names = [f"file {number}" for number in range(64)]
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda name: files.remember(tmp_path, {name: "digits"}), names))
+    assert files.read_json(tmp_path / files.VERIFIED).keys() == set(names)
