@@ -177,10 +177,9 @@ class StartedRun:
 class Rendezvous:
     """One rank's connection to the store of a job attempt; runs are numbered in the order of their start."""
 
-    def __init__(self, store: TCPStore, place: JobRank) -> None:
+    def __init__(self, store: TCPStore, process: Process) -> None:
         self.store = store
-        self.place = place
-        self.process = place.process
+        self.process = process
         self._number = 0
 
     @contextmanager
@@ -206,6 +205,7 @@ class Rendezvous:
         self._number += 1
         try:
             self._wait_for_ranks(run, run_id, stop, timeout)
+            run.set("go", "")
             with _group(run, self.process, on_peer_failure):
                 yield
         except Exception as error:
@@ -258,8 +258,16 @@ class Rendezvous:
 
     @contextmanager
     def join(self, run: StartedRun) -> Iterator[None]:
-        """A non-zero rank's side of a run: form the group, and destroy it at the end."""
+        """A non-zero rank's side of a run: wait for all ranks, form the group, and destroy it at the end.
+
+        Raises:
+            RunFailed: rank 0 has given up waiting.
+        """
         run.store.set(_arrival(self.process.rank), "")
+        while not run.store.check(["go"]):
+            if run.store.check(["over"]):
+                raise RunFailed(_tell_failure(run.store, "rank 0 ended before all ranks had joined"))
+            time.sleep(POLL_SECONDS / 4)
         with _group(run.store, self.process):
             yield
 
@@ -302,7 +310,7 @@ def host_ranks(layout: Layout, place: JobRank) -> Iterator[Rendezvous]:
         store.set("key", place.key)
         address = {"hosts": own_names(os.environ), "port": store.port}
         replace_file(folder / f"{claim.number}.json", json_bytes(address))
-        rendezvous = Rendezvous(store, place)
+        rendezvous = Rendezvous(store, place.process)
         token = _hosted.set(rendezvous)
         try:
             yield rendezvous
@@ -337,7 +345,7 @@ def find_rendezvous(layout: Layout, place: JobRank, timeout: timedelta = TIMEOUT
     if store.add(_arrival(place.process.rank), 1) != 1:
         raise RunFailed(f"another process has already joined as {place}")
     store.set_timeout(TIMEOUT)
-    return Rendezvous(store, place)
+    return Rendezvous(store, place.process)
 
 
 def has_ended(layout: Layout, place: JobRank) -> bool:

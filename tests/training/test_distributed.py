@@ -369,6 +369,37 @@ def test_a_run_to_which_not_all_come_names_who_is_missing(tmp_path: Path) -> Non
         assert late.next_run() is None, "nobody may come to what is over"
 
 
+def test_a_rank_that_came_to_a_run_that_was_given_up_comes_to_the_next(tmp_path: Path) -> None:
+    """It must not wait for the process group, which is never formed."""
+    layout, first = Layout(tmp_path), JobRank(FIRST.key, Process(0, 3))
+    found: list[object] = []
+
+    def come() -> None:
+        rendezvous = find_rendezvous(layout, JobRank(FIRST.key, Process(1, 3)))
+        assert rendezvous is not None
+        while (run := rendezvous.next_run()) is not None:
+            try:
+                with rendezvous.join(run):
+                    found.append("a group")
+            except RunFailed as error:
+                found.append(str(error))
+
+    with host_ranks(layout, first) as rendezvous:
+        thread = threading.Thread(target=come, daemon=True)
+        thread.start()
+        for run_id in ("r", "s"):
+            with (
+                pytest.raises(RunFailed, match=f"2 of 3 ranks of run {run_id} joined"),
+                rendezvous.lead(run_id, EXECUTION, StopRequest(), print, timedelta(seconds=3)),
+            ):
+                pass
+    thread.join(timeout=30)
+    assert [
+        f"2 of 3 ranks of run {run_id} joined within 3 s; missing: 2" in said
+        for run_id, said in zip("rs", found, strict=True)
+    ]
+
+
 def test_a_stop_before_all_have_met_made_no_progress(tmp_path: Path) -> None:
     stop = StopRequest()
     stop.request()
