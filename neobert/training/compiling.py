@@ -96,9 +96,16 @@ class TrialStep:
         return time.perf_counter()
 
 
+def forget_graphs() -> None:
+    """Forget the graphs of earlier models, which count towards `MOST_SIZES`, and their `compile_seconds`. A compiled
+    model that is still in use is compiled again."""
+    if "torch._dynamo" in sys.modules:  # importing the compiler takes a second
+        torch._dynamo.reset()
+
+
 def compile_seconds() -> float:
-    """Return the seconds that this process has spent compiling so far."""
-    if "torch._dynamo" not in sys.modules:  # importing the compiler takes a second
+    """Return the seconds that this process has spent compiling since `forget_graphs`."""
+    if "torch._dynamo" not in sys.modules:
         return 0.0
     from torch._dynamo.utils import calculate_time_spent
 
@@ -268,6 +275,7 @@ class CompilePolicy:
         return True
 
     def _compile(self, trial: TrialStep) -> bool:
+        forget_graphs()
         is_gpu = trial.device.type == "cuda"
         mode = "reduce-overhead" if is_gpu and self.backend == "inductor" else None
         return compile_model(trial, self.word, backend=self.backend, mode=mode, dynamic=is_gpu)

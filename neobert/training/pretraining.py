@@ -15,7 +15,7 @@ from neobert.data.mixtures import join_corpora
 from neobert.data.packing import Integers
 from neobert.data.preparation import measured_corpora, open_specified, read_corpora, text_tokenizer, tokenized_corpus
 from neobert.data.seen_words import kept_steps, words_by_step
-from neobert.data.shards import TokenizedCorpus, document_words, open_shards
+from neobert.data.shards import TokenizedCorpus, document_words, open_shards, share_arrays
 from neobert.data.streams import read_by_corpus
 from neobert.errors import MissingData
 from neobert.evaluation.heldout import (
@@ -48,9 +48,10 @@ from neobert.training.compiling import (
     TrialStep,
     compile_model,
     compiling_pays,
+    make_eager,
     parts_of,
 )
-from neobert.training.distributed import Process, broadcast_from_rank0, default_device
+from neobert.training.distributed import Process, broadcast_from_rank0, default_device, sum_over_ranks
 from neobert.training.loop import StepBatches
 from neobert.training.stage_batches import StageBatches
 from neobert.training.trainer import (
@@ -160,7 +161,11 @@ class PretrainingTrainer(Trainer[Batch]):
                 )
         if self.compiled:
             first, *others = self._trials()
-            self.compiled = compile_model(first, word, parts=parts_of(self.model, self.device))
+            compiled = compile_model(first, word, parts=parts_of(self.model, self.device))
+            # All or none: the others would wait for an eager rank, and its padding differs.
+            self.compiled = sum_over_ranks(int(compiled), self.process, self.device) == self.process.count
+            if not self.compiled:
+                make_eager(self.model)
             for trial in others if self.compiled else ():
                 trial.run()
             self.count_compile_seconds()
@@ -243,6 +248,8 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     run, measured = run_file.specification(PretrainingRun), measured_corpora(run_file)
     tokenized = [tokenized_corpus(layout, run, each, run_file.source, stop) for each in measured]
     corpora = {each.corpus: corpus for each, corpus in zip(run.corpora, tokenized, strict=False)}
+    for corpus in corpora.values():  # the other ranks are still to come
+        share_arrays(corpus)
     result = train(layout, run_file, partial(PretrainingTrainer, layout, corpora=corpora), claim, stop)
     metrics = merge_metrics(part.record.parent)
     curve = {"sha256": {"metrics": sha256_of(part.record.with_name("metrics.jsonl"))}}

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -13,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._dynamo.testing import CompileCounter
 
+from neobert.data.shards import Documents
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.recipe import Precision
+from neobert.recipe import LongDocuments, Precision
 from neobert.runs.layout import Layout
-from neobert.training import pretraining
+from neobert.training import compiling, pretraining
 from neobert.training.compiling import (
     INDUCTOR_ON_GPU,
     LEAST_SECONDS_LEFT,
@@ -149,6 +151,41 @@ def test_no_step_behind_the_first_ones_compiles_anything(corpus: Path, packing: 
     assert seen[-1] <= MOST_SIZES
 
 
+def test_the_usual_sizes_are_found_once(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the lengths of all documents."""
+    batches, found, calls = trainer_of(corpus, tiny_run()).batches, Documents.fitted_mean, list[int]()
+
+    def mean(documents: Documents, context: int, long_documents: LongDocuments) -> float:
+        calls.append(context)
+        return found(documents, context, long_documents)
+
+    monkeypatch.setattr(Documents, "fitted_mean", mean)
+    assert list(batches.of_each_size(2, few_sizes=True)) and next(batches.steps(batches.rows(), few_sizes=True))
+    assert len(calls) == 1
+
+
+def test_models_of_earlier_runs_do_not_count_towards_the_limit(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond it a long-lived worker would train eagerly, and say nothing."""
+    monkeypatch.setattr(compiling, "MOST_SIZES", 2)
+    counter, device = CompileCounter(), torch.device("cpu")
+    for width in range(1, 5):
+        trainer_of(corpus, tiny_run())
+        layer = torch.nn.Linear(width, width)
+        trial = TrialStep(
+            layer, partial(lambda layer, width: layer(torch.ones(width)).sum(), layer, width), "fp32", device
+        )
+        assert compile_model(trial, "on", backend=counter) and counter.frame_count == width
+
+
+def test_if_one_rank_cannot_compile_none_does(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others would wait for it in every step, with sizes of their own."""
+    monkeypatch.setattr(pretraining, "compile_model", lambda trial, word, parts: trial.model.compile() or True)
+    monkeypatch.setattr(pretraining, "sum_over_ranks", lambda value, process, device: value - 1)
+    trainer = trainer_of(corpus, tiny_run(), compile="on")
+    trainer.restore()
+    assert not trainer.compiled and "forward" not in vars(trainer.model)
+
+
 # The same numbers
 
 
@@ -180,7 +217,6 @@ def test_a_compiled_run_has_the_losses_of_an_eager_one_and_stopped_goes_on_bit_f
     first = losses(islice(stopped.steps(0), STOPPED_AFTER))
     with claimed(Layout(root), run.id) as claim:
         stopped.save(STOPPED_AFTER, claim)
-    torch._dynamo.reset()  # as a process of its own
     resumed = trainer_of(root, run, micro_batch_tokens=1024, compile="off")
     assert resumed.restore() == STOPPED_AFTER and resumed.compiled
     assert "continues compiled, as it began" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from neobert.data import synthetic
+from neobert.data import shards, synthetic
 from neobert.data.preparation import measured_corpora, tokenized_corpus
 from neobert.errors import DamagedFile, MissingData, RunFailed
 from neobert.files import read_json, read_lines
@@ -26,6 +26,7 @@ from neobert.runs.index import state_of
 from neobert.runs.layout import Layout
 from neobert.runs.records import cpu_model
 from neobert.runs.run_file import read_run_file
+from neobert.training import pretraining
 from neobert.training.distributed import Process
 from neobert.training.pretraining import PretrainingTrainer, execute
 from neobert.training.trainer import last_checkpoint
@@ -535,3 +536,19 @@ def test_a_run_that_lost_its_claim_publishes_nothing(prepared: Trainable) -> Non
         said = process.communicate(timeout=60)[1].decode()
         assert "taken over" in said
         assert not (root / "pretraining" / run.id / "done.json").exists()
+
+
+def test_the_arrays_that_ranks_share_are_made_before_they_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would make its own otherwise, of 32 bytes a document."""
+
+    def meet(*_: object) -> None:
+        raise RunFailed("the ranks meet")
+
+    monkeypatch.setattr(shards, "LEAST_DOCUMENTS", 0)
+    monkeypatch.setattr(pretraining, "train", meet)
+    layout, run = Layout(tmp_path), tiny_run()
+    run_file, (part,) = read_run_file(write_tiny_run(tmp_path, run)), run.parts(layout)
+    with claimed(layout, run.id) as claim, pytest.raises(RunFailed, match="the ranks meet"):
+        execute(layout, run_file, part, claim, StopRequest())
+    kept = {path.name.split("-")[0] for path in layout.data(run.data_id).glob("*-*-*.npy")}
+    assert kept == {"documents", "starts", "training"}
