@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from neobert.data.shards import TokenizedCorpus, finished_shards, open_shards, prepare
 from neobert.data.sources import SOURCES, NoCorpus, Source, open_source
-from neobert.data.tokenizers import TextTokenizer
+from neobert.data.tokenizers import TextTokenizer, open_kept_tokenizer
 from neobert.errors import ChangedData, DamagedFile, MissingData
 from neobert.files import refresh, set_aside
 from neobert.kinds.corpus import Corpus
@@ -79,11 +79,14 @@ def text_tokenizer(
     name, size = run.recipe.data.tokenizer, run.recipe.model.vocabulary_size
     what, cache = f"the {name} tokenizer", layout.root / "data" / "tokenizers"
     require_origin(what, run.tokenizer_origin, source.tokenizer_origin(name, size))
-    while (claim := acquire(layout.claims(f"tokenizer-{name}-{size}"))) is None:
-        stop.check(what)
-        time.sleep(POLL_SECONDS)
-    with claim:
-        return stop.outlive(lambda: source.tokenizer(name, size, cache), what)
+    if not source.trains_tokenizers:
+        return source.tokenizer(name, size, cache)
+
+    def train(damage: DamagedFile | None, claim: Claim) -> None:
+        stop.outlive(lambda: source.tokenizer(name, size, cache), what)
+
+    claims, folder = layout.claims(f"tokenizer-{name}-{size}"), source.trained_folder(name, size, cache)
+    return prepare_once(claims, what, stop, lambda: open_kept_tokenizer(folder), train)
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:

@@ -96,8 +96,12 @@ class Source(ABC):
         self, tokenizer: str, vocabulary_size: int, cache: Path, texts: Callable[[], list[str]]
     ) -> TextTokenizer:
         """Load the tokenizer from `cache`, or train it on `texts`."""
-        folder = cache / self.tokenizer_origin(tokenizer, vocabulary_size).replace(":", "-")
+        folder = self.trained_folder(tokenizer, vocabulary_size, cache)
         return kept_tokenizer(folder, lambda: TRAINERS[tokenizer](texts(), vocabulary_size))
+
+    def trained_folder(self, tokenizer: str, vocabulary_size: int, cache: Path) -> Path:
+        """Return the folder below `cache` of a tokenizer that is trained on this source."""
+        return cache / self.tokenizer_origin(tokenizer, vocabulary_size).replace(":", "-")
 
     def tasks(self) -> dict[str, str | None]:
         """Map each of the eight GLUE tasks to None if it can be fine-tuned on this source, else to the reason why

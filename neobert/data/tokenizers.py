@@ -270,6 +270,13 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
     return wrap_tokenizer(tokenizer, str(path))
 
 
+def open_kept_tokenizer(folder: Path) -> TextTokenizer:
+    """Load a trained tokenizer; raise MissingData if it is not there, DamagedFile if it is damaged."""
+    if (folder / DIGEST_FILE).exists():
+        require_digest(folder / TOKENIZER_FILE, str(read_checksummed(folder / DIGEST_FILE).get(TOKENIZER_FILE)))
+    return load_tokenizer(folder)
+
+
 def kept_tokenizer(folder: Path, train: Callable[[], TextTokenizer]) -> TextTokenizer:
     """Load a trained tokenizer from its folder, or train it and store it there. A damaged one is set aside.
 
@@ -277,9 +284,7 @@ def kept_tokenizer(folder: Path, train: Callable[[], TextTokenizer]) -> TextToke
     """
     path = folder / TOKENIZER_FILE
     try:
-        if (folder / DIGEST_FILE).exists():
-            require_digest(path, str(read_checksummed(folder / DIGEST_FILE).get(TOKENIZER_FILE)))
-        return load_tokenizer(folder)
+        return open_kept_tokenizer(folder)
     except MissingData:
         pass
     except DamagedFile as error:
@@ -382,15 +387,17 @@ TRAINERS: Mapping[str, Callable[[Sequence[str], int], TextTokenizer]] = {
 """Training functions by the recipe's name of the tokenizer."""
 
 
-def with_frequent_characters(texts: Sequence[str], most: int) -> list[str]:
+def with_frequent_characters(texts: list[str], most: int) -> list[str]:
     """Replace all but the `most` frequent characters of the texts by spaces, so that rare ones do not fill the
-    vocabulary."""
+    vocabulary. The list itself is changed and returned: its texts may take gigabytes."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
     frequent = {character for character, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]}
     rare = str.maketrans(dict.fromkeys((character for character in counts if character not in frequent), " "))
-    return [text.translate(rare) for text in texts]
+    for number, text in enumerate(texts):
+        texts[number] = text.translate(rare)
+    return texts
 
 
 def _empty_wordpiece(vocabulary: dict[str, int]) -> "Tokenizer":

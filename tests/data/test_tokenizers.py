@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neobert.data.tokenizers import TRAINERS, TextTokenizer, load_tokenizer, longest_first, train_bpe, train_wordpiece
+from neobert.data.tokenizers import (
+    TRAINERS,
+    TextTokenizer,
+    load_tokenizer,
+    longest_first,
+    train_bpe,
+    train_wordpiece,
+    with_frequent_characters,
+)
 from neobert.errors import DamagedFile, MissingData
 from tests.support.small_corpora import REAL_DATA, texts
 
@@ -149,3 +157,9 @@ def test_berts_frame_is_the_published_tokenizers_own() -> None:
     (one,), (two,) = ours.encode([first]), ours.encode([second])
     assert ours.frame(one, two, max_tokens=64) == reference(first, second)["input_ids"]
     assert ours.frame(one, max_tokens=6) == reference(first, truncation=True, max_length=6)["input_ids"]
+
+
+def test_rare_characters_are_replaced_where_the_texts_are() -> None:
+    """A second list of them would take gigabytes."""
+    read = ["aab", "abc", "a☃"]
+    assert with_frequent_characters(read, 2) is read and read == ["aab", "ab ", "a "]
