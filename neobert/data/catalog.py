@@ -88,11 +88,6 @@ def require_known(word: str, words: Sequence[str] | Mapping[str, object], what: 
     return word
 
 
-def require_corpus(corpus: str) -> str:
-    """Return `corpus`; raise ValueError if it is not in `CORPORA`."""
-    return require_known(corpus, CORPORA, "corpus")
-
-
 def require_split(task: str, split: str) -> None:
     """Raise ValueError if there is no such GLUE task or split."""
     require_known(split, TASK_SPLITS[require_known(task, TASK_SPLITS, "task")], f"split of {task}")

@@ -324,10 +324,17 @@ def _already_here(folder: Path, entries: Mapping[str, Entry]) -> dict[str, Entry
     unhashed = {name: entry for name, entry in present.items() if entry.sha256 is None}
     here = {name: present[name] for name in hashed.keys() - set(changed)}
     return here | {
-        name: replace(entry, sha256=sha256_of(folder / name))
+        name: _with_digest(folder / name, entry)
         for name, entry in unhashed.items()
         if has_content(folder / name, entry)
     }
+
+
+def _with_digest(path: Path, entry: Entry) -> Entry:
+    """Return the entry of a file that `has_content` with its SHA-256, which most checksums of the hub are."""
+    kind, _, digits = (entry.checksum or "").partition(":")
+    known = entry.sha256 or (digits if kind == "sha256" else None)
+    return replace(entry, sha256=known or sha256_of(path))
 
 
 def _fetch(staging: Path, entries: Sequence[Entry], workers: int) -> None:
@@ -364,7 +371,7 @@ def _move_into_place(
             sentence = f"{entry.repository} sent {entry.file} with other bytes than the hub states: run again"
             damaged.append(DamagedFile(sentence))
             continue
-        moved[name] = replace(entry, sha256=sha256_of(fetched))
+        moved[name] = _with_digest(fetched, entry)
         uses[entry.file] -= 1
         if uses[entry.file]:  # another item has the same file
             fetched = Path(shutil.copyfile(fetched, temporary_sibling(fetched)))

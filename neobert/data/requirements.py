@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
-from neobert.data.catalog import CORPORA, GLUE, TASK_SPLITS, TOKENIZERS, Repository, require_corpus, require_known
+from neobert.data.catalog import CORPORA, GLUE, TASK_SPLITS, TOKENIZERS, Repository, require_known
 from neobert.data.manifest import Entry, has_content, has_size, is_downloaded
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
 from neobert.data.pairs import DECLARED_SETS
@@ -82,7 +82,7 @@ def items_of(needs: Needs) -> Iterator[Item]:
     for word, parts in needs.models.items():
         yield Item("model", word, f"{MODELS}/{word}", parts)
     for word in needs.corpora:
-        yield Item("corpus", word, f"corpora/{word}", CORPORA[require_corpus(word)].repositories)
+        yield Item("corpus", word, f"corpora/{word}", CORPORA[require_known(word, CORPORA, "corpus")].repositories)
 
 
 class Gap(NamedTuple):

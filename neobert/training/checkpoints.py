@@ -54,16 +54,19 @@ def save(
     state: Mapping[str, Any],
     claim: Claim,
 ) -> None:
-    """Write a checkpoint of `step`; an existing one is kept if it is valid and has its optimizer state. Raises
-    ClaimLost if another process owns the run now."""
+    """Write a checkpoint of `step`; an existing one is kept if it is valid and has its optimizer state.
+
+    The tensors are contiguous and share no memory, as safetensors wants them. Raises ClaimLost if another process owns
+    the run now.
+    """
     final = folder_of(checkpoints, step)
     if is_valid(final, with_optimizer=True):
         return
     temporary = temporary_sibling(final)
     temporary.mkdir(parents=True)
     try:
-        save_file(_apart(weights), temporary / WEIGHTS)
-        save_file(_apart(optimizer), temporary / OPTIMIZER)
+        save_file(dict(weights), temporary / WEIGHTS)
+        save_file(dict(optimizer), temporary / OPTIMIZER)
         (temporary / STATE).write_bytes(json_bytes(state))
         digests = {name: sha256_of(temporary / name) for name in (WEIGHTS, OPTIMIZER, STATE)}
         (temporary / MANIFEST).write_bytes(json_bytes({"step": step, "sha256": digests}))
@@ -74,16 +77,6 @@ def save(
     except BaseException:  # interrupts included, so that no unfinished folder remains
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-
-
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors on the CPU that share no memory, as safetensors wants them; tied embeddings do."""
-    apart, seen = dict[str, Tensor](), set[int]()
-    for key, tensor in tensors.items():
-        own = tensor.detach().cpu().contiguous()
-        apart[key] = own.clone() if own.data_ptr() in seen else own
-        seen.add(own.data_ptr())
-    return apart
 
 
 class Writer:

@@ -36,7 +36,7 @@ from neobert.runs.work import Training, write_failure
 from neobert.training import checkpoints
 from neobert.training.accounting import HeldoutScores, Totals, TrainResult, forget_peak_memory, traced
 from neobert.training.checkpoints import Checkpoint
-from neobert.training.compiling import compile_seconds
+from neobert.training.compiling import compile_seconds, forget_graphs
 from neobert.training.distributed import (
     TIMEOUT,
     JobRank,
@@ -125,6 +125,7 @@ class Trainer(ABC, Generic[MicroBatch]):
         self.started_at: str | None = None
         self.compiled = False
         self.writer = checkpoints.Writer()
+        forget_graphs()
         self._compile_seconds = compile_seconds()
         self._saved_at = time.monotonic()
 
@@ -290,8 +291,7 @@ class Trainer(ABC, Generic[MicroBatch]):
         if claim is None:
             return
         self.writer.finish()  # before copying, so that two checkpoints are never in memory
-        weights = {name: tensor.to("cpu", copy=True) for name, tensor in self.model.state_dict().items()}
-        moments = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+        weights, moments = _copied(self.model.state_dict()), _copied(tensors)
         state = {
             "data": self.data_state,
             "totals": dict(vars(self.totals)),
@@ -312,6 +312,12 @@ class Trainer(ABC, Generic[MicroBatch]):
     def milestones(self) -> frozenset[int]:
         """Steps whose checkpoints are kept."""
         return milestones(self.stage.steps) | frozenset(self.kept_by_words.values())
+
+
+def _copied(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return contiguous copies on the CPU, which share no memory; tied embeddings do."""
+    contiguous = torch.contiguous_format
+    return {name: tensor.to("cpu", copy=True, memory_format=contiguous) for name, tensor in tensors.items()}
 
 
 @dataclass

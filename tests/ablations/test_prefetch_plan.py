@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,10 +21,12 @@ from ablations.paper_models import folder_or_repository, paper_models
 from ablations.plan import plan
 from neobert.data import hub_download
 from neobert.data.catalog import REFINEDWEB
+from neobert.data.manifest import Entry
 from neobert.data.mteb_tasks import members_of
 from neobert.data.requirements import Item, Needs, items_of
 from neobert.data.sources import DirectorySource, HubSource
 from neobert.external import Trust, resolve_model
+from neobert.files import sha256_of
 from neobert.processes import offline_environment
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
@@ -293,3 +296,14 @@ def test_a_word_of_the_list_means_its_repository_unless_a_folder_has_that_name(
     (tmp_path / "BERT-base").mkdir()
     assert folder_or_repository("BERT-base", "hub") == "BERT-base"
     assert folder_or_repository("my/own", "hub") == "my/own"
+
+
+def test_a_file_whose_sha256_the_hub_states_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = tmp_path / "corpora" / "web" / "a.parquet"
+    content.parent.mkdir(parents=True)
+    content.write_bytes(b"text")
+    digits = sha256_of(content)
+    entry = Entry("owner/name", "commit", 4, checksum=f"sha256:{digits}")
+    monkeypatch.setattr(hub_download, "sha256_of", lambda path: "read again")
+    found = hub_download._already_here(tmp_path, {"corpora/web/a.parquet": entry})
+    assert found == {"corpora/web/a.parquet": replace(entry, sha256=digits)}

@@ -98,7 +98,8 @@ def test_tied_embeddings_are_one_matrix_on_disk_and_back(tmp_path) -> None:
     assert torch.equal(network.model.encoder.weight, untied.model.encoder.weight), "drawn as embeddings"
     assert sum(parameter.numel() for parameter in network.parameters()) == parameter_count(model, CONTEXT).total
     with claimed(Layout(tmp_path), "tied") as claim:
-        checkpoints.save(tmp_path / "checkpoints", 1, network.state_dict(), {}, {"step": 1}, claim)
+        weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+        checkpoints.save(tmp_path / "checkpoints", 1, weights, {}, {"step": 1}, claim)
     again = build_masked_language_model(model, CONTEXT)
     again.load_state_dict(checkpoints.load(tmp_path / "checkpoints", 1).weights())
     assert again.decoder.weight is again.model.encoder.weight
