@@ -372,7 +372,7 @@ def test_a_run_to_which_not_all_come_names_who_is_missing(tmp_path: Path) -> Non
 def test_a_rank_that_came_to_a_run_that_was_given_up_comes_to_the_next(tmp_path: Path) -> None:
     """It must not wait for the process group, which is never formed."""
     layout, first = Layout(tmp_path), JobRank(FIRST.key, Process(0, 3))
-    found: list[object] = []
+    found: list[str] = []
 
     def come() -> None:
         rendezvous = find_rendezvous(layout, JobRank(FIRST.key, Process(1, 3)))
@@ -394,10 +394,8 @@ def test_a_rank_that_came_to_a_run_that_was_given_up_comes_to_the_next(tmp_path:
             ):
                 pass
     thread.join(timeout=30)
-    assert [
-        f"2 of 3 ranks of run {run_id} joined within 3 s; missing: 2" in said
-        for run_id, said in zip("rs", found, strict=True)
-    ]
+    for run_id, said in zip("rs", found, strict=True):
+        assert f"2 of 3 ranks of run {run_id} joined within 3 s; missing: 2" in said
 
 
 def test_a_stop_before_all_have_met_made_no_progress(tmp_path: Path) -> None:
