@@ -22,8 +22,8 @@ def write_checkpoints(root: Path, run: PretrainingRun, *steps: int) -> Path:
         for step in steps:
             network = build_masked_language_model(run.recipe.model, run.context)
             initialize(network, run.recipe.model.initialization, seed=step)
-            optimizer = {"step": torch.zeros(1)}
-            checkpoints.save(folder / "checkpoints", step, network.state_dict(), optimizer, {"step": step}, claim)
+            weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+            checkpoints.save(folder / "checkpoints", step, weights, {"step": torch.zeros(1)}, {"step": step}, claim)
     return folder
 
 
