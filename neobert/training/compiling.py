@@ -96,16 +96,9 @@ class TrialStep:
         return time.perf_counter()
 
 
-def forget_graphs() -> None:
-    """Forget the graphs of earlier models, which count towards `MOST_SIZES`, and their `compile_seconds`. A compiled
-    model that is still in use is compiled again."""
-    if "torch._dynamo" in sys.modules:  # importing the compiler takes a second
-        torch._dynamo.reset()
-
-
 def compile_seconds() -> float:
-    """Return the seconds that this process has spent compiling since `forget_graphs`."""
-    if "torch._dynamo" not in sys.modules:
+    """Return the seconds that this process has spent compiling so far."""
+    if "torch._dynamo" not in sys.modules:  # importing the compiler takes a second
         return 0.0
     from torch._dynamo.utils import calculate_time_spent
 
@@ -178,6 +171,7 @@ def compile_model(
     """
     from torch._dynamo.exc import TorchDynamoException
 
+    torch._dynamo.reset_code_caches()  # graphs of earlier models count too; one that is still used is compiled again
     torch._dynamo.config.recompile_limit = MOST_SIZES
     torch._dynamo.config.specialize_float = True  # constants of a model, also where its sizes are dynamic
     # Compiling inside DDP would split the model into many graphs, at the borders of DDP's buckets.
@@ -275,7 +269,6 @@ class CompilePolicy:
         return True
 
     def _compile(self, trial: TrialStep) -> bool:
-        forget_graphs()
         is_gpu = trial.device.type == "cuda"
         mode = "reduce-overhead" if is_gpu and self.backend == "inductor" else None
         return compile_model(trial, self.word, backend=self.backend, mode=mode, dynamic=is_gpu)

@@ -36,7 +36,7 @@ from neobert.runs.work import Training, write_failure
 from neobert.training import checkpoints
 from neobert.training.accounting import HeldoutScores, Totals, TrainResult, forget_peak_memory, traced
 from neobert.training.checkpoints import Checkpoint
-from neobert.training.compiling import compile_seconds, forget_graphs
+from neobert.training.compiling import compile_seconds
 from neobert.training.distributed import (
     TIMEOUT,
     JobRank,
@@ -125,7 +125,6 @@ class Trainer(ABC, Generic[MicroBatch]):
         self.started_at: str | None = None
         self.compiled = False
         self.writer = checkpoints.Writer()
-        forget_graphs()
         self._compile_seconds = compile_seconds()
         self._saved_at = time.monotonic()
 

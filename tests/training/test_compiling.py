@@ -166,12 +166,11 @@ def test_the_usual_sizes_are_found_once(corpus: Path, monkeypatch: pytest.Monkey
     assert len(calls) == 1
 
 
-def test_models_of_earlier_runs_do_not_count_towards_the_limit(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_of_earlier_runs_do_not_count_towards_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond it a long-lived worker would train eagerly, and say nothing."""
     monkeypatch.setattr(compiling, "MOST_SIZES", 2)
     counter, device = CompileCounter(), torch.device("cpu")
     for width in range(1, 5):
-        trainer_of(corpus, tiny_run())
         layer = torch.nn.Linear(width, width)
         trial = TrialStep(layer, partial(lambda each: each(torch.ones(each.in_features)).sum(), layer), "fp32", device)
         assert compile_model(trial, "on", backend=counter) and counter.frame_count == width
