@@ -79,38 +79,31 @@ def list_changes(part: Row, base: Row) -> str:
 
 @dataclass(frozen=True)
 class Share:
-    """The difference of a part over that of its step, at paired seeds, with its 95 % interval; None where the
-    difference of the step is not clear of 0, so that no share is excluded."""
+    """The difference of a part over that of its step, at paired seeds, with its 95 % interval."""
 
     value: float
-    interval: Interval | None
+    interval: Interval
 
     def __str__(self) -> str:
-        told = f"{number(100 * self.value, 0)} %"
-        if self.interval is None:
-            return told
-        low, high = (number(100 * end, 0) for end in self.interval)
-        return f"{told} ({low} to {high})"
+        value, low, high = (number(100 * each, 0) for each in (self.value, *self.interval))
+        return f"{value} % ({low} to {high})"
 
 
 def share_of(part: Mapping[int, float], whole: Mapping[int, float]) -> Share | None:
     """Return the share of a step's difference that a part carries, both by seed, with Fieller's interval for the ratio
-    of two paired means; None without a common seed or a difference."""
+    of two paired means; None for fewer than two common seeds, or if the step's difference is not clear of 0, so that no
+    share is excluded."""
     from scipy.special import stdtrit
 
     seeds = sorted(part.keys() & whole.keys())
-    if not seeds:
+    if len(seeds) < 2:
         return None
     pairs = np.array([[part[seed], whole[seed]] for seed in seeds])
     mine, all_ = map(float, pairs.mean(axis=0))
-    if all_ == 0:
-        return None
-    if len(seeds) < 2:
-        return Share(mine / all_, None)
     bound = float(stdtrit(len(seeds) - 1, 1 - ALPHA / 2)) ** 2 / len(seeds)
     variances = bound * np.cov(pairs, rowvar=False)
     square, product, rest = all_**2 - variances[1, 1], mine * all_ - variances[0, 1], mine**2 - variances[0, 0]
     if square <= 0:
-        return Share(mine / all_, None)
+        return None
     half = math.sqrt(max(0.0, product**2 - square * rest))
     return Share(mine / all_, (float((product - half) / square), float((product + half) / square)))

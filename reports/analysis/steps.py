@@ -300,7 +300,7 @@ def _marks(delta: Delta) -> str:
 
 
 def _share_facts(step: Step) -> tuple[float | None, ...] | None:
-    return None if step.share is None else (step.share.value, *(step.share.interval or (None, None)))
+    return None if step.share is None else (step.share.value, *step.share.interval)
 
 
 def _print_waiting(_: object, step: Step) -> str:
@@ -365,8 +365,8 @@ def _notes(steps: Sequence[Step], protocol: Protocol) -> Iterator[str]:
     if any(step.share for step in steps):
         yield (
             "Lines with a dot are parts of the step above, each against its parent. Share of the step: the part's "
-            "difference over that of the step at paired seeds, with Fieller's 95 % interval; none where the step's own "
-            "difference is not clear of 0. Shares of parts need not add up."
+            "difference over that of the step at paired seeds, with Fieller's 95 % interval; no share where the step's "
+            "own difference is not clear of 0. Shares of parts need not add up."
         )
     if any(step.published is not None for step in steps):
         yield (

@@ -102,17 +102,16 @@ def test_a_share_is_a_ratio_of_paired_means_with_fiellers_interval() -> None:
         whole = draws.normal(1.0, 0.25, 6)
         part = 0.6 + 0.5 * (whole - 1.0) + draws.normal(0, 0.1, 6)
         found = share_of(dict(enumerate(part)), dict(enumerate(whole)))
-        assert found is not None and found.value == pytest.approx(part.mean() / whole.mean())
-        if found.interval is not None:
+        if found is not None:
+            assert found.value == pytest.approx(part.mean() / whole.mean())
             known, covered = known + 1, covered + (found.interval[0] <= 0.6 <= found.interval[1])
     assert known > 590 and 0.93 <= covered / known <= 0.97
     unclear: Mapping[int, float] = dict(enumerate((-1.0, 1.5, -0.5, 0.7)))
-    assert (noisy := share_of(unclear, unclear)) is not None and noisy.value == 1 and noisy.interval is None
-    one = share_of({0: 1.0, 1: 5.0}, {0: 4.0, 2: 1.0})
-    assert one is not None and (one.value, one.interval, str(one)) == (0.25, None, "25 %")
+    assert share_of(unclear, unclear) is None
     exact = share_of({0: 2.0, 1: 2.1}, {0: 4.0, 1: 4.2})
     assert exact is not None and exact.interval == pytest.approx((0.5, 0.5)) and str(exact) == "50 % (50 to 50)"
-    assert share_of({0: 1.0}, {1: 1.0}) is None and share_of({0: 1.0}, {0: 0.0}) is None
+    assert share_of({0: 1.0, 1: 5.0}, {0: 4.0, 2: 1.0}) is None, "one common seed"
+    assert share_of({0: 1.0, 1: 2.0}, {0: 0.0, 1: 0.0}) is None
 
 
 @pytest.fixture(scope="module")
