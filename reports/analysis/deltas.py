@@ -209,6 +209,7 @@ def _judged(
             told[place] = _bar(deltas[place], unlike)
         if not told[sequence[0][1]].no_verdict:
             sequences.append(sequence)
+    sequences = _without_parts_of_barred(sequences, deltas, wholes_of)
     wholes = places_of_wholes([deltas[sequence[0][1]].pair for sequence in sequences], wholes_of)
     told = _scaled(told, sequences, wholes, rows, evidence)
     tested = [[_tested(told[place], level, signals) for level, place in sequence] for sequence in sequences]
@@ -224,6 +225,18 @@ def _with_verdict(delta: Delta, verdict: Verdict, looks: Sequence[int]) -> Delta
     if looks and looks[-1] in delta.barred and not any(verdict.claimed):
         return replace(delta, no_verdict=delta.barred[looks[-1]])
     return replace(delta, judged=verdict)
+
+
+def _without_parts_of_barred(
+    sequences: Sequence[list[tuple[int, int]]], deltas: Sequence[Delta], wholes_of: Mapping[Pair, Pair]
+) -> list[list[tuple[int, int]]]:
+    """Return the sequences without those of parts whose step is compared and gets no verdict: they are not tested, so
+    that arms beside the ladder change no verdict of its steps."""
+    tested = [deltas[sequence[0][1]].pair for sequence in sequences]
+    compared = {delta.pair for delta in deltas if delta.comparison is not None}
+    wholes = places_of_wholes([*tested, *sorted(compared.difference(tested))], wholes_of)
+    places = zip(sequences, wholes, strict=False)
+    return [sequence for sequence, whole in places if whole is None or whole < len(tested)]
 
 
 def places_of_wholes(pairs: Sequence[Pair], wholes_of: Mapping[Pair, Pair]) -> list[int | None]:

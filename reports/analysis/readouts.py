@@ -17,6 +17,7 @@ import pandas as pd
 from neobert.glue.tasks import TASKS
 from neobert.kinds.readouts import ReadoutName
 from neobert.runs.records import unpack_numbers
+from reports.analysis.parts import find_parts
 from reports.analysis.quantities import BITS, QUANTITIES, READOUTS, Units, estimate_answers, name_measurement
 from reports.notes import warnings
 from reports.scores import Estimate, Group, Row, largest
@@ -97,8 +98,11 @@ def tells_apart(
 def find_signals(group: Group) -> tuple[SignalToNoise, ...]:
     """Return the signals of every readout, held-out loss and GLUE task with at least two trained arms of at least two
     seeds each, the best first. Only the arms of the most common training corpus count: another corpus moves a readout
-    more than any modification does."""
-    trained = [row for row in group.last_rows.values() if row.has_records and not row.untrained]
+    more than any modification does. Nor do parts of steps count, whose number says how often a step was taken apart."""
+    parts = {row.name for own in find_parts(group).values() for row in own if not row.kept}
+    trained = [
+        row for row in group.last_rows.values() if row.has_records and not row.untrained and row.name not in parts
+    ]
     rows = largest(trained, lambda row: row.recipe.pretraining.data.corpus)
     found = [signal for each in _measurements(rows) if (signal := each.signal()) is not None] if rows else []
     return tuple(sorted(found, key=_sorting_ratio, reverse=True))
@@ -196,9 +200,9 @@ COLUMNS: Sequence[Column[SignalToNoise]] = (
 )
 NOTES = (
     "Signal to noise: the standard deviation of the arms' means over that of seeds within the median arm; least and "
-    "most are those of single arms. Arms are those of the ladder on the most common training corpus that trained and "
-    "have two seeds or more; losses in nats per token are of the tokenizer (held-out losses also of the context) that "
-    "most arms have.",
+    "most are those of single arms. Arms are those of the ladder, but for parts of its steps, on the most common "
+    "training corpus, that trained and have two seeds or more; losses in nats per token are of the tokenizer (held-out "
+    "losses also of the context) that most arms have.",
     "A readout with a small ratio needs many seeds. The ratio says how well arms are told apart, not whether that in "
     "which they differ matters.",
 )

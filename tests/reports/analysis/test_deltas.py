@@ -314,6 +314,24 @@ def test_a_part_at_own_rates_is_one_of_the_step_at_own_rates() -> None:
     assert places_of_wholes([part, own_part], wholes_of) == [None, None], "their step gets no verdict"
 
 
+def test_parts_of_a_step_without_a_verdict_change_no_verdict(study: Study) -> None:
+    """M0+positions differs by little and from seed to seed by less, so that it would lower the pooled variance."""
+    learn(study, {"M0": 52.0, "M1": 57.0, "M2": 56.0, "M4": 56.5}, seeds=6, noise=0.5)
+    regime = Regime(reasons={("M1", "M0"): {6: "not measurable: M1 leaves late"}})
+
+    def judged() -> dict[tuple[str, str], str]:
+        findings = study.findings()
+        sources = study.group(), (), findings.stored, findings.evidence, findings.signals
+        found = find_deltas(*sources, PROTOCOL, regime)
+        return {(each.variant, each.measured): each.judged.words for each in found if each.judged.is_tested}
+
+    before = judged()
+    study.levels["M0"] = study.levels["M0+positions"] = 52.0
+    for seed in range(6):
+        study.pretrain("M0+positions", seed)
+    assert before and judged() == before and not any(variant == "M0+positions" for variant, _ in before)
+
+
 def test_a_part_without_pilot_seeds_is_scaled_as_the_steps_are(study: Study) -> None:
     levels = {"M0": 52.0, "M1": 57.0, "M0+positions": 54.0, "M2": 57.0}
     learn(study, levels, seeds=6)
