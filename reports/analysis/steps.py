@@ -362,11 +362,15 @@ def _notes(steps: Sequence[Step], protocol: Protocol) -> Iterator[str]:
     compared = {delta.quantity for step in steps for delta in step.deltas if delta.comparison}
     units = (f"{name} in {each.unit}" for name, each in QUANTITIES.items() if name in compared)
     yield f"Units: {'; '.join(units)}."
+    if any(step.part_of for step in steps):
+        yield (
+            "Lines with a dot are parts of the step above, each against its parent. A part is tested once its step is "
+            "claimed, and not at all if its step gets no verdict."
+        )
     if any(step.share for step in steps):
         yield (
-            "Lines with a dot are parts of the step above, each against its parent. Share of the step: the part's "
-            "difference over that of the step at paired seeds, with Fieller's 95 % interval; no share where the step's "
-            "own difference is not clear of 0. Shares of parts need not add up."
+            "Share of the step: the part's difference over that of the step at paired seeds, with Fieller's 95 % "
+            "interval; no share where the step's own difference is not clear of 0. Shares of parts need not add up."
         )
     if any(step.published is not None for step in steps):
         yield (
