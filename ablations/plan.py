@@ -89,6 +89,9 @@ class PlanRow:
         common = {"scale": self.scale, "data": source.label, "unavailable_tasks": self.skipped}
         return common | current().labels | declarations.labels_in_use()
 
+    def write_subject(self, layout: Layout) -> None:
+        """Write what the runs are about besides recipes; nothing for a variant."""
+
     def write(
         self,
         layout: Layout,
@@ -98,6 +101,7 @@ class PlanRow:
         kept: Collection[str] = (),
     ) -> None:
         """Write the run.json of every run, before anything starts; `kept` as for `write_run_file`."""
+        self.write_subject(layout)
         for planned in self.planned:
             write_run_file(layout, planned.run, specification, execution, self.labels(planned, source), kept)
 
@@ -176,16 +180,8 @@ class ModelRow(PlanRow):
         named = {"model": name, "model_type": model.model_type, "parameters": model.parameters, "origin": model.origin}
         return named | super().labels(planned, source)
 
-    def write(
-        self,
-        layout: Layout,
-        source: Source,
-        specification: SourceSpecification,
-        execution: Execution,
-        kept: Collection[str] = (),
-    ) -> None:
+    def write_subject(self, layout: Layout) -> None:
         write_model_file(layout, self.model)
-        super().write(layout, source, specification, execution, kept)
 
 
 def plan(

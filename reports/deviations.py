@@ -113,13 +113,18 @@ def _others(declaration: Declaration, group: Group) -> Iterator[Deviation]:
         *declaration.arms,
         *(variant.name for own in chosen for variant in own),
         *(f"{name}{mark}" for name in declaration.arms for mark in marks),
-        *(row.name for row in map(group.row_at_best_rate, declaration.own_rates) if row is not None),
+        *_at_best_rates(declaration, group),
     }
     rows = group.compared_rows
     known = {run for name in named if name in rows for run in rows[name].run_ids}
     added = [name for name, row in rows.items() if name not in group.last_rows and set(row.run_ids) - known]
     if added:
         yield Deviation("arms", list_arms(declaration.arms), f"{list_arms(added)} trained and in no command")
+
+
+def _at_best_rates(declaration: Declaration, group: Group) -> list[str]:
+    """Return the names of the arms that were trained at their own best rates."""
+    return [row.name for row in map(group.row_at_best_rate, declaration.own_rates) if row is not None]
 
 
 def _grouped(found: Mapping[str, str]) -> str:
@@ -133,8 +138,7 @@ def _grouped(found: Mapping[str, str]) -> str:
 
 def _seeds(declaration: Declaration, group: Group) -> Iterator[Deviation]:
     wanted, looks = set(declaration.seeds), sorted(declaration.protocol.looks)
-    at_best = (row.name for row in map(group.row_at_best_rate, declaration.own_rates) if row is not None)
-    arms = dict.fromkeys([*declaration.arms, *at_best])
+    arms = dict.fromkeys([*declaration.arms, *_at_best_rates(declaration, group)])
     trained = {name: seeds for name, seeds in _seeds_by_arm(arms, group).items() if seeds}
     declared = list_seeds(wanted)
     missing = {name: f"without {list_seeds(wanted - seeds)}" for name, seeds in trained.items() if wanted - seeds}

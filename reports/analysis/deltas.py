@@ -12,7 +12,7 @@ from ablations.declarations import PROTOCOL, Measure, Protocol
 from ablations.ladders import current, ladder
 from ablations.rates import MARK, without_rate
 from neobert.errors import MissingData
-from reports.analysis.inference import collapsed_seeds, compare, with_examples
+from reports.analysis.inference import collapsed_at_looks, collapsed_seeds, compare, with_examples
 from reports.analysis.pairing import LADDER, OWN_RATES, Delta, Noise, is_of, pair_all
 from reports.analysis.parts import PARTS, Pair, find_parts, wholes_of_parts
 from reports.analysis.pilots import scale_by_pilots, why_unlike_pilots
@@ -166,12 +166,8 @@ def _with_collapses(family: Sequence[Delta], protocol: Protocol) -> list[Delta]:
     each look."""
     arms = {name: arm for delta in family for name, arm in delta.arms.items()}
     undeclared = set[int]().union(*(delta.undeclared for delta in family))
-    collapsed = collapsed_seeds(arms)
-    counted = {name: sorted(arm.keys() - undeclared) for name, arm in arms.items()}
-    at_looks = {
-        look: collapsed_seeds({name: {seed: arms[name][seed] for seed in own[:look]} for name, own in counted.items()})
-        for look in protocol.looks
-    }
+    counted = {name: {seed: arm[seed] for seed in arm.keys() - undeclared} for name, arm in arms.items()}
+    collapsed, at_looks = collapsed_seeds(arms), collapsed_at_looks(counted, protocol.looks)
 
     def paired(delta: Delta, found: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
         own = {name: [seed for seed in found.get(name, ()) if seed in delta.differences] for name in delta.arms}

@@ -17,6 +17,7 @@ from ablations.designs import Fraction, cautions, cell, cells, claims, possible_
 from reports.analysis.inference import (
     LOOKS,
     Comparison,
+    collapsed_at_looks,
     collapsed_seeds,
     compare,
 )
@@ -235,14 +236,14 @@ def judge_effects(
     barred = {look: reasons[0] for look, reasons in told.items() if reasons}
     if looks and max(looks) in barred:
         return replace(of, notes=(*of.notes, barred[max(looks)]))
-    first = {look: {name: {seed: arm[seed] for seed in seeds[:look]} for name, arm in losses.items()} for look in looks}
-    collapsed = {look: set(chain.from_iterable(collapsed_seeds(arms).values())) for look, arms in first.items()}
+    counted = {name: {seed: arm[seed] for seed in seeds} for name, arm in losses.items()}
+    found = collapsed_at_looks(counted, looks)
     is_apart = tells_apart(signals, of.quantity, of.corpus, losses.values())
     candidates = [
         Candidate(
             {seed: own for seed, own in zip(of.seeds, each.comparison.differences, strict=True) if seed in seeds},
             of.margin,
-            collapsed=collapsed,
+            collapsed={look: set(chain(*own.values())) for look, own in found.items()},
             barred=barred.keys(),
             tells_apart=is_apart,
         )

@@ -262,6 +262,14 @@ def seed_interval(by_seed: Iterable[float]) -> Interval | None:
     return float(values.mean() - half), float(values.mean() + half)
 
 
+def collapsed_at_looks(
+    arms: Mapping[str, Mapping[int, float]], looks: Iterable[int]
+) -> dict[int, dict[str, tuple[int, ...]]]:
+    """Return, by look, the collapsed seeds among the first ones of each arm."""
+    ordered = {name: sorted(arm.items()) for name, arm in arms.items()}
+    return {look: collapsed_seeds({name: dict(own[:look]) for name, own in ordered.items()}) for look in looks}
+
+
 def collapsed_seeds(arms: Mapping[str, Mapping[int, float]]) -> dict[str, tuple[int, ...]]:
     """Return the seeds of each arm, given as values by seed, that lie far from the arm's other seeds. Arms without such
     seeds, and arms with fewer than four seeds, are left out.

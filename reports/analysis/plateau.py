@@ -51,7 +51,7 @@ class Regime:
 
         The variant is checked beside the base if that is a parent of it, otherwise beside its first parent, as the base
         is."""
-        own = next((pair for pair in self.reasons if pair == (variant, base)), self._first_pair(variant))
+        own = (variant, base) if (variant, base) in self.reasons else self._first_pair(variant)
         told = (self.reasons.get(pair, {}).get(seeds, "") for pair in (own, self._first_pair(base)))
         return next(filter(None, told), "")
 
