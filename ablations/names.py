@@ -9,6 +9,7 @@
 Runs are named by recipes, so variants with equal recipes share them.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -116,8 +117,8 @@ def _with_numbers(name: str) -> Variant | None:
         try:
             value = float(text)
         except ValueError:
-            value = -1.0
-        if NUMBERS[field].text(value) != text:
+            value = math.nan
+        if not math.isfinite(value) or NUMBERS[field].text(value) != text:
             raise ValueError(f"{name!r} names no value of {field}: write {NUMBERS[field].form}")
     fields = [field for field, _ in numbers]
     if fields != sorted(dict(numbers), key=lambda field: NUMBERS[field].place):
@@ -175,15 +176,18 @@ def _by_one(name: str) -> Variant | None:
 
 
 def names_of_design(kind: DesignKind) -> list[str]:
-    """Return the names of a design: the full variant and it without each modification, or the baseline and it with
-    each of them."""
+    """Return the names of a design: the full variant and it without each of its modifications, or the baseline and it
+    with each modification of the ladder."""
     ladder = ladders.current()
-    base, sign = (ladder.full_variant, "-") if kind == "leave-one-out" else (ladder.root, "+")
-    return [base.name, *(f"{base.name}{sign}{name}" for name in ladder.modifications)]
+    if kind == "add-one":
+        return [ladder.root.name, *(f"{ladder.root.name}+{name}" for name in ladder.modifications)]
+    full, way = ladder.full_variant.name, modifications_of(ladder.full_variant)
+    return [full, *(f"{full}-{name}" for name, each in ladder.modifications.items() if each in way)]
 
 
 def variants_of_design(kind: DesignKind, scale: Scale, vocabulary: Vocabulary) -> tuple[list[Variant], list[str]]:
-    """Return the variants of a design that are possible at a scale, and a sentence for each other one."""
+    """Return the variants of a design that are possible at a scale, and a sentence for each other one. Raises
+    ValueError if there are fewer than two."""
     variants, left_out = list[Variant](), list[str]()
     for name in names_of_design(kind):
         try:
@@ -193,6 +197,9 @@ def variants_of_design(kind: DesignKind, scale: Scale, vocabulary: Vocabulary) -
             left_out.append(f"{name}: {error}")
         else:
             variants.append(variant)
+    if len(variants) < 2:
+        found = left_out[0] if left_out else f"{names_of_design(kind)[0]} has no modification"
+        raise ValueError(f"--design {kind} has nothing to vary: {found}")
     return variants, left_out
 
 
