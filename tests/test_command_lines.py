@@ -188,7 +188,7 @@ REFUSALS = (
     ("run.py", "--variant M4@rate4e-3@rate2e-2", 2, "name each number once"),
     ("run.py", "--variant M9-rop", 2, "there is no variant 'M9-rop': did you mean 'M9-rope'"),
     ("run.py", "--variant M2-cosine-decay", 2, "M2 does not have 'Cosine Decay', so it cannot be left out"),
-    ("run.py", "--variant M0+4-096-token-context", 2, "scale smoke: pretraining.stages.0: tokens_per_step 512 is no multiple of the context 96"),
+    ("run.py", "--variant M0+4-096-token-context", 2, "tokens_per_step 512 is no multiple of the context 96"),
     ("run.py", "--design factorial", 2, "invalid choice: 'factorial'"),
     ("run.py", "--design add-one --variant M7", 2, "--variant and --design both choose variants"),
     ("learning_rates.py", "--variant M2 --pilot-seed 0", 2, "--pilot-seed 0: pilot seeds are 1000 to 1099"),
