@@ -2,10 +2,12 @@
 
 No field has a default but the `settings` of own parts and the `corpus` of a subset: a missing field is an error. A
 field that is added later has a neutral value (`neobert.identity.Neutral`), so that older records keep their ids and
-stay readable. Torch is not imported here, so that listing, planning and reporting start fast. Labels, paths, devices
-and micro-batches are not part of a recipe.
+stay readable; one that goes is named in `Value.retired`, so that records that have it keep both too. Torch is not
+imported here, so that listing, planning and reporting start fast. Labels, paths, devices and micro-batches are not part
+of a recipe.
 """
 
+import json
 from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -56,17 +58,32 @@ Instructed = Literal["nothing", "queries", "queries_and_documents"]
 _READING = {"written_by": "this or an older version"}
 """Validation context of `Value.read`; the constructor stays strict."""
 
+ANY = object()
+"""In `Value.retired`: no result depended on the field, so that any value of it is dropped."""
+
+
+def retired(what: str) -> str:
+    """Return the sentence that refuses what a run used and this version no longer has."""
+    return f"this run used {what}, which commit d02b01fd was the last to have: read it with that commit"
+
 
 class Value(BaseModel):
-    """Base of all recipe values: frozen, and an unknown key is an error."""
+    """Base of all recipe values: frozen, and an unknown key is an error.
+
+    `retired` are the fields that older versions wrote and this one no longer has, with the value at which their
+    mechanism did nothing. At this value a field was in no id, and `read` drops it.
+    """
+
+    retired: ClassVar[Mapping[str, Any]] = {}
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
     def read(cls, content: Any) -> Self:
-        """Parse JSON that this or an older version wrote. Fields that were added since get their neutral values.
+        """Parse JSON that this or an older version wrote. Fields that were added since get their neutral values, and
+        retired fields with theirs are dropped.
 
-        Raises ValueError if a field is missing, unknown or invalid.
+        Raises ValueError if a field is missing, unknown or invalid, or retired and not neutral.
         """
         return cls.model_validate(content, context=_READING)
 
@@ -79,10 +96,13 @@ class Value(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_fields_added_since(cls, content: Any, info: ValidationInfo) -> Any:
+    def _from_older_version(cls, content: Any, info: ValidationInfo) -> Any:
         if info.context is not _READING or not isinstance(content, dict):
             return content
-        return {**neutral_values(cls), **content}
+        for name in content.keys() & cls.retired.keys():
+            if cls.retired[name] is not ANY and content[name] != cls.retired[name]:
+                raise ValueError(retired(f"{name} {json.dumps(content[name])}"))
+        return {**neutral_values(cls), **{name: content[name] for name in content if name not in cls.retired}}
 
 
 POSITIONS = ("learned", "rotary")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from neobert.errors import DamagedFile, MissingData, NewerFile
 from neobert.files import publish_once, replace_file, set_aside
@@ -210,5 +211,10 @@ def read_run_file(folder: Path) -> RunFile:
     try:
         return RunFile.read({name: value for name, value in content.items() if name not in ("schema", "provenance")})
     except ValidationError as error:
-        causes = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        causes = "; ".join(f"{'.'.join(map(str, each['loc']))}: {_said(each)}" for each in error.errors())
         raise DamagedFile(f"{path} does not describe a run of this version: {causes}") from error
+
+
+def _said(error: ErrorDetails) -> str:
+    """Return the sentence of an error, without pydantic's words before those of this package."""
+    return str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
