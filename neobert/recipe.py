@@ -1,6 +1,6 @@
 """Recipe values: the fields that determine the result of a run, as frozen pydantic models with a JSON form.
 
-No field has a default but the `settings` of own parts and the `corpus` of a subset: a missing field is an error. A
+No field has a default but the `settings` of own parts: a missing field is an error. A
 field that is added later has a neutral value (`neobert.identity.Neutral`), so that older records keep their ids and
 stay readable; one that goes is named in `Value.retired`, so that records that have it keep both too. Torch is not
 imported here, so that listing, planning and reporting start fast. Labels, paths, devices and micro-batches are not part
@@ -44,9 +44,6 @@ EngineWord = Literal["single", "ddp", "zero1", "zero2"]
 """How processes share a model; the only word here that does not affect results."""
 
 LongDocuments = Literal["cut", "split"]
-
-Objective = Literal["masked", "causal"]
-"""What a stage predicts: masked tokens from both sides, or each token of a document from those before it."""
 
 EmbeddingPrecision = Literal["fp32", "bf16", "fp16"]
 """Precision of embeddings: bf16 has weights in bf16, fp16 is autocast with weights in fp32. Nothing is trained in fp16,
@@ -109,12 +106,14 @@ POSITIONS = ("learned", "rotary")
 FEEDFORWARDS = ("gelu", "swiglu", "geglu")
 NORMS = ("layer_norm", "rms_norm")
 BLOCKS = ("pre_norm", "post_norm")
-OPTIMIZERS = ("adam", "adamw", "muon")
+OPTIMIZERS = ("adam", "adamw")
 DECAYS = ("linear", "cosine", "sqrt")
 """Words of this package's parts. A recipe names one of them, or own code (`neobert.own_code`)."""
 
 
 def _part_word(words: Collection[str], word: str) -> str:
+    if word == "muon":
+        raise ValueError(retired("the optimizer muon"))
     if word not in words and not is_own(word):
         raise ValueError(f"{word!r} is no part of this package: {did_you_mean(word, words)}")
     return word
@@ -279,9 +278,8 @@ class Masking(Value):
 
 
 class Optimization(Value):
-    """Optimizer and learning-rate shape. Adam adds weight decay to the gradient, AdamW to the weights; Muon updates the
-    matrices of the blocks with momentum `beta1`, and AdamW all else. `settings` are the hyper-parameters of an own
-    optimizer or decay."""
+    """Optimizer and learning-rate shape. Adam adds weight decay to the gradient, AdamW to the weights. `settings` are
+    the hyper-parameters of an own optimizer or decay."""
 
     optimizer: OptimizerPart
     beta1: Beta
@@ -304,17 +302,19 @@ class Optimization(Value):
 
 
 class Subset(Value):
-    """Documents of at least `minimum_tokens` of a corpus (None: that of the data), drawn with probability `share`."""
+    """Documents of at least `minimum_tokens`, drawn with probability `share`."""
+
+    retired: ClassVar = {"corpus": None}
 
     minimum_tokens: NonNegativeInt
     share: PositiveFloat
-    corpus: Annotated[str | None, Neutral(None)] = None
 
 
 class Stage(Value):
     """One stretch of pre-training. The rate rises over `warmup_steps`, stays at its peak for `stable_steps`, reaches
-    its floor at `decay_steps` and stays there. A causal stage masks nothing; masked ones have the recipe's masking.
-    Each step draws one subset of the mixture (paper §3.2), or each row does if a subset names a corpus."""
+    its floor at `decay_steps` and stays there. Each step draws one subset of the mixture (paper §3.2)."""
+
+    retired: ClassVar = {"objective": "masked"}
 
     context: PositiveInt
     tokens_per_step: PositiveInt
@@ -323,7 +323,6 @@ class Stage(Value):
     decay_steps: NonNegativeInt
     mixture: tuple[Subset, ...]
     stable_steps: Annotated[NonNegativeInt, Neutral(0)]
-    objective: Annotated[Objective, Neutral("masked")]
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -344,19 +343,6 @@ class Stage(Value):
     def tokens(self) -> int:
         """Token slots of the stage, as the paper counts them: tokens per step × steps."""
         return self.tokens_per_step * self.steps
-
-    @property
-    def draws_rows(self) -> bool:
-        """Whether each row, and not each step, draws its subset."""
-        return any(subset.corpus is not None for subset in self.mixture)
-
-    def shares(self, own: str) -> dict[str, float]:
-        """Return the share of each corpus that the mixture reads; `own` is that of subsets that name none."""
-        shares: dict[str, float] = {}
-        for subset in self.mixture:
-            shares[subset.corpus or own] = shares.get(subset.corpus or own, 0.0) + subset.share
-        total = sum(shares.values())
-        return {corpus: share / total for corpus, share in shares.items()}
 
 
 class Start(Value):
@@ -385,23 +371,7 @@ class Pretraining(Value):
     def _has_stages(self) -> Self:
         if not self.stages:
             raise ValueError("a pre-training recipe needs at least one stage")
-        if self.masking.final_rate is not None and self.stages[0].objective == "causal":
-            raise ValueError("the masking rate moves to its final_rate in the first stage, which is causal: leave it")
         return self
-
-    @property
-    def ends_causal(self) -> bool:
-        """Whether the model that is trained has last predicted tokens from those before them alone."""
-        return self.stages[-1].objective == "causal"
-
-    def predicted_share(self, stage: int) -> float:
-        """Return the mean share of the tokens that a stage predicts; stages count from 0."""
-        return 1.0 if self.stages[stage].objective == "causal" else self.masking.mean_rate(stage)
-
-    @property
-    def highest_predicted_share(self) -> float:
-        """The highest share of the tokens that any step of the last stage predicts."""
-        return 1.0 if self.ends_causal else self.masking.highest_rate
 
     @property
     def longest_context(self) -> int:
@@ -412,12 +382,6 @@ class Pretraining(Value):
     def tokens(self) -> int:
         """Token slots of all stages."""
         return sum(stage.tokens for stage in self.stages)
-
-    @property
-    def corpora(self) -> tuple[str, ...]:
-        """The corpus of the data, and the others that stages read."""
-        read = (corpus for stage in self.stages for corpus in stage.shares(self.data.corpus))
-        return tuple(dict.fromkeys((self.data.corpus, *read)))
 
 
 class FineTuning(Value):
