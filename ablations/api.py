@@ -6,8 +6,6 @@
     run.loss, run.metrics, run.evaluate("cola"), run.export("hf", "folder")
     neobert.load_records("runs")                        every record below a folder of runs as a frame
 
-For a training loop of your own see `ablations.custom_loops`.
-
 All functions use the plan, the run files and the workers of `ablations/run.py`. Specifications, ids and folders are
 the same, so each finds the runs that the other has started or finished. pandas and torch are imported only by the
 functions that need them.
@@ -21,12 +19,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ablations import budgets, ladders, rates
-from ablations.designs import one_variant
+from ablations import ladders
 from ablations.ladders import Ladder
 from ablations.launch.execute import Workspace, open_workspace, run_or_submit
 from ablations.launch.flags import DEFAULT_RUNS
 from ablations.launch.outcomes import part_entry
+from ablations.names import one_variant, split_numbers
 from ablations.plan import PlanRow, VariantRow, plan, with_tasks
 from ablations.run import build_parser
 from ablations.scales import Scale, scaled, vocabulary_of
@@ -58,7 +56,7 @@ READOUTS: Literal["readouts"] = "readouts"
 def variants(ladder: str | Path | None = None) -> dict[str, Variant]:
     """Return the ladder and its alternatives by name: a `Variant` has `recipe`, `parent`, `modifications`, `delta()`.
 
-    Variants of designs, rates and budgets are made from their names: `train("M9-norm")`, `train("M4@rate4e-3")`. Here
+    Other variants are made from their names: `train("M9-rope")`, `train("M4@rate4e-3")` (`ablations.names`). Here
     and in all functions `ladder` is the Python file of your own ladder, as for `--ladder`; None means the paper's.
 
     Raises:
@@ -171,8 +169,7 @@ class TrainedVariant:
     ladder: Ladder
 
     def __repr__(self) -> str:
-        ended = "ends causal" if self.stages[-1].recipe.ends_causal else f"held-out loss {self.loss:.3f}"
-        return f"<{self.name}, seed {self.seed}, {ended}, {self.folder}>"
+        return f"<{self.name}, seed {self.seed}, held-out loss {self.loss:.3f}, {self.folder}>"
 
     @property
     def id(self) -> str:
@@ -191,22 +188,13 @@ class TrainedVariant:
 
     @property
     def loss(self) -> float:
-        """The loss on the held-out documents of its own corpus, in nats per predicted token.
-
-        Raises:
-            ValueError: the last stage is causal.
-        """
-        loss = self.stages[-1].heldout_loss(self.record["scores"]["heldout_loss"])
-        if loss is None:
-            found = "record['scores']['next_token'] has the loss on next tokens"
-            raise ValueError(f"{self.name} ends causal and has no held-out loss of masked tokens: {found}")
-        return loss
+        """The loss on the held-out documents of its own corpus, in nats per predicted token."""
+        return float(self.record["scores"]["heldout_loss"][self.stages[-1].recipe.data.corpus])
 
     @property
     def metrics(self) -> "pd.DataFrame":
         """One row per logged step: stage (from 1), step, loss, learning_rate, gradient_norm, tokens_per_second,
-        seconds, …, heldout_loss at the milestones, and small_text_loss at 24 steps of each stage. Losses are in nats
-        per predicted token. A causal stage has next_token_loss in the place of both."""
+        seconds, …, and heldout_loss at the milestones. Losses are in nats per predicted token."""
         import pandas as pd
 
         rows: dict[tuple[int, int], dict[str, Any]] = {}
@@ -316,9 +304,8 @@ def plan_variant(workspace: Workspace, name: str, seed: int, stages: Sequence[st
 def _with_steps(name: str, steps: int, workspace: Workspace) -> str:
     """Return the name of the variant with this number of steps in its first stage."""
     variant, scale, vocabulary = one_variant(name), workspace.options.scale, vocabulary_of(workspace.source)
-    base, at_rate, rate = variant.name.rpartition(rates.MARK) if rates.MARK in variant.name else (variant.name, "", "")
-    if base not in ladders.variants():
-        raise ValueError(f"{name} has no shorter form, which variants of the ladder alone have: leave steps out")
+    base, _ = split_numbers(variant.name)
+    numbers = variant.name.removeprefix(base)
 
     def of(variant: Variant) -> int:
         return scaled(variant.recipe, scale, vocabulary).pretraining.stages[0].steps
@@ -329,9 +316,7 @@ def _with_steps(name: str, steps: int, workspace: Workspace) -> str:
     thousandths = 1000 * steps // whole
     # The smaller share comes last, so that it wins if both have the same number of steps.
     shares = [share / 1000 for share in (thousandths + 1, thousandths) if 0 < share < 1000]
-    near = {
-        of(one_variant(each)): each for each in (f"{base}{budgets.MARK}{share:g}{at_rate}{rate}" for share in shares)
-    }
+    near = {of(one_variant(each)): each for each in (f"{base}@steps{share:g}{numbers}" for share in shares)}
     if steps not in near:
         raise ValueError(
             f"steps={steps}: {name} has {whole:,} at scale {scale}, and takes thousandths of them: did you mean "

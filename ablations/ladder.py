@@ -7,7 +7,7 @@ an @ in its name.
 
 from pathlib import Path
 
-from ablations.variant import EmbeddingProtocol, Factor, Modification, Recipe, Variant
+from ablations.variant import EmbeddingProtocol, Modification, Recipe, Variant
 from neobert.recipe import (
     Contrastive,
     Data,
@@ -440,49 +440,3 @@ END = M10  # Figure 1; designs refer to its lineage, and leave-one-out to M9, th
 SAMPLE = M7
 PUBLISHED = Path(__file__).resolve().parents[1] / "reports" / "published"
 PRINTED_AS = {"M10": "NeoBERT"}  # caption of Table 3: the two checkpoints under the larger grid
-
-
-# The factors of designs, in the order of the ladder. They are applied in this order.
-
-_DISCARDED = "the paper discarded it, so that M9 does not hold it and it cannot be left out"
-
-
-def _both(name: str, *modifications: Modification, caution: str = "") -> Factor:
-    return Factor(name, modifications, modifications, caution=caution)
-
-
-FACTORS = {
-    factor.name: factor
-    for factor in (
-        _both("positions", ROTARY),
-        _both("feedforward", SWIGLU),
-        _both("norm", RMS_NORM),
-        _both("corpus", WEB, caution="held-out losses on different corpora are not compared; GLUE is"),
-        Factor("tokenizer", (LLAMA_TOKENIZER,), (), _DISCARDED),
-        _both("optimizer", ADAMW),
-        _both("schedule", COSINE),
-        _both("masking", MASKING_20),
-        Factor("packing", (PACKING_ACROSS_DOCUMENTS,), (), _DISCARDED),
-        _both(
-            "size",
-            SIZE_250M,
-            DEEP_NARROW,
-            caution="size and shape are one ordered factor: size switches both, and without it the model has M0's 12 × "
-            "768",
-        ),
-        Factor(
-            "shape",
-            (),
-            (DEEP_NARROW,),
-            "size and shape are one ordered factor: the depth and width that shape sets are those of the larger model, "
-            "so that it cannot be added without size (size brings both; M9-shape takes shape back alone)",
-        ),
-        _both(
-            "batch",
-            LARGE_BATCH,
-            caution="batch brings the learning rate 6e-4 and the weight decay 0.1 of M9, which plain Adam adds to the "
-            "gradient: its effect depends on optimizer",
-        ),
-        _both("context", LONG_CONTEXT),
-    )
-}

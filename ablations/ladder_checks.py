@@ -3,40 +3,33 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from reprlib import repr as shortened
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar
 
 from pydantic import InstanceOf, StringConstraints, TypeAdapter, ValidationError
 
 from ablations.ladders import (
-    REFUSED_NAME,
     SCALE_NAME,
     SCALES,
     SOURCE_NAME,
     FolderOfTexts,
     Ladder,
-    modifications_of,
     name_of,
     using,
-    why_impossible,
-    why_kept,
 )
 from ablations.scales import Rules, scaled
-from ablations.variant import Factor, Modification, Variant, findings_in, prove
+from ablations.variant import Modification, Variant, findings_in, prove
 from neobert.data.catalog import CORPORA
-from neobert.data.own_readouts import OwnReadout
 from neobert.errors import did_you_mean
 from neobert.glue.tasks import TASKS, Task
-from neobert.kinds.readouts import ReadoutName
 from neobert.model.size import has_own_parts, parameter_count
 from neobert.own_code import is_own
 from neobert.recipe import Pretraining
 from neobert.training.schedule import SHARES_LEFT
 
-Declared = TypeVar("Declared", Rules, Factor, Modification, Variant)
+Declared = TypeVar("Declared", Rules, Modification, Variant)
 KINDS: Mapping[str, tuple[Any, str]] = {
     "TITLE": (Annotated[str, StringConstraints(pattern=r"\S")], "text"),
     "END": (InstanceOf[Variant] | str, "a variant or its name"),
-    "FACTORS": (dict[str, InstanceOf[Factor]] | None, "a mapping of names to ablations.variant.Factor"),
     "SCALES": (dict[str, InstanceOf[Rules]], "a mapping of names to ablations.scales.Rules"),
     "SCALE": (str | None, "the name of a scale"),
     "SAMPLE": (InstanceOf[Variant] | str, "a variant or its name"),
@@ -44,10 +37,6 @@ KINDS: Mapping[str, tuple[Any, str]] = {
     "TASKS": (
         list[InstanceOf[Task] | str] | tuple[InstanceOf[Task] | str, ...],
         "a list of neobert.glue.tasks.Task and names of GLUE tasks",
-    ),
-    "READOUTS": (
-        list[InstanceOf[OwnReadout]] | tuple[InstanceOf[OwnReadout], ...],
-        "a list of MinimalPairs, ClozeItems and PassKeys of neobert.data.own_readouts",
     ),
     "TRANSFER_TASK": (str, "the name of a GLUE task"),
     "TRANSFERRED_TASKS": (list[str] | tuple[str, ...], "a list of names of GLUE tasks"),
@@ -67,8 +56,6 @@ def refuse_wrong_kinds(others: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} is {shortened(others[name])}, and must be {words}") from error
     for name, rules in others["SCALES"].items():
         refuse_wrong_types(rules, f"SCALES[{name!r}]")
-    for name, factor in (others["FACTORS"] or {}).items():
-        refuse_wrong_types(factor, f"FACTORS[{name!r}]")
 
 
 def refuse_wrong_types(value: Declared, where: str) -> None:
@@ -133,14 +120,6 @@ def _refuse_impossible_task(task: Task, names: Sequence[str]) -> None:
         raise ValueError(f"task {task.name} starts from {task.starts_from!r}, which is not in TASKS: {hint}")
 
 
-def refuse_impossible_readouts(declared: Sequence[OwnReadout]) -> None:
-    """Raise ValueError if a readout of a ladder has the name of another or of one of the package."""
-    names = [*get_args(ReadoutName), *(readout.name for readout in declared)]
-    if repeated := [name for name in names if names.count(name) > 1]:
-        theirs = ", which is one of the package" if repeated[0] in get_args(ReadoutName) else " twice"
-        raise ValueError(f"READOUTS has {repeated[0]!r}{theirs}: give each a name of its own")
-
-
 def _refuse_circles(starts: Mapping[str, str | None]) -> None:
     """Refuse tasks that start from themselves, by way of others or directly."""
     for task in starts:
@@ -152,14 +131,13 @@ def _refuse_circles(starts: Mapping[str, str | None]) -> None:
 
 
 def verify(own: Ladder) -> None:
-    """Check the variants, their corpora, the factors, the scales and the published folder of a ladder."""
+    """Check the variants, their corpora, the scales and the published folder of a ladder."""
     verify_variants(own.variants)
     corpora = (*CORPORA, *own.corpora)
     for variant in own.variants.values():
         if unknown := [corpus for corpus in variant.recipe.pretraining.corpora if corpus not in corpora]:
             raise ValueError(f"{variant.name} reads corpus {unknown[0]!r}: {did_you_mean(unknown[0], corpora)}")
         _refuse_rate_at_floor(variant)
-    verify_factors(own)
     verify_scales(own)
     if own.published is not None and not own.published.is_dir():
         raise ValueError(f"PUBLISHED names {own.published}, which is no folder of CSV files")
@@ -224,33 +202,6 @@ def _refuse_cycle(variant: Variant) -> None:
         if any(parent is each for each in way[:-1]):
             names = " → ".join(each.name for each in reversed(way))
             raise ValueError(f"{variant.name} has no baseline, because its parents form a cycle: {names}")
-
-
-def verify_factors(own: Ladder) -> None:
-    """Check that every factor adds to the root, and takes out of the full variant, what it declares. Raises ValueError
-    if one does not, has another name than its key, or leaves a side empty without a reason."""
-    for key, factor in (own.declared_factors or {}).items():
-        if factor.name != key:
-            raise ValueError(f"FACTORS has the factor {factor.name!r} under the name {key!r}: give it one name")
-        if "+" in key or REFUSED_NAME.search(key):
-            raise ValueError(f"{key!r} cannot be the name of a factor, as commands read it otherwise")
-        if not (factor.added and factor.removed) and not factor.reason:
-            side = "takes nothing out" if factor.added else "adds nothing"
-            raise ValueError(f"factor {key!r} {side}: declare what it does, or say in `reason` why that is impossible")
-        _verify_effects(own, factor)
-
-
-def _verify_effects(own: Ladder, factor: Factor) -> None:
-    full, declared = own.full_variant, modifications_of(own.full_variant)
-    if foreign := [each.title for each in factor.removed if each not in declared]:
-        raise ValueError(
-            f"factor {factor.name!r} takes out {foreign[0]!r}, which {full.name} does not have: leave `removed` empty "
-            "and say in `reason` why"
-        )
-    if factor.added and (why := why_impossible(own.root, factor.added)):
-        raise ValueError(f"factor {factor.name!r} cannot be added to {own.root.name}: {why}")
-    if factor.removed and (why := why_kept(own, factor.removed)):
-        raise ValueError(f"factor {factor.name!r} cannot be taken out of {full.name}: {why}")
 
 
 def verify_scales(own: Ladder) -> None:

@@ -1,10 +1,9 @@
 """Ladders: the paper's, and those of a user's own, which `--ladder FILE.py` names.
 
 A ladder is a Python file in the form of `ablations/ladder.py`. Its variants are those that stand in it by name, also in
-lists and mappings. All else is optional: TITLE of reports, END and FACTORS for designs, SCALES, SCALE, SAMPLE, CORPORA,
-TASKS, TRANSFER_TASK and TRANSFERRED_TASKS, READOUTS, PUBLISHED, PUBLISHED_AS and PRINTED_AS. One ladder is in use at a
-time. Run files hold whole recipes, so that workers and jobs read no ladder, and an edited file changes nothing of what
-was planned.
+lists and mappings. All else is optional: TITLE of reports, END, SCALES, SCALE, SAMPLE, CORPORA, TASKS, TRANSFER_TASK
+and TRANSFERRED_TASKS, PUBLISHED, PUBLISHED_AS and PRINTED_AS. One ladder is in use at a time. Run files hold whole
+recipes, so that workers and jobs read no ladder, and an edited file changes nothing of what was planned.
 """
 
 import argparse
@@ -29,8 +28,7 @@ from neobert.errors import MissingData, did_you_mean
 
 if TYPE_CHECKING:
     from ablations.scales import Rules
-    from ablations.variant import Factor, Modification, Variant
-    from neobert.data.own_readouts import AnyOwnReadout
+    from ablations.variant import Modification, Variant
     from neobert.glue.tasks import Task
     from neobert.recipe import Grid
     from neobert.runs.layout import Layout
@@ -41,11 +39,13 @@ OWN_DEFAULT_SCALE = "as-written"
 """The default with a user's own ladder that has several scales, or none, and names none."""
 SCALES = ("smoke", "study", "proxy", "as-written", "paper")
 """The scales that every ladder has."""
-REFUSED_NAME = re.compile(r"\.\.|\s|@(steps|rate)|^F:|^all$|^$")
-"""Names with another meaning in commands: ranges, shares of the steps, rates, cells of factorials."""
+REFUSED_NAME = re.compile(r"\.\.|\s|@(steps|rate)|^all$|^$")
+"""Names with another meaning in commands: ranges, shares of the steps, rates."""
 SOURCE_NAME = re.compile(r"\w[^`$\\\n]*")
 SCALE_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 HASH_DIGITS = 12
+RETIRED_SETTINGS = {"FACTORS": "factors of designs", "READOUTS": "readouts that a ladder declares"}
+"""Settings of a ladder that are refused, and what they were."""
 FolderOfTexts = str | Path | tuple[str | Path, str]
 """A corpus as a ladder declares it: a folder, or a folder and its text column."""
 
@@ -67,13 +67,11 @@ class Ladder:
     title: str
     variants: "dict[str, Variant]"
     last_kept: "Variant"
-    declared_factors: "Mapping[str, Factor] | None"
     scales: "Mapping[str, Rules]"
     scale: str
     sample: "Variant"
     corpora: Mapping[str, tuple[str, str]]
     tasks: "Mapping[str, Task]"
-    readouts: "Mapping[str, AnyOwnReadout]"
     transfer_task: str
     transferred_tasks: tuple[str, ...]
     published: Path | None
@@ -130,9 +128,14 @@ class Ladder:
         return {"limited": self.root.recipe.grid, "extended": max(grids, key=lambda grid: len(grid.points()))}
 
     @cached_property
-    def factors(self) -> "Mapping[str, Factor]":
-        """The factors of designs: the declared ones, or else one per modification."""
-        return _factors_of(self) if self.declared_factors is None else self.declared_factors
+    def modifications(self) -> "dict[str, Modification]":
+        """The modifications of its steps by their names in those of variants: RoPE is rope in M7-rope."""
+        found: dict[str, Modification] = {}
+        for modification in (each for variant in self.steps.values() for each in variant.modifications):
+            words = "-".join(modification.title.split())
+            name = re.sub(r"[^a-z0-9]+", "-", modification.title.lower()).strip("-") or words
+            found.setdefault(name, modification)
+        return found
 
     @property
     def own_tasks(self) -> "dict[str, Task]":
@@ -336,7 +339,6 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
     settings = _settings_of(module, declared, given)
     if given:
         from ablations.ladder_checks import (
-            refuse_impossible_readouts,
             refuse_impossible_tasks,
             refuse_unknown_names,
             refuse_wrong_kinds,
@@ -346,7 +348,6 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
         refuse_wrong_kinds(settings)
         refuse_unknown_names(declared, settings)
         refuse_impossible_tasks(settings["TASKS"])
-        refuse_impossible_readouts(settings["READOUTS"])
     scales, scale = settings["SCALES"], settings["SCALE"]
     if scale is None:
         default = OWN_DEFAULT_SCALE if given else DEFAULT_SCALE
@@ -356,13 +357,11 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
         title=settings["TITLE"],
         variants=declared,
         last_kept=declared[name_of(settings["END"])],
-        declared_factors=settings["FACTORS"],
         scales=scales,
         scale=scale,
         sample=declared[name_of(settings["SAMPLE"])],
         corpora=_corpora_of(settings["CORPORA"], module),
         tasks=_tasks_of(settings["TASKS"], module),
-        readouts=_readouts_of(settings["READOUTS"], module),
         transfer_task=settings["TRANSFER_TASK"],
         transferred_tasks=tuple(task for task in settings["TRANSFERRED_TASKS"] if task != settings["TRANSFER_TASK"]),
         published=_published_beside(module, settings["PUBLISHED"], given),
@@ -376,20 +375,22 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
 
 
 def _settings_of(module: ModuleType, declared: "Mapping[str, Variant]", given: str) -> dict[str, Any]:
-    """Return the settings that a module declares, or else their defaults; they are not checked yet."""
+    """Return the settings that a module declares, or else their defaults; they are not checked yet. Raises ValueError
+    if it declares one that left."""
     from ablations import ladder as common
     from neobert.glue.tasks import TASKS
 
+    for name, what in RETIRED_SETTINGS.items():
+        if name in vars(module):
+            raise ValueError(f"{name}: {what} left, commit d02b01fd was the last to have them: take {name} out")
     defaults: dict[str, Any] = {
         "TITLE": (module.__doc__ or "").strip().split("\n")[0].rstrip(".") or f"The ladder {Path(given).name}",
         "END": _last_kept(declared),
-        "FACTORS": None,
         "SCALES": {},
         "SCALE": None,
         "SAMPLE": next(iter(declared.values())),
         "CORPORA": {},
         "TASKS": list(TASKS),
-        "READOUTS": [],
         "TRANSFER_TASK": common.TRANSFER_TASK,
         "TRANSFERRED_TASKS": common.TRANSFERRED_TASKS,
         "PUBLISHED": None,
@@ -414,14 +415,6 @@ def _tasks_of(chosen: "Sequence[Task | str]", module: ModuleType) -> "dict[str, 
     tasks = [TASKS[task] if isinstance(task, str) else task for task in chosen]
     own = {task.name: _beside(module, task.folder) for task in tasks if task.is_own}
     return {task.name: task.model_copy(update={"folder": own[task.name]}) if task.is_own else task for task in tasks}
-
-
-def _readouts_of(declared: "Sequence[AnyOwnReadout]", module: ModuleType) -> "dict[str, AnyOwnReadout]":
-    """Return the readouts of a ladder by name; files are relative to the module's folder."""
-    return {
-        each.name: each.model_copy(update={"file": _beside(module, each.file) if each.file else ""})
-        for each in declared
-    }
 
 
 def _corpora_of(declared: Mapping[str, FolderOfTexts], module: ModuleType) -> dict[str, tuple[str, str]]:
@@ -464,53 +457,6 @@ def _variants_of(module: ModuleType) -> "dict[str, Variant]":
     if not found:
         raise ValueError("it declares no variants: see examples/ and docs/own-ladder.md")
     return found
-
-
-# Designs over a ladder that declares no factors
-
-
-def _factors_of(own: Ladder) -> "dict[str, Factor]":
-    """Return one factor per modification, added to the root or left out of the full variant where possible."""
-    from ablations.variant import Factor
-
-    way = modifications_of(own.full_variant)
-    found: dict[str, Factor] = {}
-    for modification in (each for variant in own.steps.values() for each in variant.modifications):
-        name = re.sub(r"[^a-z0-9]+", "-", modification.title.lower()).strip("-") or "-".join(modification.title.split())
-        if name in found:
-            continue
-        why_not_added = why_impossible(own.root, [modification])
-        why_not_left_out = f"{own.full_variant.name} has it not"
-        if modification in way:
-            why_not_left_out = why_kept(own, [modification])
-        found[name] = Factor(
-            name,
-            added=() if why_not_added else (modification,),
-            removed=() if why_not_left_out else (modification,),
-            reason="; ".join(filter(None, (why_not_added, why_not_left_out))),
-        )
-    return found
-
-
-def why_impossible(root: "Variant", modifications: "Sequence[Modification]") -> str:
-    """Return why modifications cannot be applied to a variant; empty if they can."""
-    try:
-        root.derive("tried", *modifications)
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
-def why_kept(own: Ladder, removed: "Sequence[Modification]") -> str:
-    """Return why modifications cannot be left out of the full variant; empty if they can."""
-    left = [each for each in modifications_of(own.full_variant) if each not in removed]
-    try:
-        without = own.root.derive("tried", *left)
-    except ValueError as error:
-        return str(error)
-    return (
-        "" if without.recipe != own.full_variant.recipe else f"without it {own.full_variant.name} has the same recipe"
-    )
 
 
 def modifications_of(variant: "Variant") -> "list[Modification]":

@@ -9,10 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from ablations import declarations
-from ablations.designs import one_variant
 from ablations.ladders import current, variants
-from ablations.readings import at_scale
+from ablations.names import at_scale, one_variant
 from ablations.recipe_runs import (
     EVERYTHING,
     PLANNERS,
@@ -87,7 +85,7 @@ class PlanRow:
     def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:
         """Return the entries of a run's run.json other than its specification."""
         common = {"scale": self.scale, "data": source.label, "unavailable_tasks": self.skipped}
-        return common | current().labels | declarations.labels_in_use()
+        return common | current().labels
 
     def write_subject(self, layout: Layout) -> None:
         """Write what the runs are about besides recipes; nothing for a variant."""
@@ -196,8 +194,8 @@ def plan(
 ) -> list[VariantRow]:
     """Return one row per variant and seed. Data may be missing, except what `choice` names and what mteb reads.
 
-    `finetuning_seeds` are the seeds of fine-tuning; None means the seed of pre-training. A reading or a
-    variant at a rate that has its values at the scale anyway is replaced by the variant itself.
+    `finetuning_seeds` are the seeds of fine-tuning; None means the seed of pre-training. A variant
+    with a number in its name that it has at the scale anyway is replaced by the variant without it.
 
     Raises:
         MissingData, ValueError: as `embedding_runs`; a variant is impossible at the scale.
@@ -213,7 +211,7 @@ def plan(
             tuning_seeds = finetuning_seeds or [seed]
             if "glue" in stages:
                 skipped |= missing_tasks(source)
-            skipped |= missing_readouts(recipe.pretraining, source, stages)
+            skipped |= missing_readouts(source, stages)
             planning = Planning(recipe, trained, tuning_seeds, scale, source)
             runs += [run for stage, planned in PLANNERS.items() if stage in stages for run in planned(planning)]
             encoder = EncoderWeights.of_stage(trained[-1])

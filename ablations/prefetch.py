@@ -77,8 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ablations.designs import chosen_variants
     from ablations.launch.checks import requirements
+    from ablations.names import chosen_variants
     from ablations.paper_models import chosen_models
 
     needs = requirements(chosen_variants(options.variant), options.scale, options.stages, options.benchmark)

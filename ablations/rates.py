@@ -1,26 +1,21 @@
-"""Peak learning rates: variants at another rate, the grid of a sweep, and the best rate by its losses.
+"""Peak learning rates: the grid of a sweep, and the best rate by its losses.
 
-`M4@rate4e-3` is M4 at the peak rate 4e-3. The rate in a name is the one that is used, at every scale. Sweeps train on
-pilot seeds, which are excluded from comparisons of variants.
+Sweeps train on pilot seeds, which are excluded from comparisons of variants. `ablations.names` has variants at a rate.
 """
 
 import math
-import re
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ablations import budgets, readings
-from ablations.ladders import variants
+from ablations.names import at_rate, rate_text, rounded
 from ablations.scales import Scale, scaled
 from ablations.variant import Variant
 
 PILOT_SEEDS = range(1000, 1100)
 """Seeds of pre-training for choosing rates. A rate chosen on a seed would look better on that seed than it is."""
-SOURCE = "a sweep over peak rates (sweeps/learning_rates.py), not the paper"
 MARK = "@rate"
-TEXT = re.compile(r"[1-9](\.[1-9])?e-?\d{1,2}")
 SAME_RATE = 1.1
 """Rates within this factor count as one: a tenth moves the loss by a fiftieth of what a factor of two does."""
 ROUNDING = 1e-12
@@ -30,46 +25,9 @@ ROUNDING = 1e-12
 # Variants at a rate
 
 
-def rate_text(rate: float) -> str:
-    """Format a rate with one or two digits, as in names: 4e-3, 2.8e-3."""
-    digits, exponent = f"{rate:.1e}".split("e")
-    return f"{digits.removesuffix('.0')}e{int(exponent)}"
-
-
-def rounded(rate: float) -> float:
-    """Round a rate to two digits, as in names."""
-    return float(rate_text(rate))
-
-
-def at_rate(variant: Variant, rate: float) -> Variant:
-    """Return a variant at another peak rate, rounded to two digits, which scales leave as it is."""
-    text = rate_text(rate)
-    name, title = f"{variant.name}{MARK}{text}", f"peak learning rate {text}"
-    return readings.with_value(variant, name, "peak_learning_rate", rounded(rate), title, SOURCE)
-
-
 def without_rate(name: str) -> str:
     """Return the name of a variant without its rate."""
     return name.partition(MARK)[0]
-
-
-def variant_named(name: str) -> Variant | None:
-    """Return the variant at a rate from its name; None if the name has no rate.
-
-    The name can also have a share of the steps or a reading (`M4@steps0.25@rate4e-3`, `M4@beta2-0.95@rate4e-3`).
-
-    Raises:
-        ValueError: the rate, the share or the reading is not written as in names.
-    """
-    base, mark, text = name.rpartition(MARK)
-    if not mark:
-        return None
-    variant = variants().get(base) or readings.variant_named(base) or budgets.variant_named(base)
-    if variant is None:
-        return None
-    if TEXT.fullmatch(text) is None:
-        raise ValueError(f"{name!r} names no rate: write one or two digits and a power of ten, as {base}{MARK}2.8e-3")
-    return at_rate(variant, float(text))
 
 
 def shared_rate(variant: Variant, scale: Scale) -> float:

@@ -5,14 +5,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, get_args
+from typing import Self
 
 from ablations.ladders import Ladder, current
 from ablations.scales import Scale, rules_of, shortest_context
 from ablations.variant import EmbeddingProtocol, Recipe
 from neobert.data.blimp import PAIRS
 from neobert.data.mteb_tasks import EmbeddingTask, chosen_tasks, task_prompts
-from neobert.data.own_readouts import AnyOwnReadout
 from neobert.data.pairs import DECLARED_SETS, Mix, sets_of
 from neobert.data.sources import NoCorpus, Source
 from neobert.embeddings.sentence_modules import read_sentence_modules
@@ -186,8 +185,8 @@ def protocol_on(task: Task, protocol: FineTuning, *, transfers: bool) -> FineTun
     return protocol.model_copy(update={name: neutral_values(FineTuning)[name] for name in idle} | pooling)
 
 
-FIRST_READOUTS: tuple[ReadoutName, ...] = ("loss", "loss_80_10_10", "words", "cloze")
-"""The readouts that share an evaluation, whose id is made of their names. A new one is therefore not added here."""
+LOSS: tuple[ReadoutName, ...] = ("loss",)
+"""The held-out loss on all corpora, in a context that all variants have."""
 PAIRS_PER_PARADIGM = 40
 """Number of pairs of each paradigm of BLiMP that small scales read, the first of its file; others read all."""
 
@@ -198,45 +197,20 @@ LENGTHS_OF_CONTEXT = 4
 
 
 def readout_evaluations(run: PretrainingRun, scale: Scale, source: Source) -> list[ReadoutEvaluation]:
-    """Return the readouts of a pre-training stage in the shortest context of a scale, all but pseudo-perplexity; BLiMP
-    only if the source has it, and those that the ladder declares; none after a causal stage.
-
-    The first readouts share one evaluation, and each later one has its own, so that adding one changes no id.
-    """
-    if run.recipe.ends_causal:
-        return []
-    others = (*FIRST_READOUTS, *PERPLEXITY, BLIMP)
-    later = [name for name in get_args(ReadoutName) if name not in others]
-    context, corpora = shortest_context(scale), _corpora(source)
-    evaluations = [
-        _evaluation(run, names, context, corpora) for names in (FIRST_READOUTS, *((name,) for name in later))
-    ]
+    """Return the readouts of a pre-training stage in the shortest context of a scale: held-out loss, and BLiMP if the
+    source has it."""
+    context, rules = shortest_context(scale), rules_of(scale)
+    evaluations = [_evaluation(run, LOSS, context, _corpora(source))]
     with suppress(NoCorpus):
-        blimp, rules = {str(BLIMP): source.blimp_origin()}, rules_of(scale)
+        blimp = {str(BLIMP): source.blimp_origin()}
         pairs = PAIRS if rules is None or rules.large else PAIRS_PER_PARADIGM
         evaluations.append(_evaluation(run, (BLIMP,), context, blimp, pairs))
-    return [*evaluations, *own_readout_evaluations(run, scale)]
-
-
-OWN_READOUTS = "own-readouts"
-"""The stage of a command with the readouts that the ladder declares alone."""
-
-
-def own_readout_evaluations(run: PretrainingRun, scale: Scale) -> list[ReadoutEvaluation]:
-    """Return the readouts that the ladder declares, an evaluation for each; none after a causal stage."""
-    if run.recipe.ends_causal:
-        return []
-    short, far = shortest_context(scale), longest_context(run)
-    return [
-        _evaluation(run, (own.name,), far if own.reaches_far else short, {own.name: own.origin}, own=own)
-        for own in current().readouts.values()
-    ]
+    return evaluations
 
 
 def perplexity_evaluations(trained: Sequence[PretrainingRun], source: Source) -> list[ReadoutEvaluation]:
-    """Return the pseudo-perplexity of each masked stage of pre-training by length of the text."""
-    masked = [run for run in trained if not run.recipe.ends_causal]
-    return [_evaluation(run, PERPLEXITY, longest_context(run), _corpora(source)) for run in masked]
+    """Return the pseudo-perplexity of each stage of pre-training by length of the text."""
+    return [_evaluation(run, PERPLEXITY, longest_context(run), _corpora(source)) for run in trained]
 
 
 def longest_context(run: PretrainingRun) -> int:
@@ -244,30 +218,13 @@ def longest_context(run: PretrainingRun) -> int:
     return run.position_table or LENGTHS_OF_CONTEXT * run.recipe.stages[-1].context
 
 
-ENDS_CAUSAL = (
-    "ends causal: held-out loss and readouts, of masked tokens that are read from both sides, do not apply (its record "
-    "has the loss on next tokens); fine-tuning and embeddings read both sides"
-)
-"""What does not apply to a variant whose last stage is causal."""
-
-
-def missing_readouts(recipe: Pretraining, source: Source, stages: Collection[str]) -> dict[str, str]:
-    """Return the readouts of some stages of a command that cannot be measured after a recipe or with a source, and why.
-
-    Raises:
-        ValueError: those of the ladder alone are asked for, and it declares none.
-    """
-    if OWN_READOUTS in stages and not current().readouts:
-        raise ValueError(f"--stages {OWN_READOUTS}: the ladder declares no READOUTS; readouts are those of the package")
-    if not {"readouts", OWN_READOUTS} & set(stages):
-        return {}
-    if recipe.ends_causal:
-        return {"readouts": "pre-training ends causal, and readouts predict masked tokens from both sides"}
-    try:
-        if "readouts" in stages:
+def missing_readouts(source: Source, stages: Collection[str]) -> dict[str, str]:
+    """Return the readouts of some stages of a command that cannot be measured with a source, and why."""
+    if "readouts" in stages:
+        try:
             source.blimp_origin()
-    except NoCorpus as error:
-        return {BLIMP: str(error)}
+        except NoCorpus as error:
+            return {BLIMP: str(error)}
     return {}
 
 
@@ -285,7 +242,6 @@ def _evaluation(
     context: int,
     corpora: dict[str, str],
     pairs_per_paradigm: int | None = None,
-    own: AnyOwnReadout | None = None,
 ) -> ReadoutEvaluation:
     """Return readouts of a pre-training stage."""
     return ReadoutEvaluation(
@@ -296,7 +252,6 @@ def _evaluation(
         corpora=corpora,
         tokenizer_origin=run.tokenizer_origin,
         pairs_per_paradigm=pairs_per_paradigm,
-        own=own,
         seed=run.seed,
     )
 
@@ -318,7 +273,6 @@ PLANNERS: Mapping[str, Callable[[Planning], Sequence[Run]]] = {
     ],
     "readouts": lambda its: readout_evaluations(its.trained[-1], its.scale, its.source),
     "perplexity": lambda its: perplexity_evaluations(its.trained, its.source),
-    OWN_READOUTS: lambda its: own_readout_evaluations(its.trained[-1], its.scale),
 }
 """For each stage of a command, the runs of a variant. `embedding_runs` plans contrastive and mteb, which belong
 together."""

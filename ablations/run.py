@@ -4,9 +4,8 @@
 python ablations/run.py --list                        the ladder: parents, changes, sources, states
 python ablations/run.py --variant M7 --dry-run        what would run, with ids, sizes and states
 python ablations/run.py --variant M0..M5 --seed 0 1   run what is missing, on this machine
-python ablations/run.py --variant M4 M5 --until-decided   as many paired seeds as the verdict on M5 needs
 python ablations/run.py --stages contrastive --model DIR     contrastive fine-tuning of an external encoder
-python ablations/run.py --design factorial --factors positions norm --dry-run   what a design needs and has
+python ablations/run.py --design leave-one-out --dry-run   M9, and M9 without each of its modifications
 """
 
 import argparse
@@ -24,18 +23,15 @@ from ablations.launch.flags import (
     MODEL_HELP,
     add_benchmark_flag,
     add_common_flags,
-    add_design_flags,
     add_execution_flags,
     add_stages_flag,
-    declared,
     trust_of,
 )
-from neobert.command_line import count, guarded, parser_from, seed
+from neobert.command_line import guarded, parser_from, seed
 from neobert.errors import EXIT_DONE
 from neobert.runs.kinds import RUN_KINDS
 
 if TYPE_CHECKING:
-    from ablations.designs import Design
     from ablations.launch.execute import Workspace
     from ablations.plan import VariantRow
 
@@ -47,7 +43,7 @@ FLAGS_OF_STAGES = {
     "without_texts_of": ("contrastive", "mteb"),
 }
 """Flags that are only allowed with some stages."""
-COMPANIONS = {"delete": "gc", "protocol": "model", "most_seeds": "until_decided"}
+COMPANIONS = {"delete": "gc", "protocol": "model"}
 """Flags that are only allowed with another one."""
 
 
@@ -56,15 +52,16 @@ def build_parser() -> argparse.ArgumentParser:
     parser = parser_from("python ablations/run.py", __doc__)
     add = parser.add_argument
     add("--variant", nargs="+", action="extend", metavar="NAME", help="names, M0..M5, or all")
+    design = "the last variant without each modification, or the baseline with each, instead of --variant"
+    add("--design", choices=("leave-one-out", "add-one"), help=design)
     add("--protocol", metavar="VARIANT", help="with --model: protocol of this variant (default: the ladder's)")
     add("--seed", nargs="+", action="extend", type=seed, metavar="N", help="seeds; one run for each (default: 0)")
-    add("--most-seeds", type=count, metavar="N", help="with --until-decided: largest number of seeds (default: 10)")
     add_stages_flag(
         parser,
-        (*RUN_KINDS, "perplexity", "own-readouts"),
+        (*RUN_KINDS, "perplexity"),
         "which parts to run (default: pretraining glue). pretraining (or pretrain) is always included. mteb (Table 4) "
-        "includes contrastive. readouts: the same questions to all variants about held-out text and BLiMP. "
-        "own-readouts: only those that the ladder declares. perplexity: pseudo-perplexity by length (Figure 2)",
+        "includes contrastive. readouts: held-out loss on all corpora, and BLiMP. perplexity: pseudo-perplexity by "
+        "length (Figure 2)",
     )
     add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets of pairs for contrastive (default: all)")
     add("--zero-shot", action="store_true", help="with mteb: measure encoders as they were pre-trained (Figure 4)")
@@ -78,15 +75,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     mode = parser.add_mutually_exclusive_group().add_argument
     mode("--model", metavar="DIR_OR_ID", help=f"instead of variants: {MODEL_HELP}")
-    decided = "pre-train paired seeds of each variant and its parent, or of two variants, until their verdict is known"
-    mode("--until-decided", action="store_true", help=decided)
     mode("--list", action="store_true", help="print the ladder and stop")
     cancelled = "cancel the variants' live jobs (only of --scale, --data and --seed if given), and stop"
     mode("--cancel", action="store_true", help=cancelled)
     mode("--gc", action="store_true", help="print which checkpoints, data and code are not needed any more, and stop")
     add("--delete", action="store_true", help="with --gc: remove them")
     add_common_flags(parser, "plan")
-    add_design_flags(parser)
     add_execution_flags(parser)
     return parser
 
@@ -104,14 +98,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"--{flag.replace('_', '-')} goes with --{other.replace('_', '-')}")
     if given >= {"cancel", "dry_run"}:
         parser.error("--cancel and --dry-run exclude each other: ablations/status.py shows the jobs of every run")
+    if given >= {"variant", "design"}:
+        parser.error("--variant and --design both choose variants: give one of them")
     if "cancel" in given and not given.intersection(("variant", "design")):
         parser.error("--cancel needs the variants whose jobs it cancels: name them with --variant (M7, M0..M5, all)")
     if not given.intersection((*MODES, "variant", "design")):
         parser.error("name variants with --variant (M7, M0..M5, all), --design or --model, or see them with --list")
-    if options.until_decided and options.stages is parser.get_default("stages"):
-        options.stages = ["pretraining"]
     mode = next((mode for flag, mode in MODES.items() if flag in given), _run_variants)
-    return guarded("run.py", on_ladder(options, declared(mode)), options.runs)
+    return guarded("run.py", on_ladder(options, mode), options.runs)
 
 
 def _clean(options: argparse.Namespace) -> int:
@@ -123,14 +117,14 @@ def _clean(options: argparse.Namespace) -> int:
 
 
 def _cancel(options: argparse.Namespace) -> int:
-    from ablations.designs import chosen_variants
     from ablations.launch.submit import cancel_jobs
+    from ablations.names import chosen_variants, names_of_design
     from neobert.console import logs
     from neobert.runs.layout import Layout
 
-    design = _design(options)
-    chosen = design.variants if design else chosen_variants(options.variant)
-    jobs = cancel_jobs(options, Layout(options.runs.resolve()), {variant.name for variant in chosen})
+    variants = [] if options.design else chosen_variants(options.variant)
+    names = names_of_design(options.design) if options.design else [variant.name for variant in variants]
+    jobs = cancel_jobs(options, Layout(options.runs.resolve()), set(names))
     if options.json:
         print(json.dumps(jobs))
     said = f"{len(jobs)} job(s) cancelled {' '.join(jobs)}; what they finished or saved stays"
@@ -173,12 +167,13 @@ def _run_model(options: argparse.Namespace) -> int:
     return run_or_submit(workspace, [row], lambda: print_model_outcome(layout, row, as_json=options.json))
 
 
-def _planned(options: argparse.Namespace) -> "tuple[Workspace, list[VariantRow], Design | None]":
-    """Open what the flags name and plan the chosen variants; the design is None if the flags name none."""
-    from ablations.designs import chosen_variants, design_at
+def _planned(options: argparse.Namespace) -> "tuple[Workspace, list[VariantRow], list[str]]":
+    """Open what the flags name and plan the chosen variants; the sentences are about variants of a design that are left
+    out."""
     from ablations.ladders import variants as declared_variants
     from ablations.launch.checks import require_heldout_context
     from ablations.launch.execute import open_workspace
+    from ablations.names import chosen_variants, variants_of_design
     from ablations.plan import plan
     from ablations.recipe_runs import EmbeddingChoice
     from ablations.scales import vocabulary_of
@@ -186,28 +181,30 @@ def _planned(options: argparse.Namespace) -> "tuple[Workspace, list[VariantRow],
     trust_of(options)
     workspace = open_workspace(options)
     layout, source = workspace.layout, workspace.source
-    if design := _design(options):
-        design = design_at(design, options.scale, vocabulary_of(source), strict=bool(options.factors))
-    chosen = design.variants if design else chosen_variants(options.variant or list(declared_variants()))
+    left_out: list[str] = []
+    if options.design:
+        chosen, left_out = variants_of_design(options.design, options.scale, vocabulary_of(source))
+    else:
+        chosen = chosen_variants(options.variant or list(declared_variants()))
     choice = EmbeddingChoice(pairs=options.pairs, benchmarks=options.benchmark, zero_shot=options.zero_shot)
     rows = plan(chosen, options.seed or [0], options.scale, source, layout, options.stages, choice=choice)
     require_heldout_context(options.heldout_context, rows)
-    return workspace, rows, design
+    return workspace, rows, [f"left out: {sentence}" for sentence in left_out]
 
 
 def _list_variants(options: argparse.Namespace) -> int:
-    from ablations.launch.listing import design_lines, print_ladder
+    from ablations.launch.listing import print_ladder
     from ablations.recipe_runs import MissingTask
 
-    lines = []
+    beside = []
     try:
-        _, rows, design = _planned(options)
+        _, rows, lines = _planned(options)
     except MissingTask as error:  # a ladder can be looked at before the data of its tasks are there
         options.stages = [stage for stage in options.stages if stage != "glue"]
-        _, rows, design = _planned(options)
-        lines = [f"without fine-tuning: {error}"]
+        _, rows, lines = _planned(options)
+        beside = [f"without fine-tuning: {error}"]
     print_ladder(rows, as_json=options.json)
-    _print_beside(options, [*(design_lines(design, rows) if design else []), *lines])
+    _print_beside(options, [*lines, *beside])
     return EXIT_DONE
 
 
@@ -216,37 +213,13 @@ def _run_variants(options: argparse.Namespace) -> int:
     from ablations.launch.outcomes import print_outcome
     from neobert.console import logs
 
-    workspace, rows, design = _planned(options)
+    workspace, rows, lines = _planned(options)
     if options.dry_run:
-        return _show_plan(workspace, rows, design)
-    for reason in dict.fromkeys(f"{task}: {why}" for row in rows for task, why in row.skipped.items()):
-        logs().print(f"left out: {reason}", markup=False)
+        return _show_plan(workspace, rows, lines)
+    lines += dict.fromkeys(f"left out: {task}: {why}" for row in rows for task, why in row.skipped.items())
+    for line in lines:
+        logs().print(line, markup=False)
     return run_or_submit(workspace, rows, lambda: print_outcome(workspace.layout, rows, as_json=options.json))
-
-
-def _run_until_decided(options: argparse.Namespace) -> int:
-    from ablations.launch.checks import require_heldout_context
-    from ablations.launch.execute import open_workspace
-    from ablations.launch.until_decided import (
-        comparisons_of,
-        pairs_of,
-        plan_pairs,
-        run_until_decided,
-        seeds_of,
-        tell_most,
-    )
-
-    trust_of(options)
-    seeds, pairs = seeds_of(options), pairs_of(options)
-    workspace = open_workspace(options)
-    rows = plan_pairs(workspace, pairs, seeds)
-    require_heldout_context(options.heldout_context, list(rows.values()))
-    compared = comparisons_of(options, pairs, rows, seeds)
-    if not options.dry_run:
-        return run_until_decided(workspace, pairs, compared, seeds)
-    code = _show_plan(workspace, list(rows.values()), None)
-    _print_beside(options, [tell_most(compared, seeds)])
-    return code
 
 
 def _print_beside(options: argparse.Namespace, lines: Sequence[str]) -> None:
@@ -255,34 +228,18 @@ def _print_beside(options: argparse.Namespace, lines: Sequence[str]) -> None:
         print(line, file=sys.stderr if options.json else sys.stdout)
 
 
-def _design(options: argparse.Namespace) -> "Design | None":
-    """Return the design that the flags name; None if they name none."""
-    from ablations.designs import design_of
-
-    if options.design is None:
-        if options.factors or options.fraction != "full":
-            raise ValueError("--factors and --fraction belong to a --design: add --design factorial, for instance")
-        return None
-    if options.variant:
-        raise ValueError("--variant and --design both choose variants: give one of them")
-    return design_of(options.design, options.factors or (), options.fraction)
-
-
-def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", design: "Design | None") -> int:
-    """Print the plan, the batch files for SLURM and the lines of a design; refuse stages that do not fit."""
+def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequence[str]) -> int:
+    """Print the plan, the batch files for SLURM and the lines; refuse stages that do not fit."""
     from ablations.launch.checks import misfits, refuse
-    from ablations.launch.core_time import CoreTime
     from ablations.launch.costs import PlanCosts
-    from ablations.launch.listing import design_lines, print_plan
+    from ablations.launch.listing import print_plan
     from ablations.launch.submit import planned_machine, preview
-    from ablations.plan import unfinished
 
     options, layout = workspace.options, workspace.layout
     jobs = preview(options, layout, rows) if options.cluster == "slurm" else ""
     machine = planned_machine(options, workspace.execution)
-    time = CoreTime.of(layout, unfinished(rows), workspace.source, workspace.execution, options.workers)
-    print_plan(rows, PlanCosts(layout, rows, workspace.source, machine), time, as_json=options.json)
-    _print_beside(options, [*jobs.splitlines(), *(design_lines(design, rows) if design else [])])
+    print_plan(rows, PlanCosts(layout, rows, workspace.source, machine), as_json=options.json)
+    _print_beside(options, [*jobs.splitlines(), *lines])
     refuse(misfits(rows, machine))
     return EXIT_DONE
 
@@ -292,7 +249,6 @@ MODES: "dict[str, Callable[[argparse.Namespace], int]]" = {
     "cancel": _cancel,
     "model": _run_model,
     "list": _list_variants,
-    "until_decided": _run_until_decided,
 }
 """What the command does under a flag; without one of these it runs variants."""
 

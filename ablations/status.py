@@ -123,7 +123,7 @@ def _of_states(rows: Sequence[Row], options: argparse.Namespace) -> list[Row]:
 
 
 def _variant_names(wanted: Sequence[str], rows: Sequence[Row]) -> set[str]:
-    from ablations.designs import chosen_variants
+    from ablations.names import chosen_variants
 
     labelled = {name for row in rows for name in row.variants}
     unlabelled = [name for name in wanted if name not in labelled]

@@ -160,22 +160,6 @@ def _with_own_names(changes: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: own_name(value) if callable(value) else value for key, value in changes.items()}
 
 
-@dataclass(frozen=True)
-class Factor:
-    """A part of the recipe that a design switches on and off.
-
-    `added` are the modifications that switching it on applies to the baseline, `removed` those that leaving it out
-    omits from the last variant. They are empty where that is impossible, and `reason` says why. `caution` is a warning
-    for readers of its effect.
-    """
-
-    name: str
-    added: tuple[Modification, ...]
-    removed: tuple[Modification, ...]
-    reason: str = ""
-    caution: str = ""
-
-
 def validated(tree: dict[str, Any], where: str) -> Recipe:
     """Create a recipe from its plain form. Raises ValueError, with `where` and every wrong field in one sentence."""
     try:

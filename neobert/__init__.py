@@ -10,10 +10,6 @@ if TYPE_CHECKING:
     from ablations.api import load_records as load_records
     from ablations.api import train as train
     from ablations.api import variants as variants
-    from ablations.custom_loops import batches as batches
-    from ablations.custom_loops import load as load
-    from ablations.custom_loops import loss as loss
-    from ablations.custom_loops import optimizer as optimizer
     from neobert.hub import NeoBERTConfig as NeoBERTConfig
     from neobert.hub import NeoBERTForMaskedLM as NeoBERTForMaskedLM
     from neobert.hub import NeoBERTForQuestionAnswering as NeoBERTForQuestionAnswering
@@ -32,7 +28,6 @@ HUB_CLASSES = (
     "NeoBERTModel",
 )
 DOOR = ("build", "load_records", "train", "variants")
-CUSTOM_LOOPS = ("batches", "load", "loss", "optimizer")
 
 
 def __getattr__(name: str) -> object:
@@ -44,12 +39,8 @@ def __getattr__(name: str) -> object:
         from ablations import api
 
         return vars(api)[name]
-    if name in CUSTOM_LOOPS:
-        from ablations import custom_loops
-
-        return vars(custom_loops)[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *HUB_CLASSES, *DOOR, *CUSTOM_LOOPS])
+    return sorted([*globals(), *HUB_CLASSES, *DOOR])

@@ -11,10 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from ablations.budgets import shorter_ladder
-from ablations.designs import variants_of_designs
 from ablations.ladders import current, ladder, variants
-from ablations.readings import readings_in
+from ablations.names import variants_in
 from ablations.recipe_runs import protocol_on
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Recipe, Variant
@@ -58,8 +56,7 @@ def group_of(evidence: Evidence, scale: Scale, data: str) -> Group:
 def _designed(runs: pd.DataFrame, scale: Scale, vocabulary: Vocabulary) -> Iterable[Variant]:
     """Return the variants beside the ladder that labels of runs name, or that have another peak rate."""
     labels = {name for names in runs.variants for name in names}
-    found = variants_of_designs(labels) | shorter_ladder(labels) | readings_in(labels)
-    return (found | variants_at_rates(runs, scale, vocabulary)).values()
+    return (variants_in(labels) | variants_at_rates(runs, scale, vocabulary)).values()
 
 
 Places = np.ndarray[tuple[int], np.dtype[np.intp]]

@@ -114,10 +114,9 @@ def variant_row(
     Raises:
         MissingData, ValueError: as `plan`; the variant is not pre-trained.
     """
-    from ablations.designs import one_variant
     from ablations.ladders import current
+    from ablations.names import at_scale, one_variant
     from ablations.plan import plan
-    from ablations.readings import at_scale
     from ablations.recipe_runs import EVERYTHING
 
     options = workspace.options

@@ -20,7 +20,6 @@ if __name__ == "__main__":  # a script's own folder is on sys.path, the reposito
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ablations.ladders import on_ladder
-from ablations.launch.flags import declared
 from neobert.command_line import guarded, parser_from
 from neobert.errors import DamagedFile, MissingData
 from sweeps.encoder import add_encoder_flags, measure, variant_row
@@ -63,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code (0 done, 1 a trial failed, 2 refused, 3 missing data or run)."""
     options = build_parser().parse_args(arguments)
-    return guarded("glue_grid.py", on_ladder(options, declared(_run)), options.runs)
+    return guarded("glue_grid.py", on_ladder(options, _run), options.runs)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ if __name__ == "__main__":  # a script's own folder is on sys.path, the reposito
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ablations.ladders import on_ladder
-from ablations.launch.flags import add_common_flags, add_execution_flags, declared
+from ablations.launch.flags import add_common_flags, add_execution_flags
 from neobert.command_line import count, guarded, number_above_0, parser_from, seed
 
 LEAST_FACTOR, MOST_FACTOR = 1.2, 10
@@ -48,12 +48,12 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code (0 done or submitted, 1 a run failed, 2 refused, 3 missing data)."""
     options = build_parser().parse_args(arguments)
-    return guarded("learning_rates.py", on_ladder(options, declared(_run)), options.runs)
+    return guarded("learning_rates.py", on_ladder(options, _run), options.runs)
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ablations.designs import chosen_variants
     from ablations.launch.execute import open_workspace
+    from ablations.names import chosen_variants
     from ablations.rates import MARK, PILOT_SEEDS
     from sweeps.rate_sweep import RateGrid, sweep
 

@@ -23,7 +23,7 @@ if __name__ == "__main__":  # a script's own folder is on sys.path, the reposito
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ablations.ladders import on_ladder
-from ablations.launch.flags import add_benchmark_flag, declared
+from ablations.launch.flags import add_benchmark_flag
 from neobert.command_line import guarded, parser_from
 from sweeps.encoder import add_encoder_flags, measure, variant_row
 
@@ -56,9 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.zero_shot and options.pairs:
         parser.error("--pairs are read by contrastive fine-tuning, which --zero-shot leaves out")
-    return guarded(
-        "mteb_suite.py", on_ladder(options, declared(lambda options: measure(options, _sweep))), options.runs
-    )
+    return guarded("mteb_suite.py", on_ladder(options, lambda options: measure(options, _sweep)), options.runs)
 
 
 def _sweep(workspace: "Workspace", pretrains: bool) -> int:

@@ -141,13 +141,10 @@ def undrawn() -> Iterator[None]:
 
 
 @pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Study":
-    """Made-up records of the synthetic data at smoke scale; none yet. Its recipes would fail checks of their regime."""
-    from ablations import regime
+def study(tmp_path: Path) -> "Study":
+    """Made-up records of the synthetic data at smoke scale; none yet."""
     from tests.reports.made_up_study import Study
 
-    monkeypatch.setattr(regime, "LEAST_GRADIENTS_PER_ROW", 0.0)
-    monkeypatch.setattr(regime, "LONGEST_HALF_LIFE_SHARE", 1.0)
     return Study(tmp_path / "runs")
 
 

@@ -41,7 +41,6 @@ def test_the_ladder_as_json_is_golden(golden: GoldenFiles, tmp_path: Path, capsy
     [
         ("smoke", ["--variant", "M0", "M10", "--stages", "pretrain", "glue", "contrastive", "mteb"]),
         ("paper", ["--variant", "M9", "--scale", "paper", "--data", "hub", "--seed", "1"]),
-        ("factorial", ["--design", "factorial", "--factors", "norm", "masking", "--stages", "pretrain"]),
     ],
 )
 def test_a_plan_as_json_is_golden(

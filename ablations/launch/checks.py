@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from ablations.ladders import DEFAULT_SCALE, current
-from ablations.launch.core_time import CoreTime
+from ablations.ladders import current
 from ablations.launch.costs import GIGABYTE, Machine, stage_memory
+from ablations.names import at_scale
 from ablations.plan import PlanRow, unfinished
-from ablations.readings import at_scale
 from ablations.scales import Scale, scaled_variant
 from ablations.variant import Variant
 from neobert.data.catalog import TASK_SPLITS
@@ -26,7 +25,6 @@ from neobert.kinds.glue import GlueStudy
 from neobert.kinds.mteb import EmbeddingEvaluation
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.size import parameter_count
-from neobert.processes import available_cores, visible_gpus
 from neobert.recipe import EngineWord, Pretraining
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
@@ -188,23 +186,6 @@ def require_heldout_context(context: int | None, rows: Sequence[PlanRow]) -> Non
                     f"--heldout-context {context} is beyond the learned positions of {row.name}, which hold {table} "
                     f"tokens: take {table} or fewer, or leave {row.name} out"
                 )
-
-
-MOST_HOURS_UNASKED = 2.0
-
-
-def refuse_hours(time: CoreTime, scale: Scale, given_scale: str | None) -> None:
-    """Raise ValueError if a plan at a default scale takes hours on the cores of this machine, and a smaller scale
-    exists."""
-    if given_scale is not None or scale == DEFAULT_SCALE or visible_gpus():
-        return
-    hours = time.hours()
-    if hours > MOST_HOURS_UNASKED:
-        raise ValueError(
-            f"scale {scale}, the default of this ladder, takes about {hours:,.0f} hours on the "
-            f"{available_cores()} cores of this machine: take a smaller one, such as --scale {DEFAULT_SCALE}, or say "
-            f"--scale {scale} to run it all the same"
-        )
 
 
 # Before a submission

@@ -12,7 +12,6 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from ablations.ladders import current
-from ablations.launch.parallelism import Proposal
 from ablations.plan import PlanRow, unfinished
 from neobert.data.catalog import CHARACTERS_PER_TOKEN
 from neobert.data.shards import DOCUMENT, MANIFEST, TOKEN
@@ -330,12 +329,6 @@ class PlanCosts:
         studies = GlueStudy.among(self._unfinished.values())
         others = [self._costs[run.id] for run in self._unfinished.values() if run.kind != "glue"]
         return sum_costs([*others, *self._corpora.values(), self._studies(studies)])
-
-    @property
-    def proposal(self) -> Proposal:
-        """The number of GPUs that is proposed for the stages that are left, and its price."""
-        stages = [(row.name, run) for row in self.rows for run in PretrainingRun.among(row.runs)]
-        return Proposal.of([(name, run) for name, run in stages if run.id in self._unfinished], self.machine.gpus)
 
     @cached_property
     def _costs(self) -> dict[str, Cost]:

@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
-from ablations import declarations
 from ablations.ladders import current
-from ablations.launch.checks import refuse, refuse_hours, require_data, validate
-from ablations.launch.core_time import CoreTime
+from ablations.launch.checks import refuse, require_data, validate
 from ablations.launch.flags import execution_of, kept_of, trust_of
 from ablations.launch.submit import (
     AtWork,
@@ -63,7 +61,6 @@ class Workspace:
     def write(self, rows: Sequence[PlanRow], execution: Execution) -> None:
         """Write the run.json of every run of the rows, before anything starts."""
         current().keep(self.layout)
-        declarations.keep_in_use(self.layout)
         for row in rows:
             row.write(self.layout, self.source, self.specification, execution, kept_of(self.options))
 
@@ -84,16 +81,8 @@ def open_workspace(options: argparse.Namespace) -> Workspace:
     options.data = _chosen_data(options)
     unseen = vars(options).get("without_texts_of") or ()
     task_folders = {name: task.folder for name, task in current().own_tasks.items()}
-    readout_files = {name: readout.file for name, readout in current().readouts.items()}
     documents = synthetic_documents(options.scale)
-    specification = specify(
-        options.data,
-        documents,
-        unseen,
-        task_folders=task_folders,
-        readout_files=readout_files,
-        corpora=current().corpora,
-    )
+    specification = specify(options.data, documents, unseen, task_folders=task_folders, corpora=current().corpora)
     layout = Layout(options.runs.resolve())
     return Workspace(options, layout, specification, open_specified(specification), execution)
 
@@ -140,8 +129,6 @@ def run_or_submit(
     if place == "slurm":
         return _submit(workspace, rows, leave_failed=leave_failed, observing=observing)
     runs = unfinished(rows)
-    time = CoreTime.of(workspace.layout, runs, workspace.source, workspace.execution, workspace.options.workers)
-    refuse_hours(time, rows[0].scale, workspace.options.given_scale)
     with observing(place) as environment:
         flags = ["--leave-failed"] if leave_failed else []
         code = _run_locally(workspace, rows, runs, flags, environment) if runs else EXIT_DONE

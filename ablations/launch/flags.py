@@ -1,7 +1,7 @@
 """Flags that commands share, and values computed from them. Imports nothing heavy, so that --help is fast."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from neobert.runs.run_file import Execution
 
 DEFAULT_RUNS = Path("runs")
-MEASURED = ("heldout", "heldout_context", "checkpoint_words")
-"""Flags of what pre-training measures and keeps. A run has one record, so later commands change them only if given."""
+MEASURED = ("heldout", "heldout_context")
+"""Flags of what pre-training measures. A run has one record, so later commands change them only if given."""
 MODEL_HELP = "an external encoder: a folder, a hub model, or a baseline of the paper (--model list names them)"
 
 
@@ -27,8 +27,6 @@ def add_common_flags(parser: argparse.ArgumentParser, shown: str, *, models: boo
     add_ladder_flag(parser)
     add_scale_flag(parser, "size of models and runs (default: smoke; for a ladder of your own, its own or as-written)")
     add("--data", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
-    declaration = "label the runs with a declared study, whose scale and data they must have (docs/guide.md)"
-    add("--declaration", type=Path, metavar="FILE", help=declaration)
     add("--workers", type=count, metavar="N", help="processes at a time (default: cores / threads of the scale)")
     add("--runs", type=Path, default=DEFAULT_RUNS, help="folder of runs (default: ./runs)")
     add("--dry-run", action="store_true", help=f"print the {shown} and stop")
@@ -92,44 +90,8 @@ def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     add("--sbatch", action="append", metavar="LINE", help="an additional option of sbatch, such as mail-type=FAIL")
 
 
-def declared(action: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """Return the action of a command within the declaration that its flag names.
-
-    The action raises:
-        MissingData, ValueError: as `read_declaration`, or the flags are of another scale or other data.
-    """
-
-    def act(options: argparse.Namespace) -> int:
-        from ablations.declarations import read_declaration, using
-
-        if options.declaration is None:
-            return action(options)
-        declaration = read_declaration(options.declaration)
-        if options.given_scale is None:
-            options.given_scale = options.scale = declaration.scale
-        if options.scale != declaration.scale:
-            raise ValueError(f"--scale {options.scale}: {options.declaration} declares scale {declaration.scale}")
-        if Path(options.data or "synthetic").name != declaration.data:
-            given = f"--data {options.data}" if options.data else "there is no --data"
-            raise ValueError(f"{given}: {options.declaration} declares data {declaration.data}")
-        with using(declaration):
-            return action(options)
-
-    return act
-
-
-def add_design_flags(parser: argparse.ArgumentParser) -> None:
-    """Add --design, --factors and --fraction."""
-    add = parser.add_argument
-    kinds = ("ladder", "leave-one-out", "add-one", "factorial")
-    add("--design", choices=kinds, help="the variants of a design, instead of --variant (docs/guide.md)")
-    add("--factors", nargs="+", action="extend", metavar="NAME", help="factors to vary: positions, norm, …")
-    add("--fraction", choices=("full", "half"), default="full", help="share of a factorial (default: full)")
-
-
 def add_execution_flags(parser: argparse.ArgumentParser) -> None:
-    """Add a group with `--compile`, `--trace-steps`, `--deterministic`, `--heldout`, `--heldout-context` and
-    `--checkpoint-words`."""
+    """Add a group with `--compile`, `--trace-steps`, `--deterministic`, `--heldout` and `--heldout-context`."""
     group = parser.add_argument_group("training", "how runs execute; they change no id")
     add = group.add_argument
     add(
@@ -165,13 +127,6 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="measure the held-out loss also with documents cut to N tokens, so that runs with different contexts and "
         "tokenizers can be compared (default: as the run was planned, at first the shortest context of the scale)",
-    )
-    add(
-        "--checkpoint-words",
-        type=whole_number,
-        metavar="N",
-        help="keep checkpoints of pre-training after N, 2N, … 10N, 20N, … 100N, 200N, … words of text; N = 1000000 for "
-        "BabyLM, 0 for none by words (default: as the run was planned, at first 0)",
     )
 
 

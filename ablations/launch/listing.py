@@ -1,4 +1,4 @@
-"""Listings of a plan: the ladder, designs, runs with costs and ids, and existing runs that are similar."""
+"""Listings of a plan: the ladder, runs with costs and ids, and existing runs that are similar."""
 
 import json
 from collections import Counter
@@ -12,27 +12,20 @@ from typing import Any
 
 from rich.markup import escape
 
-from ablations.designs import Design
-from ablations.ladders import current, ladder
-from ablations.launch.core_time import CoreTime
+from ablations.ladders import current
 from ablations.launch.costs import Cost, PlanCosts, stage_flops
 from ablations.plan import PlannedRun, PlanRow, VariantRow
-from ablations.recipe_runs import ENDS_CAUSAL
-from ablations.regime import Check, checks_of, describe_checks, pilot_records
-from ablations.scales import scaled_recipes, uses_one_thread
 from neobert.console import Listing, output, quantity, table
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import read_json
 from neobert.identity import leaves, plain
-from neobert.processes import available_cores, visible_gpus
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.index import State, state_of
 from neobert.runs.kinds import KINDS, Run
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
 
 COST_COLUMNS = ("GB per GPU", "GPU-hours", "disk GB")
-CORE_COST_COLUMNS = ("core-hours", "disk GB")
-"""Columns of small scales on a machine without a GPU; core-hours are those of pre-training."""
 DIFFS_SHOWN = 10
 UNKNOWN_HOURS = (
     "GPU-hours are not known: name the gpu or its tokens_per_second_per_gpu in a cluster profile, or finish a run of "
@@ -47,7 +40,7 @@ def change_text(path: str, change: Sequence[Any]) -> str:
     return f"{name} = {after}" if before is None else f"{name}: {before} → {after}"
 
 
-# The ladder and designs
+# The ladder
 
 WORST_FIRST: tuple[State, ...] = ("failed", "running", "waiting", "missing", "done")
 
@@ -91,7 +84,6 @@ def print_ladder(rows: Sequence[VariantRow], *, as_json: bool) -> None:
                 [
                     *(change_text(path, change) for path, change in entry["delta"].items()),
                     *(f"not represented: {field}" for field in entry["unrepresented"]),
-                    *(["ends causal"] if row.recipe.pretraining.ends_causal else []),
                 ]
             ),
             entry["source"],
@@ -104,73 +96,44 @@ def print_ladder(rows: Sequence[VariantRow], *, as_json: bool) -> None:
     output().print(table(f"The ladder at {rows[0].scale} scale", columns, cells))
 
 
-def design_lines(design: Design, rows: Sequence[VariantRow]) -> list[str]:
-    """Return lines with the runs of a design and their states, what it shares with the ladder, and its claims."""
-    runs, needs = {each.run.id: each for row in rows for each in row.planned}, []
-    for kind, what in (("pretraining", "pre-training stage(s)"), ("glue", "GLUE studies")):
-        states = [each.state for each in runs.values() if each.run.kind == kind]
-        needs += [f"{len(states)} {what} ({_state_counts(states)})"] if states or kind == "pretraining" else []
-    seeds = len({row.seed for row in rows})
-    lines = [f"design: {design.title}: {len(design.variants)} variants, {seeds} seed(s) need {' and '.join(needs)}"]
-    shared = [f"{name} = {other}" for name, other in _equal_on_ladder(rows).items()]
-    lines += [f"trained once, as their recipes are equal: {', '.join(shared)}"] if shared else []
-    return [*lines, *(f"left out: {sentence}" for sentence in design.left_out), *design.notes]
-
-
 def _state_counts(states: Iterable[str]) -> str:
     return ", ".join(f"{count} {state}" for state, count in sorted(Counter(states).items()))
-
-
-def _equal_on_ladder(rows: Sequence[VariantRow]) -> dict[str, str]:
-    """Return {design's variant: ladder's variant} for equal pre-training under another name."""
-    scale, vocabulary = rows[0].scale, rows[0].vocabulary
-    recipes = scaled_recipes(dict(reversed(ladder().items())), scale, vocabulary)
-    return {
-        row.name: name
-        for row in rows
-        for name, recipe in recipes.items()
-        if row.name not in recipes and recipe.pretraining == row.recipe.pretraining
-    }
 
 
 # A plan
 
 
-def print_plan(rows: Sequence[VariantRow], costs: PlanCosts, time: CoreTime, *, as_json: bool) -> None:
-    """Print the runs of each variant with ids, sizes, states, folders and costs, the total, and the regime checks."""
-    diffs, pilots = id_diffs(rows, costs.layout), pilot_records(costs.layout)
-    checks = {row.name: checks_of(row.stages[-1], pilots) for row in rows}
+def print_plan(rows: Sequence[VariantRow], costs: PlanCosts, *, as_json: bool) -> None:
+    """Print the runs of each variant with ids, sizes, states, folders and costs, and the total."""
+    diffs = id_diffs(rows, costs.layout)
     if as_json:
-        summaries = [_summary(row, checks[row.name]) | costs.row(row).summary() for row in rows]
+        summaries = [_summary(row) | costs.row(row).summary() for row in rows]
         near = [{"near_misses": [vars(diff) for diff in found]} for found in diffs]
         print(json.dumps([{**summary, **found} for summary, found in zip(summaries, near, strict=True)], indent=1))
         return
-    console, shown = output(), _Costs(costs, time if _is_for_cores(rows, costs) else None)
+    console = output()
     if len(rows) == 1:
-        _print_runs(rows[0], shown, checks[rows[0].name])
+        _print_runs(rows[0], costs)
     else:
-        console.print(_table_of_rows(rows, shown))
+        console.print(_table_of_rows(rows, costs))
     for line in (*_near_misses(rows, diffs), *_absences(rows)):
         console.print(escape(f"  {line}"))
-    shown.print_total(rows)
-    for line in describe_checks(checks):
-        console.print(escape(line))
+    _print_total(rows, costs)
 
 
-def _table_of_rows(rows: Sequence[VariantRow], shown: "_Costs") -> Listing:
+def _table_of_rows(rows: Sequence[VariantRow], costs: PlanCosts) -> Listing:
     cells = [
         (
             row.name,
             row.seed,
             quantity(row.parameters),
             _state_counts(each.state for each in row.planned),
-            *shown.cells(shown.costs.row(row), row.runs),
+            *_cost_cells(costs.row(row)),
         )
         for row in rows
     ]
-    source = shown.costs.source.label
-    title = f"{rows[0].scale} scale, {source} data (one variant alone shows all runs, ids and folders)"
-    return table(title, ("variant", "seed", "parameters", "runs", *shown.columns), cells)
+    title = f"{rows[0].scale} scale, {costs.source.label} data (one variant alone shows all runs, ids and folders)"
+    return table(title, ("variant", "seed", "parameters", "runs", *COST_COLUMNS), cells)
 
 
 def _near_misses(rows: Sequence[VariantRow], diffs: "Sequence[Sequence[IdDiff]]") -> list[str]:
@@ -183,19 +146,17 @@ def _near_misses(rows: Sequence[VariantRow], diffs: "Sequence[Sequence[IdDiff]]"
 
 
 def _absences(rows: Sequence[VariantRow]) -> list[str]:
-    """Return a line for each task that the data lacks, for each change that the scale erases, and for each variant that
-    ends causal."""
+    """Return a line for each task that the data lacks, and for each change that the scale erases."""
     skipped = [f"left out: {task}: {reason}" for row in rows for task, reason in row.skipped.items()]
     erased = [
         f"not represented at this scale (equal to the parent's): {row.name}: {', '.join(row.unrepresented)}"
         for row in rows
         if row.unrepresented
     ]
-    causal = [f"{row.name} {ENDS_CAUSAL}" for row in rows if row.recipe.pretraining.ends_causal]
-    return list(dict.fromkeys([*skipped, *erased, *causal]))
+    return list(dict.fromkeys([*skipped, *erased]))
 
 
-def _summary(row: VariantRow, checks: Sequence[Check]) -> dict[str, Any]:
+def _summary(row: VariantRow) -> dict[str, Any]:
     return {
         "variant": row.name,
         "seed": row.seed,
@@ -205,7 +166,6 @@ def _summary(row: VariantRow, checks: Sequence[Check]) -> dict[str, Any]:
         "flops": float(sum(map(stage_flops, row.stages))),
         "delta": {path: list(change) for path, change in row.delta.items()},
         "unrepresented": list(row.unrepresented),
-        "regime": [_check_entry(check) for check in checks],
         "stages": [
             {"kind": each.run.title, "id": each.run.id, "state": each.state, "folder": str(each.folder)}
             for each in row.planned
@@ -214,81 +174,45 @@ def _summary(row: VariantRow, checks: Sequence[Check]) -> dict[str, Any]:
     }
 
 
-def _check_entry(check: Check) -> dict[str, Any]:
-    return {**vars(check), "number": None if check.number is None else float(f"{check.number:.4g}")}
-
-
-def _print_runs(row: VariantRow, shown: "_Costs", checks: Sequence[Check]) -> None:
-    console, summary, costs = output(), _summary(row, checks), shown.costs
+def _print_runs(row: VariantRow, costs: PlanCosts) -> None:
+    console, summary = output(), _summary(row)
     sizes = ", ".join(f"{quantity(summary[key])} {key}" for key in ("parameters", "tokens", "flops"))
     title = f"{row.name} ({row.title}), seed {row.seed}, {row.scale} scale, {costs.source.label} data: {sizes}"
     console.print(escape(title), style="bold")
     for path, change in row.delta.items():
         console.print(f"  {escape(change_text(path, change))}")
     cells = [
-        (each.run.title, each.run.id, each.state, *shown.cells(costs.of(each.run), [each.run]), each.folder)
-        for each in row.planned
+        (each.run.title, each.run.id, each.state, *_cost_cells(costs.of(each.run)), each.folder) for each in row.planned
     ]
-    total = ("all, data included", None, None, *shown.cells(costs.row(row), row.runs), None)
-    console.print(table("", ("run", "id", "state", *shown.columns, "folder"), [*cells, total]))
+    total = ("all, data included", None, None, *_cost_cells(costs.row(row)), None)
+    console.print(table("", ("run", "id", "state", *COST_COLUMNS, "folder"), [*cells, total]))
 
 
-def _is_for_cores(rows: Sequence[VariantRow], costs: PlanCosts) -> bool:
-    """Return whether a plan is for the cores of this machine: a small scale or a ladder of one's own as it is written,
-    no GPU here, and none in the profile."""
-    machine, scale = costs.machine, rows[0].scale
-    named = machine.gpu or machine.tokens_per_second_per_gpu or machine.gpu_memory_gb
-    return (uses_one_thread(scale) or scale == "as-written") and not named and not visible_gpus()
+def _cost_cells(cost: Cost) -> tuple[str | None, ...]:
+    """Return the numbers of the columns with three digits; None (printed as a dash) if unknown."""
+    hours = None if cost.uncounted and not cost.gpu_hours else cost.gpu_hours
+    return _digits(cost.memory_gb), _digits(hours), _digits(cost.disk_gb)
 
 
-@dataclass(frozen=True)
-class _Costs:
-    """The costs of a plan as they are printed: of GPUs, or with `time` of the cores of this machine."""
-
-    costs: PlanCosts
-    time: CoreTime | None
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return CORE_COST_COLUMNS if self.time else COST_COLUMNS
-
-    def cells(self, cost: Cost, runs: Sequence[Run]) -> tuple[str | None, ...]:
-        """Return the numbers of the columns with three digits; None (printed as a dash) if unknown."""
-        if self.time:
-            return _digits(self.time.core_hours(runs)), _digits(cost.disk_gb)
-        hours = None if cost.uncounted and not cost.gpu_hours else cost.gpu_hours
-        return _digits(cost.memory_gb), _digits(hours), _digits(cost.disk_gb)
-
-    def print_total(self, rows: Sequence[VariantRow]) -> None:
-        """Print the states of all runs, and the costs of what is left to do."""
-        console, total, machine = output(), self.costs.total, self.costs.machine
-        console.print(_state_counts(each.state for row in rows for each in row.planned))
-        if self.time:
-            console.print(_core_total(self.time, _digits(total.disk_gb) or "unknown"))
-            return
-        memory, hours, disk = (number or "unknown" for number in self.cells(total, ()))
-        gpus = f"{machine.gpus} GPU{'s' if machine.gpus > 1 else ''} (engine {machine.engine})"
-        console.print(
-            f"to do, each run once: GPU-hours {hours}, disk {disk} GB; on each of {gpus} up to {memory} GB with "
-            f"{machine.micro_batch_tokens} tokens in a micro-batch"
-        )
-        if total.uncounted:
-            console.print(
-                f"GPU-hours without {', '.join(total.uncounted)}: how many texts its tasks have is not known before"
-            )
-        console.print(escape(f"GPU-hours at most, {'; '.join(total.sources)}" if total.sources else UNKNOWN_HOURS))
-        for line in self.costs.proposal.lines():
-            console.print(line)
-
-
-def _core_total(time: CoreTime, disk_gb: str) -> str:
-    """Return the line with the time of what is left to do on the cores of this machine."""
-    without = f" without {', '.join(time.uncounted)}" if time.uncounted else ""
-    minutes = 60 * time.hours()
-    return (
-        f"to do, each run once: disk {disk_gb} GB; about {max(1, round(minutes)):,} min{without} with {time.workers} "
-        f"worker{'s' * (time.workers > 1)} on the {available_cores()} cores of this machine, {time.basis}"
+def _print_total(rows: Sequence[VariantRow], costs: PlanCosts) -> None:
+    """Print the states of all runs, and the costs of what is left to do."""
+    console, total, machine = output(), costs.total, costs.machine
+    console.print(_state_counts(each.state for row in rows for each in row.planned))
+    memory, hours, disk = (number or "unknown" for number in _cost_cells(total))
+    left = {each.run.id: each.run for row in rows for each in row.planned if each.state != "done"}
+    stages = PretrainingRun.among(left.values())
+    tokens = quantity(sum(stage.recipe.stages[-1].tokens for stage in stages))
+    gpus = f"{machine.gpus} GPU{'s' if machine.gpus > 1 else ''} (engine {machine.engine})"
+    console.print(
+        f"to do, each run once: {tokens} tokens and {quantity(sum(map(stage_flops, stages)))} FLOPs of pre-training, "
+        f"GPU-hours {hours}, disk {disk} GB; on each of {gpus} up to {memory} GB with {machine.micro_batch_tokens} "
+        "tokens in a micro-batch"
     )
+    if total.uncounted:
+        console.print(
+            f"GPU-hours without {', '.join(total.uncounted)}: how many texts its tasks have is not known before"
+        )
+    console.print(escape(f"GPU-hours at most, {'; '.join(total.sources)}" if total.sources else UNKNOWN_HOURS))
 
 
 def _digits(value: float | None) -> str | None:

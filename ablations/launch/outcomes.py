@@ -38,7 +38,7 @@ def print_outcome(layout: Layout, rows: Sequence[VariantRow], *, as_json: bool) 
             outcome["variant"],
             outcome["seed"],
             outcome["context"],
-            _loss(outcome),
+            _number(outcome["heldout_loss"]),
             *(in_points(outcome["glue"].get(task)) for task in tasks),
         )
         for outcome in outcomes
@@ -155,7 +155,7 @@ def _print_readouts(entries: Sequence[Entry]) -> None:
         states = ", ".join(dict.fromkeys(entry["state"] for entry in own))
         values = (_number(scores.get(readout, {}).get(corpus)) for readout, corpus in measured)
         rows.append((*model, states, *values))
-    title = "Readouts: losses in nats per token, words in bits per byte, others as accuracies"
+    title = "Readouts: losses in nats per token, others as accuracies"
     output().print(table(title, columns, rows))
 
 
@@ -197,12 +197,6 @@ def print_model_outcome(layout: Layout, row: ModelRow, *, as_json: bool) -> None
         for entry in entries
     ]
     output().print(table(f"Contrastive fine-tuning of {row.heading}", columns, cells))
-
-
-def _loss(outcome: Entry) -> str | None:
-    """Format the held-out loss of a stage, which a causal one does not have."""
-    loss = _number(outcome["heldout_loss"])
-    return "not applicable (causal)" if loss is None and outcome["state"] == "done" else loss
 
 
 def _number(value: float | None) -> str | None:

@@ -5,7 +5,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from ablations.designs import chosen_variants
+from ablations.names import chosen_variants
 from ablations.plan import STAGES, VariantRow, plan
 from ablations.recipe_runs import EVERYTHING, EmbeddingChoice
 from ablations.scales import Scale

@@ -4,15 +4,17 @@ import re
 
 import pytest
 
-from ablations.designs import named, single_variants
 from ablations.ladders import SCALES, ladder, variants
+from ablations.names import named, variants_of_design
 from ablations.scales import RULES, Scale, Vocabulary, scaled
 from ablations.variant import Variant, change_label
 
 OWN = {"corpus": "texts/corpora/web:3f2a", "tokenizer": "trained:8192"}
 PUBLISHED = {"corpus": "hub:tiiuae/falcon-refinedweb@c735", "tokenizer": "hub:meta-llama/Llama-2-7b-hf@01c7"}
-POSSIBLE = [name for name in single_variants() if name not in ("M9-batch", "M0+context")]
-"""Variants of one factor that every scale holds."""
+POSSIBLE = [
+    variant.name for kind in ("leave-one-out", "add-one") for variant in variants_of_design(kind, "smoke", "trained")[0]
+]
+"""Variants with one modification more or less that every scale holds."""
 
 
 def label(name: str, scale: Scale, origins: dict[str, str], vocabulary: Vocabulary = "trained") -> str:
@@ -27,7 +29,7 @@ def test_the_papers_recipe_on_published_data_has_the_papers_titles(name: str) ->
     assert label(name, "paper", PUBLISHED, "published") == variants()[name].title
 
 
-@pytest.mark.parametrize("name", [*variants(), *POSSIBLE, "F:corpus+batch+context"])
+@pytest.mark.parametrize("name", [*variants(), *POSSIBLE])
 @pytest.mark.parametrize("scale", list(RULES))
 def test_no_small_variant_is_named_after_the_papers_sizes_or_data(name: str, scale: Scale) -> None:
     text = label(name, scale, OWN)
@@ -41,13 +43,11 @@ def test_shapes_sizes_and_lengths_are_those_of_the_resolved_recipes() -> None:
     assert label("M7@code", "smoke", OWN) == "3 × 128 → 4 × 136 (paper: 16 × 1008)"
     assert label("M2", "study", OWN) == "web text"
     assert label("M3", "study", OWN) == "own BPE, 8,192 tokens"
-    assert label("M0+batch", "study", OWN) == "1,024 → 1,536 tokens per step"
-    assert label("M9-shape", "study", OWN) == "M9 at 4 × 144 (paper: 16 × 1056)"
-    assert label("M9-size", "smoke", OWN) == "M9 at 3 × 128 (paper: 12 × 768)"
-    assert label("M9-corpus", "smoke", OWN) == "M9 without web text"
-    assert label("M9-context", "study", OWN) == "M9 at context 64"
-    assert label("M9-masking", "smoke", OWN) == "M9 without 20% Masking"
-    assert label("F:batch+context", "study", OWN) == "1,024 → 1,536 tokens per step, context 64 → 96 → 192"
+    assert label("M0+2m-token-batch", "study", OWN) == "1,024 → 1,536 tokens per step"
+    assert label("M9-optimal-depth-to-width", "study", OWN) == "M9 at 4 × 144 (paper: 16 × 1056)"
+    assert label("M9-refinedweb", "smoke", OWN) == "M9 without web text"
+    assert label("M9-4-096-token-context", "study", OWN) == "M9 at context 64"
+    assert label("M9-20-masking", "smoke", OWN) == "M9 without 20% Masking"
 
 
 @pytest.mark.parametrize("name", ladder())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ablations import ladder, ladders, rates
-from ablations.designs import chosen_variants
+from ablations.names import chosen_variants
 from ablations.scales import BETA2, RULES, Scale, Vocabulary, scaled, scaled_variant
 from ablations.variant import Modification, Recipe, Variant, prove, prove_scaled, validated
 from neobert.identity import canonical, difference, leaves

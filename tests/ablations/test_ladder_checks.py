@@ -1,4 +1,4 @@
-"""A loaded ladder is what it declares: every variant is proved, every factor does something, every type is checked."""
+"""A loaded ladder is what it declares: every variant is proved, every type is checked."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from ablations import ladder, ladders, run, status
-from ablations.designs import design_of
 from ablations.ladder_checks import KINDS, refuse_unknown_names, refuse_wrong_kinds, verify
-from ablations.ladders import Ladder
+from ablations.ladders import RETIRED_SETTINGS, Ladder
+from ablations.names import chosen_variants, names_of_design, variants_of_design
 from ablations.scales import Rules
 from neobert.errors import EXIT_DONE, EXIT_REFUSED
 
@@ -17,7 +17,7 @@ from dataclasses import replace
 from ablations import ladder
 from ablations.ladder import M0, M1, MASKING_20, ROTARY, SWIGLU, WEB
 from ablations.scales import SMOKE
-from ablations.variant import Factor, Modification, Variant
+from ablations.variant import Modification, Variant
 """
 COMMANDS = {
     "list": ["--list"],
@@ -49,10 +49,10 @@ def test_the_papers_ladder_passes_all_checks() -> None:
     verify(own)
     declared = {name: vars(ladder)[name] for name in KINDS if name in vars(ladder)}
     others = {"SCALES": {}, "CORPORA": {}, "SCALE": own.scale, "TITLE": own.title, "PUBLISHED_AS": own.published_as}
-    others |= {"TASKS": list(own.tasks), "READOUTS": []} | declared
+    others |= {"TASKS": list(own.tasks)} | declared
     refuse_wrong_kinds(others)
     refuse_unknown_names(own.variants, others)
-    assert own.declared_factors is ladder.FACTORS and len(declared) == 8
+    assert len(declared) == 7
 
 
 HIDDEN = "A = Variant('A', 'a', 'here', M1.recipe, M0, (SWIGLU,))"
@@ -118,29 +118,14 @@ def test_a_variant_made_directly_is_accepted_if_it_declares_all_that_it_changes(
 
 
 ON_M1 = "A = M0.derive('A', ROTARY, SWIGLU)\n"
-WRONG_FACTORS = (
-    ("{'a': Factor('zzz', (WEB,), (SWIGLU,))}", "the factor 'zzz' under the name 'a': give it one name"),
-    ("{'a': Factor('a', (WEB,), (WEB,))}", "takes out 'RefinedWeb', which A does not have"),
-    ("{'a': Factor('a', (SWIGLU,), (SWIGLU, WEB))}", "takes out 'RefinedWeb', which A does not have"),
-    ("{'a': Factor('a', (), (SWIGLU,))}", "factor 'a' adds nothing: declare what it does"),
-    ("{'a': Factor('a', (SWIGLU,), ())}", "factor 'a' takes nothing out: declare what it does"),
-    ("{'a': Factor('a', (), ())}", "factor 'a' adds nothing: declare what it does"),
-    (
-        "{'a': Factor('a', (Modification('as before', 'here', model={'positions': 'learned'}),), (ROTARY,))}",
-        "factor 'a' cannot be added to M0: tried: modification 'as before' declares a change but changes nothing",
-    ),
-    ("{'a+b': Factor('a+b', (SWIGLU,), (SWIGLU,))}", "'a+b' cannot be the name of a factor"),
-    ("{'a': Factor('a', (SWIGLU,), (SWIGLU,), reason=3)}", "FACTORS['a']: reason: Input should be a valid string"),
-    ("{'a': Factor('a', ('SwiGLU',), (SWIGLU,))}", "FACTORS['a']: added.0: Input should be"),
-    ("{'a': Factor(3, (SWIGLU,), (SWIGLU,))}", "FACTORS['a']: name: Input should be a valid string"),
-)
 
 
-@pytest.mark.parametrize(("factors", "said"), WRONG_FACTORS, ids=[said for _, said in WRONG_FACTORS])
-def test_a_factor_that_does_nothing_is_refused(
-    factors: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", RETIRED_SETTINGS)
+def test_a_setting_that_left_is_refused_with_the_commit_that_had_it(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said in refusal(f"{ON_M1}FACTORS = {factors}", tmp_path, capsys)
+    said = refusal(f"{ON_M1}{name} = []", tmp_path, capsys)
+    assert f"{name}: " in said and f"commit d02b01fd was the last to have them: take {name} out" in said
 
 
 TWICE = """
@@ -151,21 +136,18 @@ B = A.derive("B", WIDER)
 """
 
 
-def test_what_a_later_modification_overwrites_cannot_be_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = refusal(f"{TWICE}FACTORS = {{'wide': Factor('wide', (WIDE,), (WIDE,))}}", tmp_path, capsys)
-    assert "factor 'wide' cannot be taken out of B: without it B has the same recipe" in said
+def test_what_a_later_modification_overwrites_cannot_be_left_out(tmp_path: Path) -> None:
     with ladders.using(load(TWICE, tmp_path)):
-        assert [variant.name for variant in design_of("leave-one-out").variants] == ["B", "B-4-608-wide"]
-        assert "without it B has the same recipe" in ladders.current().factors["4-096-wide"].reason
+        variants, left_out = variants_of_design("leave-one-out", "paper", "trained")
+        assert [variant.name for variant in variants] == ["B", "B-4-608-wide"]
+        assert left_out == ["B-4-096-wide: without '4,096 wide' B has the same recipe"]
 
 
 @pytest.mark.parametrize("beside", ["B = M1.derive('B', WEB)", "B = A.derive('B', WEB)", "B = M0.derive('B', ROTARY)"])
 def test_a_variant_beside_the_declared_end_changes_no_design(beside: str, tmp_path: Path) -> None:
     alone = load(f"{ON_M1}END = A", tmp_path)
     with ladders.using(alone):
-        left_out, added = (design_of(kind).variants for kind in ("leave-one-out", "add-one"))
+        left_out, added = (chosen_variants(names_of_design(kind)) for kind in ("leave-one-out", "add-one"))
     more = load(f"{ON_M1}{beside}\nEND = 'A'", tmp_path)
     with ladders.using(more):
         assert "B" in more.variants and (more.root, more.full_variant, more.last_kept) == (
@@ -173,9 +155,9 @@ def test_a_variant_beside_the_declared_end_changes_no_design(beside: str, tmp_pa
             alone.full_variant,
             alone.last_kept,
         )
-        assert design_of("leave-one-out").variants == left_out
-        now = {variant.name: variant for variant in design_of("add-one").variants}
-        assert [now[variant.name] for variant in added] == list(added)
+        assert chosen_variants(names_of_design("leave-one-out")) == left_out
+        now = {name: variant for name in names_of_design("add-one")[1:] for variant in chosen_variants([name])}
+        assert [now[variant.name] for variant in added if variant.name in now] == added[1:]
     derived = load(ON_M1 + beside, tmp_path)
     assert derived.last_kept.name == "B", "without END the last kept variant is meant"
 
@@ -185,10 +167,9 @@ def test_a_variant_beside_the_declared_end_changes_no_design(beside: str, tmp_pa
 
 ODD = ("3", "None", "''", "[]", "()", "{}", "{3: 3}", "{'tiny': None}", "[None]", "object()", "M0", "WEB", "b'M0'")
 ACCEPTED = {
-    *(("FACTORS", value) for value in ("None", "{}")),
     *((name, "{}") for name in ("SCALES", "CORPORA")),
     *(("PRINTED_AS", value) for value in ("{}",)),
-    *((name, value) for name in ("TASKS", "TRANSFERRED_TASKS", "READOUTS") for value in ("[]", "()")),
+    *((name, value) for name in ("TASKS", "TRANSFERRED_TASKS") for value in ("[]", "()")),
     *(("PUBLISHED", value) for value in ("None", "''")),
     ("SCALE", "None"),
     *((name, "M0") for name in ("END", "SAMPLE")),

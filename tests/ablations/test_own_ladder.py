@@ -8,12 +8,8 @@ from pathlib import Path
 import pytest
 
 from ablations import ladders, prefetch, run, status
-from ablations.designs import chosen_variants, design_of, single_variants
 from ablations.ladder import M0, M1, M5
-from ablations.launch.checks import refuse_hours
-from ablations.launch.core_time import CoreTime
-from ablations.launch.listing import design_lines
-from ablations.plan import unfinished
+from ablations.names import chosen_variants, names_of_design
 from ablations.recipe_runs import pretraining_runs
 from ablations.scales import execution_at, scaled
 from ablations.variant import Modification
@@ -57,19 +53,18 @@ def plan(file: Path, runs: Path, *flags: str) -> list[str]:
     return ["--ladder", str(file), "--runs", str(runs), "--scale", "tiny", "--stages", "pretrain", *flags]
 
 
-def test_a_file_is_a_ladder_with_its_scales_and_factors(file: Path) -> None:
+def test_a_file_is_a_ladder_with_its_scales_and_modifications(file: Path) -> None:
     with ladders.using(own := ladders.load(str(file))):
         assert list(ladders.ladder()) == ["M0", "A1", "A2", "mask0.3", "mask0.4"]
         assert (own.root.name, own.full_variant.name, own.last_kept.name) == ("M0", "A2", "A2") and own.root is M0
         assert ladders.known_scales()[-1] == "tiny" and execution_at("tiny").heldout_context == 32
         assert [each.name for each in chosen_variants(["A1..mask0.3"])] == ["A1", "A2", "mask0.3"]
         assert [each.name for each in chosen_variants(["A2@steps0.25"])] == ["A2@steps0.25"]
-        assert list(own.factors) == ["rope", "20-masking", "rate-0-3", "rate-0-4"]
-        assert {"A2-rope", "A2-20-masking", "M0+rope", "M0+rate-0-3"} <= single_variants().keys()
-        assert [each.name for each in design_of("leave-one-out").variants] == ["A2", "A2-rope", "A2-20-masking"]
-        assert "A2 needs it" in design_of("leave-one-out").notes[0]
+        assert list(own.modifications) == ["rope", "20-masking", "rate-0-3", "rate-0-4"]
+        assert names_of_design("leave-one-out") == ["A2", "A2-rope", "A2-20-masking"]
+        assert [each.name for each in chosen_variants(["M0+rate-0-3", "A1-rope"])] == ["M0+rate-0-3", "A1-rope"]
         own_run = pretraining_runs(scaled(M0.recipe, "smoke", "trained").pretraining, 0, SYNTHETIC)[0]
-    assert "tiny" not in ladders.known_scales() and "M9-norm" in single_variants()
+    assert "tiny" not in ladders.known_scales() and "M9-rope" in names_of_design("leave-one-out")
     paper = pretraining_runs(scaled(M0.recipe, "smoke", "trained").pretraining, 0, SYNTHETIC)[0]
     assert own_run.id == paper.id, "what both ladders hold is trained once"
 
@@ -84,7 +79,6 @@ def test_a_variant_that_a_scale_cannot_hold_keeps_no_other_from_it(tmp_path: Pat
             rows_of(tmp_path, "A1")
         (row,) = rows_of(tmp_path, "M0")
         assert row.labels(row.planned[0], SYNTHETIC)["variants"] == ["M0"]
-        assert design_lines(design_of("ladder"), [row])
 
 
 def test_a_sweep_on_the_newest_run_refuses_a_scale_that_its_ladder_lost(
@@ -201,7 +195,7 @@ def test_a_star_of_arms_has_nothing_to_leave_out(tmp_path: Path, capsys: pytest.
         "from ablations.ladder import M0, SWIGLU\nGATED = M0.derive('gated', SWIGLU, kept=False)\nEND = M0\n"
     )
     assert run.main(["--ladder", str(star), "--design", "leave-one-out", "--list"]) == EXIT_REFUSED
-    assert "leave-one-out has nothing to take out of M0, whose lineage changes nothing" in capsys.readouterr().err
+    assert "--design leave-one-out has nothing to vary: M0 has no modification" in capsys.readouterr().err
 
 
 def test_a_design_that_is_impossible_at_the_scale_is_refused(
@@ -351,26 +345,3 @@ def test_the_default_scale_is_the_files_own_or_as_written(
     assert ladders.load(str(named)).scale == "as-written"
     assert run.main(["--ladder", str(file), "--runs", str(tmp_path), "--list", "--variant", "A1"]) == EXIT_DONE
     assert "The ladder at tiny scale" in capsys.readouterr().out
-
-
-def test_hours_on_this_machine_are_refused_unless_the_scale_is_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "large.py").write_text("from ablations.ladder import M0\n")
-    command = ["--ladder", str(tmp_path / "large.py"), "--variant", "M0", "--runs", str(tmp_path / "runs")]
-    monkeypatch.setattr("ablations.launch.checks.visible_gpus", lambda: ())
-    assert run.main([*command, "--cluster", "here"]) == EXIT_REFUSED
-    said = capsys.readouterr().err
-    assert re.search(r"scale as-written, the default of this ladder, takes about [\d,]{3,} hours", said)
-    monkeypatch.setattr("ablations.launch.listing.visible_gpus", lambda: ())
-    assert run.main([*command, "--dry-run"]) == EXIT_DONE
-    told = capsys.readouterr().out
-    assert "core-hours" in told and "cores of this machine" in told and "GPU" not in told
-    assert "such as --scale smoke, or say --scale as-written to run it all the same" in said
-    assert not (tmp_path / "runs").exists() and said.count("\n") == 1
-    with ladders.using(ladders.load(str(tmp_path / "large.py"))):
-        rows = rows_of(tmp_path, "M0", scale="as-written", stages=["pretrain"])
-        time = CoreTime.of(Layout(tmp_path), unfinished(rows), SYNTHETIC, execution_at("as-written"), 2)
-        refuse_hours(time, "as-written", given_scale="as-written")
-        monkeypatch.setattr("ablations.launch.checks.visible_gpus", lambda: ("0",))
-        refuse_hours(time, "as-written", given_scale=None)

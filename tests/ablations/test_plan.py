@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ablations import ladders
-from ablations.designs import chosen_variants
+from ablations.names import chosen_variants
 from ablations.plan import plan
 from neobert.glue.tasks import SELECTION_RULES
 from neobert.identity import leaves

@@ -14,7 +14,7 @@ from pathlib import Path
 import huggingface_hub.constants as hub_constants
 import pytest
 
-from ablations.designs import chosen_variants
+from ablations.names import chosen_variants
 from ablations.plan import plan
 from neobert.data import mteb_tasks
 from neobert.data.catalog import REFINEDWEB

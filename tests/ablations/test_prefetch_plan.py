@@ -14,9 +14,9 @@ from typing import NoReturn
 import pytest
 
 from ablations import ladders, prefetch
-from ablations.designs import chosen_variants
 from ablations.ladders import ladder
 from ablations.launch.checks import requirements
+from ablations.names import chosen_variants
 from ablations.paper_models import folder_or_repository, paper_models
 from ablations.plan import plan
 from neobert.data import hub_download

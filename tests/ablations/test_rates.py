@@ -1,7 +1,6 @@
-"""Rates in names, grids that are extended until the best rate lies inside, and optima by parabola with their errors."""
+"""Grids of rates are extended until the best rate lies inside, and optima are found by parabola with their errors."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,71 +8,20 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ablations import ladder, ladders
-from ablations.designs import chosen_variants, named
 from ablations.ladders import SCALES
+from ablations.names import at_rate, chosen_variants, rate_text
 from ablations.rates import (
     MARK,
     PILOT_SEEDS,
     Optimum,
     RateCurve,
-    at_rate,
     best_variant,
     grid_rate,
     next_step,
-    rate_text,
-    rounded,
     shared_rate,
     variant_at,
 )
-from ablations.readings import at_scale
-from ablations.scales import RULES, Scale, scaled_variant
-from neobert.runs.layout import Layout
-from neobert.runs.run_file import read_run_file
-from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of
-
-RATES = st.integers(10, 99).flatmap(lambda digits: st.integers(-6, 1).map(lambda power: digits * 10.0**power / 10))
-
-
-@given(rate=RATES)
-def test_a_rate_of_two_digits_is_the_same_in_a_name_and_out_of_it(rate: float) -> None:
-    own = rounded(rate)
-    assert math.isclose(own, rate, rel_tol=1e-9) and float(rate_text(own)) == own and len(rate_text(own)) <= 6
-    variant = named(f"M4{MARK}{rate_text(own)}")
-    assert variant is not None and variant.recipe.pretraining.optimization.peak_learning_rate == own
-    assert at_rate(ladder.M4, rate) == variant
-
-
-@pytest.mark.parametrize("name", ladders.ladder())
-@pytest.mark.parametrize("scale", SCALES)
-def test_a_variant_at_a_rate_is_its_parent_but_for_the_rate_at_every_scale(name: str, scale: Scale) -> None:
-    variant = at_rate(ladders.ladder()[name], 4.1e-3)
-    assert variant.parent is ladders.ladder()[name] and variant.source and chosen_variants([variant.name]) == [variant]
-    recipe, parent = scaled_variant(at_scale(variant, scale), scale, "published")
-    assert parent is not None and recipe.pretraining.optimization.peak_learning_rate == 4.1e-3
-    same = {"peak_learning_rate": parent.pretraining.optimization.peak_learning_rate}
-    optimization = recipe.pretraining.optimization.model_copy(update=same)
-    assert recipe.pretraining.model_copy(update={"optimization": optimization}) == parent.pretraining
-
-
-@pytest.mark.parametrize("scale", RULES)
-def test_the_rate_of_a_scale_is_the_variant_itself_and_every_other_rate_is_used_as_it_is(scale: Scale) -> None:
-    shared = shared_rate(ladder.M4, scale)
-    assert at_scale(at_rate(ladder.M4, shared), scale) is ladder.M4 is variant_at(ladder.M4, shared, scale)
-    for rate in (*RULES[scale].peak_learning_rates, 3e-4):  # also rates that the scale replaces, or refuses to scale
-        recipe, _ = scaled_variant(at_scale(at_rate(ladder.M4, rate), scale), scale, "published")
-        assert recipe.pretraining.optimization.peak_learning_rate == rate
-    assert at_scale(at_rate(ladder.M4, 1e-4), "paper") is ladder.M4
-
-
-def test_runs_at_a_rate_have_ids_of_their_own_and_are_planned_and_labelled_like_any_other(tmp_path: Path) -> None:
-    rows = rows_of(tmp_path, "M4", "M4@rate2e-3", "M4@rate4e-3", stages=["pretrain"])
-    assert [row.name for row in rows] == ["M4", "M4@rate4e-3"], "smoke scale trains M4 at 2e-3"
-    assert rows[0].stages[0].id != rows[1].stages[0].id
-    rows[1].write(Layout(tmp_path), SYNTHETIC, SOURCE, EXECUTION)
-    labels = read_run_file(rows[1].planned[0].folder).labels
-    assert labels["variants"] == ["M4@rate4e-3"] and labels["parent"] == "M4"
-    assert labels["delta"] == {"optimization.peak_learning_rate": [0.002, 0.004]}
-    assert rows[1].title == "peak learning rate 4e-3"
+from ablations.scales import Scale, scaled_variant
 
 
 def test_variants_at_rates_are_in_no_listing() -> None:

@@ -177,21 +177,6 @@ def test_m9_and_m10_run_from_nothing_to_figures(
 
 
 @pytest.mark.usefixtures("toy_scale", "undrawn")
-def test_a_factorial_runs_from_nothing_to_its_effects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Four cells, one of them M0, and the effects come from records that only carry the names of cells."""
-    runs = tmp_path / "runs"
-    arguments = ["--design", "factorial", "--factors", "norm", "masking", "--stages", "pretrain", "--runs", str(runs)]
-    assert run.main([*arguments, "--workers", "2"]) == 0
-    assert run.main([*arguments, "--dry-run"]) == 0
-    assert "need 4 pre-training stage(s) (4 done)" in " ".join(capsys.readouterr().out.split())
-    labels = {tuple(record["labels"]["variants"]) for record in records_by_kind(runs)["pretraining"]}
-    assert labels == {("M0",), ("F:norm",), ("F:masking",), ("F:norm+masking",)}
-    assert make_figures.main(["--runs", str(runs), "--out", str(tmp_path / "out")]) == 0
-    page = (tmp_path / "out" / "smoke-synthetic" / "effects.md").read_text()
-    assert "| norm, masking | loss on wikibook | interaction | norm × masking | 1 |" in page
-
-
-@pytest.mark.usefixtures("toy_scale", "undrawn")
 def test_every_variant_really_computes_something_else_than_its_parent(tmp_path: Path) -> None:
     """The whole ladder pre-trains, and each modification moves the losses; M10, no new model, shares M9's run. Every
     change has a delta in held-out loss, where nats per token cannot be compared in bits per byte."""

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from ablations import ladder, ladders, run, scales
-from ablations.designs import chosen_variants
+from ablations.names import chosen_variants
 from ablations.launch.costs import PUBLISHED, TrialWork
 from ablations.plan import plan
 from neobert.data.sources import open_source

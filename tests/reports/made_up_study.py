@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from ablations.designs import chosen_variants
+from ablations.names import chosen_variants
 from ablations.ladders import variants
 from ablations.recipe_runs import pretraining_runs, variant_studies
 from ablations.scales import Scale, Vocabulary, scaled

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ablations import run
-from ablations.designs import chosen_variants
+from ablations.names import chosen_variants
 from ablations.plan import plan
 from ablations.scales import synthetic_documents
 from neobert.data.sources import open_source

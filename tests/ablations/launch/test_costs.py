@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablations.designs import chosen_variants
 from ablations.launch.checks import misfits, refuse, require_data, validate
 from ablations.launch.costs import (
     PUBLISHED,
@@ -27,6 +26,7 @@ from ablations.launch.costs import (
     sum_costs,
     task_size,
 )
+from ablations.names import chosen_variants
 from ablations.plan import STAGES, VariantRow
 from neobert.data.catalog import CHARACTERS_PER_TOKEN, TASK_SPLITS
 from neobert.data.sources import DirectorySource, open_source

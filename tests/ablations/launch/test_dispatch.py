@@ -163,17 +163,17 @@ def test_a_queued_run_executes_as_it_was_submitted(
     assert (processes(2), len(sent(runs))) == (2, 4)
 
 
-def test_what_a_run_measures_and_keeps_stays_unless_flags_change_it(slurm: FakeSlurm, runs: Path) -> None:
+def test_what_a_run_measures_stays_unless_flags_change_it(slurm: FakeSlurm, runs: Path) -> None:
     """It has one record, for which a later command that says nothing of this must not take away what was asked for."""
     steps = (
-        (["--heldout", "all", "--heldout-context", "32", "--checkpoint-words", "1000"], ("all", 32, 1000)),
-        (["--compile", "off"], ("all", 32, 1000)),
-        (["--heldout", "own", "--checkpoint-words", "0"], ("own", 32, 0)),
+        (["--heldout", "all", "--heldout-context", "32"], ("all", 32)),
+        (["--compile", "off"], ("all", 32)),
+        (["--heldout", "own"], ("own", 32)),
     )
     for flags, expected in steps:
         assert submit(runs, "--stages", "pretrain", *flags) == 0
         execution = read_run_file(runs / sent(runs, "pretrain")[0].references[0]).execution
-        assert (execution.heldout, execution.heldout_context, execution.checkpoint_words) == expected
+        assert (execution.heldout, execution.heldout_context) == expected
         for path in list((slurm.state / "live").iterdir()):
             slurm.end(path.name)
     assert execution.compile == "auto"

@@ -1,0 +1,278 @@
+"""Variants by name: those of the ladder, and others that are made from their names.
+
+- `M7-rope` is M7 without its modification RoPE, `M0+rope` is M0 with that modification alone.
+- `M4@beta2-0.95` is M4 with this number of the optimizer at every scale, whatever a scale does to the variant's own.
+  `M4@rate4e-3` is short for `M4@peak_learning_rate-4e-3`.
+- `M4@steps0.25` is M4 with a quarter of the steps and a schedule that ends there. A checkpoint of a longer run is not
+  equivalent: its rate has not decayed.
+
+Runs are named by recipes, so variants with equal recipes share them.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ablations import ladders
+from ablations.ladders import modifications_of
+from ablations.scales import Scale, Vocabulary, scaled, scaled_variant
+from ablations.variant import Modification, Variant
+from neobert.errors import did_you_mean
+from neobert.recipe import Optimization
+
+SETTING = re.compile(r"(?P<base>.+)@(?P<field>rate|steps|[a-z]\w*(?=-))-?(?P<value>\d\S*)")
+RATE = "peak_learning_rate"
+FIELDS = tuple(name for name, field in Optimization.model_fields.items() if field.annotation is float)
+"""The fields that names can set: the numbers of the optimizer."""
+SHARE = re.compile(r"0\.\d{0,2}[1-9]")
+"""Pattern of a share of the steps, with up to three digits: 0.5, 0.25, 0.125."""
+DesignKind = Literal["leave-one-out", "add-one"]
+
+
+# Numbers in names
+
+
+def rate_text(rate: float) -> str:
+    """Format a rate with one or two digits: 4e-3, 2.8e-3."""
+    digits, exponent = f"{rate:.1e}".split("e")
+    return f"{digits.removesuffix('.0')}e{int(exponent)}"
+
+
+def rounded(rate: float) -> float:
+    """Round a rate to two digits, as in names."""
+    return float(rate_text(rate))
+
+
+def at_rate(variant: Variant, rate: float) -> Variant:
+    """Return a variant at another peak rate, rounded to two digits, which scales leave as it is."""
+    text = rate_text(rate)
+    source = "a sweep over peak rates (sweeps/learning_rates.py), not the paper"
+    change = Modification(f"peak learning rate {text}", source, optimization={RATE: rounded(rate)}, unscaled=True)
+    return variant.derive(f"{variant.name}@rate{text}", change, kept=variant.kept)
+
+
+def shorter(variant: Variant, share: float) -> Variant:
+    """Return a variant with a share of the steps of each stage, in thousandths; warm-up and decay shrink alike."""
+    text = f"{share:g}"
+    stages = tuple(
+        {name: round(getattr(stage, name) * share) for name in ("steps", "warmup_steps", "stable_steps", "decay_steps")}
+        for stage in variant.recipe.pretraining.stages
+    )
+    change = Modification(f"{text} of the steps", source="a shorter run of this study, not the paper", stages=stages)
+    return variant.derive(f"{variant.name}@steps{text}", change, kept=variant.kept)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that a name can set: its text in names (empty if it is impossible), how to write it, and the variant
+    that has it. Names have numbers in the order of `place`."""
+
+    text: Callable[[float], str]
+    form: str
+    make: Callable[[Variant, float], Variant]
+    place: int = 1
+
+
+def _number_of(field: str) -> Number:
+    def make(variant: Variant, value: float) -> Variant:
+        title, source = f"{field} {value:g} at every scale", "a reading of this study, not the paper"
+        change = Modification(title, source, optimization={field: value}, unscaled=True)
+        return variant.derive(f"{variant.name}@{field}-{value:g}", change, kept=variant.kept)
+
+    return Number("{:g}".format, f"up to six digits, as @{field}-0.95", make)
+
+
+NUMBERS = {
+    "steps": Number(
+        lambda share: f"{share:g}" if SHARE.fullmatch(f"{share:g}") else "",
+        "a share between 0 and 1 in up to three digits, as @steps0.25",
+        shorter,
+        place=0,
+    ),
+    **{field: _number_of(field) for field in FIELDS},
+    "rate": Number(rate_text, "one or two digits and a power of ten, as @rate2.8e-3", at_rate, place=2),
+}
+
+
+def split_numbers(name: str) -> tuple[str, list[tuple[str, str]]]:
+    """Return the name of the variant that a name sets numbers of, and these: fields with their values as text."""
+    known, base, numbers = ladders.variants(), name, list[tuple[str, str]]()
+    while base not in known and (found := SETTING.fullmatch(base)):
+        base, field = found["base"], found["field"]
+        numbers.insert(0, ("rate" if field == RATE else field, found["value"]))
+    return base, numbers
+
+
+def _with_numbers(name: str) -> Variant | None:
+    """Return the variant of a name with numbers; None if the name has none, or there is no such variant."""
+    base, numbers = split_numbers(name)
+    variant = named(base) if numbers else None
+    if variant is None:
+        return None
+    for field, text in numbers:
+        if field not in NUMBERS:
+            raise ValueError(f"{name!r} names no number of the optimizer: {did_you_mean(field, FIELDS)}")
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or NUMBERS[field].text(value) != text:
+            raise ValueError(f"{name!r} names no value of {field}: write {NUMBERS[field].form}")
+    fields = [field for field, _ in numbers]
+    if fields != sorted(dict(numbers), key=lambda field: NUMBERS[field].place):
+        raise ValueError(f"{name!r}: name each number once, @steps first and @rate last")
+    for field, text in numbers:
+        variant = NUMBERS[field].make(variant, float(text))
+    return variant
+
+
+def at_scale(variant: Variant, scale: Scale) -> Variant:
+    """Return a variant, or its parent if its own modification is unscaled and the parent has the value anyway.
+
+    So `M4@rate2e-3` is M4 at a scale that trains M4 at 2e-3.
+    """
+    parent = variant.parent
+    if parent is None or not all(each.unscaled for each in variant.modifications):
+        return variant
+    own, theirs = (scaled(each.recipe, scale, "published") for each in (variant, parent))
+    same = own.model_copy(update={"unscaled": ()}) == theirs.model_copy(update={"unscaled": ()})
+    return at_scale(parent, scale) if same else variant
+
+
+# One modification more or less
+
+
+def without(variant: Variant, name: str) -> Variant:
+    """Return a variant without one of its modifications, derived from the baseline with all others. Raises ValueError
+    if the variant does not have it, or the others are impossible or change nothing without it."""
+    removed, way = ladders.current().modifications[name], modifications_of(variant)
+    if removed not in way:
+        raise ValueError(f"{variant.name} does not have {removed.title!r}, so it cannot be left out of it")
+    root = ladders.current().variants[variant.lineage()[0]]
+    title = f"{variant.name} without {removed.title}"
+    left = [each for each in way if each is not removed]
+    found = root.derive(f"{variant.name}-{name}", *left, title=title, left_out=(removed,))
+    if found.recipe == variant.recipe:
+        raise ValueError(f"without {removed.title!r} {variant.name} has the same recipe")
+    return found
+
+
+def with_one(variant: Variant, name: str) -> Variant:
+    """Return a variant with one modification of the ladder more. Raises ValueError if it is impossible there or changes
+    nothing."""
+    return variant.derive(f"{variant.name}+{name}", ladders.current().modifications[name])
+
+
+def _by_one(name: str) -> Variant | None:
+    """Return the variant of a name with one modification more or less; None for other names."""
+    for sign, make in (("-", without), ("+", with_one)):
+        for variant in ladders.ladder().values():
+            modification = name.removeprefix(f"{variant.name}{sign}")
+            if modification != name and modification in ladders.current().modifications:
+                return make(variant, modification)
+    return None
+
+
+def names_of_design(kind: DesignKind) -> list[str]:
+    """Return the names of a design: the full variant and it without each of its modifications, or the baseline and it
+    with each modification of the ladder."""
+    ladder = ladders.current()
+    if kind == "add-one":
+        return [ladder.root.name, *(f"{ladder.root.name}+{name}" for name in ladder.modifications)]
+    full, way = ladder.full_variant.name, modifications_of(ladder.full_variant)
+    return [full, *(f"{full}-{name}" for name, each in ladder.modifications.items() if each in way)]
+
+
+def variants_of_design(kind: DesignKind, scale: Scale, vocabulary: Vocabulary) -> tuple[list[Variant], list[str]]:
+    """Return the variants of a design that are possible at a scale, and a sentence for each other one. Raises
+    ValueError if there are fewer than two."""
+    variants, left_out = list[Variant](), list[str]()
+    for name in names_of_design(kind):
+        try:
+            variant = one_variant(name)
+            scaled_variant(variant, scale, vocabulary)
+        except ValueError as error:
+            left_out.append(f"{name}: {error}")
+        else:
+            variants.append(variant)
+    if len(variants) < 2:
+        found = left_out[0] if left_out else f"{names_of_design(kind)[0]} has no modification"
+        raise ValueError(f"--design {kind} has nothing to vary: {found}")
+    return variants, left_out
+
+
+# Names on a command line and in records
+
+
+def named(name: str) -> Variant | None:
+    """Return the variant of a name; None if there is none. Raises ValueError if its numbers or its modification are
+    impossible."""
+    return ladders.variants().get(name) or _with_numbers(name) or _by_one(name)
+
+
+def variants_in(names: Iterable[str]) -> dict[str, Variant]:
+    """Return the variants that names in records stand for beside the ladder's own, by name; names that this version
+    does not know are skipped."""
+    found: dict[str, Variant] = {}
+    for name in dict.fromkeys(names):
+        try:
+            variant = None if name in ladders.variants() else named(name)
+        except ValueError:
+            continue
+        if variant is not None:
+            found[variant.name] = variant
+    return found
+
+
+def chosen_variants(names: Sequence[str]) -> list[Variant]:
+    """Return variants by name, `all` (the ladder) or a range such as M0..M5, each once, in the order of the ladder.
+
+    A range can have numbers (M0..M5@steps0.25). Variants that are not on the ladder come last.
+
+    Raises:
+        ValueError: a name is unknown or impossible.
+    """
+    known = ladders.variants()
+    chosen = {variant.name: variant for name in names for variant in _expanded(name)}
+    others = [variant for name, variant in chosen.items() if name not in known]
+    return [*(variant for name, variant in known.items() if name in chosen), *others]
+
+
+def _expanded(name: str) -> list[Variant]:
+    """Return the variants that one name stands for."""
+    known, on_ladder = ladders.variants(), list(ladders.ladder().values())
+    several, mark, numbers = name.partition("@")
+    if mark and (several == "all" or ".." in several):
+        return [one_variant(f"{each.name}{mark}{numbers}") for each in _expanded(several)]
+    if name == "all":
+        return on_ladder
+    first, dots, last = name.partition("..")
+    if dots:
+        names = list(ladders.ladder())
+        start, end = (names.index(_known(end, names)) for end in (first, last))
+        if start > end:
+            raise ValueError(f"{name} names no variant, as {last} comes before {first}: did you mean {last}..{first}?")
+        return on_ladder[start : end + 1]
+    if variant := named(name):
+        return [variant]
+    raise ValueError(_unknown(name, [*known, *names_of_design("leave-one-out"), *names_of_design("add-one")]))
+
+
+def one_variant(name: str) -> Variant:
+    """Return the variant of a name. Raises ValueError if there is none, or if the name stands for several."""
+    found = chosen_variants([name])
+    if len(found) != 1:
+        raise ValueError(f"{name} names {len(found)} variants, and this is about one: name them one by one")
+    return found[0]
+
+
+def _known(name: str, names: Sequence[str]) -> str:
+    if name not in names:
+        raise ValueError(_unknown(name, names))
+    return name
+
+
+def _unknown(name: str, names: Sequence[str]) -> str:
+    return f"there is no variant {name!r}: {did_you_mean(name, names)} (all: run.py --list)"
