@@ -7,7 +7,7 @@ A matrix that is several projections, such as query, key and value, is orthogona
 
 from dataclasses import replace
 
-from torch import Tensor, nn, no_grad, optim, zeros_like
+from torch import Tensor, nn, no_grad, optim
 
 from ablations import ladder
 from ablations.scales import SMOKE
@@ -19,45 +19,38 @@ from neobert.recipe import Optimization
 
 class Muon(optim.Optimizer):
     def __init__(self, model: nn.Module, recipe: Optimization) -> None:
+        super().__init__(model.parameters(), {"lr": recipe.peak_learning_rate})
+        self.recipe = recipe
+        named = list(model.named_parameters())
+        self.matrices = [weight for name, weight in named if weight.ndim == 2 and "transformer_encoder" in name]
+        others = [weight for name, weight in named if weight.ndim != 2 or "transformer_encoder" not in name]
+        betas = recipe.beta1, recipe.beta2
+        self.adamw = optim.AdamW(others, betas=betas, eps=recipe.epsilon, weight_decay=recipe.weight_decay)
+        self.adamw.state = self.state  # checkpoints have the tensors in it
         self.layouts: dict[Tensor, tuple[int, int]] = {}  # groups of rows, and projections in each group
         for module in model.modules():
             if isinstance(module, Block):
                 self.layouts[module.qkv.weight] = module.heads, 3
             elif isinstance(module, GatedFeedForward):
                 self.layouts[module.w12.weight] = 1, 2
-        super().__init__(model.parameters(), {"lr": recipe.peak_learning_rate})
-        self.matrices, others = [], []
-        for name, weight in model.named_parameters():
-            is_matrix = weight.ndim == 2 and "transformer_encoder" in name
-            (self.matrices if is_matrix else others).append(weight)
-        self.recipe = recipe
-        self.adamw = optim.AdamW(
-            others, betas=(recipe.beta1, recipe.beta2), eps=recipe.epsilon, weight_decay=recipe.weight_decay
-        )
-        self.adamw.state = self.state  # checkpoints have what lies in it as tensors
 
     @no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:
         rate = self.adamw.param_groups[0]["lr"] = self.param_groups[0]["lr"]
         self.adamw.step()
         for weight in self.matrices:
-            groups, projections = self.layouts.get(weight, (1, 1))
-
-            def split(matrix: Tensor, shape: tuple[int, int, int] = (groups, projections, -1)) -> Tensor:
-                return matrix.unflatten(0, shape).transpose(0, 1).flatten(1, 2)
-
+            groups, count = self.layouts.get(weight, (1, 1))
             if not self.state[weight]:
-                self.state[weight]["momentum_buffer"] = zeros_like(split(weight))
-            parts = [nn.Parameter(part) for part in split(weight)]
-            decay, momentum = self.recipe.weight_decay, self.recipe.beta1  # made anew, as the state is by weight
-            muon = optim.Muon(parts, rate, decay, momentum, adjust_lr_fn="match_rms_adamw")
-            for part, gradient, buffer in zip(
-                parts, split(weight.grad), self.state[weight]["momentum_buffer"], strict=True
-            ):
-                part.grad, muon.state[part]["momentum_buffer"] = gradient, buffer
-            muon.step()
-            for row, part in zip(weight.unflatten(0, (groups, projections, -1)).transpose(0, 1), parts, strict=True):
-                row.copy_(part.view_as(row))
+                self.state[weight]["momentum_buffer"] = weight.new_zeros(count, len(weight) // count, weight.shape[1])
+            for number, momentum in enumerate(self.state[weight]["momentum_buffer"]):
+                rows, gradient = (each.unflatten(0, (groups, count, -1))[:, number] for each in (weight, weight.grad))
+                part = nn.Parameter(rows.flatten(0, 1))
+                part.grad = gradient.flatten(0, 1)
+                decay, beta = self.recipe.weight_decay, self.recipe.beta1
+                muon = optim.Muon([part], rate, decay, beta, adjust_lr_fn="match_rms_adamw")
+                muon.state[part]["momentum_buffer"] = momentum
+                muon.step()
+                rows.copy_(part.view_as(rows))
 
 
 SOURCE = "Jordan et al. 2024, kellerjordan.github.io/posts/muon; arXiv 2502.16982 §2.2"

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from neobert.identity import NUMERICS, Neutral, chosen, identity
 from neobert.kinds.pretraining import pretraining_of
-from neobert.recipe import Value
+from neobert.recipe import Value, retired
 from neobert.runs.layout import Layout
 from neobert.runs.records import unpack_numbers
 from neobert.runs.work import Evaluation, Part
@@ -38,6 +38,13 @@ class ReadoutConfig(Value):
     stage: NonNegativeInt
     context: PositiveInt
     items: str
+
+    @field_validator("readout", mode="before")
+    @classmethod
+    def _is_not_retired(cls, readout: Any) -> Any:
+        if readout in get_args(RetiredReadout):
+            raise ValueError(retired(f"the readout {readout}"))
+        return readout
 
 
 MOST_UNITS = 10_000_000

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from neobert.export.onnx import OPSET
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
@@ -19,7 +20,6 @@ from neobert.export import huggingface
 from neobert.export import onnx as onnx_export
 from neobert.export.__main__ import main
 from neobert.export.card import glue_scores
-from neobert.export.onnx import OPSET
 from neobert.export.remote_code import remote_modules
 from neobert.kinds.glue import GlueStudy, Start
 from neobert.model.build import build_masked_language_model
