@@ -166,7 +166,6 @@ M0 = Variant(
                     stable_steps=0,  # the rate decays directly after the warm-up
                     decay_steps=900_000,  # §3.3: 90 % of the steps
                     mixture=(Subset(minimum_tokens=0, share=1.0),),
-                    objective="masked",  # §3.3
                 ),
             ),
             precision="bf16",  # code conf/trainer/mlm.yaml

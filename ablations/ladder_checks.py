@@ -135,8 +135,9 @@ def verify(own: Ladder) -> None:
     verify_variants(own.variants)
     corpora = (*CORPORA, *own.corpora)
     for variant in own.variants.values():
-        if unknown := [corpus for corpus in variant.recipe.pretraining.corpora if corpus not in corpora]:
-            raise ValueError(f"{variant.name} reads corpus {unknown[0]!r}: {did_you_mean(unknown[0], corpora)}")
+        corpus = variant.recipe.pretraining.data.corpus
+        if corpus not in corpora:
+            raise ValueError(f"{variant.name} reads corpus {corpus!r}: {did_you_mean(corpus, corpora)}")
         _refuse_rate_at_floor(variant)
     verify_scales(own)
     if own.published is not None and not own.published.is_dir():

@@ -101,14 +101,12 @@ def pretraining_runs(recipe: Pretraining, seed: int, source: Source) -> list[Pre
     """Return one run per stage; each names its predecessor by id."""
     runs: list[PretrainingRun] = []
     for count, stage in enumerate(recipe.stages, start=1):
-        mixed = [corpus for corpus in stage.shares(recipe.data.corpus) if corpus != recipe.data.corpus]
         run = PretrainingRun(
             recipe=recipe.model_copy(update={"stages": recipe.stages[:count], "seed": seed}),
             previous=runs[-1].id if runs else None,
             position_table=None if recipe.model.positions == "rotary" else recipe.longest_context,
             corpus_origin=source.corpus_origin(recipe.data.corpus),
             tokenizer_origin=source.tokenizer_origin(recipe.data.tokenizer, recipe.model.vocabulary_size),
-            mixed_origins={corpus: source.corpus_origin(corpus) for corpus in mixed},
         )
         runs.append(run)
     return runs

@@ -20,7 +20,6 @@ NUMERICS = {
     "model": 1,
     "initialization": 1,
     "optimization": 1,
-    "muon": 3,  # counts only where it is the optimizer
     "finetuning": 1,
     "contrastive": 2,
     "metrics": 1,

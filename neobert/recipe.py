@@ -1,11 +1,13 @@
 """Recipe values: the fields that determine the result of a run, as frozen pydantic models with a JSON form.
 
-No field has a default but the `settings` of own parts and the `corpus` of a subset: a missing field is an error. A
+No field has a default but the `settings` of own parts: a missing field is an error. A
 field that is added later has a neutral value (`neobert.identity.Neutral`), so that older records keep their ids and
-stay readable. Torch is not imported here, so that listing, planning and reporting start fast. Labels, paths, devices
-and micro-batches are not part of a recipe.
+stay readable; one that goes is named in `Value.retired`, so that records that have it keep both too. Torch is not
+imported here, so that listing, planning and reporting start fast. Labels, paths, devices and micro-batches are not part
+of a recipe.
 """
 
+import json
 from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -43,9 +45,6 @@ EngineWord = Literal["single", "ddp", "zero1", "zero2"]
 
 LongDocuments = Literal["cut", "split"]
 
-Objective = Literal["masked", "causal"]
-"""What a stage predicts: masked tokens from both sides, or each token of a document from those before it."""
-
 EmbeddingPrecision = Literal["fp32", "bf16", "fp16"]
 """Precision of embeddings: bf16 has weights in bf16, fp16 is autocast with weights in fp32. Nothing is trained in fp16,
 which needs loss scaling."""
@@ -56,17 +55,32 @@ Instructed = Literal["nothing", "queries", "queries_and_documents"]
 _READING = {"written_by": "this or an older version"}
 """Validation context of `Value.read`; the constructor stays strict."""
 
+ANY = object()
+"""In `Value.retired`: no result depended on the field, so that any value of it is dropped."""
+
+
+def retired(what: str) -> str:
+    """Return the sentence that refuses what a run used and this version no longer has."""
+    return f"this run used {what}, which commit d02b01fd was the last to have: read it with that commit"
+
 
 class Value(BaseModel):
-    """Base of all recipe values: frozen, and an unknown key is an error."""
+    """Base of all recipe values: frozen, and an unknown key is an error.
+
+    `retired` are the fields that older versions wrote and this one no longer has, with the value at which their
+    mechanism did nothing. At this value a field was in no id, and `read` drops it.
+    """
+
+    retired: ClassVar[Mapping[str, Any]] = {}
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
     def read(cls, content: Any) -> Self:
-        """Parse JSON that this or an older version wrote. Fields that were added since get their neutral values.
+        """Parse JSON that this or an older version wrote. Fields that were added since get their neutral values, and
+        retired fields with theirs are dropped.
 
-        Raises ValueError if a field is missing, unknown or invalid.
+        Raises ValueError if a field is missing, unknown or invalid, or retired and not neutral.
         """
         return cls.model_validate(content, context=_READING)
 
@@ -79,22 +93,27 @@ class Value(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_fields_added_since(cls, content: Any, info: ValidationInfo) -> Any:
+    def _from_older_version(cls, content: Any, info: ValidationInfo) -> Any:
         if info.context is not _READING or not isinstance(content, dict):
             return content
-        return {**neutral_values(cls), **content}
+        for name in content.keys() & cls.retired.keys():
+            if cls.retired[name] is not ANY and content[name] != cls.retired[name]:
+                raise ValueError(retired(f"{name} {json.dumps(content[name])}"))
+        return {**neutral_values(cls), **{name: content[name] for name in content if name not in cls.retired}}
 
 
 POSITIONS = ("learned", "rotary")
 FEEDFORWARDS = ("gelu", "swiglu", "geglu")
 NORMS = ("layer_norm", "rms_norm")
 BLOCKS = ("pre_norm", "post_norm")
-OPTIMIZERS = ("adam", "adamw", "muon")
+OPTIMIZERS = ("adam", "adamw")
 DECAYS = ("linear", "cosine", "sqrt")
 """Words of this package's parts. A recipe names one of them, or own code (`neobert.own_code`)."""
 
 
 def _part_word(words: Collection[str], word: str) -> str:
+    if word == "muon":
+        raise ValueError(retired("the optimizer muon"))
     if word not in words and not is_own(word):
         raise ValueError(f"{word!r} is no part of this package: {did_you_mean(word, words)}")
     return word
@@ -259,9 +278,8 @@ class Masking(Value):
 
 
 class Optimization(Value):
-    """Optimizer and learning-rate shape. Adam adds weight decay to the gradient, AdamW to the weights; Muon updates the
-    matrices of the blocks with momentum `beta1`, and AdamW all else. `settings` are the hyper-parameters of an own
-    optimizer or decay."""
+    """Optimizer and learning-rate shape. Adam adds weight decay to the gradient, AdamW to the weights. `settings` are
+    the hyper-parameters of an own optimizer or decay."""
 
     optimizer: OptimizerPart
     beta1: Beta
@@ -284,17 +302,19 @@ class Optimization(Value):
 
 
 class Subset(Value):
-    """Documents of at least `minimum_tokens` of a corpus (None: that of the data), drawn with probability `share`."""
+    """Documents of at least `minimum_tokens`, drawn with probability `share`."""
+
+    retired: ClassVar = {"corpus": None}
 
     minimum_tokens: NonNegativeInt
     share: PositiveFloat
-    corpus: Annotated[str | None, Neutral(None)] = None
 
 
 class Stage(Value):
     """One stretch of pre-training. The rate rises over `warmup_steps`, stays at its peak for `stable_steps`, reaches
-    its floor at `decay_steps` and stays there. A causal stage masks nothing; masked ones have the recipe's masking.
-    Each step draws one subset of the mixture (paper §3.2), or each row does if a subset names a corpus."""
+    its floor at `decay_steps` and stays there. Each step draws one subset of the mixture (paper §3.2)."""
+
+    retired: ClassVar = {"objective": "masked"}
 
     context: PositiveInt
     tokens_per_step: PositiveInt
@@ -303,7 +323,6 @@ class Stage(Value):
     decay_steps: NonNegativeInt
     mixture: tuple[Subset, ...]
     stable_steps: Annotated[NonNegativeInt, Neutral(0)]
-    objective: Annotated[Objective, Neutral("masked")]
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -324,19 +343,6 @@ class Stage(Value):
     def tokens(self) -> int:
         """Token slots of the stage, as the paper counts them: tokens per step × steps."""
         return self.tokens_per_step * self.steps
-
-    @property
-    def draws_rows(self) -> bool:
-        """Whether each row, and not each step, draws its subset."""
-        return any(subset.corpus is not None for subset in self.mixture)
-
-    def shares(self, own: str) -> dict[str, float]:
-        """Return the share of each corpus that the mixture reads; `own` is that of subsets that name none."""
-        shares: dict[str, float] = {}
-        for subset in self.mixture:
-            shares[subset.corpus or own] = shares.get(subset.corpus or own, 0.0) + subset.share
-        total = sum(shares.values())
-        return {corpus: share / total for corpus, share in shares.items()}
 
 
 class Start(Value):
@@ -365,23 +371,7 @@ class Pretraining(Value):
     def _has_stages(self) -> Self:
         if not self.stages:
             raise ValueError("a pre-training recipe needs at least one stage")
-        if self.masking.final_rate is not None and self.stages[0].objective == "causal":
-            raise ValueError("the masking rate moves to its final_rate in the first stage, which is causal: leave it")
         return self
-
-    @property
-    def ends_causal(self) -> bool:
-        """Whether the model that is trained has last predicted tokens from those before them alone."""
-        return self.stages[-1].objective == "causal"
-
-    def predicted_share(self, stage: int) -> float:
-        """Return the mean share of the tokens that a stage predicts; stages count from 0."""
-        return 1.0 if self.stages[stage].objective == "causal" else self.masking.mean_rate(stage)
-
-    @property
-    def highest_predicted_share(self) -> float:
-        """The highest share of the tokens that any step of the last stage predicts."""
-        return 1.0 if self.ends_causal else self.masking.highest_rate
 
     @property
     def longest_context(self) -> int:
@@ -392,12 +382,6 @@ class Pretraining(Value):
     def tokens(self) -> int:
         """Token slots of all stages."""
         return sum(stage.tokens for stage in self.stages)
-
-    @property
-    def corpora(self) -> tuple[str, ...]:
-        """The corpus of the data, and the others that stages read."""
-        read = (corpus for stage in self.stages for corpus in stage.shares(self.data.corpus))
-        return tuple(dict.fromkeys((self.data.corpus, *read)))
 
 
 class FineTuning(Value):

@@ -67,8 +67,6 @@ def _run(options: argparse.Namespace) -> int:
     variants = chosen_variants(options.variant)
     if named := [variant.name for variant in variants if MARK in variant.name]:
         raise ValueError(f"{named[0]} has its rate in its name: give the variant alone, and its rate is searched")
-    if causal := [variant.name for variant in variants if variant.recipe.pretraining.ends_causal]:
-        raise ValueError(f"{causal[0]} ends causal and has no held-out loss to choose a rate by: leave it out")
     workspace = open_workspace(options)
     return sweep(workspace, [RateGrid(workspace, variant, seeds) for variant in variants])
 

@@ -27,7 +27,6 @@ DOORS = {
     "trackio": {"neobert/runs/tracking.py"},
     "wandb": {"neobert/runs/tracking.py"},
     "optuna": {"neobert/glue/optuna_view.py"},
-    "onnxruntime": {"neobert/export/onnx.py"},
     "sentence_transformers": {"benchmarks/encoding.py", "neobert/export/huggingface.py"},
     "transformers": {
         "benchmarks/contenders.py",

@@ -40,7 +40,7 @@ VALUES = (
     *("", " ", "0", "1", "-1", "3.5", "1e308", "1e999", "nan", "inf", "-inf", "99999999999999999999", "٣", "0x10"),
     *("M0", "M7", "M10", "M5..M2", "M0..M99", "..", "M0..", "all", "M9-rope", "M0+rope", "M0@", "M0-", "-"),
     *("M4@rate2.8e-3", "M4@rate", "M4@rate1e999", "1000"),
-    *("cola", "mnli", "smoke", "study", "proxy", "paper", "synthetic", "hub", "hf", "onnx", "own", "auto", "slurm"),
+    *("cola", "mnli", "smoke", "study", "proxy", "paper", "synthetic", "hub", "hf", "own", "auto", "slurm"),
     *("runs", "file", ".", "..", "/", "/dev/null", "/proc/nowhere", "/proc/self/mem", "link", "a" * 300, "b/" * 200),
     *("é", "💥", "a b", "'", '"', "$(id)", "`id`", "\t", "\n", "\x1b[31m", "\udcff", "%s", "{0}", "--", "=", "@file"),
     *("pretraining/0123456789ab", "glue/cola/studies/x", "corpus/a/b", "mteb/evaluations/..", "contrastive/", "x/y/z"),

@@ -66,9 +66,7 @@ def requirements(
         tokenizers[name] = min(rows, tokenizers.get(name, rows))
     pair_sets = dict.fromkeys(name for recipe in recipes for name in sets_of(recipe.embedding.pairs))
     return Needs(
-        corpora=_not_own(corpus for recipe in recipes for corpus in recipe.pretraining.corpora)
-        if "pretraining" in stages
-        else (),
+        corpora=_not_own(recipe.pretraining.data.corpus for recipe in recipes) if "pretraining" in stages else (),
         tokenizers=tokenizers,
         tasks=tuple(task for task in TASK_SPLITS if task in current().tasks) if "glue" in stages else (),
         embedding_tasks=members_of(benchmarks) if "mteb" in stages else (),
@@ -118,7 +116,7 @@ def _read_by(runs: Sequence[Run]) -> Needs:
     members = (member for task in tasks for member in member_names(task))
     sets = (pairs.name for run in ContrastiveRun.among(runs) for pairs in run.sets)
     return Needs(
-        corpora=_not_own(corpus.corpus for run in stages for corpus in run.corpora),
+        corpora=_not_own(run.recipe.data.corpus for run in stages),
         tokenizers={run.recipe.data.tokenizer: run.recipe.model.vocabulary_size for run in stages},
         tasks=tuple(dict.fromkeys(study.task for study in GlueStudy.among(runs) if study.own_task is None)),
         embedding_tasks=tuple(dict.fromkeys(members)),

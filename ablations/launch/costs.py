@@ -301,7 +301,7 @@ class Machine:
 def stage_memory(run: PretrainingRun, machine: Machine, rows: int | None = None) -> TrainingMemory:
     """Return the memory of each GPU in a stage, with `rows` in a micro-batch (default: the machine's)."""
     recipe, stage = run.recipe, run.recipe.stages[-1]
-    batch = MicroBatchShape.of(rows or machine.rows(run), stage.context, recipe.highest_predicted_share)
+    batch = MicroBatchShape.of(rows or machine.rows(run), stage.context, recipe.masking.highest_rate)
     return training_memory(recipe, run.context, batch, machine.engine, machine.gpus, stage.tokens_per_step)
 
 
@@ -320,7 +320,7 @@ class PlanCosts:
 
     def row(self, row: PlanRow) -> Cost:
         """Return the cost of one row, including the corpora that it reads."""
-        corpora = {corpus.id for run in PretrainingRun.among(row.runs) for corpus in run.corpora}
+        corpora = {run.data_id for run in PretrainingRun.among(row.runs)}
         return sum_costs([*map(self.of, row.runs), *(self._corpora[data_id] for data_id in corpora)])
 
     @property
@@ -349,7 +349,7 @@ class PlanCosts:
     def _corpora(self) -> dict[str, Cost]:
         """The cost of tokenisation by the id of the tokenised corpus."""
         costs = {}
-        read = {corpus.id: corpus for run in self._pretraining.values() for corpus in run.corpora}
+        read = {run.data_id: run.corpus for run in self._pretraining.values()}
         for data_id, corpus in read.items():
             costs[data_id] = Cost()
             if corpus.run in self._unfinished and not (self.layout.data(data_id) / MANIFEST).exists():

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neobert.data.masking import counter_hash, mask_tokens, next_tokens
+from neobert.data.masking import counter_hash, mask_tokens
 from neobert.data.packing import Integers, Placement
 from neobert.data.rows import PackedRows, pack_documents
 from neobert.data.shards import Documents, TokenizedCorpus
 from neobert.model.attention import AttentionPlan, GatherIndex, Tensors
 from neobert.model.heads import IGNORED_TARGET
-from neobert.recipe import Masking, Objective
+from neobert.recipe import Masking
 
 MULTIPLE = 8
 """Sizes are rounded up to multiples of this, which kernels prefer."""
@@ -155,7 +155,7 @@ class Batch(Tensors):
 
     token_ids: (rows, context) input of the model.
     plan: the attention plan for every kernel; documents are numbered within their row.
-    gather: the masked positions, or those that predict the next token, padded at the end.
+    gather: the masked positions, padded at the end.
     targets: (gathered,) ids that are predicted at these positions, -100 at padding.
     real_tokens, predicted_tokens: number of tokens without padding, and of targets.
     """
@@ -189,12 +189,12 @@ def micro_batches(rows: PackedRows, most_rows: int, *, rank: int = 0, ranks: int
 def collate(
     rows: PackedRows,
     corpus: TokenizedCorpus,
-    masking: Masking | None,
+    masking: Masking,
     *,
     sizes: PaddingSizes = EXACT,
     flat: bool = False,
 ) -> Batch:
-    """Read the tokens of the rows and mask them; without `masking` each predicts the next one of its document.
+    """Read the tokens of the rows and mask them.
 
     `sizes` gives the padded numbers of rows, positions and documents. `flat` is for variable-length kernels, which take
     the rows as one sequence of tokens.
@@ -204,11 +204,7 @@ def collate(
     token_ids = _read(rows, corpus)
     framed = placed.offsets + spans.first[placed.owner]
     offsets = framed - 1 + spans.begins[placed.owner]
-    if masking is None:
-        shown, (predicted, wanted) = token_ids, next_tokens(token_ids, placed.owner, corpus.ids)
-    else:
-        shown, predicted = mask_tokens(token_ids, spans.keys[placed.owner], offsets, masking, corpus.ids)
-        wanted = token_ids[predicted]
+    masked, predicted = mask_tokens(token_ids, spans.keys[placed.owner], offsets, masking, corpus.ids)
     if rows.isolated:
         first_of_row = np.searchsorted(spans.rows, spans.rows)
         numbers, positions = (np.arange(len(first_of_row)) - first_of_row)[placed.owner], framed
@@ -223,15 +219,14 @@ def collate(
     else:
         boundaries = None
         gather = gather_by_row(placed.flat[chosen], count, context, sizes)
-    targets = _filled(sizes.gathered(len(chosen), count), IGNORED_TARGET, wanted)
+    targets = _filled(sizes.gathered(len(chosen), count), IGNORED_TARGET, token_ids[predicted])
     return Batch(
-        token_ids=torch.from_numpy(placed.grid(shown, corpus.ids.pad)),
+        token_ids=torch.from_numpy(placed.grid(masked, corpus.ids.pad)),
         plan=AttentionPlan(
             positions=torch.from_numpy(placed.grid(positions, -1)),
             boundaries=boundaries,
             longest=context,
             documents=torch.from_numpy(documents),
-            causal=masking is None,
         ),
         gather=gather,
         targets=torch.from_numpy(targets),
@@ -262,10 +257,7 @@ def heldout_rows(documents: Documents, context: int) -> PackedRows:
     return pack_documents(documents, np.arange(len(documents)), keys, context)
 
 
-def heldout_batches(
-    rows: PackedRows, corpus: TokenizedCorpus, rows_per_batch: int, objective: Objective = "masked"
-) -> Iterator[tuple[PackedRows, Batch]]:
-    """Yield parts of the rows and their batches under a fixed masking (15 %, all [MASK]), or with the next tokens as
-    targets."""
+def heldout_batches(rows: PackedRows, corpus: TokenizedCorpus, rows_per_batch: int) -> Iterator[Batch]:
+    """Yield batches of the rows under a fixed masking (15 %, all [MASK])."""
     for part in micro_batches(rows, rows_per_batch):
-        yield part, collate(part, corpus, HELDOUT_MASKING if objective == "masked" else None, sizes=EXACT)
+        yield collate(part, corpus, HELDOUT_MASKING, sizes=EXACT)

@@ -13,9 +13,6 @@ compared with 131 G or more of training."""
 COUNTED_BYTES = 512
 """Largest number of bytes of a cut document that count towards `HELDOUT_BYTES`: about 128 tokens."""
 
-SMALL_TEXT_TOKENS = 20_000
-"""Approximate number of tokens of the small text for the curve of a run."""
-
 
 def sample(
     heldout: Documents, wanted_bytes: int = HELDOUT_BYTES, counted_bytes: int | None = COUNTED_BYTES

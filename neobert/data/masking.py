@@ -1,5 +1,4 @@
-"""Masked language modelling: predicted tokens and their replacements, as pure functions of hashes; and the targets of
-causal language modelling.
+"""Masked language modelling: predicted tokens and their replacements, as pure functions of hashes.
 
 A hash only depends on (pass over the corpus, document, token offset, stream). So masks do not depend on packing,
 micro-batch, process or device, and the mask at a rate of 15 % is a subset of that at 20 %.
@@ -86,26 +85,9 @@ def predicted_tokens(
     `keys` (tokens,) is the mask key of each token's document, `offsets` (tokens,) its index in the document.
     """
     predicted: NDArray[np.bool_] = fold(keys ^ PREDICTED, offsets) < np.floor(rate * 2.0**32)
-    return predicted & _is_text(token_ids, ids)
-
-
-def _is_text(token_ids: Integers, ids: SpecialIds) -> NDArray[np.bool_]:
-    """Return which tokens may be predicted: neither special nor unknown ones."""
-    is_text = np.ones(len(token_ids), dtype=np.bool_)
     for special in ids.never_predicted:
-        is_text &= token_ids != special
-    return is_text
-
-
-def next_tokens(token_ids: Integers, owner: Integers, ids: SpecialIds) -> tuple[NDArray[np.bool_], Integers]:
-    """Return which tokens (tokens,) predict the next one, and these next ones (predicted,).
-
-    `owner` (tokens,) is the text of each token in order. A token predicts its successor in the same text if that is
-    neither special nor unknown: [CLS] predicts the first token, and the last one predicts nothing.
-    """
-    predicts = np.zeros(len(token_ids), dtype=np.bool_)
-    predicts[:-1] = (owner[1:] == owner[:-1]) & _is_text(token_ids[1:], ids)
-    return predicts, token_ids[1:][predicts[:-1]]
+        predicted &= token_ids != special
+    return predicted
 
 
 def mask_tokens(

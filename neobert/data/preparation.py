@@ -30,7 +30,6 @@ def specify(
     synthetic_documents: int,
     unseen: Iterable[str] = (),
     task_folders: Mapping[str, str] | None = None,
-    readout_files: Mapping[str, str] | None = None,
     corpora: Mapping[str, tuple[str, str]] | None = None,
 ) -> SourceSpecification:
     """Convert `--data` and `--without-texts-of` for run.json, with absolute paths, as jobs may start elsewhere."""
@@ -41,7 +40,6 @@ def specify(
         synthetic_documents=synthetic_documents,
         unseen=paths,
         task_folders=dict(task_folders or {}),
-        readout_files=dict(readout_files or {}),
         corpora=dict(corpora or {}),
     )
 
@@ -90,33 +88,27 @@ def text_tokenizer(
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    """Tokenise a corpus that a stage of pre-training reads; and before that of its data, those that it is measured on
-    alone. This part of a job needs no GPU. Finished shards of a killed job are kept."""
+    """Tokenise the corpora that a stage of pre-training is measured on, and that of its data last. This part of a job
+    needs no GPU. Finished shards of a killed job are kept."""
     run = run_file.specification(PretrainingRun)
     for corpus in reversed(measured_corpora(run_file)):
-        if corpus == part.work or (part.work == run.corpora[0] and corpus not in run.corpora):
-            tokenized_corpus(layout, run, corpus, run_file.source, stop)
+        tokenized_corpus(layout, run, corpus, run_file.source, stop)
 
 
 def measured_corpora(run_file: RunFile) -> list[Corpus]:
-    """Return the corpora that a stage reads and, if the held-out loss is measured on all corpora, the source's others.
+    """Return the corpus that a stage reads and, if the held-out loss is measured on all corpora, the source's others.
 
     One that is incomplete or changed is an error, not a corpus less.
     """
     run = run_file.specification(PretrainingRun)
-    found = list(run.corpora)
+    found = [run.corpus]
     if run_file.execution.heldout == "all":
         source = open_specified(run_file.source)
         for name in source.corpora:
-            if name not in [corpus.corpus for corpus in run.corpora]:
+            if name != run.corpus.corpus:
                 with suppress(NoCorpus):
                     found.append(run.on_corpus(name, source.corpus_origin(name)))
     return found
-
-
-def read_corpora(layout: Layout, run: PretrainingRun, specification: SourceSpecification) -> dict[str, TokenizedCorpus]:
-    """Open the tokenised corpora of a run by name, as `tokenized_corpus`."""
-    return {corpus.corpus: tokenized_corpus(layout, run, corpus, specification) for corpus in run.corpora}
 
 
 def tokenized_corpus(

@@ -192,13 +192,6 @@ def _documents(path: Path) -> NDArray[Any]:
     return records
 
 
-def document_words(folder: Path) -> NDArray[np.int32]:
-    """Return the number of whitespace-separated words of each document of a tokenised corpus, (documents,)."""
-    shards = len(read_checksummed(folder / MANIFEST)["shards"])
-    words: NDArray[np.int32] = np.concatenate([_documents(folder / documents_name(n))["words"] for n in range(shards)])
-    return words
-
-
 def _tokens(path: Path, tokens: int) -> NDArray[np.uint16]:
     if path.stat().st_size != tokens * TOKEN.itemsize:
         raise DamagedFile(f"{path} is not {tokens} tokens long: remove its folder to tokenise again")

@@ -1,11 +1,11 @@
 """Rows of each optimizer step of a stage, resumable at every step. No tokens are read here.
 
 Documents are shuffled in each epoch and packed into rows (each class of `STREAMS` implements one kind of packing). A
-step takes the next rows of one subset of the mixture, or of several corpora. Everything is a function of seed, stage
-and step.
+step takes the next rows of one subset of the mixture. Everything is a function of seed, stage and step.
 """
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -63,9 +63,8 @@ PackingWord = Literal["padded", "packed", "packed_across_documents"]
 WINDOW_DOCUMENTS = 4096
 """Number of documents that "packed" packs at a time, enough to fill 98 % of the slots."""
 
-_DOCUMENT_ORDER, _ROW_ORDER, _MIXTURE, _STEP_ORDER = 1, 2, 3, 4
-"""Random streams: document order in an epoch, order of packed rows, subset of a step or row, and order of the rows of a
-step from several corpora."""
+_DOCUMENT_ORDER, _ROW_ORDER, _MIXTURE = 1, 2, 3
+"""Random streams: document order in an epoch, order of packed rows, and subset of a step."""
 
 
 def random_order(count: int, generator: np.random.Philox) -> Integers:
@@ -200,30 +199,6 @@ class AcrossStream(RowStream):
             count *= 2
 
 
-@dataclass(frozen=True)
-class Read:
-    """What was read of a subset: documents (or passages) begun, and tokens without padding, specials included."""
-
-    documents: int = 0
-    tokens: int = 0
-
-    def with_rows(self, rows: PackedRows) -> Self:
-        """Return the sum with packed rows."""
-        begun = int((rows.spans.first == 0).sum())
-        return type(self)(self.documents + begun, self.tokens + rows.real_tokens)
-
-
-def read_by_corpus(stage: Stage, own: str, state: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Sum what an iterator with this `state` has read by corpus; empty if no subset names one. `own` is the corpus of
-    subsets that name none."""
-    sums: dict[str, dict[str, int]] = {}
-    for subset, read in zip(stage.mixture, state.get("read", ()), strict=False):
-        of_corpus = sums.setdefault(subset.corpus or own, {"documents": 0, "tokens": 0})
-        for name, number in read.items():
-            of_corpus[name] += number
-    return sums
-
-
 STREAMS: dict[PackingWord, type[RowStream]] = {
     "padded": PaddedStream,
     "packed": PackedStream,
@@ -235,13 +210,11 @@ class StepIterator:
     """Iterator over the rows of each optimizer step of a stage.
 
     With n = tokens_per_step / context, a step has n documents ("padded", as the paper counts), n full rows ("packed")
-    or n rows cut from uncut documents ("packed_across_documents"). Each step draws one subset of the mixture (§3.2), or
-    each of the n does if a subset names a corpus; a row has one corpus. Everything is a function of (seed, stage
-    number, step), so variants with equal seeds see the same documents.
+    or n rows cut from uncut documents ("packed_across_documents"). Each step draws one subset of the mixture (§3.2).
+    Everything is a function of (seed, stage number, step), so variants with equal seeds see the same documents.
 
     Args:
         documents: the training side of a corpus, uncut.
-        corpora: those of the corpora that subsets name, as views of one corpus with `documents`.
         stage_number: index of the stage in its recipe; each stage has its own order and masks.
         long_documents: whether documents longer than the context are cut or split; ignored across documents.
 
@@ -258,17 +231,14 @@ class StepIterator:
         seed: int,
         stage_number: int = 0,
         long_documents: LongDocuments = "cut",
-        corpora: Mapping[str, Documents] | None = None,
     ) -> None:
         self.stage = stage
         self.words = (seed, stage_number)
         self.step = 0
-        self.read = [Read() for _ in stage.mixture]
         stream = STREAMS[packing]
         self.streams = []
         for number, subset in enumerate(stage.mixture):
-            whole = documents if subset.corpus is None else (corpora or {})[subset.corpus]
-            view = whole.at_least(subset.minimum_tokens)
+            view = documents.at_least(subset.minimum_tokens)
             if not stream.takes_whole_documents:
                 view = view.fitted(stage.context, long_documents)
             self.streams.append(stream(view, stage.context, (*self.words, number)))
@@ -279,35 +249,21 @@ class StepIterator:
     def __next__(self) -> PackedRows:
         if self.step >= self.stage.steps:
             raise StopIteration
-        parts = []
-        for number, rows in enumerate(self._drawn_rows()):
-            if rows:
-                parts.append(part := self.streams[number].take(rows))
-                self.read[number] = self.read[number].with_rows(part)
-        taken = join_rows(parts)
-        if self.stage.draws_rows:
-            taken = reorder_rows(taken, shuffle(taken.count, *self.words, _STEP_ORDER, self.step))
+        taken = self.streams[self._drawn_subset()].take(self.stage.tokens_per_step // self.stage.context)
         self.step += 1
         return taken
 
-    def _drawn_rows(self) -> list[int]:
-        """Return the number of rows (documents of padded packing) that the step takes from each subset."""
-        count = self.stage.tokens_per_step // self.stage.context
-        draw = counter_hash(*self.words, _MIXTURE, self.step)
-        draws = fold(draw, np.arange(count)) if self.stage.draws_rows else np.full(count, draw)
+    def _drawn_subset(self) -> int:
+        """Return the index of the subset that the step reads."""
         bounds = [threshold(bound) for bound in accumulate(subset.share for subset in self.stage.mixture[:-1])]
-        subsets = np.searchsorted(np.array(bounds, dtype=np.int64), draws, side="right")
-        return np.bincount(subsets, minlength=len(self.streams)).tolist()
+        return bisect_right(bounds, counter_hash(*self.words, _MIXTURE, self.step))
 
     def state(self) -> dict[str, Any]:
         """Return the position of the iterator, in JSON types."""
-        read = {"read": [asdict(read) for read in self.read]} if self.stage.draws_rows else {}
-        return {"step": self.step, "streams": [asdict(stream.cursor) for stream in self.streams], **read}
+        return {"step": self.step, "streams": [asdict(stream.cursor) for stream in self.streams]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue after the step at which `state` was taken, by an iterator of the same stage and packing."""
         self.step = state["step"]
         for stream, saved in zip(self.streams, state["streams"], strict=True):
             stream.cursor = Cursor(**saved)
-        if self.stage.draws_rows:
-            self.read = [Read(**saved) for saved in state["read"]]

@@ -26,7 +26,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
 from neobert.runs.run_file import RunFile
 from neobert.runs.work import Part
-from neobert.training.accounting import HeldoutScores, machine_record
+from neobert.training.accounting import machine_record
 from neobert.training.distributed import Process, default_device
 from neobert.training.engine import autocast
 from neobert.training.loop import StepBatches
@@ -333,18 +333,16 @@ class ContrastiveTrainer(Trainer[TextBatch]):
                 state={"step": number},
             )
 
-    def heldout_scores(self) -> HeldoutScores:
+    def heldout_scores(self) -> dict[str, Any]:
         """Return for each data set the loss in nats on its held-out pairs, and the share of queries that find their
         document. A set too small to hold out pairs is scored on all. `heldout_loss` is the mean over data sets."""
         scores = {pairs.name: self._heldout_score(number) for number, pairs in enumerate(self.run.sets)}
         losses = {name: loss for name, (loss, _) in scores.items()}
-        return HeldoutScores(
-            {
-                "heldout_loss": float(np.mean(list(losses.values()))),
-                "heldout_losses": losses,
-                "heldout_accuracies": {name: accuracy for name, (_, accuracy) in scores.items()},
-            }
-        )
+        return {
+            "heldout_loss": float(np.mean(list(losses.values()))),
+            "heldout_losses": losses,
+            "heldout_accuracies": {name: accuracy for name, (_, accuracy) in scores.items()},
+        }
 
     @torch.no_grad()
     def _heldout_score(self, number: int) -> tuple[float, float]:
@@ -371,8 +369,8 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
         prepare_pairs(layout, run, open_specified(run_file.source), tokenizer, stop)
     result = train(layout, run_file, partial(ContrastiveTrainer, layout, stop=stop), claim, stop)
     totals, metrics = result.totals, merge_metrics(layout.root / run.folder)
-    assert result.heldout is not None
-    heldout = result.heldout.line
+    heldout = result.heldout
+    assert heldout is not None
     counts = {pairs.name: open_pairs(layout.pairs(run.pairs_id(pairs))).counts for pairs in run.sets}
     record = {
         "kind": "contrastive",

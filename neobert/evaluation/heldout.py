@@ -1,10 +1,9 @@
-"""Held-out loss: masked-language-modelling loss on documents that no run trains on, under fixed masks; after a causal
-stage the loss of next tokens, which is another quantity."""
+"""Held-out loss: masked-language-modelling loss on documents that no run trains on, under fixed masks."""
 
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -12,18 +11,14 @@ import torch
 from numpy.typing import NDArray
 
 from neobert.data.batches import Batch, heldout_batches, heldout_rows
-from neobert.data.heldout import COUNTED_BYTES, SMALL_TEXT_TOKENS, sample
+from neobert.data.heldout import COUNTED_BYTES, sample
 from neobert.data.rows import PackedRows
-from neobert.data.shards import Documents, Integers, TokenizedCorpus, split_corpus
+from neobert.data.shards import Documents, TokenizedCorpus, split_corpus
 from neobert.errors import MissingData, RunFailed
 from neobert.evaluation.losses import batch_losses
 from neobert.kinds.pretraining import HeldoutScore
 from neobert.model.heads import IGNORED_TARGET, MaskedLanguageModel
-from neobert.recipe import LongDocuments, Objective, PretrainingPrecision
-from neobert.runs.records import pack_numbers
-
-MOST_UNITS = 2048
-"""Largest number of units of a held-out loss, see `HeldoutText.unit_of`. The packed numbers of so many take 14 kB."""
+from neobert.recipe import LongDocuments, PretrainingPrecision
 
 HASH_DIGITS = 12
 
@@ -33,8 +28,7 @@ class HeldoutText:
     """Held-out documents of a corpus, each cut to `context` tokens or split into passages of that length.
 
     All tokenizers and contexts get the same texts. All contexts get the same masks at the beginning of each text.
-    `frequencies` are those of the tokens in training. Of the documents or passages, `every` so many-th is shown. A
-    causal `objective` has next tokens as targets in the place of masked ones.
+    `frequencies` are those of the tokens in training.
     """
 
     corpus: str
@@ -43,19 +37,11 @@ class HeldoutText:
     rows_per_batch: int
     long_documents: LongDocuments
     frequencies: NDArray[np.float64]
-    every: int = 1
-    objective: Objective = "masked"
 
     @cached_property
     def shown(self) -> Documents:
         """The documents as the model sees them."""
-        shown = self.documents.fitted(self.context, self.long_documents)
-        return shown if self.every == 1 else shown.at(np.arange(0, len(shown), self.every))
-
-    @cached_property
-    def small(self) -> "HeldoutText":
-        """About `SMALL_TEXT_TOKENS` of its tokens: documents or passages at equal distances."""
-        return replace(self, every=max(1, round(self.tokens / SMALL_TEXT_TOKENS)))
+        return self.documents.fitted(self.context, self.long_documents)
 
     @cached_property
     def rows(self) -> PackedRows:
@@ -63,29 +49,8 @@ class HeldoutText:
         return heldout_rows(self.shown, self.context)
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the documents with the fixed masks, or with their next tokens as targets."""
-        for _, batch in self._parts():
-            yield batch
-
-    def _parts(self) -> Iterator[tuple[PackedRows, Batch]]:
-        return heldout_batches(self.rows, self.documents.corpus, self.rows_per_batch, self.objective)
-
-    @property
-    def units(self) -> int:
-        """Number of units: one for each document, at most `MOST_UNITS`."""
-        return min(len(self.documents), MOST_UNITS)
-
-    @cached_property
-    def unit_of(self) -> Integers:
-        """The unit of each predicted token in the order of `batches`, (predicted,) int64.
-
-        A unit is a document with all of its passages, or a run of documents in the order of their hashes if there are
-        more than `MOST_UNITS`. It depends on the texts alone, so that units of different models are the same texts.
-        """
-        documents = self.documents.numbers
-        places = np.empty(int(documents.max()) + 1, dtype=np.int64)
-        places[documents] = np.arange(len(documents)) * self.units // len(documents)
-        return places[np.concatenate([_document_of(part, batch) for part, batch in self._parts()])]
+        """Yield the documents with the fixed masks."""
+        return heldout_batches(self.rows, self.documents.corpus, self.rows_per_batch)
 
     @property
     def tokens(self) -> int:
@@ -111,28 +76,19 @@ class HeldoutText:
         return hashlib.sha256(hashes.astype("<u8").tobytes()).hexdigest()[:HASH_DIGITS]
 
 
-def _document_of(rows: PackedRows, batch: Batch) -> Integers:
-    """Return the number in the corpus of the document of each predicted token, (predicted,)."""
-    assert batch.plan.documents is not None
-    places = batch.gather.places.numpy()[: batch.predicted_tokens]
-    first_of_row = np.searchsorted(rows.spans.rows, places // rows.context)
-    return rows.spans.documents[first_of_row + batch.plan.documents.numpy().ravel()[places]]
-
-
 def choose_heldout_texts(
     corpora: Mapping[str, TokenizedCorpus],
     rows_per_batch: Mapping[int, int],
     frequencies: NDArray[np.float64],
     long_documents: LongDocuments = "cut",
-    objective: Objective = "masked",
 ) -> list[HeldoutText]:
     """Choose held-out documents of each corpus for each context. `rows_per_batch` is by context; `frequencies` are
-    those of the tokens in training; `objective` is what is predicted of them."""
+    those of the tokens in training."""
     counted_bytes = COUNTED_BYTES if long_documents == "cut" else None
     heldout = {name: split_corpus(corpus)[1] for name, corpus in corpora.items()}
     chosen = {name: sample(documents, counted_bytes=counted_bytes) for name, documents in heldout.items()}
     return [
-        HeldoutText(name, documents, context, rows, long_documents, frequencies, objective=objective)
+        HeldoutText(name, documents, context, rows, long_documents, frequencies)
         for name, documents in chosen.items()
         for context, rows in rows_per_batch.items()
     ]
@@ -209,36 +165,29 @@ def token_losses(
     return losses[:count].double().cpu().numpy()
 
 
-def mean_loss(losses: NDArray[np.float64], text: HeldoutText) -> float:
-    """Return the mean of the losses on a text; raises the same errors as `measure_heldout`."""
-    if not len(losses):
-        raise MissingData(
-            f"the {text.corpus} corpus holds out {len(text.documents)} texts, in which no token is predicted: take more"
-        )
-    loss = float(losses.mean())
-    if not math.isfinite(loss):
-        raise RunFailed(f"the held-out loss on {text.corpus} is {loss}: training diverged, take a lower learning rate")
-    return loss
-
-
 def measure_heldout(
     model: MaskedLanguageModel, text: HeldoutText, precision: PretrainingPrecision, device: torch.device
 ) -> HeldoutScore:
-    """Measure the loss on a text in nats per predicted token and in bits per byte of text, and by unit of text.
+    """Measure the loss on a text in nats per predicted token and in bits per byte of text.
 
     Bits per byte is loss × tokens / (bytes × ln 2): the cost of all tokens at the mean loss of the predicted ones,
     divided by the size of the raw text. For one tokenizer, text and context it is the loss times a constant. Between
     tokenizers it corrects for the length of tokens, but does not make them strictly comparable. With shorter tokens,
     more of a masked word may be visible beside its mask, and the context cuts texts earlier. Unknown tokens are never
-    predicted and count at the mean. It is not a code length, since every token is predicted from both sides; of next
-    tokens it is one, but for unknown tokens and the ends of documents.
+    predicted and count at the mean. It is not a code length, since every token is predicted from both sides.
 
     Raises:
         MissingData: no token is predicted, because there are too few texts.
         RunFailed: the loss is not finite.
     """
     losses = token_losses(model, text, precision, device)
-    loss, tokens, text_bytes = mean_loss(losses, text), text.tokens, text.text_bytes
+    if not len(losses):
+        raise MissingData(
+            f"the {text.corpus} corpus holds out {len(text.documents)} texts, in which no token is predicted: take more"
+        )
+    loss, tokens, text_bytes = float(losses.mean()), text.tokens, text.text_bytes
+    if not math.isfinite(loss):
+        raise RunFailed(f"the held-out loss on {text.corpus} is {loss}: training diverged, take a lower learning rate")
     return HeldoutScore(
         corpus=text.corpus,
         context=text.context,
@@ -249,8 +198,5 @@ def measure_heldout(
         predicted_tokens=len(losses),
         loss=loss,
         bits_per_byte=loss * tokens / (text_bytes * math.log(2)),
-        frequency_loss=text.frequency_loss if text.objective == "masked" else None,
-        units=text.units,
-        numerators=pack_numbers(np.bincount(text.unit_of, weights=losses, minlength=text.units), "<f4"),
-        denominators=pack_numbers(np.bincount(text.unit_of, minlength=text.units), "<i4"),
+        frequency_loss=text.frequency_loss,
     )

@@ -20,8 +20,7 @@ def batch_losses(
 ) -> torch.Tensor:
     """Return the loss of each predicted token in nats, (predicted,) in fp32, without a sync."""
     if batch.plan.documents is not None and has_variable_length_kernels(device) and precision != "fp32":
-        plan = packed_plan(batch.plan.documents, batch.plan.positions, device)
-        batch = replace(batch, plan=replace(plan, causal=batch.plan.causal))
+        batch = replace(batch, plan=packed_plan(batch.plan.documents, batch.plan.positions, device))
     moved = batch.to(device)
     with autocast(device, precision):
         losses = model.losses(moved.token_ids, moved.plan, moved.gather, moved.targets)

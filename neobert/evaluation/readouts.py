@@ -1,16 +1,14 @@
 """Readouts of a finished stage of pre-training, a kind of work: each part is one readout with one record.
 
-All variants are measured on the same items (`neobert.evaluation.items`). Of held-out text: losses under fixed masks,
-whole words, cloze items, and pseudo-perplexity by length. Of BLiMP: minimal pairs. Records have one number per unit, so
-that reports can estimate the noise from texts and items in a difference of two models.
+All variants are measured on the same items (`neobert.evaluation.items`). Of held-out text: the loss under fixed masks,
+and pseudo-perplexity by length. Of BLiMP: minimal pairs. Records have one number per unit.
 """
 
-import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from statistics import fmean
 from typing import Any
 
@@ -22,13 +20,12 @@ from torch.nn import functional
 from neobert.data.batches import EXACT, HELDOUT_MASKING, Batch, gather_by_row
 from neobert.data.blimp import PARADIGMS, MinimalPair
 from neobert.data.masking import counter_hash, mask_tokens
-from neobert.data.own_readouts import Choice
 from neobert.data.packing import Integers, Placement, best_fit_decreasing
 from neobert.data.preparation import open_specified, text_tokenizer
 from neobert.data.shards import FRAME_TOKENS
 from neobert.data.tokenizers import SpecialIds, TextTokenizer
 from neobert.errors import MissingData, RunFailed
-from neobert.evaluation.items import READ_BYTES, ClozeItem, Items, Stretch, items_of, masked_words, windows
+from neobert.evaluation.items import READ_BYTES, Items, Stretch, items_of
 from neobert.evaluation.losses import BATCH_TOKENS, batch_losses
 from neobert.identity import plain
 from neobert.kinds.pretraining import PretrainingRun
@@ -37,7 +34,7 @@ from neobert.model.attention import AttentionPlan
 from neobert.model.build import build_masked_language_model
 from neobert.model.heads import IGNORED_TARGET, MaskedLanguageModel
 from neobert.processes import StopRequest
-from neobert.recipe import Masking, PretrainingPrecision
+from neobert.recipe import PretrainingPrecision
 from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
 from neobert.runs.records import pack_numbers, publish_record, timed_provenance, utc_now
@@ -65,8 +62,6 @@ ENOUGH_DOCUMENTS = 8
 LEAST_DOCUMENTS = 2
 """Fewest documents for an interval: one document has no variance."""
 POSITION_SEED = 20_261_124
-MIXED_MASKING = Masking(rate=0.15, mask_share=0.8, random_share=0.1, final_rate=None, drawn_up_to=None)
-"""BERT's scheme; readouts also use `HELDOUT_MASKING`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +100,8 @@ class Subject:
         """Return the sums of −log p of the targets in nats, (owners,).
 
         Inputs are packed into rows of the context and do not attend to each other. The decoder and the last block
-        compute only the predicted tokens. Questions of a batch with the same input share it, such as those for a word
-        and for its distractor, or for the one word in which two sentences differ.
+        compute only the predicted tokens. Questions of a batch with the same input share it, such as those for the one
+        word in which two sentences differ.
 
         Raises:
             RunFailed: a loss is not finite.
@@ -190,29 +185,20 @@ def part_around(tokens: int, span: Span, most: int) -> Span:
     return begin, min(tokens, begin + most)
 
 
-def tokens_in(offsets: Sequence[Span], spans: Sequence[Span]) -> Integers:
-    """Return the ascending indices of tokens that overlap one of `spans`. `offsets` are the tokens' character spans."""
-    begins, ends = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
-    hidden = np.zeros(len(begins), dtype=bool)
-    for begin, end in spans:
-        hidden |= (begins < end) & (ends > begin)
-    return np.flatnonzero(hidden)
-
-
 @dataclass(frozen=True)
 class Measured:
-    """A readout on one corpus: (units,) numerators and denominators (None if all are 1), values of groups of units, and
-    the number of answers that count half (None for losses)."""
+    """A readout on one corpus: (units,) numerators and denominators, values of groups of units, and the number of
+    answers that count half (None for losses)."""
 
     numerators: Sums
-    denominators: Integers | None
+    denominators: Integers
     groups: Mapping[str, float]
     ties: int | None = None
 
     @property
     def denominator(self) -> int:
         """The sum of denominators, 0 if nothing was asked."""
-        return len(self.numerators) if self.denominators is None else int(self.denominators.sum())
+        return int(self.denominators.sum())
 
     @property
     def value(self) -> float:
@@ -226,8 +212,8 @@ def number_of_masks(stretches: Sequence[Stretch]) -> int:
     return max(1, min(MOST_MASKS, READ_BYTES // text_bytes))
 
 
-def read_losses(subject: Subject, stretches: Sequence[Stretch], stop: StopRequest, masking: Masking) -> Measured:
-    """Measure the loss in nats per predicted token under fixed masks; a unit is a stretch.
+def read_losses(subject: Subject, stretches: Sequence[Stretch], stop: StopRequest) -> Measured:
+    """Measure the loss in nats per predicted token under the masks of `HELDOUT_MASKING`; a unit is a stretch.
 
     Masks are a function of document, position and mask number, so that models with one tokenizer get the same masks.
     """
@@ -241,7 +227,7 @@ def read_losses(subject: Subject, stretches: Sequence[Stretch], stop: StopReques
             place = stretch.document & 0xFFFFFFFF, stretch.document >> 32, stretch.begin
             for number in range(masks):
                 keys = np.full(len(tokens), counter_hash(MASK_SEED, number, *place))
-                masked, is_target = mask_tokens(tokens, keys, np.arange(len(tokens)), masking, subject.ids)
+                masked, is_target = mask_tokens(tokens, keys, np.arange(len(tokens)), HELDOUT_MASKING, subject.ids)
                 predicted[owner] += is_target.sum()
                 for begin, end in equal_parts(len(tokens), subject.room):
                     places = np.flatnonzero(is_target[begin:end])
@@ -251,72 +237,11 @@ def read_losses(subject: Subject, stretches: Sequence[Stretch], stop: StopReques
     return Measured(losses, predicted, {})
 
 
-def read_words(subject: Subject, stretches: Sequence[Stretch], stop: StopRequest) -> Measured:
-    """Measure bits per byte of masked words; a unit is a stretch.
-
-    All tokens of a word are masked together, and their losses are summed. The masked words and their visible context do
-    not depend on the tokenizer. The number of masks reveals the number of tokens of a word.
-    """
-    texts, spans, owners = [], [], []
-    sizes = np.zeros(len(stretches), dtype=np.int64)
-    for owner, stretch in enumerate(stretches):
-        words = masked_words(stretch)
-        for begin, end in windows(stretch.text, subject.context):
-            own = [(first - begin, last - begin) for first, last in words if begin <= first and last <= end]
-            texts.append(stretch.text[begin:end])
-            spans.append(own)
-            owners.append(owner)
-            sizes[owner] += sum(last - first for first, last in own)
-
-    def questions() -> Iterator[Question]:
-        encoded = subject.tokenizer.encode_with_offsets(texts)
-        for (token_ids, offsets), own, owner in zip(encoded, spans, owners, strict=True):
-            places = tokens_in(offsets, own)
-            for begin, end in equal_parts(len(token_ids), subject.room):
-                within = places[(places >= begin) & (places < end)] - begin
-                yield subject.hide(token_ids[begin:end], within, owner)
-
-    losses = subject.sum_losses(questions(), len(stretches), stop)
-    return Measured(losses / math.log(2), sizes, {})
-
-
-def read_cloze(subject: Subject, items: Sequence[ClozeItem], stop: StopRequest) -> Measured:
-    """Measure the share of words that are more probable than their distractors; a unit is an item, a tie counts half.
-
-    The probability of a word is the product of the probabilities of its tokens, all masked together.
-
-    Raises:
-        MissingData: the tokenizer has no token for a word.
-    """
-    texts = [text for item in items for text in (item.text, item.distracted)]
-    spans = [(item.begin, item.begin + len(word)) for item in items for word in _both_words(item)]
-
-    def questions() -> Iterator[Question]:
-        encoded = subject.tokenizer.encode_with_offsets(texts)
-        for owner, ((token_ids, offsets), span) in enumerate(zip(encoded, spans, strict=True)):
-            places = tokens_in(offsets, [span])
-            if not len(places):
-                word = texts[owner][slice(*span)]
-                raise MissingData(f"the tokenizer has no token for the word {word!r} in {texts[owner]!r}: leave it out")
-            begin, end = part_around(len(token_ids), (int(places[0]), int(places[-1]) + 1), subject.room)
-            yield subject.hide(token_ids[begin:end], places[(places >= begin) & (places < end)] - begin, owner)
-
-    losses = subject.sum_losses(questions(), len(texts), stop).reshape(-1, 2)
-    right = _right(losses)
-    return Measured(right, None, {}, _ties(right))
-
-
-def _both_words(item: ClozeItem) -> tuple[str, str]:
-    return item.text[item.begin : item.end], item.distractor
-
-
-def pair_losses(
-    subject: Subject, pairs: Sequence[MinimalPair], stop: StopRequest, unscored: Collection[int] = ()
-) -> Sums:
+def pair_losses(subject: Subject, pairs: Sequence[MinimalPair], stop: StopRequest) -> Sums:
     """Return the negative pseudo-log-likelihoods in nats of the acceptable and the other sentences, (pairs, 2).
 
     The pseudo-log-likelihood is the sum of log p of the tokens, each masked alone (Salazar et al. 2020): the other
-    tokens of its word stay visible. Tokens with the ids `unscored` are left out.
+    tokens of its word stay visible. Unknown tokens, which no model is trained to predict, are left out.
     """
     encoded = map(tuple, subject.tokenizer.encode([text for pair in pairs for text in (pair.good, pair.bad)]))
     number_of: dict[tuple[int, ...], int] = {}  # equal sentences have one sum, as their own could differ by rounding
@@ -325,7 +250,7 @@ def pair_losses(
     def questions() -> Iterator[Question]:
         for token_ids, owner in number_of.items():
             for place in range(len(token_ids)):
-                if token_ids[place] not in unscored:
+                if token_ids[place] not in subject.ids.never_predicted:
                     begin, end = part_around(len(token_ids), (place, place + 1), subject.room)
                     yield subject.hide(token_ids[begin:end], np.array([place - begin]), owner)
 
@@ -335,11 +260,11 @@ def pair_losses(
 def read_pairs(subject: Subject, pairs: Sequence[MinimalPair], stop: StopRequest) -> Measured:
     """Measure the share of pairs in which the acceptable sentence has the higher pseudo-log-likelihood.
 
-    Unknown tokens, which no model is trained to predict, are not scored. A tie counts half. A unit is a paradigm, since
-    its pairs are made from one template, and groups are fields, phenomena and paradigms. All paradigms have equally
-    many pairs, so the value is the mean over paradigms.
+    A tie counts half. A unit is a paradigm, since its pairs are made from one template, and groups are fields,
+    phenomena and paradigms. All paradigms have equally many pairs, so the value is the mean over paradigms.
     """
-    right = _right(pair_losses(subject, pairs, stop, subject.ids.never_predicted))
+    losses = pair_losses(subject, pairs, stop)
+    right = np.where(losses[:, 0] == losses[:, 1], 0.5, (losses[:, 0] < losses[:, 1]).astype(np.float64))
     by_group: defaultdict[str, list[float]] = defaultdict(list)
     for pair, own in zip(pairs, right.tolist(), strict=True):
         for group in _groups_of(pair.paradigm):
@@ -349,7 +274,7 @@ def read_pairs(subject: Subject, pairs: Sequence[MinimalPair], stop: StopRequest
         np.array([sum(own) for own in units]),
         np.array([len(own) for own in units]),
         {group: fmean(own) for group, own in by_group.items()},
-        _ties(right),
+        int((right == 0.5).sum()),
     )
 
 
@@ -357,16 +282,6 @@ def _groups_of(paradigm: str) -> tuple[str, ...]:
     """Return the groups of a paradigm: its field and phenomenon if it is one of BLiMP, and itself."""
     known = PARADIGMS.get(paradigm)
     return (paradigm,) if known is None else (known.field, known.phenomenon, paradigm)
-
-
-def read_choices(subject: Subject, choices: Sequence[Choice], stop: StopRequest) -> Measured:
-    """Measure cloze items as `read_cloze`, with the accuracy of each group of items."""
-    items = [ClozeItem(choice.text, choice.begin, choice.end, choice.distractor) for choice in choices]
-    measured = read_cloze(subject, items, stop)
-    by_group: defaultdict[str, list[float]] = defaultdict(list)
-    for choice, right in zip(choices, measured.numerators.tolist(), strict=True):
-        by_group[choice.group].append(right)
-    return replace(measured, groups={group: fmean(own) for group, own in by_group.items() if group})
 
 
 def perplexity_lengths(context: int) -> list[int]:
@@ -421,29 +336,13 @@ def _masked_places(subject: Subject, document: Stretch, token_ids: Integers) -> 
     return np.sort(places[np.argsort(hashes, kind="stable")[:POSITIONS]])
 
 
-def _right(losses: Sums) -> Sums:
-    """Return (items,) 1 where the first of two losses is smaller, 0.5 where both are equal, else 0."""
-    return np.where(losses[:, 0] == losses[:, 1], 0.5, (losses[:, 0] < losses[:, 1]).astype(np.float64))
-
-
-def _ties(right: Sums) -> int:
-    return int((right == 0.5).sum())
-
-
 ByCorpus = Mapping[str, Sequence[Any]]
 ASKED: Mapping[str, tuple[Callable[[Items], ByCorpus], Callable[[Subject, Sequence[Any], StopRequest], Measured]]] = {
-    "loss": (lambda items: items.stretches, partial(read_losses, masking=HELDOUT_MASKING)),
-    "loss_80_10_10": (lambda items: items.stretches, partial(read_losses, masking=MIXED_MASKING)),
-    "words": (lambda items: items.stretches, read_words),
-    "cloze": (lambda items: items.cloze, read_cloze),
+    "loss": (lambda items: items.stretches, read_losses),
     "blimp": (lambda items: items.pairs, read_pairs),
-    "minimal_pairs": (lambda items: items.own, read_pairs),
-    "cloze_items": (lambda items: items.own, read_choices),
-    "pass_keys": (lambda items: items.own, read_choices),
     "perplexity": (lambda items: items.documents, read_perplexity),
 }
-"""For each readout, and each kind of those that a ladder declares, the function that selects its items and the one that
-measures them."""
+"""For each readout, the function that selects its items and the one that measures it."""
 
 
 def measure(readout: str, items: Items, subject: Subject, stop: StopRequest) -> dict[str, Measured]:
@@ -468,7 +367,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     run = next(run for run in evaluation.runs() if run.id == part.id)
     items = items_of(layout, run, run_file.source, stop)
     subject = _open_subject(layout, run.weights, run.context, default_device())
-    measured = measure(run.asked, items, subject, stop)
+    measured = measure(run.readout, items, subject, stop)
     claim.check()
     config = ReadoutConfig(readout=run.readout, stage=evaluation.stage, context=run.context, items=items.name)
     record = {
@@ -500,7 +399,7 @@ def _score(measured: Measured) -> ReadoutScore:
         value=measured.value,
         units=len(measured.numerators),
         numerators=pack_numbers(measured.numerators, "<f4"),
-        denominators=None if measured.denominators is None else pack_numbers(measured.denominators, "<i4"),
+        denominators=pack_numbers(measured.denominators, "<i4"),
         groups=dict(measured.groups),
         ties=measured.ties,
     )

@@ -1,4 +1,4 @@
-"""A pre-trained or contrastive run as files that other programs load: transformers, sentence-transformers, ONNX.
+"""A pre-trained or contrastive run as files that other programs load: transformers, sentence-transformers.
 
-python -m neobert.export RUN --to hf|sentence-transformers|onnx --out DIR [--step N]
+python -m neobert.export RUN --to hf|sentence-transformers --out DIR [--step N]
 """

@@ -2,9 +2,7 @@
 
 python -m neobert.export runs/pretraining/0123456789ab --to hf --out exported
 python -m neobert.export runs/pretraining/0123456789ab --to hf --no-remote-code --out exported
-python -m neobert.export runs/pretraining/0123456789ab --to onnx --out exported --step 0
-python -m neobert.export runs/pretraining/0123456789ab --to hf --out exported --by-words
-python -m neobert.export runs/pretraining/0123456789ab --to babylm --out results/mine --pairs blimp_filtered
+python -m neobert.export runs/pretraining/0123456789ab --to hf --out exported --step 0
 python -m neobert.export runs/contrastive/0123456789ab --to sentence-transformers --out exported --instructions mteb
 
 The client of the hub uploads a folder: hf upload someone/model exported --private
@@ -31,7 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = parser_from("python -m neobert.export", __doc__)
     add = parser.add_argument
     add("run", type=Path, metavar="RUN", help="folder of a run, runs/pretraining/<id> or runs/contrastive/<id>")
-    add("--to", choices=TARGETS, required=True, help="library to export for; babylm: predictions for its evaluation")
+    add("--to", choices=TARGETS, required=True, help="library to export for")
     add("--out", type=Path, required=True, metavar="DIR", help="folder to write, which must not exist")
     add(
         "--step",
@@ -39,16 +37,10 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="checkpoint at this step, 0 is possible (default: the last one of the finished run)",
     )
-    by_words = "export every checkpoint that --checkpoint-words kept, as DIR/chck_1M, …, and the last one as DIR/main"
-    add("--by-words", action="store_true", help=by_words)
-    pairs = (
-        "with --to babylm: folders of *.jsonl files with sentence_good and sentence_bad, as those of BabyLM's pipeline"
-    )
-    add("--pairs", type=Path, nargs="+", default=(), metavar="DIR", help=pairs)
     add(
         "--remote-code",
         action=argparse.BooleanOptionalAction,
-        help="include the model's code, for use without this package (default: for pre-training runs except as onnx)",
+        help="include the model's code, for use without this package (default: for pre-training runs)",
     )
     add(
         "--instructions",
@@ -66,18 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    if options.remote_code and options.to in ("onnx", "babylm"):
-        raise ValueError(f"--remote-code is for --to hf or sentence-transformers: {options.to} needs no code")
     with redirect_stdout(sys.stderr):  # libraries print, but stdout must be one line of JSON
         done = export(
-            options.run,
-            options.to,
-            options.out,
-            options.step,
-            options.remote_code,
-            instructions=options.instructions,
-            by_words=options.by_words,
-            pairs=options.pairs,
+            options.run, options.to, options.out, options.step, options.remote_code, instructions=options.instructions
         )
     print(json.dumps(done))
     return EXIT_DONE

@@ -18,7 +18,6 @@ from neobert.console import quantity
 from neobert.errors import DamagedFile, MissingData
 from neobert.export.checkpoint import PretrainedCheckpoint
 from neobert.export.contrastive import ContrastiveCheckpoint
-from neobert.export.onnx import OPSET
 from neobert.glue.selection import best_of_grid
 from neobert.identity import identity, neutral_values, plain
 from neobert.kinds.glue import GlueStudy
@@ -32,25 +31,18 @@ HUB = "hub:"
 READINGS: Mapping[str, Any] = neutral_values(FineTuning)
 """The paper's text on the GLUE protocol where its code differs, by field."""
 
-LIBRARIES = {"hf": "transformers", "sentence-transformers": "sentence-transformers", "onnx": "onnx"}
+LIBRARIES = {"hf": "transformers", "sentence-transformers": "sentence-transformers"}
 REGISTER = "import neobert.hub  # registers the classes with transformers\n"
 ENCODE = """from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("FOLDER")
 vectors = model.encode(["a sentence", "another one"])"""
-RUN_GRAPH = f"""import onnxruntime  # opset {OPSET}; rows and tokens are free
-from transformers import AutoTokenizer
-
-tokens = AutoTokenizer.from_pretrained("FOLDER")(["a sentence"], return_tensors="np")
-hidden, vectors = onnxruntime.InferenceSession("FOLDER/embedding.onnx").run(None, dict(tokens))"""
 PRETRAINED_USES = {
     "hf": """from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 model = AutoModelForMaskedLM.from_pretrained("FOLDER")""",
     "sentence-transformers": ENCODE,
-    "onnx": f"""{RUN_GRAPH}
-(logits,) = onnxruntime.InferenceSession("FOLDER/model.onnx").run(None, dict(tokens))""",
 }
 CONTRASTIVE_USES = {
     "hf": """from transformers import AutoModel, AutoTokenizer
@@ -60,7 +52,6 @@ tokens = tokenizer(["a sentence", "another one"], padding=True, truncation=True,
 mask = tokens["attention_mask"].unsqueeze(-1)
 vectors = (model(**tokens).last_hidden_state * mask).sum(1) / mask.sum(1)""",
     "sentence-transformers": f"{ENCODE}  # behind a prompt below: prompt_name=its name",
-    "onnx": RUN_GRAPH,
 }
 INSTRUCTED = {
     "nothing": "no text",
@@ -72,7 +63,6 @@ INSTRUCTIONS = (
     "same as plain text, for data sets of pairs and for tasks of embeddings by the names that mteb looks prompts up "
     "under. One that is not among them has no instruction, or one that no text can stand for here."
 )
-CAUSAL_LIMIT = " Its last stage was causal: fill no masks with it, and fine-tune it before use."
 NO_SCORES = "None are recorded for this step."
 CITATION = """```bibtex
 @article{lebreton2025neobert,
@@ -133,7 +123,7 @@ def scores_of(checkpoint: PretrainedCheckpoint) -> list[Score]:
             dataset=corpus,
             configuration="",
             split="held out",
-            origin=checkpoint.run.mixed_origins.get(corpus, checkpoint.run.corpus_origin),
+            origin=checkpoint.run.corpus_origin,
             metric="masked-token cross-entropy in nats",
             value=loss,
             notes=f"record {record['id']}",
@@ -222,7 +212,7 @@ def pretrained_card(checkpoint: PretrainedCheckpoint, target: str, parity: dict[
         eval_results=[score.result() for score in scores] or None,
     )
     use = PRETRAINED_USES[target]
-    sections = {"Use": f"```python\n{'' if target == 'onnx' else REGISTER}{use}\n```"}
+    sections = {"Use": f"```python\n{REGISTER}{use}\n```"}
     if with_code:
         trusting = use.replace('"FOLDER"', '"FOLDER", trust_remote_code=True')
         sections["Use without the package"] = f"It needs torch and pydantic too.\n\n```python\n{trusting}\n```"
@@ -239,7 +229,7 @@ def pretrained_card(checkpoint: PretrainedCheckpoint, target: str, parity: dict[
         "scale": words([labels.get("scale", "not recorded")]),
         "parameters": f"{parameter_count(run.recipe.model, run.context).total:,}",
         "context": f"{run.context} tokens",
-        "data": ", ".join(f"{corpus.corpus} ({words([corpus.origin])})" for corpus in run.corpora),
+        "data": f"{run.recipe.data.corpus} ({words([run.corpus_origin])})",
         "tokenizer": f"{run.recipe.data.tokenizer} ({words([run.tokenizer_origin])})",
         "token slots read": quantity(before + stage.tokens_per_step * checkpoint.step),
     }
@@ -259,7 +249,7 @@ def pretrained_card(checkpoint: PretrainedCheckpoint, target: str, parity: dict[
         "Scores": _score_table(scores),
         "Recipe": f"```json\n{json.dumps(plain(run.recipe), indent=1)}\n```",
         "Limits": "English text only; it reproduces the biases of its corpus, and generates no text. "
-        f"{reach}{CAUSAL_LIMIT if run.recipe.ends_causal else ''}{_unfinished(record, stage.steps)}",
+        f"{reach}{_unfinished(record, stage.steps)}",
         "Parity": f"Measured against the training engine at export: {_parity_text(parity)}.",
         "Licence": "MIT for these files, as the harness; the texts that it was trained on keep their own terms.",
     }
@@ -298,7 +288,7 @@ def contrastive_card(checkpoint: ContrastiveCheckpoint, target: str, parity: dic
             }
         )
     whose = "MIT for these files, as the harness" if own else "That of the encoder that it started from"
-    use = f"{REGISTER if own and target != 'onnx' else ''}{CONTRASTIVE_USES[target]}"
+    use = f"{REGISTER if own else ''}{CONTRASTIVE_USES[target]}"
     sections = {
         "Use": f"```python\n{use}\n```",
         "Model": table_of(facts),

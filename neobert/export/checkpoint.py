@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -86,34 +85,6 @@ def chosen_step(folder: Path, steps: int, step: int | None) -> tuple[int, dict[s
         raise MissingData(f"{folder} is not finished: name a checkpoint with --step (there: {known})")
     chosen = steps if step is None else step
     return chosen, read_record(folder / "done.json") if is_done and chosen == steps else None
-
-
-def kept_by_words(folder: Path) -> dict[str, tuple[Path, int]]:
-    """Return the folder and step of each checkpoint that a finished run and its earlier stages kept by words, under its
-    name and in order, and of the last one under `main`.
-
-    Raises:
-        MissingData: there is no such run, it is unfinished, or it kept none.
-    """
-    stages, following = list[tuple[Path, dict[str, int]]](), folder.resolve()
-    while True:
-        run = read_run_file(following).specification(PretrainingRun)
-        chosen_step(following, run.total, None)
-        stages.append((following, read_record(following / "done.json").get("checkpoints_by_words", {})))
-        if run.previous is None:
-            break
-        following = following.with_name(run.previous)
-    kept = {
-        name: (where, step)
-        for where, steps in reversed(stages)
-        for name, step in sorted(steps.items(), key=itemgetter(1))
-    }
-    if not kept:
-        raise MissingData(
-            f"{folder} kept no checkpoint by words: pre-train with --checkpoint-words, and if this run is finished in "
-            "another folder of --runs"
-        )
-    return {**kept, "main": (folder.resolve(), read_run_file(folder.resolve()).run.total or 0)}
 
 
 def require_packages(*names: str) -> None:

@@ -32,8 +32,6 @@ from neobert.export.huggingface import (
     save_modules,
     transformers_tokenizer,
 )
-from neobert.export.onnx import EMBEDDING, Embedding, run_graph, write_graph
-from neobert.export.onnx import TOLERANCE as GRAPH_TOLERANCE
 from neobert.external import read_model_file
 from neobert.hub import NeoBERTModel
 from neobert.hub.external import ExternalTokenizer, load_external
@@ -177,10 +175,10 @@ def write_contrastive(checkpoint: ContrastiveCheckpoint, target: str, folder: Pa
     """Write a folder for `target` and reload it; return the measured deviations.
 
     Raises:
-        ValueError: a package is not installed, or an external encoder is to be written as ONNX.
+        ValueError: a package is not installed.
         ParityOff: the reloaded folder does not produce the run's vectors.
     """
-    writers = {"hf": _write_transformers, "sentence-transformers": _write_sentence_transformers, "onnx": _write_onnx}
+    writers = {"hf": _write_transformers, "sentence-transformers": _write_sentence_transformers}
     return writers[target](checkpoint, folder)
 
 
@@ -211,18 +209,3 @@ def _write_sentence_transformers(checkpoint: ContrastiveCheckpoint, folder: Path
         for instruction, name in one_name.items()
     ]
     return parity | ({"vectors behind prompts": max(deviations)} if deviations else {})
-
-
-def _write_onnx(checkpoint: ContrastiveCheckpoint, folder: Path) -> dict[str, float]:
-    encoder, tokenizer = checkpoint.encoder, checkpoint.tokenizer
-    if not isinstance(encoder, NeoBERTModel):
-        raise ValueError(
-            f"{type(encoder).__name__} is not written as an ONNX graph here: export it with --to hf, and convert that "
-            "folder with optimum-cli"
-        )
-    write_graph(Embedding(encoder), folder / EMBEDDING)
-    encoder.config.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    tokens = tokenizer(list(PROBES), padding=True, truncation=True, return_tensors="pt")
-    _, found = run_graph(folder / EMBEDDING, tokens["input_ids"], tokens["attention_mask"])
-    return {"vectors": require_close("vectors", found, checkpoint.expected(), GRAPH_TOLERANCE)}

@@ -47,7 +47,7 @@ def training_batches(split: EncodedSplit, batch_size: int, epochs: int, seed: in
 
 def evaluation_batches(split: EncodedSplit, device: torch.device) -> Iterator[Array]:
     """Yield batches of example indices of a split for a device, each once, sorted by length to reduce padding."""
-    lengths = split.sizes
+    lengths = split.lengths
     order = np.argsort(-lengths, kind="stable")
     for batch in padded_batches(lengths[order], EVALUATION_SLOTS[device.type], _row_tokens):
         yield order[batch]
@@ -110,8 +110,7 @@ class PackedLayout:
         self, split: EncodedSplit, examples: Array, device: torch.device, fixed_rows: int | None = None
     ) -> PackedBatch:
         """Build one batch. Rows of a fixed size have `fixed_row_tokens` tokens; surplus rows stay empty."""
-        texts = split.texts_of(examples)
-        lengths = split.lengths[texts]
+        lengths = split.lengths[examples]
         if fixed_rows is None:
             rows, columns, shape = arrange(lengths)
         else:
@@ -120,7 +119,7 @@ class PackedLayout:
         numbers = _number_in_rows(rows, columns)
         width = int(numbers.max()) + 1
         placed = Placement.of(rows, columns, lengths, shape)
-        token_ids = placed.grid(np.concatenate([split[text][0] for text in texts]), 0)
+        token_ids = placed.grid(np.concatenate([split[example][0] for example in examples]), 0)
         documents, positions = placed.grid(numbers[placed.owner], -1), placed.grid(placed.offsets, -1)
         owners, places, indices = split.targets(examples)
         read_rows, read_columns = rows[owners], columns[owners] + places
@@ -242,7 +241,7 @@ class PaddedLayout:
     ) -> PaddedBatch:
         """Build one batch of examples, padded to the longest."""
         assert fixed_rows is None
-        texts = self.pad([split[text] for text in split.texts_of(examples)], device)
+        texts = self.pad([split[example] for example in examples], device)
         owners, places, indices = split.targets(examples)
         read = (torch.from_numpy(values) for values in (split.true[indices], owners, places))
         return PaddedBatch(texts, *(send(values, device) for values in read))

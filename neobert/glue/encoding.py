@@ -38,7 +38,7 @@ def permutation(count: int, key: tuple[int, int]) -> Array:
 
 class Targets(NamedTuple):
     """What the head predicts for some examples: for each prediction the number of its text among theirs, and the place
-    of the token at which it is read; and the indices in `EncodedSplit.labels`, one for each prediction or question;
+    of the token at which it is read; and the indices in `EncodedSplit.labels`, one for each prediction;
     int64 each."""
 
     owners: Array
@@ -56,15 +56,6 @@ class EncodedSplit(FramedTexts):
     def true(self) -> Array:
         """The class ids or values that are predicted, (predictions)."""
         return self.labels
-
-    @property
-    def sizes(self) -> Array:
-        """Number of tokens of each example, (examples) int64."""
-        return self.lengths
-
-    def texts_of(self, examples: Array) -> Array:
-        """Return the indices of the texts of some examples, in order: those of the examples themselves."""
-        return examples
 
     def targets(self, examples: Array) -> Targets:
         """Return the predictions for some examples: one for each, at its first token."""
@@ -102,37 +93,6 @@ class TaggedSplit(EncodedSplit):
         owners, places, indices = self.targets(examples)
         labels = np.stack([self.true[indices], owners], axis=1)
         return TaggedSplit(*self._texts(examples), labels=labels, places=places)
-
-
-@dataclass(frozen=True, eq=False)
-class ChoiceSplit(EncodedSplit):
-    """Questions of multiple choice: the texts are each question's pairs with its choices, as many for all; `labels`
-    (questions) int64 are the numbers of the right choices, from 0. An example is a question."""
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def choices(self) -> int:
-        """The number of choices of a question."""
-        return (len(self.offsets) - 1) // len(self.labels)
-
-    @property
-    def sizes(self) -> Array:
-        sums: Array = self.lengths.reshape(-1, self.choices).sum(axis=1)
-        return sums
-
-    def texts_of(self, examples: Array) -> Array:
-        texts: Array = examples[:, None] * self.choices + np.arange(self.choices)
-        return texts.ravel()
-
-    def targets(self, examples: Array) -> Targets:
-        """Return the predictions for some questions: one for each choice, at its first token."""
-        texts = len(examples) * self.choices
-        return Targets(np.arange(texts), np.zeros(texts, np.int64), examples)
-
-    def take(self, examples: Array) -> "ChoiceSplit":
-        return ChoiceSplit(*self._texts(self.texts_of(examples)), labels=self.labels[examples])
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,16 +143,13 @@ def _encode_split(task: Task, name: str, examples: Examples, tokenizer: Framing,
         if task.tags_words:
             framed, of_words = frame_words(columns[0], tokenizer, max_tokens)
             places += chain.from_iterable(of_words)
-        elif task.texts > 1:
-            asked = [text for text in columns[0] for _ in range(task.texts)]
-            framed = tokenizer.frame_all([asked, list(chain(*zip(*columns[1:], strict=True)))], max_tokens=max_tokens)
         else:
             framed = tokenizer.frame_all(columns, max_tokens=max_tokens)
         parts.append(FramedTexts.of(framed))
     texts = vars(FramedTexts.concatenate(parts))
     if task.tags_words:
         return TaggedSplit(**texts, labels=labels, places=np.asarray(places, np.int64))
-    return (ChoiceSplit if task.texts > 1 else EncodedSplit)(**texts, labels=labels)
+    return EncodedSplit(**texts, labels=labels)
 
 
 def check_columns(task: Task, where: str, examples: Examples) -> None:
@@ -287,7 +244,7 @@ def load_encoded(path: Path) -> EncodedTask:
         raise DamagedFile(f"{path} does not match its checksum: remove it to encode the task again")
     if name != path.stem:
         raise DamagedFile(f"{path} was written as {name}, so it is another task: remove it to encode the task again")
-    kind = TaggedSplit if task.tags_words else ChoiceSplit if task.texts > 1 else EncodedSplit
+    kind = TaggedSplit if task.tags_words else EncodedSplit
     parts = [field.name for field in fields(kind)]
     splits = {split: kind(*(arrays[f"{split}/{part}"] for part in parts)) for split in task.splits}
     return EncodedTask(task, splits)

@@ -178,10 +178,7 @@ class FineTuner:
 
     def _compile(self, batch_size: int) -> bool:
         """Compile the encoder for batches of fixed sizes if the policy says so; return whether it is."""
-        has_fixed_sizes = self.layout.has_fixed_sizes and not (
-            self.encoded.task.tags_words or self.encoded.task.texts > 1
-        )
-        if self.policy.word == "off" or not has_fixed_sizes:
+        if self.policy.word == "off" or not self.layout.has_fixed_sizes or self.encoded.task.tags_words:
             return False
         self.classifier.train()
         layers = len(cast(Encoder, self.classifier.model).transformer_encoder)
@@ -243,8 +240,7 @@ class FineTuner:
 
     def _logits(self, batch: Any) -> Tensor:
         with autocast(self.device, self.protocol.precision):
-            logits = self.layout.logits(self.classifier, batch, self.protocol.pooling).float()
-        return logits.reshape(-1, self.encoded.task.labels)  # of multiple choice, those of a question side by side
+            return self.layout.logits(self.classifier, batch, self.protocol.pooling).float()
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the batch mean of the squared error (regression) or the cross-entropy."""

@@ -80,7 +80,7 @@ def _load_own(layout: Layout, study: GlueStudy, stop: StopRequest | None) -> Stu
     run = read_run_file(layout.pretraining(study.weights)).specification(PretrainingRun)
     task, build = study.about, build_token_classifier if study.about.tags_words else build_classifier
     return StudyModel(
-        classifier=build(run.recipe.model, run.context, task.outputs, study.protocol.dropout),
+        classifier=build(run.recipe.model, run.context, task.labels, study.protocol.dropout),
         weights=lambda: encoder_part(last_checkpoint(layout, study.weights).weights()),
         tokenizer=lambda source: text_tokenizer(layout, run, source, stop),
         layout=PackedLayout(),
@@ -93,7 +93,7 @@ def _load_external(layout: Layout, study: GlueStudy) -> StudyModel:
     model = read_model_file(layout, study.weights)
     encoder, tokenizer = load_external(model.require_unchanged(), model.name, model.trust)
     task, kind = study.about, TokenClassifier if study.about.tags_words else Classifier
-    classifier = kind(encoder, encoder.width, task.outputs, study.protocol.dropout)
+    classifier = kind(encoder, encoder.width, task.labels, study.protocol.dropout)
     return StudyModel(
         classifier=classifier,
         weights=lambda: encoder_part(classifier.state_dict()),

@@ -16,7 +16,7 @@ from neobert.errors import did_you_mean, name_first
 from neobert.own_code import own_name
 from neobert.recipe import FineTuning, Value
 
-TaskKind = Literal["classification", "regression", "token_classification", "multiple_choice"]
+TaskKind = Literal["classification", "regression", "token_classification"]
 
 TRAIN = "train"
 
@@ -25,7 +25,6 @@ _COLUMNS: Mapping[TaskKind, tuple[int, int, str]] = {
     "classification": _TEXT_COLUMNS,
     "regression": _TEXT_COLUMNS,
     "token_classification": (1, 1, "one column of words"),
-    "multiple_choice": (3, 27, "a column of text and 2 to 26 of choices"),
 }
 """Fewest and most columns of each kind of task, and what they are."""
 
@@ -48,10 +47,9 @@ class Task(Value):
     """A task. Its score is the mean of all `metrics` on all `validation_splits`.
 
     `columns` are the texts of an example: one or, for pairs, two. An example of token classification is a sentence: its
-    column has a list of words, and `label_column` a label for each. Of multiple choice, the first column is a text, the
-    others are its choices, and the label is the number of the right one, from 0. `classes` are the names of the
-    classes, or their number if the labels are 0, 1, …; None for regression and multiple choice. `metrics` are names of
-    `neobert.glue.metrics`, or functions of a ladder file, which are named by their source (`neobert.own_code`).
+    column has a list of words, and `label_column` a label for each. `classes` are the names of the classes, or their
+    number if the labels are 0, 1, …; None for regression. `metrics` are names of `neobert.glue.metrics`, or functions
+    of a ladder file, which are named by their source (`neobert.own_code`).
 
     `folder` has a file for each split, and `starts_from` is the task whose best weights fine-tuning starts from. They
     are no part of ids, which have a hash of the files, and the study that a study starts from.
@@ -74,20 +72,8 @@ class Task(Value):
 
     @property
     def labels(self) -> int:
-        """The number of classes, or of choices (1: regression)."""
-        if self.kind == "multiple_choice":
-            return self.texts
+        """The number of classes (1: regression)."""
         return self.classes if isinstance(self.classes, int) else len(self.classes or ("value",))
-
-    @property
-    def texts(self) -> int:
-        """The number of texts (or pairs) of an example: of multiple choice one for each choice, else 1."""
-        return len(self.columns) - 1 if self.kind == "multiple_choice" else 1
-
-    @property
-    def outputs(self) -> int:
-        """The number of outputs of a head for a text or word: one for each class, or 1 for the value or the choice."""
-        return 1 if self.texts > 1 else self.labels
 
     @property
     def is_regression(self) -> bool:
@@ -154,10 +140,8 @@ class Task(Value):
 
     @model_validator(mode="after")
     def _classes_fit_the_metrics(self) -> Self:
-        if (self.kind in ("regression", "multiple_choice")) != (self.classes is None):
-            raise ValueError(
-                f"task {self.name}: classes are for classification, and regression and multiple_choice have none"
-            )
+        if self.is_regression != (self.classes is None):
+            raise ValueError(f"task {self.name}: classes are for classification, and regression has none")
         names = () if isinstance(self.classes, int) else self.classes or ()
         if not self.is_regression and (self.labels < 2 or len(set(names)) < len(names)):
             raise ValueError(f"task {self.name} needs two classes or more, each once")

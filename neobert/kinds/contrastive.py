@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import PositiveInt, model_validator
 
 from neobert.identity import NUMERICS, Neutral, chosen, decisive, identity, neutral_values
-from neobert.kinds.pretraining import EXTERNAL_PREFIX, mechanisms_of, pretraining_of
+from neobert.kinds.pretraining import EXTERNAL_PREFIX, pretraining_of
 from neobert.recipe import Contrastive, Instructed, Value
 from neobert.runs.layout import Layout
 from neobert.runs.work import Part, Training
@@ -50,10 +50,6 @@ class ContrastiveRun(Training):
     folder_pattern = "contrastive/{id}"
     record_place = "contrastive/{id}/done.json"
     mechanisms = ("tokenization", "model", "optimization", "contrastive")
-
-    @property
-    def own_mechanisms(self) -> tuple[str, ...]:
-        return mechanisms_of(self.protocol.optimization)
 
     @model_validator(mode="after")
     def _has_sets(self) -> Self:

@@ -3,14 +3,13 @@
 import math
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
-from neobert.data.own_readouts import NAME, AnyOwnReadout
 from neobert.identity import NUMERICS, Neutral, chosen, identity
 from neobert.kinds.pretraining import pretraining_of
-from neobert.recipe import Value
+from neobert.recipe import Value, retired
 from neobert.runs.layout import Layout
 from neobert.runs.records import unpack_numbers
 from neobert.runs.work import Evaluation, Part
@@ -20,12 +19,13 @@ if TYPE_CHECKING:
     from neobert.runs.claims import Claim
     from neobert.runs.run_file import RunFile
 
-ReadoutName = Literal["loss", "loss_80_10_10", "words", "cloze", "perplexity", "blimp"]
+ReadoutName = Literal["loss", "perplexity", "blimp"]
 
+READOUTS = get_args(ReadoutName)
 BLIMP: ReadoutName = "blimp"
 
-OwnName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
-"""The name of a readout that a ladder declares (`neobert.data.own_readouts`)."""
+RetiredReadout = Literal["loss_80_10_10", "words", "cloze"]
+"""Readouts of older versions. Evaluations that asked for them too keep their ids, and the records of the others."""
 
 
 class ReadoutConfig(Value):
@@ -34,10 +34,17 @@ class ReadoutConfig(Value):
     `items` identifies the texts and items: only records with the same ones are compared.
     """
 
-    readout: ReadoutName | OwnName
+    readout: ReadoutName
     stage: NonNegativeInt
     context: PositiveInt
     items: str
+
+    @field_validator("readout", mode="before")
+    @classmethod
+    def _is_not_retired(cls, readout: Any) -> Any:
+        if readout in get_args(RetiredReadout):
+            raise ValueError(retired(f"the readout {readout}"))
+        return readout
 
 
 MOST_UNITS = 10_000_000
@@ -47,10 +54,10 @@ MOST_UNITS = 10_000_000
 class ReadoutScore(Value):
     """Readout on one corpus or on BLiMP: `value` is the sum of numerators over the sum of denominators.
 
-    `numerators` (float32) and `denominators` (int32, or None if all are 1) have one number per unit (a stretch of text,
-    an item, or a paradigm of BLiMP), in the order of the items: little-endian, compressed by zlib, in base64. For
-    losses these are nats and predicted tokens; for words, bits and bytes of the masked words; for cloze items, 1 for a
-    right answer; for BLiMP, right answers and pairs. `ties` is the number of answers that count half, None for losses.
+    `numerators` (float32) and `denominators` (int32) have one number per unit (a stretch of text, a document, or a
+    paradigm of BLiMP), in the order of the items: little-endian, compressed by zlib, in base64. For
+    losses these are nats and predicted tokens; for BLiMP, right answers and pairs. `ties` is the number of answers that
+    count half, None for losses.
     `groups` are values on some of the units: the accuracy by field, phenomenon and paradigm, or the loss by length in
     tokens. Units of perplexity are the same documents at each of these lengths, in ascending order.
     """
@@ -74,19 +81,17 @@ class ReadoutScore(Value):
 class ReadoutRun(Value):
     """One readout of one finished stage of pre-training, with one record.
 
-    `corpora` are the corpora of the source with their origins, or BLiMP or an own readout with its. `context` is in
-    tokens, including special tokens. `pairs_per_paradigm` is the number of pairs of BLiMP, None for other readouts.
-    These three determine the items (`items_id`); the model and its tokenizer do not. `own` is the readout that a ladder
-    declares, None for those of the package.
+    `corpora` are the corpora of the source with their origins, or BLiMP with its. `context` is in tokens, including
+    special tokens. `pairs_per_paradigm` is the number of pairs of BLiMP, None for other readouts. These three determine
+    the items (`items_id`); the model and its tokenizer do not.
     """
 
-    readout: ReadoutName | OwnName
+    readout: ReadoutName
     weights: str
     context: PositiveInt
     corpora: dict[str, str]
     tokenizer_origin: str
     pairs_per_paradigm: Annotated[PositiveInt | None, Neutral(None)]
-    own: Annotated[AnyOwnReadout | None, Neutral(None)] = None
 
     @cached_property
     def id(self) -> str:
@@ -100,11 +105,6 @@ class ReadoutRun(Value):
         return identity({**content, "documents": True} if self.reads_documents else content)
 
     @property
-    def asked(self) -> str:
-        """What is measured: the readout, or the kind of one that a ladder declares."""
-        return self.readout if self.own is None else self.own.kind
-
-    @property
     def reads_documents(self) -> bool:
         """Whether it reads beginnings of documents up to the context, which other readouts do not."""
         return self.readout == "perplexity"
@@ -113,15 +113,16 @@ class ReadoutRun(Value):
 class ReadoutEvaluation(Evaluation):
     """Readouts of one finished stage of pre-training."""
 
+    retired: ClassVar = {"own": None}
+
     kind: Annotated[Literal["readouts"], Neutral("readouts")] = "readouts"
-    readouts: tuple[ReadoutName | OwnName, ...]
+    readouts: tuple[ReadoutName | RetiredReadout, ...]
     weights: str
     stage: NonNegativeInt
     context: PositiveInt
     corpora: dict[str, str]
     tokenizer_origin: str
     pairs_per_paradigm: Annotated[PositiveInt | None, Neutral(None)]
-    own: Annotated[AnyOwnReadout | None, Neutral(None)] = None
     seed: NonNegativeInt
 
     counted = "readouts"
@@ -139,7 +140,7 @@ class ReadoutEvaluation(Evaluation):
 
     @property
     def total(self) -> int:
-        return len(self.readouts)
+        return len(self.runs())
 
     @property
     def columns(self) -> Mapping[str, Any]:
@@ -161,9 +162,9 @@ class ReadoutEvaluation(Evaluation):
         )
 
     def runs(self) -> tuple[ReadoutRun, ...]:
-        """Return one run per readout."""
+        """Return one run per readout that is not retired."""
         shared = {name: getattr(self, name) for name in ReadoutRun.model_fields if name != "readout"}
-        return tuple(ReadoutRun(readout=readout, **shared) for readout in self.readouts)
+        return tuple(ReadoutRun(readout=readout, **shared) for readout in self.readouts if readout in READOUTS)
 
     def execute(self, layout: Layout, run_file: "RunFile", part: Part, claim: "Claim", stop: "StopRequest") -> None:
         from neobert.evaluation.readouts import execute

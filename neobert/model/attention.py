@@ -131,7 +131,6 @@ class AttentionPlan(Tensors):
     attention: the caller's own attention function, which masks by itself and replaces all of the above but the
         positions.
     window: tokens of its document that a token sees on each side; 0 means the whole document.
-    causal: whether a token sees no later ones of its document.
     Without bias, documents and attention every token sees its whole row.
     """
 
@@ -142,7 +141,6 @@ class AttentionPlan(Tensors):
     documents: Tensor | None = None
     attention: Attention | None = None
     window: int = 0
-    causal: bool = False
 
     @property
     def most_tokens(self) -> int:
@@ -158,7 +156,7 @@ class AttentionPlan(Tensors):
         Raises:
             ValueError: no kernel for this plan supports a score bias.
         """
-        masks_by_itself = self.attention is not None or (self.documents is None and not self.causal)
+        masks_by_itself = self.attention is not None or self.documents is None
         if score_bias is None and (masks_by_itself or self.boundaries is not None):
             return self
         if self.attention is not None:
@@ -168,7 +166,7 @@ class AttentionPlan(Tensors):
             raise ValueError("variable-length attention takes no score bias, which this model's positions add")
         if score_bias is not None:
             bias = score_bias if bias is None else score_bias + bias
-        return replace(self, bias=bias, documents=None, boundaries=None, causal=False)
+        return replace(self, bias=bias, documents=None, boundaries=None)
 
     def with_window(self, window: int) -> Self:
         """Return the plan with tokens that see `window` tokens on each side. Call it on the plan of `with_bias`."""
@@ -285,8 +283,7 @@ def _variable_length_attention(
     key_boundaries, longest = plan.boundaries, plan.longest
     assert key_boundaries is not None
     # The kernel aligns the window with the end of the keys; here there are as many queries as keys.
-    before = plan.window or -1
-    window = (before, 0 if plan.causal else before)
+    window = (plan.window or -1, plan.window or -1)
     if is_flash_attn_available() and current_flash_attention_impl() is None:
         attended = flash_attn_varlen_func(
             *(*flat, query_boundaries, key_boundaries, longest, longest),
@@ -331,15 +328,10 @@ def _bias(plan: AttentionPlan, gather: GatherIndex | None) -> Tensor | None:
         visible = _is_same_document(_at_queries(plan.documents, gather), plan.documents)
         if plan.window:
             visible = visible & _is_within(plan.window, _at_queries(plan.positions, gather), plan.positions)
-        if plan.causal:
-            visible = visible & _is_no_later(_at_queries(plan.positions, gather), plan.positions)
         return _bias_where(visible)
     bias = plan.bias
     if bias is not None and gather is not None and bias.shape[2] > 1:
-        bias = gather_tokens(bias.transpose(1, 2), gather.queries).transpose(1, 2)
-    if plan.causal:
-        later = _bias_where(_is_no_later(_at_queries(plan.positions, gather), plan.positions))
-        bias = later if bias is None else bias + later
+        return gather_tokens(bias.transpose(1, 2), gather.queries).transpose(1, 2)
     return bias
 
 
@@ -355,13 +347,6 @@ def _is_same_document(of_queries: Tensor, of_keys: Tensor) -> Tensor:
 def _is_within(window: int, of_queries: Tensor, of_keys: Tensor) -> Tensor:
     """Return whether positions are at most `window` apart: (rows, 1, queries, tokens)."""
     return (of_queries[:, None, :, None] - of_keys[:, None, None, :]).abs() <= window
-
-
-def _is_no_later(of_queries: Tensor, of_keys: Tensor) -> Tensor:
-    """Return whether keys stand at the query or before it: (rows, 1, queries, tokens). Padding, at −1, sees all that
-    its row lets it see, since a query that sees nothing gives NaN."""
-    queries = of_queries[:, None, :, None]
-    return (of_keys[:, None, None, :] <= queries) | (queries < 0)
 
 
 def _bias_where(visible: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from neobert.model.attention import AttentionPlan, GatherIndex, attend, gather_tokens, has_cuda_kernels
-from neobert.model.layers import FusedModule, FusedRows
 from neobert.model.positions import Positions, Rotation, RotationForm, rotation_form
 from neobert.own_code import Parts
 
@@ -109,7 +108,7 @@ class BlockParts:
     norm: Callable[[int], nn.Module]
 
 
-class Block(FusedModule):
+class Block(nn.Module):
     """Pre-norm attention and feed-forward, each with dropout and a residual connection.
 
     A subclass with a method `normalize` has it applied to query and key of each head before they are rotated.
@@ -128,10 +127,6 @@ class Block(FusedModule):
         self.ffn_norm = parts.ffn_norm
         self.ffn = parts.ffn
         self.dropout = parts.dropout
-
-    def fused_rows(self) -> dict[Tensor, FusedRows]:
-        """Return the layout of query, key and value."""
-        return {self.qkv.weight: FusedRows(projections=3, groups=self.heads)}
 
     def attention(self, hidden: Tensor, plan: AttentionPlan, rotation: Rotation, gather: GatherIndex | None) -> Tensor:
         """Return what attention adds to the residual stream, of `hidden` (rows, tokens, width); see `forward`."""
@@ -250,9 +245,9 @@ class Encoder(nn.Module):
         for block, view in zip(blocks, views, strict=True):
             hidden = block(hidden, *view)
         plan, _ = last_view
-        is_flat = plan.boundaries is not None and not plan.window and not plan.causal
+        is_flat = plan.boundaries is not None and not plan.window
         if gather is not None and is_flat != (gather.boundaries is not None):
             # Flattened queries need variable-length kernels, which a score bias rules out, and those need flattened
-            # queries; and a window or causality counts places in the document, not among the gathered queries.
+            # queries; and a window counts places in the document, not among the gathered queries.
             return self.layer_norm(gather_tokens(last(hidden, *last_view), gather.places))
         return self.layer_norm(last(hidden, *last_view, gather))

@@ -9,7 +9,6 @@ autocast.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -21,40 +20,6 @@ from neobert.own_code import Parts
 
 FEW_KERNELS_NUMBERS = 1 << 15
 """Elements of an input from which fewer CPU kernels outweigh the overhead of calling them from Python."""
-
-
-@dataclass(frozen=True)
-class FusedRows:
-    """Layout of a matrix that is several projections of equal size: `groups` groups of rows, in each group as many rows
-    of the first projection, then of the second, and so on."""
-
-    projections: int = 1
-    groups: int = 1
-
-    def split(self, matrix: Tensor) -> Tensor:
-        """Return the projections of `matrix` (rows, columns): (projections, rows / projections, columns)."""
-        return matrix.unflatten(0, (self.groups, self.projections, -1)).transpose(0, 1).flatten(1, 2)
-
-    def join(self, projections: Tensor) -> Tensor:
-        """Return the matrix (rows, columns) that `split` split."""
-        return projections.unflatten(1, (self.groups, -1)).transpose(0, 1).flatten(0, 2)
-
-
-class FusedModule(nn.Module, ABC):
-    """Module that computes several projections with one matrix."""
-
-    @abstractmethod
-    def fused_rows(self) -> dict[Tensor, FusedRows]:
-        """Return the layout of each such matrix among the module's own parameters."""
-
-
-def fused_rows(model: nn.Module) -> dict[Tensor, FusedRows]:
-    """Return the layout of each matrix in `model` that is several projections."""
-    fused: dict[Tensor, FusedRows] = {}
-    for module in model.modules():
-        if isinstance(module, FusedModule):
-            fused.update(module.fused_rows())
-    return fused
 
 
 class SelfInitialized(nn.Module, ABC):
@@ -74,7 +39,7 @@ class GELUFeedForward(nn.Sequential):
         )
 
 
-class GatedFeedForward(FusedModule):
+class GatedFeedForward(nn.Module):
     """W₃·(activation(gate) · value) with [gate; value] = W₁₂·x (Shazeer 2020), keys `w12.weight` and `w3.weight`."""
 
     activation: Callable[[Tensor], Tensor]
@@ -84,10 +49,6 @@ class GatedFeedForward(FusedModule):
         hidden = gated_width(nominal_width)
         self.w12 = nn.Linear(width, 2 * hidden, bias=False)
         self.w3 = nn.Linear(hidden, width, bias=False)
-
-    def fused_rows(self) -> dict[Tensor, FusedRows]:
-        """Return the layout of gate and value."""
-        return {self.w12.weight: FusedRows(projections=2)}
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map (…, width) to (…, width)."""

@@ -95,20 +95,16 @@ def _counted(model_json: str, context: int) -> tuple[Parameters, int]:
     return parameters, sum(parameter.numel() for parameter in blocks if parameter.ndim > 1)
 
 
-def training_flops_per_token(
-    model: recipe.Model, attended_tokens: float, predicted_share: float, *, causal: bool = False
-) -> float:
+def training_flops_per_token(model: recipe.Model, attended_tokens: float, predicted_share: float) -> float:
     """Return the floating-point operations of forward and backward pass per token.
 
     Six per matrix entry of the body, six per entry of the decoder for the `predicted_share` of tokens that get
     logits, and twelve × layers × width for each of the `attended_tokens`, the mean number that a token attends to
-    (Chowdhery et al. 2022, appendix B, for bidirectional attention); in local blocks at most their window, of which a
-    `causal` stage sees the half before the token.
+    (Chowdhery et al. 2022, appendix B, for bidirectional attention); in local blocks at most their window.
     """
-    window = model.attention_window // 2 if causal else model.attention_window
     decoder = model.vocabulary_size * model.width * predicted_share
     whole = math.ceil(model.layers / model.global_every)
-    seen = whole * attended_tokens + (model.layers - whole) * min(attended_tokens, window + 1)
+    seen = whole * attended_tokens + (model.layers - whole) * min(attended_tokens, model.attention_window + 1)
     attention = model.width * seen
     return 6 * body_weights(model) + 6 * decoder + 12 * attention
 
@@ -116,11 +112,9 @@ def training_flops_per_token(
 def stage_flops_per_token(pretraining: recipe.Pretraining, stage: int, attended_tokens: float | None = None) -> float:
     """Return the floating-point operations of a stage (from 0) per token, by default if every slot holds a token and
     every row is one document."""
-    of_stage, causal = pretraining.stages[stage], pretraining.stages[stage].objective == "causal"
     if attended_tokens is None:
-        attended_tokens = (of_stage.context + 1) / 2 if causal else of_stage.context
-    share = pretraining.predicted_share(stage)
-    return training_flops_per_token(pretraining.model, attended_tokens, share, causal=causal)
+        attended_tokens = pretraining.stages[stage].context
+    return training_flops_per_token(pretraining.model, attended_tokens, pretraining.masking.mean_rate(stage))
 
 
 # Accelerator memory: tensors that `neobert.model` saves for the backward pass with CUDA's kernels in eager mode

@@ -1,7 +1,7 @@
 """Cleanup of a folder of runs: find files that no run uses, and remove them.
 
-Removable: checkpoints of finished training between the milestones (step 0, quarters and the end are results and stay,
-as do those kept by words) and those of folders without run.json that nothing starts from; tokenised corpora, encoded
+Removable: checkpoints of finished training between the milestones (step 0, quarters and the end are results and stay)
+and those of folders without run.json that nothing starts from; tokenised corpora, encoded
 pairs and encoded tasks that no run.json refers to; weights of trials that are neither the best of a closed study nor
 part of an open one; code snapshots of more than a day ago, unless a job at work or a submission of an unfinished run
 needs them, or a record came from their uncommitted code; temporaries that killed writers left more than a day ago.
@@ -140,15 +140,14 @@ class Uses:
 
     `paths` are files and folders that a run.json or record refers to: data, and runs whose weights others start from.
     `all_corpora`: an unfinished run reads every corpus of its source (`--heldout all`), and only the source names them.
-    `finished` are training runs with a record, by folder, and `kept` the steps of checkpoints that records name beside
-    the milestones. `weights` are the ids of trials that are the best of a closed study or belong to an open one.
+    `finished` are training runs with a record, by folder. `weights` are the ids of trials that are the best of a closed
+    study or belong to an open one.
     `unreadable` has a sentence for each file that may refer to anything.
     """
 
     paths: set[Path] = field(default_factory=set)
     all_corpora: bool = False
     finished: dict[Path, Work] = field(default_factory=dict)
-    kept: dict[Path, set[int]] = field(default_factory=dict)
     weights: set[str] = field(default_factory=set)
     unreadable: list[str] = field(default_factory=list)
 
@@ -181,11 +180,9 @@ def _add(uses: Uses, layout: Layout, folder: Path) -> None:
             uses.unreadable.append(f"{folder} was named by another numerics version: what it uses is not known")
     elif work.counted == "steps":
         uses.finished[folder] = work
-        content = read_record(record)
-        uses.kept[folder] = set(content.get("checkpoints_by_words", {}).values())
-        inputs = content["inputs"]  # a run of another numerics version: the id of its data then
-        named = (inputs.get("data"), *inputs.get("mixed", ()))
-        uses.paths.update(layout.data(name) for name in named if name is not None)
+        inputs = read_record(record)["inputs"]  # a run of another numerics version: the id of its data then
+        if inputs.get("data") is not None:
+            uses.paths.add(layout.data(inputs["data"]))
         uses.paths.update(layout.pairs(name) for name in inputs.get("pairs", ()))
 
 
@@ -256,7 +253,7 @@ def _superseded_checkpoints(uses: Uses) -> Iterator[Garbage]:
         on_disk = {int(name): path for name, path in steps.items() if name.isascii() and name.isdecimal()}
         if work.total not in on_disk or not _is_whole(on_disk[work.total]):
             continue  # the checkpoint before is the newest that can be read
-        for step in on_disk.keys() - milestones(work.total) - uses.kept[run_folder]:
+        for step in on_disk.keys() - milestones(work.total):
             yield _garbage_at(on_disk[step], f"checkpoint between the milestones of {work.title}", run_folder.name)
 
 

@@ -5,15 +5,16 @@ It contains the specification, the source of the data, how the run is executed, 
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from neobert.errors import DamagedFile, MissingData, NewerFile
 from neobert.files import publish_once, replace_file, set_aside
 from neobert.identity import NUMERICS, Neutral, plain
 from neobert.own_code import register, sources_in
-from neobert.recipe import EngineWord, Value
+from neobert.recipe import ANY, EngineWord, Value
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
 from neobert.runs.records import provenance, read_sealed, sealed
@@ -28,14 +29,15 @@ CompileWord = Literal["auto", "on", "off"]
 
 class SourceSpecification(Value):
     """Source of the data: a name or folder for `open_source`, the number of synthetic documents, the files or folders
-    with texts that no pair may share (`unseen`), the folders of a ladder's own tasks, the files of its readouts, and
-    the folders and text columns of its own corpora."""
+    with texts that no pair may share (`unseen`), the folders of a ladder's own tasks, and the folders and text columns
+    of its own corpora."""
+
+    retired: ClassVar = {"readout_files": ANY}
 
     name: str
     synthetic_documents: PositiveInt
     unseen: tuple[str, ...] = ()
     task_folders: dict[str, str] = Field(default_factory=dict)
-    readout_files: dict[str, str] = Field(default_factory=dict)
     corpora: dict[str, tuple[str, str]] = Field(default_factory=dict)
 
 
@@ -48,9 +50,10 @@ class Execution(Value):
     not 0, training goes on meanwhile. `compile` is whether models are compiled; auto compiles if that saves time. A
     trace is written of `trace_steps` steps after the first few. `deterministic` makes a GPU sum in a fixed order, at
     some cost. `heldout` is on which corpora of the source the held-out loss is measured, and `heldout_context` a second
-    context (tokens) for it, so that runs with different contexts can be compared. `checkpoint_words` is the first
-    number of words after which pre-training keeps a checkpoint (`neobert.data.seen_words`); 0 keeps none by words.
+    context (tokens) for it, so that runs with different contexts can be compared.
     """
+
+    retired: ClassVar = {"checkpoint_words": ANY}
 
     threads: PositiveInt
     processes: PositiveInt
@@ -63,7 +66,6 @@ class Execution(Value):
     deterministic: bool = False
     heldout: HeldoutWord = "own"
     heldout_context: PositiveInt | None = None
-    checkpoint_words: NonNegativeInt = 0
 
     @model_validator(mode="after")
     def _engine_serves_all_processes(self) -> Self:
@@ -179,8 +181,7 @@ def read_checked_run_file(folder: Path) -> RunFile:
     if run.id == run_file.id == folder.name:
         return run_file
     if run.id_under(run_file.numerics) == folder.name:
-        mechanisms = (*run.mechanisms, *run.own_mechanisms)
-        changed = ", ".join(name for name in mechanisms if run_file.numerics.get(name) != NUMERICS[name])
+        changed = ", ".join(name for name in run.mechanisms if run_file.numerics.get(name) != NUMERICS[name])
         raise DamagedFile(
             f"{folder / 'run.json'} was planned by a version with other numerics ({changed} changed since): run the "
             "command again, which plans it under a new name"
@@ -210,5 +211,10 @@ def read_run_file(folder: Path) -> RunFile:
     try:
         return RunFile.read({name: value for name, value in content.items() if name not in ("schema", "provenance")})
     except ValidationError as error:
-        causes = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        causes = "; ".join(f"{'.'.join(map(str, each['loc']))}: {_said(each)}" for each in error.errors())
         raise DamagedFile(f"{path} does not describe a run of this version: {causes}") from error
+
+
+def _said(error: ErrorDetails) -> str:
+    """Return the sentence of an error, without pydantic's words before those of this package."""
+    return str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]

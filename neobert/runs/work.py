@@ -111,11 +111,6 @@ class Work(Value):
     """Mechanisms whose numerics versions determine every result of this kind."""
 
     @property
-    def own_mechanisms(self) -> tuple[str, ...]:
-        """Mechanisms that determine this result, but not every result of this kind."""
-        return ()
-
-    @property
     def start(self) -> Start | None:
         """Weights of another run or of an exported folder that it starts from."""
         return None
@@ -128,8 +123,7 @@ class Work(Value):
     def id_under(self, numerics: Mapping[str, int]) -> str:
         """Return the id under other numerics versions."""
         kind, key = self.hashed_as or (self.kind, "run")
-        mechanisms = (*self.mechanisms, *self.own_mechanisms)
-        return identity({"kind": kind, key: self, "numerics": chosen(numerics, mechanisms)})
+        return identity({"kind": kind, key: self, "numerics": chosen(numerics, self.mechanisms)})
 
     @property
     def folder(self) -> str:

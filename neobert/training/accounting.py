@@ -6,7 +6,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -54,19 +54,9 @@ class Totals:
         return 1 - self.real_tokens / self.slots
 
     def flops(self, recipe: Pretraining) -> float:
-        """Return the model's floating-point operations on real tokens, which attend only to their own document, and in
-        a causal stage to nothing later."""
+        """Return the model's floating-point operations on real tokens, which attend only to their own document."""
         attended = self.attended_tokens / self.real_tokens
         return stage_flops_per_token(recipe, len(recipe.stages) - 1, attended) * self.real_tokens
-
-
-@dataclass(frozen=True)
-class HeldoutScores:
-    """Scores on held-out data: `line` is for the metrics and has at least `heldout_loss` in nats (`next_token_loss` in
-    causal stages), `details` are for the record alone."""
-
-    line: Mapping[str, Any]
-    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -75,8 +65,7 @@ class TrainResult:
 
     `optimizer_state_bytes` counts this rank alone; `compiled` is whether its model was compiled. `heldout` are the
     scores at the end of the stage, None before it and in all ranks but rank 0. `started_at` is when the first attempt
-    began, None if it was of a version that did not note it. `data_state` is that of the data after the last
-    step, and `kept_by_words` are the steps of checkpoints that are kept by words, by name.
+    began, None if it was of a version that did not note it.
     """
 
     totals: Totals
@@ -86,10 +75,8 @@ class TrainResult:
     begun: int
     step: int
     steps: int
-    heldout: HeldoutScores | None
+    heldout: dict[str, Any] | None
     started_at: str | None
-    data_state: Mapping[str, Any]
-    kept_by_words: Mapping[str, int]
 
 
 def machine_record(result: TrainResult, device: torch.device) -> dict[str, Any]:

@@ -4,40 +4,14 @@ A new one is a row of `OPTIMIZERS` and its word in `neobert.recipe`, or a functi
 against values that are not finite, and checkpoints work with any optimizer whose state is tensors.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 
-from neobert.model.layers import FusedRows, fused_rows
 from neobert.own_code import Parts
 from neobert.recipe import Optimization, Stage
-from neobert.training.muon import Muon
 from neobert.training.schedule import scheduled_rate
-
-BLOCKS = "transformer_encoder"
-"""Name of the module with the encoder's hidden matrices; embeddings and heads are outside of it."""
-
-
-class JoinedOptimizers(torch.optim.Optimizer):
-    """Several optimizers with disjoint parameters as one, with joint groups and state. It takes a scale if all do."""
-
-    grad_scale: Tensor | None = None
-    found_inf: Tensor | None = None
-
-    def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
-        super().__init__([group for part in parts for group in part.param_groups], {})
-        self.parts = tuple(parts)
-        self._step_supports_amp_scaling = all(map(takes_scale, self.parts))
-        for part in self.parts:
-            part.state = self.state
-
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update with each optimizer."""
-        for part in self.parts:
-            if self._step_supports_amp_scaling:
-                part.grad_scale, part.found_inf = self.grad_scale, self.found_inf  # type: ignore[attr-defined]
-            part.step()
 
 
 def _adam(kind: type[torch.optim.Adam], weights: Iterable[nn.Parameter], recipe: Optimization) -> torch.optim.Optimizer:
@@ -51,29 +25,12 @@ def _adam(kind: type[torch.optim.Adam], weights: Iterable[nn.Parameter], recipe:
     )
 
 
-def _muon(model: nn.Module, recipe: Optimization) -> torch.optim.Optimizer:
-    """Build Muon with momentum `beta1` for the matrices of the blocks, AdamW for all else. Updates of matrices have
-    about the root mean square of AdamW's, so that both share learning rate and decay.
-    """
-    fused, matrices, others = fused_rows(model), dict[Tensor, FusedRows](), list[nn.Parameter]()
-    for name, weight in model.named_parameters():
-        if weight.ndim == 2 and BLOCKS in name.split("."):
-            matrices[weight] = fused.get(weight, FusedRows())
-        else:
-            others.append(weight)
-    if not matrices:
-        raise ValueError("optimizer 'muon' updates the matrices of encoder blocks, and this model has none: use adamw")
-    muon = Muon(matrices, lr=recipe.peak_learning_rate, weight_decay=recipe.weight_decay, momentum=recipe.beta1)
-    return JoinedOptimizers([muon, _adam(torch.optim.AdamW, others, recipe)])
-
-
 OPTIMIZERS = Parts[torch.optim.Optimizer](
     "optimizer",
     "the model and the recipe of the optimization",
     {
         "adam": lambda model, recipe: _adam(torch.optim.Adam, model.parameters(), recipe),
         "adamw": lambda model, recipe: _adam(torch.optim.AdamW, model.parameters(), recipe),
-        "muon": _muon,
     },
 )
 

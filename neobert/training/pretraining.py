@@ -6,29 +6,22 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 
 from neobert.data.batches import Batch
-from neobert.data.mixtures import join_corpora
-from neobert.data.packing import Integers
-from neobert.data.preparation import measured_corpora, open_specified, read_corpora, text_tokenizer, tokenized_corpus
-from neobert.data.seen_words import kept_steps, words_by_step
-from neobert.data.shards import TokenizedCorpus, document_words, open_shards, share_arrays
-from neobert.data.streams import read_by_corpus
+from neobert.data.preparation import measured_corpora, open_specified, text_tokenizer, tokenized_corpus
+from neobert.data.shards import TokenizedCorpus, open_shards, share_arrays
 from neobert.errors import MissingData
 from neobert.evaluation.heldout import (
     HeldoutText,
     choose_heldout_texts,
-    mean_loss,
     measure_heldout,
-    token_losses,
 )
 from neobert.evaluation.losses import BATCH_TOKENS
 from neobert.files import sha256_of
 from neobert.identity import plain
-from neobert.kinds.pretraining import CurvePoint, PretrainingRun, Transition
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import MaskedLanguageModel
 from neobert.processes import StopRequest
@@ -36,11 +29,10 @@ from neobert.recipe import Stage
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
-from neobert.runs.run_file import RunFile, read_run_file
+from neobert.runs.run_file import RunFile
 from neobert.runs.work import Part
 from neobert.starts import misfit, require_vocabulary, start_files
-from neobert.training import checkpoints
-from neobert.training.accounting import HeldoutScores, TrainResult, accounts, machine_record
+from neobert.training.accounting import TrainResult, accounts, machine_record
 from neobert.training.compiling import (
     COMPILED_BLOCKS,
     LEAST_SECONDS_LEFT,
@@ -62,7 +54,6 @@ from neobert.training.trainer import (
     train,
     training_loss,
 )
-from neobert.training.transitions import SMALL_TEXT_LOSS, curve_steps, find_transition
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +68,7 @@ def summed_loss(network: torch.nn.Module, batch: Batch) -> torch.Tensor:
 
 
 class PretrainingTrainer(Trainer[Batch]):
-    """A stage of pre-training in one rank. If no `corpora` are given, by name, only rank 0 verifies them."""
+    """A stage of pre-training in one rank. If no `corpus` is given, only rank 0 verifies it."""
 
     model: MaskedLanguageModel
 
@@ -86,17 +77,17 @@ class PretrainingTrainer(Trainer[Batch]):
         layout: Layout,
         run_file: RunFile,
         process: Process,
-        corpora: Mapping[str, TokenizedCorpus] | None = None,
+        corpus: TokenizedCorpus | None = None,
     ) -> None:
         self.run = run_file.specification(PretrainingRun)
         recipe = self.run.recipe
         super().__init__(layout, run_file, process, recipe.optimization, recipe.seed)
         self.stage: Stage = recipe.stages[-1]
-        if corpora is None and not process.writes:
-            corpora = {each.corpus: open_shards(layout.data(each.id), verify=False) for each in self.run.corpora}
-        self.corpora = corpora or read_corpora(layout, self.run, run_file.source)
+        if corpus is None and not process.writes:
+            corpus = open_shards(layout.data(self.run.data_id), verify=False)
+        self.corpus = corpus or tokenized_corpus(layout, self.run, self.run.corpus, run_file.source)
         most_tokens = run_file.execution.micro_batch_tokens
-        self.batches = StageBatches(self.run, self.corpora, self.device, most_tokens, process)
+        self.batches = StageBatches(self.run, self.corpus, self.device, most_tokens, process)
         self.model = build_masked_language_model(recipe.model, self.run.context, recipe.precision)
         self.engine = engine_class(run_file.execution.engine, process.count)(
             self.model,
@@ -112,15 +103,15 @@ class PretrainingTrainer(Trainer[Batch]):
     @cached_property
     def heldout(self) -> list[HeldoutText]:
         """The held-out documents of each measured corpus, at the run's own context and at the common one."""
-        corpora = dict(self.corpora)
-        for each in measured_corpora(self.run_file)[len(corpora) :]:
+        corpora = {self.run.corpus.corpus: self.corpus}
+        for each in measured_corpora(self.run_file)[1:]:
             corpora[each.corpus] = tokenized_corpus(self.layout, self.run, each, self.run_file.source)
         common = self.run_file.execution.heldout_context or self.stage.context
         contexts = sorted({self.stage.context, common})
         most = BATCH_TOKENS[self.device.type]
         rows = {context: min(self.batches.rows_of(context), max(1, most // context)) for context in contexts}
         long, frequencies = self.run.recipe.data.long_documents, self.batches.frequencies()
-        return choose_heldout_texts(corpora, rows, frequencies, long, self.stage.objective)
+        return choose_heldout_texts(corpora, rows, frequencies, long)
 
     def begin(self) -> None:
         """Load weights and optimizer state of the previous stage or of the start, or initialize the weights."""
@@ -170,23 +161,6 @@ class PretrainingTrainer(Trainer[Batch]):
                 trial.run()
             self.count_compile_seconds()
 
-    @cached_property
-    def kept_by_words(self) -> Mapping[str, int]:
-        unit, before, previous = self.run_file.execution.checkpoint_words, 0, self.run.previous
-        if not unit:
-            return {}
-        while previous is not None:
-            run = read_run_file(self.layout.pretraining(previous)).specification(PretrainingRun)
-            corpora = {each.corpus: open_shards(self.layout.data(each.id), verify=False) for each in run.corpora}
-            before += int(self._words_by_step(run, corpora)[-1])
-            previous = run.previous
-        return kept_steps(self._words_by_step(self.run, self.corpora), unit, before)
-
-    def _words_by_step(self, run: PretrainingRun, corpora: Mapping[str, TokenizedCorpus]) -> Integers:
-        batches = StageBatches(run, corpora, self.device, self.batches.most_tokens, self.process)
-        words = np.concatenate([document_words(self.layout.data(each.id)) for each in run.corpora])
-        return words_by_step(batches.rows(), join_corpora(list(corpora.values())), words)
-
     def _compiling_pays(self) -> bool:
         """Let rank 0 measure whether compiling pays, and return its answer in all ranks."""
         decided = False
@@ -208,55 +182,26 @@ class PretrainingTrainer(Trainer[Batch]):
             loss = partial(summed_loss, self.model, batch)
             yield TrialStep(self.model, loss, self.run.recipe.precision, self.device)
 
-    def heldout_scores(self) -> HeldoutScores:
+    def heldout_scores(self) -> dict[str, Any]:
         """Return the loss in nats on the held-out documents of the run's own corpus and of each measured corpus, at the
-        run's own context; `heldout` has all measurements, in `details` with the numbers of their units. In a causal
-        stage it is the loss on next tokens, under names of its own."""
+        run's own context; `heldout` has all measurements."""
         precision = self.run.recipe.precision
         scores = [measure_heldout(self.model, text, precision, self.device) for text in self.heldout]
         losses = {score.corpus: score.loss for score in scores if score.context == self.stage.context}
         own = losses[self.run.recipe.data.corpus]
-        summaries = plain([score.summary for score in scores])
-        if self.stage.objective == "causal":
-            return HeldoutScores({"next_token_loss": own, "next_token": summaries}, {"next_token": plain(scores)})
-        return HeldoutScores(
-            line={"heldout_loss": own, "heldout_losses": losses, "heldout": summaries},
-            details={"heldout": plain(scores), "small_text_frequency_loss": self.curve_text.frequency_loss},
-        )
-
-    @cached_property
-    def curve_text(self) -> HeldoutText:
-        """The small text of the curve, from the run's own corpus at its own context."""
-        own = (self.run.recipe.data.corpus, self.stage.context)
-        return next(text for text in self.heldout if (text.corpus, text.context) == own).small
-
-    @cached_property
-    def curve_steps(self) -> frozenset[int]:
-        """The steps after which the loss on the small text is measured."""
-        return curve_steps(self.stage.steps)
-
-    def curve_point(self, step: int) -> Mapping[str, Any] | None:
-        if step not in self.curve_steps or self.stage.objective == "causal":
-            return None
-        losses = token_losses(self.model, self.curve_text, self.run.recipe.precision, self.device)
-        return {SMALL_TEXT_LOSS: mean_loss(losses, self.curve_text), "trained_tokens": self.totals.real_tokens}
+        return {"heldout_loss": own, "heldout_losses": losses, "heldout": plain(scores)}
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     """Train the stage from its current step to its end, then publish its record."""
     _require_start(layout, run_file)
     run, measured = run_file.specification(PretrainingRun), measured_corpora(run_file)
-    tokenized = [tokenized_corpus(layout, run, each, run_file.source, stop) for each in measured]
-    corpora = {each.corpus: corpus for each, corpus in zip(run.corpora, tokenized, strict=False)}
-    for corpus in corpora.values():  # the other ranks are still to come
-        share_arrays(corpus)
-    result = train(layout, run_file, partial(PretrainingTrainer, layout, corpora=corpora), claim, stop)
+    corpus, *_ = [tokenized_corpus(layout, run, each, run_file.source, stop) for each in measured]
+    share_arrays(corpus)  # the other ranks are still to come
+    result = train(layout, run_file, partial(PretrainingTrainer, layout, corpus=corpus), claim, stop)
     metrics = merge_metrics(part.record.parent)
     curve = {"sha256": {"metrics": sha256_of(part.record.with_name("metrics.jsonl"))}}
-    on_disk = checkpoints.steps_on_disk(layout.trained(run_file.id) / "checkpoints")
-    kept = {name: step for name, step in result.kept_by_words.items() if step in on_disk}
-    by_words = {"checkpoints_by_words": kept} if kept else {}
-    publish_record(part.record, _record(run_file, result, metrics) | by_words | curve)
+    publish_record(part.record, _record(run_file, result, metrics) | curve)
 
 
 def _require_start(layout: Layout, run_file: RunFile) -> None:
@@ -279,46 +224,27 @@ def _record(run_file: RunFile, result: TrainResult, metrics: list[dict[str, Any]
     stage = run.recipe.stages[-1]
     assert result.heldout is not None
     device = default_device()
-    data, *mixed = [corpus.id for corpus in run.corpora]
-    read = read_by_corpus(stage, run.recipe.data.corpus, result.data_state)
     return {
         "kind": "pretraining",
         "id": run.id,
         "state": "done",
-        "inputs": {"data": data, "previous": run.previous} | ({"mixed": mixed} if mixed else {}),
+        "inputs": {"data": run.data_id, "previous": run.previous},
         "config": {
             "recipe": plain(run.recipe),
             "stage": run.stage,
-            "origins": {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin}
-            | {f"corpus {name}": origin for name, origin in run.mixed_origins.items()},
+            "origins": {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin},
         },
         "labels": run_file.labels,
-        "scores": _scores(result.heldout, metrics, stage),
+        "scores": {
+            "heldout_loss": result.heldout["heldout_losses"],
+            "heldout": result.heldout["heldout"],
+            "training_loss": training_loss(metrics, stage.steps),
+        },
         "seed": run.recipe.seed,
         "steps": stage.steps,
         "tokens": stage.tokens,
         "real_tokens": result.totals.real_tokens,
-        **({"read_by_corpus": read} if read else {}),
         **accounts(result.totals, run.recipe, result.execution.processes, device, metrics),
         "compiled": result.compiled,
         **machine_record(result, device),
     }
-
-
-def _scores(heldout: HeldoutScores, metrics: list[dict[str, Any]], stage: Stage) -> dict[str, Any]:
-    """Return the scores of a record: after a causal stage no held-out loss, but the loss on next tokens."""
-    last = {"training_loss": training_loss(metrics, stage.steps)}
-    if stage.objective == "causal":
-        return {"heldout_loss": {}, "heldout": [], **last, "transition": None, **heldout.details}
-    return {
-        "heldout_loss": heldout.line["heldout_losses"],
-        "heldout": heldout.details["heldout"],
-        **last,
-        "transition": plain(_transition(metrics, heldout.details["small_text_frequency_loss"])),
-    }
-
-
-def _transition(metrics: list[dict[str, Any]], frequency_loss: float) -> Transition:
-    lines = [line for line in metrics if SMALL_TEXT_LOSS in line]
-    curve = [CurvePoint(step=line["step"], tokens=line["trained_tokens"], loss=line[SMALL_TEXT_LOSS]) for line in lines]
-    return find_transition(curve, frequency_loss)

@@ -1,6 +1,6 @@
 """The micro-batches of a stage of pre-training: its rows, split over the ranks, masked and padded, as tensors."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
@@ -8,9 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, PaddingSizes, collate, micro_batches
-from neobert.data.mixtures import training_sides
 from neobert.data.rows import PackedRows
-from neobert.data.shards import Documents, TokenizedCorpus
+from neobert.data.shards import Documents, TokenizedCorpus, split_corpus
 from neobert.data.streams import StepIterator
 from neobert.evaluation.heldout import token_frequencies
 from neobert.kinds.pretraining import PretrainingRun
@@ -21,10 +20,10 @@ from neobert.training.loop import StepBatches
 
 
 class StageBatches:
-    """The micro-batches of a stage's steps, a function of the run and its tokenised corpora.
+    """The micro-batches of a stage's steps, a function of the run and its tokenised corpus.
 
     Args:
-        corpora: those of the run, by name.
+        corpus: that of the run.
         device: where the model is. bf16 on a device with variable-length kernels gets batches for them.
         most_tokens: upper bound on the token slots of a micro-batch; a row is never split.
         process: the rank that the micro-batches are for.
@@ -33,41 +32,38 @@ class StageBatches:
     def __init__(
         self,
         run: PretrainingRun,
-        corpora: Mapping[str, TokenizedCorpus],
+        corpus: TokenizedCorpus,
         device: torch.device,
         most_tokens: int,
         process: Process,
     ) -> None:
         self.run = run
         self.stage = run.recipe.stages[-1]
-        self.corpora = corpora
+        self.corpus = corpus
         self.device = device
         self.most_tokens = most_tokens
         self.process = process
         self.flat = has_variable_length_kernels(device) and run.recipe.precision != "fp32"
 
     @cached_property
-    def documents(self) -> dict[str, Documents]:
-        """The training side of each corpus."""
-        return training_sides(self.corpora)
+    def documents(self) -> Documents:
+        """The training side of the corpus."""
+        return split_corpus(self.corpus)[0]
 
     def frequencies(self) -> NDArray[np.float64]:
         """Return the share of each token in training, (vocabulary,), as `token_frequencies`."""
-        shares, size = self.stage.shares(self.run.recipe.data.corpus), self.run.recipe.model.vocabulary_size
-        counted = [token_frequencies(self.documents[corpus], size) for corpus in shares]
-        return np.average(counted, axis=0, weights=list(shares.values()))
+        return token_frequencies(self.documents, self.run.recipe.model.vocabulary_size)
 
     def rows(self) -> StepIterator:
         """Return the rows of the stage's steps, from the first step on."""
         recipe = self.run.recipe
         return StepIterator(
-            self.documents[recipe.data.corpus],
+            self.documents,
             self.stage,
             recipe.packing,
             seed=recipe.seed,
             stage_number=self.run.stage,
             long_documents=recipe.data.long_documents,
-            corpora=self.documents,
         )
 
     def steps(self, rows: StepIterator, *, few_sizes: bool) -> Iterator[StepBatches[Batch]]:
@@ -81,10 +77,7 @@ class StageBatches:
             masking = self._masking(rows.step)
             batches = [self._collate(share, sizes, masking).to(self.device) for share in shares[self.process.rank]]
             slots = self.stage.context * sum(sizes.rows(share.count) for of_rank in shares for share in of_rank)
-            attended = step.attended_tokens
-            if self.stage.objective == "causal":
-                attended = (attended + step.real_tokens) // 2  # the sum of 1 to n for each document of n tokens
-            yield StepBatches(batches, step.real_tokens, slots, attended, rows.state())
+            yield StepBatches(batches, step.real_tokens, slots, step.attended_tokens, rows.state())
 
     def of_each_size(self, steps: int, *, few_sizes: bool) -> Iterator[Batch]:
         """Yield a micro-batch of each size in the first `steps`, of all ranks, in the same order in each of them."""
@@ -113,22 +106,18 @@ class StageBatches:
     @cached_property
     def _few_sizes(self) -> PaddingBuckets:
         recipe, context = self.run.recipe, self.stage.context
-        shares = self.stage.shares(recipe.data.corpus)
-        means = [self.documents[corpus].fitted_mean(context, recipe.data.long_documents) for corpus in shares]
-        document_tokens = means[0] if len(means) == 1 else float(np.average(means, weights=list(shares.values())))
-        return PaddingBuckets(self._most_rows, context, recipe.highest_predicted_share, document_tokens)
+        document_tokens = self.documents.fitted_mean(context, recipe.data.long_documents)
+        return PaddingBuckets(self._most_rows, context, recipe.masking.highest_rate, document_tokens)
 
     def _shares(self, step: PackedRows) -> list[list[PackedRows]]:
         """Split the rows of a step into each rank's micro-batches."""
         ranks = self.process.count
         return [list(micro_batches(step, self._most_rows, rank=rank, ranks=ranks)) for rank in range(ranks)]
 
-    def _masking(self, step: int) -> Masking | None:
-        """Return the masking of a step of this stage, None if the stage is causal; steps count from 1."""
-        if self.stage.objective == "causal":
-            return None
+    def _masking(self, step: int) -> Masking:
+        """Return the masking of a step of this stage; steps count from 1."""
         is_first = self.run.stage == 0
         return self.run.recipe.masking.at((step - 1) / max(1, self.stage.steps - 1) if is_first else 1.0)
 
-    def _collate(self, share: PackedRows, sizes: PaddingSizes, masking: Masking | None) -> Batch:
-        return collate(share, self.documents[self.run.recipe.data.corpus].corpus, masking, sizes=sizes, flat=self.flat)
+    def _collate(self, share: PackedRows, sizes: PaddingSizes, masking: Masking) -> Batch:
+        return collate(share, self.corpus, masking, sizes=sizes, flat=self.flat)

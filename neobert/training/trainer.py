@@ -34,7 +34,7 @@ from neobert.runs.run_file import RunFile, read_run_file
 from neobert.runs.tracking import Tracker
 from neobert.runs.work import Training, write_failure
 from neobert.training import checkpoints
-from neobert.training.accounting import HeldoutScores, Totals, TrainResult, forget_peak_memory, traced
+from neobert.training.accounting import Totals, TrainResult, forget_peak_memory, traced
 from neobert.training.checkpoints import Checkpoint
 from neobert.training.compiling import compile_seconds
 from neobert.training.distributed import (
@@ -55,7 +55,6 @@ from neobert.training.distributed import (
 from neobert.training.engine import Engine
 from neobert.training.loop import Step, StepBatches, training_steps
 from neobert.training.schedule import milestones, scheduled_rate
-from neobert.training.transitions import SMALL_TEXT_LOSS
 
 logger = logging.getLogger(__name__)
 
@@ -141,16 +140,8 @@ class Trainer(ABC, Generic[MicroBatch]):
         """Yield this rank's share of every remaining step."""
 
     @abstractmethod
-    def heldout_scores(self) -> HeldoutScores:
-        """Return the scores on held-out data."""
-
-    def curve_point(self, step: int) -> Mapping[str, Any] | None:
-        """Return the metrics on a small held-out text if they are measured after `step`; None by default."""
-
-    @property
-    def kept_by_words(self) -> Mapping[str, int]:
-        """Steps whose checkpoints are kept for the words seen until then, by name; none by default."""
-        return {}
+    def heldout_scores(self) -> dict[str, Any]:
+        """Return the scores on held-out data, `heldout_loss` in nats among them, for the metrics and the record."""
 
     def compile(self, began_compiled: bool | None) -> None:
         """Compile the model if requested. `began_compiled`: whether earlier attempts did; None in the first."""
@@ -203,8 +194,6 @@ class Trainer(ABC, Generic[MicroBatch]):
                 steps=self.stage.steps,
                 heldout=heldout,
                 started_at=self.started_at,
-                data_state=self.data_state,
-                kept_by_words=self.kept_by_words,
             )
 
     def restore(self) -> int:
@@ -310,7 +299,7 @@ class Trainer(ABC, Generic[MicroBatch]):
     @cached_property
     def milestones(self) -> frozenset[int]:
         """Steps whose checkpoints are kept."""
-        return milestones(self.stage.steps) | frozenset(self.kept_by_words.values())
+        return milestones(self.stage.steps)
 
 
 def _copied(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -332,8 +321,7 @@ class _MetricsLog:
     pending: Step | None = None
 
     def note(self, step: Step) -> None:
-        """Log a subset of steps that does not depend on where attempts began, the held-out loss at milestones, and
-        that on a small text at the steps of the curve."""
+        """Log a subset of steps that does not depend on where attempts began, and the held-out loss at milestones."""
         self.write()
         steps = self.trainer.stage.steps
         if step.number % max(1, steps // LOGGED_STEPS) == 0 or step.number in (1, steps):
@@ -341,9 +329,6 @@ class _MetricsLog:
         if step.number in self.trainer.milestones and step.number < steps:
             self.write()
             self.note_heldout_loss(step.number)
-        if self.path is not None and (point := self.trainer.curve_point(step.number)) is not None:
-            self.write()
-            self._append(self.path, step.number, point)
 
     def write(self) -> None:
         step, self.pending = self.pending, None
@@ -362,11 +347,11 @@ class _MetricsLog:
         }
         self._append(self.path, step.number, values)
 
-    def note_heldout_loss(self, step: int) -> HeldoutScores | None:
+    def note_heldout_loss(self, step: int) -> dict[str, Any] | None:
         if self.path is None:
             return None
         scores = self.trainer.heldout_scores()
-        self._append(self.path, step, scores.line)
+        self._append(self.path, step, scores)
         return scores
 
     def _append(self, path: Path, step: int, values: Mapping[str, Any]) -> None:
@@ -482,11 +467,11 @@ def merge_metrics(folder: Path) -> list[dict[str, Any]]:
 
     Files with damaged lines are set aside, and their other lines are merged.
     """
-    lines: dict[tuple[int, bool, bool], Any] = {}
+    lines: dict[tuple[int, bool], Any] = {}
     for path in sorted((folder / "attempts").glob("*/metrics.jsonl")):
         mend_lines(path, "step")
         for line in read_lines(path, "step"):
-            lines[line["step"], "loss" in line, SMALL_TEXT_LOSS in line] = line
+            lines[line["step"], "loss" in line] = line
     ordered = [lines[key] for key in sorted(lines)]
     replace_file(folder / "metrics.jsonl", b"".join(map(line_bytes, ordered)))
     return ordered

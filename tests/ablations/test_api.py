@@ -134,8 +134,8 @@ def test_bad_input_is_one_sentence(call: object, said: str) -> None:
 def test_other_errors_are_those_of_the_commands(trained: TrainedVariant, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no evaluation 'colla': did you mean 'cola'"):
         trained.evaluate("colla")
-    with pytest.raises(ValueError, match="there is no target 'onxx': did you mean 'onnx'"):
-        trained.export("onxx", tmp_path / "out")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="there is no target 'hff': did you mean 'hf'"):
+        trained.export("hff", tmp_path / "out")  # type: ignore[arg-type]
     with pytest.raises(MissingData, match="did you mean 'synthetic'"):
         neobert.train("M7", data="synthetik")
     with pytest.raises(MissingData, match="there is no folder of runs"):

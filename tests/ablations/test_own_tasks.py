@@ -27,7 +27,7 @@ def worth(true, predicted):
 
 TASKS.append(Task(name="reviews", kind="classification", folder="reviews", columns=("text",), label_column="verdict",
                   classes=("bad", "good"), metrics=("accuracy", worth), starts_from="upos"))
-TASKS.append(Task(name="endings", kind="multiple_choice", folder="endings", columns=("begins", "first", "second"),
+TASKS.append(Task(name="endings", kind="classification", folder="endings", columns=("begins", "first"), classes=2,
                   metrics=("accuracy",), starts_from="reviews"))
 """
 

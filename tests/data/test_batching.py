@@ -463,20 +463,3 @@ def test_held_out_documents_and_masks_are_fixed_by_their_text_alone() -> None:
     predicted = sum(target >= 0 for _, targets in expected for target in targets)
     tokens = sum(len(token_ids) - 2 for token_ids, _ in expected)
     assert abs(predicted / tokens - 0.15) < 4 * np.sqrt(0.15 * 0.85 / tokens)
-
-
-@packings
-def test_a_causal_batch_hides_nothing_and_asks_for_the_next_token_of_the_document(packing: PackingWord) -> None:
-    """In rows across documents too, where attention crosses borders and targets do not."""
-    documents = small_documents()
-    corpus, rows = documents.corpus, next(StepIterator(documents, stage(CONTEXT, 9), packing, seed=1))
-    batch, shown = collate(rows, corpus, None), collate(rows, corpus, BERT.model_copy(update={"rate": 1e-12}))
-    assert batch.plan.causal and not shown.plan.causal and torch.equal(batch.token_ids, shown.token_ids)
-    spans, expected = rows.spans, set()
-    for row, column, tokens in zip(spans.rows.tolist(), spans.columns.tolist(), spans.tokens.tolist(), strict=True):
-        text = batch.token_ids[row, column : column + tokens].tolist()
-        pairs = enumerate(pairwise(text), start=column)
-        expected |= {(row, place, after) for place, (_, after) in pairs if after not in IDS.never_predicted}
-    assert set(masks(batch)) == expected and batch.predicted_tokens == len(expected) > 100
-    parts = [collate(part, corpus, None) for part in micro_batches(rows, 2)]
-    assert sum(part.predicted_tokens for part in parts) == batch.predicted_tokens

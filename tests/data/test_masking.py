@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neobert.data.masking import counter_hash, fold, mask_tokens, next_tokens, predicted_tokens, rates_of
+from neobert.data.masking import counter_hash, fold, mask_tokens, predicted_tokens, rates_of
 from neobert.recipe import Masking
 from tests.support.small_corpora import IDS
 
@@ -127,15 +127,3 @@ def test_a_drawn_rate_is_uniform_over_documents_and_that_of_each_is_met() -> Non
 def test_a_rate_that_cannot_be_drawn_is_refused(changes: dict[str, float], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Masking.model_validate(NEOBERT.model_dump() | changes)
-
-
-@given(st.lists(st.lists(st.sampled_from([*IDS.never_predicted, 7, 8, 9]), min_size=1, max_size=9), max_size=5))
-def test_tokens_predict_the_next_one_of_their_text(texts: list[list[int]]) -> None:
-    token_ids = np.array([token for text in texts for token in text], dtype=np.int64)
-    owner = np.array([number for number, text in enumerate(texts) for _ in text], dtype=np.int64)
-    expected = [
-        (token, following) for text in texts for token, following in zip(text, [*text[1:], IDS.pad], strict=True)
-    ]
-    predicts, wanted = next_tokens(token_ids, owner, IDS)
-    assert predicts.tolist() == [following not in IDS.never_predicted for _, following in expected]
-    assert wanted.tolist() == [following for _, following in expected if following not in IDS.never_predicted]

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from neobert.data import shards
-from neobert.data.mixtures import training_sides
 from neobert.data.shards import DOCUMENT, Shard, TokenizedCorpus, documents_name, open_shards, split_corpus, tokens_name
 from neobert.data.shared_arrays import SharedArrays
 from neobert.errors import DamagedFile
@@ -22,16 +21,15 @@ PRIVATE_BYTES = """
 import re, sys
 from pathlib import Path
 import numpy
-from neobert.data.mixtures import training_sides
-from neobert.data.shards import open_shards
+from neobert.data.shards import open_shards, split_corpus
 
 def private() -> int:
     return 1024 * int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 
 before = private()
 corpus = open_shards(Path(sys.argv[1]), verify=False)
-sides = training_sides({"corpus": corpus})
-fitted = sides["corpus"].at_least(0).truncated(1024)
+training, _ = split_corpus(corpus)
+fitted = training.at_least(0).truncated(1024)
 first = corpus.starts[fitted.numbers[:8]], corpus.text_hashes[fitted.numbers[:8]]
 print(private() - before)
 """
@@ -110,7 +108,7 @@ def test_shared_arrays_have_the_numbers_of_private_ones(private: TokenizedCorpus
     for verify in (True, False, True):
         assert_same(open_shards(folder, verify=verify), private)
     assert kept(folder) == ["documents", "starts", "training"]
-    (side,) = training_sides({"corpus": open_shards(folder)}).values()
+    side, _ = split_corpus(open_shards(folder))
     with pytest.raises(ValueError, match="read-only"):
         side.lengths[0] = 0
 
@@ -128,14 +126,6 @@ def test_processes_that_make_an_array_at_once_map_one_file(tmp_path: Path) -> No
     (path,), (before,) = tmp_path.glob("starts-*"), kept
     assert path.stat().st_ino == before.st_ino
     assert not list(tmp_path.glob("*.tmp-*"))
-
-
-@pytest.mark.usefixtures("_all_large")
-def test_the_corpora_of_a_mixture_share_their_lengths(folder: Path, tmp_path: Path) -> None:
-    other = write_corpus(tmp_path / "other", 900, seed=1)
-    for side in training_sides({"corpus": open_shards(folder), "other": open_shards(other)}).values():
-        with pytest.raises(ValueError, match="read-only"):
-            side.lengths[0] = 0
 
 
 @pytest.mark.usefixtures("_all_large")

@@ -1,4 +1,4 @@
-"""Claims of the held-out loss: the same texts for all, enough of them, and units that say what they compare."""
+"""Claims of the held-out loss: the same texts for all, enough of them, and what bits per byte compare."""
 
 import math
 import weakref
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from scipy.optimize import minimize_scalar
 
 from neobert.data.heldout import COUNTED_BYTES, HELDOUT_BYTES, sample
@@ -18,7 +17,6 @@ from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.errors import MissingData
 from neobert.evaluation import heldout
 from neobert.evaluation.heldout import (
-    MOST_UNITS,
     HeldoutText,
     choose_heldout_texts,
     measure_heldout,
@@ -26,9 +24,6 @@ from neobert.evaluation.heldout import (
     token_losses,
 )
 from neobert.evaluation.losses import batch_losses
-from neobert.kinds.pretraining import HeldoutScore
-from neobert.recipe import LongDocuments
-from neobert.runs.records import pack_numbers, unpack_numbers
 from tests.support.small_corpora import IDS, corpus_of, realistic_lengths
 from tests.support.small_models import language_model
 
@@ -94,71 +89,6 @@ def test_bits_per_byte_of_a_model_that_knows_nothing_is_the_price_of_its_tokens(
 def with_tokens_of(corpus: TokenizedCorpus) -> TokenizedCorpus:
     """The same lengths, with tokens that the small model knows and bytes."""
     return replace(corpus, shards=tuple(shard % 45 + 5 for shard in corpus.shards), text_bytes=corpus.lengths * 5)
-
-
-@pytest.mark.parametrize("long_documents", ["cut", "split"])
-def test_units_are_documents_and_each_has_the_loss_that_it_has_alone(long_documents: LongDocuments) -> None:
-    """Packing, batches and the order of rows decide nothing: measured alone, a document has the same loss."""
-    corpus = with_tokens_of(corpus_of(realistic_lengths(12, 30)))
-    documents = sample(all_documents(corpus))
-    model = language_model(context=16)
-
-    def measured(chosen: Documents, rows: int) -> HeldoutScore:
-        text = HeldoutText("web", chosen, 16, rows, long_documents, frequencies_of(documents))
-        return measure_heldout(model, text, "fp32", CPU)
-
-    together = measured(documents, 3)
-    assert together.units == len(documents) and together.numerators and together.denominators
-    nats = unpack_numbers(together.numerators, "<f4", len(documents))
-    tokens = unpack_numbers(together.denominators, "<i4", len(documents))
-    assert tokens.sum() == together.predicted_tokens and len(set(tokens.tolist())) > 3
-    for place in np.flatnonzero(tokens):
-        alone = measured(documents.at(np.array([place])), 1)
-        assert alone.predicted_tokens == tokens[place]
-        assert alone.loss * alone.predicted_tokens == pytest.approx(nats[place], rel=1e-5)
-
-
-def test_many_documents_are_joined_into_units_of_equal_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neighbours in the order of hashes, whatever the tokenizer; the sums stay what they are."""
-    corpus = with_tokens_of(corpus_of(realistic_lengths(90, 20)))
-    text = held_out(sample(all_documents(corpus)), 16, 8)
-    model = language_model(context=16)
-    whole, single = measure_heldout(model, text, "fp32", CPU), np.bincount(text.unit_of, minlength=90)
-    monkeypatch.setattr(heldout, "MOST_UNITS", 30)
-    joined = held_out(text.documents, 16, 8)
-    assert joined.units == 30
-    assert np.bincount(joined.unit_of, minlength=30).tolist() == single.reshape(30, 3).sum(axis=1).tolist()
-    parts = measure_heldout(model, joined, "fp32", CPU)
-    assert parts.summary == whole.summary and (whole.units, parts.units) == (90, 30)
-
-
-def test_the_packed_numbers_of_the_most_units_are_small() -> None:
-    """4 MiB of single sentences are 40,000 documents."""
-    generator = np.random.default_rng(0)
-    numerators = pack_numbers(generator.gamma(40, 1.5, MOST_UNITS), "<f4")
-    denominators = pack_numbers(generator.poisson(40, MOST_UNITS), "<i4")
-    assert len(numerators) + len(denominators) < 14_000
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"units": None}, "given together"),
-        ({"units": 3}, "does not hold 3 numbers"),
-        ({"numerators": pack_numbers([1, 9], "<f4")}, "do not add up to the loss"),
-        ({"numerators": pack_numbers([1, math.nan], "<f4")}, "do not add up to the loss"),
-        ({"denominators": pack_numbers([1, 2], "<i4")}, "do not add up to the predicted tokens"),
-        ({"denominators": pack_numbers([-1, 6], "<i4")}, "do not add up to the predicted tokens"),
-    ],
-)
-def test_units_that_contradict_the_loss_are_refused(changes: dict[str, object], message: str) -> None:
-    whole = {"corpus": "web", "context": 16, "texts": "t", "documents": 2, "tokens": 40, "text_bytes": 160}
-    measured = {"predicted_tokens": 5, "loss": 4.0, "bits_per_byte": 1.4, "frequency_loss": None}
-    units = {"units": 2, "numerators": pack_numbers([9, 11], "<f4"), "denominators": pack_numbers([2, 3], "<i4")}
-    assert HeldoutScore.read(whole | measured).units is None, "as older records have it"
-    assert HeldoutScore.read(whole | measured | units).units == 2
-    with pytest.raises(ValidationError, match=message):
-        HeldoutScore.read(whole | measured | units | changes)
 
 
 def test_the_loss_of_frequencies_is_that_of_their_best_mixture_counted_by_hand() -> None:

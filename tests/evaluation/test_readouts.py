@@ -12,28 +12,21 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from neobert.data.batches import HELDOUT_MASKING, Batch
+from neobert.data.batches import Batch
 from neobert.data.blimp import PARADIGMS, MinimalPair
-from neobert.data.own_readouts import Choice
 from neobert.data.synthetic import corpus_documents
 from neobert.data.tokenizers import TextTokenizer, train_bpe, train_wordpiece
 from neobert.errors import MissingData, RunFailed
 from neobert.evaluation import readouts
 from neobert.evaluation.items import (
-    CLOZE_LETTERS,
     DOCUMENTS,
     ENOUGH_CHARACTERS_PER_TOKEN,
-    MOST_RATIO,
-    ClozeItem,
     Items,
     Stretch,
     choose_documents,
     choose_stretches,
     cut_stretches,
-    draw_cloze,
-    masked_words,
     survey,
-    windows,
 )
 from neobert.evaluation.readouts import (
     ASKED,
@@ -43,12 +36,8 @@ from neobert.evaluation.readouts import (
     measure,
     number_of_masks,
     part_around,
-    read_choices,
-    read_cloze,
     read_losses,
     read_pairs,
-    read_words,
-    tokens_in,
 )
 from neobert.model.attention import whole_rows_plan
 from neobert.processes import Stopped, StopRequest
@@ -68,13 +57,8 @@ def tokenizers() -> Mapping[str, TextTokenizer]:
 
 @pytest.fixture(scope="module")
 def items() -> Items:
-    heldout, counts = survey(iter(TEXTS))
-    stretches = cut_stretches(heldout)
-    return Items(
-        {"web": choose_stretches(stretches)},
-        {"web": draw_cloze(stretches, counts, CONTEXT, 100)},
-        {"web": broken_sentences(stretches)},
-    )
+    stretches = cut_stretches(survey(iter(TEXTS)))
+    return Items({"web": choose_stretches(stretches)}, {"web": broken_sentences(stretches)})
 
 
 def broken_sentences(stretches: Sequence[Stretch]) -> list[MinimalPair]:
@@ -117,14 +101,13 @@ def asked_by(
 
 
 def test_items_are_those_of_the_text_whatever_the_order_of_documents() -> None:
-    """Neither a model nor a tokenizer is in the draw; only the text and the context are."""
+    """Neither a model nor a tokenizer is in the draw; only the text is."""
     shuffled = list(TEXTS)
     random.Random(1).shuffle(shuffled)
     drawn = []
     for texts in (TEXTS, shuffled):
-        heldout, counts = survey(iter(texts))
-        stretches = cut_stretches(heldout)
-        drawn.append((choose_stretches(stretches, 2000), draw_cloze(stretches, counts, CONTEXT, 40)))
+        stretches = cut_stretches(survey(iter(texts)))
+        drawn.append(choose_stretches(stretches, 2000))
     assert drawn[0] == drawn[1]
     few, many = choose_stretches(stretches, 500), choose_stretches(stretches, 2000)
     assert set(few) < set(many) < set(stretches)
@@ -134,69 +117,19 @@ def test_held_out_text_is_what_no_run_trains_on() -> None:
     from neobert.data.shards import heldout_bound, text_hash
 
     hashes = np.array([text_hash(text) for text in TEXTS], dtype=np.uint64)
-    heldout, _ = survey(iter(TEXTS))
+    heldout = survey(iter(TEXTS))
     assert set(heldout) == set(hashes[hashes <= heldout_bound(hashes)].tolist())
     most = sum(map(len, heldout.values())) // 3
-    fewer, _ = survey(iter(TEXTS), most)
+    fewer = survey(iter(TEXTS), most)
     assert list(fewer) == sorted(heldout)[: len(fewer)], "those with the smallest hashes"
     assert most <= sum(map(len, fewer.values())) < most + max(map(len, heldout.values()))
 
 
-def test_stretches_and_windows_cover_every_word_once(items: Items) -> None:
+def test_stretches_cover_every_word_once() -> None:
     long = " ".join(TEXTS)
     stretches = cut_stretches({7: long})
     assert " ".join(each.text for each in stretches) == long and len(stretches) > 5
     assert all(long[each.begin :].startswith(each.text) for each in stretches)
-    for stretch in items.stretches["web"]:
-        shown = [stretch.text[begin:end] for begin, end in windows(stretch.text, CONTEXT)]
-        assert " ".join(shown) == stretch.text
-
-
-@pytest.mark.parametrize("name", ["wordpiece", "bpe"])
-def test_both_tokenizers_hide_the_same_words(
-    name: str, tokenizers: Mapping[str, TextTokenizer], items: Items, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The targets of a stretch spell its masked words, no token more and none less, and the sums are over as many
-    bytes."""
-    tokenizer, own = tokenizers[name], items.stretches["web"]
-    questions, measured = asked_by(subject_of(tokenizer), read_words, own, monkeypatch)
-    several = 0
-    for number, stretch in enumerate(own):
-        hidden = [token for each in questions if each.owner == number for token in each.targets.tolist()]
-        spelled = "".join(tokenizer.tokenizer.id_to_token(token) for token in hidden)
-        words = [stretch.text[begin:end] for begin, end in masked_words(stretch)]
-        assert spelled.replace("##", "").replace("▁", "") == "".join(words)
-        assert measured.denominators is not None and measured.denominators[number] == sum(map(len, words))
-        several += len(hidden) > len(words)
-    assert several > len(own) // 3, "words of several tokens are no test here"
-    visible = [question.token_ids[question.places] for question in questions]
-    assert all((ids == tokenizer.ids.mask).all() for ids in visible)
-
-
-def test_a_share_of_the_words_is_hidden_by_place_in_the_document_alone() -> None:
-    text = " ".join(["house"] * 20_000)
-    whole = Stretch(5, 0, text)
-    assert len(masked_words(whole)) / 20_000 == pytest.approx(0.15, abs=0.01)
-    behind = Stretch(5, 600, text[600:])
-    assert [begin + 600 for begin, _ in masked_words(behind)] == [b for b, _ in masked_words(whole) if b >= 600]
-    assert masked_words(Stretch(6, 0, text)) != masked_words(whole)
-
-
-def test_words_that_a_tokenizer_could_tell_apart_are_not_asked_for() -> None:
-    """Capitals, digits, hyphens, apostrophes and foreign letters depend on the tokenizer."""
-    text = "The well-known don't Berlin x7 naïve (quiet), 'here' end" * 400
-    stretch = Stretch(1, 0, text)
-    assert {text[begin:end] for begin, end in masked_words(stretch)} <= {"quiet", "here", "end"}
-
-
-def test_distractors_are_as_frequent_and_as_long_and_not_in_sight(items: Items) -> None:
-    _, counts = survey(iter(TEXTS))
-    assert len(items.cloze["web"]) > 20
-    for item in items.cloze["web"]:
-        word = item.text[item.begin : item.end]
-        assert word != item.distractor and len(word) == len(item.distractor) >= CLOZE_LETTERS
-        assert 1 / MOST_RATIO <= counts[item.distractor] / counts[word] <= MOST_RATIO
-        assert item.distractor not in item.text.split()
 
 
 # What is summed
@@ -214,10 +147,7 @@ def test_packed_sums_are_those_of_one_text_after_the_other(
 ) -> None:
     subject = subject_of(tokenizers["wordpiece"], form)
     choose, read = ASKED[readout]
-    choices = [Choice(item.text, item.begin, item.end, item.distractor, "") for item in items.cloze["web"]]
-    alone = {"perplexity": documents, "minimal_pairs": items.pairs["web"], "cloze_items": choices, "pass_keys": choices}
-    own = alone[readout] if readout in alone else choose(items)["web"][:12]
-    own = own if readout == "perplexity" else own[:12]
+    own = documents if readout == "perplexity" else choose(items)["web"][:12]
     questions, _ = asked_by(subject, read, own, monkeypatch)
     assert max(len(question.token_ids) for question in questions) <= CONTEXT
     owners = 1 + max(question.owner for question in questions)
@@ -262,29 +192,22 @@ def test_a_loss_that_is_no_number_fails_and_a_request_stops(
     asked = StopRequest()
     asked.request()
     with pytest.raises(Stopped):
-        read_losses(subject, items.stretches["web"], asked, HELDOUT_MASKING)
+        read_losses(subject, items.stretches["web"], asked)
     with torch.no_grad():
         subject.model.decoder.bias.fill_(math.nan)
     with pytest.raises(RunFailed, match="not finite"):
-        read_losses(subject, items.stretches["web"], NEVER, HELDOUT_MASKING)
+        read_losses(subject, items.stretches["web"], NEVER)
 
 
 def test_a_corpus_without_anything_to_ask_is_left_out_and_nothing_but_such_is_refused(
     tokenizers: Mapping[str, TextTokenizer], items: Items
 ) -> None:
-    """The whole words of a readout are of Latin letters."""
+    """Unknown tokens are never predicted."""
     subject, cyrillic = subject_of(tokenizers["wordpiece"]), [Stretch(1, 0, "это дом на реке")]
-    both = Items({"web": items.stretches["web"][:2], "other": cyrillic}, {}, {})
-    assert measure("words", both, subject, NEVER).keys() == {"web"}
-    with pytest.raises(MissingData, match="nothing to ask for the readout words"):
-        measure("words", Items({"other": cyrillic}, {}, {}), subject, NEVER)
-
-
-def test_a_word_without_any_token_is_named(tokenizers: Mapping[str, TextTokenizer]) -> None:
-    """Wordpiece tokenizers drop invisible characters."""
-    item = Choice("a house by the river", 2, 7, "\u200b", "")
-    with pytest.raises(MissingData, match=r"no token for the word '\\u200b' in 'a \\u200b by the river'"):
-        read_choices(subject_of(tokenizers["wordpiece"]), [item], NEVER)
+    both = Items({"web": items.stretches["web"][:2], "other": cyrillic})
+    assert measure("loss", both, subject, NEVER).keys() == {"web"}
+    with pytest.raises(MissingData, match="nothing to ask for the readout loss"):
+        measure("loss", Items({"other": cyrillic}), subject, NEVER)
 
 
 def test_masks_are_as_many_as_there_is_little_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,8 +222,6 @@ def test_parts_of_texts_that_are_too_long() -> None:
         for first in range(tokens):
             begin, end = part_around(tokens, (first, first + 1), 10)
             assert 0 <= begin <= first < end <= tokens and end - begin == min(tokens, 10)
-    assert tokens_in([(0, 3), (3, 8), (8, 9)], [(4, 6)]).tolist() == [1]
-    assert tokens_in([], [(4, 6)]).tolist() == []
 
 
 def test_numbers_come_back_and_others_are_refused() -> None:
@@ -334,30 +255,27 @@ def learn(subject: Subject, questions: list[Question], steps: int) -> None:
         optimizer.step()
 
 
-def swapped(item: Any) -> Any:
-    """The same item with the answer and its alternative exchanged."""
-    if isinstance(item, ClozeItem):
-        return replace(item, text=item.distracted, distractor=item.text[item.begin : item.end])
-    return MinimalPair(item.bad, item.good, item.paradigm)
+def swapped(pair: MinimalPair) -> MinimalPair:
+    """The same pair with both sentences exchanged."""
+    return MinimalPair(pair.bad, pair.good, pair.paradigm)
 
 
-@pytest.mark.parametrize(("kind", "read"), [("cloze", read_cloze), ("pairs", read_pairs)])
 def test_only_a_model_that_knows_the_answer_scores(
-    kind: str, read: Any, tokenizers: Mapping[str, TextTokenizer], items: Items, monkeypatch: pytest.MonkeyPatch
+    tokenizers: Mapping[str, TextTokenizer], items: Items, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Taught the answers it is right; asked with half of the answers exchanged, or untaught, it is at chance."""
     subject = subject_of(tokenizers["wordpiece"])
-    own = getattr(items, kind)["web"][: 40 if kind == "cloze" else 16]
+    own = items.pairs["web"][:16]
     chance = 3.5 * 0.5 / math.sqrt(len(own))
-    questions, untaught = asked_by(subject, read, own, monkeypatch)
+    questions, untaught = asked_by(subject, read_pairs, own, monkeypatch)
     assert untaught.value == pytest.approx(0.5, abs=chance)
     answers = [question for question in questions if question.owner % 2 == 0]
     learn(subject, answers, 60)
-    taught = read(subject, own, NEVER)
+    taught = read_pairs(subject, own, NEVER)
     assert taught.value >= 0.9
-    assert read(subject, [swapped(item) for item in own], NEVER).value == pytest.approx(1 - taught.value)
+    assert read_pairs(subject, [swapped(item) for item in own], NEVER).value == pytest.approx(1 - taught.value)
     mixed = [swapped(item) if number % 2 else item for number, item in enumerate(own)]
-    assert read(subject, mixed, NEVER).value == pytest.approx(0.5, abs=0.2)
+    assert read_pairs(subject, mixed, NEVER).value == pytest.approx(0.5, abs=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -375,7 +293,7 @@ def test_perplexity_has_the_same_documents_at_every_length_and_few_tokens_of_eac
     lengths = readouts.perplexity_lengths(CONTEXT)
     assert list(measured.groups) == list(map(str, lengths)) and lengths[-1] == CONTEXT
     count = len(measured.numerators) // len(lengths)
-    assert count == 10 and measured.denominators is not None and max(measured.denominators) <= readouts.POSITIONS
+    assert count == 10 and max(measured.denominators) <= readouts.POSITIONS
     texts: dict[int, list[int]] = {}
     for question in questions:
         assert len(question.places) == 1 and question.token_ids[question.places] == subject.ids.mask
@@ -423,17 +341,15 @@ def test_documents_are_those_that_are_long_enough_with_the_smallest_hashes() -> 
     assert [len(document.text) for document in few[50:]] == sorted((len(each.text) for each in few[50:]), reverse=True)
 
 
-@pytest.mark.parametrize("readout", ["words", "loss", "loss_80_10_10"])
 @pytest.mark.parametrize("name", ["wordpiece", "bpe"])
 def test_losses_are_those_of_guessing_until_the_text_was_learned(
-    name: str, readout: Any, tokenizers: Mapping[str, TextTokenizer], items: Items, monkeypatch: pytest.MonkeyPatch
+    name: str, tokenizers: Mapping[str, TextTokenizer], items: Items, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Untaught models guess, at about the logarithm of the vocabulary a token; taught the text they know it."""
     subject, own = subject_of(tokenizers[name]), items.stretches["web"][:6]
-    questions, before = asked_by(subject, ASKED[readout][1], own, monkeypatch)
-    uniform = math.log(subject.tokenizer.vocabulary_size) / (math.log(2) if readout == "words" else 1)
-    assert before.denominators is not None
+    questions, before = asked_by(subject, read_losses, own, monkeypatch)
+    uniform = math.log(subject.tokenizer.vocabulary_size)
     guessed = uniform * sum(len(each.targets) for each in questions) / before.denominators.sum()
     assert before.value == pytest.approx(guessed, rel=0.35)
     learn(subject, [question for question in questions if len(question.places)], 60)
-    assert ASKED[readout][1](subject, own, NEVER).value < before.value / 3
+    assert read_losses(subject, own, NEVER).value < before.value / 3

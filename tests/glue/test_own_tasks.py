@@ -37,7 +37,6 @@ TAGS = Task(
 REVIEWS = Task(
     name="reviews", kind="classification", columns=("text",), classes=("bad", "good"), metrics=("accuracy", "roc_auc")
 )
-CHOICES = Task(name="choices", kind="multiple_choice", columns=("question", "a", "b", "c"), metrics=("accuracy",))
 STARS = Task(name="stars", kind="regression", columns=("text",), metrics=("r2", "pearson"))
 
 
@@ -62,13 +61,6 @@ STARS = Task(name="stars", kind="regression", columns=("text",), metrics=("r2", 
         (TAGS, {"validation_splits": ("train",)}, "name one or more, and not 'train'"),
         (REVIEWS, {"classes": ("a", "b", "c"), "metrics": ("f1",)}, "f1 is that of class 1 of two: take f1_macro"),
         (STARS, {"classes": ("a", "b")}, "classes are for classification, and regression and"),
-        (CHOICES, {"classes": 3}, "classes are for classification"),
-        (
-            CHOICES,
-            {"columns": ("question", "a")},
-            "has 2 columns, and multiple_choice reads a column of text and 2 to 26",
-        ),
-        (CHOICES, {"metrics": ("spearman",)}, "spearman is a metric of regression"),
         (STARS, {"colums": ("text",)}, "Extra inputs are not permitted"),
     ],
 )
@@ -77,7 +69,7 @@ def test_what_cannot_be_a_task_is_refused_in_a_sentence(task, changes, message):
         Task(**(dict(task) | changes))
 
 
-@pytest.mark.parametrize("task", [TAGS, REVIEWS, STARS, CHOICES, *TASKS.values()], ids=lambda task: task.name)
+@pytest.mark.parametrize("task", [TAGS, REVIEWS, STARS, *TASKS.values()], ids=lambda task: task.name)
 def test_metrics_that_can_be_computed_are_taken(task):
     refuse_impossible_metrics(task)
 

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from ablations import ladder, ladders, run, scales
-from ablations.names import chosen_variants
 from ablations.launch.costs import PUBLISHED, TrialWork
+from ablations.names import chosen_variants
 from ablations.plan import plan
 from neobert.data.sources import open_source
 from neobert.files import read_json

@@ -16,10 +16,8 @@ from ablations.ladder import M10
 from ablations.scales import scaled
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
 from neobert.export import huggingface
-from neobert.export import onnx as onnx_export
 from neobert.export.__main__ import main
 from neobert.export.card import glue_scores
-from neobert.export.onnx import OPSET
 from neobert.export.remote_code import remote_modules
 from neobert.kinds.glue import GlueStudy, Start
 from neobert.model.build import build_masked_language_model
@@ -213,7 +211,7 @@ def test_labels_cannot_smuggle_markup_into_the_card(tmp_path: Path) -> None:
     assert "<" not in card.split("## Use")[0] and "\nevil" not in card and "| scale | ab |" in card
 
 
-# ONNX and sentence-transformers
+# Local blocks
 
 
 def local_folder(root: Path) -> Path:
@@ -225,36 +223,12 @@ def local_folder(root: Path) -> Path:
     return write_checkpoints(root, tiny_run(model=model, stages=(tiny_stage(context=recipe.longest_context),)), 0)
 
 
-@pytest.mark.parametrize("form", ["rotary", "learned", "local"])
-def test_onnx_graphs_take_ragged_batches(form: str, trained: Path, tmp_path: Path) -> None:
-    """Any rows and tokens, in all forms: logits, states and sentence vectors within 1e-4 of the transformers class; and
-    the export itself has compared them with the engine."""
-    ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra export)")
-    onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra export)")
-    pytest.importorskip("onnxscript", reason="onnxscript is not installed (extra export)")
-    out = tmp_path / "out"
-    folder = trained if form == "rotary" else {"learned": m0_folder, "local": local_folder}[form](tmp_path)
-    arguments = [str(folder), "--to", "onnx", "--out", str(out), *([] if form == "rotary" else ["--step", "0"])]
-    assert main(arguments) == EXIT_DONE
-    assert main([*arguments[:2], "hf", "--no-remote-code", "--out", str(tmp_path / "hf"), *arguments[5:]]) == EXIT_DONE
-    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "hf")
-    assert [entry.version for entry in onnx.load(out / "model.onnx").opset_import if not entry.domain] == [OPSET]
-    assert f"opset {OPSET}" in (out / "README.md").read_text()
-    graphs = [ort.InferenceSession(str(out / name)) for name in ("model.onnx", "embedding.onnx")]
-    tokenizer = AutoTokenizer.from_pretrained(out)
-    ragged = (["the cat sleeps"], ["x", "a dog and a cat and a bird " * 9, "", "the"], ["one two three four five"] * 2)
-    for texts in ragged:
-        arrays = dict(tokenizer(texts, padding=True, truncation=True, return_tensors="np"))
-        tokens = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        with torch.no_grad():
-            outputs = model(**tokens, output_hidden_states=True)
-        token = tokens["attention_mask"].bool()
-        (logits,), (hidden, means) = (graph.run(None, arrays) for graph in graphs)
-        for found, expected in ((logits, outputs.logits), (hidden, outputs.hidden_states[-1])):
-            torch.testing.assert_close(torch.from_numpy(found)[token], expected[token], rtol=0, atol=1e-4)
-        weights = token[..., None].float()
-        expected = (outputs.hidden_states[-1] * weights).sum(1) / weights.sum(1)
-        torch.testing.assert_close(torch.from_numpy(means), expected, rtol=0, atol=1e-4)
+def test_local_blocks_are_exported_with_their_window(tmp_path: Path) -> None:
+    """And the export has compared the logits with the engine's."""
+    folder, out = local_folder(tmp_path), tmp_path / "hf"
+    assert main([str(folder), "--to", "hf", "--no-remote-code", "--step", "0", "--out", str(out)]) == EXIT_DONE
+    config = json.loads((out / "config.json").read_text())
+    assert (config["attention_window"], config["global_every"]) == (16, 3)
 
 
 # Refusals and parity
@@ -282,11 +256,9 @@ def test_what_cannot_be_exported_ends_with_a_sentence_and_its_code(
     assert said in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("target", "damage"), [("hf", "weights"), ("hf", "function"), ("hf", "tokenizer"), ("onnx", "tokenizer")]
-)
+@pytest.mark.parametrize("damage", ["weights", "function", "tokenizer"])
 def test_an_export_that_differs_is_never_published(
-    target: str, damage: str, trained: Path, tmp_path: Path, monkeypatch, capsys
+    damage: str, trained: Path, tmp_path: Path, monkeypatch, capsys
 ) -> None:
     original = huggingface.masked_language_model
 
@@ -311,13 +283,12 @@ def test_an_export_that_differs_is_never_published(
             made.backend_tokenizer.post_processor = None
             return made
 
-        for module in (huggingface, onnx_export):
-            monkeypatch.setattr(module, "transformers_tokenizer", unframed)
+        monkeypatch.setattr(huggingface, "transformers_tokenizer", unframed)
     else:
         monkeypatch.setattr(
             huggingface, "masked_language_model", other_weights if damage == "weights" else other_network
         )
-    assert main([str(trained), "--to", target, "--no-remote-code", "--out", str(tmp_path / "out")]) == EXIT_OFF
+    assert main([str(trained), "--to", "hf", "--no-remote-code", "--out", str(tmp_path / "out")]) == EXIT_OFF
     said = capsys.readouterr().err
     assert {"weights": "tensor decoder.bias", "function": "differs from the run by", "tokenizer": "reads"}[
         damage

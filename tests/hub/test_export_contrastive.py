@@ -172,18 +172,6 @@ def test_the_56_tasks_are_told_in_the_wording_that_is_asked_for(
     assert "--instructions is for contrastive runs" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_an_onnx_graph_gives_the_runs_vectors(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for package in ("onnx", "onnxscript"):
-        pytest.importorskip(package, reason=f"{package} is not installed (extra export)")
-    ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra export)")
-    exported(capsys, own, "onnx", tmp_path / "out")
-    assert not (tmp_path / "out" / "model.onnx").exists(), "there is no head to predict tokens with"
-    tokens = AutoTokenizer.from_pretrained(tmp_path / "out")(ASKED, padding=True, truncation=True, return_tensors="np")
-    _, found = ort.InferenceSession(str(tmp_path / "out" / "embedding.onnx")).run(None, dict(tokens))
-    np.testing.assert_allclose(found, vectors_of(own, ASKED), atol=1e-4, rtol=0)
-
-
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_an_external_encoder_is_exported_as_its_own_class(
     family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -202,8 +190,6 @@ def test_an_external_encoder_is_exported_as_its_own_class(
     np.testing.assert_allclose(found, vectors_of(folder, ASKED, instruction="the same"), atol=1e-5, rtol=0)
     card = (tmp_path / "st" / "README.md").read_text()
     assert "neobert.hub" not in card and "license:" not in card and "That of the encoder" in card
-    assert main([str(folder), "--to", "onnx", "--out", str(tmp_path / "onnx")]) == EXIT_REFUSED
-    assert "convert that folder with optimum-cli" in capsys.readouterr().err and not (tmp_path / "onnx").exists()
 
 
 def test_an_encoder_with_code_of_its_own_is_refused_at_once(
@@ -228,7 +214,7 @@ class OwnNorm(nn.LayerNorm):
 def test_an_encoder_with_own_parts_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its folder would load where the run was read, and nowhere else."""
     folder = saved_run(tmp_path, tiny_contrastive(write_encoder(tmp_path, norm=OwnNorm).id, SETS))
-    for target in ("hf", "sentence-transformers", "onnx"):
+    for target in ("hf", "sentence-transformers"):
         assert main([str(folder), "--to", target, "--out", str(tmp_path / "out")]) == EXIT_REFUSED
         assert "has the own parts OwnNorm@" in capsys.readouterr().err and not (tmp_path / "out").exists()
 

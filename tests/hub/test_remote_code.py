@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceCl
 
 import neobert.hub
 from neobert import own_code
-from neobert.errors import EXIT_OFF, EXIT_REFUSED, DamagedFile, MissingData
+from neobert.errors import EXIT_OFF, DamagedFile, MissingData
 from neobert.export import remote_code
 from neobert.export.__main__ import main
 from neobert.model.layers import GELUFeedForward
@@ -159,8 +159,6 @@ def test_code_that_does_not_load_or_computes_something_else_is_never_published(t
     assert main(command) == EXIT_OFF
     assert "the exported remote code differs from the run" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-    assert main([*command[:1], "--to", "onnx", *command[3:]]) == EXIT_REFUSED
-    assert "onnx needs no code" in capsys.readouterr().err
 
 
 def test_sentence_transformers_reads_the_code_too(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ablations import ladders
 from ablations.declarations import read_declaration
+
+from ablations import ladders
 from reports.analysis.resampling import StoredPredictions
 from reports.curves import Curves
 from reports.evidence import read_evidence

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from neobert.training.transitions import curve_steps, find_transition
 
-from ablations.names import chosen_variants
 from ablations.ladders import variants
+from ablations.names import chosen_variants
 from ablations.recipe_runs import pretraining_runs, variant_studies
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Recipe, Variant
@@ -28,7 +29,6 @@ from neobert.recipe import Point
 from neobert.runs.layout import Layout
 from neobert.runs.records import checksum_of, publish_record
 from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
-from neobert.training.transitions import curve_steps, find_transition
 from reports.analysis.pairing import Delta
 from reports.analysis.resampling import StoredPredictions
 from reports.curves import Curves

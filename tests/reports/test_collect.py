@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neobert.training.transitions import SMALL_TEXT_LOSS
 
 from neobert.files import read_lines
 from neobert.kinds.glue import GlueStudy
@@ -14,7 +15,6 @@ from neobert.runs.collected import TABLES, Collected
 from neobert.runs.kinds import record_paths
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, write_run_file
-from neobert.training.transitions import SMALL_TEXT_LOSS
 from reports import collect, make_figures
 from reports.collection import thin
 from reports.curves import PIECES

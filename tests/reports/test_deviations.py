@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from ablations.declarations import Declaration, keep, kept_declarations, read_declaration
+from tests.ablations.test_declarations import CONTENT, REPOSITORY, write
+
 from neobert.runs.records import read_sealed
 from reports import forecast, make_figures
 from reports.declared import declaration_of, declared_section, list_arms, list_seeds
 from reports.deviations import NONE, find_deviations
 from reports.forecasts.sealed import Forecast
-from tests.ablations.test_declarations import CONTENT, REPOSITORY, write
 from tests.reports.committed_study import DECLARATION, FOLDER, committed_study
 from tests.reports.made_up_study import Study
 

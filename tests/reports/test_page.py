@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ablations.designs import cell, cells
 
 from ablations import ladders
-from ablations.designs import cell, cells
 from neobert.glue.tasks import Task
 from neobert.runs.layout import Layout
 from reports import make_figures

@@ -5,11 +5,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from ablations.designs import cell, cells
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from ablations.designs import cell, cells
 from reports.analysis.inference import compare
 from reports.analysis.pairing import LADDER, Delta
 from reports.analysis.quantities import BITS

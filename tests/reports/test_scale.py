@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from ablations.designs import cell, cells
+
 from neobert import files
 from neobert.runs import records
 from neobert.runs.kinds import record_paths

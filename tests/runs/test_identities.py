@@ -23,7 +23,6 @@ from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
 from tests.embeddings.embedding_worlds import card_of, write_published
 from tests.support.golden_files import ANEW, GoldenFiles
-from tests.support.tiny_runs import tiny_run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REPORTS = REPOSITORY / "reports"
@@ -105,13 +104,6 @@ def test_every_variant_keeps_its_names_at_every_scale_on_every_source(
 def test_every_variant_is_recorded(golden: GoldenFiles) -> None:
     missing = sorted(variants().keys() - golden.names(IDENTITIES))
     assert golden.write or not missing, f"{', '.join(missing)}: not in golden/{IDENTITIES}; {ANEW}"
-
-
-def test_runs_of_one_id_have_their_corpora_in_one_order() -> None:
-    """Of which masks are a function; run.json has them in the order of their names."""
-    planned = tiny_run().model_copy(update={"mixed_origins": {"z": "1", "b": "2"}})
-    read = planned.model_copy(update={"mixed_origins": {"b": "2", "z": "1"}})
-    assert planned.id == read.id and planned.corpora == read.corpora
 
 
 def test_a_folder_may_move(folder: Path, tmp_path: Path) -> None:

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 
 from neobert.errors import DamagedFile, NewerFile
 from neobert.identity import NUMERICS, Neutral, decisive, identity, plain
-from neobert.kinds.pretraining import PretrainingRun
 from neobert.recipe import Value
 from neobert.runs.collected import Collected
 from neobert.runs.layout import Layout
 from neobert.runs.records import SCHEMA, publish_record, read_record, read_sealed, sealed
 from neobert.runs.run_file import read_checked_run_file, read_run_file, write_run_file
 from tests.ablations.status_worlds import EXECUTION, SOURCE, declare, study_of
-from tests.support.tiny_runs import ends, record, starts, tiny_recipe, tiny_run, tiny_stage, worker, write_tiny_run
+from tests.support.tiny_runs import ends, record, starts, tiny_run, tiny_stage, worker, write_tiny_run
 
 STUDY = Path(__file__).parents[2] / "reports" / "study"
 RECORD = {"kind": "glue", "id": "a", "state": "done", "scores": {"score": 0.25, "curve": [[1, 0.5], [2, 1e-7]]}}
@@ -134,31 +133,6 @@ def test_work_of_other_numerics_is_told_and_not_published_under_the_old_name(
     assert read_run_file(folder).id == folder.name
     with pytest.raises(DamagedFile, match=r"other numerics \(masking changed since\)"):
         read_checked_run_file(folder)
-
-
-def test_an_optimizer_with_a_version_of_its_own_names_only_its_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Runs with other optimizers have the names that versions gave them which did not number Muon."""
-
-    def run_with(optimizer: str) -> PretrainingRun:
-        return tiny_run(optimization=tiny_recipe().optimization.model_copy(update={"optimizer": optimizer}))
-
-    adam, muon = run_with("adam"), run_with("muon")
-    older = {name: version for name, version in NUMERICS.items() if name != "muon"}
-    raised = {**NUMERICS, "muon": NUMERICS["muon"] + 1}
-    assert adam.id == adam.id_under(older) == adam.id_under(raised)
-    assert len({muon.id, muon.id_under(older), muon.id_under(raised)}) == 3
-    with monkeypatch.context() as before:
-        before.delitem(NUMERICS, "muon")
-        written = [
-            write_run_file(Layout(tmp_path), run_with(optimizer), SOURCE, EXECUTION, {})
-            for optimizer in ("adam", "muon")
-        ]
-    assert [folder.name for folder in written] == [adam.id, muon.id_under(older)]
-    assert read_checked_run_file(written[0]).run == adam
-    with pytest.raises(DamagedFile, match=r"other numerics \(muon changed since\)"):
-        read_checked_run_file(written[1])
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {

@@ -70,7 +70,6 @@ def stage(
         steps=steps,
         warmup_steps=0,
         stable_steps=0,
-        objective="masked",
         decay_steps=0,
         mixture=mixture,
     )

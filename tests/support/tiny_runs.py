@@ -60,7 +60,6 @@ def tiny_stage(**changes: object) -> Stage:
         "steps": STEPS,
         "warmup_steps": 4,
         "stable_steps": 0,
-        "objective": "masked",
         "decay_steps": 20,
         "mixture": (Subset(minimum_tokens=0, share=1.0),),
     }
@@ -96,7 +95,6 @@ def tiny_recipe(**changes: object) -> Pretraining:
 def tiny_run(previous: PretrainingRun | None = None, **changes: object) -> PretrainingRun:
     """One stage; with `previous` the stage after it."""
     recipe = tiny_recipe(**changes)
-    mixed = [corpus for corpus in recipe.corpora if corpus != recipe.data.corpus]
     if previous is not None:
         recipe = recipe.model_copy(update={"stages": (*previous.recipe.stages, *recipe.stages)})
     return PretrainingRun(
@@ -105,7 +103,6 @@ def tiny_run(previous: PretrainingRun | None = None, **changes: object) -> Pretr
         position_table=None if recipe.model.positions == "rotary" else recipe.longest_context,
         corpus_origin=WORLD.corpus_origin(recipe.data.corpus),
         tokenizer_origin=WORLD.tokenizer_origin(recipe.data.tokenizer, recipe.model.vocabulary_size),
-        mixed_origins={corpus: WORLD.corpus_origin(corpus) for corpus in mixed},
     )
 
 

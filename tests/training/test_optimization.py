@@ -2,18 +2,18 @@
 the state goes on bit for bit."""
 
 import copy
-from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from examples.optimizer import Muon
 from neobert.errors import RunFailed
 from neobert.recipe import Optimization
 from neobert.training.engine import Engine
 from neobert.training.loop import seed_step
 from neobert.training.optimization import OPTIMIZERS, build_optimizer
-from neobert.training.zero import ZeroOne
+from tests.support.small_models import language_model
 from tests.support.tiny_runs import tiny_recipe
 
 Batch = tuple[Tensor, Tensor]
@@ -158,42 +158,33 @@ def test_dropout_can_be_seeded_by_every_seed_of_a_recipe(seed: int) -> None:
     assert len(drawn) == 2
 
 
-def test_muon_updates_the_matrices_of_blocks_and_adamw_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tensor, "bfloat16", Tensor.clone)  # torch's Muon then iterates in fp32, as ours on a CPU
-    recipe = tiny_recipe().optimization.model_copy(update={"optimizer": "muon", "clip_norm": 1e9})
-    model = small_model()
-    matrices = [name for name, weight in model.named_parameters() if "transformer" in name and weight.ndim == 2]
-    muon_model, adam_model = copy.deepcopy(model), copy.deepcopy(model)
-    muon = torch.optim.Muon(
-        [muon_model.get_parameter(name) for name in matrices],
-        lr=recipe.peak_learning_rate,
-        weight_decay=recipe.weight_decay,
-        momentum=recipe.beta1,
-        adjust_lr_fn="match_rms_adamw",
-    )
-    adamw = build_optimizer(adam_model, recipe.model_copy(update={"optimizer": "adamw"}))
-    engine = engine_of(model, recipe)
-    (batch,) = batches(1)
-    engine.step([batch], recipe.peak_learning_rate).measured()
-    for each, optimizer in ((muon_model, muon), (adam_model, adamw)):
-        (objective(each, batch) / len(batch[1])).backward()
-        optimizer.step()
-    assert len(matrices) == 4
-    for name, weight in weights_of(model).items():
-        expected = (muon_model if name in matrices else adam_model).get_parameter(name)
-        torch.testing.assert_close(weight, expected.detach(), rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("model", "optimizer", "make", "said"),
-    [
-        (small_model, "muon", ZeroOne, "choose engine ddp"),
-        (lambda: nn.Linear(2, 2), "muon", Engine, "this model has none"),
-    ],
-)
-def test_what_muon_cannot_train_is_refused(
-    model: Callable[[], nn.Module], optimizer: str, make: type[Engine[Batch]], said: str
-) -> None:
-    recipe = tiny_recipe().optimization.model_copy(update={"optimizer": optimizer})
-    with pytest.raises(ValueError, match=said):
-        make(model(), objective, lambda batch: len(batch[1]), recipe, "fp32", torch.device("cpu"))
+def test_the_example_is_torchs_muon_by_projection_and_adamw() -> None:
+    """The orthogonal update of query, key and value is that of three matrices."""
+    recipe = tiny_recipe().optimization
+    model = language_model()
+    expected = copy.deepcopy(model)
+    for weight in (*model.parameters(), *expected.parameters()):
+        weight.grad = torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel()))
+    others = [weight for name, weight in expected.named_parameters() if weight.ndim < 2 or "transformer" not in name]
+    muon, adamw = Muon(model, recipe), build_optimizer(nn.ParameterList(others), recipe)
+    first = expected.model.transformer_encoder[0].qkv.weight
+    heads = model.model.transformer_encoder[0].heads
+    rows = torch.arange(len(first)).view(heads, 3, -1)
+    parts = [nn.Parameter(first.detach()[rows[:, part].flatten()]) for part in range(3)]
+    settings = {"lr": recipe.peak_learning_rate, "weight_decay": recipe.weight_decay, "momentum": recipe.beta1}
+    reference = torch.optim.Muon(parts, adjust_lr_fn="match_rms_adamw", **settings)
+    assert first.grad is not None
+    for _ in range(2):
+        for part, own in enumerate(parts):
+            own.grad = first.grad[rows[:, part].flatten()]
+        for optimizer in (muon, reference, adamw):
+            optimizer.step()
+    of_model = dict(model.named_parameters())
+    updated = model.model.transformer_encoder[0].qkv.weight.detach()
+    for part, own in enumerate(parts):
+        torch.testing.assert_close(updated[rows[:, part].flatten()], own.detach())
+    for name, weight in expected.named_parameters():
+        if any(weight is other for other in others):
+            torch.testing.assert_close(of_model[name], weight)
+        else:
+            assert not torch.equal(of_model[name], weight)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ablations.declarations import PROTOCOL, Measure, Protocol
 
 from ablations import ladders
-from ablations.declarations import PROTOCOL, Measure, Protocol
 from ablations.ladders import ladder
 from neobert.glue.tasks import Task
 from neobert.runs.layout import Layout

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ablations.declarations import PROTOCOL
+from ablations.designs import cell, cells
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablations.declarations import PROTOCOL
-from ablations.designs import cell, cells
 from reports.analysis.effects import Factorial, effects_table, estimate_effects, find_factorials
 from reports.analysis.plateau import Regime
 from reports.analysis.readouts import SignalToNoise

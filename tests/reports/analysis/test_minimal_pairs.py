@@ -4,8 +4,8 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-
 from ablations.declarations import MINIMAL_PAIRS, PROTOCOL, Measure
+
 from neobert.data.blimp import PARADIGMS
 from neobert.kinds.readouts import BLIMP
 from reports.analysis.deltas import find_deltas

@@ -2,10 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
-from scipy import stats
-
 from ablations.arm_seeds import (
     LATEST_SHARE,
     LEAST_SEEDS,
@@ -15,6 +11,10 @@ from ablations.arm_seeds import (
     check_transition,
     diagnose,
 )
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import stats
+
 from reports.analysis.plateau import LEVEL, WAITING, timing_word
 
 MARGIN = 0.05

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 from ablations.declarations import PROTOCOL, Measure
+
 from neobert.glue.tasks import TASKS
 from neobert.kinds.readouts import ReadoutName
 from neobert.runs.records import pack_numbers

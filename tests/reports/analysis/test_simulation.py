@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from ablations.arm_seeds import ArmSeeds, check_spread, check_transition
+
 from reports.analysis import simulation
 from reports.analysis.inference import LOOKS
 from reports.analysis.simulation import EFFECTS, NO_EFFECTS, NOISES, TESTS, TRUTHS

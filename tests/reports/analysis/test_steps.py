@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ablations.declarations import PROTOCOL
 
 from ablations import ladders
-from ablations.declarations import PROTOCOL
 from reports.analysis.deltas import find_deltas
 from reports.analysis.inference import compare
 from reports.analysis.pairing import LADDER, OWN_RATES, Delta, is_of

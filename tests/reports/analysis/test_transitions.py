@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from neobert.training.transitions import curve_steps, find_transition
 
 from neobert.kinds.pretraining import CurvePoint
-from neobert.training.transitions import curve_steps, find_transition
 from reports.analysis.plateau import ALL_SEEDS, LEVEL, WAITING
 from reports.analysis.regime import find_regime
 from reports.analysis.transitions import Arm, RunCurve, find_waits, subtract_times, trace_recorded, waits_table
