@@ -178,7 +178,7 @@ class TaskSize:
     def tokens(self, task: Task, most: int) -> float:
         """Return the mean number of tokens of an example, at most `most`."""
         specials = SPECIALS[min(2, len(task.columns))]
-        return task.texts * min(float(most), self.characters / task.texts / CHARACTERS_PER_TOKEN + specials)
+        return min(float(most), self.characters / CHARACTERS_PER_TOKEN + specials)
 
 
 PUBLISHED = {  # dataset card of nyu-mll/glue: num_examples; (num_bytes / num_examples) less label, number and offsets
@@ -255,7 +255,7 @@ def _own_size(task: Task) -> TaskSize:
     for split, examples in splits.items():
         check_columns(task, f"{task.title} {split}", examples)
     train, *others = splits.values()
-    texts = [*[train[task.columns[0]]] * task.texts, *(train[column] for column in task.columns[1:])]
+    texts = [train[column] for column in task.columns]
     characters = sum(len(" ".join(text) if task.tags_words else str(text)) for column in texts for text in column)
     count = len(train[task.label_column])
     return TaskSize(count, sum(len(other[task.label_column]) for other in others), characters / count)
