@@ -73,7 +73,7 @@ def _collect(arguments: argparse.Namespace) -> int:
 def collected_files(root: Path, problems: list[str]) -> Iterator[tuple[str, bytes]]:
     """Yield the path of each file to collect, relative to the folder of runs, and its content. A changed record or
     curve, and what cannot be read, becomes a sentence in `problems`."""
-    from neobert.files import json_bytes, read_json, whole_lines
+    from neobert.files import json_bytes, read_json
     from neobert.runs.collected import COLLECTED, RunFiles
     from neobert.runs.records import read_sealed, sealed
 
@@ -81,10 +81,7 @@ def collected_files(root: Path, problems: list[str]) -> Iterator[tuple[str, byte
     for path in folder.files(*COLLECTED):
         name = path.relative_to(folder.root).as_posix()
         try:
-            if path.suffix == ".py":
-                yield name, path.read_bytes()
-            elif path.suffix == ".jsonl":
-                whole_lines(path)
+            if path.suffix != ".json":
                 yield name, path.read_bytes()
             else:
                 content = read_json(path)

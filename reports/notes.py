@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from ablations.ladders import current
-from ablations.recipe_runs import ENDS_CAUSAL
 from ablations.scales import Scale, scaled, unrepresented
 from ablations.variant import change_label
 from neobert.errors import name_first
@@ -50,7 +49,6 @@ def notes(group: Group, short: bool) -> tuple[str, ...]:
             fields = unrepresented(row.variant, group.scale, group.vocabulary)
             said = f"{row.label}: not represented at scale {group.scale}, where its parent has the same value: "
             lines += [f"{said}{', '.join(fields)}."] if fields else []
-            lines += [f"{row.label} {ENDS_CAUSAL}."] if row.recipe.pretraining.ends_causal else []
         lines += _grid_gaps(row, short)
         if row.untrained:
             lines.append(f"{row.untrained}. No difference to it is shown as an effect.")

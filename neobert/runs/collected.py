@@ -50,12 +50,12 @@ class RunFiles:
     """
 
     def __init__(self, folder: Path) -> None:
-        archive, self.root = folder.absolute() / ARCHIVE, folder
+        archive, self.root = folder / ARCHIVE, folder
         self.problems: list[str] = []
-        if reason := self.why_not(folder / ARCHIVE):
+        if reason := self.why_not(archive):
             self.problems.append(f"{reason}: left out")
         elif archive.exists():
-            self._unpacked = _unpack(archive, stamp_of(archive.stat()))
+            self._unpacked = _unpack(archive.absolute(), stamp_of(archive.stat()))
             self.root = self._unpacked.root
             self.problems += self._unpacked.problems
 
@@ -124,12 +124,14 @@ def write_archive(folder: Path, files: Mapping[str, bytes]) -> int:
         DamagedFile: a link leads out of the folder.
     """
     buffer = io.BytesIO()
-    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0, filename="") as packed:
-        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            for name, content in sorted(files.items()):
-                member = tarfile.TarInfo(name)
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
+    with (
+        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0, filename="") as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name, content in sorted(files.items()):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
     replace_file(inside(folder, ARCHIVE), buffer.getvalue())
     return buffer.tell()
 
@@ -153,8 +155,8 @@ def _why_no_file(root: Path, path: Path) -> str:
         return f"{name.as_posix()} cannot be read ({error.strerror})"
     if not path.is_file():
         return f"{name.as_posix()} is no regular file"
-    if path.suffix == ".json" and status.st_size > MOST_BYTES:
-        return f"{name.as_posix()} has {status.st_size / 1e6:,.0f} MB, more than any record"
+    if status.st_size > MOST_BYTES:
+        return f"{name.as_posix()} has {status.st_size / 1e6:,.0f} MB, more than any file of a study"
     return ""
 
 
