@@ -103,6 +103,8 @@ def without_paths(value: Any, names: Mapping[str, str]) -> Any:
         return [without_paths(each, names) for each in value]
     if not isinstance(value, str) or "/" not in value:
         return value
+    if value.startswith(("/", "~/")):  # a path may have blanks
+        return Path(value).name
     for path in sorted(names, key=len, reverse=True):
         value = value.replace(path, names[path])
     return FOLDERS.sub("", value)

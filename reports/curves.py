@@ -52,7 +52,7 @@ class Curves:
     def training(self, run: str) -> Points:
         """Return the training loss of a run, including its earlier stages; empty if a stage has no metrics."""
         if run not in self._kept:
-            self._kept[run] = np.array(_thinned([line for line in self._lines_of(run) if "loss" in line]))
+            self._kept[run] = np.array(thinned([line for line in self._lines_of(run) if "loss" in line]))
         return tuple((step, loss) for step, loss in self._kept[run].tolist())
 
     def _lines_of(self, run: str) -> list[Line]:
@@ -114,7 +114,7 @@ def _checked(line: Line) -> Line:
     return values
 
 
-def _thinned(lines: Sequence[Mapping[str, float]]) -> Points:
+def thinned(lines: Sequence[Mapping[str, float]]) -> Points:
     """Return at most PIECES points: the mean step and mean loss of equal stretches of lines."""
     return tuple(
         (statistics.fmean(line["step"] for line in piece), statistics.fmean(line["loss"] for line in piece))

@@ -155,10 +155,10 @@ def _draw_difference(axes: "Axes", pair: CurvePair) -> None:
     differences = (ours - theirs).T
     colour, means = word_colour(pair.word), differences.mean(axis=1)
     axes.plot(grid, means, color=colour, lw=1.0, zorder=3)
-    bands = [t_interval(own) or (own[0], own[0]) for own in differences.tolist()]
-    if len(pair.seeds) > 2:
-        axes.fill_between(grid, *zip(*bands, strict=True), color=colour, alpha=0.16, lw=0, zorder=2)
-    ends = [0.0, *means.tolist(), *(end for band in bands for end in band)]
+    bands = [t_interval(own) for own in differences.tolist()]
+    low, high = zip(*(band or (mean, mean) for band, mean in zip(bands, means.tolist(), strict=True)), strict=True)
+    axes.fill_between(grid, low, high, color=colour, alpha=0.16, lw=0, zorder=2)
+    ends = [0.0, *low, *high]
     room = 0.1 * (max(ends) - min(ends)) or 0.1
     axes.set_ylim(min(ends) - room, max(ends) + room)
 
