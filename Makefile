@@ -10,7 +10,7 @@ export DS_BUILD_OPS = 0
 # Modules are compiled once, not by each of the hundreds of processes that the tests start.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo smoke-figures test test-slurm test-slow test-compat drills bench lint coverage docs schemas lock environment
+.PHONY: demo smoke-figures test test-slurm test-slow test-compat drills bench lint coverage lock environment
 
 ## four runs on embedded data, two arms with two seeds each, then a picture; installs what these need and no more
 demo: .venv/demo
@@ -29,7 +29,6 @@ test-slurm: environment
 smoke-figures: environment
 	$(BIN)/python ablations/run.py --variant all --scale smoke --cluster here --runs $(SMOKE_RUNS)
 	$(BIN)/python ablations/run.py --variant M5 --seed 1 2 --scale smoke --cluster here --runs $(SMOKE_RUNS)
-	rm -f reports/pipeline_check/*.json*
 	$(BIN)/python reports/collect.py --runs $(SMOKE_RUNS) --out reports/pipeline_check
 	$(BIN)/python reports/make_figures.py --runs reports/pipeline_check --out reports/out/smoke
 	cp reports/out/smoke/smoke-synthetic/figure1.png docs/figure1-smoke.png
@@ -63,20 +62,12 @@ lint: environment
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-## the pages and the API reference as a static site, in build/site
-docs: environment
-	$(BIN)/python docs/site.py
-
 ## how much of the code the tests execute; processes that they start count too
 coverage: environment
 	$(BIN)/python -m pip install --quiet -c constraints.txt coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest $(IN_PARALLEL)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --skip-covered
-
-## JSON schemas of what programs read, in docs/schemas
-schemas: environment
-	$(BIN)/python -m reports.schemas
 
 ## uv.lock from pyproject.toml, by uv; torch's own index joins it where `uv lock` can read that
 lock:

@@ -19,8 +19,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "mteb": ("sweeps.mteb_suite", "fine-tune contrastively and evaluate on MTEB"),
     "figures": ("reports.make_figures", "make figures, tables and the page from records"),
     "collect": ("reports.collect", "copy the records of a folder of runs"),
-    "forecast": ("reports.forecast", "forecast results before they are known"),
-    "referee": ("reports.referee", "say which kept changes of an experiment log are real"),
     "export": ("neobert.export.__main__", "export a checkpoint for another library"),
     "demo": ("reports.demo", "show what `make demo` trained"),
 }

@@ -1,4 +1,4 @@
-"""What programs read: schemas that hold what commands print and records contain, errors as JSON, completed words."""
+"""What programs read: errors as JSON, completed words."""
 
 import importlib
 import json
@@ -10,50 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 
-from ablations import run, status
+from ablations import run
 from neobert.command_line import ERROR_KINDS
-from neobert.runs.collected import RunFiles
-from neobert.runs.kinds import read_records
-from reports import schemas
 from sweeps import glue_grid
 
 ROOT = Path(__file__).parent.parent
-PARTS = ROOT / "declarations" / "parts.py"
-SMOKE_RECORDS = ROOT / "reports" / "pipeline_check"
-
-
-def test_the_schemas_are_current() -> None:
-    """`make schemas` writes them."""
-    assert schemas.main(["--check"]) == 0
-
-
-@pytest.mark.parametrize("folder", ["pipeline_check", "study"])
-def test_committed_records_are_what_the_schemas_say(folder: str) -> None:
-    files = RunFiles(ROOT / "reports" / folder)
-    records, problems = read_records(files.root)
-    models = {kind: schemas.record_of(kind) for kind in schemas.RECORD_TYPES}
-    for record in records[::5]:
-        models[record["kind"]].read(record)
-    assert len(records) > 50 and not problems
-
-
-@pytest.mark.parametrize(
-    ("schema", "main", "words"),
-    [
-        ("ladder", run.main, ["--list", "--json"]),
-        ("plan", run.main, ["--variant", "M0", "M9", "--dry-run", "--json"]),
-        ("status", status.main, ["--json"]),
-    ],
-)
-def test_what_commands_print_is_what_the_schemas_say(
-    schema: str, main: Any, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = SMOKE_RECORDS if schema == "status" else tmp_path
-    assert main([*words, "--runs", str(runs)]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert len(TypeAdapter(schemas.SCHEMAS[schema]).validate_python(printed)) >= 2
 
 
 @pytest.mark.parametrize(
@@ -62,12 +24,6 @@ def test_what_commands_print_is_what_the_schemas_say(
         (run.main, ["--variant", "M77"], 2, "there is no variant 'M77': did you mean 'M7'"),
         (run.main, ["--variant", "M7", "--data", "nowhere"], 3, "nowhere"),
         (run.main, ["--varaint", "M7"], 2, "did you mean '--variant'"),
-        (
-            run.main,
-            ["--ladder", str(PARTS), "--variant", "M7", "--declaration", str(PARTS.with_suffix(".json"))],
-            2,
-            "declares data",
-        ),
         (glue_grid.main, ["--task", "cola", "--variant", "M5"], 3, "M5 is not pre-trained"),
     ],
 )
@@ -79,9 +35,9 @@ def test_errors_under_json_are_one_line_of_it(
     except SystemExit as exited:
         ended = exited.code
     said = capsys.readouterr()
-    error = schemas.Error.model_validate_json(said.err).error
-    assert (ended, error.code, error.kind, said.out) == (code, code, ERROR_KINDS[code], "")
-    assert message in error.message
+    error = json.loads(said.err)["error"]
+    assert (ended, error["code"], error["kind"], said.out) == (code, code, ERROR_KINDS[code], "")
+    assert message in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +45,7 @@ def test_errors_under_json_are_one_line_of_it(
     [
         *(f"ablations.{name}" for name in ("run", "status", "prefetch", "real_text")),
         *(f"sweeps.{name}" for name in ("glue_grid", "learning_rates", "mteb_suite")),
-        *(f"reports.{name}" for name in ("make_figures", "collect", "forecast", "referee")),
+        *(f"reports.{name}" for name in ("make_figures", "collect")),
         "neobert.export.__main__",
         "neobert.runs.worker",
     ],

@@ -87,12 +87,12 @@ def test_names_with_html_or_latex_are_only_ever_text(tmp_path: Path) -> None:
 def test_every_link_leads_somewhere_and_the_page_needs_no_network(study: Study, tmp_path: Path) -> None:
     study.write(["M0"])
     throughput(study, "NeoBERT", 512, 30_000.0)
-    text = written(study, tmp_path, "--compare")
+    text = written(study, out := tmp_path / "out", "--compare")
     assert not re.search(r"https?://|//cdn|@import|url\(", text)
     page = Outline(text)
     assert len(set(page.ids)) == len(page.ids)
-    assert all((tmp_path / link).is_file() for link in page.links)
-    assert set(page.links) == {path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("*/*")}
+    assert all((out / link).is_file() for link in page.links)
+    assert set(page.links) == {path.relative_to(out).as_posix() for path in out.glob("*/*")}
 
 
 def test_a_curve_is_thinned_counts_steps_over_stages_and_leaves_out_a_torn_end(study: Study) -> None:
