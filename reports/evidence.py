@@ -134,6 +134,7 @@ def read_evidence(root: Path) -> Evidence:
     problems += _unfinished_runs(folder)
     rows["glue"] += _failed_trials(folder, run_files, {row["id"] for row in rows["glue"]})
     failed_pilots = make_frame(_failed_pilots(folder, problems), FAILED_PILOTS)
+    nested = dict(_nested_scores(folder, problems))
     problems += folder.problems
     frames = {
         kind: make_frame(sorted(rows[kind], key=lambda row: row["id"]), reader.columns())
@@ -161,7 +162,7 @@ def read_evidence(root: Path) -> Evidence:
         throughputs=frames["throughput"],
         others={kind: measured[kind] for kind in generic},
         studies={run_file.id: run_file.specification(GlueStudy) for run_file in run_files},
-        nested=dict(_nested_scores(folder, problems)),
+        nested=nested,
         problems=tuple(sorted(problem.replace(f"{folder.root}{os.sep}", "") for problem in problems)),
     )
 

@@ -265,9 +265,12 @@ def test_hostile_members_of_an_archive_are_named_and_written_nowhere(
 
 def test_a_member_larger_than_any_file_of_a_study_is_not_read(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     problems: list[str] = []
-    monkeypatch.setattr(collected, "MOST_BYTES", 4000)
+    whole = files_of(copied)
+    largest = max(whole, key=lambda name: len(whole[name]))
+    monkeypatch.setattr(collected, "MOST_BYTES", len(whole[largest]) - 1)
     kept = dict(read_archive(copied / ARCHIVE, problems))
-    assert 0 < len(kept) < len(files_of(copied)) + 1 and problems
+    assert largest not in kept and 0 < len(kept) < len(whole)
+    assert f"{largest!r} of {ARCHIVE} is too large, or none of the files that are collected: left out" in problems
     monkeypatch.setattr(collected, "MOST_UNPACKED_BYTES", 9000)
     with pytest.raises(collected.MissingData, match="unpacks to more than"):
         list(read_archive(copied / ARCHIVE, []))

@@ -90,7 +90,7 @@ def test_every_step_is_told_at_the_shared_rate_and_at_own_rates(study: Study) ->
     pilot(study, "M4", best=1.0)
     for seed in range(8):
         noise = 0.004 * (seed % 3 - 1)
-        train(study, "M2", seed, 3.0)
+        train(study, "M2", seed, 3.0 - noise)
         train(study, "M4", seed, 3.1 + noise)
         train(study, "M4@rate4e-3", seed, 2.9 + noise)
     group, steps, page = read(study)
