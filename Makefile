@@ -29,7 +29,6 @@ test-slurm: environment
 smoke-figures: environment
 	$(BIN)/python ablations/run.py --variant all --scale smoke --cluster here --runs $(SMOKE_RUNS)
 	$(BIN)/python ablations/run.py --variant M5 --seed 1 2 --scale smoke --cluster here --runs $(SMOKE_RUNS)
-	rm -f reports/pipeline_check/*.json*
 	$(BIN)/python reports/collect.py --runs $(SMOKE_RUNS) --out reports/pipeline_check
 	$(BIN)/python reports/make_figures.py --runs reports/pipeline_check --out reports/out/smoke
 	cp reports/out/smoke/smoke-synthetic/figure1.png docs/figure1-smoke.png

@@ -1,38 +1,42 @@
 # PYTHON_ARGCOMPLETE_OK
-"""python reports/collect.py: what reports read of a folder of runs, in a few files that can be committed or sent.
+"""python reports/collect.py: what reports read of a folder of runs, in one archive that can be committed or sent.
 
-They have no weights, texts, labels and paths of the machine.
+It has no weights, predictions, texts, labels and paths of the machine.
 """
 
 import argparse
 import json
+import os
+import re
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-if not __package__:  # run as a script: its own folder is on sys.path, the repository with the packages is not
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+if not __package__:  # run as a script: the repository in place of the script's own folder, with its `statistics`
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ablations.ladders import add_ladder_flag, on_ladder
 from neobert.command_line import Parser, guarded, refuse_no_folder
-from neobert.errors import EXIT_DONE, MissingData
-from neobert.files import json_bytes
-from neobert.identity import plain
+from neobert.errors import EXIT_DONE, DamagedFile, MissingData
+
+FOLDERS = re.compile(r"""(?<![\w.-])(?<!:/)(?:~/(?:[^\s/'":,;()<>]+/)*|/(?:[^\s/'":,;()<>]+/)+)""")
+"""The folders of an absolute path, or of one below ~; not those of a URL."""
+PACKED = frozenset({"numerators", "denominators"})
+"""Numbers in base64, which may look like paths."""
 
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser = Parser(
         prog="collect.py",
-        description="Collect what make_figures.py reads from a folder of runs into a few files: records, run files, "
-        "forecasts, thinned curves, and scores on resamples instead of predictions. Weights, texts and labels are not "
-        "collected, and paths are shortened to names. Several folders can be collected into one. sha256.json lists "
-        "what was collected, and reports check it.",
+        description="Collect what make_figures.py reads from a folder of runs into OUT/runs.tar.gz: records, run files "
+        "and metrics. Weights, predictions, texts and labels are not collected, and paths are shortened to names. "
+        "To collect several folders, restore their archives into one folder.",
         epilog="Exit codes: 0 done, 1 a file cannot be written, 2 refused, 3 no runs, no record that can be read, or a "
-        "changed sha256.json.",
+        "damaged archive.",
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     add_ladder_flag(parser)
-    declared = "store this declared study with the copy, for records that were made without it"
-    parser.add_argument("--declaration", type=Path, metavar="FILE", help=declared)
     ways = parser.add_mutually_exclusive_group(required=True)
     ways.add_argument("--out", type=Path, help="folder to write")
     back = "write the files of this collected folder back into --runs, so that recorded runs are not repeated"
@@ -41,79 +45,98 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
-def _restore(arguments: argparse.Namespace) -> int:
-    """Write the files of a collected folder into the folder of runs, except those that are there.
-
-    Weights are not collected: what needs those of a restored run is refused, and all that has a record is done. Records
-    are written last, so that a killed command leaves no record without its run file.
-
-    Raises:
-        MissingData: the collected folder holds no record, or its list of digests was changed.
-        DamagedFile: a link in the folder of runs leads out of it.
-    """
-    from neobert.files import inside, replace_file
-    from neobert.runs.collected import Collected, table_of
-
-    refuse_no_folder("--runs", arguments.runs)
-    collected = Collected(arguments.restore)
-    records = {path for path in collected.files if table_of(path) == "records.jsonl"}
-    if not records:
-        raise MissingData(f"--restore {arguments.restore} holds no collected record: give a folder that --out wrote")
-    restored = 0
-    for path in sorted(collected.files, key=lambda path: (path in records, path)):
-        target = inside(arguments.runs, path)
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(target, collected.files[path])
-            restored += path in records
-    for problem in collected.problems:
-        print(problem, file=sys.stderr)
-    if arguments.json:
-        print(json.dumps({"restored": restored, "records": len(records)}, indent=1))
-    else:
-        print(f"{restored} of {len(records)} records restored in {arguments.runs}; the others are there")
-    return EXIT_DONE
-
-
 def _collect(arguments: argparse.Namespace) -> int:
-    """Write the tables, list on stderr what cannot be collected, and print how much was written.
-
-    What was collected into the folder before stays.
-
-    Raises:
-        ValueError: the copy would be inside the original or vice versa, or `--out` is a file or a folder of runs.
-        MissingData: there is no record, or a list of digests was changed.
-        DamagedFile: a link in `--out` leads out of it.
-    """
-    from ablations.declarations import kept_as, read_declaration
-    from neobert.runs.collected import Collected
-    from reports.collection import Collection
+    """Write the archive, list on stderr what cannot be collected, and print how much was written."""
+    from neobert.runs.collected import write_archive
     from reports.evidence import read_evidence
 
-    declaration = None if arguments.declaration is None else read_declaration(arguments.declaration)
     root, out = arguments.runs, arguments.out
-    _refuse_out(out, root)
-    collection, collected = Collection(root, read_evidence(root)), Collected(out)
-    files = dict(collection.files())
-    if declaration is not None:
-        files[kept_as(declaration)] = json_bytes(plain(declaration))
-    size = collected.write(files)
-    for problem in collection.left_out:
+    refuse_no_folder("--out", out)
+    if root.resolve() in [out.resolve(), *out.resolve().parents] or out.resolve() in root.resolve().parents:
+        raise ValueError(f"--out {out} and --runs {root} lie in each other: choose a folder of its own")
+    if any((out / folder).is_dir() for folder in ("pretraining", "glue")):
+        raise ValueError(f"--out {out} is a folder of runs, which an archive would hide: choose a folder of its own")
+    read_evidence(root)  # refuses a folder without records
+    problems: list[str] = []
+    files = dict(collected_files(root, problems))
+    size = write_archive(out, files)
+    for problem in problems:
         print(f"left out: {problem}", file=sys.stderr)
     if arguments.json:
-        print(json.dumps({"files": len(files), "bytes": size, "left_out": len(collection.left_out)}, indent=1))
+        print(json.dumps({"files": len(files), "bytes": size, "left_out": len(problems)}, indent=1))
     else:
         print(f"{len(files)} files of runs, {size / 1e6:.1f} MB in {out}")
         print(f"figures from it: python reports/make_figures.py --runs {out}")
     return EXIT_DONE
 
 
-def _refuse_out(out: Path, root: Path) -> None:
-    refuse_no_folder("--out", out)
-    if root.resolve() in [out.resolve(), *out.resolve().parents] or out.resolve() in root.resolve().parents:
-        raise ValueError(f"--out {out} and --runs {root} lie in each other: choose a folder of its own")
-    if any((out / folder).is_dir() for folder in ("pretraining", "glue")):
-        raise ValueError(f"--out {out} is a folder of runs, which tables would hide: choose a folder of its own")
+def collected_files(root: Path, problems: list[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield the path of each file to collect, relative to the folder of runs, and its content. A changed record or
+    curve, and what cannot be read, becomes a sentence in `problems`."""
+    from neobert.files import json_bytes, read_json
+    from neobert.runs.collected import COLLECTED, RunFiles
+    from neobert.runs.records import read_sealed, sealed
+
+    folder, names = RunFiles(root), {str(Path.home()): "~", str(root.resolve()): root.resolve().name}
+    for path in folder.files(*COLLECTED):
+        name = path.relative_to(folder.root).as_posix()
+        try:
+            if path.suffix != ".json":
+                yield name, path.read_bytes()
+            else:
+                content = read_json(path)
+                is_sealed = isinstance(content, dict) and "checksum" in content
+                cut = without_paths(read_sealed(path) if is_sealed else content, names)
+                yield name, sealed(cut) if is_sealed else json_bytes(cut)
+        except (DamagedFile, OSError, ValueError, RecursionError) as error:
+            problems.append(str(error).replace(f"{folder.root}{os.sep}", ""))
+    problems += [problem.removesuffix(": left out") for problem in folder.problems]
+
+
+def without_paths(value: Any, names: Mapping[str, str]) -> Any:
+    """Return a JSON value without paths of the machine: folders in `names` are replaced by their names, and of other
+    absolute paths the folders are cut. Tracebacks, which are full of them, are left out."""
+    if isinstance(value, dict):
+        kept = {key: each for key, each in value.items() if key != "traceback"}
+        return {key: each if key in PACKED else without_paths(each, names) for key, each in kept.items()}
+    if isinstance(value, list):
+        return [without_paths(each, names) for each in value]
+    if not isinstance(value, str) or "/" not in value:
+        return value
+    if value.startswith(("/", "~/")):  # a path may have blanks
+        return Path(value).name
+    for path in sorted(names, key=len, reverse=True):
+        value = value.replace(path, names[path])
+    return FOLDERS.sub("", value)
+
+
+def _restore(arguments: argparse.Namespace) -> int:
+    """Write the files of an archive into the folder of runs, except those that are there.
+
+    What needs the weights of a restored run is refused, and all that has a record is done. Records are written last, so
+    that a killed command leaves no record without its run file.
+    """
+    from neobert.files import inside, replace_file
+    from neobert.runs.collected import ARCHIVE, COLLECTED, RunFiles
+    from neobert.runs.kinds import RECORDS
+
+    refuse_no_folder("--runs", arguments.runs)
+    folder = RunFiles(arguments.restore)
+    if folder.root == arguments.restore:
+        raise MissingData(f"--restore {arguments.restore} holds no {ARCHIVE}: give a folder that --out wrote")
+    records, restored = set(folder.files(*RECORDS)), 0
+    for path in sorted(folder.files(*COLLECTED), key=lambda path: (path in records, path)):
+        target = inside(arguments.runs, path.relative_to(folder.root).as_posix())
+        if not target.exists():
+            replace_file(target, path.read_bytes())
+            restored += path in records
+    for problem in folder.problems:
+        print(problem, file=sys.stderr)
+    if arguments.json:
+        print(json.dumps({"restored": restored, "records": len(records)}, indent=1))
+    else:
+        print(f"{restored} of {len(records)} records restored in {arguments.runs}; the others are there")
+    return EXIT_DONE
 
 
 def main(given: list[str] | None = None) -> int:

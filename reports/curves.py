@@ -3,7 +3,6 @@
 import math
 import os
 import statistics
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,6 @@ from neobert.runs.layout import Layout
 PIECES = 80
 READ = ("step", "loss", "real_tokens", "seconds", "heldout_loss")
 """Fields that are read from a line; other fields are ignored."""
-BY_CORPUS = "heldout_losses"
 
 UNUSABLE = (DamagedFile, OSError, ValueError, TypeError, AttributeError, KeyError)
 """Exceptions raised on reading a curve that is damaged, or that is of another run."""
@@ -41,14 +39,6 @@ class Stage(NamedTuple):
     curve_sha256: str | None
 
 
-class Kept(NamedTuple):
-    """The curves of a run in arrays of (step, value), as there may be thousands: means over pieces of the training
-    loss, and held-out losses by corpus."""
-
-    loss: Array
-    by_corpus: Mapping[str, Array]
-
-
 class Curves:
     """Reader of metrics.jsonl files; each is read once. Steps are counted over all stages of a run. `problems` has a
     sentence for each unusable file."""
@@ -56,27 +46,14 @@ class Curves:
     def __init__(self, root: Path, runs: pd.DataFrame) -> None:
         self._folder, self._stages = RunFiles(root), stages_of(runs)
         self._layout = Layout(self._folder.root)
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, Array] = {}  # as there may be thousands of runs
         self.problems: list[str] = []
 
     def training(self, run: str) -> Points:
         """Return the training loss of a run, including its earlier stages; empty if a stage has no metrics."""
-        return _points(self._read_once(run).loss)
-
-    def heldout_by_corpus(self, run: str) -> Mapping[str, Points]:
-        """Return the held-out losses of a run on each measured corpus; empty if a stage has no metrics."""
-        return {corpus: _points(values) for corpus, values in self._read_once(run).by_corpus.items()}
-
-    def _read_once(self, run: str) -> Kept:
         if run not in self._kept:
-            lines = self._lines_of(run)
-            by_corpus: dict[str, list[tuple[float, float]]] = defaultdict(list)
-            for line in lines:
-                for corpus, loss in line.get(BY_CORPUS, {}).items():
-                    by_corpus[corpus].append((line["step"], loss))
-            loss = np.array(_thinned([line for line in lines if "loss" in line]))
-            self._kept[run] = Kept(loss, {corpus: np.array(points) for corpus, points in by_corpus.items()})
-        return self._kept[run]
+            self._kept[run] = np.array(thinned([line for line in self._lines_of(run) if "loss" in line]))
+        return tuple((step, loss) for step, loss in self._kept[run].tolist())
 
     def _lines_of(self, run: str) -> list[Line]:
         lines: list[Line] = []
@@ -132,18 +109,12 @@ def stages_up_to(run: str, stages: Mapping[str, Stage]) -> list[Stage]:
 def _checked(line: Line) -> Line:
     values: Line = {name: float(line[name]) for name in READ if name in line}
     wrong = [name for name, value in values.items() if not 0 <= value < math.inf]
-    on_each = {str(corpus): float(loss) for corpus, loss in line.get(BY_CORPUS, {}).items()}
-    wrong += [BY_CORPUS for loss in on_each.values() if not 0 <= loss < math.inf][:1]
     if wrong or "step" not in values or ("loss" in values and "real_tokens" not in values):
         raise ValueError(f"a line has no usable {', '.join(wrong) or 'step and real_tokens'}")
-    return values | ({BY_CORPUS: on_each} if on_each else {})
+    return values
 
 
-def _points(values: Array) -> Points:
-    return tuple((step, value) for step, value in values.tolist())
-
-
-def _thinned(lines: Sequence[Mapping[str, float]]) -> Points:
+def thinned(lines: Sequence[Mapping[str, float]]) -> Points:
     """Return at most PIECES points: the mean step and mean loss of equal stretches of lines."""
     return tuple(
         (statistics.fmean(line["step"] for line in piece), statistics.fmean(line["loss"] for line in piece))

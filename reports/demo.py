@@ -1,6 +1,6 @@
 """python -m reports.demo: what the two arms of `make demo` show, as a picture and a sentence.
 
-Reads the records of examples/demo.py below --runs, draws the held-out loss of each run against its steps, and compares
+Reads the records of examples/demo.py below --runs, draws the training loss of each run against its steps, and compares
 the arms at paired seeds. Exit codes: 0 done, 3 no such records.
 """
 
@@ -18,6 +18,7 @@ from neobert.errors import EXIT_DONE, MissingData
 from neobert.files import replace_file
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
+from reports.curves import read_curve, thinned
 from reports.figures.drawing import COLOURS, rendered, single_axes
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 LADDER = "demo.py"
 ARMS = ("learned", "rope")
 COLUMNS = ("variant", "seed", "held-out loss", "loss of token frequencies")
-Points = Sequence[tuple[int, float]]
+Lines = Sequence[Mapping[str, float]]
+"""The lines of a metrics.jsonl with a training loss."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,13 @@ class DemoRun:
     frequency_loss: float
 
 
-def read_runs(runs: Path) -> dict[DemoRun, Points]:
-    """Return the runs of the demo's ladder with their curves of (step, held-out loss), ordered by variant and seed.
+def read_runs(runs: Path) -> dict[DemoRun, Lines]:
+    """Return the runs of the demo's ladder with their curves, ordered by variant and seed.
 
     Raises:
         MissingData: an arm has no finished run.
     """
-    found: dict[DemoRun, Points] = {}
+    found: dict[DemoRun, Lines] = {}
     for path in Layout(runs).root.glob("pretraining/*/done.json"):
         record = read_record(path)
         labels, scores = record["labels"], record["scores"]
@@ -54,9 +56,9 @@ def read_runs(runs: Path) -> dict[DemoRun, Points]:
             continue
         for variant in labels["variants"]:
             (loss,) = scores["heldout_loss"].values()
-            transition = scores["transition"]
-            run = DemoRun(variant, record["seed"], loss, transition["frequency_loss"])
-            found[run] = [(point["step"], point["loss"]) for point in transition["curve"]]
+            run = DemoRun(variant, record["seed"], loss, scores["heldout"][0]["frequency_loss"])
+            lines = read_curve(path.with_name("metrics.jsonl"), record.get("sha256", {}).get("metrics"))
+            found[run] = [line for line in lines if "loss" in line]
     ordered = dict(sorted(found.items(), key=lambda item: (item[0].variant, item[0].seed)))
     for arm in ARMS:
         if not any(run.variant == arm for run in ordered):
@@ -78,17 +80,17 @@ def sentence(runs: Sequence[DemoRun], steps: int) -> str:
 
 
 @rendered
-def draw(runs: Mapping[DemoRun, Points]) -> "Figure":
-    """Draw the held-out losses; steps are on a logarithmic axis."""
+def draw(runs: Mapping[DemoRun, Lines]) -> "Figure":
+    """Draw the training losses; steps are on a logarithmic axis."""
     figure, axes = single_axes(3.6, 2.6)
     colours = dict(zip(ARMS, COLOURS, strict=False))
-    for run, points in runs.items():
+    for run, lines in runs.items():
         label = run.variant if run.seed == min(each.seed for each in runs if each.variant == run.variant) else None
-        axes.plot(*zip(*points, strict=True), color=colours[run.variant], linewidth=1, label=label)
+        axes.plot(*zip(*thinned(lines), strict=True), color=colours[run.variant], linewidth=1, label=label)
     axes.axhline(
         next(iter(runs)).frequency_loss, color="#595959", linestyle=":", linewidth=1, label="token frequencies"
     )
-    axes.set(xscale="log", xlabel="step", ylabel="held-out loss (nats per token)")
+    axes.set(xscale="log", xlabel="step", ylabel="training loss (nats per token)")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.legend(frameon=False)
     return figure
@@ -111,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return EXIT_DONE
         rows = [(run.variant, run.seed, f"{run.heldout_loss:.2f}", f"{run.frequency_loss:.2f}") for run in runs]
         output().print(table("Learned positions or RoPE", COLUMNS, rows))
-        print(sentence(list(runs), steps=max(step for points in runs.values() for step, _ in points)))
+        print(sentence(list(runs), steps=max(int(line["step"]) for lines in runs.values() for line in lines)))
         print(path)
         return EXIT_DONE
 

@@ -14,7 +14,6 @@ import pandas as pd
 from pydantic import ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from ablations.declarations import Declaration, kept_declarations
 from ablations.rates import PILOT_SEEDS
 from ablations.scales import Scale, Vocabulary
 from neobert.errors import DamagedFile, MissingData, name_first
@@ -22,16 +21,15 @@ from neobert.files import read_json
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.recipe import Value
-from neobert.runs.collected import DECLARATIONS, RunFiles
+from neobert.runs.collected import RunFiles
 from neobert.runs.kinds import RECORD_PLACES, RECORDS
-from neobert.runs.records import read_record
+from neobert.runs.records import read_record, read_sealed
 from neobert.runs.run_file import EXECUTION, RunFile, read_run_file
 from reports.facts import BY_LABEL, READERS, Facts, Measurement, share_weights, weights_up_to
-from reports.forecasts.sealed import Forecast, read_forecasts
 from reports.labels import Labels, OthersRecords
 
-OF_UNITS = ("units", "numerators", "denominators")
-HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "frequency_loss", "texts", *OF_UNITS)
+HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "frequency_loss", "texts")
+READ_READOUTS = ("blimp", "perplexity")
 OF_READOUT = (
     *("id", "run", "seed", "scale", "data", "stage", "readout", "items"),
     *("code", "processes", "seconds", "real_tokens"),
@@ -57,14 +55,12 @@ class Evidence:
     is the reason why it started from pre-training although its task starts from another task. `model` is the name of
     an external model.
 
-    `readouts` has one row per record and corpus, which is empty for BLiMP and readouts that a ladder declares: `answer`
-    is the `ReadoutScore`, `items` identifies the items. `perplexities` are those of the readout `perplexity`, which
-    compares lengths and not models.
+    `readouts` has one row per record and corpus, which is empty for BLiMP: `answer` is the `ReadoutScore`, `items`
+    identifies the items. `perplexities` are those of the readout `perplexity`, which compares lengths and not models.
 
     `others` are the records that `Measurement` reads, by kind: `values` are their scores.
 
-    `studies` are the grids that were begun, by id. `forecasts` and `declarations` are those stored beside the records.
-    `files` are the links to the records below the folder, by id (`RunFiles.link`).
+    `studies` are the grids that were begun, by id, and `nested` the nested scores (0..1) of those that have one.
 
     Runs with pilot seeds appear only in `pilots` and `heldout`; `failed_pilots` are those with an error and no record.
     """
@@ -80,9 +76,7 @@ class Evidence:
     throughputs: pd.DataFrame
     others: Mapping[str, pd.DataFrame]
     studies: Mapping[str, GlueStudy]
-    forecasts: tuple[Forecast, ...]
-    declarations: tuple[Declaration, ...]
-    files: Mapping[str, str]
+    nested: Mapping[str, float]
     problems: tuple[str, ...]
 
     def groups(self) -> list[tuple[Scale, str]]:
@@ -133,15 +127,14 @@ def read_evidence(root: Path) -> Evidence:
         raise MissingData(f"there is no folder of runs at {root}: run python ablations/run.py first or give --runs")
     problems: list[str] = []
     folder, others = RunFiles(root), OthersRecords()
-    rows, files = _read_rows(folder, problems, others)
+    rows = _read_rows(folder, problems, others)
     if not any(rows.values()):
         raise _no_records(root, [*problems, *folder.problems], others)
     run_files = _read_studies(folder, problems)
     problems += _unfinished_runs(folder)
-    forecasts = tuple(read_forecasts(folder, problems))
-    declarations = tuple(kept_declarations(folder.files(DECLARATIONS), problems))
     rows["glue"] += _failed_trials(folder, run_files, {row["id"] for row in rows["glue"]})
     failed_pilots = make_frame(_failed_pilots(folder, problems), FAILED_PILOTS)
+    nested = dict(_nested_scores(folder, problems))
     problems += folder.problems
     frames = {
         kind: make_frame(sorted(rows[kind], key=lambda row: row["id"]), reader.columns())
@@ -169,9 +162,7 @@ def read_evidence(root: Path) -> Evidence:
         throughputs=frames["throughput"],
         others={kind: measured[kind] for kind in generic},
         studies={run_file.id: run_file.specification(GlueStudy) for run_file in run_files},
-        forecasts=forecasts,
-        declarations=declarations,
-        files=files,
+        nested=nested,
         problems=tuple(sorted(problem.replace(f"{folder.root}{os.sep}", "") for problem in problems)),
     )
 
@@ -184,12 +175,10 @@ def _no_records(root: Path, problems: Sequence[str], others: OthersRecords) -> M
     return MissingData(f"{root} holds no finished record ({found}): run python ablations/run.py first")
 
 
-def _read_rows(
-    folder: RunFiles, problems: list[str], others: OthersRecords
-) -> tuple[dict[str, list[Facts]], dict[str, str]]:
-    """Return the facts of every record by kind, and the record files by id."""
+def _read_rows(folder: RunFiles, problems: list[str], others: OthersRecords) -> dict[str, list[Facts]]:
+    """Return the facts of every record by kind."""
     rows: dict[str, list[Facts]] = defaultdict(list)
-    files: dict[str, str] = {}
+    retired = 0
     for path in folder.files(*RECORDS):
         try:
             record = read_record(path)
@@ -199,14 +188,25 @@ def _read_rows(
         kind, name = str(record["kind"]), path.relative_to(folder.root).as_posix()
         if kind not in READERS or others.leaves_out(record.get("labels"), named=kind in BY_LABEL):
             continue
+        if _is_retired(record):
+            retired += 1
+            continue
         facts = _read_facts(record, name)
         if isinstance(facts, str):
             problems.append(facts)
         else:
             rows[kind].append(facts)
-            files[facts["id"]] = folder.link(path)
     problems += others.sentences()
-    return rows, files
+    if retired:
+        problems.append(f"{retired} record(s) of retired readouts are left out")
+    return rows
+
+
+def _is_retired(record: Mapping[str, Any]) -> bool:
+    """Whether a record is of a readout that is no longer read."""
+    config = record.get("config")
+    name = config.get("readout") if record["kind"] == "readouts" and isinstance(config, dict) else None
+    return isinstance(name, str) and name not in READ_READOUTS
 
 
 def _read_facts(record: dict[str, Any], name: str) -> Facts | str:
@@ -259,6 +259,19 @@ def _read_studies(folder: RunFiles, problems: list[str]) -> list[RunFile]:
         except (DamagedFile, MissingData, OSError, ValidationError) as error:
             problems.append(f"the study of {path} is left out: {error}")
     return run_files
+
+
+def _nested_scores(folder: RunFiles, problems: list[str]) -> Iterator[tuple[str, float]]:
+    """Yield id and nested score of every study that has one."""
+    for path in folder.files("glue/*/studies/*/selection.json"):
+        try:
+            nested = read_sealed(path).get("nested")
+        except (DamagedFile, OSError) as error:
+            problems.append(str(error))
+            continue
+        score = nested.get("score") if isinstance(nested, dict) else None
+        if isinstance(score, float) and abs(score) <= 1:
+            yield path.parent.name, score
 
 
 def _read_run_file(folder: RunFiles, of_run: Path) -> RunFile:

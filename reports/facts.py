@@ -23,7 +23,7 @@ from neobert.glue.tasks import Task, declared_task
 from neobert.identity import canonical
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.mteb import EmbeddingConfig, EmbeddingScores
-from neobert.kinds.pretraining import HeldoutScore, PretrainingRun, Transition, mechanisms_of
+from neobert.kinds.pretraining import HeldoutScore, PretrainingRun
 from neobert.kinds.readouts import ReadoutConfig, ReadoutScore
 from neobert.recipe import FineTuning, Point, Pretraining, Value
 from neobert.runs import records
@@ -138,14 +138,12 @@ class _Run(_Facts):
     heldout: tuple[HeldoutScore, ...] = _at("scores", "heldout", default=())
     read_by_corpus: dict[str, dict[str, NonNegativeInt]] = Field({})
     curve_sha256: str | None = _at("sha256", "metrics", default=None)
-    transition: Transition | None = _at("scores", "transition", default=None)
 
     @model_validator(mode="after")
     def _derive_weights(self) -> Self:
         if self.previous == self.id:
             raise ValueError("it continues itself")
-        mechanisms = (*PretrainingRun.mechanisms, *mechanisms_of(self.weights.optimization))
-        self.basis = _basis(self.origins, self.numerics, mechanisms)
+        self.basis = _basis(self.origins, self.numerics, PretrainingRun.mechanisms)
         self.weights, self.recipe = share_weights(weights_up_to(self.weights, self.stage))
         if self.weights.model.vocabulary_size == trained_vocabulary_size(self.labels.scale):
             self.vocabulary = "trained"

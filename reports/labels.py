@@ -22,7 +22,6 @@ class Labels(Value):
     unavailable_tasks: dict[str, str] = Field({})
     model: str | None = None
     ladder: str = ""
-    declaration_id: str = ""
 
     @field_validator("scale")
     @classmethod

@@ -3,7 +3,6 @@
 
 import argparse
 import json
-import os
 import re
 import sys
 from collections import Counter
@@ -13,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if not __package__:  # run as a script: its own folder is on sys.path, the repository with the packages is not
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+if not __package__:  # run as a script: the repository in place of the script's own folder, with its `statistics`
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ablations.ladders import add_ladder_flag, current, on_ladder
 from neobert.command_line import Parser, guarded, refuse_no_folder
@@ -36,21 +35,14 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
         description="Regenerate the figures, the tables and the page OUT/index.html from records. "
         "Every pair of scale and data has a folder of its own, OUT/<scale>-<data>/, and a section of the page.",
         epilog="Exit codes: 0 done, 1 a file cannot be written, 2 refused configuration, 3 no runs, no record that "
-        "fits, or a changed sha256.json, 4 a number that can be compared with the paper's is off (with --compare).",
+        "fits, or a damaged archive, 4 a number that can be compared with the paper's is off (with --compare).",
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     parser.add_argument("--out", type=Path, default=Path("reports/out"), help="where to write (default: reports/out)")
     add_ladder_flag(parser)
-    declared = "judge the records of its scale and data by this declared study (default: the one stored with them)"
-    parser.add_argument("--declaration", type=Path, metavar="FILE", help=declared)
-    other = "another folder with runs of the same configurations, from another machine: report how the losses differ"
-    parser.add_argument("--other-machine", type=Path, metavar="FOLDER", help=other)
     parser.add_argument("--scale", help="only records of this scale, such as smoke, study or paper")
     parser.add_argument("--data", help="only records of this source of data, as --data named it")
     parser.add_argument("--compare", action="store_true", help="also write our numbers next to the paper's")
-    parser.add_argument(
-        "--results", type=Path, metavar="PAGE", help="also write the results into this page (docs/guide.md)"
-    )
     parser.add_argument(
         "--formats", nargs="+", choices=FORMATS, default=FORMATS, help="write only these formats (default: all)"
     )
@@ -96,7 +88,7 @@ def _write_comparison(findings: "Findings", folder: Path, formats: Sequence[str]
     """Write our numbers next to the paper's; return their part of the summary."""
     from reports.analysis.comparison import OFF, compare_numbers, comparison_table
 
-    numbers = compare_numbers(findings.group, findings.stored)
+    numbers = compare_numbers(findings.group)
     files = comparison_table(numbers, findings.group).files("comparison")
     del files["comparison.tex"]
     return {
@@ -111,8 +103,7 @@ def _write_study(findings: "Findings", arguments: argparse.Namespace) -> dict[st
     from reports.notes import notes_page
 
     group, bars, folder = findings.group, findings.bars, arguments.out / findings.folder
-    remarks = [*(f"Deviation from the declaration, {each}" for each in findings.deviations), *findings.regime.remarks]
-    made = {**findings.files(arguments.formats), "remarks.md": notes_page(group, remarks).encode()}
+    made = {**findings.files(arguments.formats), "remarks.md": notes_page(group).encode()}
     files = _write(folder, made, arguments.formats)
     comparison = _write_comparison(findings, folder, arguments.formats) if arguments.compare else None
     files += comparison.pop("files") if comparison else []
@@ -123,18 +114,7 @@ def _write_study(findings: "Findings", arguments: argparse.Namespace) -> dict[st
         "scores": {bar.row.name: bar.score.mean if bar.score else None for bar in bars.bars},
         "files": [str(path) for path in files],
         **({"comparison": comparison} if comparison else {}),
-        **(_summarize_declaration(findings)),
     }
-
-
-def _summarize_declaration(findings: "Findings") -> dict[str, Any]:
-    """Return the declaration and the deviations from it; nothing without one."""
-    from reports.deviations import summarize
-
-    if findings.declaration is None:
-        return {}
-    told = [str(deviation) for deviation in findings.deviations]
-    return {"declaration": summarize(findings.declaration, findings.deviations), "deviations": told}
 
 
 def _lines(summary: dict[str, Any]) -> Iterator[str]:
@@ -150,9 +130,6 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
     else:
         yield f"scale {summary['scale']}, data {summary['data']}"
     yield from (f"  {path}" for path in summary["files"])
-    if "declaration" in summary:
-        yield f"  {summary['declaration']}"
-        yield from (f"    {text}" for text in summary["deviations"])
     if "comparison" in summary:
         yield from _lines_of_comparison(summary["comparison"])
 
@@ -165,34 +142,14 @@ def _lines_of_comparison(comparison: dict[str, Any]) -> Iterator[str]:
 
 
 def _find_studies(arguments: argparse.Namespace, evidence: "Evidence", curves: "Curves") -> "list[Findings]":
-    from ablations.declarations import read_declaration
-    from reports.analysis.resampling import StoredPredictions
-    from reports.declared import declaration_of
-    from reports.evidence import read_evidence
     from reports.findings import Findings
     from reports.matching import group_of
 
-    kept = evidence.declarations
-    declarations = kept if arguments.declaration is None else [read_declaration(arguments.declaration)]
     groups = evidence.groups()
-    names, stored = name_folders(groups), StoredPredictions(arguments.runs, evidence.studies)
     if not (groups or arguments.scale or arguments.data):
         return []  # throughput alone, which belongs to no scale
-    chosen = _choose_groups(groups, arguments.scale, arguments.data)
-    other = None if arguments.other_machine is None else read_evidence(arguments.other_machine)
-    judged = {group: declaration_of(declarations, *group) for group in chosen}
-    if arguments.declaration is not None and not any(judged.values()):
-        raise MissingData(
-            f"no chosen record has scale {declarations[0].scale} with data {declarations[0].data}, which "
-            f"{arguments.declaration} declares"
-        )
-    studies = [
-        Findings(group_of(evidence, *group), names[group], stored, evidence, curves, declaration, kept, other)
-        for group, declaration in judged.items()
-    ]
-    if other is not None and not any(study.repeated for study in studies):
-        raise MissingData(f"no run of {arguments.other_machine} has the id of one below {arguments.runs}")
-    return studies
+    names, chosen = name_folders(groups), _choose_groups(groups, arguments.scale, arguments.data)
+    return [Findings(group_of(evidence, *group), names[group], evidence, curves) for group in chosen]
 
 
 def _require_packages() -> None:
@@ -210,12 +167,10 @@ def _report(arguments: argparse.Namespace) -> int:
     from reports.curves import Curves
     from reports.evidence import read_evidence
     from reports.figures.throughput import FOLDER, throughput_files, throughput_lines
-    from reports.page.rendering import PAGE, render_page
-    from reports.results import read_page, with_results
+    from reports.page import PAGE, render_page
 
     _require_packages()
     refuse_no_folder("--out", arguments.out)
-    results = None if arguments.results is None else read_page(arguments.results)
     evidence = read_evidence(arguments.runs)
     curves = Curves(arguments.runs, evidence.runs)
     studies = _find_studies(arguments, evidence, curves)
@@ -225,13 +180,10 @@ def _report(arguments: argparse.Namespace) -> int:
     summaries = [_write_study(study, arguments) for study in studies]
     others = _write(arguments.out / FOLDER, throughput_files(speeds), arguments.formats)
     files = {study.folder: summary["files"] for study, summary in zip(studies, summaries, strict=True)}
-    records = Path(os.path.relpath(arguments.runs, arguments.out)).as_posix()
-    page = render_page(studies, speeds, evidence, curves, files | {FOLDER: list(map(str, others))}, problems, records)
+    problems += curves.problems
+    page = render_page(studies, speeds, files | {FOLDER: list(map(str, others))}, problems)
     others += _write(arguments.out, {PAGE: page.encode()})
-    if results is not None:
-        results = with_results(results, studies, name_folders(evidence.groups()).values())
-        others += _write(arguments.results.parent, {arguments.results.name: results.encode()})
-    _print_problems([*problems, *curves.problems])
+    _print_problems(problems)
     if arguments.json:
         print(json.dumps(summaries, indent=1))
     else:

@@ -17,7 +17,7 @@ from ablations.recipe_runs import protocol_on
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Recipe, Variant
 from neobert.errors import name_first
-from neobert.glue.tasks import Task
+from neobert.glue.tasks import TASKS, Task
 from neobert.identity import canonical
 from neobert.recipe import Point
 from reports.basis import describe_difference, split_by_basis
@@ -26,7 +26,7 @@ from reports.evidence import Evidence, select_group, split_repeats
 from reports.facts import weights_up_to
 from reports.labels import why_of_another
 from reports.rates import find_sweeps, variants_at_rates
-from reports.scores import Group, Row, Seeds
+from reports.scores import POINTS_OF_SCORE, Estimate, Group, Row, Seeds, flat_mean
 from reports.tables import frame_of
 
 
@@ -188,7 +188,17 @@ class _RowBuilder:
         trials = _select(measured.trials, measured.places, seeds if row.is_started else ())
         both = [Seeds(seeds[run], seed) for run, seed in zip(trials.run, trials.seed, strict=True)]
         cells, own_cells, notes = count_trials(trials.assign(seeds=both), row.recipe.grid.points())
-        return replace(row, cells=cells, own_cells=own_cells, notes=notes)
+        return replace(row, cells=cells, own_cells=own_cells, notes=notes, nested=self._nested(row, measured, seeds))
+
+    def _nested(self, row: Row, measured: _Measurement, seeds: Mapping[str, int]) -> Estimate | None:
+        """Return the average of the nested scores in points, over the seeds that have all tasks of GLUE."""
+        known = self._studies[self._studies.nested.notna() & self._studies.id.isin(measured.studies)]
+        own = known[known.weights.isin(set(row.runs.id))].sort_values(["start", "id"], na_position="first")
+        by_task: dict[str, dict[Seeds, float]] = {task: {} for task in TASKS}
+        for study in own.itertuples():  # a study that starts from MNLI replaces one from pre-training
+            if study.task in by_task:
+                by_task[study.task][Seeds(seeds[study.weights], study.seed)] = POINTS_OF_SCORE * study.nested
+        return flat_mean([Estimate(values) if values else None for values in by_task.values()])
 
     def has_own_records(self, row: Row) -> bool:
         """Whether an alternative has records that no variant of the ladder shows already."""
@@ -218,11 +228,11 @@ class _RowBuilder:
 
 def _frame_of_studies(evidence: Evidence) -> pd.DataFrame:
     """Return one row per study; `start` is the study it starts from, `grid` identifies its points in any order."""
-    columns = ("id", "task", "weights", "task_origin", "start", "protocol", "grid")
+    columns = ("id", "task", "weights", "task_origin", "start", "protocol", "grid", "seed", "nested")
     rows = [
         (
             *(study_id, each.task, each.weights, each.task_origin, each.starts_from.study),
-            *(each.protocol.model_dump_json(), _grid_key(each.points)),
+            *(each.protocol.model_dump_json(), _grid_key(each.points), each.seed, evidence.nested.get(study_id)),
         )
         for study_id, each in evidence.studies.items()
     ]

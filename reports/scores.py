@@ -16,6 +16,7 @@ from ablations.variant import Recipe, Variant
 from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
 from reports.rates import Sweep
+from reports.statistics import t_interval
 
 POINTS_OF_SCORE = 100  # records hold 0..1, the paper prints points
 LEAST_GAIN = 0.1
@@ -50,6 +51,11 @@ class Estimate:
     def spread(self) -> float | None:
         """Standard deviation over seeds; None for a single seed."""
         return statistics.stdev(self.by_seeds.values()) if len(self.by_seeds) > 1 else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % t interval of the mean over seeds of pre-training; None below three."""
+        return t_interval([*self.by_pretraining.values()])
 
     @property
     def by_pretraining(self) -> dict[int, float]:
@@ -117,7 +123,8 @@ class Row:
     `source` is the source of a variant's numbers, or the id of an external model. `recipe` is the variant's recipe at
     the group's scale. `cells` are GLUE's tasks, `own_cells` those that a ladder declares. `is_started` is true if a
     study with the row's grid was begun. `runs` are the variant's pre-training runs, one per seed, `heldout` their held-
-    out losses, `answers` their readouts; `origins` identifies all data used for training and evaluation.
+    out losses, `answers` their readouts; `origins` identifies all data used for training and evaluation. `nested` is
+    GLUE's average of nested scores, which do not gain from the choice of a point.
     """
 
     name: str
@@ -133,6 +140,7 @@ class Row:
     scaled_recipe: Recipe | None = None
     cells: Mapping[str, Cell] = field(default_factory=dict)
     own_cells: Mapping[str, Cell] = field(default_factory=dict)
+    nested: Estimate | None = None
     notes: tuple[str, ...] = ()
 
     @property

@@ -10,12 +10,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Records = Sequence[str] | str | Mapping[str, Sequence[str]]
 LineT = TypeVar("LineT")
 
 THIS_STUDY = "this study"
@@ -58,10 +57,9 @@ LATEX = {
 
 @dataclass(frozen=True)
 class Table:
-    """A table: `shown` are the displayed cells (`Number`s on the page), `facts` the unrounded lines of the CSV file.
+    """A table: `shown` are the displayed cells, `facts` the unrounded lines of the CSV file.
 
-    `alignment` has one letter per column (l, c or r); a rule is drawn before the lines in `rules`. `records` are, for
-    each displayed line, the ids behind its numbers, or these by header, or the place of publication as text.
+    `alignment` has one letter per column (l, c or r); a rule is drawn before the lines in `rules`.
     """
 
     title: str
@@ -70,11 +68,9 @@ class Table:
     alignment: str
     notes: tuple[str, ...] = ()
     rules: frozenset[int] = frozenset()
-    records: tuple[Records, ...] = ()
 
     def __post_init__(self) -> None:
         assert len(self.alignment) == len(self.header), (self.alignment, self.header)
-        assert not self.records or len(self.records) == len(self.rows), self.title
 
     @property
     def header(self) -> tuple[str, ...]:
@@ -124,23 +120,6 @@ def _plain(value: Any, _: Any) -> str:
     return DASH if value is None else str(value)
 
 
-class HasDigits(Protocol):
-    """A line whose numbers are printed with so many decimals."""
-
-    @property
-    def digits(self) -> int: ...
-
-
-def print_signed(value: float | None, line: HasDigits) -> str:
-    """Format a difference of a line."""
-    return signed(value, line.digits)
-
-
-def print_range(interval: tuple[float, float] | None, line: HasDigits) -> str:
-    """Format an interval of differences of a line."""
-    return printed_range(interval, line.digits)
-
-
 def print_p(value: float | None, _: Any) -> str:
     """Format a p-value with three decimals, and never as 0; a dash for None."""
     return "<0.001" if value is not None and value < 0.0005 else number(value, 3)
@@ -157,8 +136,7 @@ class Column(Generic[LineT]):
 
     `value` returns the value of a line, or one for each name (None if all are missing). `text` prints the value.
     Without a head a column is in the CSV file alone, without names it is displayed alone. In a line that is left out of
-    the numbers, only the columns that are `always` there have a value. The page links right-aligned cells to their
-    records.
+    the numbers, only the columns that are `always` there have a value.
     """
 
     head: str
@@ -185,7 +163,6 @@ def make_table(
     lines: Sequence[LineT],
     notes: Sequence[str],
     *,
-    records: Callable[[LineT], Records] = lambda _: (),
     rule_key: Callable[[LineT], Any] = lambda _: None,
     is_left_out: Callable[[LineT], bool] = lambda _: False,
 ) -> "Table":
@@ -201,7 +178,6 @@ def make_table(
         alignment="".join(each.side for each in shown),
         notes=tuple(notes),
         rules=rules_between(map(rule_key, lines)),
-        records=tuple(map(records, lines)),
     )
 
 

@@ -41,7 +41,7 @@ DOORS = {
         "neobert/export/huggingface.py",
     },
     "datasets": {"benchmarks/data.py", "neobert/data/reading.py", "neobert/embeddings/mteb.py"},
-    "jinja2": {"reports/page/rendering.py"},
+    "jinja2": {"reports/page.py"},
     "huggingface_hub": {
         "neobert/data/hub_download.py",
         "neobert/export/card.py",
@@ -53,12 +53,9 @@ DOORS = {
         "reports/figures/drawing.py",
         "reports/figures/embeddings.py",
         "reports/figures/figure1.py",
-        "reports/figures/forecasts.py",
         "reports/figures/forests.py",
-        "reports/figures/tones.py",
         "reports/figures/perplexity.py",
         "reports/figures/rates.py",
-        "reports/figures/referee.py",
         "reports/figures/throughput.py",
     },
 }

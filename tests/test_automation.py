@@ -1,4 +1,4 @@
-"""What programs read: errors as JSON, and completed words."""
+"""What programs read: errors as JSON, completed words."""
 
 import importlib
 import json

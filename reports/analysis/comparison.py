@@ -5,22 +5,17 @@ anything else is not comparable.
 """
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ablations.ladders import current
 from ablations.scales import UNSCALED
 from neobert.data.catalog import is_from_hub
-from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS
 from reports import published
-from reports.analysis.pairing import pair_glue, relative_change
-from reports.analysis.resampling import StoredPredictions, resample
-from reports.scores import Group, Row, Seeds
+from reports.analysis.pairing import relative_change
+from reports.scores import Group, Row
 from reports.tables import Column, Table, capitalized, make_table, rounded, signed
 
 ROUNDING = 0.05  # points: the paper prints one digit
@@ -40,11 +35,10 @@ TOLERANCE_REASON = (
     "Tolerances: {published} prints one seed and no spread, so the only noise that both numbers surely have is that of "
     "the development examples. A task's standard error is √(p(1−p)/n) at the printed score (correlations: (1−r²)/√n), "
     "the average's follows from the eight of {model}; the tolerance is 1.96·√2 times that, plus 0.05 "
-    "for rounding. The two models of a relative change were scored on the same examples: its standard error is that of "
-    "our own change over paired resamples of them, and {published}'s change is taken to have that of one of our seeds. "
-    "Without stored predictions the two models are taken as independent, which is at most too wide. A printed change "
-    "that is no larger than its tolerance is not resolvable: no change, or one of the opposite sign, would agree with "
-    "it too. Noise between seeds comes on top and is not in it."
+    "for rounding. The two models of a relative change are taken as independent: its tolerance is √2 times that of an "
+    "average, which is at most too wide, as both were scored on the same examples. A printed change that is no larger "
+    "than its tolerance is not resolvable: no change, or one of the opposite sign, would agree with it too. Noise "
+    "between seeds comes on top and is not in it."
 )
 OFF = "not reproduced"
 NOT_RESOLVABLE = "the printed change is within its tolerance of zero"
@@ -82,7 +76,7 @@ def average_tolerance(average: float) -> float:
 @dataclass(frozen=True)
 class Number:
     """A published number with its counterpart, in `unit` (points, or percent for a relative change). `obstacle` says
-    why they cannot be compared, if they cannot; `caveat` is an assumption of the tolerance."""
+    why they cannot be compared, if they cannot."""
 
     published_in: str
     name: str
@@ -92,7 +86,6 @@ class Number:
     tolerance: float
     obstacle: str
     records: Sequence[str]
-    caveat: str = ""
 
     @property
     def difference(self) -> float:
@@ -107,13 +100,12 @@ class Number:
     @property
     def why(self) -> str:
         """The explanation of the verdict, if it needs one."""
-        unresolved = NOT_RESOLVABLE if self.verdict == "not resolvable" else ""
-        return self.obstacle or "; ".join(filter(None, (unresolved, self.caveat)))
+        return self.obstacle or (NOT_RESOLVABLE if self.verdict == "not resolvable" else "")
 
 
-def compare_numbers(group: Group, stored: StoredPredictions) -> tuple[Number, ...]:
+def compare_numbers(group: Group) -> tuple[Number, ...]:
     """Return every number of Figure 1 and Table 3 with a counterpart among the records, in the paper's order."""
-    return (*_averages(group), *_printed_changes(group, stored), *_checkpoints(group))
+    return (*_averages(group), *_printed_changes(group), *_checkpoints(group))
 
 
 def judge(ours: float, paper: float, tolerance: float, unit: str) -> str:
@@ -139,41 +131,21 @@ def _averages(group: Group) -> Iterator[Number]:
             yield Number(bar.source, name, "points", *numbers, _obstacle(row, group), row.trial_ids(TASKS))
 
 
-def _printed_changes(group: Group, stored: StoredPredictions) -> Iterator[Number]:
+def _printed_changes(group: Group) -> Iterator[Number]:
     """Yield the paper's relative changes, in percent of the parent's average; ours are over the common seeds."""
     for name, bar in published.figure1().items():
         if bar.printed_delta_percent is None:
             continue
         row, parent = group.last_rows[name], group.last_rows[bar.parent]
-        change, delta = relative_change(row, parent, tuple(TASKS)), pair_glue(row, parent, tuple(TASKS), group)
+        change = relative_change(row, parent, tuple(TASKS))
         if change is None:
             continue
-        tolerance, caveat = _tolerance_of_change(row, parent, stored, delta.seeds)
+        printed = published.figure1()[parent.name].average
+        tolerance = 100 * math.sqrt(2) * average_tolerance(printed) / printed
         names, numbers = (bar.source, f"{name} against {bar.parent}"), (change, bar.printed_delta_percent, tolerance)
         obstacle = _obstacle(row, group) or _obstacle(parent, group)
-        yield Number(*names, "percent", *numbers, obstacle, delta.ids, caveat)
-
-
-def _tolerance_of_change(row: Row, parent: Row, stored: StoredPredictions, seeds: Sequence[Seeds]) -> tuple[float, str]:
-    """Return how far two changes of equally good pairs may differ, in percent, and the assumption behind it."""
-    try:
-        ours = change_error(row, parent, stored, seeds)
-        one_seed = [change_error(row, parent, stored, [each]) ** 2 for each in seeds]
-    except MissingData as error:
-        printed = published.figure1()[parent.name].average
-        return 100 * math.sqrt(2) * average_tolerance(printed) / printed, f"taken as independent: {error}"
-    return DEVIATIONS * math.sqrt(ours**2 + statistics.fmean(one_seed)) + ROUNDING, ""
-
-
-def change_error(row: Row, parent: Row, stored: StoredPredictions, seeds: Sequence[Seeds]) -> float:
-    """Return the standard error of a relative change of averages over development examples, in percent. Both models
-    are scored on the same resamples.
-
-    Raises:
-        MissingData: predictions or labels of some trial are missing.
-    """
-    ours, theirs = (np.mean([resample(each, task, stored, seeds) for task in TASKS], axis=0) for each in (row, parent))
-    return float(np.nanstd(100 * (ours / theirs - 1), ddof=1))
+        ids = sorted({*row.trial_ids(TASKS), *parent.trial_ids(TASKS)})
+        yield Number(*names, "percent", *numbers, obstacle, ids)
 
 
 def _checkpoints(group: Group) -> Iterator[Number]:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+from reports.statistics import BETTER, NO_CLEAR_DIFFERENCE, WORSE
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
@@ -22,6 +24,15 @@ INK, GREY_INK, PAPER_INK = "#222222", "#444444", "#8A4F00"
 PAPER_DIAMOND: Any = {"marker": "D", "mfc": "#F2A541", "mec": INK, "mew": 0.7, "markersize": 4.6}
 COLOURS = ("#006BA4", "#FF800E", "#595959", "#5F9ED1", "#C85200", "#898989", "#A2C8EC", "#FFBC79")
 """The most distinct colours of matplotlib's tableau-colorblind10."""
+WORD_COLOURS = {
+    BETTER: "#0072B2",
+    WORSE: "#D55E00",
+    "equivalent": "#009E73",
+    NO_CLEAR_DIFFERENCE: INK,
+    "no word": "#767676",
+}
+"""Colours of the words of differences (Okabe and Ito): the last is that of too few seeds and of arms that cannot be
+judged."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 STYLE: Any = {
     "font.family": "DejaVu Sans",  # comes with matplotlib
@@ -113,6 +124,11 @@ def panel_grid(panels: int, title: str, subtitle: str, foot: str) -> "tuple[Figu
     words = "\n".join(textwrap.wrap(foot, 132))
     figure.text(0.01, 0.06 / height, words, fontsize=6, color=GREY_INK, va="bottom", linespacing=1.3)
     return figure, list(axes[:panels])
+
+
+def word_colour(word: str) -> str:
+    """Return the colour of the word of a difference."""
+    return WORD_COLOURS.get(word.partition(" within")[0], WORD_COLOURS["no word"])
 
 
 def describe_data(group: "Group") -> str:

@@ -53,8 +53,8 @@ class CategoryMean:
 
 @dataclass(frozen=True)
 class EmbeddingRow:
-    """One encoder in one suite under one protocol, in points. All tasks have the same seeds; `notes` list results that
-    are not counted and tasks that failed at every seed."""
+    """One encoder in one suite under one protocol, in points. All tasks have the same seeds; `runs` are those of
+    pre-training; `notes` list results that are not counted and tasks that failed at every seed."""
 
     label: str
     suite: str
@@ -62,6 +62,7 @@ class EmbeddingRow:
     scores: Mapping[str, Estimate]
     categories: Mapping[str, Category]
     ids: Mapping[str, tuple[str, ...]]
+    runs: frozenset[str]
     notes: tuple[str, ...]
 
     def category(self, category: Category) -> CategoryMean:
@@ -194,6 +195,7 @@ def _row(label: str, suite: str, protocol: Protocol, results: pd.DataFrame) -> E
         scores={task: Estimate(whole[task].to_dict()) for task in whole.columns},
         categories=dict(zip(kept.task, kept.category, strict=True)),
         ids={str(task): tuple(sorted(own.id)) for task, own in kept.groupby("task")},
+        runs=frozenset(kept.run),
         notes=(*notes, *(f"{task} failed" for task in failed)),
     )
 
@@ -221,7 +223,6 @@ def embedding_table(rows: Sequence[EmbeddingRow], group: Group, title: str) -> T
         alignment="lll" + "r" * (len(header) - 3),
         notes=tuple(_notes(rows, shared, group)),
         rules=frozenset({len(paper)} if paper and rows else ()),
-        records=(*(row.source for row in paper), *(row.records() for row in rows)),
     )
 
 

@@ -161,6 +161,7 @@ def _limits(bars: Sequence[Bar]) -> tuple[float, float]:
     """Return the ends of the axis: a multiple of five well below the lowest value, at least 0, and the top."""
     values = [bar.paper.average for bar in bars if bar.paper]
     values += [score for bar in bars if bar.score for score in bar.score.by_seeds.values()]
+    values += [end for bar in bars if bar.score for end in bar.score.interval or ()]
     lowest, highest = min(values, default=0.0), max(values, default=100.0)
     top = highest + max(1.0, 0.06 * (highest - lowest))
     low = lowest - FOOT_SHARE / (1 - FOOT_SHARE) * (top - lowest)
@@ -177,10 +178,11 @@ def _draw_bar(axes: "Axes", place: float, bar: Bar, low: float) -> None:
     hatch = None if bar.row.is_best_of_whole_grid else "////"
     mean = bar.score.mean
     axes.bar(place, mean - low, BAR_WIDTH, bottom=low, color=fill, hatch=hatch, edgecolor="white", lw=0, zorder=2)
-    if bar.score.spread is not None:
+    if (interval := bar.score.interval) is not None:
         for colour, width in (("white", 2.6), (INK, 1.0)):  # a white border, visible on dark bars
             style: dict[str, Any] = {"color": colour, "capsize": 2.2, "lw": width, "capthick": width, "zorder": 4}
-            axes.errorbar(place - 0.2, mean, bar.score.spread, **style)
+            axes.errorbar(place - 0.2, mean, interval[1] - mean, **style)
+    if bar.score.spread is not None:
         # each seed as a dot in the right half of the bar, away from the error bar and the paper's mark
         values = list(bar.score.by_seeds.values())
         places = [place + 0.12 + index * (0.2 / max(1, len(values) - 1)) for index in range(len(values))]
@@ -261,7 +263,7 @@ def _subtitle(bars: Bars) -> str:
         return f"{quantity}; {'one seed: spread unknown' if scores else 'no scores yet'}."
     counts = sorted({len(score.by_seeds) for score in scores} - {1})
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    between = f"{number(min(spreads))} to {number(max(spreads))}"
+    between = " to ".join(dict.fromkeys(map(number, (min(spreads), max(spreads)))))
     return f"{quantity}; n = {seeds} seeds, standard deviation {between} points."
 
 
@@ -277,7 +279,9 @@ def _legend_handles(bars: Bars) -> list[Any]:
         handles.append(Patch(fc=KEPT, hatch="////", ec="white", lw=0, label="grid incomplete"))
     if any(bar.score and bar.score.spread is not None for bar in bars.bars):
         seed: dict[str, Any] = {"marker": "o", "lw": 1.0, "color": INK, "mfc": "white", "mew": 0.5, "markersize": 2.7}
-        handles.append(Line2D([], [], label="each seed, ± one sd", **seed))
+        has_interval = any(bar.score and bar.score.interval for bar in bars.bars)
+        label = "each seed, 95 % t interval" if has_interval else "each seed"
+        handles.append(Line2D([], [], label=label, **seed | {"lw": 1.0 if has_interval else 0.0}))
     if any(bar.paper for bar in bars.bars):
         handles.append(
             Line2D(

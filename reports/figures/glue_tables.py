@@ -151,7 +151,7 @@ def _score_table(
     corpora = sorted(set[str]().union(*(row.losses for row in ours)))
     is_complete = all(row.average is not None for row in group.rows if row.scored_tasks)
     shared = () if is_complete else group.shared_tasks
-    header = ["Source", "Model", *(task.title for task in TASKS.values()), "Average", "Seeds"]
+    header = ["Source", "Model", *(task.title for task in TASKS.values()), "Average", "Nested", "Seeds"]
     header += [f"Mean of {len(shared)} shared"] if shared else []
     header += [f"Loss ({corpus})" for corpus in corpora]
     texts = [*map(_published_cells, paper), *(_cells(row, shared, corpora) for row in ours)]
@@ -163,16 +163,15 @@ def _score_table(
         alignment="ll" + "r" * (len(header) - 2),
         notes=(*_legend(group, ours, shared, corpora), *more_notes),
         rules=frozenset(rules),
-        records=(*(row.source for row in paper), *(_records(row, shared, corpora) for row in ours)),
     )
 
 
 def _facts_header(corpora: Sequence[str]) -> list[str]:
     sd, point, records = ([f"{task}_{name}" for task in TASKS] for name in ("sd", "point", "records"))
     return [
-        *("source", "model", "variant", "stage", "context", *TASKS, "average", "average_sd", "seeds", "shared_mean"),
-        *("shared_tasks", *sd, *point, *(f"heldout_loss_{corpus}" for corpus in corpora), "reference"),
-        *(*records, "loss_records"),
+        *("source", "model", "variant", "stage", "context", *TASKS, "average", "average_sd", "nested", "nested_sd"),
+        *("seeds", "shared_mean", "shared_tasks", *sd, *point, *(f"heldout_loss_{corpus}" for corpus in corpora)),
+        *("reference", *records, "loss_records"),
     ]
 
 
@@ -201,6 +200,7 @@ def _cells(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[st
             for task, own in row.cells.items()
         },
         "Average": print_estimate(row.average),
+        "Nested": print_estimate(row.nested),
         "Seeds": str(len(row.average.by_seeds)) if row.average else DASH,
         f"Mean of {len(shared)} shared": print_estimate(row.mean_over(shared)),
         **{f"Loss ({corpus})": print_estimate(row.losses.get(corpus), 3) for corpus in corpora},
@@ -212,22 +212,15 @@ def print_estimate(estimate: Estimate | None, digits: int = 1) -> str:
     return with_deviation(estimate.mean, estimate.spread, digits) if estimate else DASH
 
 
-def _records(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, Sequence[str]]:
-    """Return the record ids behind each column."""
-    losses = {f"Loss ({corpus})": sorted(set(row.heldout[row.heldout.corpus == corpus].run)) for corpus in corpora}
-    return {
-        **{TASKS[task].title: tuple(cell.ids.values()) for task, cell in row.cells.items()},
-        "Average": row.mean_ids(tuple(TASKS)),
-        f"Mean of {len(shared)} shared": row.mean_ids(shared),
-        **losses,
-    }
-
-
 def _legend(group: Group, ours: Sequence[Row], shared: tuple[str, ...], corpora: Sequence[str]) -> list[str]:
     lines = [
         f"Rows of {current().published_as} are as printed there; rows of this study come from records alone. "
         f"Scores are in points; the average is the flat mean of all eight tasks, {DASH} where one is missing."
     ]
+    lines.append(
+        "Seeds: n, the repetitions behind the average. Nested: the average if each point is chosen on one half of the "
+        "development examples and scored on the other, so that it does not gain from the choice."
+    )
     if group.external:
         lines.append(
             "Rows below the last rule are models that were pre-trained elsewhere, under this study's protocol and grid."
@@ -254,6 +247,8 @@ def _facts(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[st
         "context": row.context,
         "average": average and average.mean,
         "average_sd": average and average.spread,
+        "nested": row.nested and row.nested.mean,
+        "nested_sd": row.nested and row.nested.spread,
         "seeds": " ".join(map(str, average.by_seeds)) if average else "",
         "shared_mean": shared_mean and shared_mean.mean,
         "shared_tasks": " ".join(shared),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from neobert.kinds.readouts import ReadoutScore
 from neobert.runs.records import unpack_numbers
-from reports.analysis.inference import seed_interval
 from reports.evidence import Evidence, select_group
 from reports.figures.drawing import (
     describe_data,
@@ -22,6 +21,7 @@ from reports.figures.drawing import (
 )
 from reports.figures.embeddings import label_runs
 from reports.scores import Group
+from reports.statistics import t_interval
 from reports.tables import Column, Table, make_table, number, rounded
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ LINEAR_UP_TO = 20.0  # times the smallest value; for a wider range, the axis is 
 class PerplexityAtLength:
     """Pseudo-perplexity at one length in tokens: exp of the mean loss of tokens that are masked one at a time.
 
-    `low` to `high` is the 95 % interval, NaN with a single document. `positions` is the number of masked tokens.
+    `low` to `high` is the 95 % interval, NaN below three documents. `positions` is the number of masked tokens.
     """
 
     tokens: int
@@ -76,7 +76,7 @@ def points_of(answer: ReadoutScore) -> tuple[PerplexityAtLength, ...]:
     nats = unpack_numbers(answer.numerators, "<f4", answer.units).astype("f8").reshape(len(lengths), -1)
     counts = unpack_numbers(answer.denominators or "", "<i4", answer.units).reshape(len(lengths), -1)
     losses = (nats / counts).tolist()
-    ends = [seed_interval(own) or (math.nan, math.nan) for own in losses]
+    ends = [t_interval(own) or (math.nan, math.nan) for own in losses]
     return tuple(
         PerplexityAtLength(tokens, math.exp(fmean(own)), math.exp(max(low, 0.0)), math.exp(high), int(count), len(own))
         for tokens, own, (low, high), count in zip(lengths, losses, ends, counts.sum(axis=1), strict=True)
@@ -155,5 +155,4 @@ def perplexity_table(lines: Sequence[PerplexityLine], group: Group) -> Table:
         COLUMNS,
         [_Line(line, point) for line in lines for point in line.points],
         ("exp of the mean loss of tokens that are masked alone.", describe_documents(lines), OF_THE_PAPER),
-        records=lambda line: (line.of.id,),
     )

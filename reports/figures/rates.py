@@ -185,8 +185,8 @@ NOTES = (
     "peak learning rate, on pilot seeds. Optimum: vertex of the parabola through the best three rates, in the "
     "logarithm of the rate; within 1 s.e.: one standard error of the mean of the seeds' own vertices to each side "
     "(none with one seed). Where the loss jumps or a run failed at the next rate, it is the best rate tried.",
-    "At its best rate: what the deltas at own rates take; a rate within a tenth of the optimum counts as it. Pilot "
-    "seeds are in no delta, no score and no sum of costs.",
+    "At its best rate: the arm of differences at own rates; a rate within a tenth of the optimum counts as it. Pilot "
+    "seeds are in no difference and no score.",
 )
 
 
@@ -199,7 +199,6 @@ def sweeps_table(group: Group) -> Table:
         COLUMNS,
         lines,
         (*warnings(group), *NOTES, *(f"{sweep.variant}: {note}." for sweep in sweeps for note in sweep.notes)),
-        records=lambda line: tuple(run for ids in line.sweep.ids.values() for run in ids.values()),
     )
     runs = [
         _PilotRun(line, rate, seed)

@@ -69,7 +69,6 @@ def table9(lines: Lines) -> Table:
             "Only rows on the same device compare.",
         ),
         rules=frozenset({len(paper)}),
-        records=(*(own.source.iloc[0] for own in paper.values()), *(tuple(own.id) for own in lines.values())),
     )
 
 

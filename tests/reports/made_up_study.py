@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from neobert.training.transitions import curve_steps, find_transition
 
 from ablations.ladders import variants
 from ablations.names import chosen_variants
@@ -24,13 +23,12 @@ from neobert.files import json_bytes, publish_once
 from neobert.glue.tasks import TASKS
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy
-from neobert.kinds.pretraining import CurvePoint, PretrainingRun
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.recipe import Point
 from neobert.runs.layout import Layout
-from neobert.runs.records import checksum_of, publish_record
+from neobert.runs.records import checksum_of, publish_record, publish_sealed
 from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
-from reports.analysis.pairing import Delta
-from reports.analysis.resampling import StoredPredictions
+from reports.analysis.differences import Step
 from reports.curves import Curves
 from reports.evidence import read_evidence
 from reports.findings import Findings
@@ -79,9 +77,9 @@ def facts_of(table: Table) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(table.csv)))
 
 
-def by_place(findings: Findings) -> dict[tuple[str, str, str], Delta]:
-    """Deltas by (variant, base, what was measured)."""
-    return {(delta.variant, delta.base, delta.measured): delta for delta in findings.deltas}
+def by_place(findings: Findings) -> dict[tuple[str, str, str], Step]:
+    """Steps by (design, name, measure)."""
+    return {(step.design, step.name, step.measured): step for step in findings.steps}
 
 
 @contextmanager
@@ -123,8 +121,7 @@ class MadeUpSource:
 class Study:
     """Writes records of variants below a folder of runs. `without` names tasks that the source cannot fine-tune,
     `trained` says that tokenizers are trained on the data, `measured` on which corpora losses are, if not a run's own;
-    `common_context` that they are in that one too, in bits per byte; beside them `frequency_loss`. Records
-    have transitions if it `has_transitions`.
+    `common_context` that they are in that one too, in bits per byte; beside them `frequency_loss`.
     """
 
     root: Path
@@ -137,7 +134,6 @@ class Study:
     measured: tuple[str, ...] = ()
     common_context: int | None = None
     frequency_loss: float | None = None
-    has_transitions: bool = False
 
     @property
     def trains_tokenizers(self) -> bool:
@@ -196,7 +192,6 @@ class Study:
                     "heldout_loss": losses,
                     "training_loss": loss,
                     **self.heldout(run, losses),
-                    **({"transition": self.transition(run, loss)} if self.has_transitions else {}),
                 },
                 "seed": run.recipe.seed,
             }
@@ -222,20 +217,6 @@ class Study:
                 for context, more in contexts.items()
             ]
         }
-
-    def transition(self, run: PretrainingRun, loss: float) -> dict[str, Any]:
-        """A held-out loss that leaves that of frequencies at about a tenth of the stage."""
-        assert self.frequency_loss is not None
-        stage = run.recipe.stages[-1]
-        gain = self.frequency_loss - loss
-        points = [
-            CurvePoint(
-                step=step, tokens=step * stage.tokens_per_step, loss=self.frequency_loss + 1 - share * (gain + 1)
-            )
-            for step in sorted(curve_steps(stage.steps))
-            for share in [step / (step + stage.steps / 20)]
-        ]
-        return dict(plain(find_transition(points, self.frequency_loss)))
 
     def metrics(self, name: str, seed: int = 0, lines: int = 200) -> None:
         """Write the metrics.jsonl of all stages: a loss that falls, at a rate that varies a little."""
@@ -312,8 +293,11 @@ class Study:
     def findings(self) -> Findings:
         """All that reports say of the study."""
         evidence = read_evidence(self.root)
-        group, stored = group_of(evidence, self.scale, self.data), StoredPredictions(self.root, evidence.studies)
-        return Findings(group, "out", stored, evidence, Curves(self.root, evidence.runs))
+        return Findings(group_of(evidence, self.scale, self.data), "out", evidence, Curves(self.root, evidence.runs))
+
+    def select(self, study: GlueStudy, nested: float | None) -> None:
+        """Publish the selection of a study, with its nested score."""
+        publish_sealed(study.closing(Layout(self.root)).record, {"study": study.id, "nested": {"score": nested}})
 
     def fail(self, study: GlueStudy, point: Point) -> None:
         """Leave what a failed trial leaves: an error and no record."""

@@ -13,7 +13,7 @@ from neobert.kinds.mteb import ENGLISH_SUITE, TASKS_IN_SUITE, Category
 from neobert.kinds.readouts import BLIMP, ReadoutName, ReadoutScore
 from neobert.runs.layout import Layout
 from neobert.runs.records import pack_numbers, publish_record
-from tests.reports.made_up_study import Study, change_record
+from tests.reports.made_up_study import Study
 
 Numbers = NDArray[np.float64]
 
@@ -95,20 +95,6 @@ def throughput(study: Study, model: str, tokens: int, rate: float, *, date: str 
         "seed": 0,
     }
     return publish(Layout(study.root).throughput(str(record["id"])), record)
-
-
-def add_units(study: Study, name: str, seed: int, difficulty: Numbers) -> None:
-    """Give the held-out scores of a run numbers by document: the loss of each differs from the mean by `difficulty`."""
-    for run in study.runs(name, seed):
-
-        def add(record: dict[str, Any]) -> None:
-            for score in record["scores"]["heldout"]:
-                tokens = np.full(len(difficulty), score["predicted_tokens"] // len(difficulty))
-                nats = tokens * (score["loss"] + difficulty - difficulty.mean())
-                score |= {"predicted_tokens": int(tokens.sum()), "units": len(difficulty)}
-                score |= {"numerators": pack_numbers(nats, "<f4"), "denominators": pack_numbers(tokens, "<i4")}
-
-        change_record(Layout(study.root).pretraining(run.id) / "done.json", add)
 
 
 def answer(above: Numbers, below: Numbers | None = None, groups: dict[str, float] | None = None) -> ReadoutScore:

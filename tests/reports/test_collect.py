@@ -1,28 +1,27 @@
-"""A collected folder gives the figures of the whole one, is small, names no folder of the machine, and joins others."""
+"""A collected folder is one archive: it gives the figures of the whole folder, and names no folder of the machine."""
 
 import json
 import shutil
-from fnmatch import fnmatch
+import tarfile
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from neobert.training.transitions import SMALL_TEXT_LOSS
+from hypothesis import given
+from hypothesis import strategies as st
 
-from neobert.files import read_lines
 from neobert.kinds.glue import GlueStudy
-from neobert.runs.collected import TABLES, Collected
+from neobert.runs import collected
+from neobert.runs.collected import ARCHIVE, RunFiles, read_archive, write_archive
 from neobert.runs.kinds import record_paths
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, write_run_file
-from reports import collect, make_figures
-from reports.collection import thin
-from reports.curves import PIECES
-from tests.reports.collecting import contents, copy
-from tests.reports.made_up_study import EXECUTION, Study, undrawn_figures
-from tests.reports.predictions import with_predictions
+from reports import collect
+from reports.evidence import read_evidence
+from tests.reports.collecting import contents, copy, figures
+from tests.reports.made_up_study import EXECUTION, Study
 
-TASKS_WITH_PREDICTIONS = ("cola", "stsb")
 MACHINE = "/scratch/somebody/texts"
 
 
@@ -36,19 +35,30 @@ class StudyOnAFolder(Study):
         source = SourceSpecification(name=MACHINE, synthetic_documents=1)
         write_run_file(Layout(self.root), study, source, EXECUTION, self.labels(name))
 
+    def fill(self, *names: str) -> None:
+        """Pre-train variants with three seeds and curves, fine-tune them on two tasks."""
+        for name in names:
+            for seed in (0, 1, 2):
+                self.pretrain(name, seed)
+                self.metrics(name, seed, lines=20)
+                for task in ("cola", "rte"):
+                    self.search(name, self.study(name, task, seed))
+                    self.select(self.study(name, task, seed), nested=0.5)
+
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """Nobody changes it: a test that does takes `spoilable`."""
     made_up = StudyOnAFolder(tmp_path_factory.mktemp("study") / "runs", data="texts")
-    with_predictions(made_up, ["M0", "M1"], TASKS_WITH_PREDICTIONS)
-    made_up.metrics("M0", 0, lines=500)
+    made_up.fill("M0", "M1")
+    (made_up.root / "ladders").mkdir()
+    (made_up.root / "ladders" / "own-0123456789ab.py").write_text("TITLE = 'x'\n")
     return made_up
 
 
 @pytest.fixture(scope="module")
 def copied(study: Study) -> Path:
-    """What is collected of the study."""
+    """What is collected of the study. Nobody changes it."""
     folder = study.root.with_name("copy")
     assert copy(study.root, folder) == 0
     return folder
@@ -60,19 +70,17 @@ def spoilable(study: Study, tmp_path: Path) -> Path:
     return Path(shutil.copytree(study.root, tmp_path / "runs"))
 
 
-def figures(runs: Path, out: Path) -> dict[str, bytes]:
-    with undrawn_figures():
-        assert make_figures.main(["--runs", str(runs), "--out", str(out), "--compare"]) == 0
-    return contents(out)
+def files_of(folder: Path) -> dict[str, bytes]:
+    return dict(read_archive(folder / ARCHIVE, []))
 
 
 def test_a_collected_folder_gives_the_same_tables_and_files(study: Study, copied: Path, tmp_path: Path) -> None:
-    whole, same = figures(study.root, tmp_path / "out"), figures(copied, tmp_path / "out-of-copy")
-    # Of the remarks and the page the reasons name folders by their names, and curves are joined twice.
-    told = {name for name, content in whole.items() if MACHINE.encode() in content} | {"index.html"}
+    assert figures(study.root, tmp_path / "out") == figures(copied, tmp_path / "out-of-copy") == 0
+    whole, same = contents(tmp_path / "out"), contents(tmp_path / "out-of-copy")
+    # The reasons of the remarks and the page name folders by their names.
+    told = {name for name, content in whole.items() if MACHINE.encode() in content}
     assert set(whole) == set(same) and {name for name in whole if whole[name] != same[name]} == told
-    deltas = same["smoke-texts/deltas.md"].decode()
-    assert "No interval over examples" not in deltas and "M1 | M0 | GLUE" in deltas
+    assert "M1 − M0" in same["smoke-texts/differences.md"].decode() and not read_evidence(copied).problems
 
 
 def test_what_is_restored_is_done_and_collected_as_it_was(
@@ -89,43 +97,31 @@ def test_what_is_restored_is_done_and_collected_as_it_was(
     assert collect.main(["--restore", str(copied), "--runs", str(back)]) == 0
     assert changed.read_text() == "{}" and capsys.readouterr().out.startswith("0 of ")
     assert collect.main(["--restore", str(study.root), "--runs", str(back)]) == 3
-    assert "holds no collected record: give a folder that --out wrote" in capsys.readouterr().err
+    assert f"holds no {ARCHIVE}: give a folder that --out wrote" in capsys.readouterr().err
 
 
 def test_no_path_of_the_machine_is_in_the_copy(study: Study, copied: Path) -> None:
     assert any(MACHINE.encode() in content for content in contents(study.root).values())
-    found = Collected(copied).files
+    found = files_of(copied)
     assert not [name for name, content in found.items() if b"/scratch" in content]
-    assert any(b"mnli has no train split in texts/glue/mnli" in content for content in found.values())
+    assert any(b"mnli has no train split in mnli" in content for content in found.values())
 
 
 def test_weights_predictions_labels_and_claims_stay(spoilable: Path, tmp_path: Path) -> None:
-    (spoilable / "claims").mkdir()
-    (spoilable / "claims" / "1").write_text("{}")
-    next(spoilable.glob("glue/cola/*.npz")).with_suffix(".safetensors").write_bytes(b"weights")
-    copy(spoilable, tmp_path / "copy")
-    found = Collected(tmp_path / "copy").files
-    assert {Path(name).suffix for name in found} == {".json", ".jsonl"}
+    for place in ("claims/1", "glue/cola/x.npz", "glue/cola/x.safetensors", "data/tokens.bin"):
+        (spoilable / place).parent.mkdir(exist_ok=True)
+        (spoilable / place).write_text("{}")
+    assert copy(spoilable, tmp_path / "copy") == 0
+    found = files_of(tmp_path / "copy")
+    assert {Path(name).suffix for name in found} == {".json", ".jsonl", ".py"}
     assert not [name for name in found if name.startswith(("claims", "data"))]
-    trials = len(list(spoilable.glob("glue/*/*.npz")))
-    assert len([name for name in found if "/resamples/" in name]) == trials > 0
 
 
-def test_curves_are_joined_to_what_a_picture_shows(study: Study, copied: Path) -> None:
-    (path,) = study.root.glob("pretraining/*/metrics.jsonl")
-    thinned = Collected(copied).files[str(path.relative_to(study.root))]
-    before, after = list(read_lines(path)), list(map(json.loads, thinned.splitlines()))
-    steps = [line for line in after if "loss" in line]
-    assert len(before) > len(steps) and PIECES / 2 < len(steps) <= PIECES
-    assert [line for line in after if "heldout_loss" in line] == [line for line in before if "heldout_loss" in line]
-    for total in ("real_tokens", "seconds"):
-        assert sum(line[total] for line in steps) == pytest.approx(sum(line.get(total, 0) for line in before))
-
-
-def test_a_held_out_loss_on_the_small_text_stays_in_the_curve() -> None:
-    trained = [{"step": step, "loss": 5.0, "real_tokens": 9, "seconds": 1.0} for step in (1, 2)]
-    measured = [{"step": 1, "heldout_loss": 6.0}, {"step": 2, SMALL_TEXT_LOSS: 6.1, "trained_tokens": 18}]
-    assert list(thin([*trained, *measured, {"step": 2}])) == [*trained, *measured]
+def test_curves_and_ladders_are_copied_as_they_are(study: Study, copied: Path) -> None:
+    found = files_of(copied)
+    same = [path for path in study.root.rglob("*") if path.suffix in (".jsonl", ".py")]
+    assert len(same) == 7
+    assert all(found[path.relative_to(study.root).as_posix()] == path.read_bytes() for path in same)
 
 
 def test_collecting_again_or_from_a_copy_changes_no_byte(study: Study, copied: Path, tmp_path: Path) -> None:
@@ -134,34 +130,33 @@ def test_collecting_again_or_from_a_copy_changes_no_byte(study: Study, copied: P
     assert copy(copied, tmp_path / "third") == 0 and contents(tmp_path / "third") == first
 
 
-def test_two_folders_are_collected_into_one(study: Study, tmp_path: Path) -> None:
-    other = StudyOnAFolder(tmp_path / "elsewhere", data="texts")
-    with_predictions(other, ["M2"], TASKS_WITH_PREDICTIONS)
-    copy(study.root, tmp_path / "copy")
-    copy(other.root, tmp_path / "copy")
-    text = figures(tmp_path / "copy", tmp_path / "out")["smoke-texts/deltas.md"].decode()
-    assert "M1 | M0 | GLUE | 3" in text and "M2 | M1 | GLUE | 3" in text
-
-
 def test_what_cannot_be_read_is_named_and_the_rest_is_copied(
     spoilable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     torn = next(spoilable.glob("glue/cola/studies/*/run.json"))
     torn.write_text(torn.read_text()[:40])
-    curve = next(spoilable.glob("pretraining/*/metrics.jsonl"))
-    curve.write_text('{"loss": "x"}\n')
+    changed = next(spoilable.glob("glue/rte/*.json"))
+    changed.write_text(changed.read_text().replace('"score": 0.', '"score": 0.9'))
+    before = len([path for path in spoilable.rglob("*") if path.is_file()])
     assert copy(spoilable, tmp_path / "copy") == 0
     told = capsys.readouterr().err
-    assert f"left out: {torn.relative_to(spoilable)}" in told
-    assert f"left out: the curve of {curve.relative_to(spoilable)}" in told
-    trials = [name for name in Collected(tmp_path / "copy").files if fnmatch(name, "glue/*/????????????.json")]
-    assert len([name for name in trials if name.count("/") == 2]) == len(list(spoilable.glob("glue/*/*.json")))
+    assert all(f"left out: {path.relative_to(spoilable)}" in told for path in (torn, changed))
+    assert "was changed after it was written" in told
+    assert len(files_of(tmp_path / "copy")) == before - 2
 
 
 @pytest.mark.parametrize("out", [".", "below", ".."])
 def test_a_copy_within_the_original_is_refused(study: Study, out: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert copy(study.root, study.root / out) == 2
     assert "lie in each other: choose a folder of its own" in capsys.readouterr().err
+
+
+def test_a_folder_of_runs_is_no_place_for_an_archive(
+    study: Study, copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert copy(copied, study.root) == 2
+    assert "is a folder of runs, which an archive would hide" in capsys.readouterr().err
+    assert not (study.root / ARCHIVE).exists()
 
 
 def test_a_folder_without_records_is_missing_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,22 +167,138 @@ def test_a_folder_without_records_is_missing_data(tmp_path: Path, capsys: pytest
 
 def test_the_summary_counts_what_was_written(study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert collect.main(["--runs", str(study.root), "--out", str(tmp_path / "copy"), "--json"]) == 0
-    size = sum((tmp_path / "copy" / table).stat().st_size for table in TABLES)
-    expected = {"files": len(Collected(tmp_path / "copy").files), "bytes": size, "left_out": 0}
+    archive = tmp_path / "copy" / ARCHIVE
+    expected = {"files": len(files_of(tmp_path / "copy")), "bytes": archive.stat().st_size, "left_out": 0}
     assert json.loads(capsys.readouterr().out) == expected
 
 
-def test_a_folder_of_runs_may_lie_below_one_that_is_called_as_those_of_attempts(tmp_path: Path) -> None:
-    made_up = Study(tmp_path / "attempts" / "runs")
-    made_up.pretrain("M0")
-    made_up.search("M0", made_up.study("M0", "cola"))
-    assert copy(made_up.root, tmp_path / "copy") == 0
-    assert len([name for name in Collected(tmp_path / "copy").files if name.endswith("run.json")]) == 1
+# The archive
 
 
-def test_a_folder_of_runs_is_no_place_for_tables(
-    study: Study, copied: Path, capsys: pytest.CaptureFixture[str]
+NAMES = st.text("abcdef0123456789-ü", min_size=1, max_size=12)
+FILES = st.tuples(
+    st.one_of(
+        *(NAMES.map(f"{place}".format) for place in ("pretraining/{}/done.json", "ladders/{}.py", "glue/{}/x.json"))
+    ),
+    st.binary(max_size=50),
+)
+
+
+@given(st.lists(FILES, max_size=6))
+def test_what_is_written_is_read_again(
+    tmp_path_factory: pytest.TempPathFactory, files: list[tuple[str, bytes]]
 ) -> None:
-    assert copy(copied, study.root) == 2
-    assert "is a folder of runs, which tables would hide" in capsys.readouterr().err
-    assert not (study.root / "records.jsonl").exists()
+    root, problems = tmp_path_factory.mktemp("any"), list[str]()
+    write_archive(root, dict(files))
+    assert dict(read_archive(root / ARCHIVE, problems)) == dict(files) and not problems
+
+
+def test_an_archive_is_unpacked_once_and_again_when_it_changes(copied: Path, tmp_path: Path) -> None:
+    first = RunFiles(copied)
+    assert RunFiles(copied).root == first.root and contents(first.root) == files_of(copied)
+    write_archive(tmp_path, {"ladders/a.py": b"1"})
+    before = RunFiles(tmp_path)
+    write_archive(tmp_path, {"ladders/a.py": b"22"})
+    assert contents(RunFiles(tmp_path).root) == {"ladders/a.py": b"22"} != contents(before.root)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "text"])
+def test_a_damaged_archive_is_refused_in_one_sentence(
+    copied: Path, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = bytearray((copied / ARCHIVE).read_bytes())
+    content[len(content) // 2] ^= 1
+    spoiled = {"cut": content[: len(content) // 2], "flip": content, "empty": b"", "text": b"no archive"}[damage]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / ARCHIVE).write_bytes(spoiled)
+    for command in (copy, figures):
+        assert command(tmp_path / "runs", tmp_path / "out") == 3
+        said = capsys.readouterr().err
+        assert "is damaged (" in said and said.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+HOSTILE = (
+    "../../hook.json",
+    "/tmp/hook.json",
+    "pretraining/../../hook/done.json",
+    "pretraining/x/model.safetensors",
+    f"glue/cola/{'x' * 300}.json",
+    "glue//x.json",
+    "glue/cola/x.json/y.json",
+)
+KINDS = {"symbolic": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE, "pipe": tarfile.FIFOTYPE, "device": tarfile.CHRTYPE}
+
+
+@pytest.mark.parametrize("command", ["read", "restore"])
+def test_hostile_members_of_an_archive_are_named_and_written_nowhere(
+    copied: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither paths that lead elsewhere, nor links, pipes and devices."""
+    (tmp_path / "secret").write_text("private")
+    root = tmp_path / "hostile"
+    root.mkdir()
+    with tarfile.open(root / ARCHIVE, "w:gz") as archive:
+        for name, content in files_of(copied).items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, BytesIO(content))
+        for name in HOSTILE:
+            member = tarfile.TarInfo(name)
+            member.size = 2
+            archive.addfile(member, BytesIO(b"{}"))
+        for number, kind in enumerate(KINDS.values()):
+            member = tarfile.TarInfo(f"ladders/link{number}.py")
+            member.type, member.linkname = kind, str(tmp_path / "secret")
+            archive.addfile(member)
+    there = set(tmp_path.rglob("*"))
+    if command == "read":
+        folder = RunFiles(root)
+        assert len(folder.problems) == len(HOSTILE) + len(KINDS)
+        assert contents(folder.root) == files_of(copied)
+        assert set(tmp_path.rglob("*")) == there
+    else:
+        assert collect.main(["--restore", str(root), "--runs", str(tmp_path / "back")]) == 0
+        assert capsys.readouterr().err.count(": left out\n") == len(HOSTILE) + len(KINDS)
+        assert contents(tmp_path / "back") == files_of(copied)
+        assert all(path.is_relative_to(tmp_path / "back") for path in set(tmp_path.rglob("*")) - there)
+
+
+def test_a_member_larger_than_any_file_of_a_study_is_not_read(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    problems: list[str] = []
+    whole = files_of(copied)
+    largest = max(whole, key=lambda name: len(whole[name]))
+    monkeypatch.setattr(collected, "MOST_BYTES", len(whole[largest]) - 1)
+    kept = dict(read_archive(copied / ARCHIVE, problems))
+    assert largest not in kept and 0 < len(kept) < len(whole)
+    assert f"{largest!r} of {ARCHIVE} is too large, or none of the files that are collected: left out" in problems
+    monkeypatch.setattr(collected, "MOST_UNPACKED_BYTES", 9000)
+    with pytest.raises(collected.MissingData, match="unpacks to more than"):
+        list(read_archive(copied / ARCHIVE, []))
+
+
+def test_a_link_in_out_is_not_written_through(study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "precious").write_bytes(b"")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ARCHIVE).symlink_to(tmp_path / "precious")
+    assert copy(study.root, tmp_path / "out") == 1
+    assert "leads out of" in capsys.readouterr().err and not (tmp_path / "precious").read_bytes()
+
+
+def test_an_archive_that_is_a_link_out_of_the_folder_is_named_and_not_read(copied: Path, tmp_path: Path) -> None:
+    (tmp_path / ARCHIVE).symlink_to(copied / ARCHIVE)
+    folder = RunFiles(tmp_path)
+    assert folder.problems == [f"{ARCHIVE} is a link out of the folder: left out"] and folder.root == tmp_path
+
+
+def test_a_kill_while_an_archive_is_written_leaves_the_one_before(
+    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_archive(tmp_path, {"ladders/a.py": b"1"})
+
+    def killed(path: Path, content: bytes) -> None:
+        raise OSError(5, "killed")
+
+    monkeypatch.setattr(collected, "replace_file", killed)
+    with pytest.raises(OSError, match="killed"):
+        write_archive(tmp_path, files_of(copied))
+    assert files_of(tmp_path) == {"ladders/a.py": b"1"}

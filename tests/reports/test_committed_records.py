@@ -1,4 +1,4 @@
-"""The committed records hold the numbers that were recorded, in few files, whatever form they are stored in."""
+"""The committed records hold the numbers that were recorded, in one archive."""
 
 import hashlib
 import json
@@ -6,13 +6,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from neobert.runs.collected import DIGESTS, TABLES, RunFiles
+from neobert.runs.collected import ARCHIVE, RunFiles
 from tests.support.golden_files import GoldenFiles
 
-REPORTS = Path(__file__).resolve().parents[2] / "reports"
-FOLDERS = ("bf16_residual", "objectives", "pipeline_check", "study", "study_avx2")
+RECORDS = Path(__file__).resolve().parents[2] / "reports" / "pipeline_check"
 OF_THE_FORM = ("schema", "checksum")
 
 
@@ -32,11 +29,8 @@ def digests_of(root: Path) -> dict[str, str]:
 
 
 def test_the_committed_records_say_what_was_recorded(golden: GoldenFiles) -> None:
-    golden.compare_entries(
-        "committed_records.json", {name: digests_of(RunFiles(REPORTS / name).root) for name in FOLDERS}
-    )
+    golden.compare_entries("committed_records.json", {"pipeline_check": digests_of(RunFiles(RECORDS).root)})
 
 
-@pytest.mark.parametrize("name", FOLDERS)
-def test_a_study_is_at_most_five_files_and_a_page(name: str) -> None:
-    assert {path.name for path in (REPORTS / name).iterdir()} <= {*TABLES, DIGESTS, "README.md"}
+def test_committed_records_are_an_archive_and_a_page() -> None:
+    assert {path.name for path in RECORDS.iterdir()} == {ARCHIVE, "README.md"}

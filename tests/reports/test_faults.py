@@ -214,7 +214,7 @@ def every_kind(tmp_path_factory: pytest.TempPathFactory) -> Path:
     study = Study(tmp_path_factory.mktemp("kinds") / "runs", common_context=64, measured=("web", "wikibook"))
     study.write(["M0", "M1"])
     study.metrics("M0")
-    ask(study, "M0", 0, "cloze", answer(np.ones(5)))
+    ask(study, "M0", 0, "blimp", answer(np.ones(5)))
     embed(study, "M0", "BIOSSES", "sts", 0.5)
     perplexity(study, "M0", (8.0, 7.0))
     throughput(study, "NeoBERT", 512, 1000.0)

@@ -1,25 +1,23 @@
-"""Records of sweeps → curves, optima, figure and table; deltas at own rates; pilot seeds in nothing else."""
+"""Records of sweeps → curves, optima, figure and table; steps at own rates; pilot seeds in nothing else."""
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ablations.rates import PILOT_SEEDS, RateCurve
 from neobert.files import json_bytes, replace_file
+from neobert.runs.collected import ARCHIVE, read_archive
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, write_run_file
 from reports import collect, make_figures
-from reports.analysis.delta_table import find_changed_verdicts
-from reports.analysis.deltas import find_deltas
-from reports.analysis.pairing import LADDER, OWN_RATES, Delta
+from reports.analysis.differences import LADDER, OWN_RATES, Step
 from reports.evidence import read_evidence
 from reports.figures.rates import draw_sweeps, sweeps_table
 from reports.matching import group_of
 from reports.scores import Group
-from tests.reports.made_up_study import EXECUTION, Study, change_record, facts_of
+from tests.reports.made_up_study import EXECUTION, Study, by_place, change_record, facts_of
 
 SHIFTS = {"M1": 0.3, "M2": 0.0, "M4": 1.0}  # octaves from the shared rate to the best one
 
@@ -47,10 +45,10 @@ def fail(study: Study, name: str, seed: int) -> None:
     replace_file(folder / "error.json", json_bytes(error))
 
 
-def read(study: Study) -> tuple[Group, dict[tuple[str, str, str, str], Delta], str]:
+def read(study: Study) -> tuple[Group, dict[tuple[str, str, str], Step], str]:
     findings = study.findings()
-    deltas = {(delta.design, delta.variant, delta.base, delta.measured): delta for delta in findings.deltas}
-    return findings.group, deltas, findings.delta_table.markdown
+    table = findings.tables.get("differences")
+    return findings.group, by_place(findings), table.markdown if table else ""
 
 
 def test_the_optimum_is_that_of_the_records_alone(study: Study) -> None:
@@ -69,12 +67,12 @@ def test_pilot_seeds_are_in_nothing_but_the_sweep(study: Study) -> None:
     for name in ("M2", "M4"):
         for seed in (0, 1, 2):
             study.pretrain(name, seed)
-    before, deltas, _ = read(study)
+    before, steps, _ = read(study)
     for name in ("M2", "M4"):
         pilot(study, name, best=5.0, level=1.0)
         study.search(name, study.study(name, "cola", PILOT_SEEDS[0]))
     after, again, _ = read(study)
-    assert {place: each.differences for place, each in again.items()} == {p: d.differences for p, d in deltas.items()}
+    assert {place: each.judged for place, each in again.items()} == {place: s.judged for place, s in steps.items()}
     assert after.sweeps and not before.sweeps
     evidence = read_evidence(study.root)
     assert not set(evidence.runs.seed) & set(PILOT_SEEDS) and set(evidence.pilots.seed) == {1000, 1001}
@@ -92,48 +90,19 @@ def test_every_step_is_told_at_the_shared_rate_and_at_own_rates(study: Study) ->
     pilot(study, "M4", best=1.0)
     for seed in range(8):
         noise = 0.004 * (seed % 3 - 1)
-        train(study, "M2", seed, 3.0)
+        train(study, "M2", seed, 3.0 - noise)
         train(study, "M4", seed, 3.1 + noise)
         train(study, "M4@rate4e-3", seed, 2.9 + noise)
-    group, deltas, page = read(study)
-    shared = deltas["ladder", "M4", "M2", "loss on web"]
-    own = deltas[OWN_RATES, "M4@rate4e-3", "M2", "loss on web"]
-    assert shared.comparison is not None and shared.comparison.mean == pytest.approx(0.1, abs=0.01)
-    assert own.comparison is not None and own.comparison.mean == pytest.approx(-0.1, abs=0.01)
-    assert own.seeds == shared.seeds and len(own.seeds) == 8 and own.family != shared.family
+    group, steps, page = read(study)
+    shared = steps[LADDER, "M4 − M2", "held-out loss on web"]
+    own = steps[OWN_RATES, "M4@rate4e-3 − M2", "held-out loss on web"]
+    assert shared.found.mean == pytest.approx(0.1, abs=0.01) and shared.word == "worse"
+    assert own.found.mean == pytest.approx(-0.1, abs=0.01) and own.word == "better"
+    assert own.found.by_seed.keys() == shared.found.by_seed.keys() == set(range(8))
     assert "Own rates: the ladder's deltas again" in page
     row = group.row_at_best_rate("M4")
     assert row is not None and row.name == "M4@rate4e-3" and group.row_at_best_rate("M1") is None
     assert group.problems == ()
-
-
-def test_verdicts_that_differ_at_own_rates_are_named(study: Study) -> None:
-    """M4 is worse than M2 at the shared rate, and better with each arm at its own."""
-    for name in ("M2", "M4"):
-        pilot(study, name, best=1.0)
-    study.common_context, study.measured = 64, ("web", "wikibook")
-    levels = {"M2": 56.0, "M4": 52.0, "M2@rate4e-3": 57.0, "M4@rate4e-3": 60.0}
-    for seed in range(6):
-        for name, level in levels.items():
-            study.levels[name.partition("@")[0]] = level + 0.1 * (seed % 3 - 1)
-            study.pretrain(name, seed)
-    findings = study.findings()
-    deltas = find_deltas(findings.group, (), findings.stored, findings.evidence, findings.signals)
-    own = {each.measured: each for each in deltas if each.design == OWN_RATES}
-    assert {(each.variant, each.base) for each in own.values()} == {("M4@rate4e-3", "M2@rate4e-3")}
-    found = own["bits per byte on web, 64 tokens"].comparison
-    assert found is not None and found.mean == pytest.approx(-3 / 80, abs=1e-4)
-    changed = find_changed_verdicts(deltas)
-    assert changed[0] == (
-        "M4 against M2 (bits per byte on web, 64 tokens): higher (claimed at 6 seeds) at the shared rate, lower "
-        "(claimed at 6 seeds) at own rates (M4@rate4e-3 against M2@rate4e-3)."
-    )
-    alike = [replace(each, judged=own[each.measured].judged) if each.measured in own else each for each in deltas]
-    assert find_changed_verdicts(alike)[0].startswith("None of ")
-    barred = [replace(each, no_verdict="not measurable: …") if each.design == LADDER else each for each in alike]
-    assert find_changed_verdicts(barred)[0].startswith(
-        "M4 against M2 (bits per byte on web, 64 tokens): not measurable at the shared rate, lower (claimed"
-    )
 
 
 def test_an_arm_at_its_shared_rate_is_compared_at_own_rates_too(study: Study) -> None:
@@ -141,33 +110,9 @@ def test_an_arm_at_its_shared_rate_is_compared_at_own_rates_too(study: Study) ->
         pilot(study, name, best=0.0)
         for seed in range(3):
             train(study, name, seed, 3.0 + (name == "M4") * 0.1 * (1 + seed / 10))
-    _, deltas, _ = read(study)
-    assert (OWN_RATES, "M4", "M2", "loss on web") in deltas
-
-
-def test_a_step_whose_arms_have_their_best_rates_already_is_judged_once(study: Study) -> None:
-    """M4 and M2 are at their best rates, M1 is not. In the four arms at own rates seed 4 of M2 lies far from the other
-    seeds, among all arms it does not. The step is one difference of one family, with one verdict."""
-    study.common_context, study.measured = 64, ("web", "wikibook")
-    for name, best in (("M1", 1.0), ("M2", 0.0), ("M4", 0.0)):
-        pilot(study, name, best=best)
-    levels = {"M0": 50.0, "M1": 52.0, "M1@rate4e-3": 53.0, "M2": 56.0, "M4": 52.0, "M5": 58.0, "M7": 60.0}
-    for seed in range(6):
-        for place, (name, level) in enumerate(levels.items()):
-            shift = -8.0 * (seed == 4) if name in ("M2", "M4") else 4.0 * ((seed + place) % 3 - 1)
-            study.levels[name.partition("@")[0]] = level + shift
-            study.pretrain(name, seed)
-    findings = study.findings()
-    deltas = find_deltas(findings.group, (), findings.stored, findings.evidence, findings.signals)
-    by_design = {
-        design: {each.measured: each for each in deltas if (each.design, each.pair) == (design, ("M4", "M2"))}
-        for design in ("ladder", OWN_RATES)
-    }
-    assert by_design["ladder"] and by_design["ladder"].keys() == by_design[OWN_RATES].keys()
-    for measured, shared in by_design["ladder"].items():
-        assert replace(by_design[OWN_RATES][measured], design="ladder") == shared
-    told = find_changed_verdicts(deltas)
-    assert told[-1] == "The shared rate is the best of both arms: M4 against M2." and "M4" not in "".join(told[:-1])
+    _, steps, _ = read(study)
+    own, shared = (steps[design, "M4 − M2", "held-out loss on web"] for design in (OWN_RATES, LADDER))
+    assert own.found == shared.found
 
 
 def test_a_rate_near_the_optimum_counts_as_it_and_a_far_one_does_not(study: Study) -> None:
@@ -199,7 +144,7 @@ def test_failures_are_points_without_a_loss_and_survive_collecting(study: Study,
         assert sweep.best == "M4" and sweep.curve.failures == {4e-3: {1000: "RunFailed: step 7: the loss is nan"}}
         page = sweeps_table(group).markdown
         assert "the next rate, 4e-3, failed; a run failed at 4e-3" in page
-    assert "/a/place" not in "".join(path.read_text() for path in out.rglob("*.json"))
+    assert not [name for name, content in read_archive(out / ARCHIVE, []) if b"/a/place" in content]
 
 
 def test_runs_on_other_data_are_left_out_by_name(study: Study) -> None:

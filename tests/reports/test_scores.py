@@ -58,6 +58,20 @@ def test_average_is_the_flat_mean_of_the_eight_tasks_and_spread_its_standard_dev
         assert row.average.spread == pytest.approx(statistics.stdev(row.average.by_seeds.values()))
 
 
+def test_the_nested_average_needs_a_nested_score_of_every_task(study: Study) -> None:
+    """Of each seed, in points; a task that was begun from pre-training counts as it is once it starts from MNLI."""
+    study.write(["M0"], seeds=(0, 1))
+    for seed in (0, 1):
+        for of_task in study.studies("M0", seed):
+            if (seed, of_task.task) != (1, "rte"):
+                study.select(of_task, nested=0.5 + (of_task.task == "cola") * 0.08 + seed / 10)
+    assert (nested := last_row(study, "M0").nested) is not None
+    assert nested.by_seeds == pytest.approx({Seeds(0, 0): 51.0})
+    study.select(study.study("M0", "rte", 1), nested=0.6)
+    assert (nested := last_row(study, "M0").nested) is not None
+    assert nested.by_seeds == pytest.approx({Seeds(0, 0): 51.0, Seeds(1, 1): 61.0})
+
+
 def test_heldout_loss_stands_beside_every_variant(ladder_group: Group) -> None:
     assert all(len(row.losses) == 1 for row in ladder_group.rows)
     assert ladder_group.rows[0].losses["wikibook"].mean == pytest.approx(6 - 52.0 / 20 + 0.005)

@@ -1,8 +1,6 @@
 """A folder of runs from somebody else: no file of the reader's is copied or written, no changed file is published."""
 
 import base64
-import hashlib
-import itertools
 import json
 import os
 import shutil
@@ -14,18 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neobert.errors import MissingData
 from neobert.files import json_bytes, line_bytes, sha256_of
-from neobert.runs.collected import MOST_LINE_BYTES, Collected
+from neobert.runs.collected import ARCHIVE, MOST_BYTES, read_archive
 from neobert.runs.layout import Layout
-from neobert.runs.records import pack_numbers
-from reports.analysis.resampling import DRAWS, StoredPredictions
 from reports.curves import Curves
 from reports.evidence import read_evidence
 from tests.reports.collecting import contents, copy, figures
 from tests.reports.made_up_study import Study, change_record
 from tests.reports.measurements import answer, ask
-from tests.reports.predictions import with_predictions
 
 SECRET = "the reader's private key"
 ID = "0123456789ab"
@@ -35,9 +29,10 @@ ID = "0123456789ab"
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of runs with every kind of file that is collected. Nobody changes it."""
     study = Study(tmp_path_factory.mktemp("study") / "runs")
-    with_predictions(study, ["M0"], ("cola",))
+    study.pretrain("M0")
     study.metrics("M0")
-    study.search("M0", study.study("M0", "rte"))
+    for task in ("cola", "rte"):
+        study.search("M0", study.study("M0", task))
     root = study.root
     (root / "ladders").mkdir()
     (root / "ladders" / f"own-{ID}.py").write_text("TITLE = 'x'\n")
@@ -75,7 +70,6 @@ PLACES = {
     f"pretraining/{ID}/done.json": "token.json",
     f"pretraining/{ID}/error.json": "token.json",
     f"pretraining/{ID}/metrics.jsonl": "lines.jsonl",
-    f"forecasts/{ID}.json": "token.json",
 }
 
 
@@ -104,26 +98,10 @@ def test_reports_show_nothing_of_private_files(
         (runs / place).symlink_to(secrets / target)
     assert figures(runs, tmp_path / "out") == 0
     said = capsys.readouterr().err
-    read = [place for place in PLACES if not place.startswith(("ladders", "models")) and "selection" not in place]
-    assert SECRET not in said and all(
-        f"  {place} is a link out of the folder: left out\n" in said for place in read[:-2]
-    )
+    read = [place for place in PLACES if not place.startswith(("ladders", "models")) and "metrics" not in place]
+    assert SECRET not in said
+    assert all(f"  {place} is a link out of the folder: left out\n" in said for place in read)
     assert not [name for name, content in contents(tmp_path / "out").items() if SECRET.encode() in content]
-
-
-@pytest.mark.parametrize("name", ["resampled", "predictions"])
-def test_scores_behind_a_link_are_not_read(runs: Path, tmp_path: Path, name: str) -> None:
-    evidence = read_evidence(runs)
-    trial = evidence.trials[evidence.trials.task == "cola"].iloc[0]
-    predictions, resampled = runs / "glue" / "cola" / f"{trial.id}.npz", Layout(runs).resampled("cola", trial.id)
-    scores = StoredPredictions(runs, evidence.studies).resampled("cola", trial.id, trial.run)
-    predictions.rename(tmp_path / "private.npz")
-    if name == "resampled":
-        (tmp_path / "private.npz").write_bytes(json_bytes(packed(scores)))
-        resampled.parent.mkdir()
-    (resampled if name == "resampled" else predictions).symlink_to(tmp_path / "private.npz")
-    with pytest.raises(MissingData, match="is a link out of the folder"):
-        StoredPredictions(runs, evidence.studies).resampled("cola", trial.id, trial.run)
 
 
 def test_the_folder_of_runs_and_what_is_inside_may_be_links(whole: Path, runs: Path, tmp_path: Path) -> None:
@@ -150,8 +128,8 @@ def test_what_is_no_regular_file_is_named_and_not_opened(
 
 def test_a_file_that_is_larger_than_any_record_is_not_read(runs: Path) -> None:
     with (runs / "glue" / "cola" / "large.json").open("wb") as file:
-        file.truncate(MOST_LINE_BYTES + 1)  # without a block on the disk
-    assert read_evidence(runs).problems == ("glue/cola/large.json has 67 MB, more than any record: left out",)
+        file.truncate(MOST_BYTES + 1)  # without a block on the disk
+    assert read_evidence(runs).problems == ("glue/cola/large.json has 67 MB, more than any file of a study: left out",)
 
 
 # Writing
@@ -161,7 +139,7 @@ def test_a_file_that_is_larger_than_any_record_is_not_read(runs: Path) -> None:
 def test_a_record_that_is_named_otherwise_than_its_file_is_left_out(
     runs: Path, tmp_path: Path, name: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (path, *_) = [path for path in sorted(runs.glob("glue/cola/*.json")) if path.with_suffix(".npz").exists()]
+    path = min(runs.glob("glue/cola/*.json"))
     change_record(path, lambda record: record.update(id=name))
     before = len(read_evidence(runs).trials)
     (tmp_path / "out" / "below").mkdir(parents=True)
@@ -172,63 +150,6 @@ def test_a_record_that_is_named_otherwise_than_its_file_is_left_out(
     assert before == len(list(runs.glob("glue/*/*.json"))) - 1
     (problem,) = read_evidence(runs).problems
     assert f"it is at glue/cola/{path.name} and not at glue/cola/{name}.json, so it was copied or changed" in problem
-
-
-# Scores on resamples
-
-
-def packed(scores: Any) -> dict[str, Any]:
-    return {"scores": pack_numbers(scores, "<f8")}
-
-
-STRANGE: dict[str, tuple[Any, str]] = {
-    "few": (packed(np.zeros(5)), "has no 1000 scores"),
-    "many": (packed(np.zeros(2**24)), "has no 1000 scores"),
-    "none": (packed(np.zeros(0)), "has no 1000 scores"),
-    "no packed numbers": ({"scores": "AAAA"}, "has no 1000 scores"),
-    "no text": ({"scores": [0.5] * DRAWS}, "has no 1000 scores"),
-    "no field": ({}, "has no 1000 scores"),
-    "no object": ([], "has no 1000 scores"),
-    "too high": (packed(np.full(DRAWS, 1.5)), "has scores that are not from -1 to 1"),
-    "infinite": (packed(np.full(DRAWS, -np.inf)), "has scores that are not from -1 to 1"),
-}
-
-
-def keep_resamples(root: Path, trial: str, content: Any) -> None:
-    path = Layout(root).resampled("cola", trial)
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(json_bytes(content))
-
-
-def test_resamples_that_cannot_be_scores_are_refused(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    evidence = read_evidence(runs)
-    trials = list(evidence.trials[evidence.trials.task == "cola"].itertuples())
-    for trial, (strange, said) in zip(itertools.cycle(trials), STRANGE.values(), strict=False):
-        keep_resamples(runs, trial.id, strange)
-        with pytest.raises(MissingData, match=f"{trial.id}.json {said}"):
-            StoredPredictions(runs, evidence.studies).resampled("cola", trial.id, trial.run)
-    assert figures(runs, tmp_path / "figures") == 0 and copy(runs, tmp_path / "out") == 0
-    assert capsys.readouterr().err.count("left out: the scores on resamples of cola trial") == len(trials)
-
-
-def test_a_resample_without_a_score_stays(runs: Path) -> None:
-    evidence = read_evidence(runs)
-    trial = evidence.trials[evidence.trials.task == "cola"].iloc[0]
-    keep_resamples(runs, trial.id, packed(np.full(DRAWS, np.nan)))
-    assert np.isnan(StoredPredictions(runs, evidence.studies).resampled("cola", trial.id, trial.run)).all()
-
-
-@pytest.mark.parametrize(
-    "strange", [np.full(DRAWS, "0.5"), np.zeros(()), np.zeros((DRAWS, 2))], ids=["text", "flat", "two axes"]
-)
-def test_predictions_that_do_not_fit_the_task_are_refused(runs: Path, strange: Any) -> None:
-    evidence = read_evidence(runs)
-    trial = evidence.trials[evidence.trials.task == "cola"].iloc[0]
-    np.savez(runs / "glue" / "cola" / f"{trial.id}.npz", validation=strange)
-    with pytest.raises(MissingData, match="do not fit the task"):
-        StoredPredictions(runs, evidence.studies).resampled("cola", trial.id, trial.run)
 
 
 # Curves
@@ -253,7 +174,7 @@ def curve_of(study: Study, name: str) -> Path:
 
 @pytest.mark.parametrize("damage", ["other", "empty", "gone", "line"])
 def test_the_curve_of_a_finished_run_is_the_one_that_its_record_names(
-    bound: Study, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+    bound: Study, tmp_path: Path, damage: str
 ) -> None:
     path, run = curve_of(bound, "M0"), bound.runs("M0")[0].id
     whole = Curves(bound.root, read_evidence(bound.root).runs)
@@ -269,19 +190,8 @@ def test_the_curve_of_a_finished_run_is_the_one_that_its_record_names(
     name = f"pretraining/{run}/metrics.jsonl"
     assert not curves.training(run) and curves.problems == [f"the curve of {name} is left out: {name} {reason}"]
     assert copy(bound.root, tmp_path / "copy") == 0
-    assert f"left out: the curve of {name}: {name} {reason}\n" in capsys.readouterr().err
-    assert name not in Collected(tmp_path / "copy").files
-
-
-def test_the_record_of_a_copy_names_the_thinned_curve(bound: Study, tmp_path: Path) -> None:
-    run, out = bound.runs("M0")[0].id, tmp_path / "copy"
-    bound.metrics("M0", lines=500)
-    path = curve_of(bound, "M0")
-    change_record(path.with_name("done.json"), lambda record: record["sha256"].update(metrics=sha256_of(path)))
-    assert copy(bound.root, out) == 0
-    assert Collected(out).files[f"pretraining/{run}/metrics.jsonl"] != path.read_bytes()
-    curves = Curves(out, read_evidence(out).runs)
-    assert curves.training(run) and not curves.problems
+    copied = Curves(tmp_path / "copy", read_evidence(tmp_path / "copy").runs)
+    assert not copied.training(run) and copied.problems == curves.problems
 
 
 # Packed numbers
@@ -292,10 +202,10 @@ def test_a_short_text_that_unpacks_to_much_fills_no_memory(tmp_path: Path) -> No
     study.pretrain("M0")
     bomb = base64.b64encode(b"".join(packer.compress(zeros) for _ in range(64)) + packer.flush()).decode()
     score = answer(np.ones(3, np.float32)).model_dump() | {"numerators": bomb}
-    ask(study, "M0", 0, "words", answer(np.ones(3, np.float32)))
-    (path,) = study.root.glob("readouts/words/*.json")
+    ask(study, "M0", 0, "blimp", answer(np.ones(3, np.float32)))
+    (path,) = study.root.glob("readouts/blimp/*.json")
     for units, reason in ((3, "does not hold 3 numbers"), (2**26, "less than or equal to 10000000")):
-        change_record(path, lambda record, units=units: record["scores"].update(web=score | {"units": units}))  # type: ignore[misc]
+        change_record(path, lambda record, units=units: record["scores"].update(blimp=score | {"units": units}))  # type: ignore[misc]
         assert path.stat().st_size < 2**20
         tracemalloc.start()
         evidence = read_evidence(study.root)
@@ -308,14 +218,14 @@ def test_a_short_text_that_unpacks_to_much_fills_no_memory(tmp_path: Path) -> No
 # Privacy
 
 
-def test_no_path_of_the_machine_is_in_errors_models_and_ladders(
+def test_no_path_of_the_machine_is_in_errors_and_models(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "somebody"
     monkeypatch.setenv("HOME", str(home))
-    model = str(home / "my models" / "bert")
+    model = str(home / "models" / "bert")
     (runs / "models" / "m" / "model.json").write_bytes(
-        json_bytes({"folder": model, "name": "org/bert", "at": str(home)})
+        json_bytes({"folder": model, "name": "org/bert", "at": str(home / "my x")})
     )
     errors = {
         "known": f"OSError: no space left: {runs}/data/x, {runs.resolve()}/y and {model}",
@@ -328,10 +238,9 @@ def test_no_path_of_the_machine_is_in_errors_models_and_ladders(
         path.write_bytes(json_bytes({"error": text, "traceback": model}))
     (runs / "glue" / "cola" / "errors").mkdir(exist_ok=True)
     (runs / "glue" / "cola" / "errors" / f"{ID}.json").write_bytes(json_bytes({"error": errors["known"]}))
-    (runs / "ladders" / f"own-{ID}.py").write_text(f"PUBLISHED = {model!r}\nHALF = 1 /2/ 3\nHOME = {str(home)!r}\n")
     assert copy(runs, tmp_path / "out") == 0
-    copied = Collected(tmp_path / "out").files
-    for word in ("somebody", "alice", "scratch", "my models", str(tmp_path)):
+    copied = dict(read_archive(tmp_path / "out" / ARCHIVE, []))
+    for word in ("somebody", "alice", "scratch", str(tmp_path)):
         assert not [name for name, content in copied.items() if word.encode() in content], word
     said = [json.loads(copied[f"pretraining/{number:012x}/error.json"])["error"] for number in range(3)]
     assert said == [
@@ -339,18 +248,15 @@ def test_no_path_of_the_machine_is_in_errors_models_and_ladders(
         "DamagedFile: x is torn, see https://h.org/a/b or 1/2",
         "cannot write file, 'sqlite://file'",
     ]
-    assert json.loads(copied["models/m/model.json"]) == {"folder": "bert", "name": "org/bert", "at": "~"}
-    (ladder,) = [name for name in copied if name.startswith("ladders/")]
-    assert copied[ladder].decode() == "PUBLISHED = 'bert'\nHALF = 1 /2/ 3\nHOME = '~'\n"
-    assert ladder == f"ladders/own-{hashlib.sha256(copied[ladder]).hexdigest()[:12]}.py"
+    assert json.loads(copied["models/m/model.json"]) == {"folder": "bert", "name": "org/bert", "at": "my x"}
 
 
 def test_packed_numbers_that_look_like_a_path_are_copied(tmp_path: Path) -> None:
     study = Study(tmp_path / "runs")
     study.pretrain("M0")
     numbers = np.random.default_rng(0).normal(size=4000).astype(np.float32)
-    ask(study, "M0", 0, "words", answer(numbers))
-    (path,) = study.root.glob("readouts/words/*.json")
+    ask(study, "M0", 0, "blimp", answer(numbers))
+    (path,) = study.root.glob("readouts/blimp/*.json")
     assert "+/" in path.read_text()
     assert copy(study.root, tmp_path / "out") == 0
     assert not read_evidence(tmp_path / "out").problems

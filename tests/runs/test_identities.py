@@ -120,7 +120,7 @@ def test_an_external_model_is_named_by_its_files_or_its_commit() -> None:
     assert external_id({"repository": "google-bert/bert-base-uncased", "revision": "c" * 40}) == "model-44bec015bc5d"
 
 
-@pytest.mark.parametrize(("records", "runs", "trials"), [("study", 707, 114), ("pipeline_check", 125, 248)])
+@pytest.mark.parametrize(("records", "runs", "trials"), [("pipeline_check", 125, 248)])
 def test_every_committed_record_has_the_name_that_its_recipe_gives(
     records: str, runs: int, trials: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

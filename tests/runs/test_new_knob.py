@@ -11,7 +11,7 @@ import pytest
 from neobert.identity import leaves
 from tests.support.tree_copy import REPOSITORY, apply_blocks
 
-CODE = ("ablations", "declarations", "neobert", "reports", "sweeps")
+CODE = ("ablations", "neobert", "reports", "sweeps")
 
 TABLES = """
 import sys
@@ -28,10 +28,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tree in which `Data` has a field more, written in M0 and changed by one new variant."""
     root = tmp_path_factory.mktemp("changed")
     for name in CODE:
-        shutil.copytree(
-            REPOSITORY / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "out", "study*", "UD_*")
-        )
-    shutil.copytree(REPOSITORY / "reports" / "study", root / "reports" / "study")
+        shutil.copytree(REPOSITORY / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "out", "UD_*"))
     assert len(apply_blocks(root, "a field")) == 2
     return root
 
@@ -65,10 +62,8 @@ def test_no_id_changes_and_another_value_is_another_id(changed: Path, tmp_path: 
 
 def test_records_from_before_give_the_reports_that_they_gave(changed: Path, tmp_path: Path) -> None:
     for name, root in {"before": REPOSITORY, "after": changed}.items():
-        parts = str(root / "declarations" / "parts")
-        records = ("--runs", str(root / "reports" / "study"))
-        flags = ("--ladder", f"{parts}.py", "--declaration", f"{parts}.json", *records)
-        run(root, "-c", TABLES, *flags, "--out", str(tmp_path / name), "--formats", "csv", "md", "--compare")
+        flags = ("--runs", str(root / "reports" / "pipeline_check"), "--formats", "csv", "md", "--compare")
+        run(root, "-c", TABLES, *flags, "--out", str(tmp_path / name))
     before, after = (
         {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.suffix in (".csv", ".md")}
         for root in (tmp_path / "before", tmp_path / "after")

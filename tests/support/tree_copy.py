@@ -11,7 +11,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NOT_CLONED = (".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "out", "build", "dist", "*.egg-info")
 
 
-STUDIES = ("study", "pipeline_check", "bf16_residual")
+STUDIES = ("pipeline_check",)
 
 
 def fresh_clone(folder: Path, *, without_studies: bool = False) -> Path:

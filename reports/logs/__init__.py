@@ -1,1 +1,0 @@
-"""Logs of keep-or-discard experiments: reading, noise, verdicts, tables and the picture."""

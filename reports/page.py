@@ -1,0 +1,85 @@
+"""The page: Figure 1, tables, curves and links to all files, as one HTML file that needs no network."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ablations.ladders import current
+from reports.figures.throughput import FOLDER, Lines, table9
+from reports.findings import OUTPUTS, Findings
+from reports.notes import notes, warnings
+from reports.tables import capitalized
+
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+PAGE = "index.html"
+PARTS = ("Scores", "Differences", "Curves", "Embeddings")
+
+Links = list[tuple[str, list[tuple[str, str]]]]
+"""Titles with (suffix, link) of each file."""
+
+
+def render_page(
+    studies: Sequence[Findings], speeds: Lines, files: Mapping[str, Sequence[str]], problems: Sequence[str]
+) -> str:
+    """Return the page for all studies. `files` are the paths of the written files, by folder; `problems` has a sentence
+    for everything that is not counted."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["capitalized"] = capitalized
+    own = current()
+    return environment.get_template("page.html").render(
+        title=own.title,
+        published_as=own.published_as,
+        about=f"The ladder {own.name}" if own.name else "An ablation of arXiv 2502.19587",
+        sections=[_section(study, files[study.folder]) for study in studies],
+        throughput=table9(speeds) if speeds else None,
+        throughput_files=_list_files(FOLDER, files[FOLDER]),
+        problems=sorted(problems),
+    )
+
+
+def _section(study: Findings, files: Sequence[str]) -> dict[str, Any]:
+    """Return the section of one scale and data source, for the template. `id` is also the name of its folder."""
+    group = study.group
+    parts = [_part(study, name, {Path(file).name for file in files}) for name in PARTS]
+    return {
+        "id": study.folder,
+        "title": f"Scale {group.scale}, data {group.data}",
+        "warning": " ".join(warnings(group)),
+        "parts": [part for part in parts if part["tables"] or part["pictures"]],
+        "notes": notes(group, short=True),
+        "files": _list_files(study.folder, files),
+    }
+
+
+def _part(study: Findings, part: str, written: set[str]) -> dict[str, Any]:
+    """Return the tables of a part, and its figures as SVG if they were written as such, else as PNG."""
+    names = [name for name, output in OUTPUTS.items() if output.part == part]
+    pictures = []
+    for name in names:
+        if found := [file for file in (f"{name}.svg", f"{name}.png") if file in written]:
+            pictures.append((OUTPUTS[name].title, f"{study.folder}/{found[0]}"))
+    tables = [study.tables[name] for name in names if name in study.tables and study.tables[name].header]
+    return {"name": part, "pictures": pictures, "tables": tables}
+
+
+def _list_files(folder: str, paths: Sequence[str]) -> Links:
+    """Return links to the files, grouped by figure or table."""
+    titles = {name: output.title for name, output in OUTPUTS.items()} | {
+        "figure3": "Figure 3, throughput",
+        "table9": "Table 9, throughput",
+        "comparison": f"Beside {current().published_as}",
+        "remarks": "Remarks",
+    }
+    by_stem: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for path in map(Path, paths):
+        by_stem[path.stem].append((path.suffix.removeprefix("."), f"{folder}/{path.name}"))
+    return [(titles[stem], by_stem[stem]) for stem in titles if stem in by_stem]
