@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, get_args
 
 from ablations.ladders import Ladder, current
 from ablations.scales import Scale, rules_of, shortest_context
@@ -183,8 +183,6 @@ def protocol_on(task: Task, protocol: FineTuning, *, transfers: bool) -> FineTun
     return protocol.model_copy(update={name: neutral_values(FineTuning)[name] for name in idle} | pooling)
 
 
-LOSS: tuple[ReadoutName, ...] = ("loss",)
-"""The held-out loss on all corpora, in a context that all variants have."""
 PAIRS_PER_PARADIGM = 40
 """Number of pairs of each paradigm of BLiMP that small scales read, the first of its file; others read all."""
 
@@ -195,10 +193,11 @@ LENGTHS_OF_CONTEXT = 4
 
 
 def readout_evaluations(run: PretrainingRun, scale: Scale, source: Source) -> list[ReadoutEvaluation]:
-    """Return the readouts of a pre-training stage in the shortest context of a scale: held-out loss, and BLiMP if the
-    source has it."""
+    """Return the readouts of a pre-training stage in the shortest context of a scale, all but pseudo-perplexity; BLiMP
+    only if the source has it. Each has an evaluation of its own, so that adding one changes no id."""
     context, rules = shortest_context(scale), rules_of(scale)
-    evaluations = [_evaluation(run, LOSS, context, _corpora(source))]
+    of_text = [name for name in get_args(ReadoutName) if name not in (*PERPLEXITY, BLIMP)]
+    evaluations = [_evaluation(run, (name,), context, _corpora(source)) for name in of_text]
     with suppress(NoCorpus):
         blimp = {str(BLIMP): source.blimp_origin()}
         pairs = PAIRS if rules is None or rules.large else PAIRS_PER_PARADIGM
