@@ -244,7 +244,7 @@ class TrainedVariant:
         return pd.DataFrame([*trials, *_readout_rows(layout, ReadoutEvaluation.among(row.runs))])
 
     def export(self, target: Target, out: str | Path) -> Path:
-        """Export the last checkpoint to a new folder for transformers ("hf"), sentence-transformers or ONNX.
+        """Export the last checkpoint to a new folder for transformers ("hf") or sentence-transformers.
 
         The export is compared with the run, as by `python -m neobert.export`. Returns the folder.
 
