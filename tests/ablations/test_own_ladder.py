@@ -15,7 +15,6 @@ from ablations.scales import execution_at, scaled
 from ablations.variant import Modification
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
 from neobert.kinds.glue import GlueStudy
-from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
 from neobert.runs.worker import main as work
@@ -23,7 +22,6 @@ from sweeps import glue_grid, learning_rates, mteb_suite
 from tests.ablations.fake_slurm import FakeSlurm
 from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of
 from tests.ablations.status_worlds import finish_pretraining
-from tests.support.tree_copy import REPOSITORY
 
 OWN = '''
 """Three steps from M0."""
@@ -147,22 +145,6 @@ def test_jobs_do_what_was_planned_whatever_becomes_of_the_file(
     assert "is of the ladder steps.py: name that with --ladder" in capsys.readouterr().err
 
 
-def test_each_corpus_of_a_mixture_has_a_job_and_is_tokenised_by_it_alone(tmp_path: Path, slurm: FakeSlurm) -> None:
-    runs = tmp_path / "runs"
-    mixtures = REPOSITORY / "examples" / "mixtures.py"
-    flags = ["--scale", "tiny", "--stages", "pretrain", "--runs", str(runs), "--cluster", "slurm"]
-    assert run.main(["--ladder", str(mixtures), "--variant", "few", *flags]) == EXIT_DONE
-    assert len(slurm.submitted()) == 3
-    (folder,) = (runs / "pretraining").iterdir()
-    corpora = read_run_file(folder).specification(PretrainingRun).corpora
-    assert [corpus.corpus for corpus in corpora] == ["web", "novels"]
-    for number, corpus in enumerate(corpora):
-        assert not (runs / corpus.folder).exists()
-        assert work(["--runs", str(runs), corpus.reference]) == EXIT_DONE
-        assert len(list((runs / "data").glob("*/manifest.json"))) == number + 1
-    assert status.main(["--ladder", str(mixtures), "--runs", str(runs)]) == EXIT_DONE
-
-
 def test_the_file_of_the_page_for_programs_is_a_ladder(tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "automation.md"
     (block,) = re.findall(r"^   ```python\n(.*?)^   ```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
@@ -246,12 +228,6 @@ WRONG = (
         f"{M0_AND}from ablations.variant import Modification\nCORPORA = {{'novels': 'here'}}\n"
         "A = M0.derive('A', Modification('A', source='a test', data={'corpus': 'novel'}))",
         "A reads corpus 'novel': did you mean 'novels'",
-    ),
-    (
-        f"{M0_AND}from ablations.variant import Modification\nfrom neobert.recipe import Subset\n"
-        "PARTS = (Subset(minimum_tokens=0, share=0.5), Subset(minimum_tokens=0, share=0.5, corpus='webb'))\n"
-        "A = M0.derive('A', Modification('A', source='a test', stages=({'mixture': PARTS},)))",
-        "A reads corpus 'webb': did you mean 'web'",
     ),
     (f"{M0_AND}SCALE = 'tinny'", "SCALE has 'tinny': known: smoke"),
     (
