@@ -1,8 +1,6 @@
 """An optimizer of one's own: Muon (torch.optim.Muon) for the matrices of the blocks, AdamW for all else.
 
 python ablations/run.py --ladder examples/optimizer.py --variant all --scale tiny --stages pretrain --cluster here
-
-A matrix that is several projections, such as query, key and value, is orthogonalized by projection.
 """
 
 from dataclasses import replace
@@ -27,7 +25,7 @@ class Muon(optim.Optimizer):
         betas = recipe.beta1, recipe.beta2
         self.adamw = optim.AdamW(others, betas=betas, eps=recipe.epsilon, weight_decay=recipe.weight_decay)
         self.adamw.state = self.state  # checkpoints have the tensors in it
-        self.layouts: dict[Tensor, tuple[int, int]] = {}  # groups of rows, and projections in each group
+        self.layouts: dict[Tensor, tuple[int, int]] = {}  # (groups, projections): each is orthogonalized alone
         for module in model.modules():
             if isinstance(module, Block):
                 self.layouts[module.qkv.weight] = module.heads, 3
@@ -44,19 +42,18 @@ class Muon(optim.Optimizer):
                 self.state[weight]["momentum_buffer"] = weight.new_zeros(count, len(weight) // count, weight.shape[1])
             for number, momentum in enumerate(self.state[weight]["momentum_buffer"]):
                 rows, gradient = (each.unflatten(0, (groups, count, -1))[:, number] for each in (weight, weight.grad))
-                part = nn.Parameter(rows.flatten(0, 1))
+                part = nn.Parameter(rows.flatten(0, 1).clone())
                 part.grad = gradient.flatten(0, 1)
-                decay, beta = self.recipe.weight_decay, self.recipe.beta1
-                muon = optim.Muon([part], rate, decay, beta, adjust_lr_fn="match_rms_adamw")
+                settings = {"weight_decay": self.recipe.weight_decay, "momentum": self.recipe.beta1}
+                muon = optim.Muon([part], rate, adjust_lr_fn="match_rms_adamw", **settings)
                 muon.state[part]["momentum_buffer"] = momentum
                 muon.step()
                 rows.copy_(part.view_as(rows))
 
 
-SOURCE = "Jordan et al. 2024, kellerjordan.github.io/posts/muon; arXiv 2502.16982 §2.2"
 ADAMW = Modification("AdamW", source=ladder.ADAMW.source, optimization={"optimizer": "adamw", "weight_decay": 0.01})
 BASE = Variant("adamw", "AdamW on M2", "this study", ADAMW.apply(ladder.M2.recipe))
-ARM = BASE.derive("muon", Modification("Muon", source=SOURCE, optimization={"optimizer": Muon}))
+ARM = BASE.derive("muon", Modification("Muon", source="arXiv 2502.16982 §2.2", optimization={"optimizer": Muon}))
 
 SHAPES = {(12, 768): (2, 16)}
 TINY = replace(SMOKE, shapes={"trained": SHAPES, "published": SHAPES}, heads=2, documents=200)

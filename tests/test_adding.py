@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.tree_copy import REPOSITORY, apply_blocks, fresh_clone, shell, shrink_smoke_scale
 
+LOSS = "37149fe90711"
+"""Id of the record of M0's readout `loss` at the study scale."""
 MOST_FILES = 6
 """A kind of work touches at most so many files."""
 
@@ -74,5 +76,6 @@ print(json.dumps([evaluations, list(ASKED)]))
 def test_a_readout_is_an_evaluation_of_its_own_and_changes_no_id(tree: Path) -> None:
     before, _ = json.loads(python(REPOSITORY, f"-c '{PLAN}'"))
     after, asked = json.loads(python(tree, f"-c '{PLAN}'"))
-    assert [names for _, names, _ in before] == [["loss"], ["perplexity"]] and "document_loss" in asked
+    assert [names for _, names, _ in before] == [["loss"], ["perplexity"]] and before[0][2] == [LOSS]
+    assert "document_loss" in asked
     assert [each for each in after if each[1] != ["document_loss"]] == before and len(after) == len(before) + 1

@@ -34,7 +34,7 @@ from neobert.model.attention import AttentionPlan
 from neobert.model.build import build_masked_language_model
 from neobert.model.heads import IGNORED_TARGET, MaskedLanguageModel
 from neobert.processes import StopRequest
-from neobert.recipe import PretrainingPrecision
+from neobert.recipe import Masking, PretrainingPrecision
 from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
 from neobert.runs.records import pack_numbers, publish_record, timed_provenance, utc_now
@@ -212,8 +212,10 @@ def number_of_masks(stretches: Sequence[Stretch]) -> int:
     return max(1, min(MOST_MASKS, READ_BYTES // text_bytes))
 
 
-def read_losses(subject: Subject, stretches: Sequence[Stretch], stop: StopRequest) -> Measured:
-    """Measure the loss in nats per predicted token under the masks of `HELDOUT_MASKING`; a unit is a stretch.
+def read_losses(
+    subject: Subject, stretches: Sequence[Stretch], stop: StopRequest, masking: Masking = HELDOUT_MASKING
+) -> Measured:
+    """Measure the loss in nats per predicted token under fixed masks; a unit is a stretch.
 
     Masks are a function of document, position and mask number, so that models with one tokenizer get the same masks.
     """
@@ -227,7 +229,7 @@ def read_losses(subject: Subject, stretches: Sequence[Stretch], stop: StopReques
             place = stretch.document & 0xFFFFFFFF, stretch.document >> 32, stretch.begin
             for number in range(masks):
                 keys = np.full(len(tokens), counter_hash(MASK_SEED, number, *place))
-                masked, is_target = mask_tokens(tokens, keys, np.arange(len(tokens)), HELDOUT_MASKING, subject.ids)
+                masked, is_target = mask_tokens(tokens, keys, np.arange(len(tokens)), masking, subject.ids)
                 predicted[owner] += is_target.sum()
                 for begin, end in equal_parts(len(tokens), subject.room):
                     places = np.flatnonzero(is_target[begin:end])
