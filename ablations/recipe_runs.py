@@ -100,7 +100,7 @@ def missing_tasks(source: Source) -> dict[str, str]:
 def pretraining_runs(recipe: Pretraining, seed: int, source: Source) -> list[PretrainingRun]:
     """Return one run per stage; each names its predecessor by id."""
     runs: list[PretrainingRun] = []
-    for count, stage in enumerate(recipe.stages, start=1):
+    for count in range(1, len(recipe.stages) + 1):
         run = PretrainingRun(
             recipe=recipe.model_copy(update={"stages": recipe.stages[:count], "seed": seed}),
             previous=runs[-1].id if runs else None,
