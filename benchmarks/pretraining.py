@@ -43,7 +43,7 @@ from benchmarks.measuring import (
     wait_passively,
 )
 from neobert.command_line import count
-from neobert.data.preparation import open_specified, read_corpora
+from neobert.data.preparation import open_specified, tokenized_corpus
 from neobert.files import read_lines
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.attention import is_flash_attn_available
@@ -338,7 +338,7 @@ def measure_processes(options: argparse.Namespace) -> Iterator[Result]:
         return
     with tempfile.TemporaryDirectory() as folder:
         (run,) = pretraining_runs(recipe_with(ROWS_PER_STEP[0]), 0, open_specified(SOURCE))
-        read_corpora(Layout(Path(folder)), run, SOURCE)
+        tokenized_corpus(Layout(Path(folder)), run, run.corpus, SOURCE)
         measured = [compare_processes(Path(folder), rows, options.repetitions) for rows in ROWS_PER_STEP]
     yield Result("scaling_processes", measured[-1]["ratio"], {"steps": STEPS, "by rows per step": measured})
 
