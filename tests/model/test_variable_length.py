@@ -24,11 +24,11 @@ from neobert.glue.encoding import EncodedSplit
 from neobert.model import attention
 from neobert.model.build import build_classifier, build_masked_language_model, initialize
 from neobert.model.heads import MaskedLanguageModel
-from neobert.recipe import Masking, Objective, Precision
+from neobert.recipe import Precision
 from neobert.training.distributed import choose_kernels
 from neobert.training.engine import autocast
 from neobert.training.pretraining import summed_loss
-from tests.gpu_dry.kernels_on_cpu import CALLS, check, variable_length_kernels_on_cpu
+from tests.model.kernels_on_cpu import CALLS, check, variable_length_kernels_on_cpu
 
 CONTEXT, ROWS, VOCABULARY = 128, 12, 512
 CPU = torch.device("cpu")
@@ -58,11 +58,11 @@ def model(request: pytest.FixtureRequest) -> MaskedLanguageModel:
 
 
 def losses_and_gradients(
-    model: MaskedLanguageModel, masking: Masking | None, precision: Precision, sizes: PaddingSizes, *, flat: bool
+    model: MaskedLanguageModel, precision: Precision, sizes: PaddingSizes, *, flat: bool
 ) -> tuple[float, Tensor]:
     documents = masked_documents(web_lengths(60) // 8 + 8, VOCABULARY, CONTEXT)
     rows = pack_documents(documents.view, np.arange(len(documents)), documents.keys, CONTEXT)[:ROWS]
-    batch = collate(rows, documents.view.corpus, masking, sizes=sizes, flat=flat)
+    batch = collate(rows, documents.view.corpus, NEOBERT_MASKING, sizes=sizes, flat=flat)
     model.zero_grad()
     with autocast(CPU, precision):
         loss = summed_loss(model, batch)
@@ -72,27 +72,25 @@ def losses_and_gradients(
 
 @pytest.mark.parametrize("precision", DISTANCE)
 @pytest.mark.parametrize("sizes", [EXACT, PaddingBuckets(16, CONTEXT, 0.2, 60.0)], ids=["exact", "in buckets"])
-@pytest.mark.parametrize("masking", [NEOBERT_MASKING, None], ids=["masked", "causal"])
 def test_flat_tokens_give_the_loss_and_gradients_of_rows(
-    model: MaskedLanguageModel, masking: Masking | None, sizes: PaddingSizes, precision: Precision
+    model: MaskedLanguageModel, sizes: PaddingSizes, precision: Precision
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "LOW_PRECISION", (torch.bfloat16, torch.float16))
-        loss, gradient = losses_and_gradients(model, masking, "fp32", EXACT, flat=False)
+        loss, gradient = losses_and_gradients(model, "fp32", EXACT, flat=False)
     assert not CALLS
-    found, found_gradient = losses_and_gradients(model, masking, precision, sizes, flat=True)
+    found, found_gradient = losses_and_gradients(model, precision, sizes, flat=True)
     assert len(CALLS) == len(model.model.transformer_encoder)
     assert found == pytest.approx(loss, rel=DISTANCE[precision])
     assert (found_gradient - gradient).norm() <= DISTANCE[precision] * gradient.norm()
 
 
-@pytest.mark.parametrize("objective", ["masked", "causal"])
 def test_the_heldout_loss_of_each_token_is_that_of_rows(
-    model: MaskedLanguageModel, objective: Objective, monkeypatch: pytest.MonkeyPatch
+    model: MaskedLanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     documents = masked_documents(web_lengths(60) // 8 + 8, VOCABULARY, CONTEXT).view
     frequencies = np.full(VOCABULARY, 1 / VOCABULARY)
-    text = HeldoutText("web", documents, CONTEXT, ROWS, "cut", frequencies, objective=objective)
+    text = HeldoutText("web", documents, CONTEXT, ROWS, "cut", frequencies)
     by_row = token_losses(model, text, "fp32", CPU)
     assert not CALLS
     for module in (attention, losses):
