@@ -57,7 +57,7 @@ drills: environment
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "drill and not slurm" -n $$(getconf _NPROCESSORS_ONLN) --dist worksteal
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "drill and slurm"
 
-## measurements side by side; results and table in benchmarks/. DATA=folder has texts and tasks for two of them
+## measurements side by side; results and table in benchmarks/. DATA=folder has tasks for one of them
 bench: environment
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,export]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks $(if $(DATA),--data $(DATA))
