@@ -10,7 +10,7 @@ export DS_BUILD_OPS = 0
 # Modules are compiled once, not by each of the hundreds of processes that the tests start.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo smoke-figures test test-slurm test-slow test-compat drills bench lint coverage lock environment
+.PHONY: demo smoke-figures test test-slurm test-gpu test-slow test-compat drills bench lint coverage lock environment
 
 ## four runs on embedded data, two arms with two seeds each, then a picture; installs what these need and no more
 demo: .venv/demo
@@ -24,6 +24,11 @@ test: environment
 ## on a real SLURM with emulated nodes, started for the tests; as root, skipped with the reason where it cannot start
 test-slurm: environment
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slurm and not drill" -rs tests/slurm
+
+## claims about GPUs, on one or several; values in build/test-gpu.xml. CUDA has warnings of its own, which are no errors
+test-gpu: environment
+	$(BIN)/python -m pytest -m gpu -rs -W default --junitxml=build/test-gpu.xml \
+		-o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
 ## half an hour on two cores: the ladder at smoke scale by this commit, its records, and the figure and table of docs/pipeline-check.md
 smoke-figures: environment
@@ -51,7 +56,7 @@ drills: environment
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "drill and not slurm" -n $$(getconf _NPROCESSORS_ONLN) --dist worksteal
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "drill and slurm"
 
-## measurements side by side; results and table in benchmarks/. DATA=folder has texts and tasks for two of them
+## measurements side by side; results and table in benchmarks/. DATA=folder has tasks for one of them
 bench: environment
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,export]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks $(if $(DATA),--data $(DATA))

@@ -1,17 +1,11 @@
 """Contenders in the benchmarks of pre-training: steps of our engine and of Hugging Face's models on the same masked
-documents, and the race between them."""
+documents."""
 
-import os
-import statistics
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import cycle
 from typing import Any, Literal
-from unittest import mock
 
 import numpy as np
 import torch
@@ -19,7 +13,6 @@ from torch import Tensor, nn
 
 from ablations.ladders import variants
 from benchmarks.data import IDS, NEOBERT_MASKING, SHORTEST, random_corpus
-from benchmarks.measuring import Timing, median_ratio, time_in_turns
 from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, collate, micro_batches
 from neobert.data.masking import counter_hash
 from neobert.data.rows import PackedRows, Spans, pack_documents, reorder_rows
@@ -36,17 +29,9 @@ from neobert.training.pretraining import summed_loss
 SEED = 0
 WIDTH_MULTIPLE = 8
 """The width of bucketed batches is that of the longest document, rounded up to a multiple of this."""
-
 GOLDEN_RATIO = (1 + 5**0.5) / 2
-PARAMETER_TOLERANCE = 0.02
-COMPILED_FORMS = 64
-"""Number of compiled variants of a function that torch's compiler keeps. Contenders of one class share its functions,
-and beyond the default of 8 the compiler would silently fall back to eager."""
-
-WARM_UP_STEPS = 2
 RATE = 1e-4
 """Learning rate of measured steps; no model is trained for long."""
-
 OURS = "ours, packed"
 
 Batching = Literal["padded", "bucketed", "concatenated"]
@@ -76,12 +61,6 @@ class MaskedDocuments:
     def padded_fill(self) -> float:
         """Share of real tokens if every document has a row of its own."""
         return self.real_tokens / (len(self) * self.context)
-
-    @property
-    def attended_tokens(self) -> float:
-        """Mean number of tokens to which a token attends, those of its own document."""
-        lengths = self.view.framed_lengths
-        return float((lengths**2).sum() / lengths.sum())
 
     @cached_property
     def grid(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -132,15 +111,8 @@ def own_batches(
     ]
 
 
-@dataclass(frozen=True, eq=False)
-class PeerBatch:
-    """Arguments of a Hugging Face model, all (rows, tokens) int64; no attention mask if no row is padded."""
-
-    arguments: dict[str, Tensor]
-    real_tokens: int
-
-    def to(self, device: torch.device) -> "PeerBatch":
-        return PeerBatch({name: tensor.to(device) for name, tensor in self.arguments.items()}, self.real_tokens)
+PeerBatch = dict[str, Tensor]
+"""Arguments of a Hugging Face model, all (rows, tokens) int64; no attention mask if no row is padded."""
 
 
 def peer_batches(documents: MaskedDocuments, batching: Batching, documents_per_step: int) -> list[PeerBatch]:
@@ -150,9 +122,17 @@ def peer_batches(documents: MaskedDocuments, batching: Batching, documents_per_s
     with little padding; consecutive steps differ in width, so that any few of them are a fair sample of all.
     "concatenated": documents cut into full rows as in run_mlm.py, so that they attend to each other.
     """
-    if batching == "concatenated":
-        return _concatenated(documents, round(documents_per_step * documents.padded_fill))
     token_ids, labels, real = documents.grid
+    if batching == "concatenated":
+        rows = -(-documents.real_tokens // documents.context)
+        size = rows_per_step(rows, round(documents_per_step * documents.padded_fill))
+        missing = -documents.real_tokens % (size * documents.context)  # of the last step, which is padded
+        shown = {"input_ids": (token_ids, IDS.pad), "labels": (labels, IGNORED_TARGET)}
+        grids = [
+            nn.functional.pad(grid[real], (0, missing), value=filler).view(-1, size, documents.context)
+            for grid, filler in shown.values()
+        ]
+        return [dict(zip(shown, step, strict=True)) for step in zip(*grids, strict=True)]
     lengths = real.sum(dim=1)
     groups = torch.arange(len(documents)).split(documents_per_step)
     if batching == "bucketed":
@@ -162,25 +142,9 @@ def peer_batches(documents: MaskedDocuments, batching: Batching, documents_per_s
     for group in groups:
         longest = documents.context if batching == "padded" else int(lengths[group].max())
         width = min(-(-longest // WIDTH_MULTIPLE) * WIDTH_MULTIPLE, documents.context)
-        shown = {"input_ids": token_ids, "labels": labels, "attention_mask": real.long()}
-        arguments = {name: tensor[group, :width] for name, tensor in shown.items()}
-        batches.append(PeerBatch(arguments, int(lengths[group].sum())))
+        columns = {"input_ids": token_ids, "labels": labels, "attention_mask": real.long()}
+        batches.append({name: column[group, :width] for name, column in columns.items()})
     return batches
-
-
-def _concatenated(documents: MaskedDocuments, rows_about: int) -> list[PeerBatch]:
-    """Return documents in full rows. The last step is padded, with the number of rows per step near `rows_about` that
-    needs the least padding."""
-    context, real_tokens = documents.context, documents.real_tokens
-    size = rows_per_step(-(-real_tokens // context), rows_about) * context
-    steps = -(-real_tokens // size)
-    input_ids = torch.zeros(steps * size, dtype=torch.int64)
-    labels = torch.full_like(input_ids, IGNORED_TARGET)
-    read, predicted, is_real = documents.grid
-    input_ids[:real_tokens], labels[:real_tokens] = read[is_real], predicted[is_real]
-    real = [min(size, real_tokens - step * size) for step in range(steps)]
-    grids = zip(input_ids.view(steps, -1, context), labels.view(steps, -1, context), real, strict=True)
-    return [PeerBatch({"input_ids": ids, "labels": targets}, count) for ids, targets, count in grids]
 
 
 @dataclass(frozen=True)
@@ -203,13 +167,12 @@ class Peer:
         from transformers import AutoModelForMaskedLM
 
         torch.manual_seed(0)
-        settings: dict[str, Any]
+        settings: dict[str, Any] = {"max_position_embeddings": context, "tie_word_embeddings": False}
         if self.family == "bert":
-            settings = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+            settings |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
             settings["intermediate_size"] = model.feedforward_width
         else:
-            settings = {"sparse_prediction": True, "intermediate_size": gated_width(model.feedforward_width)}
-        settings |= {"max_position_embeddings": context, "tie_word_embeddings": False}
+            settings |= {"sparse_prediction": True, "intermediate_size": gated_width(model.feedforward_width)}
         config = huggingface_config(self.family, model, **settings)
         built: nn.Module = AutoModelForMaskedLM.from_config(config, attn_implementation=attention)
         return built
@@ -239,9 +202,9 @@ def contender_name(name: str, precision: Precision, mode: Mode) -> str:
     return f"{name}, {precision}, {mode}"
 
 
-def in_all_modes(name: str, precision: Precision) -> list[str]:
-    """Return the names of the contenders with one name and precision."""
-    return [contender_name(name, precision, mode) for mode in MODES]
+def in_all_modes(name: str, *precisions: Precision) -> list[str]:
+    """Return the names of the contenders with one name."""
+    return [contender_name(name, precision, mode) for precision in precisions for mode in MODES]
 
 
 def neobert_recipe(precision: PretrainingPrecision, **shape: Any) -> Pretraining:
@@ -284,169 +247,53 @@ class Setting:
         return pretraining_engine(model, recipe, self.device)
 
     def contenders(
-        self, precisions: Sequence[Precision], peers: Mapping[Peer, Sequence[Mode]]
-    ) -> dict[str, Callable[[], Step]]:
-        """Return makers of the contenders' steps, by name: ours in all modes, each peer in its own."""
+        self, precisions: Sequence[Precision], peers: Sequence[Peer], modes: Sequence[Mode] = MODES
+    ) -> Mapping[str, Callable[[], Step]]:
+        """Return makers of the contenders' steps, by name."""
         makers: dict[str, Callable[[], Step]] = {}
         for precision in precisions:
-            recipe = self.recipe.model_copy(update={"precision": precision})
-            for mode in MODES:
-                makers[contender_name(OURS, precision, mode)] = partial(replace(self, recipe=recipe).own_step, mode)
-            for peer, modes in peers.items():
-                for mode in modes:
-                    makers[contender_name(peer.name, precision, mode)] = partial(self._peer_step, peer, recipe, mode)
+            setting = replace(self, recipe=self.recipe.model_copy(update={"precision": precision}))
+            for mode in modes:
+                makers[contender_name(OURS, precision, mode)] = partial(setting._own_step, mode)
+                for peer in peers:
+                    makers[contender_name(peer.name, precision, mode)] = partial(setting._peer_step, peer, mode)
         return makers
 
-    def own_step(self, mode: Mode) -> Step:
+    def _own_step(self, mode: Mode) -> Step:
         """Return a step that makes one update of our engine on the next batch."""
         engine = self.own_engine(mode)
         upcoming = cycle([batch.to(self.device) for batch in self.own_batches(mode)])
 
         def step() -> int:
             batch = next(upcoming)
-            engine.step([batch], self.recipe.optimization.peak_learning_rate).measured()
+            engine.step([batch], RATE).measured()
             return batch.real_tokens
 
         return step
 
-    def _peer_step(self, peer: Peer, recipe: Pretraining, mode: Mode) -> Step:
+    def _peer_step(self, peer: Peer, mode: Mode) -> Step:
         """Return a step that makes one update on the next batch: the class's mean loss, autocast, gradient clipping as
         in Trainer's defaults, and fused AdamW. It is compiled for one width if all batches have it, else for any."""
-        module = peer.build(recipe.model, self.documents.context, self.attention).to(self.device).train()
+        module = peer.build(self.recipe.model, self.documents.context, self.attention).to(self.device).train()
         batches = peer_batches(self.documents, peer.batching, self.documents_per_step)
-        several_widths = len({batch.arguments["input_ids"].shape[1] for batch in batches}) > 1
+        real_tokens = [int((batch["input_ids"] != IDS.pad).sum()) for batch in batches]
+        several_widths = len({batch["input_ids"].shape[1] for batch in batches}) > 1
         network: Callable[..., Any] = module
         if mode == "compiled":
             network = torch.compile(module, dynamic=several_widths or None)
-        rate, decay = recipe.optimization.peak_learning_rate, recipe.optimization.weight_decay
-        optimizer = torch.optim.AdamW(module.parameters(), lr=rate, weight_decay=decay, fused=True)
-        upcoming = cycle([batch.to(self.device) for batch in batches])
+        optimization = self.recipe.optimization
+        optimizer = torch.optim.AdamW(module.parameters(), lr=RATE, weight_decay=optimization.weight_decay, fused=True)
+        there = [{name: tensor.to(self.device) for name, tensor in batch.items()} for batch in batches]
+        upcoming = cycle(zip(there, real_tokens, strict=True))
 
         def step() -> int:
-            batch = next(upcoming)
-            with autocast(self.device, recipe.precision):
-                loss = network(**batch.arguments).loss
+            batch, tokens = next(upcoming)
+            with autocast(self.device, self.recipe.precision):
+                loss = network(**batch).loss
             loss.backward()
-            nn.utils.clip_grad_norm_(module.parameters(), recipe.optimization.clip_norm)
+            nn.utils.clip_grad_norm_(module.parameters(), optimization.clip_norm)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            return batch.real_tokens
+            return tokens
 
         return step
-
-    def parameter_counts(self, peers: Sequence[Peer]) -> dict[str, int]:
-        """Return the numbers of parameters of our model and of the peers.
-
-        Raises:
-            AssertionError: a peer differs from our model by more than 2 %.
-        """
-        model, context = self.recipe.model, self.documents.context
-        with torch.device("meta"):
-            own = count_parameters(build_masked_language_model(model, context))
-            found = {f"HF {peer.family}": count_parameters(peer.build(model, context)) for peer in peers}
-        for name, count in found.items():
-            if abs(count / own - 1) > PARAMETER_TOLERANCE:
-                raise AssertionError(f"{name} has {count} parameters and ours {own}: they must agree within 2 %")
-        return {"ours": own, **found}
-
-    def figures(self, peers: Sequence[Peer]) -> dict[str, Any]:
-        """Return figures on the setting for a result file."""
-        batches = self.own_batches("eager")
-        return {
-            "documents": len(self.documents),
-            "documents per step": self.documents_per_step,
-            "real tokens": self.documents.real_tokens,
-            "predicted tokens": sum(batch.predicted_tokens for batch in batches),
-            "fill, padded": round(self.documents.padded_fill, 3),
-            "fill, ours": round(self.documents.real_tokens / sum(batch.token_ids.numel() for batch in batches), 3),
-            "parameters": self.parameter_counts(peers),
-            "threads": torch.get_num_threads(),
-        }
-
-
-def count_parameters(module: nn.Module) -> int:
-    """Return the number of parameters of a model; tied ones count once."""
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
-@contextmanager
-def compiling_anew() -> Iterator[None]:
-    """Keep all compiled variants of a function, but none of an earlier run, so that warm-up includes compilation."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        mock.patch.dict(os.environ, {"TORCHINDUCTOR_CACHE_DIR": folder}),
-        torch._dynamo.config.patch(recompile_limit=COMPILED_FORMS),
-    ):
-        yield
-
-
-def burst(step: Step, steps: int) -> int:
-    """Make `steps` updates; return their real tokens."""
-    tokens = sum(step() for _ in range(steps))
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return tokens
-
-
-@dataclass(frozen=True)
-class Race:
-    """Measurements by contender.
-
-    per_token: time per real token in each round. warm_up_seconds: time to make the model and optimizer and run the
-        first steps, compilation included. left_out: why a contender did not take part.
-    """
-
-    per_token: Mapping[str, Sequence[Timing[Any]]]
-    warm_up_seconds: Mapping[str, float]
-    left_out: Mapping[str, str]
-
-    def tokens_per_second(self, name: str) -> float:
-        """Return the median speed of a contender."""
-        return statistics.median(1 / timing.wall for timing in self.per_token[name])
-
-    def fastest(self, names: Sequence[str]) -> str | None:
-        """Return which of `names` has the highest median speed, or None if none of them took part."""
-        present = [name for name in names if name in self.per_token]
-        return max(present, key=self.tokens_per_second) if present else None
-
-    def speed_ratio(self, own: str, other: str) -> dict[str, float]:
-        """Return the median over rounds of the speed of `own` / `other`, by clock and by processor time."""
-        return median_ratio(self.per_token[other], self.per_token[own])
-
-    def figures(self) -> dict[str, Any]:
-        """Return the speed of every contender, and those left out."""
-        speeds = {
-            name: {
-                "median": round(self.tokens_per_second(name)),
-                "best": round(max(1 / timing.wall for timing in timings)),
-                "median per processor second": round(statistics.median(1 / timing.processor for timing in timings)),
-                "warm-up seconds": round(self.warm_up_seconds[name], 1),
-            }
-            for name, timings in self.per_token.items()
-        }
-        return {"real tokens per second": speeds, "left out": dict(self.left_out)}
-
-
-def race(contenders: Mapping[str, Callable[[], Step]], *, rounds: int, steps: int) -> Race:
-    """Make and warm up every contender, then time a burst of `steps` updates of each in every round.
-
-    Contenders that cannot run here are left out, with the error of their library as the reason.
-    """
-    bursts: dict[str, Callable[[], int]] = {}
-    warm_up_seconds: dict[str, float] = {}
-    left_out: dict[str, str] = {}
-    for name, make in contenders.items():
-        started = time.perf_counter()
-        try:
-            step = make()
-            burst(step, WARM_UP_STEPS)
-        except Exception as error:
-            left_out[name] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
-            print(f"  {name}: left out, {left_out[name]}", flush=True)
-            continue
-        warm_up_seconds[name] = time.perf_counter() - started
-        bursts[name] = partial(burst, step, steps)
-        print(f"  {name}: warmed up in {warm_up_seconds[name]:.1f} s", flush=True)
-    timings = time_in_turns(bursts, rounds)
-    per_token = {name: [timing.per(timing.returned) for timing in own] for name, own in timings.items()}
-    return Race(per_token, warm_up_seconds, left_out)

@@ -1,4 +1,4 @@
-"""Fair timing where others compute too, and what every benchmark is: flags, goals, and a result file for each goal.
+"""Fair timing where others compute too, goals, and a result file for each goal.
 
 Contenders take turns, and medians of paired ratios count.
 """
@@ -11,24 +11,20 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
-from neobert.command_line import Parser, guarded
-from neobert.files import json_bytes, read_json, replace_file
+from neobert.files import json_bytes, replace_file
 from neobert.runs.records import cpu_model, provenance
 
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode
 
 Returned = TypeVar("Returned")
-
-FOLDER = Path(__file__).parent / "results"
-README = Path(__file__).parent / "README.md"
 
 
 @dataclass(frozen=True)
@@ -89,33 +85,19 @@ def seconds_of(timings: Sequence[Timing[Any]]) -> dict[str, list[float]]:
     }
 
 
-def wait_passively() -> None:
-    """Restart this command with OMP_WAIT_POLICY=PASSIVE, unless it is set, so that waiting threads sleep.
-
-    On shared cores, spinning threads block the thread that they wait for, and this would dominate both clocks.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
-        os.execve(sys.executable, [sys.executable, "-m", "benchmarks", *sys.argv[1:]], environment)
-
-
 @dataclass(frozen=True)
 class Goal:
     """The bound of a ratio, and a description `of` the ratio."""
 
     bound: float
-    side: Literal["at least", "at most"]
     of: str
+    side: Literal["at least", "at most"] = "at least"
 
     def is_met(self, ratio: float | None) -> bool | None:
         """Return whether a ratio reaches the goal, or None if it was not measured."""
         if ratio is None:
             return None
         return ratio >= self.bound if self.side == "at least" else ratio <= self.bound
-
-
-SIGNS = {"at least": "≥", "at most": "≤"}
-"""The sign of each side of a goal."""
 
 
 class Result(NamedTuple):
@@ -126,42 +108,29 @@ class Result(NamedTuple):
     figures: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Benchmark:
-    """A benchmark: `measure` yields a result for each of the `goals` that can be measured here; `flags` are arguments
-    of argparse."""
+class Benchmark(NamedTuple):
+    """`measure` yields a result for each of the `goals` that can be measured here."""
 
     measure: Callable[[argparse.Namespace], Iterator[Result]]
     goals: Mapping[str, Goal]
-    flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    def run(self, name: str, arguments: Sequence[str]) -> int:
-        """Run the command: measure and write the result files; return an exit code."""
-        parser = Parser(prog=f"python -m benchmarks {name}", description=self.measure.__doc__)
-        for flag, settings in self.flags.items():
-            more = f" (default: {settings['default']})" if "default" in settings else ""
-            parser.add_argument(flag, **{**settings, "help": settings["help"] + more})
-        parser.add_argument(
-            "--folder", type=Path, default=FOLDER, help="folder of the results (default: benchmarks/results)"
-        )
-        options = parser.parse_args(arguments)
-        return guarded(f"benchmarks {name}", lambda: self._write_results(options), options.folder)
-
-    def _write_results(self, options: argparse.Namespace) -> int:
-        """Write the results, with the load before and after. A goal without a result is recorded as not measured,
-        unless there is an earlier result."""
-        before = _load_averages()
-        for name, ratio, figures in self.measure(options):
-            figures |= {"load_before": before, "load_after": _load_averages()}
-            write_result(name, ratio, self.goals[name], figures, options.folder)
-        for name, goal in self.goals.items():
-            if not (options.folder / f"{name}.json").exists():
-                write_result(name, None, goal, {}, options.folder)
-        return 0
 
 
-def _load_averages() -> list[float]:
-    return [round(value, 2) for value in os.getloadavg()]
+def write_result(result: Result, goal: Goal, folder: Path) -> None:
+    """Write <name>.json atomically and print it."""
+    made = provenance()
+    commit = made["commit"] and made["commit"][:12] + ("+" if made["dirty"] else "")
+    content = {
+        "name": result.name,
+        "ratio": None if result.ratio is None else round(result.ratio, 3),
+        "goal": asdict(goal),
+        "met": goal.is_met(result.ratio),
+        "figures": result.figures,
+        "machine": describe_machine(),
+        "versions": {"python": made["machine"]["python"], "commit": commit, **made["packages"]},
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    replace_file(folder / f"{result.name}.json", json_bytes(content))
+    print(json_bytes(content).decode(), flush=True)
 
 
 def devices_with(package: str) -> list[str]:
@@ -172,48 +141,6 @@ def devices_with(package: str) -> list[str]:
         print(f"not measured: {package} is not installed; pip install -e '.[export]'", file=sys.stderr)
         return []
     return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-
-
-def write_result(name: str, ratio: float | None, goal: Goal, figures: dict[str, Any], folder: Path) -> None:
-    """Write <name>.json atomically and print it; a `ratio` of None means not measured."""
-    content = {
-        "name": name,
-        "ratio": None if ratio is None else round(ratio, 3),
-        "goal": asdict(goal),
-        "met": goal.is_met(ratio),
-        "figures": figures,
-        "machine": describe_machine(),
-        "versions": describe_versions(),
-        "date": datetime.now(UTC).date().isoformat(),
-    }
-    replace_file(folder / f"{name}.json", json_bytes(content))
-    print(json_bytes(content).decode(), flush=True)
-
-
-def describe_versions() -> dict[str, str | None]:
-    """Return the versions of Python, of the code (the commit, with "+" if files differ) and of packages that affect
-    results."""
-    made = provenance()
-    commit = made["commit"] and made["commit"][:12] + ("+" if made["dirty"] else "")
-    return {"python": made["machine"]["python"], "commit": commit, **made["packages"]}
-
-
-def read_results(folder: Path = FOLDER) -> list[dict[str, Any]]:
-    """Read all result files, sorted by name."""
-    return [read_json(path) for path in sorted(folder.glob("*.json"))]
-
-
-def between_markers(text: str, begin: str, end: str, content: str) -> str:
-    """Return `text` with `content` between two marker lines.
-
-    Raises:
-        ValueError: a marker line is missing.
-    """
-    before, found, rest = text.partition(begin)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise ValueError(f"{README.name} lacks the line {end if found else begin!r}: put the table between both")
-    return f"{before}{begin}\n{content}\n{end}{after}"
 
 
 def describe_machine() -> dict[str, Any]:

@@ -7,7 +7,6 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,6 @@ from neobert.glue.tasks import Task, task_named
 from neobert.recipe import FineTuning, Point, Value
 from neobert.runs.run_file import SourceSpecification
 from neobert.training.schedule import FineTuningSchedule
-
-EVALUATION_BATCH_SIZE = 64
-
-Rows = list[dict[str, Any]]
 
 
 class TrainerJob(Value):
@@ -55,13 +50,15 @@ def main() -> int:
 
 
 def trainer_of(job: TrainerJob, folder: str) -> Any:
-    """Return a `Trainer` of the exported encoder with a new head, as in the protocol."""
+    """Return a `Trainer` of the exported encoder with a new head, with as many steps and evaluations as a worker's;
+    batches have texts of similar length, padded to the longest."""
     import torch
     from transformers import (
         AutoModelForSequenceClassification,
         AutoTokenizer,
         DataCollatorWithPadding,
         Trainer,
+        TrainingArguments,
         set_seed,
     )
 
@@ -70,63 +67,15 @@ def trainer_of(job: TrainerJob, folder: str) -> Any:
 
     set_seed(job.seed)
     task, tokenizer = task_named(job.task), AutoTokenizer.from_pretrained(job.model)
-    train, validation = task_rows(job, task, tokenizer)
-    classifier = AutoModelForSequenceClassification.from_pretrained(
-        job.model,
-        dtype=torch.float32,
-        num_labels=task.labels,
-        classifier_pooling=job.protocol.pooling,
-        classifier_dropout=job.protocol.dropout,
-        classifier_init_range=job.protocol.classifier_scale,
-    )
-
-    def metrics(predicted: Any) -> dict[str, float]:
-        (split,), (logits, labels) = task.validation_splits, predicted
-        score = evaluate(task, {split: np.asarray(logits)}, {split: np.asarray(labels)}).score
-        return {"score": float("nan") if score is None else score}
-
-    return Trainer(
-        classifier,
-        arguments(job, folder, len(train), has_gpu=torch.cuda.is_available()),
-        train_dataset=train,
-        eval_dataset=validation,
-        data_collator=DataCollatorWithPadding(tokenizer),
-        processing_class=tokenizer,
-        compute_metrics=metrics,
-    )
-
-
-def task_rows(job: TrainerJob, task: Task, tokenizer: Any) -> tuple[Rows, Rows]:
-    """Return the examples that a worker trains and evaluates on, tokenised with the exported tokenizer."""
-    from neobert.data.preparation import open_specified
-    from neobert.glue.encoding import CAP_KEY, permutation
-
-    source = open_specified(job.source)
-    train, validation = (
-        rows(task, source.task_examples(job.task, split), tokenizer, job.protocol.max_tokens) for split in task.splits
-    )
-    return [train[number] for number in permutation(len(train), CAP_KEY)[: job.protocol.train_examples]], validation
-
-
-def rows(task: Task, examples: Mapping[str, Sequence[Any]], tokenizer: Any, max_tokens: int) -> Rows:
-    """Return the token ids and label of each example."""
-    columns = [list(examples[column]) for column in task.columns]
-    token_ids = tokenizer(*columns, truncation=True, max_length=max_tokens)["input_ids"]
-    return [{"input_ids": ids, "labels": int(label)} for ids, label in zip(token_ids, examples["label"], strict=True)]
-
-
-def arguments(job: TrainerJob, folder: str, examples: int, *, has_gpu: bool) -> Any:
-    """Return arguments with as many steps and evaluations as a worker's; batches have texts of similar length, padded
-    to the longest."""
-    from transformers import TrainingArguments
-
     protocol, point = job.protocol, job.point
-    course = FineTuningSchedule.of(protocol, examples, point.batch_size)
-    return TrainingArguments(
+    train, validation = (examples_of(job, task, split, tokenizer) for split in task.splits)
+    course = FineTuningSchedule.of(protocol, len(train), point.batch_size)
+    has_gpu = torch.cuda.is_available()
+    arguments = TrainingArguments(
         output_dir=folder,
         num_train_epochs=protocol.epochs,
         per_device_train_batch_size=point.batch_size,
-        per_device_eval_batch_size=EVALUATION_BATCH_SIZE,
+        per_device_eval_batch_size=64,
         learning_rate=point.learning_rate,
         weight_decay=point.weight_decay,
         adam_beta1=protocol.beta1,
@@ -148,6 +97,43 @@ def arguments(job: TrainerJob, folder: str, examples: int, *, has_gpu: bool) -> 
         use_cpu=not has_gpu,
         dataloader_pin_memory=has_gpu,
     )
+    classifier = AutoModelForSequenceClassification.from_pretrained(
+        job.model,
+        dtype=torch.float32,
+        num_labels=task.labels,
+        classifier_pooling=protocol.pooling,
+        classifier_dropout=protocol.dropout,
+        classifier_init_range=protocol.classifier_scale,
+    )
+
+    def metrics(predicted: Any) -> dict[str, float]:
+        (split,), (logits, labels) = task.validation_splits, predicted
+        score = evaluate(task, {split: np.asarray(logits)}, {split: np.asarray(labels)}).score
+        return {"score": float("nan") if score is None else score}
+
+    return Trainer(
+        classifier,
+        arguments,
+        train_dataset=train,
+        eval_dataset=validation,
+        data_collator=DataCollatorWithPadding(tokenizer),
+        processing_class=tokenizer,
+        compute_metrics=metrics,
+    )
+
+
+def examples_of(job: TrainerJob, task: Task, split: str, tokenizer: Any) -> list[dict[str, Any]]:
+    """Return token ids and label of the examples that a worker trains or evaluates on."""
+    from neobert.data.preparation import open_specified
+    from neobert.glue.encoding import CAP_KEY, permutation
+
+    examples = open_specified(job.source).task_examples(job.task, split)
+    columns = [list(examples[column]) for column in task.columns]
+    token_ids = tokenizer(*columns, truncation=True, max_length=job.protocol.max_tokens)["input_ids"]
+    rows = [{"input_ids": ids, "labels": int(label)} for ids, label in zip(token_ids, examples["label"], strict=True)]
+    if split in task.validation_splits:
+        return rows
+    return [rows[number] for number in permutation(len(rows), CAP_KEY)[: job.protocol.train_examples]]
 
 
 if __name__ == "__main__":

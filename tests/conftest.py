@@ -32,7 +32,6 @@ LONG_FILES = {
     *(
         "test_api.py",
         "test_readme.py",
-        "test_acceptance.py",
         "test_run_command.py",
         "test_glue_grid_model.py",
         "test_study.py",
@@ -50,7 +49,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Every test but those of `-m gpu` takes the CPU, as on the machines where the others were written."""
-    if config.option.markexpr != "gpu":
+    if config.option.markexpr == "gpu":
+        os.environ.update(processes.gpu_variables(os.environ))  # as workers have them, before torch is imported
+    else:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     set_up_logging()  # as commands do; tests call parts of them too
 
@@ -67,6 +68,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[item for item in items if item not in writers])
         items[:] = writers
     items.sort(key=lambda item: item.path.name not in LONG_FILES)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is not None:
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device")
 
 
 @pytest.fixture(scope="session")

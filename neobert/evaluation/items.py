@@ -94,13 +94,11 @@ def read_items(path: Path) -> Items:
     """
     content = read_checksummed(path)
     try:
-        return Items(
-            **{
-                kind: {corpus: [Stretch(*item) for item in own] for corpus, own in by_corpus.items()}
-                for kind, by_corpus in content.items()
-                if kind in DRAWN
-            }
-        )
+        drawn = {
+            kind: {corpus: [Stretch(*item) for item in own] for corpus, own in content.get(kind, {}).items()}
+            for kind in DRAWN
+        }
+        return Items(stretches=drawn["stretches"], documents=drawn["documents"])
     except (TypeError, AttributeError) as error:
         raise DamagedFile(f"{path} holds no items of readouts ({error!r})") from error
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ReadoutName = Literal["loss", "perplexity", "blimp"]
 
-READOUTS = get_args(ReadoutName)
+READOUTS: tuple[ReadoutName, ...] = get_args(ReadoutName)
 BLIMP: ReadoutName = "blimp"
 
 RetiredReadout = Literal["loss_80_10_10", "words", "cloze"]
@@ -164,7 +164,8 @@ class ReadoutEvaluation(Evaluation):
     def runs(self) -> tuple[ReadoutRun, ...]:
         """Return one run per readout that is not retired."""
         shared = {name: getattr(self, name) for name in ReadoutRun.model_fields if name != "readout"}
-        return tuple(ReadoutRun(readout=readout, **shared) for readout in self.readouts if readout in READOUTS)
+        kept = [readout for readout in READOUTS if readout in self.readouts]
+        return tuple(ReadoutRun(readout=readout, **shared) for readout in kept)
 
     def execute(self, layout: Layout, run_file: "RunFile", part: Part, claim: "Claim", stop: "StopRequest") -> None:
         from neobert.evaluation.readouts import execute

@@ -4,46 +4,45 @@ import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
 
 from benchmarks import throughput
-from benchmarks.measuring import Timing, read_results
+from benchmarks.__main__ import main, read_results
+from benchmarks.measuring import Timing
 from benchmarks.throughput import (
+    BASES,
     CPU_NAME,
     GPU_NAME,
+    LARGES,
     MARGIN,
     NEOBERT,
-    PAPER_ENCODERS,
-    THROUGHPUT,
     WARM_UP_STEPS,
     BatchSearch,
     EncoderShape,
-    Family,
     LoadedEncoder,
     Speed,
     ThroughputSetting,
     cpu_setting,
-    figures_of,
     gpu_setting,
     measure_speeds,
-    ratio_of,
     search_batch,
-    sequences,
     throughput_record,
-    write_throughput,
 )
+from neobert.files import replace_file
 from neobert.recipe import Precision
 from neobert.runs.kinds import read_records
-from neobert.runs.records import ThroughputConfig, ThroughputScores, utc_now
+from neobert.runs.layout import Layout
+from neobert.runs.records import ThroughputConfig, ThroughputScores, sealed, utc_now
+from neobert.training.accounting import DTYPES
 
 CPU = torch.device("cpu")
-FAMILIES: tuple[Family, ...] = ("neobert", "bert", "roberta", "modernbert")
+FAMILIES = ("neobert", "bert", "roberta", "modernbert")
 
 
-def small(family: Family) -> EncoderShape:
+def small(family: Any) -> EncoderShape:
     """Two layers of 64; all but ours have 32 positions."""
     return EncoderShape(f"small {family}", family, 2, 64, 96, 1100, None if family == "neobert" else 32)
 
@@ -54,7 +53,6 @@ SETTING = replace(
     encoders=SMALL,
     lengths=(16, 32, 64),
     steps=4,
-    turns=2,
     most_rows=4,
     most_tokens=64,
     other="small modernbert",
@@ -62,9 +60,9 @@ SETTING = replace(
 )
 
 
-def running(shape: EncoderShape) -> LoadedEncoder:
-    """On the CPU in fp32."""
-    return LoadedEncoder.load(shape, "sdpa", CPU, "fp32")
+def running(shape: EncoderShape, precision: Precision = "fp32") -> LoadedEncoder:
+    """On the CPU."""
+    return LoadedEncoder(shape, shape.build("sdpa").to(CPU, DTYPES[precision]), CPU)
 
 
 @pytest.mark.parametrize("shape", SMALL, ids=FAMILIES)
@@ -72,8 +70,8 @@ def running(shape: EncoderShape) -> LoadedEncoder:
 @torch.inference_mode()
 def test_every_family_gives_hidden_states_up_to_its_last_position(shape: EncoderShape, precision: Precision) -> None:
     """Of sequences as long as their rows, and without dropout."""
-    model = LoadedEncoder.load(shape, "sdpa", CPU, precision)
-    token_ids = sequences(3, 32, shape.vocabulary_size)
+    model = running(shape, precision)
+    token_ids = model.sequences(3, 32)
     hidden = model.forward(token_ids)
     assert (token_ids != 0).all()
     assert hidden.shape == (3, 32, 64) and hidden.isfinite().all()
@@ -87,13 +85,14 @@ def test_a_step_is_one_forward_pass_over_all_rows_and_its_time_is_told_for_a_tok
     """The first steps do not count."""
     seen: list[tuple[int, ...]] = []
 
-    def forward(token_ids: torch.Tensor) -> torch.Tensor:
+    def forward(model: LoadedEncoder, token_ids: torch.Tensor) -> torch.Tensor:
         assert torch.is_inference_mode_enabled()
         seen.append(tuple(token_ids.shape))
         return token_ids
 
+    monkeypatch.setattr(LoadedEncoder, "forward", forward)
     monkeypatch.setattr("benchmarks.throughput.time_call", lambda run: Timing(4.8, 2.4, run()))
-    timings = replace(running(SMALL[0]), forward=forward).time_steps(3, 16, 5)
+    timings = running(SMALL[0]).time_steps(3, 16, 5)
     assert timings == [Timing(4.8 / 48, 2.4 / 48, None)] * 5 and seen == [(3, 16)] * (5 + WARM_UP_STEPS)
 
 
@@ -101,8 +100,9 @@ def test_a_step_is_one_forward_pass_over_all_rows_and_its_time_is_told_for_a_tok
 def test_operations_of_a_token_are_those_of_its_weights_and_of_attention(tokens: int) -> None:
     """All tokens of a row are attended to: two products of the width, with as many positions as tokens."""
     (shape,) = (shape for shape in SMALL if shape.family == "neobert")
-    encoder, _ = shape.build("sdpa")
-    products = sum(module.weight.numel() for module in encoder.modules() if isinstance(module, torch.nn.Linear))
+    products = sum(
+        module.weight.numel() for module in shape.build("sdpa").modules() if isinstance(module, torch.nn.Linear)
+    )
     assert running(shape).operations_per_token(tokens) == 2 * products + 4 * tokens * shape.width * shape.layers
 
 
@@ -148,7 +148,7 @@ def test_lengths_beyond_the_positions_and_models_without_memory_are_left_out_by_
     timed = LoadedEncoder.time_steps
 
     def scarce(model: LoadedEncoder, rows: int, tokens: int, steps: int) -> list[Timing[None]]:
-        if model.encoder.family == "bert" or rows * tokens > 32:
+        if model.shape.family == "bert" or rows * tokens > 32:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
         return timed(model, rows, tokens, steps)
 
@@ -163,21 +163,21 @@ def test_lengths_beyond_the_positions_and_models_without_memory_are_left_out_by_
         "small modernbert at 64 tokens": "it has 32 positions",
         "small neobert at 64 tokens": "out of memory at batch 1: CUDA out of memory",
     }
-    assert {(speed.encoder.family, speed.tokens) for speed in found} == {
+    assert {(speed.encoder.shape.family, speed.tokens) for speed in found} == {
         (family, tokens) for family in ("neobert", "roberta", "modernbert") for tokens in (16, 32)
     }
     assert all(len(speed.per_token) == 4 for speed in found)
 
 
 def test_an_attention_that_is_not_installed_leaves_its_models_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    build = throughput.build_peer
+    build = EncoderShape.build
 
     def missing(shape: EncoderShape, attention: str) -> torch.nn.Module:
         if shape.family == "bert":
             raise ImportError(f"{attention} has not been found\nInstall it")
         return build(shape, attention)
 
-    monkeypatch.setattr(throughput, "build_peer", missing)
+    monkeypatch.setattr(EncoderShape, "build", missing)
     left_out: dict[str, str] = {}
     setting = replace(SETTING, lengths=(16,), attention="sdpa")
     assert len(list(measure_speeds(setting, left_out))) == 3
@@ -186,25 +186,20 @@ def test_an_attention_that_is_not_installed_leaves_its_models_out(monkeypatch: p
 
 def made(name: str, tokens: int, *walls: float) -> Speed:
     """A speed with these times of a token."""
-    shape = replace(SMALL[0], name=name)
+    encoder = LoadedEncoder(replace(SMALL[0], name=name), torch.nn.Linear(3, 4), CPU)
     timings = tuple(Timing(wall, wall / 2, None) for wall in walls)
-    return Speed(
-        shape, 1234, 5678, tokens, BatchSearch({1: 3.0, 2: 5.0, 4: 4.0}, "slower at batch 4"), timings, utc_now()
-    )
+    return Speed(encoder, tokens, BatchSearch({1: 3.0, 2: 5.0, 4: 4.0}, "slower at batch 4"), timings, utc_now())
 
 
-def test_the_ratio_is_that_of_speeds_at_the_compared_length_in_pairs() -> None:
-    found = [made("small neobert", 32, 1.0, 1.0, 4.0), made("small modernbert", 32, 3.0, 2.0, 20.0)]
-    found += [made("small neobert", 16, 9.0), made("small bert", 32, 0.1)]
-    assert ratio_of(found, SETTING) == {"wall": 3.0, "processor": 3.0}
-    assert ratio_of(found[:1], SETTING) is None
-    assert figures_of(SETTING, found[:1], {})["ratio"] is None
+def write(folder: Path, speed: Speed, setting: ThroughputSetting) -> None:
+    record = throughput_record(speed, setting)
+    replace_file(Layout(folder).throughput(str(record["id"])), sealed(record))
 
 
 def test_a_record_is_complete_and_read_by_the_reports(tmp_path: Path) -> None:
     speed = made("small neobert", 32, 0.5, 0.25, 0.2, 0.125)
     record = throughput_record(speed, SETTING)
-    write_throughput(tmp_path, speed, SETTING)
+    write(tmp_path, speed, SETTING)
     (read,), problems = read_records(tmp_path)
     assert not problems and {key: read[key] for key in record} == record | {"finished_at": read["finished_at"]}
     assert read["started_at"] == speed.started_at <= read["finished_at"]
@@ -219,10 +214,10 @@ def test_a_record_is_complete_and_read_by_the_reports(tmp_path: Path) -> None:
 
 
 def test_a_newer_measurement_takes_the_place_of_an_older_one_alone(tmp_path: Path) -> None:
-    write_throughput(tmp_path, made("small neobert", 32, 0.5, 0.5), SETTING)
-    write_throughput(tmp_path, made("small neobert", 16, 0.5, 0.5), SETTING)
-    write_throughput(tmp_path, made("small neobert", 32, 0.25, 0.25), SETTING)
-    write_throughput(tmp_path, made("small neobert", 32, 0.25, 0.25), replace(SETTING, precision="bf16"))
+    write(tmp_path, made("small neobert", 32, 0.5, 0.5), SETTING)
+    write(tmp_path, made("small neobert", 16, 0.5, 0.5), SETTING)
+    write(tmp_path, made("small neobert", 32, 0.25, 0.25), SETTING)
+    write(tmp_path, made("small neobert", 32, 0.25, 0.25), replace(SETTING, precision="bf16"))
     rates = sorted(record["scores"]["tokens_per_second"] for record in read_records(tmp_path)[0])
     assert rates == [2.0, 4.0, 4.0]
 
@@ -232,14 +227,13 @@ def test_without_a_gpu_the_small_models_are_measured_and_the_real_ones_said_not_
 ) -> None:
     monkeypatch.setattr(throughput, "cpu_setting", lambda: SETTING)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert THROUGHPUT.run("throughput", ["--folder", str(tmp_path), "--lengths", "16", "32"]) == 0
+    assert main(["throughput", "--folder", str(tmp_path), "--lengths", "16", "32"]) == 0
     ours, real = read_results(tmp_path)
     assert (ours["name"], real["name"]) == (CPU_NAME, GPU_NAME)
     assert real["ratio"] is None and ours["ratio"] == ours["figures"]["ratio"]["processor"] > 0
     assert len(list((tmp_path / "throughput").glob("*.json"))) == 4 * 2
-    medians = ours["figures"]["tokens per second, median"]
-    assert {name: set(of) for name, of in medians.items()} == {shape.name: {"16", "32"} for shape in SMALL}
-    assert THROUGHPUT.run("throughput", ["--folder", str(tmp_path), "--lengths", "16"]) == 0
+    assert set(ours["figures"]["operations per token"]) == {"small neobert", "small modernbert"}
+    assert main(["throughput", "--folder", str(tmp_path), "--lengths", "16"]) == 0
     assert read_results(tmp_path) == [ours, real], "without the compared length the ratio on record stays"
 
 
@@ -249,16 +243,15 @@ def test_a_setting_compares_two_of_its_models_at_a_length_that_both_read(setting
     assert setting.compared in setting.lengths
     own, other = setting.encoders[0], encoders[setting.other]
     assert own.family == "neobert" and other.family == "modernbert"
-    assert own.reads(setting.compared) and other.reads(setting.compared)
+    assert own.positions is None and other.positions is not None and other.positions >= setting.compared
 
 
 def test_real_sizes_have_the_parameters_that_are_published_for_them() -> None:
     """Without their heads; NeoBERT's 221.7 million and the rest to a hundredth."""
     millions = [221.7, 108.9, 124.1, 149.0, 334.1, 354.3, 394.8]
     with torch.device("meta"):
-        for shape, expected in zip(PAPER_ENCODERS, millions, strict=True):
-            module = shape.build("sdpa")[0]
-            count = sum(parameter.numel() for parameter in module.parameters()) / 1e6
+        for shape, expected in zip((NEOBERT, *BASES, *LARGES), millions, strict=True):
+            count = sum(parameter.numel() for parameter in shape.build("sdpa").parameters()) / 1e6
             assert count == pytest.approx(expected, rel=0.01), shape.name
 
 

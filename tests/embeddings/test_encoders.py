@@ -208,7 +208,6 @@ def test_broken_weights_end_in_an_error_and_not_in_nan(tokenizer) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-3), ("bf16", BF16_BOUND), ("fp16", FP16_BOUND)])
 def test_a_gpu_gives_the_vectors_of_the_cpu(tokenizer, precision, bound) -> None:
     found = encoder(tokenizer, precision=precision, device=torch.device("cuda")).encode(VARIED)

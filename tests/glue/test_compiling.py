@@ -218,7 +218,6 @@ def test_the_rotary_table_has_fixed_sizes_in_a_graph_with_dynamic_ones():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores for float32 matrix multiplication:UserWarning")
 def test_cuda_graphs_give_eager_losses_at_two_points():
     """Losses of the first evaluations, in fp32; the second point replays the graphs of the first."""

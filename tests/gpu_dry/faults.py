@@ -66,7 +66,6 @@ FAULTS: dict[str, Fault] = {
     "a number is read in every block": _in_blocks(_wait_for_a_number),
     "a mask selects": _in_blocks(_wait_for_a_shape),
     "a tensor comes from pageable memory": _in_blocks(_copy_to_the_host),
-    "one more kernel": _in_blocks(lambda hidden: hidden * 1.0),
     "a block is kept": _kept,
     "products in fp32": _in_blocks(_multiply_in_fp32),
     "a tensor on the CPU": _table_on_the_cpu,

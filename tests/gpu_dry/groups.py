@@ -18,14 +18,14 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks.contenders import masked_documents, neobert_recipe, own_batches, pretraining_engine
 from benchmarks.data import web_lengths
-from benchmarks.pretended_cuda import pretended_cuda
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.training.compiling import TrialStep, compile_model, parts_of
 from neobert.training.distributed import set_up_device
 from neobert.training.engine import Engine, Phases
 from neobert.training.pretraining import summed_loss
 from neobert.training.zero import ZERO_ENGINES
-from tests.gpu_dry.passes import CONTEXT, GPU, Pass, fresh_engine, pretraining_batches
+from tests.gpu_dry.passes import CONTEXT, Pass, fresh_engine, pretraining_batches
+from tests.support.pretended_cuda import GPU, pretended_cuda
 
 RANKS = 8
 
@@ -102,30 +102,6 @@ def pretrain_with_zero(engine_name: str, layers: int = 4) -> tuple[Pass, int, in
         kept, parameters = gpu.alive_bytes, sum(weight.numel() for weight in model.parameters())
         engine.close()
     return measured, kept, parameters
-
-
-def count_graphs_of_ddp() -> tuple[int, int]:
-    """Graphs that are compiled (before training, for a size that comes within DDP), on the CPU."""
-    graphs: list[GraphModule] = []
-
-    def count(graph: GraphModule, inputs: Any) -> Any:
-        graphs.append(graph)
-        return graph.forward
-
-    cpu = torch.device("cpu")
-    recipe = neobert_recipe("fp32", layers=2)
-    documents = masked_documents(web_lengths(40) // 8 + 8, recipe.model.vocabulary_size, 128)
-    first, *others = own_batches(documents, 4, cpu)
-    other = next(batch for batch in others if batch.sizes != first.sizes)
-    with group(2):
-        model = build_masked_language_model(recipe.model, 128)
-        initialize(model, recipe.model.initialization, 0)
-        engine = pretraining_engine(model.train(), recipe, cpu)
-        send_buckets(engine, [])
-        compile_model(TrialStep(model, lambda: summed_loss(model, first), "fp32", cpu), "on", backend=count)
-        before = len(graphs)
-        engine.step([other], 1e-4)
-    return before, len(graphs) - before
 
 
 def backward_and_buckets(by_part: bool, layers: int = 4) -> tuple[int, list[str]]:

@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
@@ -17,7 +16,6 @@ import torch
 from ablations.ladders import variants
 from benchmarks.contenders import SEED, masked_documents, neobert_recipe, own_batches, pretraining_engine
 from benchmarks.data import IDS, random_corpus, web_lengths
-from benchmarks.pretended_cuda import Counts, pretended_cuda
 from neobert.data.batches import Batch, collate
 from neobert.data.masking import counter_hash
 from neobert.data.rows import pack_documents
@@ -33,16 +31,14 @@ from neobert.model.attention import attend, padded_plan, whole_rows_plan
 from neobert.model.build import build_classifier, build_encoder, build_masked_language_model
 from neobert.model.size import MicroBatchShape, training_memory
 from neobert.recipe import Point, Pretraining
-from neobert.training import compiling
-from neobert.training.compiling import CompilePolicy, TrialStep
 from neobert.training.distributed import Process, set_up_device
 from neobert.training.engine import Engine
+from tests.support.pretended_cuda import GPU, Counts, pretended_cuda
 
 CONTEXT = 1024
 SLOTS = 65_536
 """Slots of a micro-batch: 60 rows of packed web pages, about 61,000 real tokens."""
 
-GPU = torch.device("cuda", 0)
 WORDS = ("the", "cat", "a", "dog", "sleeps", "and", "bird", "stone", ".")
 M0_FORM = {"positions": "learned", "norm": "layer_norm", "feedforward": "gelu", "dropout": 0.1}
 
@@ -76,17 +72,6 @@ def dtypes(counts: Counts) -> Counter[str]:
     return found
 
 
-def figures(counts: Counts) -> dict[str, Any]:
-    """What a golden file holds of a pass."""
-    return {
-        "launches": dict(counts.launches),
-        "bytes moved": sum(counts.bytes_moved.values()),
-        "products by dtype": dict(dtypes(counts)),
-        "operations of products": sum(product.flops * times for product, times in counts.products.items()),
-        "peak bytes": counts.peak_bytes,
-    }
-
-
 def fresh_engine(recipe: Pretraining) -> Engine[Batch]:
     """The engine of pre-training; values are not initialised."""
     with GPU:
@@ -101,16 +86,12 @@ def pretraining_batches(slots: int = SLOTS) -> list[Batch]:
     return own_batches(documents, round(rows / documents.padded_fill), GPU)
 
 
-def pretrain(
-    layers: int = 28, slots: int = SLOTS, fault: str | None = None, optimizer: str = "adamw", **changes: Any
-) -> Pass:
+def pretrain(layers: int = 28, slots: int = SLOTS, fault: str | None = None, **changes: Any) -> Pass:
     """The second step of the engine, which has its optimizer's state, with one micro-batch. `fault` is one of
     `tests.gpu_dry.faults.FAULTS`, in whose presence the step is made."""
     from tests.gpu_dry.faults import FAULTS
 
     recipe, measured = neobert_recipe("bf16", layers=layers, **changes), Pass()
-    optimization = recipe.optimization.model_copy(update={"optimizer": optimizer})
-    recipe = recipe.model_copy(update={"optimization": optimization})
     with pretended_cuda() as gpu, FAULTS[fault]() if fault else nullcontext():
         engine = fresh_engine(recipe)
         with gpu.counted() as measured.feeding:
@@ -218,7 +199,7 @@ def attend_to_padded_rows(chosen: bool) -> list[str]:
         with gpu.counted() as counts:
             attend(query, query, query, padded_plan(mask, torch.device("cpu")).to(GPU))
             attend(query, query, query, whole_rows_plan(query[..., 0, 0]))
-    return sorted(name for name in counts.launches if "attention" in name)
+    return sorted(name for name in counts.operators if "attention" in name)
 
 
 def contrast(layers: int = 28, micro_batch_tokens: int = 4096, **changes: Any) -> Pass:
@@ -270,26 +251,3 @@ def measure_heldout_loss(layers: int = 28, **changes: Any) -> Pass:
         with gpu.counted() as measured.work:
             measure_heldout(model, text, "bf16", GPU)
     return measured
-
-
-def choose_cuda_graphs(eager_seconds: float, replay_seconds: float, points: int) -> tuple[bool, int]:
-    """(whether `--compile auto` takes CUDA graphs for GLUE, how often it tried), where passes took so long."""
-    tried: list[TrialStep] = []
-
-    def compile_model(trial: TrialStep, word: str, **options: Any) -> bool:
-        tried.append(trial)
-        return True
-
-    def seconds(trial: TrialStep, warm_up: int = 1) -> float:
-        return eager_seconds if warm_up == 1 else replay_seconds
-
-    with (
-        pretended_cuda(),
-        mock.patch.object(compiling, "compile_model", compile_model),
-        mock.patch.object(compiling, "make_eager", lambda model: None),
-        mock.patch.object(TrialStep, "seconds", seconds),
-    ):
-        tuner = fine_tuner(layers=2)
-        point = Point(batch_size=4, learning_rate=1e-5, weight_decay=0.01)
-        tuner.policy, tuner.points = CompilePolicy("auto"), (point,) * points
-        return tuner._compile(batch_size=4), len(tried)

@@ -18,10 +18,6 @@ def test_a_step_of_ddp_sends_each_gradient_once_and_waits_for_nothing(pretend: P
     assert set(dtypes(step.work)) == {"bfloat16"}
 
 
-def test_a_size_that_comes_within_ddp_is_one_graph_too(pretend: Pretend) -> None:
-    assert pretend(groups.count_graphs_of_ddp) == (1, 1)
-
-
 @pytest.mark.drill
 def test_blocks_that_are_compiled_alone_share_a_graph_and_send_gradients_while_others_compute(pretend: Pretend) -> None:
     """The blocks, the last one, and the loss. A graph of the whole model sends everything behind its backward pass."""

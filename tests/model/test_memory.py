@@ -127,7 +127,6 @@ def test_heads_of_a_size_that_kernels_dislike_are_counted_padded():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("form", ["learned gelu layer_norm", "rotary swiglu rms_norm"])
 def test_an_accelerator_allocates_as_much_as_reckoned(form):
     """Peak of a forward and backward pass, within 15 %: logits and activations of a bf16 model on a CUDA device."""

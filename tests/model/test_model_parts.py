@@ -368,7 +368,6 @@ def test_a_row_of_filler_alone_holds_no_nan(dtype):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("head_size", [64, 84, 88])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_variable_length_kernels_equal_the_cpu_with_their_gradients(head_size, dtype):
@@ -393,7 +392,6 @@ def test_variable_length_kernels_equal_the_cpu_with_their_gradients(head_size, d
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_padded_rows_take_variable_length_kernels_and_other_rows_not_those_of_cudnn():
     device = set_up_device()
     mask = torch.tensor([[1] * 11, [0] * 3 + [1] * 8])

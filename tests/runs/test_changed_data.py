@@ -106,7 +106,7 @@ def test_a_corpus_that_changes_while_it_is_read_is_not_kept(
 
     monkeypatch.setattr(DirectorySource, "documents", changing)
     with pytest.raises(ChangedData, match="corpus web"):
-        tokenized_corpus(Layout(runs), run, run.corpora[0], specification(data))
+        tokenized_corpus(Layout(runs), run, run.corpus, specification(data))
     folder = Layout(runs).data(run.data_id)
     assert not folder.exists() and not list(folder.parent.glob(f"{folder.name}*"))
 
@@ -134,7 +134,7 @@ def test_a_tokenizer_is_not_taken_for_another(tmp_path: Path, data: Path) -> Non
     with pytest.raises(ChangedData, match="the wordpiece tokenizer"):
         text_tokenizer(layout, run, DirectorySource(data))
     with pytest.raises(ChangedData, match="the wordpiece tokenizer"):
-        tokenized_corpus(layout, run, run.corpora[0], specification(data))
+        tokenized_corpus(layout, run, run.corpus, specification(data))
     assert not layout.data(run.data_id).exists()
 
 
@@ -166,7 +166,7 @@ def test_the_earlier_data_brought_back_are_taken(tmp_path: Path, data: Path) -> 
     shutil.copytree(data, tmp_path / "before")
     change(data / "corpora" / "web" / "a.parquet")
     with pytest.raises(ChangedData):
-        tokenized_corpus(layout, run, run.corpora[0], specification(data))
+        tokenized_corpus(layout, run, run.corpus, specification(data))
     shutil.rmtree(data)
     (tmp_path / "before").rename(data)
-    assert tokenized_corpus(layout, run, run.corpora[0], specification(data)).documents == 800
+    assert tokenized_corpus(layout, run, run.corpus, specification(data)).documents == 800

@@ -259,7 +259,6 @@ def test_a_step_waits_for_nothing(finished: Path, runs: Runs, packing: str) -> N
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature:UserWarning")  # torch's own
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_step_on_a_gpu_waits_for_nothing(finished: Path, precision: str) -> None:

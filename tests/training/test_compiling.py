@@ -283,7 +283,7 @@ def no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 def test_a_gpu_alone_has_compiler_settings_of_its_own(
     monkeypatch: pytest.MonkeyPatch, device: str, changed: list[str]
 ) -> None:
-    """The roofline counts the kernels of these; a CPU's results do not change."""
+    """A CPU's results do not change."""
     from torch._inductor import config
 
     monkeypatch.setattr(TrialStep, "run", lambda trial: None)

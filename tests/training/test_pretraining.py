@@ -461,7 +461,7 @@ def test_a_damaged_shard_is_made_again(
     content[100] ^= 1
     shard.write_bytes(content)
     write_tiny_run(tmp_path, run)
-    corpus = tokenized_corpus(Layout(tmp_path), run, run.corpora[0], SOURCE)
+    corpus = tokenized_corpus(Layout(tmp_path), run, run.corpus, SOURCE)
     said = capsys.readouterr().err
     assert f"{shard} does not match its checksum" in said and "Traceback" not in said
     content[100] ^= 1

@@ -28,7 +28,7 @@ from neobert.recipe import Precision
 from neobert.training.distributed import choose_kernels
 from neobert.training.engine import autocast
 from neobert.training.pretraining import summed_loss
-from tests.gpu_dry.kernels_on_cpu import CALLS, check, variable_length_kernels_on_cpu
+from tests.model.kernels_on_cpu import CALLS, check, variable_length_kernels_on_cpu
 
 CONTEXT, ROWS, VOCABULARY = 128, 12, 512
 CPU = torch.device("cpu")

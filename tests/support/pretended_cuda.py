@@ -1,4 +1,4 @@
-"""A pretended GPU on a CPU build of torch: counts the kernel launches, bytes, memory and waits of a step on CUDA.
+"""A pretended GPU on a CPU build of torch: sees where a step on CUDA would wait, its dtypes, devices and peak memory.
 
 Tensors on "cuda" are fake: they have shapes, dtypes and a device, but no numbers. Tensors on the CPU are real. Reads
 from the device return ones. Autograd needs a device guard, which a few lines of C++ register. This runs a function of a
@@ -13,8 +13,6 @@ In that process, this counts what the step would do on a GPU:
         model = build().to("cuda")
         with gpu.counted() as counts:
             step(model)
-
-No kernel runs, so times and numbers stay unknown.
 """
 
 import hashlib
@@ -25,19 +23,18 @@ import tempfile
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import metadata
-from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -47,110 +44,59 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from neobert.errors import MissingData
+from neobert.processes import REPOSITORY
 
 GUARD_SOURCE = Path(__file__).with_suffix(".cpp")
 PACKAGES = tuple(f"/{name}/" for name in ("neobert", "ablations", "benchmarks", "tests"))
-FRAMES_SHOWN = 3
 ALLOCATION_BYTES = 512
 """Size to which torch's allocator rounds up."""
 
 GPU = torch.device("cuda", 0)
 H100 = SimpleNamespace(
-    name="NVIDIA H100 80GB HBM3",
-    major=9,
-    minor=0,
-    gcnArchName="",
-    total_memory=85_000_000_000,
-    multi_processor_count=132,
-    max_threads_per_block=1024,
-    max_threads_per_multi_processor=2048,
-    regs_per_multiprocessor=65_536,
-    warp_size=32,
+    name="NVIDIA H100 80GB HBM3", major=9, minor=0, total_memory=85_000_000_000, multi_processor_count=132
 )
 """Properties of the pretended GPU."""
 
 HOST_WAITS = {
-    "_local_scalar_dense",
-    "bincount",
-    "equal",
-    "is_nonzero",
-    "masked_select",
-    "nonzero",
-    "unique_consecutive",
-    "unique_dim",
-    "_unique2",
+    *("_local_scalar_dense", "bincount", "equal", "is_nonzero", "masked_select", "nonzero"),
+    *("unique_consecutive", "unique_dim", "_unique2"),
 }
 """Operators that wait for the device: their result on the host, or their shape, depends on numbers on the device."""
 
-WITHOUT_KERNEL = {
-    "_unsafe_view",
-    "_pin_memory",
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "is_pinned",
-    "new_empty",
-    "new_empty_strided",
-    "record_stream",
-    "resize_",
-    "set_",
-    *HOST_WAITS,
-}
-"""Operators other than views that launch no kernel, or are counted as waits."""
-
 SINGLE_KERNELS = ("_fused_rms_norm", "_fused_rms_norm_backward", "silu_backward")
-"""Operators that are one kernel on CUDA, but decompose on devices that do not register them."""
+"""Operators that are one kernel on CUDA, with a gradient of its own, but decompose on devices that do not register
+them."""
 
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
 
 
 def build_guard() -> Path:
-    """Return the library with the device guard, compiled once per version of torch in the folder of temporary files.
-
-    Raises:
-        MissingData: there is no C++ compiler, or this torch has CUDA's own guard.
-    """
-    version = metadata.version("torch")
+    """Return the library with the device guard, compiled once per version of torch; skips the test where it cannot
+    be."""
     if torch.backends.cuda.is_built():
-        raise MissingData(f"a GPU can be pretended on a CPU build of torch only, and torch {version} is built for CUDA")
+        pytest.skip(f"a GPU is pretended on a CPU build of torch, and {torch.__version__} is built for CUDA")
     compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
     if compiler is None:
-        raise MissingData("there is no C++ compiler for the pretended GPU's device guard: install g++")
-    content = hashlib.sha256(GUARD_SOURCE.read_bytes() + version.encode()).hexdigest()[:16]
-    library = Path(tempfile.gettempdir()) / f"neobert-pretended-cuda-{os.getuid()}" / f"{content}.so"
-    library.parent.mkdir(mode=0o700, exist_ok=True)
-    if library.parent.stat().st_uid != os.getuid():
-        raise MissingData(f"{library.parent} belongs to another user: the pretended GPU's guard is not loaded from it")
+        pytest.skip("there is no C++ compiler for the pretended GPU's device guard: install g++")
+    content = hashlib.sha256(GUARD_SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:16]
+    library = REPOSITORY / "build" / "pretended_cuda" / f"{content}.so"
     if not library.exists():
-        _compile(compiler, library)
+        library.parent.mkdir(parents=True, exist_ok=True)
+        root = Path(torch.__file__).parent
+        includes = [f"-I{root / 'include'}", f"-I{root / 'include/torch/csrc/api/include'}"]
+        links = [f"-L{root / 'lib'}", f"-Wl,-rpath,{root / 'lib'}", "-ltorch_cpu", "-lc10"]
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            built = Path(folder) / library.name
+            flags = ["-shared", "-fPIC", "-O0", "-std=c++20", *includes]
+            subprocess.run([compiler, *flags, str(GUARD_SOURCE), *links, "-o", str(built)], check=True)
+            built.rename(library)
     return library
-
-
-def _compile(compiler: str, library: Path) -> None:
-    spec = find_spec("torch")
-    assert spec is not None and spec.origin is not None
-    root = Path(spec.origin).parent
-    includes = [f"-I{root / 'include'}", f"-I{root / 'include/torch/csrc/api/include'}"]
-    links = [f"-L{root / 'lib'}", f"-Wl,-rpath,{root / 'lib'}", "-ltorch_cpu", "-lc10"]
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        built = Path(folder) / library.name
-        flags = ["-shared", "-fPIC", "-O0", "-std=c++20", *includes]
-        command = [compiler, *flags, str(GUARD_SOURCE), *links, "-o", str(built)]
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
-        if found.returncode:
-            reason = next((line for line in found.stderr.splitlines() if "error" in line), found.stderr.strip())
-            raise MissingData(f"the pretended GPU's device guard cannot be compiled: {reason}")
-        built.rename(library)
 
 
 @contextmanager
 def pretending_process() -> Iterator[Executor]:
-    """Start a process in which `pretended_cuda` supports autograd; it runs functions of modules one after the other.
-
-    Raises:
-        MissingData: as for `build_guard`.
-    """
+    """Start a process in which `pretended_cuda` supports autograd; it runs functions of modules one after the
+    other."""
     guard = str(build_guard())
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
         with mock.patch.dict(os.environ, LD_PRELOAD=guard):
@@ -159,33 +105,24 @@ def pretending_process() -> Iterator[Executor]:
 
 
 class Product(NamedTuple):
-    """A matrix product: (rows, inner) by (inner, columns), `batch` times, in `dtype`."""
+    """A matrix product in `dtype`, (rows, inner) by (inner, columns)."""
 
     dtype: str
-    batch: int
-    rows: int
     inner: int
     columns: int
-
-    @property
-    def flops(self) -> int:
-        return 2 * self.batch * self.rows * self.inner * self.columns
 
 
 @dataclass
 class Counts:
-    """Counts of the pretended GPU.
+    """What the pretended GPU saw.
 
-    launches: operators that launch a kernel, by name; those on lists of tensors count once. bytes_moved: the bytes that
-        they read and write, by name.
-    products: matrix products.
+    operators: the names of those that ran on it. products: matrix products.
     waits: operations that made the host wait for the device, each with the place in the code.
     pageable: asynchronous copies to the device from memory that is not pinned, which are staged on the host.
     peak_bytes: peak of allocated memory, earlier allocations included.
     """
 
-    launches: Counter[str] = field(default_factory=Counter)
-    bytes_moved: Counter[str] = field(default_factory=Counter)
+    operators: set[str] = field(default_factory=set)
     products: Counter[Product] = field(default_factory=Counter)
     waits: list[str] = field(default_factory=list)
     pageable: list[str] = field(default_factory=list)
@@ -229,26 +166,22 @@ class PretendedGPU(TorchDispatchMode):
         call = Call(func, func._schema.name.partition("::")[2], args, kwargs)
         if not call.on_gpu and not _is_cuda(kwargs.get("device")):
             return self._on_host(call)
-        copy = COPIES[call.name](call) if call.name in COPIES else None
+        copy = call.copy
         if copy is not None:
             self._note_copy(copy)
-        for reason in WAITS.get(call.name, lambda _: [])(call):
+        for reason in call.waits:
             self.wait(reason)
         if call.name == "_local_scalar_dense":
             return torch.ones((), dtype=args[0].dtype).item()
-        return self._run(call) if copy is None or not copy.reads else copy.ones(call)
+        return copy.ones(call) if copy is not None and copy.reads else self._run(call)
 
     def _run(self, call: "Call") -> Any:
-        """Run an operator without numbers; count its kernel and the memory of its results."""
+        """Run an operator without numbers; count the memory of its results."""
         args, kwargs = tree_map_only(Tensor, self._as_fake, (call.args, call.kwargs))
         with self.fake:
             out = call.func(*args, **kwargs)
         made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor) and leaf.device.type == "cuda"]
-        if call.name not in WITHOUT_KERNEL and not _is_view(call.func):
-            self.counts.launches[call.name] += 1
-            read = {id(tensor): tensor for tensor in call.on_gpu}.values()
-            written = {id(tensor): tensor for tensor in (*made, *_mutated(call.func, args, kwargs))}.values()
-            self.counts.bytes_moved[call.name] += sum(tensor.nbytes for tensor in (*read, *written))
+        self.counts.operators.add(call.name)
         if call.name in PRODUCTS:
             self.counts.products[_product(call)] += 1
         for tensor in made:
@@ -307,22 +240,6 @@ def _is_cuda(device: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Call:
-    """A call of an operator; `name` is without name space and overload."""
-
-    func: Any
-    name: str
-    args: Any
-    kwargs: dict[str, Any]
-
-    @cached_property
-    def on_gpu(self) -> list[Tensor]:
-        """The tensors on the device among the arguments."""
-        leaves = tree_leaves((self.args, self.kwargs))
-        return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.device.type == "cuda"]
-
-
-@dataclass(frozen=True)
 class Copy:
     """A copy of `source` to a device. `host` is the tensor on the CPU if there is one before the copy: without it, a
     non-blocking copy makes one in pinned memory."""
@@ -337,52 +254,58 @@ class Copy:
         """Whether the copy brings numbers from the device to the host."""
         return self.source.device.type == "cuda" and self.target.type == "cpu"
 
-    def ones(self, call: Call) -> Tensor:
+    def ones(self, call: "Call") -> Tensor:
         """Return ones in place of the numbers that it reads."""
         if self.host is not None:
             return self.host.fill_(1)
         return torch.ones(self.source.shape, dtype=call.kwargs.get("dtype") or self.source.dtype)
 
 
-def _copy_in_place(call: Call) -> Copy | None:
-    target, source, *flags = call.args
-    if source.device.type == "cpu" and source.ndim == 0:  # a number, which travels with the launch
+@dataclass(frozen=True)
+class Call:
+    """A call of an operator; `name` is without name space and overload."""
+
+    func: Any
+    name: str
+    args: Any
+    kwargs: dict[str, Any]
+
+    @cached_property
+    def on_gpu(self) -> list[Tensor]:
+        """The tensors on the device among the arguments."""
+        leaves = tree_leaves((self.args, self.kwargs))
+        return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.device.type == "cuda"]
+
+    @property
+    def copy(self) -> Copy | None:
+        """The copy between devices that the call is. A number on the CPU is none: it travels with the launch."""
+        non_blocking = bool(self.kwargs.get("non_blocking"))
+        if self.name == "copy_":
+            target, source, *flags = self.args
+            if source.device.type == "cpu" and source.ndim == 0:
+                return None
+            host = source if target.device.type == "cuda" else target
+            return Copy(source, target.device, host, any(flags) or non_blocking)
+        if self.name == "_to_copy":
+            source, device = self.args[0], torch.device(self.kwargs.get("device") or self.args[0].device)
+            return Copy(source, device, source if device.type == "cuda" else None, non_blocking)
         return None
-    non_blocking = any(flags) or bool(call.kwargs.get("non_blocking"))
-    return Copy(source, target.device, source if target.device.type == "cuda" else target, non_blocking)
 
-
-def _copy_to_new(call: Call) -> Copy:
-    (source,), target = call.args, torch.device(call.kwargs.get("device") or call.args[0].device)
-    return Copy(source, target, source if target.type == "cuda" else None, bool(call.kwargs.get("non_blocking")))
-
-
-COPIES: Mapping[str, Callable[[Call], Copy | None]] = {"copy_": _copy_in_place, "_to_copy": _copy_to_new}
-
-
-def _waits_of_indexing(call: Call) -> Iterator[str]:
-    indices = [index for index in call.args[1] if index is not None]
-    if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
-        yield f"{call.name} by a mask"
-    if any(index.device.type == "cpu" and index.ndim for index in indices):
-        yield f"{call.name} by indices on the CPU"
-
-
-WAITS: Mapping[str, Callable[[Call], Iterable[str]]] = {
-    **dict.fromkeys(HOST_WAITS, lambda call: [call.name]),
-    **dict.fromkeys(("index", "index_put", "index_put_", "_unsafe_index"), _waits_of_indexing),
-    "repeat_interleave": lambda call: [call.name] if call.func._overloadname == "Tensor" else [],
-    "segment_reduce": lambda call: [] if call.kwargs.get("unsafe") else ["segment_reduce that checks its lengths"],
-}
-"""For each operator that may wait for the device besides copies, the function that returns its reasons."""
-
-
-def _mutated(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    """Return the arguments on the device that an operator modifies in place."""
-    values = zip(func._schema.arguments, args, strict=False)  # omitted arguments have defaults
-    named = ((argument, kwargs.get(argument.name)) for argument in func._schema.arguments[len(args) :])
-    changed = [value for argument, value in (*values, *named) if argument.alias_info and argument.alias_info.is_write]
-    return [leaf for leaf in tree_leaves(changed) if isinstance(leaf, Tensor) and leaf.device.type == "cuda"]
+    @property
+    def waits(self) -> Iterator[str]:
+        """Why the call waits for the device, other than as a copy."""
+        if self.name in HOST_WAITS:
+            yield self.name
+        if self.name in ("index", "index_put", "index_put_", "_unsafe_index"):
+            indices = [index for index in self.args[1] if index is not None]
+            if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
+                yield f"{self.name} by a mask"
+            if any(index.device.type == "cpu" and index.ndim for index in indices):
+                yield f"{self.name} by indices on the CPU"
+        if self.name == "repeat_interleave" and self.func._overloadname == "Tensor":
+            yield self.name
+        if self.name == "segment_reduce" and not self.kwargs.get("unsafe"):
+            yield "segment_reduce that checks its lengths"
 
 
 def _is_composite(func: Any) -> bool:
@@ -391,22 +314,17 @@ def _is_composite(func: Any) -> bool:
     return has_kernel(func.name(), "CompositeImplicitAutograd") and not has_kernel(func.name(), "CUDA")
 
 
-def _is_view(func: Any) -> bool:
-    return any(result.alias_info is not None and not result.alias_info.is_write for result in func._schema.returns)
-
-
 def _product(call: Call) -> Product:
     left, right = call.on_gpu[-2:]  # an added tensor comes first
     if left.dtype != right.dtype:
         raise RuntimeError(f"{call.name} of {left.dtype} and {right.dtype}")
-    batch, (rows, inner) = left.shape[0] if left.ndim == 3 else 1, left.shape[-2:]
-    return Product(str(left.dtype).removeprefix("torch."), batch, rows, inner, right.shape[-1])
+    return Product(str(left.dtype).removeprefix("torch."), left.shape[-1], right.shape[-1])
 
 
 def _caller() -> str:
     """Return where in this project the running operator was called."""
     frames = [frame for frame in traceback.extract_stack() if any(package in frame.filename for package in PACKAGES)]
-    shown = [frame for frame in frames if frame.filename != __file__][-FRAMES_SHOWN:]
+    shown = [frame for frame in frames if frame.filename != __file__][-3:]
     return " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(shown)) or "autograd"
 
 
@@ -414,15 +332,12 @@ def _caller() -> str:
 def pretended_cuda(gpus: int = 1) -> Iterator[PretendedGPU]:
     """Make torch.cuda behave as if there were `gpus` H100; gradients need a `pretending_process`.
 
-    Attention by row uses the same kernels as on an H100: in half precision cuDNN's as long as they are enabled, else
-    flash without a mask, memory-efficient with a mask.
+    Attention by row uses the same kernels as on an H100.
     """
     gpu = PretendedGPU()
     with ExitStack() as stack:
         patches: list[tuple[Any, str, Any]] = [
-            (torch.cuda, name, value) for name, value in cuda_stubs(gpu, gpus).items()
-        ]
-        patches += [
+            *((torch.cuda, name, value) for name, value in _cuda_stubs(gpu, gpus).items()),
             (nn.Module, "to", _move_module),
             (nvtx, "range_push", lambda message: 0),
             (nvtx, "range_pop", lambda: 0),
@@ -430,36 +345,26 @@ def pretended_cuda(gpus: int = 1) -> Iterator[PretendedGPU]:
             (functional, "scaled_dot_product_attention", _attention),
             (_foreach_utils, "_foreach_supported_types", [Tensor, nn.Parameter, FakeTensor]),
         ]
-        for owner, name, value in patches:
-            stack.enter_context(mock.patch.object(owner, name, value))
+        for patch in patches:
+            stack.enter_context(mock.patch.object(*patch))
         stack.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
         torch.backends.cuda.enable_cudnn_sdp(True)  # as at the start of a process
         only_lifts_cpu = torch._C._only_lift_cpu_tensors()
         torch._C._set_only_lift_cpu_tensors(True)  # makes torch.tensor(…, device="cuda") an ordinary copy
         stack.callback(torch._C._set_only_lift_cpu_tensors, only_lifts_cpu)
-        stack.enter_context(kernels_of_cuda())
-        stack.enter_context(gpu)
-        yield gpu
-
-
-@contextmanager
-def kernels_of_cuda() -> Iterator[None]:
-    """Register `SINGLE_KERNELS` on "cuda", as a build of torch for CUDA does. Autograd then differentiates each as one
-    operator, by its own formula, and a compiler decomposes it afterwards."""
-    kernels = torch.library.Library("aten", "IMPL")
-    try:
+        kernels = torch.library.Library("aten", "IMPL")
+        stack.callback(kernels._destroy)
         for operator in SINGLE_KERNELS:
             kernels.impl(operator, _compute, "CUDA")
-        yield
-    finally:
-        kernels._destroy()
+        stack.enter_context(gpu)
+        yield gpu
 
 
 def _compute(*args: object, **kwargs: object) -> None:
     raise NotImplementedError("a pretended GPU computes no numbers")
 
 
-def cuda_stubs(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
+def _cuda_stubs(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
     """Return replacements for members of torch.cuda."""
 
     class Event:
@@ -533,24 +438,21 @@ _attention_of_host = functional.scaled_dot_product_attention
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, scale: float | None = None
 ) -> Tensor:
-    """Call the attention kernel that CUDA would use for these arguments."""
+    """Call the attention kernel that CUDA would use for these arguments: in half precision cuDNN's as long as they are
+    enabled, else flash without a mask, memory-efficient with a mask."""
     if query.device.type != "cuda":
         return _attention_of_host(query, key, value, attn_mask=attn_mask, scale=scale)
     if query.shape[-1] % 8:
         raise RuntimeError(f"CUDA's fused kernels take head sizes that are multiples of 8, not {query.shape[-1]}")
-    aten = torch.ops.aten
-    if query.dtype != torch.float32 and torch.backends.cuda.cudnn_sdp_enabled():
-        mask = None if attn_mask is None else attn_mask.expand(*query.shape[:3], key.shape[2])
-        cudnn = aten._scaled_dot_product_cudnn_attention(query, key, value, mask, True, 0.0, False, scale=scale)
-        return cudnn[0]
-    if attn_mask is None and query.dtype != torch.float32:
-        flash = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, False, scale=scale)
-        return flash[0]
     if attn_mask is not None:
         if attn_mask.dtype not in (torch.bool, query.dtype):
             raise RuntimeError(f"the mask's dtype is {attn_mask.dtype}, the query's {query.dtype}")
         attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
-    efficient = aten._scaled_dot_product_efficient_attention(
-        query, key, value, attn_mask, True, 0.0, False, scale=scale
-    )
-    return efficient[0]
+    aten, inputs, half = torch.ops.aten, (query, key, value), query.dtype != torch.float32
+    if half and torch.backends.cuda.cudnn_sdp_enabled():
+        results = aten._scaled_dot_product_cudnn_attention(*inputs, attn_mask, True, 0.0, False, scale=scale)
+    elif half and attn_mask is None:
+        results = aten._scaled_dot_product_flash_attention(*inputs, 0.0, False, scale=scale)
+    else:
+        results = aten._scaled_dot_product_efficient_attention(*inputs, attn_mask, True, 0.0, False, scale=scale)
+    return results[0]

@@ -1,1 +1,0 @@
-"""Checks of the project's claims about GPUs. This module imports nothing."""

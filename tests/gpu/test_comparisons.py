@@ -1,0 +1,124 @@
+"""What the tests on GPUs compare by, tried on a CPU: faults that are planted are noticed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.contenders import MODES, Mode, Setting, neobert_recipe, own_batches, pretraining_engine
+from benchmarks.pretraining import TOKENS_PER_STEP
+from neobert.model import attention, encoder
+from neobert.model.build import build_masked_language_model, initialize
+from neobert.model.positions import ComplexRotation
+from tests.gpu.steps import (
+    StepNumbers,
+    contrastive_step,
+    distance,
+    exact,
+    fitting_tokens,
+    pretraining_step,
+    tiny_setting,
+    varied_batches,
+    vectors_of,
+)
+from tests.gpu.test_one_gpu import TRIGONOMETRY
+from tests.gpu.workers import Lines, assert_near
+
+attend = encoder.attend
+
+
+@pytest.fixture(scope="module")
+def setting() -> Setting:
+    return tiny_setting()
+
+
+@pytest.fixture(scope="module")
+def right(setting: Setting) -> StepNumbers:
+    return pretraining_step(exact(setting), "eager")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_step_in_bf16_is_near_one_in_fp32(setting: Setting, right: StepNumbers, mode: Mode) -> None:
+    pretraining_step(setting, mode).assert_near(right)
+
+
+FAULTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "uniform attention": (encoder, "attend", lambda query, *others: attend(0 * query, *others)),
+    "scores that are a quarter too large": (encoder, "attend", lambda query, *others: attend(1.25 * query, *others)),
+    "no rotation": (ComplexRotation, "rotate", lambda rotation, vectors: vectors),
+    "documents of a row see each other": (attention, "_bias", lambda plan, gather: None),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_attention_shows_in_the_gradient_of_queries_and_keys(
+    setting: Setting, right: StepNumbers, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(*FAULTS[fault])
+    found = pretraining_step(exact(setting), "eager")
+    assert distance(found.attention, right.attention) > 0.15
+    with pytest.raises(AssertionError):
+        found.assert_near(right)
+
+
+def test_vectors_and_a_contrastive_step_in_bf16_are_near_those_in_fp32(setting: Setting) -> None:
+    assert distance(vectors_of(setting, "bf16"), vectors_of(exact(setting), "fp32")) <= 0.05
+    loss, gradient = contrastive_step(setting, "bf16")
+    true_loss, true_gradient = contrastive_step(exact(setting), "fp32")
+    assert loss == pytest.approx(true_loss, rel=0.05) and distance(gradient, true_gradient) <= 0.05
+
+
+def steps_with(setting: Setting, scale: float) -> Lines:
+    """Loss and gradient norm of eight steps with gradients times `scale`."""
+    recipe = exact(setting).recipe
+    model = build_masked_language_model(recipe.model, setting.documents.context)
+    initialize(model, recipe.model.initialization, 0)
+    engine = pretraining_engine(model.train(), recipe, setting.device)
+    accumulate = engine._accumulate
+
+    def scaled(batch: Any, total: torch.Tensor, *words: Any, last: bool) -> torch.Tensor:
+        return accumulate(batch, total / scale, *words, last=last) / scale
+
+    engine._accumulate = scaled  # type: ignore[method-assign]
+    batches = own_batches(setting.documents, setting.documents_per_step, setting.device)[:8]
+    measured = [engine.step([batch], 1e-3).measured() for batch in batches]
+    return [{"loss": step.loss, "gradient_norm": step.gradient_norm} for step in measured]
+
+
+def test_a_gradient_of_the_wrong_scale_shows_in_its_norm_and_in_no_loss(setting: Setting) -> None:
+    """Ranks that average what they should sum divide it by their number."""
+    right = steps_with(setting, 1)
+    assert_near(steps_with(setting, 1), right, loss=0.002, gradient_norm=0.01)
+    for scale in (1 / 2, 8):
+        with pytest.raises(AssertionError, match="gradient_norm"):
+            assert_near(steps_with(setting, scale), right, loss=0.002, gradient_norm=0.01)
+
+
+def test_another_loss_is_noticed() -> None:
+    lines = [{"loss": 2.0, "gradient_norm": 1.0}] * 3
+    with pytest.raises(AssertionError, match="loss"):
+        assert_near(lines, [*lines[:2], {"loss": 2.01, "gradient_norm": 1.0}], loss=0.002, gradient_norm=0.01)
+
+
+def test_steps_that_vary_have_different_numbers_of_rows(setting: Setting) -> None:
+    rows = [len(batch.token_ids) for batch in varied_batches(setting, 6)]
+    most = max(len(batch.token_ids) for batch in setting.own_batches("eager"))
+    assert len(set(rows)) > 1 and min(rows) >= 2 / 3 * most - 1 and max(rows) <= most
+
+
+@pytest.mark.parametrize(("gigabytes", "part"), [(84, 1), (48, 2), (42, 4), (24, 8)])
+def test_a_step_has_as_many_rows_as_fit_into_the_gpu(gigabytes: int, part: int) -> None:
+    assert fitting_tokens(neobert_recipe("bf16"), gigabytes * 10**9) == TOKENS_PER_STEP // part
+
+
+@pytest.mark.parametrize(
+    ("kernel", "computes_angles"),
+    [
+        ("triton_poi_fused_cos_mul_sin_3", True),
+        ("triton_per_fused__to_copy_add_embedding_mean_mul_pow_rsqrt_0", False),
+        ("triton_red_fused__fused_rms_norm_backward_1", False),
+    ],
+)
+def test_a_norm_that_is_named_after_its_square_computes_no_angles(kernel: str, computes_angles: bool) -> None:
+    assert bool(TRIGONOMETRY.search(kernel)) == computes_angles

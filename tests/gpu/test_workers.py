@@ -1,0 +1,144 @@
+"""The real worker on a GPU: compiled, killed and resumed; with two GPUs their ranks, ZeRO, a lost rank and speed."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from benchmarks.contenders import Setting
+from benchmarks.pretraining import TOKENS_PER_STEP
+from neobert.errors import EXIT_RUN_FAILED
+from neobert.files import read_json
+from neobert.processes import StopRequest
+from neobert.recipe import EngineWord, Pretraining
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import Execution
+from neobert.training.distributed import ABORT_SECONDS, VANISHED_SECONDS, JobRank, Process, host_ranks
+from neobert.training.pretraining import SIZED_STEPS
+from tests.gpu.workers import (
+    ROW_TOKENS,
+    SmallRun,
+    assert_near,
+    children_of,
+    logged_steps,
+    recipe_with,
+    small_run,
+    wait_for_steps,
+)
+
+pytestmark = [pytest.mark.gpu, pytest.mark.production]
+GRACE_SECONDS = 10.0
+"""Time that a process may take to write its error and to end, beyond what the ranks' own limits allow."""
+UNCOUNTED_STEPS = 4
+
+
+def test_a_run_that_was_killed_goes_on_with_the_losses_of_another(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    small = small_run(tmp_path, recipe_with(8))
+    undisturbed = small.train("undisturbed")
+    folder = small.plan("killed")
+    worker = small.start("killed")
+    wait_for_steps(worker, folder)
+    worker.kill()
+    assert worker.wait() != 0, "the run came to its end before it could be killed"
+    assert small.start("killed").wait() == 0
+    resumed = logged_steps(folder)
+    record_property("bit for bit", [line["loss"] for line in resumed] == [line["loss"] for line in undisturbed])
+    assert_near(resumed, undisturbed, loss=0.002, gradient_norm=0.01)
+
+
+def test_a_group_of_one_process_forms_on_nccl_sums_and_ends(setting: Setting, tmp_path: Path) -> None:
+    execution = Execution(threads=1, processes=1, micro_batch_tokens=1, checkpoint_interval_steps=1)
+    with (
+        host_ranks(Layout(tmp_path), JobRank("check", Process(0, 1))) as ranks,
+        ranks.lead("check", execution, StopRequest(), print),
+    ):
+        value = torch.full((), 3.0, device=setting.device)
+        dist.all_reduce(value)
+        dist.barrier()
+        assert (dist.get_backend(), value.item()) == ("nccl", 3.0)
+
+
+def compiled_recipe(setting: Setting, rows: int) -> Pretraining:
+    """Return the recipe of compiled workers: NeoBERT's own shape in bf16. All sizes of its steps are compiled before
+    the first one."""
+    shape = setting.recipe.model.model_copy(update={"vocabulary_size": 1024})
+    return recipe_with(rows, SIZED_STEPS).model_copy(update={"model": shape})
+
+
+def assert_compiled_before_the_first_step(root: Path) -> None:
+    (folder,) = root.glob("pretraining/*")
+    whole = read_json(folder / "done.json")["compile_seconds"]
+    before = read_json(folder / "checkpoints" / "step-00000000" / "state.json")["totals"]["compile_seconds"]
+    assert before > 0 and whole - before <= 1
+
+
+def test_compiled_workers_on_one_gpu_and_on_all_have_the_steps_of_an_eager_one(
+    setting: Setting, tmp_path: Path
+) -> None:
+    processes = torch.cuda.device_count()
+    eager = small_run(tmp_path, compiled_recipe(setting, 16 * processes), micro_batches=1)
+    expected = eager.train("eager")
+    for count in {1, processes}:
+        name = f"{count} compiled"
+        found = replace(eager, compile="on").train(name, count)
+        assert_near(found, expected, loss=0.005, gradient_norm=0.02)
+        assert_compiled_before_the_first_step(tmp_path / name)
+
+
+def in_fp32(root: Path, ranks: int) -> SmallRun:
+    """Return a run in fp32 with eight rows per rank."""
+    return small_run(root, recipe_with(8 * ranks).model_copy(update={"precision": "fp32"}))
+
+
+def test_all_gpus_have_the_steps_of_one(ranks: int, tmp_path: Path) -> None:
+    small = in_fp32(tmp_path, ranks)
+    assert_near(small.train("all", ranks), small.train("one"), loss=0.002, gradient_norm=0.01)
+
+
+@pytest.mark.parametrize("engine", ["zero1", "zero2"])
+def test_zero_has_the_steps_of_ddp(engine: EngineWord, ranks: int, tmp_path: Path) -> None:
+    small = in_fp32(tmp_path, ranks)
+    assert_near(small.train(engine, ranks, engine), small.train("ddp", ranks), loss=0.002, gradient_norm=0.01)
+
+
+def test_rank_0_ends_with_a_reason_when_another_rank_is_killed(ranks: int, tmp_path: Path) -> None:
+    small = small_run(tmp_path, recipe_with(8 * ranks))
+    folder = small.plan("lost", ranks)
+    first = small.start("lost")
+    wait_for_steps(first, folder)
+    others = [pid for pid, command in children_of(first.pid).items() if b"neobert.runs.worker" in command]
+    assert others, "the run came to its end before a rank could be killed"
+    os.kill(others[0], signal.SIGKILL)
+    killed = time.perf_counter()
+    allowed = VANISHED_SECONDS + ABORT_SECONDS + GRACE_SECONDS
+    try:
+        code = first.wait(2 * allowed)
+    finally:
+        first.kill()
+    assert time.perf_counter() - killed <= allowed
+    assert code == EXIT_RUN_FAILED and read_json(folder / "error.json")["error"]
+
+
+@pytest.mark.parametrize("slots", [TOKENS_PER_STEP, TOKENS_PER_STEP // 4])
+def test_a_compiled_rank_among_all_is_nearly_as_fast_as_one_alone(
+    slots: int, ranks: int, setting: Setting, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """With equally many slots: as many as fit, and those of the paper's small steps on several GPUs."""
+    speeds = []
+    for processes in (1, ranks):
+        root = tmp_path / str(processes)
+        root.mkdir()
+        recipe = compiled_recipe(setting, slots // ROW_TOKENS * processes)
+        lines = small_run(root, recipe, micro_batches=1, compile="on").train("run", processes)[UNCOUNTED_STEPS:]
+        speeds.append(float(np.median([line["real_tokens"] / line["seconds"] for line in lines])))
+        record_property(f"real tokens a second of {processes}", speeds[-1])
+    assert speeds[1] / ranks >= 0.85 * speeds[0]
