@@ -24,6 +24,7 @@ from neobert.errors import (
     did_you_mean,
     exit_code,
 )
+from neobert.files import reason_of
 from neobert.processes import Terminated, ended_by_signals
 
 EXIT_INTERRUPTED = 130
@@ -96,8 +97,8 @@ def _tell_system_error(program: str, error: OSError | RuntimeError, place: Path)
         said = f"{place}: the folder cannot be made ({error.strerror}): name one in a place where you may write"
         tell_error(program, said, EXIT_REFUSED)
         return EXIT_REFUSED
-    where = error.filename or place
-    tell_error(program, f"{where}: {error.strerror or error}; nothing finished is lost", EXIT_RUN_FAILED)
+    said = reason_of(error) if error.filename else f"{place}: {error.strerror or error}"
+    tell_error(program, f"{said}; nothing finished is lost", EXIT_RUN_FAILED)
     return EXIT_RUN_FAILED
 
 

@@ -17,7 +17,20 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from neobert.errors import DamagedFile, MissingData, name_first
-from neobert.files import checksum_of, checksummed, inside, is_local, json_bytes, read_json, replace_file, stamp_of
+from neobert.files import (
+    checksum_of,
+    checksummed,
+    inside,
+    is_local,
+    is_there,
+    json_bytes,
+    matching,
+    read_json,
+    reason_of,
+    replace_file,
+    stamp_of,
+    status_of,
+)
 from neobert.runs.kinds import RECORDS, RUN_FOLDERS
 from neobert.runs.records import publish_sealed
 
@@ -66,7 +79,7 @@ class Collected:
         self._lines: dict[str, dict[str, bytes]] = {table: {} for table in TABLES}
         self._listed = _read_digests(root)
         for table in TABLES:
-            if os.path.lexists(root / table):
+            if is_there(root / table, follow=False):
                 self._read(table)
         if missing := [path for path in self._listed or () if path not in self.links]:
             self.problems.append(f"{len(missing)} file(s) listed in {DIGESTS} are not there: {name_first(missing)}")
@@ -147,11 +160,16 @@ class RunFiles:
     def files(self, *patterns: str) -> Iterator[Path]:
         """Yield the files that match a pattern and may be read, sorted within each pattern."""
         for pattern in patterns:
-            for path in sorted(self.root.glob(pattern)):
+            for path in matching(self.root, pattern, self._leave_out):
                 if not (reason := self.why_not(path)):
                     yield path
                 elif (problem := f"{reason}: left out") not in self.problems[-1:]:  # once for all of a linked folder
                     self.problems.append(problem)
+
+    def _leave_out(self, error: OSError) -> None:
+        problem = f"{reason_of(error)}: what it holds is left out"
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def why_not(self, path: Path) -> str:
         """Return the reason why a file below the folder may not be read; empty if it may, or is not there."""
@@ -197,10 +215,8 @@ def _unpack(folder: Path, stamps: tuple[object, ...]) -> _Unpacked:
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
-    try:
-        return stamp_of(path.lstat())
-    except OSError:
-        return None
+    status = status_of(path, follow=False)
+    return None if status is None else stamp_of(status)
 
 
 def why_no_file(root: Path, path: Path) -> str:
@@ -227,7 +243,7 @@ def _is_below(real: str, path: Path) -> bool:
 
 def _read_digests(root: Path) -> dict[str, str] | None:
     path = root / DIGESTS
-    if not os.path.lexists(path):
+    if not is_there(path, follow=False):
         return None
     advice = f"restore {path}, or remove it to read files that nothing vouches for"
     if reason := why_no_file(root, path):

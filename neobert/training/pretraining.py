@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 
 from neobert.data.batches import Batch
 from neobert.data.mixtures import join_corpora
@@ -39,6 +38,7 @@ from neobert.runs.records import publish_record
 from neobert.runs.run_file import RunFile, read_run_file
 from neobert.runs.work import Part
 from neobert.starts import misfit, require_vocabulary, start_files
+from neobert.tensors import load_tensors
 from neobert.training import checkpoints
 from neobert.training.accounting import HeldoutScores, TrainResult, accounts, machine_record
 from neobert.training.compiling import (
@@ -127,8 +127,8 @@ class PretrainingTrainer(Trainer[Batch]):
         start = self.run.recipe.start
         if self.run.previous is None and start is not None:
             weights, state = start_files(start)
-            self.model.load_state_dict(load_file(weights), strict=False)  # `_require_start` compared the names
-            self.engine.restore_optimizer({} if state is None else load_file(state))
+            self.model.load_state_dict(load_tensors(weights), strict=False)  # `_require_start` compared the names
+            self.engine.restore_optimizer({} if state is None else load_tensors(state))
             return
         if self.run.previous is None:
             initialize(self.model, self.run.recipe.model.initialization, self.run.recipe.seed)
