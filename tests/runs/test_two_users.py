@@ -14,7 +14,7 @@ from tests.support.users import GROUP, run_as, why_no_users
 
 FIRST, SECOND = 60_001, 60_002
 RUN = ("--variant", "M0@steps0.002", "--scale", "smoke", "--cluster", "here")
-WORDS = "the cat dog house tree river stone bird runs sleeps eats under over near small large green old new".split()
+WORDS = ("the", "cat", "dog", "house", "tree", "river", "stone", "bird", "runs", "sleeps", "eats", "under", "near")
 
 
 def write_lines(path: Path, rows: list[dict[str, object]]) -> None:
@@ -23,9 +23,8 @@ def write_lines(path: Path, rows: list[dict[str, object]]) -> None:
 
 
 def text(number: int, words: int) -> str:
-    return (
-        " ".join(WORDS[(number * 7 + place * (1 + number % 5)) % len(WORDS)] for place in range(words)) + f" {number}"
-    )
+    drawn = (WORDS[(number * 7 + place * (1 + number % 5)) % len(WORDS)] for place in range(words))
+    return " ".join([*drawn, str(number)])
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ for private, inside in closed.items():
     for place, descriptor in zip(inside, kept):
         os.makedirs(place, exist_ok=True)
         source = f"/proc/{os.getpid()}/fd/{descriptor}"
-        subprocess.run(["mount", "--bind", source, place], check=True)
+        subprocess.run(["mount", "--no-canonicalize", "--bind", source, place], check=True)
         os.close(descriptor)
 os.umask(umask)
 os.setgroups([])
