@@ -33,7 +33,9 @@ SECONDS_A_DAY = 86_400
 MOST_SEED = 2**32 - 1
 """Largest seed. Seeds of steps are multiples of a run's seed and must fit torch's generator (64 bits)."""
 
-NO_FOLDER = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG})
+NO_FOLDER = frozenset(
+    {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
+)
 
 
 _errors_as_json: ContextVar[bool] = ContextVar("errors_as_json", default=False)
