@@ -100,7 +100,7 @@ def matching(root: Path, pattern: str, unlisted: Callable[[OSError], None] | Non
     """
     step, _, rest = pattern.partition("/")
     if not set(step) & set("*?["):
-        found = [root / step]
+        found = [root / step] if rest or _is_perhaps_there(root / step) else []
     else:
         try:
             found = children(root, step)
@@ -112,7 +112,7 @@ def matching(root: Path, pattern: str, unlisted: Callable[[OSError], None] | Non
     for path in found:
         if rest:
             yield from matching(path, rest, unlisted)
-        elif _is_perhaps_there(path):
+        else:
             yield path
 
 
