@@ -162,7 +162,7 @@ def test_a_line_that_is_not_listed_or_not_there_is_named(copied: Path) -> None:
     ]
     (copied / DIGESTS).unlink()
     (problem,) = read_evidence(copied).problems
-    assert "it is at glue/cola/other.json and not at" in problem
+    assert "glue/cola/other.json is the record of" in problem and "not of other: it was copied or changed" in problem
 
 
 def test_a_changed_score_is_named_with_and_without_the_list(copied: Path) -> None:
