@@ -24,6 +24,7 @@ from neobert.errors import (
     did_you_mean,
     exit_code,
 )
+from neobert.files import reason_of
 from neobert.processes import Terminated, ended_by_signals
 
 EXIT_INTERRUPTED = 130
@@ -32,7 +33,9 @@ SECONDS_A_DAY = 86_400
 MOST_SEED = 2**32 - 1
 """Largest seed. Seeds of steps are multiples of a run's seed and must fit torch's generator (64 bits)."""
 
-NO_FOLDER = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG})
+NO_FOLDER = frozenset(
+    {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
+)
 
 
 _errors_as_json: ContextVar[bool] = ContextVar("errors_as_json", default=False)
@@ -96,8 +99,8 @@ def _tell_system_error(program: str, error: OSError | RuntimeError, place: Path)
         said = f"{place}: the folder cannot be made ({error.strerror}): name one in a place where you may write"
         tell_error(program, said, EXIT_REFUSED)
         return EXIT_REFUSED
-    where = error.filename or place
-    tell_error(program, f"{where}: {error.strerror or error}; nothing finished is lost", EXIT_RUN_FAILED)
+    said = reason_of(error) if error.filename else f"{place}: {error.strerror or error}"
+    tell_error(program, f"{said}; nothing finished is lost", EXIT_RUN_FAILED)
     return EXIT_RUN_FAILED
 
 

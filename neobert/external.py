@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import PositiveInt, TypeAdapter
 
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import as_written, is_local, json_bytes, read_json, replace_file, sha256_of
+from neobert.files import as_written, is_local, is_there, json_bytes, read_json, replace_file, sha256_of
 from neobert.identity import identity
 from neobert.kinds.pretraining import EXTERNAL_PREFIX
 from neobert.recipe import Value
@@ -283,7 +283,7 @@ def resolve_model(layout: Layout, name_or_folder: str, trust: Trust = NO_TRUST) 
     located = locate(name_or_folder, trust)
     found_at: dict[str, Any] = {"name": located.name, "folder": str(located.folder), "trust": trust}
     model_id = external_id(located.origin)
-    if layout.model(model_id).exists():
+    if is_there(layout.model(model_id)):
         return read_model_file(layout, model_id).model_copy(update=found_at)
     from neobert.hub.external import inspect_model
 
@@ -296,7 +296,7 @@ def write_model_file(layout: Layout, model: ExternalModel) -> None:
     """Write models/<id>/model.json for workers, also to update the folder of a model that moved."""
     path = layout.model(model.id)
     content = json_bytes(model.model_dump(mode="json"))
-    if not path.exists() or path.read_bytes() != content:
+    if not is_there(path) or path.read_bytes() != content:
         replace_file(path, content)
 
 
@@ -308,6 +308,6 @@ def read_model_file(layout: Layout, model_id: str) -> ExternalModel:
         DamagedFile: the file is torn or of another version.
     """
     path = layout.model(model_id)
-    if not path.exists():
+    if not is_there(path):
         raise MissingData(f"{path} is not there: give --model the folder of {model_id}")
     return as_written(TypeAdapter(ExternalModel), read_json(path), path, f"give --model the folder of {model_id} again")

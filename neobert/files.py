@@ -1,4 +1,4 @@
-"""Atomic writes (temporary file, fsync, rename, fsync of the folder), checksummed JSON, and damaged files."""
+"""Atomic writes (temporary file, fsync, rename, fsync of the folder), checksummed JSON, absent and damaged files."""
 
 import errno
 import fcntl
@@ -8,10 +8,12 @@ import logging
 import os
 import re
 import shutil
+import stat
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import count
 from pathlib import Path, PurePosixPath
@@ -26,8 +28,99 @@ Written = TypeVar("Written")
 logger = logging.getLogger(__name__)
 
 TEMPORARY_MARK = ".tmp-"
+TEMPORARY_NAME = re.compile(re.escape(TEMPORARY_MARK) + "[0-9a-f]{12}")
 CHECKSUM = "crc32"
 CHECKSUM_TAIL = re.compile(rb'"crc32": "([0-9a-f]{8})"}$')
+STRING_TAIL = re.compile(rb'"[^"]*": "([^"]*)"}$')
+
+ABSENT = (FileNotFoundError, NotADirectoryError)
+"""System errors that say that a file is not there. Every other one (no permission, a file server that is away, too many
+open files, links in a circle) says nothing about its content. It is raised, and nothing is renamed, deleted or made
+again because of it."""
+
+NO_FILE = (*ABSENT, IsADirectoryError)
+
+NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+"""What file systems without hard links answer."""
+
+NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
+"""What file systems that flush no folders answer."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what an error says; of a system error the file and the reason. Temporary files have the names of those
+    that they become."""
+    said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+    return TEMPORARY_NAME.sub("", said)
+
+
+def status_of(path: Path, *, follow: bool = True) -> os.stat_result | None:
+    """Return the status of a file or folder, or with `follow` false of the link there; None if it is absent.
+
+    `Path.exists` and its like take some errors for absence, and in newer versions of Python all.
+    """
+    try:
+        return path.stat(follow_symlinks=follow)
+    except ABSENT:
+        return None
+
+
+def is_there(path: Path, *, follow: bool = True) -> bool:
+    """Return whether a file or folder exists. Raises OSError if the system does not tell."""
+    return status_of(path, follow=follow) is not None
+
+
+def is_file(path: Path) -> bool:
+    """Return whether a path is a regular file. Raises OSError if the system does not tell."""
+    status = status_of(path)
+    return status is not None and stat.S_ISREG(status.st_mode)
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether a path is a folder. Raises OSError if the system does not tell."""
+    status = status_of(path)
+    return status is not None and stat.S_ISDIR(status.st_mode)
+
+
+def children(folder: Path, pattern: str = "*") -> list[Path]:
+    """Return what matches a pattern in a folder, sorted; nothing if there is no folder. Raises OSError if it cannot be
+    listed, which `Path.glob` takes for empty."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 (names alone)
+    except ABSENT:
+        return []
+    return [folder / name for name in sorted(names) if fnmatchcase(name, pattern)]
+
+
+def matching(root: Path, pattern: str, unlisted: Callable[[OSError], None] | None = None) -> Iterator[Path]:
+    """Yield the files and folders that match a pattern of several steps, sorted, as `Path.glob`.
+
+    A folder that cannot be listed is an error or, if given, is told to `unlisted`. A file whose folder hides it counts
+    as there: whoever reads it finds the error.
+    """
+    step, _, rest = pattern.partition("/")
+    if not set(step) & set("*?["):
+        found = [root / step] if rest or _is_perhaps_there(root / step) else []
+    else:
+        try:
+            found = children(root, step)
+        except OSError as error:
+            if unlisted is None:
+                raise
+            unlisted(error)
+            return
+    for path in found:
+        if rest:
+            yield from matching(path, rest, unlisted)
+        else:
+            yield path
+
+
+def _is_perhaps_there(path: Path) -> bool:
+    try:
+        return is_there(path)
+    except OSError:
+        return True
 
 
 def temporary_sibling(path: Path) -> Path:
@@ -36,18 +129,38 @@ def temporary_sibling(path: Path) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames and links inside a folder durable."""
+    """Make renames and links inside a folder durable, where the file system can flush folders."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NO_FOLDER_SYNC:
+            raise
     finally:
         os.close(descriptor)
 
 
 def sync_file(path: Path) -> None:
-    """Flush to disk a file that a library wrote."""
+    """Flush to disk a file that a library wrote, and give it the mode that files get which this process writes there.
+
+    Some libraries write files that only their owner may read.
+    """
+    mode = stat.S_IMODE(path.stat().st_mode)
+    usual = _usual_mode(path)
+    if mode != usual:
+        path.chmod(usual)
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def _usual_mode(path: Path) -> int:
+    """Return the mode of a new file beside `path`, which depends on the umask and on what the folder hands down."""
+    other = temporary_sibling(path)
+    other.touch(exist_ok=False)
+    try:
+        return stat.S_IMODE(other.stat().st_mode)
+    finally:
+        other.unlink()
 
 
 def _write_temporary(path: Path, content: bytes) -> Path:
@@ -72,22 +185,43 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def publish_once(path: Path, content: bytes) -> bool:
-    """Write a file that never changes again. Returns False if another process published it first."""
+    """Write a file that never changes again. Returns False if another process published it first.
+
+    Without hard links the file is created exclusively and then filled, so that of several writers one wins here too. A
+    reader may see a part of it, as after a kill: every file that is published once tells whether it is whole.
+    """
     temporary = _write_temporary(path, content)
     try:
         os.link(temporary, path)
     except FileExistsError:
         return False
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        if not _create(path, content):
+            return False
     finally:
         temporary.unlink()
     sync_folder(path.parent)
     return True
 
 
+def _create(path: Path, content: bytes) -> bool:
+    """Create a file and fill it. Returns False if it exists."""
+    try:
+        with path.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError:
+        return False
+    return True
+
+
 def publish_folder(temporary: Path, final: Path) -> None:
     """Rename a finished temporary folder into place after flushing every file in it."""
     for file in sorted(temporary.rglob("*")):
-        if file.is_file():
+        if is_file(file):
             sync_file(file)
     sync_folder(temporary)
     temporary.rename(final)
@@ -160,28 +294,35 @@ def mend_lines(path: Path, *keys: str) -> None:
 
 
 def _lines(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Any | None]]:
-    """Yield (number, value) of each finished line; the value of a damaged line is None."""
+    """Yield (number, value) of each finished line; the value of a damaged line is None. Lines of early versions have no
+    checksum; after a line that has one, a line without it is damaged."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return
+    is_checked = False
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         if line:
-            yield number, line_value(line, keys)
+            has_checksum = CHECKSUM_TAIL.search(line) is not None
+            yield number, line_value(line, keys) if has_checksum or not is_checked else None
+            is_checked |= has_checksum
 
 
 def line_value(line: bytes, keys: Sequence[str] = ()) -> Any | None:
     """Return the object of one JSON line, None if it is damaged or lacks one of `keys`."""
-    found = CHECKSUM_TAIL.search(line)
+    found, tail = CHECKSUM_TAIL.search(line), STRING_TAIL.search(line)
     if found is not None and int(found[1], 16) != zlib.crc32(line[: found.start()]):
         return None
+    if found is None and tail is not None and tail[1] == f"{zlib.crc32(line[: tail.start()]):08x}".encode():
+        return None  # the name of the checksum is damaged
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
         return None
     if not isinstance(value, dict) or not value.keys() >= set(keys):
         return None
-    value.pop(CHECKSUM, None)
+    if (found is None) != (value.pop(CHECKSUM, None) is None):
+        return None
     return value
 
 
@@ -199,7 +340,7 @@ def set_aside(path: Path, reason: str) -> Path:
 
 def _free_name(path: Path) -> Path:
     names = (path.with_name(f"{path.name}.damaged-{number}") for number in count(1))
-    return next(name for name in names if not os.path.lexists(name))
+    return next(name for name in names if not is_there(name, follow=False))
 
 
 def json_bytes(value: Any) -> bytes:
@@ -212,15 +353,13 @@ def read_json(path: Path, advice: str = "remove it to compute it again") -> Any:
 
     Raises:
         FileNotFoundError: the file does not exist.
-        DamagedFile: the file is torn, not JSON, nested too deeply, a folder, or a circular link.
+        DamagedFile: the file is torn, not JSON, nested too deeply, or a folder.
     """
     try:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise DamagedFile(f"{path} is not readable as JSON ({error}): {advice}") from error
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.EISDIR):  # others may be temporary: a server is away
-            raise
+    except IsADirectoryError as error:
         raise DamagedFile(f"{path} is no file ({error.strerror}): {advice}") from error
 
 
@@ -265,7 +404,7 @@ def as_written(kind: "TypeAdapter[Written]", content: Any, path: Path, advice: s
 
 def require_digest(path: Path, sha256: str | None) -> None:
     """Raise DamagedFile if a file is missing or differs from the SHA-256 in its record (None in older records)."""
-    if not path.is_file():
+    if not is_file(path):
         raise DamagedFile(f"{path} is not there")
     if sha256 is not None and sha256_of(path) != sha256:
         raise DamagedFile(f"{path} does not match the checksum in its record")
@@ -374,7 +513,7 @@ def _read_verified(folder: Path) -> dict[str, Any]:
 def require_files(folder: Path, checksums: Mapping[str, str], advice: str = TOKENISE_AGAIN) -> None:
     """Check that the files exist. Raises DamagedFile if one is missing."""
     for name in checksums:
-        if not (folder / name).is_file():
+        if not is_file(folder / name):
             raise DamagedFile(f"{folder / name} is missing: {advice}")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import sha256_of
+from neobert.files import children, is_file, is_folder, sha256_of
 from neobert.identity import IDENTITY_DIGITS
 from neobert.recipe import Start
 
@@ -41,13 +41,13 @@ def start_from(place: str | Path, optimizer: Literal["fresh", "restored"] = "fre
         ValueError: the optimizer's state is asked of a folder that has none.
     """
     folder = Path(place)
-    if not folder.is_dir() and (RUNS / folder).is_dir():
+    if not is_folder(folder) and is_folder(RUNS / folder):
         folder = RUNS / folder
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise MissingData(f"start {str(place)!r} is no folder, and {RUNS} holds no run of this id")
     weights = _weights_in(folder)
     state = weights.with_name(OPTIMIZER)
-    if optimizer == "restored" and not ((folder / RUN).is_file() and state.is_file()):
+    if optimizer == "restored" and not (is_file(folder / RUN) and is_file(state)):
         raise ValueError(f"start {folder} has no state of an optimizer: start from a run, or with a fresh optimizer")
     restored = _digits(state) if optimizer == "restored" else None
     start = Start(weights=_digits(weights), optimizer_state=restored)
@@ -78,7 +78,7 @@ def start_files(start: Start) -> tuple[Path, Path | None]:
     for path, digits in ((weights, start.weights), (state, start.optimizer_state)):
         if path is None:
             continue
-        if not path.is_file():
+        if not is_file(path):
             raise MissingData(f"{path} is no longer there, and pre-training starts from it: restore it")
         if _digits(path) != digits:
             raise DamagedFile(f"{path} is not what this run was planned to start from: plan it again")
@@ -87,15 +87,15 @@ def start_files(start: Start) -> tuple[Path, Path | None]:
 
 def _weights_in(folder: Path) -> Path:
     """Return the file with the weights of a folder, of a run those of its last step."""
-    if (folder / RUN).is_file():
+    if is_file(folder / RUN):
         done = folder / "done.json"
-        steps = (folder / "checkpoints").glob("step-*")  # some may be set aside as damaged
-        checkpoints = sorted(path for path in steps if path.name.removeprefix("step-").isdecimal())
-        if not done.is_file() or not checkpoints:
+        steps = children(folder / "checkpoints", "step-*")  # some may be set aside as damaged
+        checkpoints = [path for path in steps if path.name.removeprefix("step-").isdecimal()]
+        if not is_file(done) or not checkpoints:
             raise MissingData(f"start {folder} is a run that is not finished: finish it first")
         return checkpoints[-1] / WEIGHTS
     for name in (WEIGHTS, TOKENIZER):
-        if not (folder / name).is_file():
+        if not is_file(folder / name):
             raise MissingData(f"start {folder} has no {name}: give a run, an export, or a folder with both")
     return folder / WEIGHTS
 
@@ -111,9 +111,9 @@ def misfit(start: Start, shapes: Mapping[str, tuple[int, ...]], *, is_tied: bool
     Raises:
         MissingData, DamagedFile: as `start_files`.
     """
-    from safetensors import safe_open
+    from neobert.tensors import open_tensors
 
-    with safe_open(start_files(start)[0], framework="np") as file:
+    with open_tensors(start_files(start)[0]) as file:
         found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no mapping
     if is_tied:
         found.setdefault(DECODER, found.get(EMBEDDING, ()))
@@ -138,7 +138,7 @@ def require_vocabulary(run: "PretrainingRun", vocabulary: Mapping[str, int]) -> 
 
     start = run.recipe.start
     folder = Path(str(folder_of(start)))
-    if (folder / RUN).is_file():
+    if is_file(folder / RUN):
         before = read_run_file(folder).specification(PretrainingRun)
         if before.tokenizer_origin != run.tokenizer_origin:
             raise ValueError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ablations.launch.flags import DEFAULT_RUNS, MODEL_HELP, add_common_flags, trust_of
 from neobert.command_line import seed
 from neobert.errors import EXIT_DONE, MissingData
+from neobert.files import is_there, matching
 
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
@@ -72,12 +73,12 @@ def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
     given = {"scale": options.given_scale, "data": options.data, "pretraining-seed": options.pretraining_seed}
     if named := [flag for flag, value in given.items() if value]:
         raise ValueError(f"--{named[0]} goes with --variant or --model: without either the last finished run sets it")
-    if options.runs != DEFAULT_RUNS and not layout.root.exists():
+    if options.runs != DEFAULT_RUNS and not is_there(layout.root):
         raise MissingData(
             f"--runs {options.runs} does not exist, so there is no finished run to sweep: name the folder that run.py "
             "filled, or a variant to pre-train there with `python ablations/run.py`"
         )
-    finished = sorted(layout.root.glob("pretraining/*/done.json"), key=lambda path: path.stat().st_mtime)
+    finished = sorted(matching(layout.root, "pretraining/*/done.json"), key=lambda path: path.stat().st_mtime)
     if not finished:
         sample = current().sample.name
         options.variant, options.data = sample, "synthetic"

@@ -19,6 +19,7 @@ from neobert.data.requirements import Needs, items_of
 from neobert.data.shards import FRAME_TOKENS
 from neobert.data.sources import Source
 from neobert.errors import MissingData
+from neobert.files import is_there, matching
 from neobert.identity import canonical
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.glue import GlueStudy
@@ -225,9 +226,9 @@ def refuse(problems: Sequence[Problem]) -> list[str]:
 
 def _has_weights(folder: Path) -> bool:
     """Return whether a study was closed, or training finished and its weights were kept."""
-    if (folder / "selection.json").exists():
+    if is_there(folder / "selection.json"):
         return True
-    return (folder / "done.json").exists() and any(folder.glob("checkpoints/step-*/model.safetensors"))
+    return is_there(folder / "done.json") and any(matching(folder, "checkpoints/step-*/model.safetensors"))
 
 
 def _problems_of_rows(name: str, run: PretrainingRun, machine: Machine) -> Iterator[Problem]:

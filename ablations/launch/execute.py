@@ -31,6 +31,7 @@ from neobert.data.preparation import open_specified, specify
 from neobert.data.sources import Source
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, DamagedFile
 from neobert.external import ExternalModel, resolve_model
+from neobert.files import children, is_there
 from neobert.processes import available_cores, visible_gpus, worker_environment
 from neobert.runs.index import Index, Row, age
 from neobert.runs.kinds import Run
@@ -39,6 +40,7 @@ from neobert.runs.records import read_record
 from neobert.runs.run_file import Execution, SourceSpecification, read_run_file
 from neobert.runs.tracking import VARIABLE as TRACKER_VARIABLE
 from neobert.runs.tracking import require_tracker
+from neobert.runs.work import may_pass
 
 Observing = Callable[[Place], AbstractContextManager[Mapping[str, str]]]
 """Context that observes the execution of a plan, entered before anything is written; yields environment variables for
@@ -314,10 +316,10 @@ def _score_of(record: Path) -> float | None:
 def retry_failed(layout: Layout, runs: Iterable[Run], *, retry: bool) -> None:
     """Rename the errors of failed points to <name>.<n>.json so that the points run again, or print how to retry."""
     parts = (part for run in runs for part in run.parts(layout))
-    failed = [part for part in parts if part.error.exists() and not part.is_done]
+    failed = [part for part in parts if is_there(part.error) and not part.is_done and (retry or not may_pass(part))]
     if retry:
         for part in failed:
-            number = 1 + len(list(part.error.parent.glob(f"{part.error.stem}.*.json")))
+            number = 1 + len(children(part.error.parent, f"{part.error.stem}.*.json"))
             with suppress(FileNotFoundError):  # another command that retries was faster
                 part.error.rename(part.error.with_suffix(f".{number}.json"))
         logs().print(f"{len(failed)} failed point(s) run again; their errors are kept beside them, with a number")

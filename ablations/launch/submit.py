@@ -23,6 +23,7 @@ from ablations.scales import Scale, uses_one_thread
 from neobert.console import logs, output, table
 from neobert.data.preparation import specify
 from neobert.errors import DamagedFile, MissingData, RunFailed
+from neobert.files import is_there
 from neobert.identity import plain
 from neobert.processes import (
     REPOSITORY,
@@ -362,7 +363,7 @@ def cancel_jobs(options: argparse.Namespace, layout: Layout, names: set[str]) ->
     Raises:
         RunFailed: SLURM refuses or does not answer.
     """
-    if not any(path.exists() for path in (layout.submissions, layout.root / "jobs")):
+    if not any(map(is_there, (layout.submissions, layout.root / "jobs"))):
         return []
     with _submission_claim(layout):
         living = _living(layout, read_submissions(layout))

@@ -32,7 +32,10 @@ from neobert.files import (
     TOKENISE_AGAIN,
     as_written,
     checksummed,
+    children,
     clear_temporaries,
+    is_file,
+    is_there,
     json_bytes,
     publish_folder,
     read_checksummed,
@@ -146,7 +149,7 @@ def open_shards(folder: Path, *, verify: bool = True) -> TokenizedCorpus:
         MissingData: there is no finished corpus in the folder.
         DamagedFile: a file is missing, torn or does not match its checksum.
     """
-    if not (folder / MANIFEST).is_file():
+    if not is_file(folder / MANIFEST):
         raise MissingData(f"there is no tokenised corpus in {folder}: prepare it first")
     manifest = read_checksummed(folder / MANIFEST)
     shards = [Shard.read(record, number, folder / MANIFEST) for number, record in enumerate(manifest["shards"])]
@@ -319,9 +322,9 @@ def prepare(
         ValueError: the vocabulary does not fit into two bytes, or there is no text.
         DamagedFile: `folder` exists and is damaged.
     """
-    if (folder / MANIFEST).is_file():
+    if is_file(folder / MANIFEST):
         return open_shards(folder)
-    if folder.exists():
+    if is_there(folder):
         raise DamagedFile(f"{folder} exists without {MANIFEST}: remove it to tokenise again")
     if tokenizer.vocabulary_size > LARGEST_VOCABULARY:
         raise ValueError(
@@ -350,7 +353,7 @@ def prepare(
 
 def finished_shards(folder: Path) -> int:
     """Return the number of finished shards of an unfinished corpus."""
-    return len(list(folder.with_name(folder.name + PARTIAL).glob("shard-*.json")))
+    return len(children(folder.with_name(folder.name + PARTIAL), "shard-*.json"))
 
 
 def _partial_folder(folder: Path, header: Mapping[str, Any]) -> Path:
@@ -359,7 +362,7 @@ def _partial_folder(folder: Path, header: Mapping[str, Any]) -> Path:
     begun = None
     with suppress(DamagedFile, FileNotFoundError):
         begun = read_json(partial / _HEADER)
-    if begun != header and partial.exists():
+    if begun != header and is_there(partial):
         shutil.rmtree(partial)
     partial.mkdir(parents=True, exist_ok=True)
     clear_temporaries(partial)

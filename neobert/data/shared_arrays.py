@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from neobert.data.packing import Integers
-from neobert.files import differing, remember, sha256_of, sync_file, sync_folder, temporary_sibling
+from neobert.files import NO_LINKS, children, differing, remember, sha256_of, sync_file, sync_folder, temporary_sibling
 
 LEAST_DOCUMENTS = 2**20
 """Arrays of a smaller corpus take a few megabytes, and each process has its own."""
@@ -27,7 +27,7 @@ class SharedArrays:
     def read(self, name: str, make: Callable[[], Integers]) -> Integers:
         """Return an int64 array. Where its file is absent or damaged, `make` computes it; in a folder that cannot be
         written, in each process."""
-        for path in self.folder.glob(f"{name}-{self.content}-*.npy"):
+        for path in children(self.folder, f"{name}-{self.content}-*.npy"):
             with suppress(FileNotFoundError):  # removed by another process
                 if not self.verify or not differing(self.folder, {path.name: path.stem.rpartition("-")[2]}):
                     return _mapped(path)
@@ -47,13 +47,24 @@ class SharedArrays:
             sync_file(temporary)
             sha256 = sha256_of(temporary)
             path = self.folder / f"{name}-{self.content}-{sha256}.npy"
-            with suppress(FileExistsError):
-                os.link(temporary, path)
+            _name(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
         sync_folder(self.folder)
         remember(self.folder, {path.name: sha256})
         return path
+
+
+def _name(temporary: Path, path: Path) -> None:
+    """Give a file its name, unless another process did. Without hard links it replaces the other's, which is equal."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        temporary.replace(path)
 
 
 def _mapped(path: Path) -> Integers:

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import checksummed, json_bytes, read_checksummed, replace_file, require_digest, set_aside
+from neobert.files import (
+    checksummed,
+    is_file,
+    is_there,
+    json_bytes,
+    read_checksummed,
+    replace_file,
+    require_digest,
+    set_aside,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -261,10 +270,11 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
     from tokenizers import Tokenizer
 
     path = folder / TOKENIZER_FILE
-    if not path.is_file():
+    if not is_file(path):
         raise MissingData(f"there is no tokenizer at {path}: put the published tokenizer.json there")
+    content = path.read_bytes()
     try:
-        tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        tokenizer = Tokenizer.from_str(content.decode())
     except Exception as error:  # the Rust side raises bare Exception
         raise DamagedFile(f"{path} is not readable as a tokenizer ({error}): fetch it again") from error
     return wrap_tokenizer(tokenizer, str(path))
@@ -272,7 +282,7 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
 
 def open_kept_tokenizer(folder: Path) -> TextTokenizer:
     """Load a trained tokenizer; raise MissingData if it is not there, DamagedFile if it is damaged."""
-    if (folder / DIGEST_FILE).exists():
+    if is_there(folder / DIGEST_FILE):
         require_digest(folder / TOKENIZER_FILE, str(read_checksummed(folder / DIGEST_FILE).get(TOKENIZER_FILE)))
     return load_tokenizer(folder)
 
@@ -288,7 +298,7 @@ def kept_tokenizer(folder: Path, train: Callable[[], TextTokenizer]) -> TextToke
     except MissingData:
         pass
     except DamagedFile as error:
-        if path.exists():
+        if is_there(path):
             set_aside(path, str(error))
     trained = train()
     sha256 = hashlib.sha256(trained.content).hexdigest()

@@ -40,7 +40,7 @@ from neobert.data.sources import Source
 from neobert.data.tokenizers import Array
 from neobert.embeddings.encoders import NamedEncoder, TextCounts
 from neobert.errors import DamagedFile, RunFailed
-from neobert.files import replace_file
+from neobert.files import NO_FILE, reason_of, replace_file
 from neobert.identity import NUMERICS, chosen, identity
 from neobert.kinds.mteb import Category, EmbeddingEvaluation, TaskOnData
 from neobert.processes import Stopped, StopRequest
@@ -111,16 +111,19 @@ def _load_published(task: AbsTask) -> None:
 
     Raises:
         DamagedFile: the folder does not have the data that mteb expects.
-        RunFailed: the temporary folder is full.
+        RunFailed: the temporary folder is full, or the data cannot be read.
     """
     try:
         task.load_data()
     except (DatasetsError, OSError, ValueError) as error:
         folder, reason = task.metadata.dataset["path"], str(error).partition("\n")[0]
-        if getattr(error.__cause__ or error, "errno", None) == ENOSPC or "disk space" in reason:
+        cause = error.__cause__ or error
+        if getattr(cause, "errno", None) == ENOSPC or "disk space" in reason:
             raise RunFailed(
                 f"{task.metadata.name} does not fit into {gettempdir()}: make room, or set TMPDIR to a larger folder"
             ) from error
+        if isinstance(cause, OSError) and cause.errno is not None and not isinstance(cause, NO_FILE):
+            raise RunFailed(f"{task.metadata.name} in {folder} cannot be read ({reason_of(cause)})") from error
         raise DamagedFile(f"{task.metadata.name} in {folder} cannot be read ({reason}): prefetch it again") from error
 
 

@@ -19,6 +19,8 @@ from neobert.files import (
     as_written,
     checksummed,
     clear_temporaries,
+    is_file,
+    is_there,
     json_bytes,
     publish_folder,
     read_checksummed,
@@ -156,7 +158,7 @@ def save_pairs(folder: Path, pairs: EncodedPairs) -> None:
 def open_pairs(folder: Path) -> EncodedPairs:
     """Memory-map a data set that `save_pairs` wrote; files changed since their last verification are read in full.
     Raises DamagedFile if a file is torn, absent or does not match its checksum."""
-    if not (folder / MANIFEST).is_file():
+    if not is_file(folder / MANIFEST):
         raise DamagedFile(f"{folder} has no {MANIFEST}: {ENCODE_AGAIN}")
     manifest = as_written(_MANIFEST, read_checksummed(folder / MANIFEST), folder / MANIFEST, ENCODE_AGAIN)
     verify(folder, manifest.sha256, ENCODE_AGAIN)
@@ -257,7 +259,7 @@ def _prepare(
     folder = layout.pairs(run.pairs_id(pairs))
 
     def make(damage: DamagedFile | None, claim: Claim) -> None:
-        if damage is not None and folder.exists():
+        if damage is not None and is_there(folder):
             set_aside(folder, str(damage))
         if folder.parent.is_dir():
             clear_temporaries(folder.parent, folder.name)

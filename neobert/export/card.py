@@ -18,6 +18,7 @@ from neobert.console import quantity
 from neobert.errors import DamagedFile, MissingData
 from neobert.export.checkpoint import PretrainedCheckpoint
 from neobert.export.contrastive import ContrastiveCheckpoint
+from neobert.files import matching
 from neobert.glue.selection import best_of_grid
 from neobert.identity import identity, neutral_values, plain
 from neobert.kinds.glue import GlueStudy
@@ -141,7 +142,7 @@ def glue_scores(layout: Layout, weights: str) -> list[Score]:
     trials, which the notes name. For each task, the grid with most trials is used.
     """
     grids: defaultdict[str, defaultdict[str, list[GlueStudy]]] = defaultdict(lambda: defaultdict(list))
-    for path in sorted(layout.root.glob("glue/*/studies/*/selection.json")):
+    for path in matching(layout.root, "glue/*/studies/*/selection.json"):
         study = _study_in(path.parent)
         if study is not None and study.weights == weights and study.own_task is None:
             values = {field: getattr(study.protocol, field) for field in READINGS}

@@ -13,6 +13,7 @@ from torch import Tensor
 from neobert.data.preparation import open_specified, text_tokenizer
 from neobert.data.tokenizers import TextTokenizer
 from neobert.errors import MissingData, ParityOff
+from neobert.files import is_there
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.attention import packed_plan
 from neobert.model.build import build_masked_language_model
@@ -79,7 +80,7 @@ def chosen_step(folder: Path, steps: int, step: int | None) -> tuple[int, dict[s
     Raises:
         MissingData: the run is unfinished and no step is given.
     """
-    is_done = (folder / "done.json").exists()
+    is_done = is_there(folder / "done.json")
     if step is None and not is_done:
         known = ", ".join(map(str, checkpoints.steps_on_disk(folder / "checkpoints"))) or "none"
         raise MissingData(f"{folder} is not finished: name a checkpoint with --step (there: {known})")

@@ -15,14 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
-
 from neobert import __version__
 from neobert.errors import ParityOff
 from neobert.export.checkpoint import PretrainedCheckpoint, flat_states, probes, require_close
 from neobert.files import replace_file
 from neobert.hub import AUTO_CLASSES, NeoBERTConfig
 from neobert.own_code import sources_in
+from neobert.tensors import load_tensors, save_tensors
 
 PACKAGE = "neobert"
 EXPORTED = "neobert.exported"
@@ -59,14 +58,14 @@ def write_remote_code(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[st
     documents, token_ids, mask = probes(checkpoint.run)
     with tempfile.TemporaryDirectory() as scratch:
         inputs, states = Path(scratch, "inputs.safetensors"), Path(scratch, "states.safetensors")
-        save_file({"input_ids": token_ids, "attention_mask": mask}, inputs)
+        save_tensors({"input_ids": token_ids, "attention_mask": mask}, inputs)
         command = [sys.executable, "-c", STATES_WITHOUT_PACKAGE, str(folder), str(inputs), str(states)]
         environment = os.environ | {"HF_MODULES_CACHE": scratch, "HF_HUB_OFFLINE": "1"}
         process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if process.returncode != 0:
             last = (process.stderr.strip().splitlines() or ["no message"])[-1]
             raise ParityOff(f"the exported remote code does not load without this package: {last}")
-        found = load_file(states)["states"][mask.bool()]
+        found = load_tensors(states)["states"][mask.bool()]
     return {"remote code": require_close("remote code", found, flat_states(checkpoint, documents), TOLERANCE)}
 
 

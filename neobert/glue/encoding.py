@@ -12,16 +12,17 @@ from reprlib import repr as shortened
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import save
 
 from neobert.data.streams import random_order
 from neobert.data.tokenizers import Array, FramedTexts, Framing
 from neobert.errors import DamagedFile, MissingData, did_you_mean
-from neobert.files import publish_once
+from neobert.files import is_file, is_there, publish_once
 from neobert.glue.tasks import TRAIN, Task, declared_task
 from neobert.glue.words import frame_words
 from neobert.identity import plain
+from neobert.tensors import open_tensors
 
 Examples = Mapping[str, Sequence[Any]]
 
@@ -229,12 +230,12 @@ def load_encoded(path: Path) -> EncodedTask:
         MissingData: there is no such file.
         DamagedFile: it is incomplete, does not match its checksum, or was written under another name.
     """
-    if not path.exists():
+    if not is_there(path):
         raise MissingData(f"{path} is not there: the task is not encoded yet")
-    if not path.is_file():
+    if not is_file(path):
         raise DamagedFile(f"{path} is no file: remove it to encode the task again")
     try:
-        with safe_open(path, framework="numpy") as file:
+        with open_tensors(path) as file:
             header = json.loads(file.metadata()["encoded_task"])
             arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
         task, name, sha256 = declared_task(header["task"]), header["name"], header["sha256"]

@@ -5,7 +5,6 @@ nested score corrects for this: choose on one half of the validation examples, r
 """
 
 import io
-import os
 import statistics
 import zipfile
 import zlib
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import require_digest, set_aside
+from neobert.files import is_there, matching, require_digest, set_aside
 from neobert.glue.encoding import Array, load_encoded, permutation
 from neobert.glue.tasks import SELECTION_RULES
 from neobert.identity import plain
@@ -27,7 +26,7 @@ from neobert.kinds.glue import GlueStudy, Trial
 from neobert.recipe import Point
 from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import Layout
-from neobert.runs.records import publish_sealed, read_record, read_sealed
+from neobert.runs.records import publish_sealed, read_record
 from neobert.runs.run_file import read_run_file
 
 Labels = Mapping[str, Array]
@@ -182,7 +181,7 @@ def read_predictions(trial: Trial) -> dict[str, Array]:
         DamagedFile: the file or the record is damaged, or they do not match.
     """
     digests = read_record(trial.record).get("sha256", {})
-    if trial.predictions.exists():
+    if is_there(trial.predictions):
         require_digest(trial.predictions, digests.get("predictions"))
     return read_arrays(trial.predictions, trial.study.about.validation_splits)
 
@@ -225,7 +224,7 @@ def select(layout: Layout, study: GlueStudy, claim: Claim) -> None:
         "nested": _nested_of_study(layout, study),
     }
     claim.check()
-    publish_sealed(study.closing(layout).record, content)
+    publish_sealed(study.closing(layout).record, content, study.read_closing)
 
 
 def _nested_of_study(layout: Layout, study: GlueStudy) -> dict[str, Any]:
@@ -241,10 +240,10 @@ def _nested_of_study(layout: Layout, study: GlueStudy) -> dict[str, Any]:
 
 def _studies_of_same_weights(layout: Layout, study: GlueStudy) -> list[GlueStudy] | None:
     """Return all studies of the task on the same model, `study` among them; None if one cannot be read."""
-    folders = [path.parent for path in (layout.root / "glue" / study.task / "studies").glob("*/run.json")]
     try:
-        studies = [read_run_file(folder).specification(GlueStudy) for folder in folders]
-    except DamagedFile:
+        paths = matching(layout.root / "glue" / study.task / "studies", "*/run.json")
+        studies = [read_run_file(path.parent).specification(GlueStudy) for path in paths]
+    except (DamagedFile, OSError):
         return None
     return [other for other in studies if other.weights == study.weights]
 
@@ -288,7 +287,7 @@ def best_weights(layout: Layout, task: str, study_id: str) -> Path:
     """
     study = read_run_file(layout.study(task, study_id)).specification(GlueStudy)
     selection = study.closing(layout).record
-    chosen = read_sealed(selection)["trial"]
+    chosen = study.read_closing(selection)["trial"]
     trial = next((trial for trial in study.trials(layout) if trial.id == chosen), None)
     if trial is None:
         raise DamagedFile(f"{selection} names {chosen}, which is no trial of its study: remove it")
@@ -327,7 +326,7 @@ def _set_aside_if_damaged(trial: Trial, path: Path, check: Callable[[], None]) -
         reason = _damage(check)
         if None not in claims and reason is not None:
             for each in (selection.record, trial.record, path):
-                if os.path.lexists(each):
+                if is_there(each, follow=False):
                     set_aside(each, reason)
     return True
 

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 
 from neobert.data.preparation import open_specified, prepare_once, require_origin, text_tokenizer
 from neobert.data.sources import Source
 from neobert.data.tokenizers import Framing
 from neobert.errors import DamagedFile
 from neobert.external import read_model_file
-from neobert.files import replace_file, set_aside, sha256_of, sync_file, temporary_sibling
+from neobert.files import replace_file, set_aside, sha256_of, temporary_sibling
 from neobert.glue.batching import ExampleLayout, PackedLayout, PaddedLayout
 from neobert.glue.encoding import EncodedTask, TaggedSplit, encode_task, load_encoded, save_encoded
 from neobert.glue.finetuning import FineTuner, Outcome
@@ -46,6 +45,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, timed_provenance, utc_now
 from neobert.runs.run_file import RunFile, read_checked_run_file, read_run_file
 from neobert.runs.work import Part
+from neobert.tensors import load_tensors, save_tensors
 from neobert.training.accounting import attention_record
 from neobert.training.compiling import CompilePolicy
 from neobert.training.distributed import choose_kernels, default_device
@@ -161,8 +161,7 @@ def write_weights(path: Path, weights: Weights) -> str:
     """Write the tensors to a safetensors file, and return its SHA-256."""
     temporary = temporary_sibling(path)
     try:
-        save_file({name: tensor.cpu().contiguous() for name, tensor in weights.items()}, temporary)
-        sync_file(temporary)
+        save_tensors({name: tensor.cpu().contiguous() for name, tensor in weights.items()}, temporary)
         digest = sha256_of(temporary)
         temporary.replace(path)
     finally:
@@ -225,7 +224,7 @@ def _starting_weights(layout: Layout, study: GlueStudy, model: StudyModel) -> We
     start = study.starts_from
     if start.task is None or start.study is None:
         return model.weights()
-    weights = load_file(best_weights(layout, start.task, start.study))
+    weights = load_tensors(best_weights(layout, start.task, start.study))
     has_no_dense = study.protocol.transferred == "encoder" or study.about.tags_words
     return encoder_part(weights) if has_no_dense else all_but_classifier(weights)
 

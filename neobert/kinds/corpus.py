@@ -1,9 +1,10 @@
 """Tokenised corpora, which stages of pre-training read. A corpus is prepared for a run and has no run.json."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from neobert.files import read_json
+from neobert.files import children, read_json
 from neobert.identity import chosen, identity
 from neobert.runs.layout import MANIFEST, PARTIAL, Layout
 from neobert.runs.work import Part, Work
@@ -44,19 +45,23 @@ class Corpus(Work):
     def title(self) -> str:
         return f"corpus {self.corpus}"
 
+    @staticmethod
+    def read_closing(path: Path) -> Any:
+        return read_json(path)
+
     def closing(self, layout: Layout) -> Part:
         return Part(
             work=self,
             id=f"corpus-{self.id}",
             title=f"{self.title} {self.id}",
             record=layout.data(self.id) / MANIFEST,
-            read=read_json,
+            read=self.read_closing,
             error=layout.root / "data" / "errors" / f"{self.id}.json",
         )
 
     def done(self, layout: Layout, pending: Sequence[Part]) -> int:
         """Return the number of shards of an unfinished corpus."""
-        return sum(1 for _ in (layout.root / f"{self.folder}{PARTIAL}").glob("shard-*.json"))
+        return len(children(layout.root / f"{self.folder}{PARTIAL}", "shard-*.json"))
 
     def execute(self, layout: Layout, run_file: "RunFile", part: Part, claim: "Claim", stop: "StopRequest") -> None:
         from neobert.data.preparation import execute

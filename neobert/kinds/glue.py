@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from neobert.errors import DamagedFile
 from neobert.glue.tasks import Task, task_named
 from neobert.identity import NUMERICS, Neutral, chosen, decisive, identity
 from neobert.kinds.pretraining import EXTERNAL_PREFIX, pretraining_of
 from neobert.recipe import FineTuning, Point, Value
 from neobert.runs.layout import Layout
-from neobert.runs.records import Open
+from neobert.runs.records import Open, read_sealed
 from neobert.runs.work import Part, Work, error_beside
 
 if TYPE_CHECKING:
@@ -179,9 +180,17 @@ class GlueStudy(Work):
             work=self,
             id=f"{self.id}-selection",
             title=f"selection of {self.task} on {self.weights}",
-            record=folder / "selection.json",
+            record=folder / self.closing_file,
+            read=self.read_closing,
             error=folder / "error.json",
         )
+
+    @staticmethod
+    def read_closing(path: Path) -> dict[str, Any]:
+        selection = read_sealed(path)
+        if selection.get("study") != path.parent.name:
+            raise DamagedFile(f"{path} is the selection of {selection.get('study')}: it was copied or changed")
+        return selection
 
     def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"score": record["score"]}

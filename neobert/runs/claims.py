@@ -20,7 +20,7 @@ from typing import Self
 
 from pydantic import BaseModel, Field
 
-from neobert.files import publish_once
+from neobert.files import ABSENT, children, is_there, publish_once
 
 LEASE_SECONDS = 60.0
 RELEASED = "released"
@@ -43,7 +43,7 @@ def _process_birth(pid: int) -> str | None:
     """Return the start time of a live local process in clock ticks, to recognise reused pids; None if there is none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except (OSError, IndexError):
+    except (*ABSENT, ProcessLookupError, PermissionError, IndexError):  # others do not tell that it has ended
         return None
     return None if fields[0] in "ZX" else fields[19]
 
@@ -109,7 +109,7 @@ def _silent_seconds(path: Path) -> float:
 
 
 def _highest(folder: Path) -> int:
-    numbers = [int(path.name) for path in folder.glob("[0-9]*") if path.name.isascii() and path.name.isdecimal()]
+    numbers = [int(path.name) for path in children(folder, "[0-9]*") if path.name.isascii() and path.name.isdecimal()]
     return max(numbers, default=0)
 
 
@@ -157,7 +157,7 @@ def _read_owner(path: Path, lease_seconds: float) -> Owner | None:
         silent_seconds = _silent_seconds(path)
     except (FileNotFoundError, IsADirectoryError, ValueError):  # other errors may be temporary: a server is away
         return None
-    is_released = path.with_name(f"{path.name}.{RELEASED}").exists()
+    is_released = is_there(path.with_name(f"{path.name}.{RELEASED}"))
     is_here = process.space is not None and process.space == _process_space()
     is_dead = is_here and _process_birth(process.pid) != process.birth and not _is_hidden(process.pid)
     is_live = not is_released and not is_dead and silent_seconds < lease_seconds

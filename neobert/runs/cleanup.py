@@ -23,13 +23,14 @@ from pathlib import Path
 
 from neobert.console import logs, output, quantity, table
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import TEMPORARY_MARK, read_json, temporary_sibling
+from neobert.files import TEMPORARY_MARK, children, is_folder, is_there, matching, read_json, temporary_sibling
 from neobert.identity import IDENTITY_DIGITS
+from neobert.kinds.glue import GlueStudy
 from neobert.runs.claims import acquire, is_claimed, last_owner
 from neobert.runs.index import Index, read_index
 from neobert.runs.kinds import CLOSING_FILES, RUN_FOLDERS, closing_record, kind_of, read_records
 from neobert.runs.layout import MANIFEST, PARTIAL, SUBMISSION_CLAIM, Layout
-from neobert.runs.records import SNAPSHOT_FILE, read_record, read_sealed
+from neobert.runs.records import SNAPSHOT_FILE, read_record
 from neobert.runs.run_file import read_run_file
 from neobert.runs.submissions import Submission
 from neobert.runs.work import Work
@@ -160,9 +161,9 @@ def read_uses(layout: Layout) -> Uses:
             _add(uses, layout, path.parent)
         except (DamagedFile, MissingData, OSError, KeyError, TypeError) as error:
             uses.unreadable.append(f"{path} is not readable: {type(error).__name__}: {error}")
-    for path in layout.root.glob("glue/*/studies/*/selection.json"):  # also of a study whose run.json is gone
+    for path in matching(layout.root, "glue/*/studies/*/selection.json"):  # also of a study whose run.json is gone
         try:
-            uses.weights.add(str(read_sealed(path)["trial"]))
+            uses.weights.add(str(GlueStudy.read_closing(path)["trial"]))
         except (DamagedFile, OSError, KeyError, TypeError) as error:
             uses.unreadable.append(f"{path} is not readable: {error}")
     return uses
@@ -173,7 +174,7 @@ def _add(uses: Uses, layout: Layout, folder: Path) -> None:
     work: Work = run_file.run
     uses.paths.update(work.uses(layout), (layout.root / reference for reference in work.after))
     record = closing_record(layout, folder.relative_to(layout.root).as_posix())
-    if not record.exists():
+    if not is_there(record):
         uses.all_corpora |= work.kind == "pretraining" and run_file.execution.heldout == "all"
         uses.weights.update(part.id for part in work.parts(layout))
         if work.id != folder.name:
@@ -188,13 +189,13 @@ def _add(uses: Uses, layout: Layout, folder: Path) -> None:
 
 def _fingerprint(layout: Layout) -> tuple[list[Path], int]:
     """Return a value that changes when a run is declared or closed, or a job is submitted."""
-    files = [*_run_files(layout), *(path for pattern in CLOSING_FILES for path in layout.root.glob(pattern))]
+    files = [*_run_files(layout), *(path for pattern in CLOSING_FILES for path in matching(layout.root, pattern))]
     submissions = layout.submissions
-    return sorted(files), submissions.stat().st_size if submissions.exists() else 0
+    return sorted(files), submissions.stat().st_size if is_there(submissions) else 0
 
 
 def _run_files(layout: Layout) -> list[Path]:
-    return sorted(path for pattern in RUN_FOLDERS for path in layout.root.glob(f"{pattern}/run.json"))
+    return sorted(path for pattern in RUN_FOLDERS for path in matching(layout.root, f"{pattern}/run.json"))
 
 
 def _candidates(layout: Layout) -> tuple[list[Garbage], list[str]]:
@@ -240,16 +241,15 @@ def _files(path: Path) -> Iterator[Path]:
 
 def _folders(parent: Path) -> list[Path]:
     """Return the folders in a folder whose names are ids, without links."""
-    paths = sorted(parent.iterdir()) if parent.is_dir() else []
-    named = (path for path in paths if IDENTIFIER.fullmatch(path.name.removesuffix(PARTIAL)))
-    return [path for path in named if path.is_dir() and not path.is_symlink()]
+    named = (path for path in children(parent) if IDENTIFIER.fullmatch(path.name.removesuffix(PARTIAL)))
+    return [path for path in named if is_folder(path) and not path.is_symlink()]
 
 
 def _superseded_checkpoints(uses: Uses) -> Iterator[Garbage]:
     for run_folder, work in uses.finished.items():
         assert work.total is not None
         folder = run_folder / "checkpoints"
-        steps = {path.name.removeprefix("step-"): path for path in folder.glob("step-*") if not path.is_symlink()}
+        steps = {path.name.removeprefix("step-"): path for path in children(folder, "step-*") if not path.is_symlink()}
         on_disk = {int(name): path for name, path in steps.items() if name.isascii() and name.isdecimal()}
         if work.total not in on_disk or not _is_whole(on_disk[work.total]):
             continue  # the checkpoint before is the newest that can be read
@@ -267,9 +267,9 @@ def _is_whole(checkpoint: Path) -> bool:
 
 def _abandoned_checkpoints(layout: Layout, uses: Uses) -> Iterator[Garbage]:
     for folder in (*_folders(layout.root / "pretraining"), *_folders(layout.root / "contrastive")):
-        is_described = (folder / "run.json").exists() or (folder / "done.json").exists()
+        is_described = is_there(folder / "run.json") or is_there(folder / "done.json")
         checkpoints = folder / "checkpoints"
-        if not is_described and folder not in uses.paths and checkpoints.is_dir():
+        if not is_described and folder not in uses.paths and is_folder(checkpoints):
             yield _garbage_at(checkpoints, "checkpoints of a run without run.json and record", folder.name)
 
 
@@ -337,9 +337,10 @@ def _snapshots(layout: Layout, index: Index, submissions: Sequence[Submission]) 
     needed = _needed_snapshots(layout, index, submissions) if old else set()
     unneeded = [path for path in old if f"snapshots/{path.name}" not in needed]
     uncommitted = {path.name for path in unneeded if not _is_clean(path)}
-    evidence = {record.get("snapshot") for record in read_records(layout.root)[0]} if uncommitted else set()
+    records, problems = read_records(layout.root) if uncommitted else ([], [])
+    evidence = uncommitted if problems else uncommitted & {record.get("snapshot") for record in records}
     for path in unneeded:
-        if path.name not in uncommitted & evidence:
+        if path.name not in evidence:
             yield _garbage_at(path, "code that no submission of an unfinished run refers to", SUBMISSION_CLAIM)
 
 
@@ -348,7 +349,7 @@ def _needed_snapshots(layout: Layout, index: Index, submissions: Sequence[Submis
 
     @cache
     def is_over(folder: str) -> bool:
-        if kind_of(folder) is not None and closing_record(layout, folder).exists():
+        if kind_of(folder) is not None and is_there(closing_record(layout, folder)):
             return True
         try:
             return index.progress(read_run_file(layout.root / folder).run).state == "done"
@@ -374,5 +375,5 @@ def _is_clean(snapshot: Path) -> bool:
 
 def _jobs_at_work(layout: Layout) -> set[str]:
     """Return the jobs of all live claims; for arrays, the id without the element."""
-    owners = (last_owner(folder) for folder in (layout.root / "claims").glob("*"))
+    owners = (last_owner(folder) for folder in children(layout.root / "claims"))
     return {owner.job.partition("_")[0] for owner in owners if owner is not None and owner.is_live and owner.job}

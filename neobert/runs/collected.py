@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from neobert.errors import MissingData
-from neobert.files import inside, is_local, replace_file, stamp_of
+from neobert.files import inside, is_local, matching, reason_of, replace_file, stamp_of
 from neobert.runs.kinds import RECORDS, RUN_FOLDERS
 
 ARCHIVE = "runs.tar.gz"
@@ -62,11 +62,16 @@ class RunFiles:
     def files(self, *patterns: str) -> Iterator[Path]:
         """Yield the files that match a pattern and may be read, sorted within each pattern."""
         for pattern in patterns:
-            for path in sorted(self.root.glob(pattern)):
+            for path in matching(self.root, pattern, self._leave_out):
                 if not (reason := self.why_not(path)):
                     yield path
                 elif (problem := f"{reason}: left out") not in self.problems[-1:]:  # once for all of a linked folder
                     self.problems.append(problem)
+
+    def _leave_out(self, error: OSError) -> None:
+        problem = f"{reason_of(error)}: what it holds is left out"
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def why_not(self, path: Path) -> str:
         """Return the reason why a file below the folder may not be read; empty if it may, or is not there."""

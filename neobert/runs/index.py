@@ -8,17 +8,17 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from neobert.errors import EXIT_RUN_FAILED, DamagedFile, MissingData
-from neobert.files import TEMPORARY_MARK, line_value, read_json
+from neobert.files import ABSENT, TEMPORARY_MARK, line_value, matching, read_json, reason_of
 from neobert.runs.claims import LEASE_SECONDS, Owner, last_owner
 from neobert.runs.kinds import KINDS, RUN_FOLDERS, closing_record, is_done, kind_of
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_sealed
 from neobert.runs.run_file import read_run_file
 from neobert.runs.submissions import Submission, read_submissions
 from neobert.runs.work import Part, Work
@@ -138,17 +138,22 @@ class Index:
     _listings: dict[Path, frozenset[str]] = field(default_factory=dict)
 
     def names(self, folder: Path) -> frozenset[str]:
-        """Return the names in a folder; empty if it does not exist."""
+        """Return the names in a folder; empty if it does not exist. Raises OSError if it cannot be listed."""
         if folder not in self._listings:
             found: list[str] = []
-            try:
+            with suppress(*ABSENT):
                 found = os.listdir(folder)  # noqa: PTH208 (names alone; a Path each is ten times slower)
-            except (FileNotFoundError, NotADirectoryError):
-                pass
-            except OSError as error:
-                self.problems.append(f"{folder}: {error.strerror}")
             self._listings[folder] = frozenset(found)
         return self._listings[folder]
+
+    def readable_names(self, folder: Path) -> frozenset[str]:
+        """Return the names in a folder; empty, with a sentence in `problems`, if it cannot be listed."""
+        try:
+            return self.names(folder)
+        except OSError as error:
+            self._listings[folder] = frozenset()
+            self.problems.append(reason_of(error))
+            return self._listings[folder]
 
     def is_there(self, path: Path) -> bool:
         """Return whether a file or folder existed when its parent was listed."""
@@ -165,7 +170,7 @@ class Index:
         try:
             return read_submissions(self.layout, self.problems.append)
         except OSError as error:
-            self.problems.append(f"{self.layout.submissions}: {error.strerror}")
+            self.problems.append(reason_of(error))
             return []
 
     @cached_property
@@ -228,7 +233,8 @@ class Index:
         found = [""]
         for step in pattern.split("/"):
             if step == "*":
-                found = [f"{name}{child}/" for name in found for child in sorted(self.names(self.layout.root / name))]
+                names = [(name, self.readable_names(self.layout.root / name)) for name in found]
+                found = [f"{name}{child}/" for name, inside in names for child in sorted(inside)]
             else:
                 found = [f"{name}{step}/" for name in found]
         return [name.rstrip("/") for name in found]
@@ -243,7 +249,7 @@ class Index:
         try:
             return self._with_submission(self._filled(row))
         except UNREADABLE as error:
-            return replace(row, note=f"not readable: {type(error).__name__}: {error}")
+            return replace(row, note=f"not readable: {type(error).__name__}: {reason_of(error)}")
 
     def _filled(self, row: Row) -> Row:
         """Fill a row from run.json, records, claims and errors."""
@@ -265,7 +271,7 @@ class Index:
             return self._of_work(row, run)
         record = closing_record(self.layout, row.folder)
         if self.is_there(record):
-            return _finished(row, run, read_sealed(record))
+            return _finished(row, run, run.read_closing(record))
         return replace(row, state="waiting", note="named by another numerics version: its parts are not known here")
 
     def _of_work(self, row: Row, work: Work) -> Row:
@@ -333,7 +339,7 @@ class Index:
         if submission is None:
             return ()
         files = sorted(
-            name for name in self.names(self.layout.root / submission.logs) if name.endswith((".out", ".err"))
+            name for name in self.readable_names(self.layout.root / submission.logs) if name.endswith((".out", ".err"))
         )
         own = [name for name in files if job is not None and name.startswith(f"{job}_")]
         return tuple(f"{submission.logs}/{name}" for name in own) or (submission.logs,)
@@ -356,7 +362,7 @@ def _newest_step_line(folder: Path) -> dict[str, Any] | None:
 
     Only the end of the newest attempt's file is read, and of older ones while no line is found.
     """
-    for attempt in sorted((folder / "attempts").glob("*/metrics.jsonl"), reverse=True):
+    for attempt in reversed(list(matching(folder / "attempts", "*/metrics.jsonl"))):
         with attempt.open("rb") as file:
             file.seek(max(0, attempt.stat().st_size - TAIL_BYTES))
             lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"}\n")]
@@ -384,7 +390,9 @@ def _failure_at(path: Path, part_id: str) -> Failure:
         content = read_json(path)
         code = int(content.get("exit_code", EXIT_RUN_FAILED))
         return Failure(part_id, str(content["name"]), str(content["error"]), str(content.get("traceback", "")), code)
-    except (DamagedFile, OSError, KeyError, TypeError, ValueError, AttributeError):
+    except OSError as error:
+        return Failure(part_id, part_id, reason_of(error), "", EXIT_RUN_FAILED)
+    except (DamagedFile, KeyError, TypeError, ValueError, AttributeError):
         return Failure(part_id, part_id, f"{path.name} is torn or of another version", "", EXIT_RUN_FAILED)
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from neobert.errors import DamagedFile
+from neobert.files import matching
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.corpus import Corpus
 from neobert.kinds.glue import GlueStudy
@@ -58,18 +59,20 @@ def closing_record(layout: Layout, folder: str) -> Path:
 
 def is_done(layout: Layout, reference: str) -> bool:
     """Return whether the training run or study of a reference is done."""
-    return is_published(closing_record(layout, reference))
+    kind = kind_of(reference)
+    assert kind is not None, reference
+    return is_published(closing_record(layout, reference), KINDS[kind].read_closing)
 
 
 def record_paths(root: Path) -> Iterator[Path]:
     """Yield every record file below a folder of runs, in a stable order."""
     for pattern in RECORDS:
-        yield from sorted(root.glob(pattern))
+        yield from matching(root, pattern)
 
 
 def stage_records(layout: Layout) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield path and record of every finished stage of pre-training, without damaged ones."""
-    for path in sorted(layout.root.glob("pretraining/*/done.json")):
+    for path in matching(layout.root, "pretraining/*/done.json"):
         with suppress(DamagedFile):
             yield path, read_record(path)
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from neobert.files import is_there
+
 MANIFEST = "manifest.json"
 """File of a tokenised corpus that is written last."""
 
@@ -31,7 +33,7 @@ class Layout:
     def trained(self, run_id: str) -> Path:
         """The folder of a training run of either kind."""
         contrastive = self.root / "contrastive" / run_id
-        return contrastive if contrastive.exists() else self.pretraining(run_id)
+        return contrastive if is_there(contrastive) else self.pretraining(run_id)
 
     def pairs(self, pairs_id: str) -> Path:
         """A data set of pairs in token ids."""

@@ -5,7 +5,6 @@ their content.
 """
 
 import base64
-import errno
 import json
 import os
 import platform
@@ -22,7 +21,7 @@ from typing import Any
 from pydantic import ConfigDict, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from neobert.errors import DamagedFile, NewerFile
-from neobert.files import checksum_of, json_bytes, publish_once, read_json, set_aside, stamp_of
+from neobert.files import checksum_of, is_there, json_bytes, publish_once, read_json, set_aside, stamp_of, status_of
 from neobert.identity import NUMERICS
 from neobert.processes import REPOSITORY
 from neobert.recipe import Value
@@ -31,6 +30,8 @@ SCHEMA = 3
 SNAPSHOT_FILE = "snapshot.json"
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "scipy", "mteb")
 RECORD_STATES = ("done", "failed")
+CLOSING_RECORD = "done.json"
+"""The name of a record that has a folder of its own; others are named after what they record."""
 
 
 def git(*arguments: str) -> bytes | None:
@@ -137,14 +138,10 @@ def read_sealed(path: Path) -> dict[str, Any]:
 
 
 def is_published(path: Path, read: Callable[[Path], Any] = read_sealed) -> bool:
-    """Return whether a file exists and `read` finds it intact. If it is damaged, its part has to be done again."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-            return False
-        raise
-    return _is_whole(read, path, stamp_of(status))
+    """Return whether a file exists and `read` finds it intact. If it is damaged, its part has to be done again. Raises
+    OSError if it cannot be read."""
+    status = status_of(path)
+    return status is not None and _is_whole(read, path, stamp_of(status))
 
 
 @lru_cache(maxsize=1 << 17)
@@ -160,9 +157,9 @@ def _is_whole(read: Callable[[Path], Any], path: Path, stamp: tuple[int, ...]) -
     return True
 
 
-def publish_sealed(path: Path, content: Mapping[str, Any]) -> bool:
-    """Publish a sealed file once. Returns False if an intact one exists; a damaged one is set aside."""
-    if os.path.lexists(path) and not is_published(path):
+def publish_sealed(path: Path, content: Mapping[str, Any], read: Callable[[Path], Any] = read_sealed) -> bool:
+    """Publish a sealed file once. Returns False if an intact one exists; one that `read` finds damaged is set aside."""
+    if is_there(path, follow=False) and not is_published(path, read):
         set_aside(path, f"{path} is damaged")
     return publish_once(path, sealed(content))
 
@@ -170,14 +167,18 @@ def publish_sealed(path: Path, content: Mapping[str, Any]) -> bool:
 def publish_record(path: Path, record: dict[str, Any]) -> bool:
     """Publish a record once. Returns False if one exists already."""
     assert record["state"] in RECORD_STATES, record["state"]
-    return publish_sealed(path, record)
+    return publish_sealed(path, record, read_record)
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Read a record. Raises DamagedFile if it is torn, changed, not a record, or of a newer schema version."""
+    """Read a record. Raises DamagedFile if it is torn, changed, not a record, or of a newer schema version, or if it is
+    that of another unit than its folder or file is named after."""
     record = read_sealed(path)
     if "kind" not in record or "id" not in record:
         raise DamagedFile(f"{path} is no record: it lacks kind and id")
+    unit = path.parent.name if path.name == CLOSING_RECORD else path.stem
+    if record["id"] != unit:
+        raise DamagedFile(f"{path} is the record of {record['id']} and not of {unit}: it was copied or changed")
     return record
 
 

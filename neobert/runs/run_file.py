@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_
 from pydantic_core import ErrorDetails
 
 from neobert.errors import DamagedFile, MissingData, NewerFile
-from neobert.files import publish_once, replace_file, set_aside
+from neobert.files import is_there, publish_once, replace_file, set_aside
 from neobert.identity import NUMERICS, Neutral, plain
 from neobert.own_code import register, sources_in
 from neobert.recipe import ANY, EngineWord, Value
@@ -147,9 +147,9 @@ def write_run_file(
     for written in (path, folder / EXECUTION):
         if _is_damaged(written):
             set_aside(written, f"{written} is damaged")
-    if path.exists() and (described := read_run_file(folder).run.id) != run.id:
+    if is_there(path) and (described := read_run_file(folder).run.id) != run.id:
         set_aside(path, f"{path} describes {described} and not {run.id}")
-    if not path.exists():
+    if not is_there(path):
         publish_once(path, sealed({**plain(content), "provenance": provenance()}))
     recorded = read_run_file(folder)
     execution = execution.model_copy(update=recorded.execution.model_dump(include=set(kept)))
@@ -200,11 +200,11 @@ def read_run_file(folder: Path) -> RunFile:
         DamagedFile: it is torn or was written by another version.
     """
     path = folder / "run.json"
-    if not path.exists():
+    if not is_there(path):
         raise MissingData(f"{folder} holds no run.json: start the run with ablations/run.py")
     content = read_sealed(path)
     newest = folder / EXECUTION
-    if newest.exists():
+    if is_there(newest):
         execution = read_sealed(newest)
         content["execution"] = {name: value for name, value in execution.items() if name in Execution.model_fields}
         content["source"] = execution.get("source", content["source"])

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, NonNegativeFloat, PositiveInt
 
 from neobert.errors import DamagedFile
 from neobert.files import (
+    ABSENT,
     append_line,
     checksummed,
     is_local,
@@ -73,12 +74,13 @@ def announce_submission(layout: Layout, submission: Submission) -> None:
 
 
 def read_announced(layout: Layout, name: str, job: str) -> Submission | None:
-    """Return the submission that was announced under a name, with its job; None if there is none or it is damaged."""
+    """Return the submission that was announced under a name, with its job; None if there is none or it is damaged.
+    Raises OSError if it cannot be read."""
     if not is_local(name):
         return None
     try:
         announced = Submission.model_validate(read_checksummed(layout.root / "jobs" / name / ANNOUNCEMENT))
-    except (DamagedFile, OSError, ValueError):
+    except (DamagedFile, *ABSENT, ValueError):
         return None
     return announced.model_copy(update={"job": job}) if announced.name == name else None
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from neobert.errors import MissingData
-from neobert.files import read_lines
+from neobert.files import matching, read_lines
 from neobert.identity import plain
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile
@@ -111,7 +111,7 @@ class Tracker:
         if self.name is None:
             return
         merged: dict[int, dict[str, Any]] = {}
-        for path in sorted(attempts.glob("*/metrics.jsonl")):
+        for path in matching(attempts, "*/metrics.jsonl"):
             for line in read_lines(path, "step"):
                 merged.setdefault(line.pop("step"), {}).update(line)
         for step in sorted(step for step in merged if step <= last):

@@ -11,13 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
-from neobert.errors import exit_code
-from neobert.files import json_bytes, replace_file
+from neobert.errors import DamagedFile, exit_code
+from neobert.files import ABSENT, json_bytes, read_json, reason_of, replace_file
 from neobert.identity import NUMERICS, chosen, identity
 from neobert.recipe import Start, Value
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
-from neobert.runs.records import is_published, read_sealed
+from neobert.runs.records import CLOSING_RECORD, is_published, read_record
 
 if TYPE_CHECKING:
     from neobert.processes import StopRequest
@@ -44,7 +44,7 @@ class Part:
     record: Path
     error: Path
     after: "tuple[Part, ...]" = ()
-    read: Callable[[Path], Any] = read_sealed
+    read: Callable[[Path], Any] = read_record
 
     @property
     def is_done(self) -> bool:
@@ -73,13 +73,24 @@ def name_attempt(part: Part, claim: Claim) -> dict[str, Any]:
 
 
 def write_failure(part: Part, claim: Claim, error: Exception) -> None:
-    """Write the error of an attempt to the part's error file, for listings."""
+    """Write the error of an attempt to the part's error file, for listings. An error of the system may pass: it is no
+    result of the part."""
     failure = {
-        "error": f"{type(error).__name__}: {error}",
+        "error": f"{type(error).__name__}: {reason_of(error)}",
         "exit_code": exit_code(error),
+        "may_pass": isinstance(error, OSError),
         "traceback": "".join(traceback.format_exception(error)),
     }
     replace_file(part.error, json_bytes({**name_attempt(part, claim), **failure}))
+
+
+def may_pass(part: Part) -> bool:
+    """Return whether the last failure of a part was an error of the system, so that it is no reason to leave it."""
+    try:
+        failure = read_json(part.error)
+    except (DamagedFile, *ABSENT):
+        return False
+    return isinstance(failure, dict) and failure.get("may_pass") is True
 
 
 class Work(Value):
@@ -96,7 +107,7 @@ class Work(Value):
     """What its progress is counted in: "steps", "grid points"."""
     folder_pattern: ClassVar[str]
     """The result's folder, relative to the folder of runs: "glue/{task}/studies/{id}"."""
-    closing_file: ClassVar[str] = "done.json"
+    closing_file: ClassVar[str] = CLOSING_RECORD
     """File in the folder that marks the work as done."""
     record_place: ClassVar[str | None] = None
     """Where a record lies below the folder of runs, by its content; None if there are no records."""
@@ -154,6 +165,11 @@ class Work(Value):
     def among(cls, runs: "Iterable[Work]") -> list[Self]:
         """Return the runs of this kind, in order."""
         return [run for run in runs if isinstance(run, cls)]
+
+    @staticmethod
+    def read_closing(path: Path) -> Any:
+        """Read the closing file. Raises DamagedFile if it is damaged, or that of other work."""
+        return read_record(path)
 
     @property
     def reference(self) -> str:

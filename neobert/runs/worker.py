@@ -30,7 +30,7 @@ from neobert.errors import (
     RunFailed,
     exit_code,
 )
-from neobert.files import append_line, refresh
+from neobert.files import append_line, reason_of, refresh, status_of
 from neobert.processes import (
     Stopped,
     StopRequest,
@@ -44,7 +44,7 @@ from neobert.runs.kinds import KINDS, RUN_KINDS, is_done, kind_of
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile, read_checked_run_file
 from neobert.runs.tracking import track_scores
-from neobert.runs.work import Observer, Part, Work, name_attempt, write_failure
+from neobert.runs.work import Observer, Part, Work, may_pass, name_attempt, write_failure
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,8 @@ class Worker:
     """Works through parts.
 
     A part that failed after `failures_since` (default: the worker's start, by the file system's clock), in any process,
-    is skipped. `observers` are updated after each part. If other workers hold all remaining parts, the worker waits for
+    is skipped, and with `leave_failed` also one that failed before, unless by an error of the system, which may pass.
+    `observers` are updated after each part. If other workers hold all remaining parts, the worker waits for
     `patience_seconds` and ends. `progressed` is whether anything was finished or saved.
     """
 
@@ -74,6 +75,7 @@ class Worker:
     observers: Sequence[Observer] = ()
     lease_seconds: float = LEASE_SECONDS
     failures_since: float | None = None
+    leave_failed: bool = False
     patience_seconds: float = math.inf
     progressed: bool = False
 
@@ -107,10 +109,10 @@ class Worker:
 
     def _has_failed(self, part: Part) -> bool:
         assert self.failures_since is not None
-        try:
-            return part.error.stat().st_mtime > self.failures_since
-        except FileNotFoundError:
+        status = status_of(part.error)
+        if status is None:
             return False
+        return status.st_mtime > self.failures_since or (self.leave_failed and not may_pass(part))
 
     def _claimable(self, candidates: Sequence[OpenPart]) -> Iterator[tuple[RunFile, Part, Claim]]:
         """Claim the parts that are ready and free, and yield them one after the other.
@@ -143,7 +145,7 @@ class Worker:
                 self.progressed |= isinstance(reason, Stopped) and reason.progressed
                 logger.warning(f"{part.title}: {reason}")
             except Exception as error:
-                logger.error(f"{part.title} failed: {error}")
+                logger.error(f"{part.title} failed: {reason_of(error)}")
                 write_failure(part, claim, error)
                 if loss := _gpu_loss():  # every other part would fail too
                     raise RunFailed(f"CUDA failed for good ({loss}): this worker ends") from error
@@ -269,7 +271,8 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
             from_own_block(parts, os.environ),
             stop,
             observers,
-            failures_since=0.0 if options.leave_failed else options.failures_since,
+            failures_since=options.failures_since,
+            leave_failed=options.leave_failed,
             patience_seconds=options.patience,
         )
         return Ended(worker.run() or skipped, worker.progressed)

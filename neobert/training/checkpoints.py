@@ -7,12 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import json_bytes, publish_folder, read_json, replace_file, sha256_of, temporary_sibling
+from neobert.files import (
+    NO_FILE,
+    children,
+    is_there,
+    json_bytes,
+    publish_folder,
+    read_json,
+    replace_file,
+    sha256_of,
+    temporary_sibling,
+)
 from neobert.runs.claims import Claim
+from neobert.tensors import load_tensors, save_tensors
 from neobert.training.schedule import NEWEST_KEPT
 
 WEIGHTS = "model.safetensors"
@@ -30,11 +40,11 @@ class Checkpoint:
 
     def weights(self) -> dict[str, Tensor]:
         """Load the model's tensors by state-dict key."""
-        return load_file(self.folder / WEIGHTS)
+        return load_tensors(self.folder / WEIGHTS)
 
     def optimizer(self) -> dict[str, Tensor]:
         """Load the optimizer's tensors, named as in `optimizer_tensors`."""
-        return load_file(self.folder / OPTIMIZER)
+        return load_tensors(self.folder / OPTIMIZER)
 
     def state(self) -> dict[str, Any]:
         """Read everything else that a resumed run needs, as plain values."""
@@ -65,13 +75,13 @@ def save(
     temporary = temporary_sibling(final)
     temporary.mkdir(parents=True)
     try:
-        save_file(dict(weights), temporary / WEIGHTS)
-        save_file(dict(optimizer), temporary / OPTIMIZER)
+        save_tensors(weights, temporary / WEIGHTS)
+        save_tensors(optimizer, temporary / OPTIMIZER)
         (temporary / STATE).write_bytes(json_bytes(state))
         digests = {name: sha256_of(temporary / name) for name in (WEIGHTS, OPTIMIZER, STATE)}
         (temporary / MANIFEST).write_bytes(json_bytes({"step": step, "sha256": digests}))
         claim.check()
-        if final.exists():
+        if is_there(final):
             shutil.rmtree(final)
         publish_folder(temporary, final)
     except BaseException:  # interrupts included, so that no unfinished folder remains
@@ -108,14 +118,15 @@ class Writer:
 def is_valid(folder: Path, *, with_optimizer: bool = False) -> bool:
     """Return whether every file in the manifest exists and matches its checksum.
 
-    With `with_optimizer` the manifest must have the optimizer state: a file that it lacks is checked by nothing.
+    With `with_optimizer` the manifest must have the optimizer state: a file that it lacks is checked by nothing. Raises
+    OSError if a file is there and cannot be read.
     """
     needed = {WEIGHTS, STATE, OPTIMIZER} if with_optimizer else {WEIGHTS, STATE}
     digests = _digests(folder)
     try:
         is_complete = needed <= digests.keys() <= {WEIGHTS, OPTIMIZER, STATE}
         return is_complete and all(sha256_of(folder / name) == digest for name, digest in digests.items())
-    except OSError:
+    except NO_FILE:
         return False
 
 
@@ -123,13 +134,13 @@ def _digests(folder: Path) -> dict[str, str]:
     """Return the checksums in the manifest by file; empty if it is damaged or gone."""
     try:
         return dict(read_json(folder / MANIFEST)["sha256"])
-    except (DamagedFile, OSError, KeyError, TypeError, ValueError):
+    except (DamagedFile, *NO_FILE, KeyError, TypeError, ValueError):
         return {}
 
 
 def steps_on_disk(checkpoints: Path) -> list[int]:
     """Return the steps of all checkpoint folders, valid or not, in ascending order."""
-    names = (path.name.removeprefix("step-") for path in checkpoints.glob("step-*"))
+    names = (path.name.removeprefix("step-") for path in children(checkpoints, "step-*"))
     return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
 
@@ -151,7 +162,7 @@ def load(checkpoints: Path, step: int) -> Checkpoint:
     """
     folder = folder_of(checkpoints, step)
     known = ", ".join(map(str, steps_on_disk(checkpoints))) or "none"
-    if not folder.exists():
+    if not is_there(folder):
         raise MissingData(f"{checkpoints} has no checkpoint of step {step} (there: {known})")
     if not is_valid(folder):
         raise DamagedFile(f"{folder} does not match its checksums: choose another step (there: {known})")
@@ -166,7 +177,7 @@ def prune(checkpoints: Path, milestones: frozenset[int], saved: int) -> None:
         folder = folder_of(checkpoints, step)
         if step not in milestones:
             shutil.rmtree(folder)
-        elif (folder / OPTIMIZER).exists() and (digests := _digests(folder)):  # a damaged one stays as it is
+        elif is_there(folder / OPTIMIZER) and (digests := _digests(folder)):  # a damaged one stays as it is
             digests.pop(OPTIMIZER, None)
             replace_file(folder / MANIFEST, json_bytes({"step": step, "sha256": digests}))
             (folder / OPTIMIZER).unlink()

@@ -7,7 +7,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
 from neobert.data.batches import Batch
 from neobert.data.preparation import measured_corpora, open_specified, text_tokenizer, tokenized_corpus
@@ -32,6 +31,7 @@ from neobert.runs.records import publish_record
 from neobert.runs.run_file import RunFile
 from neobert.runs.work import Part
 from neobert.starts import misfit, require_vocabulary, start_files
+from neobert.tensors import load_tensors
 from neobert.training.accounting import TrainResult, accounts, machine_record
 from neobert.training.compiling import (
     COMPILED_BLOCKS,
@@ -118,8 +118,8 @@ class PretrainingTrainer(Trainer[Batch]):
         start = self.run.recipe.start
         if self.run.previous is None and start is not None:
             weights, state = start_files(start)
-            self.model.load_state_dict(load_file(weights), strict=False)  # `_require_start` compared the names
-            self.engine.restore_optimizer({} if state is None else load_file(state))
+            self.model.load_state_dict(load_tensors(weights), strict=False)  # `_require_start` compared the names
+            self.engine.restore_optimizer({} if state is None else load_tensors(state))
             return
         if self.run.previous is None:
             initialize(self.model, self.run.recipe.model.initialization, self.run.recipe.seed)

@@ -5,7 +5,6 @@ checkpoints. Rank 0 enters through `train`, the others through `join_runs`.
 """
 
 import logging
-import os
 import threading
 import time
 import traceback
@@ -24,7 +23,17 @@ import torch
 from torch.distributed import DistError
 
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, DamagedFile, RunFailed
-from neobert.files import append_line, clear_temporaries, line_bytes, mend_lines, read_lines, replace_file, set_aside
+from neobert.files import (
+    append_line,
+    clear_temporaries,
+    is_there,
+    line_bytes,
+    matching,
+    mend_lines,
+    read_lines,
+    replace_file,
+    set_aside,
+)
 from neobert.processes import Stopped, StopRequest, available_cores
 from neobert.recipe import Contrastive, EngineWord, Optimization, Stage
 from neobert.runs.claims import Claim, acquire
@@ -442,6 +451,7 @@ def last_checkpoint(layout: Layout, run_id: str) -> Checkpoint:
     Raises:
         DamagedFile: it is damaged or gone. It and the record are set aside, so that the run resumes from the newest
             checkpoint before it; an earlier checkpoint never replaces the last one.
+        OSError: it cannot be read; nothing is set aside.
     """
     folder = layout.trained(run_id)
     steps = read_run_file(folder).run.total
@@ -453,7 +463,7 @@ def last_checkpoint(layout: Layout, run_id: str) -> Checkpoint:
     if claim is not None:
         with claim:  # check again: another process may have trained it meanwhile
             damaged = [] if checkpoints.is_valid(path) else [folder / "done.json", path]
-            for each in filter(os.path.lexists, damaged):
+            for each in (each for each in damaged if is_there(each, follow=False)):
                 set_aside(each, f"{path}, the last checkpoint, does not match its checksums")
     before = checkpoints.newest(folder / "checkpoints")
     raise DamagedFile(
@@ -468,7 +478,7 @@ def merge_metrics(folder: Path) -> list[dict[str, Any]]:
     Files with damaged lines are set aside, and their other lines are merged.
     """
     lines: dict[tuple[int, bool], Any] = {}
-    for path in sorted((folder / "attempts").glob("*/metrics.jsonl")):
+    for path in matching(folder / "attempts", "*/metrics.jsonl"):
         mend_lines(path, "step")
         for line in read_lines(path, "step"):
             lines[line["step"], "loss" in line] = line

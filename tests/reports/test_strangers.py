@@ -149,7 +149,7 @@ def test_a_record_that_is_named_otherwise_than_its_file_is_left_out(
     assert all(path.is_relative_to(tmp_path / "out" / "below" / "copy") for path in new)
     assert before == len(list(runs.glob("glue/*/*.json"))) - 1
     (problem,) = read_evidence(runs).problems
-    assert f"it is at glue/cola/{path.name} and not at glue/cola/{name}.json, so it was copied or changed" in problem
+    assert f"glue/cola/{path.name} is the record of {name} and not of {path.stem}: it was copied or changed" in problem
 
 
 # Curves

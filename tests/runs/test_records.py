@@ -10,15 +10,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neobert.data.preparation import open_specified, tokenized_corpus
 from neobert.errors import DamagedFile, NewerFile
 from neobert.identity import NUMERICS, Neutral, decisive, identity, plain
 from neobert.recipe import Value
 from neobert.runs.collected import Collected
+from neobert.runs.index import Index
+from neobert.runs.kinds import is_done
 from neobert.runs.layout import Layout
-from neobert.runs.records import SCHEMA, publish_record, read_record, read_sealed, sealed
+from neobert.runs.records import SCHEMA, is_published, publish_record, read_record, read_sealed, sealed
 from neobert.runs.run_file import read_checked_run_file, read_run_file, write_run_file
-from tests.ablations.status_worlds import EXECUTION, SOURCE, declare, study_of
-from tests.support.tiny_runs import ends, record, starts, tiny_run, tiny_stage, worker, write_tiny_run
+from tests.ablations.status_worlds import EXECUTION, SOURCE, declare, finish_pretraining, finish_study, study_of
+from tests.support.tiny_runs import (
+    ends,
+    record,
+    starts,
+    tiny_model,
+    tiny_run,
+    tiny_stage,
+    work,
+    worker,
+    write_tiny_run,
+)
 
 STUDY = Path(__file__).parents[2] / "reports" / "study"
 RECORD = {"kind": "glue", "id": "a", "state": "done", "scores": {"score": 0.25, "curve": [[1, 0.5], [2, 1e-7]]}}
@@ -145,7 +158,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("damage", [*DAMAGES, "folder", "loop"])
+@pytest.mark.parametrize("damage", [*DAMAGES, "folder"])
 def test_a_damaged_run_file_is_written_again_from_the_plan(tmp_path: Path, damage: str) -> None:
     """The plan knows what it must say; the damaged file is kept beside it."""
     layout, run = Layout(tmp_path), tiny_run()
@@ -155,8 +168,6 @@ def test_a_damaged_run_file_is_written_again_from_the_plan(tmp_path: Path, damag
     path.unlink()
     if damage == "folder":
         path.mkdir()
-    elif damage == "loop":
-        path.symlink_to(path)
     else:
         damaged = DAMAGES[damage](content)
         assert damaged != content
@@ -164,8 +175,8 @@ def test_a_damaged_run_file_is_written_again_from_the_plan(tmp_path: Path, damag
     assert write_run_file(layout, run, SOURCE, EXECUTION, {}) == path.parent
     assert read_checked_run_file(path.parent) == whole
     aside = path.with_name("run.json.damaged-1")
-    assert damage in ("folder", "loop") or aside.read_bytes() == damaged
-    assert aside.is_dir() == (damage == "folder") and aside.is_symlink() == (damage == "loop")
+    assert damage == "folder" or aside.read_bytes() == damaged
+    assert aside.is_dir() == (damage == "folder")
 
 
 def test_a_damaged_execution_is_written_again_and_a_newer_run_file_stays(tmp_path: Path) -> None:
@@ -201,3 +212,61 @@ def test_a_worker_leaves_out_the_one_run_that_it_cannot_read(tmp_path: Path, dam
     write_tiny_run(tmp_path, runs[0])
     codes, said = ends([worker(tmp_path, *(run.reference for run in runs))])
     assert codes == [0] and record(tmp_path, runs[0])["state"] == "done"
+
+
+def copied(source: Path, target: Path) -> Path:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.copyfile(source, target))
+
+
+def test_the_record_of_another_unit_is_damage_and_its_place_is_worked_on(tmp_path: Path) -> None:
+    layout, other, run = Layout(tmp_path), tiny_run(seed=1), tiny_run()
+    finish_pretraining(layout, other)
+    write_tiny_run(tmp_path, run)
+    path = copied(tmp_path / other.reference / "done.json", tmp_path / run.reference / "done.json")
+    assert is_done(layout, other.reference) and not is_done(layout, run.reference)
+    row = Index(layout).row(run.reference)
+    assert row.state == "unreadable" and other.id in row.note and run.id in row.note
+    assert work(tmp_path, run.reference) == 0
+    assert read_record(path)["id"] == run.id
+    assert json.loads(path.with_name("done.json.damaged-1").read_bytes())["id"] == other.id
+
+
+def test_neither_trial_nor_selection_nor_readout_of_another_unit_counts(tmp_path: Path) -> None:
+    layout, run = Layout(tmp_path), tiny_run()
+    study, other = study_of(run), study_of(tiny_run(seed=1))
+    for each in (study, other):
+        finish_study(layout, each)
+    first, second = study.trials(layout)
+    assert first.is_done and second.is_done and is_done(layout, study.reference)
+    copied(first.record, second.record)
+    assert first.is_done and not second.is_done
+    with pytest.raises(DamagedFile, match=f"{first.id} and not of {second.id}"):
+        read_record(second.record)
+    copied(other.closing(layout).record, study.closing(layout).record)
+    assert not is_done(layout, study.reference) and not study.closing(layout).is_done
+    assert is_done(layout, other.reference)
+    with pytest.raises(DamagedFile, match=other.id):
+        study.read_closing(study.closing(layout).record)
+    readout = layout.readout("cloze", "0123456789ab")
+    publish_record(readout, {**RECORD, "kind": "readouts", "id": readout.stem})
+    moved = copied(readout, layout.readout("cloze", "ba9876543210"))
+    assert is_published(readout, read_record) and not is_published(moved, read_record)
+    assert publish_record(moved, {**RECORD, "kind": "readouts", "id": moved.stem})
+
+
+def test_the_tokens_of_another_corpus_are_made_again(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    other, run = (tiny_run(model=tiny_model(vocabulary_size=size)) for size in (400, 512))
+    source = open_specified(SOURCE)
+    runs = [
+        each.model_copy(update={"tokenizer_origin": source.tokenizer_origin("wordpiece", size)})
+        for each, size in ((other, 400), (run, 512))
+    ]
+    (theirs,), (ours,) = (each.corpora for each in runs)
+    tokenized_corpus(layout, runs[0], theirs, SOURCE)
+    assert theirs.id != ours.id
+    shutil.copytree(layout.data(theirs.id), layout.data(ours.id))
+    found = tokenized_corpus(layout, runs[1], ours, SOURCE)
+    assert found.manifest["origins"] == {"corpus": ours.origin, "tokenizer": ours.tokenizer}
+    assert layout.data(ours.id).with_name(f"{ours.id}.damaged-1").is_dir()

@@ -61,7 +61,7 @@ def test_a_missing_step_is_named_with_those_there(tmp_path: Path, claim: Claim) 
         checkpoints.load(tmp_path / "c", 7)
 
 
-@pytest.mark.parametrize("operation", ["sha256_of", "publish_folder", "save_file"])
+@pytest.mark.parametrize("operation", ["sha256_of", "publish_folder", "save_tensors"])
 def test_a_save_that_breaks_off_leaves_the_old_checkpoint_and_no_rubbish(
     tmp_path: Path, claim: Claim, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:

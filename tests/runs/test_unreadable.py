@@ -1,0 +1,324 @@
+"""A file that cannot be read is neither absent nor damaged: nothing is renamed, deleted or made again because of it."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from neobert import files
+from neobert.data.preparation import prepare_once
+from neobert.data.shards import open_shards
+from neobert.data.tokenizers import DIGEST_FILE, TOKENIZER_FILE, kept_tokenizer
+from neobert.errors import EXIT_RUN_FAILED
+from neobert.glue import selection
+from neobert.glue.encoding import EncodedTask, load_encoded, save_encoded
+from neobert.glue.tasks import task_named
+from neobert.processes import StopRequest
+from neobert.runs import claims
+from neobert.runs.claims import acquire, last_owner
+from neobert.runs.cleanup import collect, collectable
+from neobert.runs.index import Index
+from neobert.runs.kinds import is_done, read_records, record_paths
+from neobert.runs.layout import Layout
+from neobert.runs.records import publish_record, read_record
+from neobert.runs.run_file import read_run_file, write_run_file
+from neobert.runs.submissions import ANNOUNCEMENT, read_announced
+from neobert.runs.worker import Worker, open_parts
+from neobert.tensors import load_tensors, open_tensors
+from neobert.training import checkpoints
+from neobert.training.trainer import last_checkpoint, merge_metrics
+from tests.ablations.status_worlds import EXECUTION, declare, record_trial, study_of
+from tests.support.hidden import WAYS, hidden, tree
+from tests.support.tiny_runs import SOURCE, starts, tiny_run, work, write_tiny_run
+
+CHECKPOINT_FILES = (checkpoints.WEIGHTS, checkpoints.OPTIMIZER, checkpoints.STATE, checkpoints.MANIFEST)
+LAST = "checkpoints/step-00000024"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of runs with one that is finished."""
+    root = tmp_path_factory.mktemp("finished")
+    write_tiny_run(root, tiny_run())
+    assert work(root, tiny_run().reference) == 0
+    return root
+
+
+@pytest.fixture
+def root(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(finished, tmp_path / "runs"))
+
+
+@pytest.fixture
+def unfinished(root: Path) -> Path:
+    """The same, of which the last checkpoint and the record are gone, so that it goes on in the middle."""
+    folder = root / tiny_run().reference
+    (folder / "done.json").unlink()
+    shutil.rmtree(folder / LAST)
+    return root
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", CHECKPOINT_FILES)
+def test_a_checkpoint_that_cannot_be_read_is_neither_passed_over_nor_set_aside(root: Path, name: str, way: str) -> None:
+    layout, run = Layout(root), tiny_run()
+    folder = root / run.reference
+    with hidden(folder / LAST / name, way):
+        before = tree(root)
+        with pytest.raises(OSError, match=name):
+            checkpoints.newest(folder / "checkpoints")
+        with pytest.raises(OSError, match=name):
+            checkpoints.save(folder / "checkpoints", 24, {}, {}, {}, None)  # type: ignore[arg-type]
+        with pytest.raises(OSError, match=name):
+            last_checkpoint(layout, run.id)
+        assert tree(root) == before
+    assert last_checkpoint(layout, run.id).step == 24
+
+
+@pytest.mark.parametrize("name", ["checkpoints", LAST])
+def test_a_folder_that_cannot_be_listed_is_not_empty(root: Path, name: str) -> None:
+    folder = root / tiny_run().reference
+    with hidden(folder / name):
+        before = tree(root)
+        for look in (checkpoints.newest, checkpoints.steps_on_disk) if name == "checkpoints" else (checkpoints.newest,):
+            with pytest.raises(PermissionError):
+                look(folder / "checkpoints")
+        with pytest.raises(PermissionError):
+            last_checkpoint(Layout(root), tiny_run().id)
+        assert tree(root) == before
+    with hidden(folder / "attempts"), pytest.raises(PermissionError):
+        merge_metrics(folder)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_worker_that_cannot_read_goes_on_once_it_can(unfinished: Path, way: str) -> None:
+    """It fails with one sentence, trains nothing again from the start, and even a worker that leaves what failed before
+    takes the run up."""
+    layout, run = Layout(unfinished), tiny_run()
+    folder = unfinished / run.reference
+    before = tree(folder)
+    newest = checkpoints.folder_of(folder / "checkpoints", checkpoints.steps_on_disk(folder / "checkpoints")[-1])
+    with hidden(newest / checkpoints.WEIGHTS, way):
+        assert work(unfinished, run.reference) == EXIT_RUN_FAILED
+    failure = files.read_json(folder / "error.json")
+    assert failure["may_pass"] and str(newest / checkpoints.WEIGHTS) in failure["error"]
+    assert {name: at for name, at in tree(folder).items() if name in before} == before
+    worker = Worker(layout, open_parts(layout, run.reference), StopRequest(), leave_failed=True)
+    assert worker.run() == 0
+    attempt = max((folder / "attempts").iterdir())
+    assert min(line["step"] for line in files.read_lines(attempt / "metrics.jsonl")) > 1
+    assert not (folder / "error.json").exists()
+
+
+def test_a_part_that_failed_by_itself_is_left(unfinished: Path) -> None:
+    layout, run = Layout(unfinished), tiny_run()
+    files.replace_file(unfinished / run.reference / "error.json", files.json_bytes({"error": "RunFailed: nan"}))
+    worker = Worker(layout, open_parts(layout, run.reference), StopRequest(), leave_failed=True)
+    assert worker.run() == EXIT_RUN_FAILED
+    assert starts(unfinished) == [run.id]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_record_that_cannot_be_read_is_not_published_again(root: Path, way: str) -> None:
+    layout, run = Layout(root), tiny_run()
+    path = root / run.reference / "done.json"
+    content = read_record(path)
+    with hidden(path, way):
+        before, of_run = tree(root), tree(root / run.reference)
+        for look in (is_done, lambda layout, name: Index(layout).progress(run)):
+            with pytest.raises(OSError, match=r"done\.json"):
+                look(layout, run.reference)
+        with pytest.raises(OSError, match=r"done\.json"):
+            publish_record(path, content)
+        records, problems = read_records(root)
+        assert records == [] and "done.json" in problems[0]
+        row = Index(layout).row(run.reference)
+        assert row.state == "unreadable" and "done.json" in row.note
+        assert tree(root) == before
+        with pytest.raises(OSError, match=r"done\.json"):
+            work(root, run.reference)
+        assert tree(root / run.reference) == of_run
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["run.json", "execution.json"])
+def test_a_run_file_that_cannot_be_read_is_not_written_again(root: Path, way: str, name: str) -> None:
+    layout, run = Layout(root), tiny_run()
+    changed = EXECUTION.model_copy(update={"micro_batch_tokens": 64})
+    write_run_file(layout, run, SOURCE, changed, {})
+    with hidden(root / run.reference / name, way):
+        before = tree(root)
+        with pytest.raises(OSError, match=name):
+            write_run_file(layout, run, SOURCE, EXECUTION, {})
+        with pytest.raises(OSError, match=name):
+            read_run_file(root / run.reference)
+        assert tree(root) == before
+
+
+def data_of(root: Path) -> Path:
+    return next(path for path in (root / "data").iterdir() if path.name not in ("tokenizers", "glue"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["manifest.json", "tokens-00000.bin", "documents-00000.npy"])
+def test_data_that_cannot_be_read_are_not_tokenised_again(root: Path, tmp_path: Path, way: str, name: str) -> None:
+    folder = data_of(root)
+    (folder / files.VERIFIED).unlink()
+
+    def make(*_: Any) -> None:
+        raise AssertionError("made again")
+
+    with hidden(folder / name, way), pytest.raises(OSError, match=name):
+        prepare_once(tmp_path / "claims" / "data", "data", StopRequest(), lambda: open_shards(folder), make)
+    assert open_shards(folder).tokens > 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", [TOKENIZER_FILE, DIGEST_FILE])
+def test_a_tokenizer_that_cannot_be_read_is_not_trained_again(root: Path, way: str, name: str) -> None:
+    (folder,) = (root / "data" / "tokenizers").iterdir()
+
+    def train() -> Any:
+        raise AssertionError("trained again")
+
+    with hidden(folder / name, way):
+        before = tree(folder)
+        with pytest.raises(OSError, match=name):
+            kept_tokenizer(folder, train)
+        assert tree(folder) == before
+    assert kept_tokenizer(folder, train).vocabulary_size > 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_tensors_that_cannot_be_read_are_not_absent(root: Path, way: str) -> None:
+    """safetensors itself calls them so."""
+    path = root / tiny_run().reference / LAST / checkpoints.WEIGHTS
+    with hidden(path, way):
+        for read in (load_tensors, lambda path: open_tensors(path).__enter__()):
+            with pytest.raises(OSError, match=path.name) as told:
+                read(path)
+            assert not isinstance(told.value, files.ABSENT)
+    with pytest.raises(FileNotFoundError):
+        load_tensors(path.with_name("nothing.safetensors"))
+    assert load_tensors(path).keys() and all(map(torch.is_tensor, load_tensors(path).values()))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_encoded_task_that_cannot_be_read_is_not_absent(tmp_path: Path, way: str) -> None:
+    path = tmp_path / "cola-0123456789ab.safetensors"
+    save_encoded(path, EncodedTask(task_named("cola"), {}))
+    with hidden(path, way), pytest.raises(OSError, match="cola"):
+        load_encoded(path)
+
+
+def test_weights_stay_while_a_study_that_may_need_them_cannot_be_read(tmp_path: Path) -> None:
+    """Two grids share trials, and in the hidden one the beaten trial is the best."""
+    layout, run = Layout(tmp_path), tiny_run()
+    study = study_of(run, points=2)
+    other = study.model_copy(update={"points": study.points[:1]})
+    for each in (other, study):
+        declare(layout, each)
+    weights = [record_trial(layout, study, number, score) for number, score in enumerate((0.1, 0.9))]
+    with hidden(layout.study("cola", other.id)):
+        selection.drop_beaten_weights(layout, study)
+        assert selection.may_become_best(layout, study.trials(layout)[0], {"score": 0.0, "metrics": {}})
+    assert all(path.exists() for path in weights)
+    shutil.rmtree(layout.study("cola", other.id))
+    selection.drop_beaten_weights(layout, study)
+    assert [path.exists() for path in weights] == [False, True]
+
+
+@pytest.mark.parametrize("hide", ["pretraining/{run}", "pretraining/{run}/run.json", "pretraining", "claims"])
+def test_nothing_is_collected_that_a_hidden_run_may_refer_to(unfinished: Path, hide: str) -> None:
+    layout, path = Layout(unfinished), unfinished / hide.format(run=tiny_run().id)
+    with hidden(path):
+        before = tree(unfinished)
+        try:
+            assert collect(layout, collectable(layout)[0]) == []
+        except PermissionError as error:
+            assert str(path) in str(error)
+        gone = before.keys() - tree(unfinished).keys()
+        assert not gone
+    assert data_of(unfinished).is_dir()
+
+
+def test_a_claim_that_cannot_be_read_is_held(tmp_path: Path) -> None:
+    folder = tmp_path / "claims" / "part"
+    assert acquire(folder) is not None
+    for path in (folder, folder / "1"):
+        with hidden(path):
+            with pytest.raises(PermissionError):
+                last_owner(folder)
+            with pytest.raises(PermissionError):
+                acquire(folder)
+    assert not (folder / "2").exists()
+
+
+def test_a_process_that_has_no_file_left_to_open_takes_nobody_for_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "claims" / "part"
+    assert acquire(folder) is not None
+    read = Path.read_text
+
+    def full(path: Path, *arguments: Any, **options: Any) -> str:
+        if path.name == "stat":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return read(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", full)
+    with pytest.raises(OSError, match="Too many open files"):
+        acquire(folder)
+    monkeypatch.undo()
+    owner = last_owner(folder)
+    assert owner is not None and owner.is_live and owner.number == 1
+    assert claims._process_birth(2**22 + 1) is None
+
+
+def test_a_job_whose_announcement_cannot_be_read_is_not_foreign(tmp_path: Path) -> None:
+    path = tmp_path / "jobs" / "name" / ANNOUNCEMENT
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    assert read_announced(Layout(tmp_path), "name", "1") is None
+    with hidden(path), pytest.raises(PermissionError):
+        read_announced(Layout(tmp_path), "name", "1")
+
+
+def test_reports_name_a_folder_that_they_cannot_list(root: Path) -> None:
+    from neobert.runs.collected import RunFiles
+
+    with hidden(root / "pretraining"):
+        folder = RunFiles(root)
+        assert list(folder.files("pretraining/*/done.json")) == []
+        assert "pretraining" in folder.problems[0] and "Permission denied" in folder.problems[0]
+        with pytest.raises(PermissionError):
+            list(record_paths(root))
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.EIO, errno.EMFILE, errno.ELOOP, errno.ETIMEDOUT])
+def test_only_what_is_not_there_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file.json").write_text("{}")
+    looks: list[Callable[[Path], Any]] = [files.is_there, files.is_file, files.is_folder, files.children]
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "stat", fail)
+    monkeypatch.setattr(files.os, "listdir", fail)
+    for look in looks:
+        with pytest.raises(OSError, match=os.strerror(number)):
+            look(tmp_path / "folder")
+    with pytest.raises(OSError, match=os.strerror(number)):
+        list(files.matching(tmp_path, "*/file.json"))
+    monkeypatch.undo()
+    for path in (tmp_path / "nothing", tmp_path / "folder" / "file.json" / "below"):
+        assert not any(look(path) for look in looks)
+    assert list(files.matching(tmp_path, "*/file.json")) == [tmp_path / "folder" / "file.json"]
+    assert list(files.matching(tmp_path, "folder/*")) == [tmp_path / "folder" / "file.json"]
