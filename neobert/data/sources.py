@@ -357,8 +357,10 @@ class DirectorySource(Source):
 
     def pair_sets(self) -> tuple[str, ...]:
         folder = self.folder / "pairs"
-        present = [path for path in sorted(folder.glob("[!.]*")) if path.name != INSTRUCTIONS_FILE and path.is_file()]
+        present = [path for path in sorted(folder.glob("[!.]*")) if path.name != INSTRUCTIONS_FILE]
         own = {split_name(path)[0] for path in present if split_name(path)[1]}
+        for name in own:
+            table_file(folder, name)  # raises before one is left out
         return tuple(sorted(own | {name for name in DECLARED_SETS if self._published_pairs(name)}))
 
     def pair_origin(self, name: str) -> str:
@@ -389,7 +391,8 @@ class DirectorySource(Source):
         return files
 
     def _published_pairs(self, name: str) -> list[Path]:
-        return data_files(self.folder / "pairs" / name, (".parquet",)) if name in DECLARED_SETS else []
+        found = data_files(self.folder / "pairs" / name) if name in DECLARED_SETS else []
+        return [path for path in found if split_name(path)[1] == ".parquet"]
 
     @cached_property
     def _embedding_tasks(self) -> dict[str, FolderTask]:

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from neobert.data.reading import require_file
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import checksummed, json_bytes, read_checksummed, replace_file, require_digest, set_aside
+from neobert.text_files import read_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -255,19 +257,32 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
 
     Raises:
         MissingData: there is no tokenizer.json.
-        DamagedFile: it cannot be parsed.
-        ValueError: its special tokens are neither BERT's nor LLaMA's.
+        DamagedFile: it is not JSON.
+        ValueError: it is no tokenizer that the package can read, or its special tokens are neither BERT's nor LLaMA's.
     """
     from tokenizers import Tokenizer
 
     path = folder / TOKENIZER_FILE
     if not path.is_file():
         raise MissingData(f"there is no tokenizer at {path}: put the published tokenizer.json there")
+    require_file(path)
+    content = read_text(path)
     try:
-        tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        tokenizer = Tokenizer.from_str(content)
     except Exception as error:  # the Rust side raises bare Exception
-        raise DamagedFile(f"{path} is not readable as a tokenizer ({error}): fetch it again") from error
+        reason = f"{path} is not readable as a tokenizer ({error})"
+        if _is_json(content):
+            raise ValueError(f"{reason}: update the package tokenizers, or put another file there") from error
+        raise DamagedFile(f"{reason}: fetch it again") from error
     return wrap_tokenizer(tokenizer, str(path))
+
+
+def _is_json(content: str) -> bool:
+    try:
+        json.loads(content)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def open_kept_tokenizer(folder: Path) -> TextTokenizer:
