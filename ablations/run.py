@@ -270,7 +270,7 @@ def _design(options: argparse.Namespace) -> "Design | None":
 
 def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", design: "Design | None") -> int:
     """Print the plan, the batch files for SLURM and the lines of a design; refuse stages that do not fit."""
-    from ablations.launch.checks import misfits, refuse
+    from ablations.launch.checks import corpus_lines, misfits, refuse
     from ablations.launch.core_time import CoreTime
     from ablations.launch.costs import PlanCosts
     from ablations.launch.listing import design_lines, print_plan
@@ -278,6 +278,7 @@ def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", design: "De
     from ablations.plan import unfinished
 
     options, layout = workspace.options, workspace.layout
+    _print_beside(options, corpus_lines(rows, workspace.source))
     jobs = preview(options, layout, rows) if options.cluster == "slurm" else ""
     machine = planned_machine(options, workspace.execution)
     time = CoreTime.of(layout, unfinished(rows), workspace.source, workspace.execution, options.workers)

@@ -225,8 +225,8 @@ def _json_values(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[Row]:
         try:
             value, place = decoder.raw_decode(text, place)
             for each in value if isinstance(value, list) else [value]:
-                number += 1
                 yield _checked(each, has_escapes=has_escapes)
+                number += 1
         except (ValueError, RecursionError) as error:
             if isinstance(error, json.JSONDecodeError) and _is_cut(error):
                 raise DamagedFile(f"{path} ends within a value ({error}): fetch it again") from error

@@ -286,6 +286,9 @@ class DirectorySource(Source):
     def _own_columns(self) -> dict[str, str]:
         return read_words(self.folder / "corpora" / COLUMNS_FILE, "{corpus: column}")
 
+    def _common_folder(self, corpus: str) -> CorpusFolder:
+        return self.corpus_folder(corpus)
+
     def corpus_folder(self, corpus: str) -> CorpusFolder:
         """Return a corpus of the folder, whose files may be missing."""
         folder, column = self.folder / "corpora" / corpus, self._own_columns.get(corpus, TEXT_COLUMN)
