@@ -494,6 +494,24 @@ def test_what_would_be_left_out_is_refused(tmp_path: Path, name: str) -> None:
         source.corpus_origin("web")
 
 
+def test_pairs_of_a_table_are_texts_and_the_tokenizer_may_begin_with_a_mark(tmp_path: Path) -> None:
+    write(tmp_path / "pairs" / "mine.csv", BOM + b"query,document,negative\n0007,2020-01-01,True\n")
+    assert [tuple(pair) for pair in DirectorySource(tmp_path).pairs("mine")] == [
+        ("0007", "2020-01-01", ("True",), None)
+    ]
+    for content, said in ((b"query,document\na\n", "line 2: 1 cell under 2"), (b"query,query\na,b\n", "two columns")):
+        write(tmp_path / "pairs" / "mine.csv", content)
+        with pytest.raises(ValueError, match=said):
+            list(DirectorySource(tmp_path).pairs("mine"))
+    folder = tmp_path / "tokenizers" / "bert-base-uncased"
+    trained = train_wordpiece(texts(50), 100)
+    write(folder / "tokenizer.json", BOM + trained.content)
+    assert DirectorySource(tmp_path).tokenizer("wordpiece", 100, tmp_path).content == trained.content
+    write(folder / "tokenizer.json", b'{"version": "9.0"}')
+    with pytest.raises(ValueError, match="not readable as a tokenizer .*: update the package tokenizers"):
+        DirectorySource(tmp_path).tokenizer("wordpiece", 100, tmp_path)
+
+
 def test_notes_markers_and_hidden_files_are_no_texts(tmp_path: Path) -> None:
     names = ("README.md", "LICENSE", "_SUCCESS", "._a.jsonl", ".DS_Store", "a.jsonl.sha256", ".part-0.crc")
     assert list(corpus_in(tmp_path, "A.JSONL", *names).documents("web")) == ["a"]
@@ -508,7 +526,7 @@ def test_links_to_nowhere_are_missing_data(tmp_path: Path) -> None:
             source.corpus_origin("web")
         (web / name).unlink()
     (tmp_path / "corpora" / "wikibook").symlink_to(tmp_path / "gone")
-    with pytest.raises(MissingData, match="wikibook is a link to .*gone, which is not there") as raised:
+    with pytest.raises(MissingData, match=r"wikibook is a link to .*gone, which is not there") as raised:
         source.corpus_origin("wikibook")
     assert not isinstance(raised.value, NoCorpus)
     (tmp_path / "pairs").mkdir()
