@@ -508,7 +508,7 @@ def test_pairs_of_a_table_are_texts_and_the_tokenizer_may_begin_with_a_mark(tmp_
     write(folder / "tokenizer.json", BOM + trained.content)
     assert DirectorySource(tmp_path).tokenizer("wordpiece", 100, tmp_path).content == trained.content
     write(folder / "tokenizer.json", b'{"version": "9.0"}')
-    with pytest.raises(ValueError, match="not readable as a tokenizer .*: update the package tokenizers"):
+    with pytest.raises(ValueError, match=r"not readable as a tokenizer .*: update the package tokenizers"):
         DirectorySource(tmp_path).tokenizer("wordpiece", 100, tmp_path)
 
 
