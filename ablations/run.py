@@ -230,12 +230,13 @@ def _print_beside(options: argparse.Namespace, lines: Sequence[str]) -> None:
 
 def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequence[str]) -> int:
     """Print the plan, the batch files for SLURM and the lines; refuse stages that do not fit."""
-    from ablations.launch.checks import misfits, refuse
+    from ablations.launch.checks import corpus_lines, misfits, refuse
     from ablations.launch.costs import PlanCosts
     from ablations.launch.listing import print_plan
     from ablations.launch.submit import planned_machine, preview
 
     options, layout = workspace.options, workspace.layout
+    _print_beside(options, corpus_lines(rows, workspace.source))
     jobs = preview(options, layout, rows) if options.cluster == "slurm" else ""
     machine = planned_machine(options, workspace.execution)
     print_plan(rows, PlanCosts(layout, rows, workspace.source, machine), as_json=options.json)

@@ -188,7 +188,7 @@ def _calls_a_method(node: ast.AST) -> TypeGuard[ast.Call]:
 def source_of(word: str, path: Path) -> str:
     """Return the source of a class or function: the statements at the top of its file that it needs, in their order.
     Raises ValueError if it needs something that is in no statement of the file and in no installed package."""
-    statements = list(_statements(path.read_text(encoding="utf-8")))
+    statements = list(_statements(path.read_text(encoding="utf-8-sig")))
     chosen = _needed_by(word, statements, path.name)
     for each in chosen:
         _refuse_files_beside(word, each.node, path)

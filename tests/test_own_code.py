@@ -85,6 +85,11 @@ def test_a_source_is_what_it_uses_in_the_order_of_the_file(file: Path) -> None:
     assert name == name_of("score", source_named(name)) and load(name)(9.0, power=2) == 36
 
 
+def test_a_byte_order_mark_changes_no_source(file: Path) -> None:
+    name = own_name(module(file, FILE).score)
+    assert own_name(module(file, "\ufeff" + FILE).score) == name
+
+
 def test_a_class_brings_its_decorators_and_what_is_assigned_to_it(file: Path) -> None:
     pair = load(own_name(module(file, FILE).Pair))
     assert pair(left=4).total() == 7 and pair().left == 3, "not the class of the file, which has other helpers"

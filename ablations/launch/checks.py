@@ -80,16 +80,30 @@ def _not_own(corpora: Iterable[str]) -> tuple[str, ...]:
     return tuple(corpus for corpus in dict.fromkeys(corpora) if corpus not in current().corpora)
 
 
+def corpus_lines(rows: Sequence[PlanRow], source: Source) -> list[str]:
+    """Describe the files of the corpora that the rows read from folders."""
+    corpora = _corpora_of([each.run for row in rows for each in row.planned])
+    return [line for corpus in corpora if (line := source.described_corpus(corpus))]
+
+
+def _corpora_of(runs: Sequence[Run]) -> list[str]:
+    return list(dict.fromkeys(corpus.corpus for run in PretrainingRun.among(runs) for corpus in run.corpora))
+
+
 def require_data(rows: Sequence[PlanRow], source: Source) -> None:
-    """Check that the data of unfinished runs is on this machine, and that mteb is installed if they need it.
+    """Check that the data of unfinished runs is on this machine, that the beginnings of corpora can be read, and that
+    mteb is installed if they need it.
 
     Raises:
         MissingData: the data are on the hub, which runs do not read, or mteb is missing; the message names the items.
+        ValueError: a corpus has a file that is not in its format.
     """
     runs = unfinished(rows)
     if EmbeddingEvaluation.among(runs) and find_spec("mteb") is None:
         raise MissingData("MTEB evaluations need mteb, which is not installed: pip install -e '.[eval]'")
     if source.is_local or not runs:
+        for corpus in _corpora_of(runs):
+            source.corpus_size(corpus)  # reads the first rows
         return
     needs = _read_by(runs)
     read: Mapping[str, Collection[str]] = {

@@ -17,9 +17,11 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
+from neobert.data.reading import require_file
 from neobert.errors import DamagedFile, MissingData, name_first
+from neobert.text_files import text_lines
 
 FOLDER = "blimp/data"
 """Folder of the files below that of `--data`, as in a copy of the repository in DIR/blimp."""
@@ -69,6 +71,9 @@ class _Line(BaseModel):
 def paradigm_files(folder: Path) -> list[Path]:
     """Return the file of each paradigm. Raises MissingData if one is not there."""
     files = [folder / f"{name}.jsonl" for name in PARADIGMS]
+    for path in files:
+        if path.is_symlink() or path.is_file():
+            require_file(path)
     if missing := [path.name for path in files if not path.is_file()]:
         raise MissingData(
             f"{folder} lacks {len(missing)} of the {len(files)} files of BLiMP ({name_first(missing)}): copy "
@@ -104,8 +109,8 @@ def pairs_in(folder: Path) -> list[MinimalPair]:
 
 
 def _lines(path: Path, count: int | None) -> list[_Line]:
+    lines = islice(text_lines(path), count)
     try:
-        with path.open(encoding="utf-8") as file:
-            return [_Line.model_validate_json(line) for line in islice(file, count)]
-    except (OSError, ValueError) as error:
+        return [_Line.model_validate_json(line) for line in lines]
+    except ValidationError as error:
         raise DamagedFile(f"{path} is no file of BLiMP: {error}") from error

@@ -154,7 +154,8 @@ def files_origin(folder: Path, manifest: Manifest, files: Sequence[Path]) -> str
 
 
 def _digest(lines: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:ORIGIN_DIGITS]
+    content = "\n".join(lines).encode(errors="surrogateescape")  # names of files that are not UTF-8 as their bytes
+    return hashlib.sha256(content).hexdigest()[:ORIGIN_DIGITS]
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -26,7 +26,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from neobert.data.catalog import hub_origin, require_known
 from neobert.data.manifest import Manifest, files_origin, require_complete, require_unchanged
-from neobert.data.reading import count_rows, read_table, split_name, table_file
+from neobert.data.reading import as_number, count_rows, read_table, require_file, require_there, split_name, table_file
 from neobert.errors import DamagedFile, MissingData, did_you_mean
 from neobert.kinds.mteb import ENGLISH_SUITE, ENGLISH_SUITE_V2, Category, TaskOnData
 from neobert.recipe import Instructed
@@ -230,7 +230,16 @@ Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else val
 Texts = Annotated[list[Text], BeforeValidator(lambda value: [] if value is None else value)]
 """Types of cells. A missing text is an empty one."""
 Label = int | str | float | bool
-Score = Annotated[float, Field(allow_inf_nan=False)]
+Score = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(as_number)]
+IsMatch = Annotated[Literal[0, 1] | bool, BeforeValidator(as_number)]
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Id = Annotated[str, BeforeValidator(_as_text)]
+"""Ids are texts: 0007 of a table is not 7, and the number 7 of JSON is the id "7" of a table."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,13 +261,15 @@ def checked_tables(category: Category, tables: Mapping[str, Table], where: str) 
     """Check that a score can be computed from the tables, and replace missing texts by empty ones. Raises ValueError if
     a table has no rows, a cell is of a wrong type, or labels, scores or ids are unusable."""
     facts = CATEGORY_FACTS[category]
-    cleaned = {
+    cleaned: Mapping[str, Table] = {
         name: {
             column: _cells(cell, tables[name][column], f"{where}, table {name}", column)
             for column, cell in {**columns, **({"title": Text} if "title" in tables[name] else {})}.items()
         }
         for name, columns in facts.columns.items()
     }
+    cleaned = _with_numbers(cleaned, "label")
+    cleaned = _with_numbers(cleaned, "labels")
     facts.check(cleaned, where)
     return TaskTables(category, cleaned)
 
@@ -275,6 +286,25 @@ def _cells(cell: Any, values: Sequence[Any], where: str, column: str) -> Sequenc
     return checked
 
 
+def _with_numbers(tables: Mapping[str, Table], column: str) -> dict[str, Table]:
+    """Return the tables with whole numbers as labels, if every label of the column is one or the text of one."""
+    labels = [label for table in tables.values() for label in table.get(column, ())]
+    texts = [label for label in labels if isinstance(label, str)]
+    others = [label for label in labels if not isinstance(label, str)]
+    if not texts or not all(map(_is_whole, texts)) or not all(type(label) is int for label in others):
+        return dict(tables)
+    return {
+        name: {**table, column: list(map(int, table[column]))} if column in table else table
+        for name, table in tables.items()
+    }
+
+
+def _is_whole(text: str) -> bool:
+    """Return whether a text is a whole number as it is printed, which 07 is not: it may be another label than 7."""
+    number = as_number(text)
+    return isinstance(number, int) and str(number) == text
+
+
 def _check_classification(tables: Mapping[str, Table], where: str) -> None:
     if unknown := set(tables["test"]["label"]) - set(tables["train"]["label"]):
         first = sorted(map(repr, unknown))[0]
@@ -283,10 +313,10 @@ def _check_classification(tables: Mapping[str, Table], where: str) -> None:
 
 def _check_retrieval(tables: Mapping[str, Table], where: str) -> None:
     for name, column in (("corpus", "corpus-id"), ("queries_test", "query-id")):
-        known = list(map(str, tables[name]["_id"]))
+        known = tables[name]["_id"]
         if len(set(known)) < len(known):
             raise ValueError(f"{where}, table {name}: an _id comes twice, so give each text its own")
-        if unknown := set(map(str, tables["qrels_test"][column])) - set(known):
+        if unknown := set(tables["qrels_test"][column]) - set(known):
             raise ValueError(f"{where}, table qrels_test: {column} {min(unknown)!r} is not in table {name}")
     for row, score in enumerate(tables["qrels_test"]["score"]):
         if score != int(score):
@@ -327,7 +357,7 @@ CATEGORY_FACTS: Mapping[Category, CategoryFacts] = {
         task_type="PairClassification",
         metric="max_ap",
         instruction="Retrieve text that are semantically similar to the given text.",
-        columns={"test": {"sentence1": Text, "sentence2": Text, "labels": Literal[0, 1] | bool}},
+        columns={"test": {"sentence1": Text, "sentence2": Text, "labels": IsMatch}},
     ),
     "reranking": CategoryFacts(
         task_type="Reranking",
@@ -340,9 +370,9 @@ CATEGORY_FACTS: Mapping[Category, CategoryFacts] = {
         metric="ndcg_at_10",
         instruction="Retrieve text based on user query.",
         columns={
-            "corpus": {"_id": int | str, "text": Text},
-            "queries_test": {"_id": int | str, "text": Text},
-            "qrels_test": {"query-id": int | str, "corpus-id": int | str, "score": Score},
+            "corpus": {"_id": Id, "text": Text},
+            "queries_test": {"_id": Id, "text": Text},
+            "qrels_test": {"query-id": Id, "corpus-id": Id, "score": Score},
         },
         check=_check_retrieval,
     ),
@@ -427,7 +457,11 @@ def folder_tasks(folder: Path, manifest: Manifest) -> dict[str, FolderTask]:
 
 
 def _folders_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("[!.]*") if path.is_dir())
+    found = sorted(folder.glob("[!.]*"))
+    for path in found:
+        if path.is_symlink():
+            require_there(path)
+    return [path for path in found if path.is_dir()]
 
 
 def _own_task(folder: Path, category: Category) -> FolderTask:
@@ -449,14 +483,20 @@ def _file_of(folder: Path, table: str) -> Path:
     """Return the file of a table: for "test", test.parquet or test.jsonl.gz, or the only file test_….parquet."""
     exact = table_file(folder, table)
     others = [path for path in sorted(folder.glob(f"{table}_*")) if split_name(path)[1]]
-    return others[0] if len(others) == 1 and not exact.is_file() else exact
+    if exact.is_file() or not others:
+        return exact
+    if len(others) > 1:
+        names = " and as ".join(path.name for path in others)
+        raise ValueError(f"{folder} holds {table} as {names}: keep one of them, or join them to {exact.name}")
+    require_file(others[0])
+    return others[0]
 
 
 def _gold(category: Category, path: Path) -> float | None:
     """Compute `OfficialNumbers.gold` of a file; return None if the column is missing or not usable."""
     column = list(CATEGORY_FACTS[category].columns["test"])[-1]
     try:
-        values = read_table(path, (column,))[column]
+        values = list(map(as_number, read_table(path, (column,))[column]))
         if category == "classification":
             return len(set(values))
     except (DamagedFile, ValueError, TypeError):

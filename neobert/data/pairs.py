@@ -184,7 +184,6 @@ def sets_of(mix: Mix) -> tuple[str, ...]:
     return tuple(name for name, declared in DECLARED_SETS.items() if declared.belongs_to(mix))
 
 
-_TABLES = (".parquet", ".arrow", ".jsonl", ".ndjson", ".csv", ".tsv")
 _BETWEEN_WORDS = re.compile(r"[\W_]+")
 
 
@@ -206,7 +205,7 @@ class Decontamination:
         """Return the files, without duplicates; raise MissingData if a path is missing or has no supported file."""
         found: dict[Path, None] = {}
         for path in self.paths:
-            files = data_files(path, _TABLES) if path.is_dir() else [path]
+            files = data_files(path) if path.is_dir() else [path]
             if not files or not files[0].is_file() or not split_name(files[0])[1]:
                 raise MissingData(f"{path} holds no tables: name the texts that training must not see")
             found.update(dict.fromkeys(files))

@@ -1,68 +1,68 @@
 """Reading of text and table files in any common format, row by row.
 
-`datasets` reads them in streaming mode, one file at a time: nothing is copied or converted, only a part of the file
-is in memory (but all of a JSON file that is not in lines), and rows keep the order of the file. A .txt file has one
-document per line.
+Nothing is copied or converted, only a part of a file is in memory (but all of a JSON file that is not in lines), and
+rows keep the order of the file. A .txt file has one document per line. Types are those of the file: cells of csv and
+tsv are texts, and what needs a number takes it from the text (`as_number`).
 """
 
+import csv
 import glob
 import json
-import lzma
 import os
+import re
+import stat
 import sys
-import zlib
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from errno import ELOOP
 from itertools import chain, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
-from neobert.errors import DamagedFile, did_you_mean
+from neobert.errors import DamagedFile, MissingData, did_you_mean, name_first
+from neobert.text_files import BYTE_ORDER_MARK, COMPRESSIONS, readable, text_lines
 
-if TYPE_CHECKING:
-    from pyarrow import Table
-
-FORMATS = {
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".json": "json",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".txt": "text",
-}
-"""Builder of `datasets` for each suffix."""
-
-COMPRESSIONS = {".gz": 3, ".zst": 3, ".bz2": 4, ".xz": 4}
-"""Suffixes of compressed text files, with the approximate number of text bytes per compressed byte."""
-
+FORMATS = (".parquet", ".arrow", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt")
 _BINARY = (".parquet", ".arrow")
 _BATCH_ROWS = 1024
-_UNREADABLE = (ValueError, TypeError, EOFError, OSError, lzma.LZMAError, zlib.error)
+
+_POINTERS = (b"version https://git-lfs.github.com/spec/", b"/annex/objects/")
+_POINTER_BYTES = 1024
+"""A pointer of git LFS is shorter."""
+
+_NUMBER = re.compile(r"[+-]?(\d{1,300}|(\d+\.\d*|\.?\d+)([eE][+-]?\d+)?)", re.ASCII)
+_ESCAPED_HALF = re.compile(r"\\u[dD]")
+_TRUTHS = {"true": True, "false": False}
+
+Row = dict[str, Any]
+Content = tuple[Sequence[str], Iterator[Row]]
+"""The names of the columns of a file, none if it is empty, and its rows."""
 
 
 def split_name(path: Path) -> tuple[str, str]:
-    """Split a file name into stem and format: ("train", ".jsonl") for train.jsonl.gz.
+    """Split a file name into stem and format: ("train", ".jsonl") for train.jsonl.gz or train.JSONL.gz.
 
     The format is "" if it is not supported.
     """
     name = path.stem if path.suffix in COMPRESSIONS else path.name
     suffix = Path(name).suffix
-    is_read = suffix in FORMATS and not (name != path.name and suffix in _BINARY)
-    return name.removesuffix(suffix), suffix if is_read else ""
+    known = suffix.lower()
+    is_read = known in FORMATS and not (name != path.name and known in _BINARY)
+    return name.removesuffix(suffix), known if is_read else ""
 
 
-def data_files(folder: Path, formats: Collection[str] = FORMATS) -> list[Path]:
-    """Return the files below a folder in one of the formats, sorted by path, without hidden ones.
+def files_below(folder: Path) -> list[Path]:
+    """Return all files below a folder, sorted by path, without hidden ones.
 
-    Links to folders are followed, but no folder is read twice.
+    Links to folders are followed, but no folder is read twice. Raises as `require_file`.
     """
+    if not folder.is_dir():
+        if folder.is_symlink():
+            require_there(folder)
+        return []
     found: list[Path] = []
     starts, seen = [folder], set()
     for start in starts:
-        for parent, folders, names in os.walk(start):  # lists links to folders, but does not enter them
+        for parent, folders, names in os.walk(start, onerror=_refuse):  # lists links to folders without entering them
             folders[:] = sorted(name for name in folders if name[0] != ".")
             if (real := os.path.realpath(parent)) in seen:
                 folders.clear()
@@ -70,141 +70,270 @@ def data_files(folder: Path, formats: Collection[str] = FORMATS) -> list[Path]:
             seen.add(real)
             starts += [path for name in folders if (path := Path(parent, name)).is_symlink()]
             found += [Path(parent, name) for name in names if name[0] != "."]
-    return sorted(path for path in found if split_name(path)[1] in formats and path.is_file())
+    for path in found:
+        require_file(path)
+    return sorted(found)
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise error
+
+
+def data_files(folder: Path) -> list[Path]:
+    """Return the files below a folder in one of the formats, as `files_below`."""
+    return [path for path in files_below(folder) if split_name(path)[1]]
+
+
+def require_there(path: Path) -> os.stat_result:
+    """Return the status of a path. Raises MissingData if it is a link to nowhere."""
+    try:
+        return path.stat()
+    except OSError as error:
+        if not path.is_symlink() or not (isinstance(error, FileNotFoundError) or error.errno == ELOOP):
+            raise
+        raise MissingData(
+            f"{path} is a link to {path.readlink()}, which is not there: restore that file, or remove the link"
+        ) from error
+
+
+def require_file(path: Path) -> None:
+    """Raise MissingData if a path is a link to nowhere, or a pointer of git LFS or git-annex in place of the content,
+    and ValueError if it is a folder or no regular file."""
+    status = require_there(path)
+    if stat.S_ISDIR(status.st_mode):
+        raise ValueError(f"{path} is a folder with the name of a file: put a single file in its place")
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{path} is no regular file: put one in its place")
+    if 0 < status.st_size <= _POINTER_BYTES:
+        with path.open("rb") as file:
+            head = file.read(_POINTER_BYTES)
+        if head.startswith(_POINTERS):
+            raise MissingData(
+                f"{path} is a pointer in place of the content: fetch it with `git lfs pull` (or `git annex get`)"
+            )
 
 
 def table_file(folder: Path, name: str) -> Path:
     """Return the file of the table `name` in a folder; if there is none, the path <name>.parquet. Raises ValueError if
-    there are several such files, none of them parquet."""
-    parquet = folder / f"{name}.parquet"
+    there are several such files, and as `require_file`."""
     found = [path for path in sorted(folder.glob(f"{glob.escape(name)}.*")) if split_name(path)[0] == name]
     found = [path for path in found if split_name(path)[1]]
-    if parquet in found or not found:
-        return parquet
+    if not found:
+        return folder / f"{name}.parquet"
     if len(found) > 1:
         raise ValueError(f"{folder} holds {name} as {' and as '.join(path.name for path in found)}: keep one of them")
+    require_file(found[0])
     return found[0]
 
 
-def require_columns(path: Path, names: Sequence[str]) -> None:
-    """Raise DamagedFile if a file cannot be opened, and ValueError if it lacks one of the columns."""
-    from pyarrow import parquet
-
-    builder = FORMATS[split_name(path)[1]]
-    with _readable(path):
-        if builder == "parquet":
-            _require(path, names, parquet.read_schema(path).names)
-        elif builder == "csv" and path.stat().st_size:
-            _require(path, names, _csv_columns(path) or names)
-        else:
-            next(read_rows(path, names), None)
+def as_number(cell: Any) -> Any:
+    """Return the number that a text says ("7", "-0.5", "1e-3"), or True or False; anything else as it is."""
+    if not isinstance(cell, str):
+        return cell
+    word = cell.strip()
+    if word.lower() in _TRUTHS:
+        return _TRUTHS[word.lower()]
+    if _NUMBER.fullmatch(word) is None:
+        return cell
+    return int(word) if word.lstrip("+-").isdecimal() else float(word)
 
 
-def _csv_columns(path: Path) -> list[str]:
-    """Return the columns of a file, none if it has no row."""
-    return [name for head in _streamed(path, "csv", **_options(path), nrows=1) for name in head.column_names]
+# Contents of each format
 
 
-def _json_batches(path: Path) -> Iterator[list[dict[str, Any]]]:
-    """Yield the objects of a JSON file.
-
-    `datasets` only parses arrays and objects of several lines. In JSON Lines it would infer the types of all values
-    from the first 10 MB, and fail if a later value, even of a column that nobody reads, has another one.
-    """
-    batches = _streamed(path, "text", encoding="utf-8-sig")
-    lines = ([line for line in batch["text"].to_pylist() if line.strip()] for batch in batches)
-    first = next(lines, [])
-    if not first or _is_object(first[0]):
-        for batch in chain([first], lines):
-            yield list(map(_parsed, batch))
-    else:
-        yield from (batch.to_pylist() for batch in _streamed(path, "json"))
+def _text(path: Path, only: Sequence[str] | None) -> Content:
+    return ("text",), ({"text": line.removesuffix("\n")} for line in text_lines(path))
 
 
-def _parsed(line: str) -> dict[str, Any]:
-    row = dict(json.loads(line, strict=False))
-    if "\\ud" in line.lower():
-        json.dumps(row, ensure_ascii=False).encode()  # raises ValueError for half a surrogate pair
-    return row
+def _delimited(path: Path, only: Sequence[str] | None) -> Content:
+    """Return the rows of csv or tsv. Raises ValueError at a row that does not fit the header or the rules of quotes."""
+    rows = _cells(path)
+    names = next((cells for _, cells in rows), [])
+    columns = [name or f"Unnamed: {number}" for number, name in enumerate(names)]
+    _require_unique(path, columns)
+    return columns, (dict(zip(columns, cells, strict=True)) for cells in _fitting(path, columns, rows))
+
+
+def _fitting(path: Path, columns: Sequence[str], rows: Iterable[tuple[int, list[str]]]) -> Iterator[list[str]]:
+    for line, cells in rows:
+        if len(cells) == 1 < len(columns) and not cells[0].strip():
+            continue
+        if len(cells) != len(columns):
+            counts = f"{len(cells)} cell{'s'[: len(cells) != 1]} under {len(columns)} name{'s'[: len(columns) != 1]}"
+            raise ValueError(
+                f"{path}, line {line}: {counts} ({name_first(columns)}): quote cells that have a separator, and give "
+                "each row a cell for each name"
+            )
+        yield cells
+
+
+def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of csv or tsv that are not empty, each with the number of its first line."""
+    csv.field_size_limit(sys.maxsize)
+    is_tabbed = split_name(path)[1] == ".tsv"
+    reader = csv.reader(text_lines(path, newline=""), delimiter="\t" if is_tabbed else ",", strict=True)
+    line = 1
+    while True:
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise ValueError(
+                f"{path}, line {line} has a quote that begins a cell and does not end it ({error}): double the quotes "
+                "within a quoted cell, or write the file as jsonl"
+            ) from error
+        if cells is None:
+            return
+        if cells:
+            yield line, cells
+        line = reader.line_num + 1
+
+
+def _json(path: Path, only: Sequence[str] | None) -> Content:
+    """Return the objects of a file of JSON Lines, or of one with arrays or objects over several lines."""
+    lines = ((number, line) for number, line in enumerate(text_lines(path), start=1) if line.strip())
+    first = list(islice(lines, 1))
+    in_lines = not first or _is_object(first[0][1])
+    rows = _json_lines(path, chain(first, lines)) if in_lines else _json_values(path, chain(first, lines))
+    head = list(islice(rows, _BATCH_ROWS))
+    return list(dict.fromkeys(chain.from_iterable(head))), chain(head, rows)
 
 
 def _is_object(line: str) -> bool:
     try:
         return isinstance(json.loads(line, strict=False), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
-def _streamed(path: Path, builder: str, **options: Any) -> Iterator["Table"]:
-    """Yield the rows of a file, as a builder of `datasets` reads them."""
-    import fsspec.compression  # type: ignore[import-untyped]
-    from datasets import config, load_dataset, logging
-    from pyarrow import input_stream
-
-    logging.set_verbosity(logging.CRITICAL)  # errors are raised below instead of logged
-    config.HF_UPDATE_DOWNLOAD_COUNTS = False  # it would ask the hub, for seconds where there is no network
-    fsspec.compression.register_compression(  # the default takes a truncated file for a whole one
-        "zstd", lambda file, **_: input_stream(file, compression="zstd"), "zst", force=True
-    )
-    with TemporaryDirectory() as scratch, _torch_left_out():
-        files = [glob.escape(str(path.absolute()))]
-        stream = load_dataset(
-            builder, data_files=files, split="train", streaming=True, cache_dir=scratch, **options
-        ).with_format("arrow")
-    yield from stream.iter(batch_size=_BATCH_ROWS)
+def _json_lines(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[Row]:
+    for number, line in lines:
+        try:
+            row = json.loads(line.lstrip(BYTE_ORDER_MARK), strict=False, object_pairs_hook=_object)
+            yield _checked(row, has_escapes=_ESCAPED_HALF.search(line) is not None)
+        except (ValueError, RecursionError) as error:
+            if not line.endswith("\n") and isinstance(error, json.JSONDecodeError) and next(lines, None) is None:
+                raise DamagedFile(f"{path} ends within line {number} ({error}): fetch it again") from error
+            raise ValueError(f"{path}, line {number} is no JSON object ({error}): correct it") from error
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Raise DamagedFile for whatever the libraries raise if a file is not in its format."""
-    try:
-        yield
-    except _UNREADABLE as error:
-        if isinstance(error, _MissingColumn) or getattr(error, "errno", None) is not None:
-            raise
-        raise _damaged(path, error) from error
+def _json_values(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[Row]:
+    text = "".join(line for _, line in lines).strip()
+    has_escapes = _ESCAPED_HALF.search(text) is not None
+    decoder = json.JSONDecoder(strict=False, object_pairs_hook=_object)
+    place = number = 0
+    while place < len(text):
+        try:
+            value, place = decoder.raw_decode(text, place)
+            for each in value if isinstance(value, list) else [value]:
+                yield _checked(each, has_escapes=has_escapes)
+                number += 1
+        except (ValueError, RecursionError) as error:
+            if isinstance(error, json.JSONDecodeError) and _is_cut(error):
+                raise DamagedFile(f"{path} ends within a value ({error}): fetch it again") from error
+            raise ValueError(f"{path}, object {number + 1} cannot be read ({error}): correct it") from error
+        while text[place : place + 1].isspace():
+            place += 1
 
 
-@contextmanager
-def _torch_left_out() -> Iterator[None]:
-    """Keep `datasets` from importing torch, which takes a second of CPU time. Streams only use torch to share their
-    epoch with DataLoader workers, and there are none unless torch is already imported."""
-    from datasets import config
-
-    is_available = config.TORCH_AVAILABLE
-    config.TORCH_AVAILABLE = is_available and "torch" in sys.modules
-    try:
-        yield
-    finally:
-        config.TORCH_AVAILABLE = is_available
+def _is_cut(error: json.JSONDecodeError) -> bool:
+    """Return whether a text that is no JSON only lacks its end."""
+    return not error.doc[error.pos :].strip(", ") or error.msg.startswith("Unterminated")
 
 
-def read_rows(path: Path, needed: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+def _object(pairs: list[tuple[str, Any]]) -> Row:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the name {next(name for name in names if names.count(name) > 1)!r} comes twice")
+    return found
+
+
+def _checked(row: Any, *, has_escapes: bool) -> Row:
+    if not isinstance(row, dict):
+        raise ValueError(f"it is a {type(row).__name__}")
+    if has_escapes:
+        json.dumps(row, ensure_ascii=False).encode()  # raises ValueError for half a surrogate pair
+    return row
+
+
+def _parquet(path: Path, only: Sequence[str] | None) -> Content:
+    from pyarrow import OSFile
+    from pyarrow.parquet import ParquetFile
+
+    file = ParquetFile(OSFile(os.fsencode(path)))
+    columns = file.schema_arrow.names
+    _require_unique(path, columns)
+    return columns, _rows_of(file.iter_batches(batch_size=_BATCH_ROWS, columns=only and list(only)))
+
+
+def _arrow(path: Path, only: Sequence[str] | None) -> Content:
+    from pyarrow import OSFile, ipc
+
+    with path.open("rb") as file:
+        is_file = file.read(6) == b"ARROW1"
+    source = OSFile(os.fsencode(path))
+    if is_file:
+        opened = ipc.open_file(source)
+        batches = map(opened.get_batch, range(opened.num_record_batches))
+    else:
+        batches = opened = ipc.open_stream(source)
+    _require_unique(path, opened.schema.names)
+    pieces = (batch.slice(start, _BATCH_ROWS) for batch in batches for start in range(0, len(batch), _BATCH_ROWS))
+    return opened.schema.names, _rows_of(pieces)
+
+
+def _rows_of(batches: Iterable[Any]) -> Iterator[Row]:
+    return chain.from_iterable(batch.to_pylist() for batch in batches)
+
+
+_READERS: Mapping[str, Callable[[Path, Sequence[str] | None], Content]] = {
+    ".parquet": _parquet,
+    ".arrow": _arrow,
+    ".jsonl": _json,
+    ".ndjson": _json,
+    ".json": _json,
+    ".csv": _delimited,
+    ".tsv": _delimited,
+    ".txt": _text,
+}
+
+
+# What is read of them
+
+
+def _rows(path: Path, needed: Sequence[str], only: Sequence[str] | None = None) -> Iterator[Row]:
+    """Yield the rows of a file; only some columns suffice."""
+    suffix = split_name(path)[1]
+    with readable(path, suffix):
+        columns, rows = _READERS[suffix](path, only)
+        if columns:
+            _require(path, needed, columns)
+        for row in islice(rows, 1):
+            yield {name: _without_mark(value) for name, value in row.items()}
+        yield from rows
+
+
+def _without_mark(value: Any) -> Any:
+    return value.removeprefix(BYTE_ORDER_MARK) if isinstance(value, str) else value
+
+
+def read_rows(path: Path, needed: Sequence[str] = ()) -> Iterator[Row]:
     """Yield the rows of a file with all columns; the columns `needed` are required.
 
     Raises:
-        DamagedFile: the file is not readable in its format.
-        ValueError: a column is missing.
+        DamagedFile: the file ends early, or has other bytes than were written.
+        ValueError: a column is missing or comes twice, or a row is not in the format, or does not fit the header.
     """
-    return chain.from_iterable(_row_batches(path, needed))
+    return _rows(path, needed)
 
 
-def _row_batches(path: Path, needed: Sequence[str], text_column: str | None = None) -> Iterator[list[dict[str, Any]]]:
-    """Yield the rows of a file, with at least `text_column` if it is given."""
-    if not path.stat().st_size:
-        return
-    builder = FORMATS[split_name(path)[1]]
-    with _readable(path):
-        columns = None if text_column is None else [text_column]
-        if columns and builder == "parquet":
-            require_columns(path, columns)
-        if columns and builder == "csv":  # other columns are also read as texts, whose type cannot change later on
-            columns = _csv_columns(path)
-        batches = (batch.to_pylist() for batch in _streamed(path, builder, **_options(path, columns)))
-        for number, rows in enumerate(_json_batches(path) if builder == "json" else batches):
-            if number == 0 and rows:
-                _require(path, needed, dict.fromkeys(chain.from_iterable(rows)))
-            yield rows
+def require_columns(path: Path, names: Sequence[str]) -> None:
+    """Raise as `read_rows` if a file cannot be opened or lacks one of the columns."""
+    suffix = split_name(path)[1]
+    with readable(path, suffix):
+        columns, _ = _READERS[suffix](path, names)
+    if columns:
+        _require(path, names, columns)
 
 
 def read_table(path: Path, needed: Sequence[str]) -> dict[str, list[Any]]:
@@ -212,15 +341,8 @@ def read_table(path: Path, needed: Sequence[str]) -> dict[str, list[Any]]:
 
     Raises as `read_rows`, and ValueError if a cell of a .tsv file has a line break.
     """
-    from pyarrow import parquet
-
-    require_columns(path, needed)
-    if split_name(path)[1] == ".parquet":
-        with _readable(path):
-            columns: dict[str, list[Any]] = parquet.read_table(path).to_pydict()
-        return columns
     rows = list(read_rows(path, needed))
-    if split_name(path)[1] == ".tsv" and any("\n" in str(value) for row in rows for value in row.values()):
+    if split_name(path)[1] == ".tsv" and any("\n" in value for row in rows for value in row.values()):
         raise ValueError(f"{path} has a quote that begins a cell and ends in another row: write it as jsonl")
     names = dict.fromkeys(chain.from_iterable([*rows, needed]))
     return {name: [row.get(name) for row in rows] for name in names}
@@ -228,30 +350,28 @@ def read_table(path: Path, needed: Sequence[str]) -> dict[str, list[Any]]:
 
 def count_rows(path: Path) -> int:
     """Return the number of rows of a file; 0 if it is missing or unreadable, since reading it raises the error."""
-    from pyarrow import parquet
+    from pyarrow import OSFile, parquet
 
     try:
-        with _readable(path):
-            if split_name(path)[1] == ".parquet":
-                return int(parquet.read_metadata(path).num_rows)
-            return sum(1 for _ in read_rows(path))
-    except (OSError, DamagedFile):
+        if split_name(path)[1] == ".parquet":
+            with readable(path, ".parquet"):
+                return int(parquet.read_metadata(OSFile(os.fsencode(path))).num_rows)
+        return sum(1 for _ in read_rows(path))
+    except (FileNotFoundError, DamagedFile, ValueError):
         return 0
 
 
 def read_texts(path: Path, column: str) -> Iterator[str]:
     """Yield the texts of a file; missing ones are empty. The only column of .txt files is "text".
 
-    Raises:
-        DamagedFile: the file is not readable in its format.
-        ValueError: the column is missing, or does not contain text.
+    Raises as `read_rows`, and ValueError if the column does not contain text.
     """
-    for row in chain.from_iterable(_row_batches(path, (column,), column)):
+    for row in _rows(path, (column,), (column,)):
         text = row.get(column)
         if not isinstance(text, str | None):
             found = type(text).__name__
-            raise _MissingColumn(f"column {column!r} of {path} holds {found} and not text: name another one")
-        yield text or ""
+            raise ValueError(f"column {column!r} of {path} holds {found} and not text: name another one")
+        yield (text or "").removeprefix(BYTE_ORDER_MARK)
 
 
 def text_size(path: Path, column: str) -> tuple[float, float]:
@@ -265,39 +385,22 @@ def text_size(path: Path, column: str) -> tuple[float, float]:
             return 0.0, 0.0
         share = path.stat().st_size * COMPRESSIONS.get(path.suffix, 1) / len(json.dumps(rows, default=str))
         return share * sum(len(str(row.get(column) or "")) for row in rows), share * len(rows)
-    from pyarrow import parquet
+    from pyarrow import OSFile, parquet
 
     require_columns(path, (column,))
-    footer = parquet.read_metadata(path)
+    footer = parquet.read_metadata(OSFile(os.fsencode(path)))
     columns = [number for number in range(footer.num_columns) if footer.schema.column(number).path == column]
     groups = map(footer.row_group, range(footer.num_row_groups))
     return sum(group.column(number).total_uncompressed_size for group in groups for number in columns), footer.num_rows
-
-
-class _MissingColumn(ValueError):
-    """Raised if a column is missing or does not contain text."""
 
 
 def _require(path: Path, names: Sequence[str], present: Collection[str]) -> None:
     for name in names:
         if name not in present:
             hint = did_you_mean(name, present)
-            raise _MissingColumn(f"{path} has no column {name!r} ({hint}): rename the column that holds it")
+            raise ValueError(f"{path} has no column {name!r} ({hint}): rename the column that holds it")
 
 
-def _damaged(path: Path, error: Exception) -> DamagedFile:
-    reason = next(iter(str(error).splitlines()), type(error).__name__)
-    kind = split_name(path)[1].removeprefix(".")
-    return DamagedFile(f"{path} is not readable as {kind} ({reason}): fetch it again")
-
-
-def _options(path: Path, columns: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return the options for the `datasets` builder of a file's format: `columns` are read as they are, of parquet only
-    these."""
-    suffix = split_name(path)[1]
-    if suffix == ".parquet":
-        return {"batch_size": _BATCH_ROWS, "columns": columns and list(columns)}
-    if FORMATS[suffix] == "csv":  # pandas would read "7" as a number and "NA" as missing
-        texts = dict.fromkeys(columns or (), str)
-        return {"sep": "\t" if suffix == ".tsv" else ",", "na_filter": False, "converters": texts}
-    return {}
+def _require_unique(path: Path, names: Sequence[str]) -> None:
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise ValueError(f"{path} has two columns named {twice[0]!r}: rename one")

@@ -61,6 +61,14 @@ class Source(ABC):
         own = self._own_corpus(corpus)
         return own.size() if own else self._common_size(corpus)
 
+    def described_corpus(self, corpus: str) -> str | None:
+        """Return a line about the files of a corpus; None if it is in no folder."""
+        folder = self._own_corpus(corpus) or self._common_folder(corpus)
+        return folder.described() if folder else None
+
+    def _common_folder(self, corpus: str) -> CorpusFolder | None:
+        return None
+
     def _own_corpus(self, corpus: str) -> CorpusFolder | None:
         return self.own_corpora.get(require_known(corpus, self.corpora, "corpus"))
 

@@ -286,6 +286,9 @@ class DirectorySource(Source):
     def _own_columns(self) -> dict[str, str]:
         return read_words(self.folder / "corpora" / COLUMNS_FILE, "{corpus: column}")
 
+    def _common_folder(self, corpus: str) -> CorpusFolder:
+        return self.corpus_folder(corpus)
+
     def corpus_folder(self, corpus: str) -> CorpusFolder:
         """Return a corpus of the folder, whose files may be missing."""
         folder, column = self.folder / "corpora" / corpus, self._own_columns.get(corpus, TEXT_COLUMN)
@@ -357,8 +360,10 @@ class DirectorySource(Source):
 
     def pair_sets(self) -> tuple[str, ...]:
         folder = self.folder / "pairs"
-        present = [path for path in sorted(folder.glob("[!.]*")) if path.name != INSTRUCTIONS_FILE and path.is_file()]
+        present = [path for path in sorted(folder.glob("[!.]*")) if path.name != INSTRUCTIONS_FILE]
         own = {split_name(path)[0] for path in present if split_name(path)[1]}
+        for name in own:
+            table_file(folder, name)  # raises before one is left out
         return tuple(sorted(own | {name for name in DECLARED_SETS if self._published_pairs(name)}))
 
     def pair_origin(self, name: str) -> str:
@@ -389,7 +394,8 @@ class DirectorySource(Source):
         return files
 
     def _published_pairs(self, name: str) -> list[Path]:
-        return data_files(self.folder / "pairs" / name, (".parquet",)) if name in DECLARED_SETS else []
+        found = data_files(self.folder / "pairs" / name) if name in DECLARED_SETS else []
+        return [path for path in found if split_name(path)[1] == ".parquet"]
 
     @cached_property
     def _embedding_tasks(self) -> dict[str, FolderTask]:

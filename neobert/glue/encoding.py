@@ -15,6 +15,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save
 
+from neobert.data.reading import as_number
 from neobert.data.streams import random_order
 from neobert.data.tokenizers import Array, FramedTexts, Framing
 from neobert.errors import DamagedFile, MissingData, did_you_mean
@@ -196,16 +197,18 @@ def true_labels(task: Task, where: str, examples: Examples) -> Array:
 
 def _label(task: Task, where: str, label: Any) -> Any:
     """Return a value, or the id of a class."""
-    is_number = isinstance(label, Real | np.bool_)
     if isinstance(task.classes, tuple):
         if not isinstance(label, str) or label not in task.classes:
+            is_number = isinstance(label, Real | np.bool_)
             hint = "write classes as their number" if is_number else did_you_mean(str(label), task.classes)
             raise ValueError(f"{where}: label {label!r} is none of the classes of {task.name} ({hint})")
         return task.classes.index(label)
+    number = as_number(label)
     allowed = "a finite number" if task.is_regression else f"one of {', '.join(map(str, range(task.labels)))}"
-    if not is_number or not (math.isfinite(label) if task.is_regression else label in range(task.labels)):
+    is_number = isinstance(number, Real | np.bool_)
+    if not is_number or not (math.isfinite(number) if task.is_regression else number in range(task.labels)):
         raise ValueError(f"{where}: label {label!r} is not {allowed}")
-    return label
+    return number
 
 
 def save_encoded(path: Path, encoded: EncodedTask) -> None:

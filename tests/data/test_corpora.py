@@ -39,7 +39,7 @@ def test_a_corpus_origin_is_its_content_not_its_place(folder: Path, tmp_path: Pa
     before = DirectorySource(folder).corpus_origin("web")
     assert before.startswith("directory:") and len(before) == len("directory:") + 12
     moved = folder.rename(tmp_path / "elsewhere")
-    (moved / "corpora" / "web" / "notes.txt").write_text("no part of the corpus")
+    (moved / "corpora" / "web" / "notes.md").write_text("no part of the corpus")
     assert DirectorySource(moved).corpus_origin("web") == before
     write_table(moved / "corpora" / "web" / "b.parquet", {"text": ["another third", None, "fourth"]})
     assert DirectorySource(moved).corpus_origin("web") != before

@@ -1,5 +1,6 @@
 """Which tasks of embeddings there are, where their data come from, and one sentence for whatever is wrong with them."""
 
+import json
 import re
 import warnings
 from collections import Counter
@@ -309,7 +310,7 @@ def test_only_data_with_the_official_numbers_count_as_official(tmp_path: Path, m
         ("Reranking/Answers", "test", {"positive": ["the q", "the r"]}, "Input should be a valid list, not 'the q'"),
         ("Retrieval/Found", "corpus", {"_id": ["d0", "d0", "d2"]}, "table corpus: an _id comes twice"),
         ("Retrieval/Found", "qrels_test", {"corpus-id": ["d0", "d9"]}, "corpus-id 'd9' is not in table corpus"),
-        ("Retrieval/Found", "qrels_test", {"score": ["1", "0"]}, "row 0, score: Input should be a valid number"),
+        ("Retrieval/Found", "qrels_test", {"score": ["1", "one"]}, "row 1, score: Input should be a valid number"),
         ("Retrieval/Found", "qrels_test", {"score": [1.0, 0.5]}, "qrels_test, row 1: score 0.5 is no grade such as"),
         ("Retrieval/Found", "qrels_test", {"score": [None, 1.0]}, "row 0, score: Input should be a valid number"),
         ("Summarization/Short", "test", {"relevance": [None, [1.0, 2.0]]}, "row 0, relevance: Input should be a valid"),
@@ -324,6 +325,61 @@ def test_bad_data_are_named_in_one_sentence_before_anything_runs(
     with pytest.raises(ValueError, match=said.replace("(", r"\(")) as refused:
         DirectorySource(tmp_path).embedding_task_origin(place.partition("/")[2])
     assert "\n" not in str(refused.value) and place in str(refused.value)
+
+
+def as_text(table: dict[str, list[Any]], separator: str) -> str:
+    rows = zip(*table.values(), strict=True)
+    return "".join(separator.join(map(str, row)) + "\n" for row in [table, *rows])
+
+
+def test_ids_are_texts_in_every_format_and_judgements_numbers(tmp_path: Path) -> None:
+    """0007 is not 7, and the number 7 of JSON is the 7 of a table; before, a table's ids became numbers."""
+    long = "123456789012345678901234567890"
+    ids = ["0007", "7", long, "2020-01-01", "True", "1e5"]
+    folder = tmp_path / "mteb/Retrieval/Found"
+    folder.mkdir(parents=True)
+    documents = [{"_id": int(one) if one in ("7", long) else one, "text": f"text {one}"} for one in ids]
+    (folder / "corpus.json").write_text(json.dumps(documents))
+    (folder / "queries_test.jsonl").write_text('{"_id": 1, "text": "q"}\n')
+    judged = {"query-id": ["1"] * 6, "corpus-id": ids, "score": ["1", "0", "2", "0", "0", "1.0"]}
+    (folder / "qrels_test.tsv").write_text(as_text(judged, "\t"))
+    found = DirectorySource(tmp_path).embedding_task_data("Found")
+    assert isinstance(found, TaskTables)
+    assert found.tables["corpus"]["_id"] == found.tables["qrels_test"]["corpus-id"] == ids
+    assert found.tables["qrels_test"]["score"] == [1, 0, 2, 0, 0, 1]
+    (folder / "qrels_test.tsv").write_text(as_text({**judged, "corpus-id": ["07", *ids[1:]]}, "\t"))
+    with pytest.raises(ValueError, match="corpus-id '07' is not in table corpus"):
+        DirectorySource(tmp_path).embedding_task_data("Found")
+
+
+def test_tables_of_texts_are_the_same_task_as_those_of_numbers(tmp_path: Path) -> None:
+    write_own_tasks(tmp_path)
+    for place in ("Classification/Cats", "Clustering/Cats2", "PairClassification/Pairs", "STS/Similar"):
+        name = place.partition("/")[2]
+        numbers = DirectorySource(tmp_path).embedding_task_data(name)
+        for table, columns in own_tables()[place].items():
+            (tmp_path / "mteb" / place / f"{table}.parquet").unlink()
+            (tmp_path / "mteb" / place / f"{table}.csv").write_text(as_text(columns, ","))
+        texts = DirectorySource(tmp_path).embedding_task_data(name)
+        assert isinstance(texts, TaskTables) and isinstance(numbers, TaskTables) and texts.tables == numbers.tables
+    labels = {"text": ["a", "b"], "label": ["07", "7"]}
+    for table in ("train", "test"):
+        (tmp_path / "mteb/Classification/Cats" / f"{table}.csv").write_text(as_text(labels, ","))
+    texts = DirectorySource(tmp_path).embedding_task_data("Cats")
+    assert isinstance(texts, TaskTables) and texts.tables["test"]["label"] == ["07", "7"]
+
+
+def test_links_to_nowhere_and_tables_in_parts_are_not_left_out(tmp_path: Path) -> None:
+    write_own_tasks(tmp_path)
+    (tmp_path / "mteb/STS/Linked").symlink_to("gone")
+    with pytest.raises(MissingData, match="Linked is a link to gone, which is not there"):
+        DirectorySource(tmp_path).embedding_tasks()
+    (tmp_path / "mteb/STS/Linked").unlink()
+    (tmp_path / "mteb/STS/Similar/test.parquet").unlink()
+    for part in ("test_0", "test_1"):
+        write_table(tmp_path / f"mteb/STS/Similar/{part}.parquet", own_tables()["STS/Similar"]["test"])
+    with pytest.raises(ValueError, match=r"holds test as test_0\.parquet and as test_1\.parquet: keep one"):
+        DirectorySource(tmp_path).embedding_tasks()
 
 
 def test_missing_and_damaged_files_columns_and_tasks_are_named(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ GOOD = {"sentence1": ["one", "two"], "sentence2": ["three", "four"], "label": [0
         ("mrpc", {"label": [0, -1]}, "row 1: label -1 is not one of 0, 1"),
         ("mrpc", {"label": [0, None]}, "row 1: label None"),
         ("mrpc", {"label": [0.5, 1]}, "row 0: label 0.5"),
-        ("mrpc", {"label": ["0", "1"]}, "row 0: label '0'"),
+        ("mrpc", {"label": ["one", "1"]}, "row 0: label 'one'"),
         ("stsb", {"label": [0.5, Decimal("1.5")]}, r"row 1: label Decimal\('1.5'\) is not a finite number"),
         ("stsb", {"label": [0.5, float("nan")]}, "STS-B train, row 1: label nan is not a finite number"),
         ("mrpc", {"sentence2": ["three", None]}, "row 1: 'sentence2' is None, not a text"),
@@ -222,3 +222,17 @@ def test_without_a_cap_all_examples_stay_in_their_order():
     encoded = numbered(10)
     assert encoded.train(None) is encoded.splits["train"]
     assert encoded.train(10) is encoded.splits["train"]
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"), [("stsb", [*["3"] * 20, "2.5", "0", " 5 "]), ("sst2", ["0", "1", "True", "1.0"])]
+)
+def test_labels_of_a_table_are_numbers_where_the_task_has_numbers(name, texts, tokenizer):
+    task, numbers = TASKS[name], [float({"True": "1"}.get(text, text)) for text in texts]
+    examples = {column: ["a"] * len(texts) for column in task.columns}
+    splits = {split: {**examples, "label": texts} for split in task.splits}
+    encoded = encode_task(task, splits, tokenizer, 16)
+    assert encoded.splits["train"].labels.tolist() == numbers
+    for wrong in ("", "nan", "2,5", "three"):
+        with pytest.raises(ValueError, match=f"row 1: label {wrong!r} is not"):
+            encode_task(task, {**splits, "train": {**examples, "label": [texts[0], wrong, *texts[2:]]}}, tokenizer, 16)

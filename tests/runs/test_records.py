@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from neobert.data.preparation import open_specified, tokenized_corpus
 from neobert.errors import DamagedFile, NewerFile
+from neobert.files import json_bytes
 from neobert.identity import NUMERICS, Neutral, decisive, identity, plain
 from neobert.recipe import Value
-from neobert.runs.collected import Collected
 from neobert.runs.index import Index
 from neobert.runs.kinds import is_done
 from neobert.runs.layout import Layout
@@ -33,7 +33,7 @@ from tests.support.tiny_runs import (
     write_tiny_run,
 )
 
-STUDY = Path(__file__).parents[2] / "reports" / "study"
+OLDER = Path(__file__).parent / "written_by_d02b01fd.jsonl"
 RECORD = {"kind": "glue", "id": "a", "state": "done", "scores": {"score": 0.25, "curve": [[1, 0.5], [2, 1e-7]]}}
 
 
@@ -154,7 +154,13 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "zeros": lambda content: bytes(len(content)),
     "flip": lambda content: content.replace(b'"seed": 0', b'"seed": 1'),
     "deep": lambda content: b"[" * 100_000,
-    "other": lambda content: next(text for name, text in Collected(STUDY).files.items() if name.endswith("run.json")),
+    "other": lambda content: json_bytes(
+        next(
+            line["content"]
+            for line in map(json.loads, OLDER.read_text().splitlines())
+            if line["path"].endswith("run.json")
+        )
+    ),
 }
 
 

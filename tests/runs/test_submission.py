@@ -333,6 +333,8 @@ TOO_DEEP = "is no TOML: maximum recursion depth exceeded"
     ("profile", "said"),
     [
         (b'partitoin = "gpu"', "unknown key 'partitoin': did you mean 'partition'"),
+        (b'\xef\xbb\xbfpartitoin = "gpu"', "unknown key 'partitoin': did you mean 'partition'"),
+        ("nodes = 1".encode("utf-16"), "is UTF-16, and texts are read as UTF-8: convert it"),
         (b"[pretrian]\nnodes = 1", "unknown table 'pretrian': did you mean 'pretrain'"),
         (b"nodes = 0", "nodes = 0"),
         (b"nodes = ", "is no TOML"),
@@ -345,7 +347,7 @@ TOO_DEEP = "is no TOML: maximum recursion depth exceeded"
         (b'setup = "export WANDB_API_KEY=s3cret"', "[prepare]: setup: Input should be a valid tuple"),
         (b'setup = [["s3cret"]]', "[prepare]: setup.0: Input should be a valid string"),
         (b'sbatch = "export=ALL,A=s3cret"', "[prepare]: sbatch: Input should be a valid tuple"),
-        ("account = 'Zürich'".encode("latin-1"), "is no TOML: 'utf-8' codec can't decode"),
+        ("account = 'Zürich'".encode("latin-1"), "line 1: not UTF-8: convert it"),
         (b"a = " + b"[" * 5000, TOO_DEEP),
         (b"a = " + b"{b = " * 5000, TOO_DEEP),
     ],
