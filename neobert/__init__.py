@@ -40,6 +40,10 @@ def __getattr__(name: str) -> object:
         from neobert import hub
 
         return vars(hub)[name]
+    if name in (*DOOR, *CUSTOM_LOOPS):
+        from neobert.beside import import_beside
+
+        import_beside("ablations")
     if name in DOOR:
         from ablations import api
 

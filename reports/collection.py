@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ablations.ladders import HASH_DIGITS
+from ablations.ladders import HASH_DIGITS, is_as_kept
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import json_bytes, read_json
 from neobert.identity import plain
@@ -128,6 +128,9 @@ class Collection:
         """Yield ladder files; one with a path of this machine gets the name of its new content."""
         for path in self._folder.files(LADDERS):
             content = path.read_bytes()
+            if not is_as_kept(path, content):
+                self._problems.append(f"{path} is not what runs were planned from: its SHA-256 is not that in its name")
+                continue
             cut = _with_names(content.decode(errors="surrogateescape"), names).encode(errors="surrogateescape")
             digest = hashlib.sha256(cut).hexdigest()[:HASH_DIGITS]
             yield path if cut == content else self._layout.ladder(path.stem.rpartition("-")[0], digest), cut
