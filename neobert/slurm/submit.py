@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from neobert.errors import RunFailed
+from neobert.files import temporary_sibling
+from neobert.processes import PLACE_VARIABLES
 from neobert.runs.work import JobKind
 from neobert.slurm.job import Payload
 from neobert.slurm.profile import Resources, mask_export
@@ -30,8 +32,19 @@ REGISTRATION_SECONDS = 60.0
 """How long to wait for nodes to register with a controller that has just started."""
 DEFAULT_LARGEST_ARRAY = 1001
 SETUP = "setup.sh"
-OVERRIDING = ("SBATCH_", "SCANCEL_", "SINFO_", "SQUEUE_")
-"""Beginnings of variables with options for SLURM's clients, which override a batch script or narrow an answer."""
+BATCH_SCRIPT = "submission.sh"
+USUAL_ANSWER = re.compile(r"Submitted batch job ([0-9]+)(?: on cluster \S+)?")
+BARE_ANSWER = re.compile(r"([0-9]+)(?:;\S+)?")
+MOST_TIMEOUTS = 3
+"""How often submitit would requeue a job itself. Payloads requeue theirs."""
+OVERRIDING = (
+    *("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "SCANCEL_", "SINFO_", "SQUEUE_", "SCONTROL_", "SUBMITIT_"),
+    *sorted(PLACE_VARIABLES),
+)
+"""Beginnings of variables with options for SLURM's clients, which override a batch script or narrow an answer, and of
+those that say what a process of a job is. sbatch hands the caller's variables to the job, where srun reads them."""
+ACCESS = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_SOCKET")
+"""Variables by which clients find the controller and are let in."""
 OWN_OPTIONS = ("array", "clusters", "dependency", "error", "job-name", "open-mode", "output", "parsable", "signal")
 """Options of sbatch that are set for every job, to find, order and signal it. Profiles may not set them."""
 
@@ -174,33 +187,91 @@ def test(job: Job, snapshot: Path, logs: Path) -> None:
 
 
 def submit(job: Job, runs: Path, snapshot: Path, logs: Path, after: Sequence[str]) -> str:
-    """Submit a job and return its id.
+    """Submit a job and return its id. If that fails, for whatever reason, no job is left in the queue.
 
     Raises:
         ValueError: SLURM refuses the request; the message quotes it.
         RunFailed: the controller does not answer.
     """
-    submitit = _submitit()
     logs.mkdir(parents=True, exist_ok=True)
     _write_setup(job, logs)
-    executor = submitit.SlurmExecutor(folder=logs)
-    executor.update_parameters(**_parameters(job, snapshot, logs, after))
+    with _private_files():
+        (logs / BATCH_SCRIPT).write_text(sbatch_text(job, snapshot, logs, after))
     payload = Payload(str(snapshot), ("--runs", str(runs), *job.flags, *job.references))
-    reason = ""
+    try:
+        number = _submit(job, logs / BATCH_SCRIPT)
+        _write_payload(payload, job, number, logs)
+    except BaseException:
+        _cancel_named(job.name)
+        raise
+    return number
+
+
+def _submit(job: Job, script: Path) -> str:
+    """Call sbatch until SLURM has the job or refuses it, and return the job's id."""
+    reason, is_accepted = "", False
     for attempt in range(CONTROLLER_RETRIES):
         if attempt:
             time.sleep(RETRY_SECONDS)
-            if lost := [number for number, name in live_jobs().items() if name == job.name]:
-                cancel(lost)  # submitted, but the answer was lost and the job has no payload
-        try:
-            return _submit(executor, payload, job.elements)
-        except submitit.core.utils.FailedJobError as error:
-            reason = _last_words(str(error)) or "sbatch failed and said nothing"
-        except submitit.core.utils.FailedSubmissionError as error:
-            reason = f"sbatch did not say which job it made: {str(error).splitlines()[0]}"
+            if found := _jobs_named(job.name):  # submitted, but the answer was lost
+                return found[0]
+        if is_accepted:
+            continue
+        answer = _client(["sbatch", str(script)])
+        is_accepted = answer.returncode == 0
+        if not is_accepted:
+            reason = _last_words(answer.stderr) or "sbatch failed and said nothing"
+        elif number := _job_in(answer.stdout, job.name):
+            return number
+        else:
+            reason = f"sbatch did not say which job it made: {answer.stdout.strip()!r}"
         if not (_is_silence(reason) or _waits_for_nodes(reason)):
             break
     raise _refusal(job, reason)
+
+
+def _job_in(answer: str, name: str) -> str | None:
+    """Return the id of a job that sbatch has accepted; None if neither its answer nor the queue has it.
+
+    If the answer is not the usual sentence, the job is found by its name. A number alone, with or without a cluster as
+    by --parsable, counts if the job has ended already.
+    """
+    lines = [line.strip() for line in answer.splitlines()]
+    usual = [match[1] for line in lines if (match := USUAL_ANSWER.fullmatch(line))]
+    if len(usual) == 1:
+        return usual[0]
+    bare = [match[1] for line in lines if (match := BARE_ANSWER.fullmatch(line))]
+    try:
+        found = _jobs_named(name)
+    except RunFailed:
+        found = []
+    return next(iter([*found, *(bare if len(bare) == 1 else [])]), None)
+
+
+def _jobs_named(name: str) -> list[str]:
+    """Return the pending and running jobs of a name. Raises as `live_jobs`."""
+    return [job for job, own in live_jobs().items() if own == name]
+
+
+def _cancel_named(name: str) -> None:
+    """Cancel a job that this command gives up: nobody would know it."""
+    try:
+        if lost := _jobs_named(name):
+            cancel(lost)
+    except (OSError, RunFailed) as error:
+        logger.warning(f"{error}; if {name} is in the queue, the next command for this folder cancels it")
+
+
+def _write_payload(payload: Payload, job: Job, number: str, logs: Path) -> None:
+    """Write what each element of a job runs to where submitit looks for it in the job."""
+    utils = _submitit().core.utils
+    delayed = utils.DelayedSubmission(payload)
+    delayed.set_timeout(math.ceil(job.resources.hours * 60), MOST_TIMEOUTS)
+    for element in [number] if job.elements is None else [f"{number}_{index}" for index in range(job.elements)]:
+        path = utils.JobPaths(logs, element).submitted_pickle
+        temporary = temporary_sibling(path)
+        delayed.dump(temporary)
+        temporary.rename(path)
 
 
 def _is_silence(reason: str) -> bool:
@@ -233,19 +304,11 @@ def _submitit() -> Any:
     return submitit
 
 
-def _submit(executor: Any, payload: Payload, elements: int | None) -> str:
-    with _without_options(), _private_files():
-        if elements is None:
-            return str(executor.submit(payload).job_id)
-        with executor.batch():
-            jobs = [executor.submit(payload) for _ in range(elements)]
-    return str(jobs[0].job_id).partition("_")[0]
-
-
 @contextmanager
 def _without_options() -> Iterator[None]:
     """Context without the environment's options for SLURM's clients: only those of the batch script count."""
-    hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(OVERRIDING)}
+    named = [name for name in os.environ if name.startswith(OVERRIDING) and name not in ACCESS]
+    hidden = {name: os.environ.pop(name) for name in named}
     try:
         yield
     finally:
@@ -301,6 +364,7 @@ def _exports(job: Job, snapshot: Path) -> list[str]:
     return [
         f"export PYTHONPATH={shlex.quote(str(snapshot))}${{PYTHONPATH:+:$PYTHONPATH}}",
         "export PYTHONSAFEPATH=1",
+        "export PYTHONDONTWRITEBYTECODE=1",  # a snapshot holds nothing but what was copied
         *(f"export {name}={shlex.quote(value)}" for name, value in sorted(job.environment.items())),
     ]
 

@@ -280,7 +280,7 @@ def test_a_snapshot_that_was_changed_runs_no_job_and_is_taken_again(
     job = ["-P", "-c", f"from neobert.slurm.job import Payload; Payload({str(snapshot)!r}, ('--help',))()"]
 
     def run() -> subprocess.CompletedProcess[str]:
-        environment = {"PYTHONPATH": str(snapshot)}
+        environment = {"PYTHONPATH": str(snapshot), "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run([sys.executable, *job], env=environment, capture_output=True, text=True, check=False)
 
     assert (run().returncode, take_snapshot(snapshot.parent)) == (0, snapshot)
