@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import TextIO
+from typing import Literal, TextIO
 
 
 def open_closed_streams() -> None:
@@ -15,7 +15,7 @@ def open_closed_streams() -> None:
     sys.stderr = sys.stderr or _to_null(2, "w")
 
 
-def _to_null(number: int, mode: str) -> TextIO:
+def _to_null(number: int, mode: Literal["r", "w"]) -> TextIO:
     null = os.open(os.devnull, os.O_RDWR)
     try:
         os.fstat(number)

@@ -79,9 +79,7 @@ def code_state() -> dict[str, Any]:
         known = read_json(snapshot)
         return {"commit": known["commit"], "dirty": known["dirty"], "snapshot": known["id"]}
     # Results of benchmarks are written between runs, and are not code.
-    status = git(
-        "status", "--porcelain", "--untracked-files=normal", "--", ":/", ":(top,exclude)benchmarks/results"
-    )
+    status = git("status", "--porcelain", "--untracked-files=normal", "--", ":/", ":(top,exclude)benchmarks/results")
     commit = git("rev-parse", "HEAD")
     return {"commit": commit and commit.decode().strip(), "dirty": None if status is None else bool(status)}
 

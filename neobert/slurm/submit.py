@@ -43,6 +43,41 @@ OVERRIDING = (
 )
 """Beginnings of variables with options for SLURM's clients, which override a batch script or narrow an answer, and of
 those that say what a process of a job is. sbatch hands the caller's variables to the job, where srun reads them."""
+SRUN_OPTIONS = {
+    **{
+        f"SLURM_{name}": name.lower().replace("_", "-")
+        for name in re.findall(
+            "[A-Z_]+",
+            "ACCOUNT ACCTG_FREQ BCAST BCAST_EXCLUDE CLUSTERS CLUSTER_CONSTRAINT COMPRESS CONSTRAINT CORE_SPEC CPU_BIND "
+            "CPUS_PER_GPU DELAY_BOOT DEPENDENCY DISTRIBUTION EPILOG EXACT EXCLUSIVE GPU_BIND GPU_FREQ GPUS "
+            "GPUS_PER_NODE GPUS_PER_SOCKET GPUS_PER_TASK GRES GRES_FLAGS HINT IMMEDIATE LABELIO MEM_BIND MEM_PER_CPU "
+            "MEM_PER_GPU NETWORK NO_KILL NTASKS_PER_CORE NTASKS_PER_GPU NTASKS_PER_SOCKET OVERCOMMIT OVERLAP PARTITION "
+            "POWER PROFILE PROLOG QOS RESERVATION RESV_PORTS SEND_LIBS SPREAD_JOB TASK_EPILOG TASK_PROLOG THREAD_SPEC "
+            "THREADS_PER_CORE TRES_BIND TRES_PER_TASK USE_MIN_NODES WAIT WCKEY",
+        )
+    },
+    "SLURM_CPU_FREQ_REQ": "cpu-freq",
+    "SLURM_DEBUG": "verbose",
+    "SLURM_KILL_BAD_EXIT": "kill-on-bad-exit",
+    "SLURM_MEM_PER_NODE": "mem",
+    "SLURM_MPI_TYPE": "mpi",
+    "SLURM_REMOTE_CWD": "chdir",
+    "SLURM_REQ_SWITCH": "switches",
+    "SLURM_STDERRMODE": "error",
+    "SLURM_STDINMODE": "input",
+    "SLURM_STDOUTMODE": "output",
+    "SLURM_STEP_GRES": "gres",
+    "SLURM_TEST_EXEC": "test-only",
+    "SLURM_THREADS": "threads",
+    "SLURM_TIMELIMIT": "time",
+    "SLURM_UNBUFFEREDIO": "unbuffered",
+    "SLURM_WORKING_DIR": "chdir",
+    "SRUN_CPUS_PER_TASK": "cpus-per-task",
+    "SRUN_ERROR": "error",
+    "SRUN_INPUT": "input",
+    "SRUN_OUTPUT": "output",
+}
+"""Options of srun by the variables that set them. A job has them for itself only where sbatch got the same option."""
 ACCESS = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_SOCKET")
 """Variables by which clients find the controller and are let in."""
 OWN_OPTIONS = ("array", "clusters", "dependency", "error", "job-name", "open-mode", "output", "parsable", "signal")
@@ -156,7 +191,9 @@ def sbatch_text(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> s
     command = [sys.executable, "-u", "-m", "submitit.core._submit", str(logs)]
     lines = [
         *("#!/bin/bash", "", "# Parameters", *(f"#SBATCH {flag}" for flag in sorted(flags))),
-        *("", "# setup", *setup),
+        # Login shells set variables too, under --export=NONE. What srun is not told it takes from the job.
+        *("", "# setup", f"unset {' '.join(name for name, option in SRUN_OPTIONS.items() if option not in options)}"),
+        *setup,
         *("", "# command", "export SUBMITIT_EXECUTOR=slurm", shlex.join([*words, *command]), ""),
     ]
     return "\n".join(lines)
