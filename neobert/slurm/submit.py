@@ -43,41 +43,31 @@ OVERRIDING = (
 )
 """Beginnings of variables with options for SLURM's clients, which override a batch script or narrow an answer, and of
 those that say what a process of a job is. sbatch hands the caller's variables to the job, where srun reads them."""
-SRUN_OPTIONS = {
+HANDED_ON = {
+    "SLURM_CPU_FREQ_REQ": "cpu-freq",
+    "SLURM_MEM_PER_NODE": "mem",
     **{
-        f"SLURM_{name}": name.lower().replace("_", "-")
-        for name in re.findall(
-            "[A-Z_]+",
-            "ACCOUNT ACCTG_FREQ BCAST BCAST_EXCLUDE CLUSTERS CLUSTER_CONSTRAINT COMPRESS CONSTRAINT CORE_SPEC CPU_BIND "
-            "CPUS_PER_GPU DELAY_BOOT DEPENDENCY DISTRIBUTION EPILOG EXACT EXCLUSIVE GPU_BIND GPU_FREQ GPUS "
-            "GPUS_PER_NODE GPUS_PER_SOCKET GPUS_PER_TASK GRES GRES_FLAGS HINT IMMEDIATE LABELIO MEM_BIND MEM_PER_CPU "
-            "MEM_PER_GPU NETWORK NO_KILL NTASKS_PER_CORE NTASKS_PER_GPU NTASKS_PER_SOCKET OVERCOMMIT OVERLAP PARTITION "
-            "POWER PROFILE PROLOG QOS RESERVATION RESV_PORTS SEND_LIBS SPREAD_JOB TASK_EPILOG TASK_PROLOG THREAD_SPEC "
-            "THREADS_PER_CORE TRES_BIND TRES_PER_TASK USE_MIN_NODES WAIT WCKEY",
+        f"SLURM_{option.upper().replace('-', '_')}": option
+        for option in (
+            *("cpus-per-gpu", "distribution", "gpu-bind", "gpu-freq", "gpus", "gpus-per-node", "gpus-per-socket"),
+            *("gpus-per-task", "hint", "mem-per-cpu", "mem-per-gpu", "network", "ntasks-per-core", "ntasks-per-gpu"),
+            *("ntasks-per-socket", "overcommit", "profile", "threads-per-core", "tres-per-task"),
         )
     },
-    "SLURM_CPU_FREQ_REQ": "cpu-freq",
-    "SLURM_DEBUG": "verbose",
-    "SLURM_KILL_BAD_EXIT": "kill-on-bad-exit",
-    "SLURM_MEM_PER_NODE": "mem",
-    "SLURM_MPI_TYPE": "mpi",
-    "SLURM_REMOTE_CWD": "chdir",
-    "SLURM_REQ_SWITCH": "switches",
-    "SLURM_STDERRMODE": "error",
-    "SLURM_STDINMODE": "input",
-    "SLURM_STDOUTMODE": "output",
-    "SLURM_STEP_GRES": "gres",
-    "SLURM_TEST_EXEC": "test-only",
-    "SLURM_THREADS": "threads",
-    "SLURM_TIMELIMIT": "time",
-    "SLURM_UNBUFFEREDIO": "unbuffered",
-    "SLURM_WORKING_DIR": "chdir",
-    "SRUN_CPUS_PER_TASK": "cpus-per-task",
-    "SRUN_ERROR": "error",
-    "SRUN_INPUT": "input",
-    "SRUN_OUTPUT": "output",
 }
-"""Options of srun by the variables that set them. A job has them for itself only where sbatch got the same option."""
+"""Variables of srun's options, by which sbatch hands its own options on to srun; and these options."""
+OTHER_OPTIONS = re.findall(
+    "[A-Z_]+",
+    "SLURM_ACCOUNT SLURM_ACCTG_FREQ SLURM_BCAST SLURM_CLUSTERS SLURM_CLUSTER_CONSTRAINT SLURM_COMPRESS "
+    "SLURM_CONSTRAINT SLURM_CORE_SPEC SLURM_CPU_BIND SLURM_DEBUG SLURM_DEPENDENCY SLURM_EPILOG SLURM_EXACT "
+    "SLURM_EXCLUSIVE SLURM_GRES SLURM_GRES_FLAGS SLURM_IMMEDIATE SLURM_LABELIO SLURM_MEM_BIND SLURM_MPI_TYPE "
+    "SLURM_NO_KILL SLURM_OVERLAP SLURM_PARTITION SLURM_POWER SLURM_PROLOG SLURM_QOS SLURM_REMOTE_CWD SLURM_REQ_SWITCH "
+    "SLURM_RESERVATION SLURM_SPREAD_JOB SLURM_STDERRMODE SLURM_STDINMODE SLURM_STDOUTMODE SLURM_STEP_GRES "
+    "SLURM_TASK_EPILOG SLURM_TASK_PROLOG SLURM_TEST_EXEC SLURM_THREAD_SPEC SLURM_THREADS SLURM_TIMELIMIT "
+    "SLURM_TRES_BIND SLURM_USE_MIN_NODES SLURM_WAIT SLURM_WCKEY SLURM_WORKING_DIR "
+    "SRUN_CPUS_PER_TASK SRUN_ERROR SRUN_INPUT SRUN_OUTPUT",
+)
+"""Variables of srun's options that sbatch never sets. What srun is not told it takes from the job."""
 ACCESS = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_SOCKET")
 """Variables by which clients find the controller and are let in."""
 OWN_OPTIONS = ("array", "clusters", "dependency", "error", "job-name", "open-mode", "output", "parsable", "signal")
@@ -189,10 +179,11 @@ def sbatch_text(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> s
     flags = [f"--{key}" if value is True else f"--{key}={shlex.quote(str(value))}" for key, value in options.items()]
     words = ["srun", "--unbuffered", *(word for name, path in outputs.items() for word in (f"--{name}", path)), *srun]
     command = [sys.executable, "-u", "-m", "submitit.core._submit", str(logs)]
+    unwanted = [name for name, option in HANDED_ON.items() if option not in options]
     lines = [
         *("#!/bin/bash", "", "# Parameters", *(f"#SBATCH {flag}" for flag in sorted(flags))),
-        # Login shells set variables too, under --export=NONE. What srun is not told it takes from the job.
-        *("", "# setup", f"unset {' '.join(name for name, option in SRUN_OPTIONS.items() if option not in options)}"),
+        # Under --export=NONE the variables of a login shell come into the job.
+        *("", "# setup", f"unset {' '.join([*unwanted, *OTHER_OPTIONS])}"),
         *setup,
         *("", "# command", "export SUBMITIT_EXECUTOR=slurm", shlex.join([*words, *command]), ""),
     ]
@@ -232,12 +223,14 @@ def submit(job: Job, runs: Path, snapshot: Path, logs: Path, after: Sequence[str
     """
     logs.mkdir(parents=True, exist_ok=True)
     _write_setup(job, logs)
+    script = logs / BATCH_SCRIPT
     with _private_files():
-        (logs / BATCH_SCRIPT).write_text(sbatch_text(job, snapshot, logs, after))
+        script.write_text(sbatch_text(job, snapshot, logs, after))
     payload = Payload(str(snapshot), ("--runs", str(runs), *job.flags, *job.references))
     try:
-        number = _submit(job, logs / BATCH_SCRIPT)
+        number = _submit(job, script)
         _write_payload(payload, job, number, logs)
+        script.rename(logs / f"{number}_{BATCH_SCRIPT}")
     except BaseException:
         _cancel_named(job.name)
         raise

@@ -309,7 +309,7 @@ def test_what_the_shell_tells_slurms_clients_reaches_no_job(
     ("resources", "kept"),
     [
         (Resources(memory_gb=1), {"SLURM_MEM_PER_NODE"}),
-        (Resources(sbatch=("mem-per-cpu=2G", "exclusive")), {"SLURM_MEM_PER_CPU", "SLURM_EXCLUSIVE"}),
+        (Resources(sbatch=("mem-per-cpu=2G", "exclusive")), {"SLURM_MEM_PER_CPU"}),
         (Resources(), set()),
     ],
 )
