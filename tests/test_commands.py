@@ -83,7 +83,7 @@ def test_the_interface_is_ours_and_the_rest_theirs(crowded: Path) -> None:
 
 
 def test_a_program_that_has_imported_another_package_of_the_name_is_told_so(crowded: Path) -> None:
-    (crowded / "ablations" / "__init__.py").touch()
+    (crowded / "ablations" / "__init__.py").write_text("")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", "import ablations, neobert; neobert.variants()"]
     ended = subprocess.run(command, cwd=crowded, env=environment, capture_output=True, text=True, check=False)
