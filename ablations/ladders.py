@@ -7,6 +7,7 @@ recipes, so that workers and jobs read no ladder, and an edited file changes not
 """
 
 import argparse
+import ast
 import hashlib
 import importlib
 import re
@@ -46,6 +47,8 @@ SCALE_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 HASH_DIGITS = 12
 RETIRED_SETTINGS = {"FACTORS": "factors of designs", "READOUTS": "readouts that a ladder declares"}
 """Settings of a ladder that are refused, and what they were."""
+KEPT = re.compile(rf"ladders/[^/]+-[0-9a-f]{{{HASH_DIGITS}}}\.py")
+"""The end of the path of a ladder that was kept beside the runs that were planned from it."""
 FolderOfTexts = str | Path | tuple[str | Path, str]
 """A corpus as a ladder declares it: a folder, or a folder and its text column."""
 
@@ -163,13 +166,22 @@ class Ladder:
         return self.name in (label, layout.ladder(label, self.labels["ladder_sha256"][:HASH_DIGITS]).name)
 
     def keep(self, layout: "Layout") -> None:
-        """Store a copy of a user's own ladder beside the runs that are planned from it."""
-        from neobert.files import replace_file
+        """Store a copy of a user's own ladder beside the runs that are planned from it. A copy that was changed is set
+        aside."""
+        from neobert.files import replace_file, set_aside
 
         if self.given:
             path = layout.ladder(self.name, self.labels["ladder_sha256"][:HASH_DIGITS])
+            if path.exists() and not is_as_kept(path, path.read_bytes()):
+                set_aside(path, f"{path} was changed")
             if not path.exists():
                 replace_file(path, self.code)
+
+
+def is_as_kept(path: Path, content: bytes) -> bool:
+    """Return whether the content of a kept ladder has the hash that its name ends in. It is the only copy of what was
+    run."""
+    return path.stem.rpartition("-")[2] == hashlib.sha256(content).hexdigest()[:HASH_DIGITS]
 
 
 _used: ContextVar[Ladder | None] = ContextVar("ladder", default=None)
@@ -276,6 +288,12 @@ def _run_file(path: Path, given: str) -> Ladder:
         code = path.read_bytes()
     except OSError as error:
         raise MissingData(f"--ladder {given}: {error.strerror}: name a Python file") from error
+    is_kept = KEPT.fullmatch("/".join(path.absolute().parts[-2:])) is not None
+    if is_kept and not is_as_kept(path, code):
+        raise ValueError(
+            f"--ladder {given} was changed since runs were planned from it (its SHA-256 is not that in its name): name "
+            "the file that it is a copy of, or copy it to another folder to use it as it is"
+        )
     module = ModuleType(f"ladder_{path.stem}", None)
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses look up their module
@@ -383,8 +401,10 @@ def _settings_of(module: ModuleType, declared: "Mapping[str, Variant]", given: s
     for name, what in RETIRED_SETTINGS.items():
         if name in vars(module):
             raise ValueError(f"{name}: {what} left, commit d02b01fd was the last to have them: take {name} out")
+    # Of the file, as `python -OO` removes __doc__ and a title must not depend on it.
+    documentation = ast.get_docstring(ast.parse(Path(str(module.__file__)).read_bytes())) or ""
     defaults: dict[str, Any] = {
-        "TITLE": (module.__doc__ or "").strip().split("\n")[0].rstrip(".") or f"The ladder {Path(given).name}",
+        "TITLE": documentation.strip().split("\n")[0].rstrip(".") or f"The ladder {Path(given).name}",
         "END": _last_kept(declared),
         "SCALES": {},
         "SCALE": None,

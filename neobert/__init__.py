@@ -36,6 +36,9 @@ def __getattr__(name: str) -> object:
 
         return vars(hub)[name]
     if name in DOOR:
+        from neobert.beside import import_beside
+
+        import_beside("ablations")
         from ablations import api
 
         return vars(api)[name]

@@ -26,6 +26,7 @@ from neobert.errors import (
 )
 from neobert.files import reason_of
 from neobert.processes import Terminated, ended_by_signals
+from neobert.standard_streams import drop, flush_output, open_closed_streams
 
 EXIT_INTERRUPTED = 130
 MOST_OF_ANYTHING = 2**31 - 1
@@ -54,11 +55,14 @@ ERROR_KINDS = {
 
 def tell_error(program: str, message: str, code: int) -> None:
     """Print on stderr why a command ends: a sentence, or with --json one line `{"error": {…}}`."""
+    said = f"{program}: {message}"
     if _errors_as_json.get():
         error = {"code": code, "kind": ERROR_KINDS.get(code, "run_failed"), "program": program, "message": message}
-        print(json.dumps({"error": error}), file=sys.stderr)
-    else:
-        print(f"{program}: {message}", file=sys.stderr)
+        said = json.dumps({"error": error})
+    try:
+        print(said, file=sys.stderr)
+    except BrokenPipeError:
+        drop(sys.stderr)
 
 
 def guarded(program: str, action: Callable[[], int], place: Path) -> int:
@@ -68,17 +72,21 @@ def guarded(program: str, action: Callable[[], int], place: Path) -> int:
     SIGTERM and SIGHUP end it like Ctrl-C, but with exit code 75 (to be continued). `place` is named if the system
     reports an error without the name of the file.
     """
+    open_closed_streams()
     try:
         set_up_logging()
         with ended_by_signals():
-            return action()
+            code = action()
+            sys.stdout.flush()
+            return code
     except (ValueError, MissingData, RunFailed, ParityOff) as error:
         tell_error(program, str(error), exit_code(error))
         return exit_code(error)
     except BrokenPipeError:  # the reader of the output has closed it: `… | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop(sys.stdout)
         return EXIT_DONE
     except (OSError, RuntimeError) as error:
+        flush_output()
         return _tell_system_error(program, error, place)
     except KeyboardInterrupt:
         tell_error(program, "stopped; the same command goes on with what is missing", EXIT_INTERRUPTED)
@@ -129,10 +137,16 @@ class Parser(argparse.ArgumentParser):
             import argcomplete
 
             argcomplete.autocomplete(self)
+        open_closed_streams()
         given = sys.argv[1:] if args is None else list(args)
         has_flag = "--json" in self._option_string_actions
         _errors_as_json.set(has_flag and any(len(word) > 2 and "--json".startswith(word) for word in given))
         return super().parse_args(args, namespace)
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End the command, as after --help, whether or not somebody has read all of it."""
+        flush_output()
+        super().exit(status, message)
 
     def error(self, message: str) -> NoReturn:
         """Print one sentence and exit. The usage of some commands is longer than a screen: --help has it."""
@@ -148,12 +162,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser_from(program: str, documentation: str | None) -> Parser:
-    """Return a parser whose help is a module's docstring: its first line, then the flags, then the rest."""
-    lines = (documentation or "").splitlines()
+    """Return a parser whose help is a module's docstring: its first line, then the flags, then the rest. Under
+    `python -OO` there is none, and the help has the flags alone."""
+    first, _, rest = (documentation or "").partition("\n")
     return Parser(
         prog=program,
-        description=lines[0],
-        epilog="\n".join(lines[2:]),
+        description=first,
+        epilog=rest.strip("\n"),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 

@@ -13,6 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from neobert.standard_streams import drop
+
 PLAIN_INTERVAL_SECONDS = 30.0
 BAR_CELLS = 16
 UNBROKEN_CELLS = 16
@@ -25,6 +27,12 @@ class _Output(Console):
         raise BrokenPipeError
 
 
+class _Logs(Console):
+    def on_broken_pipe(self) -> None:
+        """Go on without logs if their reader has closed them; rich would exit with code 1."""
+        drop(sys.stderr)
+
+
 def output() -> Console:
     """Return the console for data on stdout. In a pipe it is wide, so that nothing is wrapped."""
     return _Output(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 200)
@@ -32,7 +40,7 @@ def output() -> Console:
 
 def logs() -> Console:
     """Return the console for logs on stderr."""
-    return Console(file=sys.stderr, highlight=False, width=None if sys.stderr.isatty() else 200)
+    return _Logs(file=sys.stderr, highlight=False, width=None if sys.stderr.isatty() else 200)
 
 
 class Listing:

@@ -6,6 +6,7 @@ pipe closes; the child then sends itself SIGTERM, and SIGKILL after `GRACE_SECON
 
 import ctypes
 import logging
+import math
 import os
 import re
 import resource
@@ -239,10 +240,50 @@ PLACE_VARIABLES = frozenset(
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use: all, or its share if a scheduler limits it."""
+    """Return the number of cores that this process may use: all, or its share if a scheduler or a container limits
+    it."""
     share = read_count(os.environ, "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
     own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(own, share or own)
+    return min(own, share or own, quota_cores() or own)
+
+
+def quota_cores(system: Path = Path("/")) -> int | None:
+    """Return the cores that the CPU time of this process's control group and those above it amounts to, rounded up;
+    None without a quota. `system` is the folder with proc and sys."""
+    quotas = [quota for group in _control_groups(system) if (quota := _quota(group)) is not None]
+    return max(1, math.ceil(min(quotas))) if quotas else None
+
+
+def _control_groups(system: Path) -> Iterator[Path]:
+    """Yield the folders of the control groups that limit the CPU time of this process, the innermost first."""
+    try:
+        groups = (system / "proc/self/cgroup").read_text().splitlines()
+        mounts = (system / "proc/self/mountinfo").read_text().splitlines()
+    except OSError:  # no Linux
+        return
+    own = {controllers: path for _, controllers, path in (line.split(":", 2) for line in groups)}
+    for line in mounts:
+        fields, _, (kind, _, options) = (part.split() for part in line.partition(" - "))
+        root, mount = (re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), name) for name in fields[3:5])
+        names = [name for name in own if kind == "cgroup" and "cpu" in name.split(",") and "cpu" in options.split(",")]
+        for name in names or [""] * (kind == "cgroup2" and "" in own):
+            below = Path(own[name])
+            # Where the namespace hides the groups above the mount, the mount is the group itself.
+            inner = below.relative_to(root) if below.is_relative_to(root) else Path()
+            top = system / mount.lstrip("/")
+            yield from (top / path for path in (inner, *inner.parents))
+
+
+def _quota(group: Path) -> float | None:
+    """Return the CPU time that a control group may use, in cores; None without a quota."""
+    try:
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            quota, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+        return int(quota) / int(period) if quota not in ("max", "-1") else None
+    except (OSError, ValueError):  # the outermost group has no files
+        return None
 
 
 def read_count(environment: Mapping[str, str], *names: str, least: int = 1) -> int | None:
@@ -323,8 +364,9 @@ def work_here(
 
     `arguments` are the flags and references of the worker command. Ctrl-C, SIGTERM and SIGHUP are passed on: workers
     save their state, and the same command continues later. Returns 0 if any worker did, else their highest code.
+    The working folder is not on the path of workers: what lies there may have the names of packages.
     """
-    command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(layout.root), *arguments]
+    command = [sys.executable, "-P", "-m", "neobert.runs.worker", "--runs", str(layout.root), *arguments]
     children = [start_child(command, environment) for environment in environments]
     codes = documented_codes(wait_for(children, watch, interval_seconds))
     return EXIT_DONE if EXIT_DONE in codes else max(codes)

@@ -16,7 +16,7 @@ from typing import Any
 if not __package__:  # run as a script: the repository in place of the script's own folder, with its `statistics`
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.ladders import add_ladder_flag, on_ladder
+from ablations.ladders import add_ladder_flag, is_as_kept, on_ladder
 from neobert.command_line import Parser, guarded, refuse_no_folder
 from neobert.errors import EXIT_DONE, DamagedFile, MissingData
 
@@ -82,7 +82,10 @@ def collected_files(root: Path, problems: list[str]) -> Iterator[tuple[str, byte
         name = path.relative_to(folder.root).as_posix()
         try:
             if path.suffix != ".json":
-                yield name, path.read_bytes()
+                content = path.read_bytes()
+                if not is_as_kept(path, content):
+                    raise DamagedFile(f"{path} is not what runs were planned from: its SHA-256 is not that in its name")
+                yield name, content
             else:
                 content = read_json(path)
                 is_sealed = isinstance(content, dict) and "checksum" in content

@@ -16,8 +16,9 @@ MAY_IMPORT = {
     "reports": {"reports", "ablations", "neobert"},
     "benchmarks": {"benchmarks", "reports", "sweeps", "ablations", "neobert"},
 }
-FORWARDS = {("neobert/__init__.py", "ablations")}
-"""Who names a package against the arrows: the package's own functions stand in ablations/api.py and are forwarded."""
+FORWARDS = {("neobert/__init__.py", "ablations"), ("neobert/__main__.py", "ablations")}
+"""Who names a package against the arrows: the package's own functions stand in ablations/api.py and are forwarded, and
+the command in ablations/commands.py."""
 DOORS = {
     "submitit": {"neobert/slurm/submit.py"},
     "deepspeed": {"neobert/training/zero.py"},

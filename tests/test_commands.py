@@ -1,5 +1,6 @@
 """`neobert-ablations`: every command under one name, from one table."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -9,6 +10,7 @@ import pytest
 
 from ablations import commands
 from ablations.commands import COMMANDS
+from neobert import __main__
 from neobert.errors import EXIT_DONE, EXIT_REFUSED
 
 ROOT = Path(__file__).parent.parent
@@ -16,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 
 def test_the_script_is_the_dispatcher() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["scripts"] == {"neobert-ablations": f"{commands.__name__}:{commands.main.__name__}"}
+    assert project["scripts"] == {"neobert-ablations": f"{__main__.__name__}:{__main__.main.__name__}"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -47,3 +49,66 @@ def test_listing_imports_no_command() -> None:
     code = f"import sys; from ablations.commands import main; main(['-h']); print(set({modules!r}) & set(sys.modules))"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
     assert ended.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.fixture
+def crowded(tmp_path: Path) -> Path:
+    """A folder whose owner has packages, folders and modules with the names of ours."""
+    for name in ("ablations", "reports"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit(f'{__name__} is somebody else')")
+    (tmp_path / "sweeps.py").write_text("raise SystemExit(f'{__name__} is somebody else')")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_command_is_ours_where_the_working_folder_has_packages_of_the_same_names(crowded: Path, name: str) -> None:
+    environment = os.environ | {"PYTHONPATH": f"{crowded}{os.pathsep}{ROOT}"}
+    command = [sys.executable, "-m", "neobert", name, "--help"]
+    ended = subprocess.run(command, cwd=crowded, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0 and "usage:" in ended.stdout, ended.stderr
+
+
+def test_the_interface_is_ours_and_the_rest_theirs(crowded: Path) -> None:
+    """Also where theirs is a folder without __init__.py; their other packages can still be imported."""
+    (crowded / "reports" / "__init__.py").write_text("OWNER = 'somebody else'")
+    code = "import neobert; assert 'M7' in neobert.variants(); import reports; print(reports.OWNER)"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    for path in (crowded / "ablations" / "__init__.py", None):
+        command = [sys.executable, "-c", code]
+        ended = subprocess.run(command, cwd=crowded, env=environment, capture_output=True, text=True, check=False)
+        assert ended.stdout == "somebody else\n", ended.stderr
+        if path is not None:
+            path.unlink()
+
+
+def test_a_program_that_has_imported_another_package_of_the_name_is_told_so(crowded: Path) -> None:
+    (crowded / "ablations" / "__init__.py").write_text("")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", "import ablations, neobert; neobert.variants()"]
+    ended = subprocess.run(command, cwd=crowded, env=environment, capture_output=True, text=True, check=False)
+    assert "has imported another package ablations" in ended.stderr and str(crowded) in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["-m", "neobert", name, "--help"] for name in COMMANDS),
+        ["-m", "neobert.runs.worker", "--help"],
+        ["ablations/run.py", "--list"],
+        ["ablations/run.py", "--ladder", "examples/demo.py", "--list"],
+    ],
+    ids=" ".join,
+)
+def test_commands_work_without_docstrings_and_asserts(command: list[str], tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONOPTIMIZE": "2", "PYTHONDONTWRITEBYTECODE": "1"}
+    ended = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0 and ended.stdout.strip(), ended.stderr
+
+
+def test_the_title_of_a_ladder_is_its_files_first_line_without_docstrings_too() -> None:
+    code = "from ablations import ladders; print(ladders.load('examples/demo.py').title)"
+    said = [subprocess.check_output([sys.executable, *flag, "-c", code], cwd=ROOT) for flag in ((), ("-OO",))]
+    assert said[0] == said[1] != b""

@@ -87,7 +87,7 @@ def corpus_lines(rows: Sequence[PlanRow], source: Source) -> list[str]:
 
 
 def _corpora_of(runs: Sequence[Run]) -> list[str]:
-    return list(dict.fromkeys(corpus.corpus for run in PretrainingRun.among(runs) for corpus in run.corpora))
+    return list(dict.fromkeys(run.corpus.corpus for run in PretrainingRun.among(runs)))
 
 
 def require_data(rows: Sequence[PlanRow], source: Source) -> None:

@@ -36,7 +36,7 @@ from neobert.processes import available_cores, visible_gpus, worker_environment
 from neobert.runs.index import Index, Row, age
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_record
+from neobert.runs.records import read_record, why_no_commit
 from neobert.runs.run_file import Execution, SourceSpecification, read_run_file
 from neobert.runs.tracking import VARIABLE as TRACKER_VARIABLE
 from neobert.runs.tracking import require_tracker
@@ -125,6 +125,8 @@ def run_or_submit(
         show()
         return EXIT_DONE
     place = place_of(workspace.options)
+    if reason := why_no_commit():
+        logs().print(f"the commit of the code is not recorded: {reason}", markup=False, soft_wrap=True)
     require_data(rows, workspace.source)
     if workspace.options.track is not None:
         require_tracker(workspace.options.track)

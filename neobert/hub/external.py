@@ -354,7 +354,8 @@ def _require_two_directions(encoder: ExternalEncoder, name: str, rows: int) -> N
     try:
         states, others = (encoder(ids, torch.ones_like(ids)) for ids in (tokens, other))
         masked = encoder(padded, mask)[:, : tokens.shape[1]]
-        assert masked.shape[-1] == encoder.width, f"hidden states of {masked.shape[-1]} are not {encoder.width} wide"
+        if masked.shape[-1] != encoder.width:
+            raise ValueError(f"hidden states of {masked.shape[-1]} are not {encoder.width} wide")
     except Exception as error:  # models of images or audio fail in many ways
         raise ValueError(
             f"{name} does not map token ids and mask to hidden states ({error}): give an encoder"

@@ -35,12 +35,38 @@ CLOSING_RECORD = "done.json"
 
 
 def git(*arguments: str) -> bytes | None:
-    """Return what git prints in the repository; None without one."""
-    command = ["git", *arguments]
+    """Return what git prints in the repository of the code; None without one, see `why_no_commit`."""
+    if why_no_commit() is not None:
+        return None
     try:
-        return subprocess.run(command, check=True, cwd=REPOSITORY, capture_output=True, timeout=60).stdout
+        answer = _ask_git(*arguments)
     except (OSError, subprocess.SubprocessError):
         return None
+    return None if answer.returncode else answer.stdout
+
+
+@cache
+def why_no_commit() -> str | None:
+    """Return why the commit of the code is not known, None if it is: git refuses, or the code is not the root of a
+    repository, so that one around it says nothing about the code."""
+    try:
+        answer = _ask_git("rev-parse", "--show-toplevel", "HEAD")
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"git cannot be run ({error})"
+    if answer.returncode:
+        said = os.fsdecode(answer.stderr).strip().splitlines()
+        return next((line for line in said if line.startswith("fatal:")), f"git ends with {answer.returncode}")
+    top = Path(os.fsdecode(answer.stdout.rpartition(b"\n")[0].rpartition(b"\n")[0]))
+    return None if top.resolve() == REPOSITORY else f"the code in {REPOSITORY} is not the root of the repository {top}"
+
+
+def _ask_git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Run git in the folder of the code. Variables such as GIT_DIR, which name another repository, do not count."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", *arguments]
+    return subprocess.run(
+        command, check=False, cwd=REPOSITORY, env=environment | {"LC_ALL": "C"}, capture_output=True, timeout=60
+    )
 
 
 @cache
@@ -54,7 +80,7 @@ def code_state() -> dict[str, Any]:
         known = read_json(snapshot)
         return {"commit": known["commit"], "dirty": known["dirty"], "snapshot": known["id"]}
     # Results of benchmarks are written between runs, and are not code.
-    status = git("status", "--porcelain", "--", ":/", ":(top,exclude)benchmarks/results")
+    status = git("status", "--porcelain", "--untracked-files=normal", "--", ":/", ":(top,exclude)benchmarks/results")
     commit = git("rev-parse", "HEAD")
     return {"commit": commit and commit.decode().strip(), "dirty": None if status is None else bool(status)}
 

@@ -33,6 +33,14 @@ TRACKERS: tuple[TrackerName, ...] = get_args(TrackerName)
 VARIABLE = "NEOBERT_TRACK"
 """Environment variable of workers: the tracker of their runs."""
 PROJECT = "neobert-ablations"
+WANDB_IDENTITY = tuple(
+    f"WANDB_{name}"
+    for name in (
+        *("SWEEP_ID", "SWEEP_PARAM_PATH", "RUN_ID", "NAME", "RUN_NAME", "RUN_GROUP"),
+        *("RESUME", "RESUME_FROM", "FORK_FROM", "LAUNCH", "LAUNCH_CONFIG_PATH"),
+    )
+)
+"""Variables, as of `wandb agent`, that would name a run instead of its id: all runs of a command would be one."""
 
 Values = dict[str, float]
 
@@ -165,7 +173,16 @@ def _open_wandb(tracker: Tracker, folder: Path, first_step: int) -> Session:
     import wandb
 
     folder.mkdir(parents=True, exist_ok=True)
-    settings = wandb.Settings(silent=True, console="off", x_disable_stats=True, disable_git=True, disable_code=True)
+    for name in WANDB_IDENTITY:
+        os.environ.pop(name, None)  # of this process for good: wandb warns where they come and go
+    settings = wandb.Settings(
+        silent=True,
+        console="off",
+        x_disable_stats=True,
+        disable_git=True,
+        disable_code=True,
+        sagemaker_disable=True,  # it names runs too
+    )
     return wandb.init(
         **tracker.described,
         project=os.environ.get("WANDB_PROJECT", PROJECT),

@@ -15,7 +15,17 @@ from pathlib import Path
 
 from neobert.command_line import guarded
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, DamagedFile, RunFailed
-from neobert.files import TEMPORARY_MARK, json_bytes, publish_folder, replace_file, set_aside, temporary_sibling
+from neobert.files import (
+    TEMPORARY_MARK,
+    checksum_of,
+    checksummed,
+    json_bytes,
+    publish_folder,
+    read_json,
+    replace_file,
+    set_aside,
+    temporary_sibling,
+)
 from neobert.identity import IDENTITY_DIGITS
 from neobert.processes import REPOSITORY, StopRequest
 from neobert.runs.records import SNAPSHOT_FILE, code_state, git
@@ -41,9 +51,27 @@ def take_snapshot(folder: Path) -> Path:
 
 
 def is_unchanged(snapshot: Path) -> bool:
-    """Return whether a snapshot is complete and its packages have the digest that it is named after."""
-    beside = (SNAPSHOT_FILE, PATCH)
-    return all((snapshot / name).is_file() for name in beside) and code_id(snapshot) == snapshot.name
+    """Return whether a snapshot is as it was taken: packages with the digest that it is named after, snapshot.json with
+    its checksum, the diff that this names, and nothing else, which jobs would import too (bytecode, a torch.py)."""
+    beside = {SNAPSHOT_FILE, PATCH}
+    entries = [path.relative_to(snapshot) for path in snapshot.rglob("*")]
+    files = {path for path in entries if (snapshot / path).is_symlink() or not (snapshot / path).is_dir()}
+    expected = {path.relative_to(snapshot) for path in _source_files(snapshot) if not path.is_symlink()}
+    if files != expected | {Path(name) for name in beside}:
+        return False
+    # Folders that cannot be listed count too: Python can import from them.
+    if any("__pycache__" in path.parts or path.parts[0] not in {*PACKAGES, *beside} for path in entries):
+        return False
+    try:
+        known = read_json(snapshot / SNAPSHOT_FILE)
+    except DamagedFile:
+        return False
+    return (
+        isinstance(known, dict)
+        and known.get("checksum") == checksum_of(known)
+        and known.get("patch") == hashlib.sha256((snapshot / PATCH).read_bytes()).hexdigest()
+        and known.get("id") == snapshot.name == code_id(snapshot)
+    )
 
 
 def code_id(root: Path) -> str:
@@ -69,12 +97,14 @@ def _copy(final: Path) -> None:
         target = temporary / path.relative_to(REPOSITORY)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    replace_file(temporary / SNAPSHOT_FILE, json_bytes({"id": final.name, **code_state()}))
-    (temporary / PATCH).write_bytes(git("diff", "HEAD", "--binary") or b"")
+    patch = git("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color") or b""
+    known = {"id": final.name, **code_state(), "patch": hashlib.sha256(patch).hexdigest()}
+    replace_file(temporary / SNAPSHOT_FILE, json_bytes(checksummed(known)))
+    (temporary / PATCH).write_bytes(patch)
     if code_id(temporary) != final.name:
         shutil.rmtree(temporary)
         raise RunFailed(f"files of {REPOSITORY} were changed while they were copied: give the command again")
-    if final.exists():
+    if os.path.lexists(final):
         set_aside(final, f"{final} was changed since the code was copied")
     try:
         publish_folder(temporary, final)

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from neobert.errors import RunFailed
+from neobert.files import temporary_sibling
+from neobert.processes import PLACE_VARIABLES
 from neobert.runs.work import JobKind
 from neobert.slurm.job import Payload
 from neobert.slurm.profile import Resources, mask_export
@@ -30,8 +32,44 @@ REGISTRATION_SECONDS = 60.0
 """How long to wait for nodes to register with a controller that has just started."""
 DEFAULT_LARGEST_ARRAY = 1001
 SETUP = "setup.sh"
-OVERRIDING = ("SBATCH_", "SCANCEL_", "SINFO_", "SQUEUE_")
-"""Beginnings of variables with options for SLURM's clients, which override a batch script or narrow an answer."""
+BATCH_SCRIPT = "submission.sh"
+USUAL_ANSWER = re.compile(r"Submitted batch job ([0-9]+)(?: on cluster \S+)?")
+BARE_ANSWER = re.compile(r"([0-9]+)(?:;\S+)?")
+MOST_TIMEOUTS = 3
+"""How often submitit would requeue a job itself. Payloads requeue theirs."""
+OVERRIDING = (
+    *("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "SCANCEL_", "SINFO_", "SQUEUE_", "SCONTROL_", "SUBMITIT_"),
+    *sorted(PLACE_VARIABLES),
+)
+"""Beginnings of variables with options for SLURM's clients, which override a batch script or narrow an answer, and of
+those that say what a process of a job is. sbatch hands the caller's variables to the job, where srun reads them."""
+HANDED_ON = {
+    "SLURM_CPU_FREQ_REQ": "cpu-freq",
+    "SLURM_MEM_PER_NODE": "mem",
+    **{
+        f"SLURM_{option.upper().replace('-', '_')}": option
+        for option in (
+            *("cpus-per-gpu", "distribution", "gpu-bind", "gpu-freq", "gpus", "gpus-per-node", "gpus-per-socket"),
+            *("gpus-per-task", "hint", "mem-per-cpu", "mem-per-gpu", "network", "ntasks-per-core", "ntasks-per-gpu"),
+            *("ntasks-per-socket", "overcommit", "profile", "threads-per-core", "tres-per-task"),
+        )
+    },
+}
+"""Variables of srun's options, by which sbatch hands its own options on to srun; and these options."""
+OTHER_OPTIONS = re.findall(
+    "[A-Z_]+",
+    "SLURM_ACCOUNT SLURM_ACCTG_FREQ SLURM_BCAST SLURM_CLUSTERS SLURM_CLUSTER_CONSTRAINT SLURM_COMPRESS "
+    "SLURM_CONSTRAINT SLURM_CORE_SPEC SLURM_CPU_BIND SLURM_DEBUG SLURM_DEPENDENCY SLURM_EPILOG SLURM_EXACT "
+    "SLURM_EXCLUSIVE SLURM_GRES SLURM_GRES_FLAGS SLURM_IMMEDIATE SLURM_LABELIO SLURM_MEM_BIND SLURM_MPI_TYPE "
+    "SLURM_NO_KILL SLURM_OVERLAP SLURM_PARTITION SLURM_POWER SLURM_PROLOG SLURM_QOS SLURM_REMOTE_CWD SLURM_REQ_SWITCH "
+    "SLURM_RESERVATION SLURM_SPREAD_JOB SLURM_STDERRMODE SLURM_STDINMODE SLURM_STDOUTMODE SLURM_STEP_GRES "
+    "SLURM_TASK_EPILOG SLURM_TASK_PROLOG SLURM_TEST_EXEC SLURM_THREAD_SPEC SLURM_THREADS SLURM_TIMELIMIT "
+    "SLURM_TRES_BIND SLURM_USE_MIN_NODES SLURM_WAIT SLURM_WCKEY SLURM_WORKING_DIR "
+    "SRUN_CPUS_PER_TASK SRUN_ERROR SRUN_INPUT SRUN_OUTPUT",
+)
+"""Variables of srun's options that sbatch never sets. What srun is not told it takes from the job."""
+ACCESS = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_SOCKET")
+"""Variables by which clients find the controller and are let in."""
 OWN_OPTIONS = ("array", "clusters", "dependency", "error", "job-name", "open-mode", "output", "parsable", "signal")
 """Options of sbatch that are set for every job, to find, order and signal it. Profiles may not set them."""
 
@@ -141,9 +179,12 @@ def sbatch_text(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> s
     flags = [f"--{key}" if value is True else f"--{key}={shlex.quote(str(value))}" for key, value in options.items()]
     words = ["srun", "--unbuffered", *(word for name, path in outputs.items() for word in (f"--{name}", path)), *srun]
     command = [sys.executable, "-u", "-m", "submitit.core._submit", str(logs)]
+    unwanted = [name for name, option in HANDED_ON.items() if option not in options]
     lines = [
         *("#!/bin/bash", "", "# Parameters", *(f"#SBATCH {flag}" for flag in sorted(flags))),
-        *("", "# setup", *setup),
+        # Under --export=NONE the variables of a login shell come into the job.
+        *("", "# setup", f"unset {' '.join([*unwanted, *OTHER_OPTIONS])}"),
+        *setup,
         *("", "# command", "export SUBMITIT_EXECUTOR=slurm", shlex.join([*words, *command]), ""),
     ]
     return "\n".join(lines)
@@ -174,33 +215,93 @@ def test(job: Job, snapshot: Path, logs: Path) -> None:
 
 
 def submit(job: Job, runs: Path, snapshot: Path, logs: Path, after: Sequence[str]) -> str:
-    """Submit a job and return its id.
+    """Submit a job and return its id. If that fails, for whatever reason, no job is left in the queue.
 
     Raises:
         ValueError: SLURM refuses the request; the message quotes it.
         RunFailed: the controller does not answer.
     """
-    submitit = _submitit()
     logs.mkdir(parents=True, exist_ok=True)
     _write_setup(job, logs)
-    executor = submitit.SlurmExecutor(folder=logs)
-    executor.update_parameters(**_parameters(job, snapshot, logs, after))
+    script = logs / BATCH_SCRIPT
+    with _private_files():
+        script.write_text(sbatch_text(job, snapshot, logs, after))
     payload = Payload(str(snapshot), ("--runs", str(runs), *job.flags, *job.references))
-    reason = ""
+    try:
+        number = _submit(job, script)
+        _write_payload(payload, job, number, logs)
+        script.rename(logs / f"{number}_{BATCH_SCRIPT}")
+    except BaseException:
+        _cancel_named(job.name)
+        raise
+    return number
+
+
+def _submit(job: Job, script: Path) -> str:
+    """Call sbatch until SLURM has the job or refuses it, and return the job's id."""
+    reason, is_accepted = "", False
     for attempt in range(CONTROLLER_RETRIES):
         if attempt:
             time.sleep(RETRY_SECONDS)
-            if lost := [number for number, name in live_jobs().items() if name == job.name]:
-                cancel(lost)  # submitted, but the answer was lost and the job has no payload
-        try:
-            return _submit(executor, payload, job.elements)
-        except submitit.core.utils.FailedJobError as error:
-            reason = _last_words(str(error)) or "sbatch failed and said nothing"
-        except submitit.core.utils.FailedSubmissionError as error:
-            reason = f"sbatch did not say which job it made: {str(error).splitlines()[0]}"
+            if found := _jobs_named(job.name):  # submitted, but the answer was lost
+                return found[0]
+        if is_accepted:
+            continue
+        answer = _client(["sbatch", str(script)])
+        is_accepted = answer.returncode == 0
+        if not is_accepted:
+            reason = _last_words(answer.stderr) or "sbatch failed and said nothing"
+        elif number := _job_in(answer.stdout, job.name):
+            return number
+        else:
+            reason = f"sbatch did not say which job it made: {answer.stdout.strip()!r}"
         if not (_is_silence(reason) or _waits_for_nodes(reason)):
             break
     raise _refusal(job, reason)
+
+
+def _job_in(answer: str, name: str) -> str | None:
+    """Return the id of a job that sbatch has accepted; None if neither its answer nor the queue has it.
+
+    If the answer is not the usual sentence, the job is found by its name. A number alone, with or without a cluster as
+    by --parsable, counts if the job has ended already.
+    """
+    lines = [line.strip() for line in answer.splitlines()]
+    usual = [match[1] for line in lines if (match := USUAL_ANSWER.fullmatch(line))]
+    if len(usual) == 1:
+        return usual[0]
+    bare = [match[1] for line in lines if (match := BARE_ANSWER.fullmatch(line))]
+    try:
+        found = _jobs_named(name)
+    except RunFailed:
+        found = []
+    return next(iter([*found, *(bare if len(bare) == 1 else [])]), None)
+
+
+def _jobs_named(name: str) -> list[str]:
+    """Return the pending and running jobs of a name. Raises as `live_jobs`."""
+    return [job for job, own in live_jobs().items() if own == name]
+
+
+def _cancel_named(name: str) -> None:
+    """Cancel a job that this command gives up: nobody would know it."""
+    try:
+        if lost := _jobs_named(name):
+            cancel(lost)
+    except (OSError, RunFailed) as error:
+        logger.warning(f"{error}; if {name} is in the queue, the next command for this folder cancels it")
+
+
+def _write_payload(payload: Payload, job: Job, number: str, logs: Path) -> None:
+    """Write what each element of a job runs to where submitit looks for it in the job."""
+    utils = _submitit().core.utils
+    delayed = utils.DelayedSubmission(payload)
+    delayed.set_timeout(math.ceil(job.resources.hours * 60), MOST_TIMEOUTS)
+    for element in [number] if job.elements is None else [f"{number}_{index}" for index in range(job.elements)]:
+        path = utils.JobPaths(logs, element).submitted_pickle
+        temporary = temporary_sibling(path)
+        delayed.dump(temporary)
+        temporary.rename(path)
 
 
 def _is_silence(reason: str) -> bool:
@@ -233,19 +334,11 @@ def _submitit() -> Any:
     return submitit
 
 
-def _submit(executor: Any, payload: Payload, elements: int | None) -> str:
-    with _without_options(), _private_files():
-        if elements is None:
-            return str(executor.submit(payload).job_id)
-        with executor.batch():
-            jobs = [executor.submit(payload) for _ in range(elements)]
-    return str(jobs[0].job_id).partition("_")[0]
-
-
 @contextmanager
 def _without_options() -> Iterator[None]:
     """Context without the environment's options for SLURM's clients: only those of the batch script count."""
-    hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(OVERRIDING)}
+    named = [name for name in os.environ if name.startswith(OVERRIDING) and name not in ACCESS]
+    hidden = {name: os.environ.pop(name) for name in named}
     try:
         yield
     finally:
@@ -301,6 +394,7 @@ def _exports(job: Job, snapshot: Path) -> list[str]:
     return [
         f"export PYTHONPATH={shlex.quote(str(snapshot))}${{PYTHONPATH:+:$PYTHONPATH}}",
         "export PYTHONSAFEPATH=1",
+        "export PYTHONDONTWRITEBYTECODE=1",  # a snapshot holds nothing but what was copied
         *(f"export {name}={shlex.quote(value)}" for name, value in sorted(job.environment.items())),
     ]
 

@@ -368,7 +368,7 @@ def start_ranks_here(layout: Layout, run_id: str, count: int) -> Iterator[Rendez
         RunFailed: one of them ended with an error.
     """
     key = f"local-{uuid.uuid4().hex}"
-    command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(layout.root), f"pretraining/{run_id}"]
+    command = [sys.executable, "-P", "-m", "neobert.runs.worker", "--runs", str(layout.root), f"pretraining/{run_id}"]
     started: list[subprocess.Popen[bytes]] = []
     try:
         with host_ranks(layout, JobRank(key, Process(0, count))) as rendezvous:

@@ -145,6 +145,25 @@ def test_jobs_do_what_was_planned_whatever_becomes_of_the_file(
     assert "is of the ladder steps.py: name that with --ladder" in capsys.readouterr().err
 
 
+def test_a_kept_ladder_that_was_changed_is_not_used_and_is_kept_again(
+    file: Path, tmp_path: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "runs"
+    assert run.main(plan(file, runs, "--variant", "mask0.3", "--cluster", "slurm")) == EXIT_DONE
+    (kept,) = (runs / "ladders").iterdir()
+    for damage in (OWN.replace("0.3", "0.31"), ""):
+        kept.write_text(damage)
+        capsys.readouterr()
+        assert status.main(["--ladder", str(kept), "--runs", str(runs)]) == EXIT_REFUSED
+        assert "was changed since runs were planned from it" in capsys.readouterr().err
+        assert run.main(plan(file, runs, "--variant", "mask0.4", "--cluster", "slurm")) == EXIT_DONE
+        assert kept.read_text() == OWN
+    assert {path.name for path in (runs / "ladders").iterdir()} == {
+        kept.name,
+        *(f"{kept.name}.damaged-{n}" for n in (1, 2)),
+    }
+
+
 def test_the_file_of_the_page_for_programs_is_a_ladder(tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "automation.md"
     (block,) = re.findall(r"^   ```python\n(.*?)^   ```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)

@@ -148,19 +148,18 @@ def test_work_of_other_numerics_is_told_and_not_published_under_the_old_name(
         read_checked_run_file(folder)
 
 
+def an_older_run_file() -> bytes:
+    lines = map(json.loads, OLDER.read_text().splitlines())
+    return json_bytes(next(line["content"] for line in lines if line["path"].endswith("run.json")))
+
+
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "cut": lambda content: content[: len(content) // 2],
     "empty": lambda content: b"",
     "zeros": lambda content: bytes(len(content)),
     "flip": lambda content: content.replace(b'"seed": 0', b'"seed": 1'),
     "deep": lambda content: b"[" * 100_000,
-    "other": lambda content: json_bytes(
-        next(
-            line["content"]
-            for line in map(json.loads, OLDER.read_text().splitlines())
-            if line["path"].endswith("run.json")
-        )
-    ),
+    "other": lambda content: an_older_run_file(),
 }
 
 

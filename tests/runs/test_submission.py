@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from ablations.run import main
 from neobert.files import checksummed, json_bytes, line_bytes, read_lines
 from neobert.identity import plain
+from neobert.processes import Terminated
 from neobert.runs.claims import acquire
 from neobert.runs.layout import SUBMISSION_CLAIM, Layout
 from neobert.runs.submissions import read_submissions
@@ -196,25 +197,135 @@ def test_a_controller_that_hangs_is_told_in_a_sentence(
     assert not slurm.submitted()
 
 
-@pytest.mark.parametrize(
-    ("line", "instead", "said"),
-    [
-        ('[ "$1" = --test-only ] && exit 0', "exit 1", "said nothing"),
-        ('echo "Submitted batch job $job"', "exit 1", "said nothing"),
-        ('echo "Submitted batch job $job"', 'echo "welcome to the cluster"', "did not say which job it made"),
-    ],
-)
-def test_an_sbatch_that_names_no_job_is_told_in_a_sentence_and_leaves_none_behind(
-    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture, line: str, instead: str, said: str
-) -> None:
+def answer_with(slurm: FakeSlurm, line: str, instead: str) -> None:
+    """Let sbatch end in another way."""
     script = slurm.folder / "bin" / "sbatch"
     whole = script.read_text()
     assert line in whole
     script.write_text(whole.replace(line, instead))
+
+
+USUAL = 'echo "Submitted batch job $job"'
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        "echo $job",
+        'echo "$job;emulated"',
+        'echo "Submitted batch job $job on cluster emulated"',
+        f"echo job 7 of yours ended; {USUAL}",
+        f'echo "Submitted batch job 7"; {USUAL}',
+        "echo welcome to the cluster",
+        "echo 7 hours are left",
+        "true",
+        "exit 1",
+        'echo "sbatch: error: Socket timed out on send/recv operation" >&2; exit 1',
+    ],
+)
+def test_whatever_sbatch_answers_its_job_is_known(slurm: FakeSlurm, runs: Path, instead: str) -> None:
+    answer_with(slurm, USUAL, instead)
+    assert submit(runs) == 0
+    assert live(slurm) == jobs(runs) == {"101", "102", "103", "104"} and not cancelled(slurm)
+    assert all(any((runs / each.logs).glob("*submitted.pkl")) for each in read_submissions(Layout(runs)))
+
+
+def test_a_job_that_has_ended_before_the_queue_is_asked_has_the_number_that_sbatch_said(
+    slurm: FakeSlurm, runs: Path
+) -> None:
+    answer_with(slurm, USUAL, 'rm "$STATE/live/$job"; echo $job')
+    assert submit(runs) == 0 and jobs(runs) == {"101", "102", "103", "104"}
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "said"),
+    [
+        ('[ "$1" = --test-only ] && exit 0', "exit 1", "said nothing"),
+        (USUAL, 'rm "$STATE/live/$job"; exit 1', "said nothing"),
+        (USUAL, 'rm "$STATE/live/$job"; echo "welcome to the cluster"', "did not say which job it made"),
+    ],
+)
+def test_an_sbatch_that_makes_no_job_is_told_in_a_sentence(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture, line: str, instead: str, said: str
+) -> None:
+    answer_with(slurm, line, instead)
     assert submit(runs) == 1
     assert said in capsys.readouterr().err
-    script.write_text(whole)
+    answer_with(slurm, instead, line)
     assert submit(runs) == 0 and live(slurm) == jobs(runs) and len(jobs(runs)) == 4
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), Terminated("SIGTERM")])
+def test_a_job_that_the_command_gives_up_is_cancelled(
+    slurm: FakeSlurm, runs: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Here between sbatch and the payload, without which the job would do nothing."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr("neobert.slurm.submit._write_payload", fail)
+        assert submit(runs) != 0
+    assert cancelled(slurm) == {"101"} and not live(slurm)
+    assert submit(runs) == 0 and live(slurm) == jobs(runs) and len(jobs(runs)) == 4
+
+
+def test_a_job_whose_refusal_is_no_refusal_is_cancelled(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """sbatch has made the job, and then says something that sends the user elsewhere."""
+    answer_with(slurm, USUAL, 'echo "sbatch: error: your budget is nearly spent" >&2; exit 1')
+    assert submit(runs) == 2 and "your budget is nearly spent" in capsys.readouterr().err
+    assert cancelled(slurm) == {"101"} and not live(slurm)
+
+
+SHELL = {
+    "SLURM_MEM_PER_CPU": "2048",
+    "SLURM_GRES": "gpu:9",
+    "SLURM_NTASKS": "7",
+    "SLURM_CPUS_PER_TASK": "3",
+    "SBATCH_EXCLUSIVE": "1",
+    "SRUN_CPUS_PER_TASK": "5",
+    "SUBMITIT_EXECUTOR": "local",
+    "LOCAL_RANK": "1",
+}
+
+
+def test_what_the_shell_tells_slurms_clients_reaches_no_job(
+    slurm: FakeSlurm, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sbatch hands its environment to the job. What shows the clients the way stays."""
+    for name, value in {**SHELL, "SLURM_CONF": "/etc/slurm/slurm.conf"}.items():
+        monkeypatch.setenv(name, value)
+    answer_with(slurm, USUAL, f'env > "$STATE/handed-over"; {USUAL}')
+    assert submit(runs) == 0
+    handed_over = dict(line.split("=", 1) for line in (slurm.state / "handed-over").read_text().splitlines())
+    assert not handed_over.keys() & SHELL.keys() and handed_over["SLURM_CONF"] == "/etc/slurm/slurm.conf"
+    assert os.environ["SLURM_GRES"] == "gpu:9"
+
+
+@pytest.mark.parametrize(
+    ("resources", "kept"),
+    [
+        (Resources(memory_gb=1), {"SLURM_MEM_PER_NODE"}),
+        (Resources(sbatch=("mem-per-cpu=2G", "exclusive")), {"SLURM_MEM_PER_CPU"}),
+        (Resources(), set()),
+    ],
+)
+def test_srun_is_told_what_the_job_was_given_alone(tmp_path: Path, resources: Resources, kept: set[str]) -> None:
+    """Whatever else a login shell has set, as under --export=NONE; but not what the profile's own lines set."""
+    memory = {f"SLURM_MEM_PER_{unit}" for unit in ("CPU", "GPU", "NODE")}
+    given = {*memory, "SLURM_GRES", "SLURM_EXCLUSIVE", "SLURM_JOB_ID", "SLURM_NTASKS", "SRUN_CPUS_PER_TASK"}
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "srun").write_text("#!/bin/sh\nenv\n")
+    (tmp_path / "bin" / "srun").chmod(0o755)
+    job = Job("name", "glue", ("glue/rte/studies/x",), (), resources)
+    script = sbatch_text(job, tmp_path / "snapshots" / "x", tmp_path, ())
+    environment = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", **dict.fromkeys(given, "1")}
+    ran = subprocess.run(["bash"], input=script, capture_output=True, text=True, env=environment, check=True)
+    seen = {line.partition("=")[0] for line in ran.stdout.splitlines()} & given
+    assert seen == {"SLURM_JOB_ID", "SLURM_NTASKS", *kept}
 
 
 def test_options_in_the_environment_do_not_override_the_profile(
@@ -305,6 +416,11 @@ def test_the_shown_script_is_the_submitted_one(slurm: FakeSlurm, tmp_path: Path,
     snapshot, logs = tmp_path / "snapshots" / "x", tmp_path / "jobs" / "a name"
     number = submit_job(job, tmp_path, snapshot, logs, ("7", "8"))
     assert slurm.submitted()[number] == sbatch_text(job, snapshot, logs, ("7", "8"))
+    payloads = {path.name for path in logs.glob("*.pkl")}
+    assert payloads == {
+        f"{each}_submitted.pkl"
+        for each in ([number] if elements is None else [f"{number}_{index}" for index in range(3)])
+    }
 
 
 def test_a_folder_named_like_a_command_runs_nothing(slurm: FakeSlurm, tmp_path: Path) -> None:

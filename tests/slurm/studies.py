@@ -72,17 +72,17 @@ class Study:
     def folder(self) -> Path:
         return self.layout.pretraining(self.run.id)
 
-    def send(self) -> str:
-        """Submit the run the way run.py does; the id of its job."""
-        (submission,) = self.send_all()
+    def send(self, **shell: str) -> str:
+        """Submit the run the way run.py does, with more variables in the shell; the id of its job."""
+        (submission,) = self.send_all(**shell)
         return submission.job
 
-    def send_all(self) -> list[Submission]:
+    def send_all(self, **shell: str) -> list[Submission]:
         """Submit what is missing."""
         profile = dict.fromkeys(JOB_KINDS, self.resources)
         submitter = Submitter(self.layout, profile, "smoke", None)
         job = PlannedJob("pretrain", f"pretraining-T-{self.run.id}", (self.run.reference,), (), 1)
-        with as_on_login_node(self.cluster):
+        with as_on_login_node(self.cluster), patch.dict(os.environ, shell):
             return submitter.send([] if self.is_done else [job])
 
     @property

@@ -17,6 +17,7 @@ from neobert.processes import REPOSITORY
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import write_run_file
 from neobert.runs.submissions import read_submissions
+from neobert.slurm import submit as submission
 from neobert.slurm.profile import JOB_KINDS, Resources
 from tests.ablations.status_worlds import EXECUTION, study_of
 from tests.slurm.cluster import Cluster
@@ -50,6 +51,43 @@ def test_several_launchers_send_every_job_once_and_grids_wait_for_theirs(cluster
     launch(cluster, 1, "--variant", "M0..M2", "--cancel", "--runs", str(tmp_path))
     pretraining = [each.job for each in submissions if each.kind == "pretrain"]
     until(lambda: all(cluster.states(job) == {"CANCELLED"} for job in grids + pretraining), 60, "cancelled jobs")
+
+
+@pytest.mark.parametrize(
+    "resources", [{"memory_gb": 1}, {}, {"sbatch": ("mem-per-cpu=300M",)}], ids=["per node", "default", "per core"]
+)
+def test_what_the_shell_tells_slurms_clients_stops_no_job(
+    cluster: Cluster, tmp_path: Path, resources: dict[str, Any]
+) -> None:
+    """Each of these variables alone makes srun refuse its step, or a job wait for what no node has."""
+    study = Study.prepared(cluster, tmp_path, tiny_run(), **resources)
+    job = study.send(
+        SLURM_MEM_PER_CPU="2048",
+        SLURM_MEM_PER_NODE="2048",
+        SLURM_GRES="gpu:9",
+        SLURM_NTASKS="7",
+        SLURM_TIMELIMIT="nonsense",
+        SLURM_CLUSTERS="elsewhere",
+        SBATCH_GRES="gpu:9",
+        SBATCH_MEM_PER_CPU="64000000",
+    )
+    study.wait_until_done()
+    cluster.wait_for(job, {"COMPLETED"}, 60)
+
+
+def test_what_a_login_shell_tells_srun_stops_no_job(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under --export=NONE SLURM takes the variables of a login shell into the job; a job's first line stands for it."""
+    lines = "export SLURM_MEM_PER_CPU=2048 SLURM_GRES=gpu:9 SLURM_TIMELIMIT=nonsense"
+    text = submission.sbatch_text
+    monkeypatch.setattr(
+        submission, "sbatch_text", lambda *given: text(*given).replace("# setup\n", f"# setup\n{lines}\n", 1)
+    )
+    study = Study.prepared(cluster, tmp_path, tiny_run(), memory_gb=1)
+    job = study.send()
+    study.wait_until_done()
+    cluster.wait_for(job, {"COMPLETED"}, 60)
 
 
 def test_two_folders_of_one_account_leave_each_others_jobs_alone(cluster: Cluster, tmp_path: Path) -> None:

@@ -270,7 +270,49 @@ def remove_module(snapshot: Path) -> None:
     (snapshot / "ablations" / "run.py").unlink()
 
 
-@pytest.mark.parametrize("damage", [remove_patch, change_constant, remove_module])
+def change_commit(snapshot: Path) -> None:
+    path = snapshot / "snapshot.json"
+    known = json.loads(path.read_text())
+    path.write_text(json.dumps(known | {"commit": "0" * 40}))
+
+
+def forget_commit(snapshot: Path) -> None:
+    (snapshot / "snapshot.json").write_text("{}")
+
+
+def change_patch(snapshot: Path) -> None:
+    path = snapshot / "dirty.patch"
+    path.write_bytes(path.read_bytes() + b"\n")
+
+
+def add_module_beside(snapshot: Path) -> None:
+    (snapshot / "torch.py").write_text("raise SystemExit('foreign code')")
+
+
+def add_package_beside(snapshot: Path) -> None:
+    (snapshot / "tokenizers").mkdir()
+
+
+def add_bytecode(snapshot: Path) -> None:
+    folder = snapshot / "neobert" / "__pycache__"
+    folder.mkdir()
+    (folder / "files.cpython-399.pyc").write_bytes(b"foreign code")
+
+
+def link_module(snapshot: Path) -> None:
+    path = snapshot / "neobert" / "errors.py"
+    aside = snapshot.parent / "errors.py"
+    path.rename(aside)
+    path.symlink_to(aside)
+
+
+DAMAGES = [
+    *(remove_patch, change_constant, remove_module, change_commit, forget_commit, change_patch, add_module_beside),
+    *(add_package_beside, add_bytecode, link_module),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_snapshot_that_was_changed_runs_no_job_and_is_taken_again(
     slurm: FakeSlurm, runs: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -280,7 +322,7 @@ def test_a_snapshot_that_was_changed_runs_no_job_and_is_taken_again(
     job = ["-P", "-c", f"from neobert.slurm.job import Payload; Payload({str(snapshot)!r}, ('--help',))()"]
 
     def run() -> subprocess.CompletedProcess[str]:
-        environment = {"PYTHONPATH": str(snapshot)}
+        environment = {"PYTHONPATH": str(snapshot), "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run([sys.executable, *job], env=environment, capture_output=True, text=True, check=False)
 
     assert (run().returncode, take_snapshot(snapshot.parent)) == (0, snapshot)
