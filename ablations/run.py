@@ -270,7 +270,7 @@ def _design(options: argparse.Namespace) -> "Design | None":
 
 def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", design: "Design | None") -> int:
     """Print the plan, the batch files for SLURM and the lines of a design; refuse stages that do not fit."""
-    from ablations.launch.checks import misfits, refuse
+    from ablations.launch.checks import misfits, refuse, require_scorable_tasks
     from ablations.launch.core_time import CoreTime
     from ablations.launch.costs import PlanCosts
     from ablations.launch.listing import design_lines, print_plan
@@ -284,6 +284,7 @@ def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", design: "De
     print_plan(rows, PlanCosts(layout, rows, workspace.source, machine), time, as_json=options.json)
     _print_beside(options, [*jobs.splitlines(), *(design_lines(design, rows) if design else [])])
     refuse(misfits(rows, machine))
+    require_scorable_tasks(rows, layout, workspace.source)
     return EXIT_DONE
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ablations import declarations
 from ablations.ladders import current
-from ablations.launch.checks import refuse, refuse_hours, require_data, validate
+from ablations.launch.checks import refuse, refuse_hours, require_data, require_scorable_tasks, validate
 from ablations.launch.core_time import CoreTime
 from ablations.launch.flags import execution_of, kept_of, trust_of
 from ablations.launch.submit import (
@@ -131,10 +131,12 @@ def run_or_submit(
         MissingData: data or an earlier run is not there.
     """
     if workspace.options.dry_run:
+        require_scorable_tasks(rows, workspace.layout, workspace.source)
         show()
         return EXIT_DONE
     place = place_of(workspace.options)
     require_data(rows, workspace.source)
+    require_scorable_tasks(rows, workspace.layout, workspace.source)
     if workspace.options.track is not None:
         require_tracker(workspace.options.track)
     if place == "slurm":

@@ -158,6 +158,8 @@ class NeoBERTConfig(PreTrainedConfig):
         if named.rpartition("--")[2] == own:
             known["auto_map"] = kwargs["auto_map"]
         super().__post_init__(**known)
+        if sorted(self.id2label) != list(range(len(self.id2label))):  # heads have as many outputs as there are labels
+            raise ValueError(f"config.json has id2label with the ids {sorted(self.id2label)}: number them from 0")
         self.to_recipe()
 
     @classmethod
