@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ablations.designs import Design
     from ablations.launch.execute import Workspace
     from ablations.plan import VariantRow
+    from neobert.data.source import Source
 
 MODEL_STAGES = ("contrastive",)
 FLAGS_OF_STAGES = {
@@ -282,10 +283,20 @@ def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", design: "De
     machine = planned_machine(options, workspace.execution)
     time = CoreTime.of(layout, unfinished(rows), workspace.source, workspace.execution, options.workers)
     print_plan(rows, PlanCosts(layout, rows, workspace.source, machine), time, as_json=options.json)
-    _print_beside(options, [*jobs.splitlines(), *(design_lines(design, rows) if design else [])])
+    lines = [*jobs.splitlines(), *(design_lines(design, rows) if design else []), *_tokenizer_lines(workspace.source)]
+    _print_beside(options, lines)
     refuse(misfits(rows, machine))
     require_scorable_tasks(rows, layout, workspace.source)
     return EXIT_DONE
+
+
+def _tokenizer_lines(source: "Source") -> list[str]:
+    """Return what tokenizers are trained on, if a ladder's own corpora are among it."""
+    if not (source.trains_tokenizers and source.own_corpora):
+        return []
+    line = f"tokenizer trained on: {', '.join(source.tokenizer_texts)}"
+    hint = "give --data DIR, which may be empty and names the data in titles, to train it on the ladder's corpora alone"
+    return [f"{line} ({hint})" if set(source.tokenizer_texts) - set(source.corpora) else line]
 
 
 MODES: "dict[str, Callable[[argparse.Namespace], int]]" = {

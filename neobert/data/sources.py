@@ -273,6 +273,10 @@ class DirectorySource(Source):
         return not (self.folder / "tokenizers").is_dir() and not self.manifest.below("tokenizers")
 
     @property
+    def tokenizer_texts(self) -> tuple[str, ...]:
+        return (*self._corpora(), *self.own_corpora)
+
+    @property
     def label(self) -> str:
         return self.folder.resolve().name
 
