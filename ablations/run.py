@@ -34,6 +34,7 @@ from neobert.runs.kinds import RUN_KINDS
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
     from ablations.plan import VariantRow
+    from neobert.data.source import Source
 
 MODEL_STAGES = ("contrastive",)
 FLAGS_OF_STAGES = {
@@ -230,7 +231,7 @@ def _print_beside(options: argparse.Namespace, lines: Sequence[str]) -> None:
 
 def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequence[str]) -> int:
     """Print the plan, the batch files for SLURM and the lines; refuse stages that do not fit."""
-    from ablations.launch.checks import corpus_lines, misfits, refuse
+    from ablations.launch.checks import corpus_lines, misfits, refuse, require_scorable_tasks
     from ablations.launch.costs import PlanCosts
     from ablations.launch.listing import print_plan
     from ablations.launch.submit import planned_machine, preview
@@ -240,9 +241,19 @@ def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequ
     jobs = preview(options, layout, rows) if options.cluster == "slurm" else ""
     machine = planned_machine(options, workspace.execution)
     print_plan(rows, PlanCosts(layout, rows, workspace.source, machine), as_json=options.json)
-    _print_beside(options, [*jobs.splitlines(), *lines])
+    _print_beside(options, [*jobs.splitlines(), *lines, *_tokenizer_lines(workspace.source)])
     refuse(misfits(rows, machine))
+    require_scorable_tasks(rows, layout, workspace.source)
     return EXIT_DONE
+
+
+def _tokenizer_lines(source: "Source") -> list[str]:
+    """Return what tokenizers are trained on, if a ladder's own corpora are among it."""
+    if not (source.trains_tokenizers and source.own_corpora):
+        return []
+    line = f"tokenizer trained on: {', '.join(source.tokenizer_texts)}"
+    hint = "give --data DIR, which may be empty and names the data in titles, to train it on the ladder's corpora alone"
+    return [f"{line} ({hint})" if set(source.tokenizer_texts) - set(source.corpora) else line]
 
 
 MODES: "dict[str, Callable[[argparse.Namespace], int]]" = {

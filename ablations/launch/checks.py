@@ -20,6 +20,7 @@ from neobert.data.shards import FRAME_TOKENS
 from neobert.data.sources import Source
 from neobert.errors import MissingData
 from neobert.files import is_there, matching
+from neobert.glue.task_data import require_scorable
 from neobert.identity import canonical
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.glue import GlueStudy
@@ -123,6 +124,17 @@ def require_data(rows: Sequence[PlanRow], source: Source) -> None:
         f"--variant {variants} --scale {rows[0].scale} --stages {stages}{current().flag} --data-dir DIR` where there "
         "is a network, and pass --data DIR"
     )
+
+
+def require_scorable_tasks(rows: Sequence[PlanRow], layout: Layout, source: Source) -> None:
+    """Check the labels and texts of the tasks that are still to be encoded, before anything is trained for them.
+
+    Raises:
+        MissingData, DamagedFile, ValueError: as `require_scorable`.
+    """
+    coming = (study for study in GlueStudy.among(unfinished(rows)) if not study.encoded_task(layout).exists())
+    for task in {study.task: current().tasks[study.task] for study in coming}.values():
+        require_scorable(task, source)
 
 
 def _read_by(runs: Sequence[Run]) -> Needs:

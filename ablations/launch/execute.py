@@ -8,7 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from ablations.ladders import current
-from ablations.launch.checks import refuse, require_data, validate
+from ablations.launch.checks import refuse, require_data, require_scorable_tasks, validate
 from ablations.launch.flags import execution_of, kept_of, trust_of
 from ablations.launch.submit import (
     AtWork,
@@ -122,12 +122,14 @@ def run_or_submit(
         MissingData: data or an earlier run is not there.
     """
     if workspace.options.dry_run:
+        require_scorable_tasks(rows, workspace.layout, workspace.source)
         show()
         return EXIT_DONE
     place = place_of(workspace.options)
     if reason := why_no_commit():
         logs().print(f"the commit of the code is not recorded: {reason}", markup=False, soft_wrap=True)
     require_data(rows, workspace.source)
+    require_scorable_tasks(rows, workspace.layout, workspace.source)
     if workspace.options.track is not None:
         require_tracker(workspace.options.track)
     if place == "slurm":

@@ -29,6 +29,8 @@ from neobert.files import (
 MANIFEST = "manifest.json"
 SCHEMA = 1
 ORIGIN_DIGITS = 12
+LOCAL_ORIGIN = "directory:"
+"""Beginning of the origin of files that prefetch did not download."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ def files_origin(folder: Path, manifest: Manifest, files: Sequence[Path]) -> str
         name: entry for name in names if (entry := manifest.files.get(name)) and is_downloaded(folder / name, entry)
     }
     if len(entries) < len(names):
-        return f"directory:{_digest(f'{name} {sha256_once(folder / name)}' for name in names)}"
+        return f"{LOCAL_ORIGIN}{_digest(f'{name} {sha256_once(folder / name)}' for name in names)}"
     require_unchanged(folder, entries)
     origin = hub_origin([(entry.repository, entry.revision) for entry in entries.values()])
     published = manifest.published.get(PurePosixPath(names[0]).parent.as_posix(), len(names))

@@ -328,8 +328,8 @@ def prepare(
         raise DamagedFile(f"{folder} exists without {MANIFEST}: remove it to tokenise again")
     if tokenizer.vocabulary_size > LARGEST_VOCABULARY:
         raise ValueError(
-            f"the tokenizer has {tokenizer.vocabulary_size} tokens but shards hold ids below {LARGEST_VOCABULARY}: "
-            f"choose a smaller vocabulary"
+            f"the tokenizer has ids up to {tokenizer.vocabulary_size - 1} but shards hold ids below "
+            f"{LARGEST_VOCABULARY}: choose a smaller vocabulary"
         )
     header = {
         "schema": SCHEMA,

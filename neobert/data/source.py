@@ -43,6 +43,11 @@ class Source(ABC):
         """Whether tokenizers are trained on this source, at any vocabulary size, rather than published."""
 
     @property
+    def tokenizer_texts(self) -> tuple[str, ...]:
+        """What tokenizers are trained on, in words: other text of the source, and a ladder's own corpora."""
+        return (self.label, *self.own_corpora)
+
+    @property
     def corpora(self) -> tuple[str, ...]:
         """The names of all corpora that a recipe can read; the source may lack some."""
         return (*CORPORA, *self.own_corpora)

@@ -6,7 +6,7 @@ source maps these names to data and identifies each by an origin, which enters t
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain, islice
 from pathlib import Path
 
@@ -45,6 +45,7 @@ from neobert.data.tokenizers import (
     with_frequent_characters,
 )
 from neobert.errors import MissingData, did_you_mean
+from neobert.files import sha256_once
 
 SOURCES = ("synthetic", "hub")
 UNRESOLVED = "unresolved"
@@ -239,6 +240,13 @@ class HubSource(Source):
         return hub_origin([(each.name, self.revisions.get(each.name, UNRESOLVED)) for each in repositories])
 
 
+@lru_cache(maxsize=4)
+def _loaded(file: Path, sha256: str) -> TextTokenizer:
+    """Load a tokenizer once per process, and again if its file was replaced: plans ask for it many times."""
+    del sha256
+    return load_tokenizer(file.parent)
+
+
 def _not_downloaded(name: str) -> MissingData:
     return MissingData(
         f"{name} is not here, and runs do not read the hub: download it with `python ablations/prefetch.py --variant "
@@ -263,6 +271,10 @@ class DirectorySource(Source):
     def trains_tokenizers(self) -> bool:
         """Whether tokenizers are trained on the folder's corpora: it has none, and prefetch will not add any."""
         return not (self.folder / "tokenizers").is_dir() and not self.manifest.below("tokenizers")
+
+    @property
+    def tokenizer_texts(self) -> tuple[str, ...]:
+        return (*self._corpora(), *self.own_corpora)
 
     @property
     def label(self) -> str:
@@ -296,7 +308,10 @@ class DirectorySource(Source):
 
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
         if not self.trains_tokenizers:
-            return self._origin([self.tokenizer_folder(tokenizer) / TOKENIZER_FILE])
+            file = self.tokenizer_folder(tokenizer) / TOKENIZER_FILE
+            origin = self._origin([file])
+            is_changed = self._published_tokenizer(file, vocabulary_size).is_changed
+            return f"{origin} without special tokens in text" if is_changed else origin
         require_known(tokenizer, TOKENIZERS, "tokenizer")
         texts = self._origin_of_texts((*self._corpora(), *self.own_corpora))
         return f"trained:{texts}:{tokenizer}:vocabulary={vocabulary_size}"
@@ -311,8 +326,11 @@ class DirectorySource(Source):
 
         if self.trains_tokenizers:
             return self._trained_tokenizer(tokenizer, vocabulary_size, cache, texts)
-        loaded = load_tokenizer(self.tokenizer_folder(tokenizer))
-        loaded.require_rows(vocabulary_size)
+        return self._published_tokenizer(self.tokenizer_folder(tokenizer) / TOKENIZER_FILE, vocabulary_size)
+
+    def _published_tokenizer(self, file: Path, vocabulary_size: int) -> TextTokenizer:
+        loaded = _loaded(file, sha256_once(file))
+        loaded.require_rows(vocabulary_size, str(file))
         return loaded
 
     def _corpora(self) -> list[str]:

@@ -173,16 +173,21 @@ def frame_texts(
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """A tokenizer that never reads special tokens from text: "[MASK]" in a document is encoded as ordinary text."""
+    """A tokenizer that never reads special tokens from text: "[MASK]" in a document is encoded as ordinary text.
+
+    `is_changed`: whether the tokenizer's file would read them from text, so that ids differ from those of the file.
+    """
 
     tokenizer: "Tokenizer"
     ids: SpecialIds
     opens_second: bool
+    is_changed: bool = False
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of ids, special tokens included; an embedding may have more rows."""
-        return int(self.tokenizer.get_vocab_size(with_added_tokens=True))
+        """Rows that an embedding needs: 1 more than the largest id, special tokens included. It exceeds the number of
+        tokens if some ids have none."""
+        return 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without special tokens or truncation."""
@@ -234,11 +239,12 @@ class TextTokenizer:
     def _specials(self, texts: int) -> int:
         return 2 if texts == 1 else 3 + self.opens_second
 
-    def require_rows(self, vocabulary_size: int) -> None:
-        """Raise ValueError if an embedding of `vocabulary_size` rows lacks a row for some id."""
+    def require_rows(self, vocabulary_size: int, what: str = "the tokenizer") -> None:
+        """Raise ValueError, which names the tokenizer as `what`, if an embedding of `vocabulary_size` rows lacks a row
+        for some id."""
         if self.vocabulary_size > vocabulary_size:
             raise ValueError(
-                f"the tokenizer has {self.vocabulary_size} tokens but the recipe's model.vocabulary_size is "
+                f"{what} has ids up to {self.vocabulary_size - 1} but the recipe's model.vocabulary_size is "
                 f"{vocabulary_size}: raise it to at least {self.vocabulary_size}"
             )
 
@@ -323,7 +329,7 @@ def kept_tokenizer(folder: Path, train: Callable[[], TextTokenizer]) -> TextToke
 
 def wrap_tokenizer(tokenizer: "Tokenizer", name: str) -> TextTokenizer:
     """Wrap a tokenizer: find its special tokens (in RoBERTa's format, add missing ones) and disable truncation and
-    padding. Raises ValueError if the special tokens are neither BERT's nor LLaMA's."""
+    padding. Raises ValueError if the special tokens are neither BERT's nor LLaMA's, or there is no other token."""
     known = tokenizer.get_vocab(with_added_tokens=True)
     if all(token in known for token in BERT_SPECIALS.names):
         specials = BERT_SPECIALS
@@ -335,26 +341,53 @@ def wrap_tokenizer(tokenizer: "Tokenizer", name: str) -> TextTokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True
-    return TextTokenizer(tokenizer, _special_ids(tokenizer, specials), specials.opens_second)
+    is_changed = _hide_specials(tokenizer, specials)
+    return TextTokenizer(tokenizer, _special_ids(tokenizer, specials, name), specials.opens_second, is_changed)
 
 
-def _special_ids(tokenizer: "Tokenizer", specials: Specials) -> SpecialIds:
+def _hide_specials(tokenizer: "Tokenizer", specials: Specials) -> bool:
+    """Keep a tokenizer from reading its special tokens from text; return whether it would have.
+
+    Added tokens are found in a text, whatever is around them, unless they are flagged as special. Others are read if
+    the pre-tokenizer leaves their names whole; a space in the normalised text then divides these.
+    """
+    from tokenizers import normalizers
+
+    added = {token.content: token for token in tokenizer.get_added_tokens_decoder().values()}
+    if unflagged := [name for name in specials.names if name in added and not added[name].special]:
+        tokenizer.add_special_tokens(unflagged)
+    whole = [name for name in specials.names if name != specials.unk and _is_read(tokenizer, name)]
+    if whole:
+        before = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+        divided = [normalizers.Replace(name, f"{name[0]} {name[1:]}") for name in whole]
+        tokenizer.normalizer = normalizers.Sequence([*before, *divided])
+    return bool(unflagged or whole)
+
+
+def _is_read(tokenizer: "Tokenizer", name: str) -> bool:
+    found = tokenizer.encode(f"{name} a {name} b", add_special_tokens=False)
+    return tokenizer.token_to_id(name) in found.ids
+
+
+def _special_ids(tokenizer: "Tokenizer", specials: Specials, name: str) -> SpecialIds:
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    reserved = sorted(
+    texts = sorted(
         number
         for token, number in vocabulary.items()
-        if token in specials.names or (token.startswith("[unused") and token.endswith("]"))
+        if token not in specials.names and not (token.startswith("[unused") and token.endswith("]"))
     )
-    edges = [-1, *reserved, max(vocabulary.values()) + 1]
-    before, end = max(pairwise(edges), key=lambda edge: edge[1] - edge[0])  # the longest run of unreserved ids
+    if not texts:
+        raise ValueError(f"{name} has special tokens alone: use another one")
+    edges = [0, *(place for place, (one, next_) in enumerate(pairwise(texts), 1) if next_ > one + 1), len(texts)]
+    begin, end = max(pairwise(edges), key=lambda edge: edge[1] - edge[0])  # the longest run of ids that are of text
     return SpecialIds(
         pad=vocabulary[specials.pad],
         cls=vocabulary[specials.cls],
         sep=vocabulary[specials.sep],
         mask=vocabulary[specials.mask],
         unk=vocabulary[specials.unk],
-        first_text_id=before + 1,
-        end_text_id=end,
+        first_text_id=texts[begin],
+        end_text_id=texts[end - 1] + 1,
     )
 
 

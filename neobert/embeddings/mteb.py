@@ -160,6 +160,15 @@ def _rows(tables: Mapping[str, Table]) -> Any:
     return DatasetDict({name: Dataset.from_dict({**table}) for name, table in tables.items()})
 
 
+def _classification(tables: Mapping[str, Table]) -> Any:
+    """Return the rows; of two labels without 1, which mteb takes for the positive one, the greater becomes 1."""
+    labels = sorted(set(tables["train"]["label"]))
+    if len(labels) > 2 or 1 in labels:
+        return _rows(tables)
+    numbered = {name: [labels.index(label) for label in table["label"]] for name, table in tables.items()}
+    return _rows({name: {**table, "label": numbered[name]} for name, table in tables.items()})
+
+
 def _one_set(tables: Mapping[str, Table]) -> Any:
     """Return all texts of the task as one set."""
     return DatasetDict(test=Dataset.from_dict({name: [list(values)] for name, values in tables["test"].items()}))
@@ -201,6 +210,7 @@ def _search(
 
 
 _CONVERTERS: Mapping[Category, Callable[[Mapping[str, Table]], Any]] = {
+    "classification": _classification,
     "clustering": _one_set,
     "reranking": _reranking,
     "retrieval": _retrieval,
@@ -352,8 +362,8 @@ def _require_score(result: TaskResult) -> None:
     score = result.get_score()
     if not -1 <= round(score, KEPT_DIGITS) <= 1:
         raise RunFailed(
-            f"task {result.task_name} has the score {score}, which is outside [−1, 1]: an encoder that gives "
-            "all texts the same vector cannot be measured"
+            f"task {result.task_name} has the score {score}, which is outside [−1, 1]: the encoder gives all "
+            "texts the same vector, or the gold scores of the task do not differ"
         )
 
 

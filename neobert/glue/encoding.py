@@ -32,6 +32,9 @@ CAP_KEY = (0, 2**64 - 1)
 
 ENCODED_AT_ONCE = 8192
 
+UNLABELLED = ("-1", "-1.0", "None", "nan", "")
+"""What stands in place of labels in splits whose labels are not published."""
+
 
 def permutation(count: int, key: tuple[int, int]) -> Array:
     """Return a permutation of the numbers below `count` that only depends on `key`."""
@@ -134,9 +137,7 @@ def encode_task(task: Task, splits: Mapping[str, Examples], tokenizer: Framing, 
 
 
 def _encode_split(task: Task, name: str, examples: Examples, tokenizer: Framing, max_tokens: int) -> EncodedSplit:
-    where = f"{task.title} {name}"
-    check_columns(task, where, examples)
-    labels = true_labels(task, where, examples)
+    labels = check_examples(task, f"{task.title} {name}", examples)
     parts: list[FramedTexts] = []
     places: list[int] = []
     for start in range(0, len(examples[task.label_column]), ENCODED_AT_ONCE):
@@ -152,6 +153,26 @@ def _encode_split(task: Task, name: str, examples: Examples, tokenizer: Framing,
     if task.tags_words:
         return TaggedSplit(**texts, labels=labels, places=np.asarray(places, np.int64))
     return EncodedSplit(**texts, labels=labels)
+
+
+def check_examples(task: Task, where: str, examples: Examples) -> Array:
+    """Check that a split can be learned and scored; return its `true_labels`. Raises ValueError as `check_columns` and
+    `true_labels`, and if it has no labels, or the same one in all rows."""
+    check_columns(task, where, examples)
+    rows = examples[task.label_column]
+    if all(isinstance(label, str | Real | None) and str(label).strip() in UNLABELLED for label in rows):
+        raise ValueError(
+            f"{where} is unlabelled: {task.label_column!r} is {rows[0]!r} in every row: take a split that has labels"
+        )
+    labels = true_labels(task, where, examples)
+    values = labels[:, 0] if task.tags_words else labels
+    if (values == values[0]).all():
+        one = rows[0][0] if task.tags_words else rows[0]
+        raise ValueError(
+            f"{where}: {task.label_column!r} is {one!r} in every row, which can be neither learned nor scored: put "
+            "examples with other labels there"
+        )
+    return labels
 
 
 def check_columns(task: Task, where: str, examples: Examples) -> None:
@@ -174,6 +195,8 @@ def check_columns(task: Task, where: str, examples: Examples) -> None:
                 _check_words(f"{where}, row {row}: {column!r}", value, examples[of_labels][row], of_labels)
             elif not isinstance(value, str):
                 raise ValueError(f"{where}, row {row}: {column!r} is {value!r}, not a text")
+        if not any("".join(value).strip() for value in examples[column]):
+            raise ValueError(f"{where}: {column!r} is empty in every row: name the column with the texts")
 
 
 def _check_words(where: str, words: Any, labels: Any, of_labels: str) -> None:
@@ -188,10 +211,13 @@ def true_labels(task: Task, where: str, examples: Examples) -> Array:
     """Return the labels of a split as in `EncodedSplit.labels` or, of words, `TaggedSplit.labels`. Raises ValueError if
     one is not among the task's classes, or no finite number in regression."""
     rows = examples[task.label_column]
+    column = "" if task.label_column == "label" else f", {task.label_column}"
     if not task.tags_words:
-        labels = [_label(task, f"{where}, row {row}", label) for row, label in enumerate(rows)]
+        labels = [_label(task, f"{where}, row {row}{column}", label) for row, label in enumerate(rows)]
         return np.asarray(labels, dtype=np.float32 if task.is_regression else np.int64)
-    tagged = [(_label(task, f"{where}, row {row}", each), row) for row, labels in enumerate(rows) for each in labels]
+    tagged = [
+        (_label(task, f"{where}, row {row}{column}", each), row) for row, labels in enumerate(rows) for each in labels
+    ]
     return np.asarray(tagged, np.int64)
 
 

@@ -169,6 +169,20 @@ def refuse_impossible_metrics(task: Task) -> None:
             raise ValueError(f"task {task.name}: {metric} is no metric of {what}: take another one")
 
 
+def refuse_undefined_scores(task: Task, labels: Mapping[str, Array]) -> None:
+    """Raise ValueError if a metric has no value on the `labels` of a validation split even where all are predicted
+    right. Metrics of a user's file are not tried."""
+    for split in task.validation_splits:
+        true = labels[split][:, 0] if task.tags_words else labels[split]
+        right = true if task.is_regression else np.eye(task.labels)[true]
+        for metric in task.metrics:
+            if not is_own(metric) and _measure(task, metric, labels[split], right) is None:
+                raise ValueError(
+                    f"{task.title} {split}: {metric} is undefined on its labels, even if all are predicted right: add "
+                    "examples with other labels, or take another metric"
+                )
+
+
 def span_f1(true: Sequence[str], predicted: Sequence[str], sentences: Sequence[int]) -> float:
     """Return the F1 of all spans of tags like B-PER, I-PER and O, as seqeval and CoNLL's script define it: a predicted
     span is right if its type, its first and its last word are. 0 if none is."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from neobert.data.manifest import files_origin, read_manifest
+from neobert.data.manifest import LOCAL_ORIGIN, files_origin, read_manifest
 from neobert.data.source import Source
 from neobert.data.task_files import SplitFiles
 from neobert.glue.tasks import Task
@@ -28,6 +28,26 @@ def data_origin(task: Task, source: Source) -> str:
         return source.task_origin(task.name)
     files = own_files(task)
     return files_origin(files.folder, read_manifest(files.folder), files.present())
+
+
+def require_scorable(task: Task, source: Source) -> None:
+    """Check every split before anything is trained for a task. Synthetic and published data need no check.
+
+    Raises:
+        MissingData, DamagedFile, ValueError: as `read_examples`, or a split cannot be learned or scored.
+    """
+    from neobert.glue.encoding import check_examples  # imports numpy
+
+    if not data_origin(task, source).startswith(LOCAL_ORIGIN):
+        return
+    labels = {
+        split: check_examples(task, f"{task.title} {split}", read_examples(task, split, source))
+        for split in task.splits
+    }
+    if task.is_own:
+        from neobert.glue.metrics import refuse_undefined_scores  # imports scikit-learn
+
+        refuse_undefined_scores(task, labels)
 
 
 def read_examples(task: Task, split: str, source: Source) -> dict[str, list[Any]]:

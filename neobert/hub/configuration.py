@@ -158,6 +158,9 @@ class NeoBERTConfig(PreTrainedConfig):
         if named.rpartition("--")[2] == own:
             known["auto_map"] = kwargs["auto_map"]
         super().__post_init__(**known)
+        label_ids = sorted(map(int, self.id2label or ()))
+        if label_ids != list(range(len(label_ids))):  # heads have as many outputs as there are labels
+            raise ValueError(f"config.json has id2label with the ids {label_ids}: number them from 0")
         self.to_recipe()
 
     @classmethod

@@ -35,7 +35,7 @@ from neobert.data.sources import DirectorySource, HubSource, SyntheticSource
 from neobert.data.synthetic.world import lexicon
 from neobert.errors import DamagedFile, MissingData
 from neobert.kinds.mteb import ENGLISH_SUITE, ENGLISH_SUITE_V2, TASKS_IN_SUITE
-from tests.embeddings.embedding_worlds import card_of, own_tables, write_own_tasks, write_published
+from tests.embeddings.embedding_worlds import SENTENCES, card_of, own_tables, write_own_tasks, write_published
 from tests.support.small_corpora import REAL_DATA, write_table
 
 WORLD = SyntheticSource(10)
@@ -314,6 +314,35 @@ def test_only_data_with_the_official_numbers_count_as_official(tmp_path: Path, m
         ("Retrieval/Found", "qrels_test", {"score": [1.0, 0.5]}, "qrels_test, row 1: score 0.5 is no grade such as"),
         ("Retrieval/Found", "qrels_test", {"score": [None, 1.0]}, "row 0, score: Input should be a valid number"),
         ("Summarization/Short", "test", {"relevance": [None, [1.0, 2.0]]}, "row 0, relevance: Input should be a valid"),
+        ("STS/Similar", "test", {"score": [3.0] * 6}, "table test, score: all 6 gold scores are 3.0"),
+        ("STS/Similar", "test", {"sentence1": [None] * 6}, "table test: sentence1 is empty in every row"),
+        ("STS/Similar", "test", {"sentence1": ["a"] * 6, "sentence2": ["b"] * 6}, "are as similar in all rows"),
+        ("STS/Similar", "test", {"sentence2": SENTENCES[:6]}, "sentence1 and sentence2 are as similar in all rows"),
+        ("Classification/Cats", "train", {"label": [1] * 12}, "table train, label: all 12 rows have 1"),
+        ("Classification/Cats", "test", {"label": [0] * 12}, "table test, label: all 12 rows have 0"),
+        ("Classification/Cats", "test", {"text": [" "] * 12}, "table test: text is empty in every row"),
+        ("Classification/Cats", "train", {"label": [0.5, 1.0] * 6}, "table train, label, row 0: 0.5 is no class"),
+        ("Clustering/Cats2", "test", {"labels": ["x"] * 12}, "table test, labels: all 12 rows have 'x'"),
+        ("Clustering/Cats2", "test", {"labels": [float("nan")] * 12}, "table test, labels, row 0: nan is no class"),
+        ("PairClassification/Pairs", "test", {"labels": [1] * 6}, "table test, labels: all 6 rows have 1"),
+        ("Reranking/Answers", "test", {"positive": [[], []]}, "no row has texts in both positive and negative"),
+        ("Reranking/Answers", "test", {"negative": [[], []]}, "no row has texts in both positive and negative"),
+        ("Retrieval/Found", "qrels_test", {"score": [0, -1]}, "table qrels_test, score: no score is above 0"),
+        ("Retrieval/Found", "qrels_test", {"score": [1, 2**31]}, "qrels_test, row 1: score 2147483648.0 is no grade"),
+        (
+            "Retrieval/Found",
+            "qrels_test",
+            {"query-id": ["q0", "q0"], "corpus-id": ["d0", "d0"], "score": [1, 0]},
+            "row 1: 'd0' was judged 1.0 for 'q0' before",
+        ),
+        (
+            "Summarization/Short",
+            "test",
+            {"relevance": [[1.0, 2.0], [1.0]]},
+            "row 1: relevance has 1 scores for 2 machine_summaries",
+        ),
+        ("Summarization/Short", "test", {"human_summaries": [["a"], []]}, "row 1: human_summaries has no text"),
+        ("Summarization/Short", "test", {"relevance": [[1.0, 1.0], [2.0, 2.0]]}, "the scores are equal in every row"),
     ],
 )
 def test_bad_data_are_named_in_one_sentence_before_anything_runs(
@@ -380,6 +409,36 @@ def test_links_to_nowhere_and_tables_in_parts_are_not_left_out(tmp_path: Path) -
         write_table(tmp_path / f"mteb/STS/Similar/{part}.parquet", own_tables()["STS/Similar"]["test"])
     with pytest.raises(ValueError, match=r"holds test as test_0\.parquet and as test_1\.parquet: keep one"):
         DirectorySource(tmp_path).embedding_tasks()
+
+
+@pytest.mark.parametrize(
+    ("place", "tables", "column", "values", "said"),
+    [
+        (
+            "Classification/Cats",
+            ("train", "test"),
+            "label",
+            [0, 1] * 5 + ["a", "a"],
+            "table train, label, row 10: 'a' is",
+        ),
+        ("Classification/Cats", ("train", "test"), "label", [0, True] * 6, "table train, label, row 1: True is"),
+        ("Clustering/Cats2", ("test",), "labels", ["x", "y"] * 5 + [3, 3], "table test, labels, row 10: 3 is"),
+        ("Classification/Cats", ("test", "train"), "label", [0, 2**70] * 6, f"row 1: {2**70} is no class"),
+    ],
+)
+def test_labels_of_several_kinds_are_named_before_anything_runs(
+    tmp_path: Path, place: str, tables: tuple[str, ...], column: str, values: list[Any], said: str
+) -> None:
+    write_own_tasks(tmp_path)
+    for table in tables:
+        path = tmp_path / "mteb" / place / f"{table}.parquet"
+        path.unlink()
+        rows = {**own_tables()[place][table], column: values}
+        lines = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
+        path.with_suffix(".jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with pytest.raises(ValueError, match=said) as refused:
+        DirectorySource(tmp_path).embedding_task_origin(place.partition("/")[2])
+    assert "\n" not in str(refused.value) and place in str(refused.value)
 
 
 def test_missing_and_damaged_files_columns_and_tasks_are_named(tmp_path: Path) -> None:

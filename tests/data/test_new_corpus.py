@@ -77,3 +77,16 @@ def test_its_place_is_in_no_id_and_trained_tokenizers_read_it(folder: Path, tmp_
     (folder / "cooking").rename(folder / "elsewhere")
     assert planned({"recipes": (str(folder / "elsewhere"), "body")}) == here
     assert all(ours != theirs for ours, theirs in zip(here, planned({}), strict=True))
+
+
+def test_a_dry_run_says_what_the_tokenizer_is_trained_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--ladder", str(folder / "mine.py"), "--variant", "cook", "--runs", str(folder / "runs")]
+    said = []
+    (folder / "mine").mkdir()
+    for data in ([], ["--data", str(folder / "mine")]):
+        assert run.main([*flags, "--stages", "pretrain", "--dry-run", *data]) == EXIT_DONE, capsys.readouterr().err
+        said.append([line for line in capsys.readouterr().out.splitlines() if line.startswith("tokenizer trained on:")])
+    assert said[0][0].startswith("tokenizer trained on: synthetic, recipes (give --data DIR, which may be empty")
+    assert said[1] == ["tokenizer trained on: recipes"]
+    assert run.main([*flags[:4], "--runs", str(folder / "runs"), "--list"]) == EXIT_DONE
+    assert "tokenizer trained on" not in capsys.readouterr().out

@@ -33,7 +33,7 @@ from neobert.files import VERIFIED, checksummed
 from neobert.processes import StopRequest
 from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import MANIFEST
-from tests.support.small_corpora import corpus_of, stage, texts
+from tests.support.small_corpora import corpus_of, stage, texts, with_ids
 
 TEXTS = texts(300)
 ORIGINS = {"corpus": "test:texts", "tokenizer": "test:wordpiece"}
@@ -311,8 +311,13 @@ def test_a_vocabulary_beyond_two_bytes_is_refused(
     tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TextTokenizer, "vocabulary_size", 65_537)
-    with pytest.raises(ValueError, match="65537 tokens but shards hold ids below 65536"):
+    with pytest.raises(ValueError, match="ids up to 65536 but shards hold ids below 65536"):
         made(tmp_path / "c", tokenizer)
+
+
+def test_few_tokens_with_an_id_beyond_two_bytes_are_refused(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    with pytest.raises(ValueError, match="ids up to 70000 but shards"):
+        made(tmp_path / "c", with_ids(tokenizer, lambda number: 70_000 if number == 300 else number))
 
 
 @pytest.mark.parametrize("nothing", [[], ["", "  "]])

@@ -1,5 +1,6 @@
 """Claims of the tokenizers: same bytes in every process, specials never from text, BERT's and LLaMA's frames."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,8 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from neobert.data.tokenizers import (
+    BERT_SPECIALS,
+    ROBERTA_SPECIALS,
     TRAINERS,
     TextTokenizer,
     load_tokenizer,
@@ -17,9 +21,10 @@ from neobert.data.tokenizers import (
     train_bpe,
     train_wordpiece,
     with_frequent_characters,
+    wrap_tokenizer,
 )
 from neobert.errors import DamagedFile, MissingData
-from tests.support.small_corpora import REAL_DATA, texts
+from tests.support.small_corpora import REAL_DATA, texts, with_ids
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SIZE = 330
@@ -70,6 +75,43 @@ def test_special_tokens_in_a_text_are_ordinary_characters(trained: TextTokenizer
     assert not set(ids) & {trained.ids.mask, trained.ids.sep, trained.ids.cls, trained.ids.pad}
 
 
+FLAGS: list[dict[str, bool]] = [
+    {"special": False},
+    {"special": False, "normalized": True},
+    {"special": False, "single_word": True, "lstrip": True},
+]
+
+
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
+def test_special_tokens_are_not_read_from_text_whatever_the_flags_of_the_file(
+    trained: TextTokenizer, flags: dict[str, bool]
+) -> None:
+    content = json.loads(trained.content)
+    for token in content["added_tokens"]:
+        token.update(flags)
+    flagged = wrap_tokenizer(Tokenizer.from_str(json.dumps(content)), "a foreign file")
+    names = BERT_SPECIALS if trained.opens_second is False else ROBERTA_SPECIALS
+    hostile = [f"the {name} cat{name}{name.lower()} {name.upper()}" for name in names.names]
+    assert flagged.ids == trained.ids and flagged.is_changed and not trained.is_changed
+    assert flagged.encode([*hostile, *texts(50)]) == trained.encode([*hostile, *texts(50)])
+
+
+@pytest.mark.parametrize("added", [True, False])
+def test_special_tokens_that_are_words_of_the_vocabulary_are_not_read_from_text(*, added: bool) -> None:
+    """A pre-tokenizer of spaces leaves the names whole, and normalization may make one of other characters."""
+    vocabulary = {word: number for number, word in enumerate([*BERT_SPECIALS.names, "the", "cat"])}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    words.normalizer, words.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.WhitespaceSplit()
+    if added:
+        words.add_special_tokens(list(BERT_SPECIALS.names))
+    tokenizer = wrap_tokenizer(words, "a tokenizer of words")
+    (ids,) = tokenizer.encode(["the [MASK] cat [SEP] [CLS] [PAD] ［MASK］ the"])
+    assert [number for number in ids if number != tokenizer.ids.unk] == [
+        vocabulary[word] for word in ["the", "cat", "the"]
+    ]
+    assert tokenizer.is_changed
+
+
 def test_a_saved_tokenizer_loads_to_the_same_ids(trained: TextTokenizer, tmp_path: Path) -> None:
     trained.save(tmp_path)
     loaded = load_tokenizer(tmp_path)
@@ -104,10 +146,21 @@ def test_an_embedding_with_too_few_rows_is_refused(trained: TextTokenizer) -> No
         trained.require_rows(SIZE - 1)
 
 
+@pytest.mark.parametrize("largest", [SIZE, 40_000])
+def test_an_embedding_has_a_row_for_the_largest_id_however_few_tokens_there_are(
+    trained: TextTokenizer, largest: int
+) -> None:
+    gapped = with_ids(trained, lambda number: largest if number == SIZE - 10 else number)
+    assert len(gapped.tokenizer.get_vocab()) == SIZE and gapped.vocabulary_size == largest + 1
+    gapped.require_rows(largest + 1)
+    with pytest.raises(ValueError, match=f"has ids up to {largest} but .* raise it to at least {largest + 1}"):
+        gapped.require_rows(SIZE)
+    known = set(gapped.tokenizer.get_vocab().values())
+    assert set(range(gapped.ids.first_text_id, gapped.ids.end_text_id)) <= known - set(gapped.ids.never_predicted)
+
+
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(4, 60))
 def test_pairs_are_cut_as_the_tokenizers_library_cuts_them(first: int, second: int, budget: int) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
     reference = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
     reference.pre_tokenizer = pre_tokenizers.Whitespace()
     reference.enable_truncation(budget, strategy="longest_first")

@@ -24,6 +24,7 @@ from neobert.files import sha256_of
 from neobert.identity import NUMERICS
 from neobert.processes import StopRequest
 from tests.embeddings.embedding_worlds import (
+    SENTENCES,
     KnowsTheWorld,
     RandomVectors,
     card_of,
@@ -208,6 +209,20 @@ def test_own_tasks_of_every_category_give_the_scores_that_they_have_by_hand(tmp_
     assert measured["Found"].counts == TextCounts(texts=5, empty=1)
     assert measured["Cats"].score == 1.0, "the texts to test on are those to learn from"
     assert measured["Short"].score in (-1.0, 0.0, 1.0), "two machine summaries rank either way, on average"
+
+
+@pytest.mark.parametrize("labels", [(0, 2), (-1, 5), ("no", "yes"), (False, True)])
+def test_two_labels_have_the_same_score_whatever_they_are_called(tmp_path: Path, labels: tuple[object, object]) -> None:
+    scores = []
+    for called in ((0, 1), labels):
+        folder = tmp_path / str(called)
+        for part in ("train", "test"):
+            column = [called[number % 2] for number in range(12)]
+            write_table(folder / f"mteb/Classification/Cats/{part}.parquet", {"text": SENTENCES, "label": column})
+        source = DirectorySource(folder)
+        found = measure_task(named(RandomVectors()), source.embedding_tasks()[0], source, folder / "results")
+        scores.append((found.score, found.metrics["f1"], found.metrics["ap"]))
+    assert scores[0] == scores[1]
 
 
 def test_queries_and_documents_get_their_own_instructions(tmp_path: Path) -> None:

@@ -561,3 +561,10 @@ def test_the_outputs_have_the_shapes_that_the_readme_says() -> None:
     assert NeoBERTForTokenClassification(config)(tokens).logits.shape == (2, 5, 4)
     answers = NeoBERTForQuestionAnswering(config)(tokens)
     assert answers.start_logits.shape == answers.end_logits.shape == (2, 5)
+
+
+@pytest.mark.parametrize("names", [{0: "no", 2: "yes"}, {1: "no", 2: "yes"}])
+def test_labels_with_other_numbers_than_the_outputs_of_a_head_are_refused(names: dict[int, str]) -> None:
+    with pytest.raises(ValueError, match=r"id2label with the ids \[\d, 2\]: number them from 0"):
+        NeoBERTConfig(id2label=names)
+    assert NeoBERTConfig(id2label={0: "no", 1: "yes"}).num_labels == 2

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,29 @@ def test_the_nested_average_needs_a_nested_score_of_every_task(study: Study) -> 
     study.select(study.study("M0", "rte", 1), nested=0.6)
     assert (nested := last_row(study, "M0").nested) is not None
     assert nested.by_seeds == pytest.approx({Seeds(0, 0): 51.0, Seeds(1, 1): 61.0})
+
+
+@pytest.mark.parametrize("task", ["rte", "stsb"])
+def test_the_average_has_only_the_seeds_that_all_eight_tasks_have(ladder_group: Group, task: str) -> None:
+    row = ladder_group.last_rows["M4"]
+    cell = row.cells[task]
+    assert cell.score is not None
+    row = replace(row, cells={**row.cells, task: replace(cell, score=cell.score.at([Seeds(0, 0)]))})
+    assert row.average is not None and row.average.spread is None
+    at_seed_0 = [cell.score.by_seeds[Seeds(0, 0)] for cell in row.cells.values() if cell.score]
+    assert len(at_seed_0) == 8 and row.average.by_seeds == {Seeds(0, 0): pytest.approx(statistics.fmean(at_seed_0))}
+
+
+def test_two_seeds_that_lack_one_task_each_have_no_average(study: Study) -> None:
+    study.write(["M0"], seeds=(0, 1))
+    for seed, task in enumerate(("mrpc", "rte")):
+        half = study.study("M0", task, seed)
+        for point in half.points:
+            half.trial(Layout(study.root), point).record.unlink()
+    row = last_row(study, "M0")
+    scored = {task: set(cell.score.by_seeds) for task, cell in row.cells.items() if cell.score}
+    assert len(scored) == 8 and scored["mrpc"] == {Seeds(1, 1)} and scored["rte"] == {Seeds(0, 0)}
+    assert row.average is None
 
 
 def test_heldout_loss_stands_beside_every_variant(ladder_group: Group) -> None:

@@ -1,15 +1,17 @@
 """Small texts, tables, tokenizers and tokenised corpora."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tokenizers import Tokenizer
 
 from neobert.data.shards import Documents, TokenizedCorpus, all_documents
-from neobert.data.tokenizers import SpecialIds
+from neobert.data.tokenizers import SpecialIds, TextTokenizer, wrap_tokenizer
 from neobert.recipe import Stage, Subset
 
 IDS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, first_text_id=5, end_text_id=5000)
@@ -24,6 +26,13 @@ def texts(count: int, seed: int = 0) -> list[str]:
     generator = np.random.default_rng(seed)
     lengths = generator.integers(3, 40, size=count)
     return [f"{number} " + " ".join(generator.choice(WORDS, size=length)) for number, length in enumerate(lengths)]
+
+
+def with_ids(tokenizer: TextTokenizer, renumber: Callable[[int], int]) -> TextTokenizer:
+    """A tokenizer with other ids for the words of its vocabulary."""
+    content = json.loads(tokenizer.content)
+    content["model"]["vocab"] = {word: renumber(number) for word, number in content["model"]["vocab"].items()}
+    return wrap_tokenizer(Tokenizer.from_str(json.dumps(content)), "a tokenizer with other ids")
 
 
 def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:

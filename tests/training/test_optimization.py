@@ -7,12 +7,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ablations.ladders import variants
+from ablations.scales import scaled_variant
 from examples.optimizer import Muon
 from neobert.errors import RunFailed
+from neobert.model.build import build_masked_language_model, initialize
 from neobert.recipe import Optimization
 from neobert.training.engine import Engine
 from neobert.training.loop import seed_step
-from neobert.training.optimization import OPTIMIZERS, build_optimizer
+from neobert.training.optimization import OPTIMIZERS, build_optimizer, set_learning_rate
 from tests.support.small_models import language_model
 from tests.support.tiny_runs import tiny_recipe
 
@@ -105,6 +108,26 @@ def test_a_restored_state_goes_on_bit_for_bit(recipe: Optimization) -> None:
             each.step([batch], RATE / 2).measured()
     ended = weights_of(resumed_model)
     assert kept and all(torch.equal(model.get_parameter(name), weight) for name, weight in ended.items())
+
+
+@pytest.mark.parametrize("name", ["M0", "M4"])
+def test_without_gradients_a_step_shrinks_every_parameter_by_rate_and_decay(name: str) -> None:
+    recipe = scaled_variant(variants()[name], "smoke", "trained")[0].pretraining
+    decay = recipe.optimization.weight_decay
+    assert decay == {"M0": 0, "M4": 0.01}[name]
+    network = build_masked_language_model(recipe.model, recipe.longest_context)
+    initialize(network, recipe.model.initialization, seed=0)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.5)  # biases begin at 0, which no decay changes
+            parameter.grad = torch.zeros_like(parameter)
+    before, optimizer = weights_of(network), build_optimizer(network, recipe.optimization)
+    set_learning_rate(optimizer, RATE)
+    optimizer.step()
+    assert any(".bias" in each for each in before) and any("norm" in each for each in before)
+    for each, weight in before.items():
+        torch.testing.assert_close(network.get_parameter(each).detach(), weight * (1 - RATE * decay), rtol=1e-7, atol=0)
+        assert torch.equal(network.get_parameter(each), weight) == (decay == 0)
 
 
 class CountingInGroups(torch.optim.SGD):
