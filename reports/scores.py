@@ -121,8 +121,8 @@ class Row:
     `source` is the source of a variant's numbers, or the id of an external model. `recipe` is the variant's recipe at
     the group's scale. `cells` are GLUE's tasks, `own_cells` those that a ladder declares. `is_started` is true if a
     study with the row's grid was begun. `runs` are the variant's pre-training runs, one per seed, `heldout` their held-
-    out losses, `answers` their records of BLiMP; `origins` identifies all data used for training and evaluation. `nested` is
-    GLUE's average of nested scores, which do not gain from the choice of a point.
+    out losses, `answers` their records of BLiMP; `origins` identifies all data used for training and evaluation.
+    `nested` is GLUE's average of nested scores, which do not gain from the choice of a point.
     """
 
     name: str
