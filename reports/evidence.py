@@ -30,14 +30,10 @@ from reports.labels import Labels, OthersRecords
 
 HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "frequency_loss", "texts")
 READ_READOUTS = ("blimp", "perplexity")
-OF_READOUT = (
-    *("id", "run", "seed", "scale", "data", "stage", "readout", "items"),
-    *("code", "processes", "seconds", "real_tokens"),
-)
+OF_READOUT = (*("id", "run", "seed", "scale", "data", "stage", "readout", "items", "code", "torch", "processor"),)
 READOUTS = (*OF_READOUT, "corpus", "answer")
 FAILED_PILOTS = ("id", "seed", "scale", "data", "weights", "recipe", "error")
-COSTS = ("seconds", "gpu_hours", "tokens", "real_tokens", "flops")
-NUMBERS = ("score", "decisive", "hours", "loss", "bits_per_byte", "frequency_loss", *COSTS)
+NUMBERS = ("score", "decisive", "loss", "bits_per_byte", "frequency_loss")
 
 
 @dataclass(frozen=True)
@@ -340,6 +336,5 @@ def _failed_trials(folder: RunFiles, run_files: Iterable[RunFile], recorded: set
                     "start": study.starts_from.study,
                     "fallback": study.starts_from.reason,
                     "own_task": study.own_task,
-                    "processes": 1,
                     **dict(Labels.read(run_file.labels)),
                 }

@@ -6,7 +6,7 @@ Missing facts are None, or NaN in numeric columns of a frame.
 import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import (
     AliasPath,
@@ -14,7 +14,6 @@ from pydantic import (
     Field,
     NonNegativeFloat,
     NonNegativeInt,
-    PositiveInt,
     model_validator,
 )
 
@@ -33,10 +32,6 @@ ValueType = TypeVar("ValueType", bound=Value)
 
 
 Facts = dict[str, Any]
-SECONDS_PER_HOUR = 3600
-MOST_PROCESSES = 1_000_000
-"""A record with more processes is refused: no cluster has as many, and larger integers overflow."""
-
 SPREAD = ("labels", "config", "scores")
 """Parts of records whose fields become separate columns."""
 
@@ -50,9 +45,8 @@ class _Facts(Value):
     """Facts read from every record. Its fields, and those of the parts in `SPREAD`, are the columns of its frame.
     docs/records.md explains those that are named as in the records.
 
-    `data_id` is the id of a tokenised corpus, or a task and its tokenizer; `tokens` counts slots, `real_tokens`
-    excludes padding; `hours` is wall-clock time multiplied by processes. `basis` identifies the data and numerics of a
-    run or trial, as JSON: only records with the same basis are averaged or paired.
+    `basis` identifies the data and numerics of a run or trial, as JSON: only records with the same basis are averaged
+    or paired.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=False)
@@ -67,30 +61,11 @@ class _Facts(Value):
     processor: str | None = None
     numerics: dict[str, int] = Field({})
     basis: str = ""
-    data_id: str | None = None
-    processes: Annotated[PositiveInt, Field(le=MOST_PROCESSES)] = 1
-    started_at: str | None = None
-    finished_at: str | None = None
-    seconds: NonNegativeFloat | None = None
-    hours: float | None = None
-    gpu_hours: NonNegativeFloat | None = None
-    tokens: NonNegativeFloat | None = None
-    real_tokens: NonNegativeFloat | None = None
-    flops: NonNegativeFloat | None = None
-    sha256: dict[str, str] = Field({})
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_data(cls, record: dict[str, Any]) -> dict[str, Any]:
-        inputs = _object(record, "inputs") if "inputs" in record else {}
-        of_task = ", ".join(str(inputs[name]) for name in ("task", "tokenizer") if inputs.get(name))
-        return {**record, "data_id": inputs.get("data") or of_task or None}
 
     @model_validator(mode="after")
     def _derive_columns(self) -> Self:
         self.code = f"{self.commit} with uncommitted changes" if self.commit and self.dirty else self.commit
         self.processor = " with ".join(filter(None, (self.cpu, self.cpu_capability))) or None
-        self.hours = None if self.seconds is None else self.seconds * self.processes / SECONDS_PER_HOUR
         return self
 
     @classmethod
@@ -136,7 +111,6 @@ class _Run(_Facts):
     origins: dict[str, str] = _at("config", "origins", default={})
     heldout_loss: dict[str, NonNegativeFloat] = _at("scores", "heldout_loss")
     heldout: tuple[HeldoutScore, ...] = _at("scores", "heldout", default=())
-    read_by_corpus: dict[str, dict[str, NonNegativeInt]] = Field({})
     curve_sha256: str | None = _at("sha256", "metrics", default=None)
 
     @model_validator(mode="after")

@@ -56,12 +56,10 @@ def notes(group: Group, short: bool) -> tuple[str, ...]:
     return (*lines, *_fallbacks(group))
 
 
-def notes_page(group: Group, more: Sequence[str] = ()) -> str:
-    """Return `more` and all notes in full, as a Markdown page."""
+def notes_page(group: Group) -> str:
+    """Return all notes in full, as a Markdown page."""
     title = f"# Remarks (scale {group.scale}, data {escape_markdown(group.data)})"
-    return (
-        "\n".join([title, "", *(f"- {escape_markdown(line)}" for line in (*more, *notes(group, short=False)))]) + "\n"
-    )
+    return "\n".join([title, "", *(f"- {escape_markdown(line)}" for line in notes(group, short=False))]) + "\n"
 
 
 def _spread(group: Group) -> list[str]:

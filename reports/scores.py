@@ -2,11 +2,9 @@
 
 import math
 import statistics
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import pandas as pd
 
@@ -123,8 +121,8 @@ class Row:
     `source` is the source of a variant's numbers, or the id of an external model. `recipe` is the variant's recipe at
     the group's scale. `cells` are GLUE's tasks, `own_cells` those that a ladder declares. `is_started` is true if a
     study with the row's grid was begun. `runs` are the variant's pre-training runs, one per seed, `heldout` their held-
-    out losses, `answers` their readouts; `origins` identifies all data used for training and evaluation. `nested` is
-    GLUE's average of nested scores, which do not gain from the choice of a point.
+    out losses, `answers` their records of BLiMP; `origins` identifies all data used for training and evaluation.
+    `nested` is GLUE's average of nested scores, which do not gain from the choice of a point.
     """
 
     name: str
@@ -190,16 +188,6 @@ class Row:
         own = self.heldout[self.heldout.context.notna()]
         by_place = own.groupby(["corpus", "context"])
         return {place: estimate_by_seed(found.seed, found.bits_per_byte) for place, found in by_place}
-
-    def answers_to(self, readout: str, corpus: str) -> pd.DataFrame:
-        """Return the records of one readout on one corpus, one per seed and set of items."""
-        return self.answers[(self.answers.readout == readout) & (self.answers.corpus == corpus)]
-
-    @property
-    def own_loss(self) -> tuple[str, Estimate] | None:
-        """The corpus that the variant was trained on, and the held-out loss on it."""
-        corpora = sorted({weights.data.corpus for weights in self.runs.weights} & set(self.losses))
-        return (corpora[0], self.losses[corpora[0]]) if corpora else None
 
     @cached_property
     def untrained(self) -> str:
@@ -272,13 +260,6 @@ class Group:
         designs = [row for name, row in self.design_rows.items() if name not in own]
         return tuple(row for row in (*self.rows, *designs, *self.external) if row.has_records)
 
-    def answers_to(self, readout: str) -> pd.DataFrame:
-        """Return the records of a readout that is of no corpus, of all arms (`arm`), and only those of the items that
-        most records have; an empty frame without any."""
-        frames = [row.answers_to(readout, "").assign(arm=row.name) for row in self.last_rows.values()]
-        answers = pd.concat(frames) if frames else pd.DataFrame()
-        return answers if answers.empty else answers[answers["items"] == answers["items"].mode()[0]]
-
     @property
     def shared_tasks(self) -> tuple[str, ...]:
         """Tasks that all rows with scores have in common."""
@@ -309,14 +290,6 @@ class Group:
         }
         near = [rate for rate in own if are_same(rate, best)]
         return own[min(near, key=lambda rate: abs(math.log(rate / best)))] if near else None
-
-
-def largest(rows: Iterable[Row], key: Callable[[Row], Any]) -> list[Row]:
-    """Return the largest set of rows with equal keys; the first if several are equally large."""
-    sets: dict[Any, list[Row]] = defaultdict(list)
-    for row in rows:
-        sets[key(row)].append(row)
-    return max(sets.values(), key=len, default=[])
 
 
 def point_name(point: Point) -> str:

@@ -179,7 +179,7 @@ def _pairs_of_minimal_pairs(variant: Row, parent: Row) -> Iterator[Pair]:
     """Yield the pair in BLiMP, if both were asked the same items."""
     if variant.recipe.pretraining == parent.recipe.pretraining or why_not_paired(variant, parent):
         return
-    ours, theirs = (row.answers_to("blimp", "") for row in (variant, parent))
+    ours, theirs = variant.answers, parent.answers
     common = sorted(set(ours["items"]) & set(theirs["items"]))
     if not ours.empty and not theirs.empty:
         empty = Pair(variant.name, parent.name, MINIMAL_PAIRS, "")

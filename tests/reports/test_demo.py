@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from neobert.errors import EXIT_DONE, EXIT_MISSING
+from neobert.files import append_line
 from neobert.runs.records import publish_record
 from reports import demo
 from reports.demo import DemoRun
@@ -23,7 +24,10 @@ later."""
 
 def write_record(runs: Path, run: DemoRun, ladder: str = "demo.py") -> None:
     """A record with the fields that the demo reads."""
-    curve = [{"step": step, "loss": run.heldout_loss + 1 / step, "tokens": step} for step in (1, 10, 1000)]
+    folder = runs / "pretraining" / f"{run.variant}{run.seed}{ladder}"
+    for step in (1, 10, 1000):
+        line = {"step": step, "loss": run.heldout_loss + 1 / step, "real_tokens": step, "seconds": 1.0}
+        append_line(folder / "metrics.jsonl", line)
     record = {
         "kind": "pretraining",
         "id": f"{run.variant}{run.seed}",
@@ -32,10 +36,10 @@ def write_record(runs: Path, run: DemoRun, ladder: str = "demo.py") -> None:
         "labels": {"ladder": ladder, "variants": [run.variant]},
         "scores": {
             "heldout_loss": {"wikibook": run.heldout_loss},
-            "transition": {"frequency_loss": run.frequency_loss, "curve": curve},
+            "heldout": [{"frequency_loss": run.frequency_loss}],
         },
     }
-    publish_record(runs / "pretraining" / f"{run.variant}{run.seed}{ladder}" / "done.json", record)
+    publish_record(folder / "done.json", record)
 
 
 def test_the_readme_has_the_recorded_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
