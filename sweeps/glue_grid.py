@@ -5,14 +5,13 @@ python sweeps/glue_grid.py --task cola                       on the newest finis
 python sweeps/glue_grid.py --task all --variant M5 --workers 2
 python sweeps/glue_grid.py --task rte --variant M9 --grid extended --seed 0 1 2
 python sweeps/glue_grid.py --task all --model DIR --scale paper    any encoder that AutoModel loads, same protocol
-optuna-dashboard sqlite:///runs/optuna.db                    to look at the studies
+optuna-dashboard runs/optuna.journal                         to watch the studies while they run
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +25,8 @@ from sweeps.encoder import add_encoder_flags, measure, variant_row
 
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
-    from ablations.launch.submit import Place
     from ablations.plan import PlanRow
     from neobert.kinds.glue import GlueStudy
-    from neobert.runs.kinds import Run
 
 POINT_COLUMNS = ("task", "context", "seed", "batch_size", "learning_rate", "weight_decay", "trial", "state", "score")
 SCORE_COLUMNS = frozenset({"score", "mean", "sd", "nested"})
@@ -53,7 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
         choices=("limited", "extended"),
         help="six or sixty grid points at scale paper (default: the variant's grid; for --model, limited)",
     )
-    add("--storage", metavar="WHERE", help="storage of the Optuna study: sqlite (default) or journal")
+    add("--storage", metavar="WHERE", help="storage of the Optuna studies: journal (default), sqlite, or a URL")
     add("--retry-failed", action="store_true", help="run failed points again")
     add_encoder_flags(parser, "points")
     return parser
@@ -77,18 +74,21 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _sweep(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> int:
-    from ablations.launch.execute import run_or_submit
+    from ablations.launch.execute import retry_failed, run_or_submit
     from ablations.plan import with_tasks
     from neobert.kinds.glue import GlueStudy
 
     row = with_tasks(_plan(workspace, tasks, pretrains=pretrains), tasks)
     studies = GlueStudy.among(row.runs)
+    environment = {} if workspace.options.dry_run else _open_studies(workspace, studies)
+    if not workspace.options.dry_run:
+        retry_failed(workspace.layout, row.runs, retry=workspace.options.retry_failed)
     return run_or_submit(
         workspace,
         [row],
         lambda: print_outcome(workspace, row.heading, studies),
         leave_failed=True,
-        observing=lambda place: _shown_by_optuna(workspace, row.runs, place),
+        environment=environment,
     )
 
 
@@ -109,25 +109,24 @@ def _plan(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> "
     return variant_row(workspace, ["pretraining", "glue"], pretrains=pretrains, grid=grid)
 
 
-@contextmanager
-def _shown_by_optuna(workspace: "Workspace", runs: "Sequence[Run]", place: "Place") -> "Iterator[Mapping[str, str]]":
-    """Open an Optuna view of the points before anything is written; workers and jobs keep it up to date. Failed runs
-    are retried if the flags say so.
+def _open_studies(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> dict[str, str]:
+    """Open the storage of the Optuna studies before anything is written, and make those agree that have begun. Returns
+    the variable that names the storage for workers and jobs.
 
-    On SLURM it is a journal unless another storage is named. Only a named storage must work.
+    Raises ValueError if the storage cannot be used, or if SQLite is to serve jobs on several nodes.
     """
-    from ablations.launch.execute import retry_failed
-    from neobert.glue.optuna_view import STORAGE_VARIABLE, view_for_command
-    from neobert.kinds.glue import GlueStudy
+    from ablations.launch.submit import place_of
+    from neobert.console import logs
+    from neobert.glue.sweep import STORAGE_VARIABLE, address_of_environment, open_studies, storage_address
 
-    default = "journal" if place == "slurm" else "sqlite"
-    view = view_for_command(workspace.options.storage, workspace.layout, GlueStudy.among(runs), default)
-    retry_failed(workspace.layout, runs, retry=workspace.options.retry_failed)
-    try:
-        yield {} if view is None else {STORAGE_VARIABLE: view.address}
-    finally:
-        if view is not None:
-            view.close()
+    options, layout = workspace.options, workspace.layout
+    address = storage_address(options.storage, layout.root) if options.storage else address_of_environment(layout.root)
+    if address.startswith("sqlite:") and place_of(options) == "slurm":
+        raise ValueError("--storage sqlite cannot serve jobs on several nodes: leave it out for a journal")
+    open_studies(layout, studies, address)
+    if address.startswith("journal:"):
+        logs().print(f"watch the studies with: optuna-dashboard {address.removeprefix('journal:')}", markup=False)
+    return {STORAGE_VARIABLE: address}
 
 
 def print_outcome(workspace: "Workspace", heading: str, studies: "Sequence[GlueStudy]") -> None:

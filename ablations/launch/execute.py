@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -12,7 +12,6 @@ from ablations.launch.checks import refuse, require_data, require_scorable_tasks
 from ablations.launch.flags import execution_of, kept_of, trust_of
 from ablations.launch.submit import (
     AtWork,
-    Place,
     execution_on,
     machine_on,
     place_of,
@@ -41,10 +40,6 @@ from neobert.runs.run_file import Execution, SourceSpecification, read_run_file
 from neobert.runs.tracking import VARIABLE as TRACKER_VARIABLE
 from neobert.runs.tracking import require_tracker
 from neobert.runs.work import may_pass
-
-Observing = Callable[[Place], AbstractContextManager[Mapping[str, str]]]
-"""Context that observes the execution of a plan, entered before anything is written; yields environment variables for
-workers and jobs."""
 
 
 @dataclass(frozen=True)
@@ -110,12 +105,12 @@ def run_or_submit(
     show: Callable[[], None],
     *,
     leave_failed: bool = False,
-    observing: Observing = lambda place: nullcontext({}),
+    environment: Mapping[str, str] | None = None,
 ) -> int:
     """Show, submit or run the unfinished work of the rows; return the exit code.
 
     `show` prints the rows, for a dry run and after a local run. With `leave_failed`, parts that failed before are not
-    retried.
+    retried. Workers and jobs get the variables of `environment`.
 
     Raises:
         ValueError: flags, profile or plan are invalid.
@@ -133,16 +128,17 @@ def run_or_submit(
     if workspace.options.track is not None:
         require_tracker(workspace.options.track)
     if place == "slurm":
-        return _submit(workspace, rows, leave_failed=leave_failed, observing=observing)
+        return _submit(workspace, rows, leave_failed=leave_failed, environment=environment or {})
     runs = unfinished(rows)
-    with observing(place) as environment:
-        flags = ["--leave-failed"] if leave_failed else []
-        code = _run_locally(workspace, rows, runs, flags, environment) if runs else EXIT_DONE
+    flags = ["--leave-failed"] if leave_failed else []
+    code = _run_locally(workspace, rows, runs, flags, environment or {}) if runs else EXIT_DONE
     show()
     return _report_failures(workspace.layout, runs) if code == EXIT_RUN_FAILED else code
 
 
-def _submit(workspace: Workspace, rows: Sequence[PlanRow], *, leave_failed: bool, observing: Observing) -> int:
+def _submit(
+    workspace: Workspace, rows: Sequence[PlanRow], *, leave_failed: bool, environment: Mapping[str, str]
+) -> int:
     """Submit missing work to SLURM and return immediately."""
     options, layout = workspace.options, workspace.layout
     submitter = submitter_of(options, layout, leave_failed=leave_failed)
@@ -160,14 +156,13 @@ def _submit(workspace: Workspace, rows: Sequence[PlanRow], *, leave_failed: bool
         if queued:
             logs().print(f"{len(queued)} run(s) have a job already and execute as it was submitted", markup=False)
 
-    with observing("slurm") as environment:
-        submitter = replace(submitter, environment=_observed(environment, options))
-        jobs = plan_jobs(layout, rows, profile)
-        print_submissions(submitter.send(jobs, write) if jobs else [], as_json=options.json)
+    submitter = replace(submitter, environment=_with_tracker(environment, options))
+    jobs = plan_jobs(layout, rows, profile)
+    print_submissions(submitter.send(jobs, write) if jobs else [], as_json=options.json)
     return EXIT_DONE
 
 
-def _observed(environment: Mapping[str, str], options: argparse.Namespace) -> dict[str, str]:
+def _with_tracker(environment: Mapping[str, str], options: argparse.Namespace) -> dict[str, str]:
     """Return variables for workers and jobs with that of the tracker that the flags name."""
     return {**environment, **({TRACKER_VARIABLE: options.track} if options.track else {})}
 
@@ -236,7 +231,7 @@ def _run_locally(
     workspace.write(rows, execution.model_copy(update={"threads": shared.threads}))
     if not shared.gpus and any(shared.processes > 1 and run.counted == "steps" for run in runs):
         logs().print(f"no GPU here: {shared.processes} processes train together on its cores", markup=False)
-    variables = worker_environment(shared.threads) | _observed(environment, options)
+    variables = worker_environment(shared.threads) | _with_tracker(environment, options)
     worst = EXIT_DONE
     for batch, gpus in shared.phases(runs):
         with Watch(partial(_progress, layout, batch)) as watch:

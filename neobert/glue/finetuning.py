@@ -1,6 +1,6 @@
 """Fine-tuning on a task by the paper's protocol (App. C), for one point of a grid and one seed."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
@@ -113,14 +113,22 @@ class FineTuner:
         """Return the updates, evaluations and rates of a run at a point; patience may end it earlier."""
         return FineTuningSchedule.of(self.protocol, len(self._train), point.batch_size)
 
-    def run(self, point: Point, seed: int, stop: StopRequest | None = None) -> Outcome:
+    def run(
+        self,
+        point: Point,
+        seed: int,
+        stop: StopRequest | None = None,
+        report: Callable[[int, float | None], None] = lambda step, value: None,
+    ) -> Outcome:
+        """Fine-tune at one point and return the outcome; `report` is called with step and value of each evaluation."""
         evaluations = self.evaluations(point, seed, stop)
         while True:
             try:
-                next(evaluations)
+                evaluation = next(evaluations)
             except StopIteration as end:
                 outcome: Outcome = end.value
                 return outcome
+            report(evaluation.step, evaluation.value)
 
     def evaluations(
         self, point: Point, seed: int, stop: StopRequest | None = None

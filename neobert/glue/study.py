@@ -23,6 +23,7 @@ from neobert.glue.batching import ExampleLayout, PackedLayout, PaddedLayout
 from neobert.glue.encoding import EncodedTask, TaggedSplit, encode_task, load_encoded, save_encoded
 from neobert.glue.finetuning import FineTuner, Outcome
 from neobert.glue.selection import best_weights, drop_beaten_weights, may_become_best, select
+from neobert.glue.sweep import address_of_environment, sweep_of
 from neobert.glue.task_data import data_origin, read_examples
 from neobert.glue.tasks import Task
 from neobert.glue.words import UNREAD
@@ -114,7 +115,23 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     tuner = _fine_tuner(layout, study.task, study.id, stop)
     if tuner.compiled is None:
         tuner.points = expected_points(layout, study, trial)
-    outcome = tuner.run(trial.point, study.seed, stop)
+    sweep = sweep_of(layout, layout.study(study.task, study.id), address_of_environment(layout.root))
+    with sweep.running(trial, claim, lambda: tuner.schedule(trial.point).steps) as report:
+        outcome = tuner.run(trial.point, study.seed, stop, report)
+        record = _written(layout, run_file, trial, claim, outcome, tuner) | {
+            **timed_provenance(started_at),
+            "seconds": round(time.perf_counter() - started, 3),
+        }
+        claim.check()
+        if not publish_record(trial.record, record):
+            raise ClaimLost(f"trial {trial.id} was recorded by another process; this result is dropped")
+    drop_beaten_weights(layout, study)
+
+
+def _written(
+    layout: Layout, run_file: RunFile, trial: Trial, claim: Claim, outcome: Outcome, tuner: FineTuner
+) -> dict[str, Any]:
+    """Write the predictions of a trial, and its weights if they may be needed; return its record."""
     contents = io.BytesIO()
     np.savez_compressed(contents, allow_pickle=False, **outcome.predictions)
     predictions = contents.getvalue()
@@ -124,20 +141,14 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     digests = {"predictions": hashlib.sha256(predictions).hexdigest()}
     if may_become_best(layout, trial, result["scores"]):
         digests["weights"] = write_weights(trial.weights, outcome.weights)
-    claim.check()
-    record = {
+    return {
         **result,
-        **timed_provenance(started_at),
         "claim": claim.number,
         "course_steps": tuner.schedule(trial.point).steps,
         "sha256": digests,
         "compiled": tuner.compiled,
         **_unread(tuner.encoded),
-        "seconds": round(time.perf_counter() - started, 3),
     }
-    if not publish_record(trial.record, record):
-        raise ClaimLost(f"trial {trial.id} was recorded by another process; this result is dropped")
-    drop_beaten_weights(layout, study)
 
 
 def _unread(encoded: EncodedTask) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Fine-tuning on a task: a study is a grid of trials, followed by the selection of the best."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from neobert.processes import StopRequest
     from neobert.runs.claims import Claim
     from neobert.runs.run_file import RunFile
-    from neobert.runs.work import Observer
 
 
 class TrialConfig(Open):
@@ -120,13 +119,6 @@ class GlueStudy(Work):
         start = self.starts_from
         study = () if start.study is None else (f"glue/{start.task}/studies/{start.study}",)
         return (*pretraining_of(self.weights), *study)
-
-    @classmethod
-    def observe(cls, layout: Layout, works: Sequence[Self]) -> "Observer | None":
-        """Return the Optuna view that the launcher set for its workers, if any."""
-        from neobert.glue.optuna_view import view_of_environment
-
-        return view_of_environment(layout, works)
 
     def uses(self, layout: Layout) -> tuple[Path, ...]:
         return (self.encoded_task(layout),)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from neobert.errors import DamagedFile, exit_code
 from neobert.files import ABSENT, json_bytes, read_json, reason_of, replace_file
@@ -50,16 +50,6 @@ class Part:
     def is_done(self) -> bool:
         """Whether the record exists and is intact."""
         return is_published(self.record, self.read)
-
-
-class Observer(Protocol):
-    """Shows the progress of works elsewhere, and never stops them."""
-
-    def update(self) -> None:
-        """Take note that a part has ended."""
-
-    def close(self) -> None:
-        """Take note that the worker ends."""
 
 
 def error_beside(record: Path) -> Path:
@@ -210,11 +200,6 @@ class Work(Value):
     def preparation(self) -> "tuple[Work, ...]":
         """Work that a job without a GPU may do in advance; otherwise it is done as a part of this work."""
         return ()
-
-    @classmethod
-    def observe(cls, layout: Layout, works: Sequence[Self]) -> "Observer | None":
-        """Return what a worker tells of finished parts of these works; None if nobody wants to know."""
-        return None
 
     def uses(self, layout: Layout) -> tuple[Path, ...]:
         """Return the files and folders that cleanup keeps for it, besides those of `after`."""

@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +44,7 @@ from neobert.runs.kinds import KINDS, RUN_KINDS, is_done, kind_of
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile, read_checked_run_file
 from neobert.runs.tracking import track_scores
-from neobert.runs.work import Observer, Part, Work, may_pass, name_attempt, write_failure
+from neobert.runs.work import Part, Work, may_pass, name_attempt, write_failure
 
 logger = logging.getLogger(__name__)
 
@@ -65,14 +65,13 @@ class Worker:
 
     A part that failed after `failures_since` (default: the worker's start, by the file system's clock), in any process,
     is skipped, and with `leave_failed` also one that failed before, unless by an error of the system, which may pass.
-    `observers` are updated after each part. If other workers hold all remaining parts, the worker waits for
-    `patience_seconds` and ends. `progressed` is whether anything was finished or saved.
+    If other workers hold all remaining parts, the worker waits for `patience_seconds` and ends. `progressed` is whether
+    anything was finished or saved.
     """
 
     layout: Layout
     parts: Sequence[OpenPart]
     stop: StopRequest
-    observers: Sequence[Observer] = ()
     lease_seconds: float = LEASE_SECONDS
     failures_since: float | None = None
     leave_failed: bool = False
@@ -152,8 +151,6 @@ class Worker:
             else:
                 self.progressed = True
                 part.error.unlink(missing_ok=True)
-        for observer in self.observers:
-            observer.update()
 
 
 def from_own_block(parts: Sequence[OpenPart], environment: Mapping[str, str]) -> list[OpenPart]:
@@ -265,25 +262,15 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     with ExitStack() as resources:
         if place:
             resources.enter_context(host_ranks(layout, place))
-        observers = [resources.enter_context(closing(each)) for each in _observers(layout, parts)]
         worker = Worker(
             layout,
             from_own_block(parts, os.environ),
             stop,
-            observers,
             failures_since=options.failures_since,
             leave_failed=options.leave_failed,
             patience_seconds=options.patience,
         )
         return Ended(worker.run() or skipped, worker.progressed)
-
-
-def _observers(layout: Layout, parts: Sequence[OpenPart]) -> list[Observer]:
-    """Return those who want to know of finished parts, at most one for each kind of work."""
-    works = {part.work.id: part.work for _, part in parts}.values()
-    kinds = {work.kind: type(work) for work in works}
-    found = [kind.observe(layout, kind.among(works)) for kind in kinds.values()]
-    return [observer for observer in found if observer is not None]
 
 
 def _open_readable(layout: Layout, references: Sequence[str]) -> tuple[list[OpenPart], int]:

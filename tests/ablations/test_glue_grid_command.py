@@ -15,7 +15,7 @@ from ablations import run
 from ablations.launch.execute import retry_failed
 from neobert import processes
 from neobert.errors import EXIT_DONE
-from neobert.glue.optuna_view import open_storage, storage_address
+from neobert.glue.sweep import storage_address, storage_at
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
 from sweeps import glue_grid
@@ -187,7 +187,7 @@ def _assert_best_has_highest_mean(points: list[dict[str, Any]]) -> None:
 
 
 def _assert_optuna_shows(root: Path, points: list[dict[str, Any]]) -> None:
-    storage = open_storage(storage_address("journal", root))
+    storage = storage_at(storage_address("journal", root)).open()
     shown = {
         trial.user_attrs["trial"]: (trial.state.name, round(trial.value, 4), trial.params["learning_rate"])
         for study in storage.get_all_studies()

@@ -6,5 +6,4 @@ import pytest
 @pytest.fixture(params=("sqlite", "journal"))
 def storage(request: pytest.FixtureRequest) -> str:
     """The name of each storage in turn, as the command takes it."""
-    pytest.importorskip("optuna", reason="optuna is not installed")
     return str(request.param)

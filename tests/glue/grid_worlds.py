@@ -1,4 +1,4 @@
-"""A grid of points that cost nothing: real workers, claims, records and views over parts that only sleep."""
+"""A grid of points that cost nothing: real workers, claims, records and Optuna studies over parts that only sleep."""
 
 import os
 import random
@@ -6,7 +6,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,13 @@ from pydantic import PrivateAttr
 
 from ablations.ladders import variants
 from neobert.files import append_line, json_bytes, read_lines
-from neobert.glue.optuna_view import (
+from neobert.glue.sweep import (
     STORAGE_VARIABLE,
-    OptunaView,
-    open_storage,
+    Sweep,
+    address_of_environment,
     storage_address,
-    study_name,
-    view_of_environment,
+    storage_at,
+    tenth_of_epoch,
 )
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy, Start, Trial
@@ -38,9 +37,18 @@ from tests.support.waiting import until
 
 class DummyStudy(GlueStudy):
     """A study that waits for nothing. Its trials sleep, report a curve that their number decides, and publish a
-    record."""
+    record. Files in the folder of runs make points fail, have no score, or kill their worker."""
 
     _seconds: float = PrivateAttr(0.0)
+    _lease_seconds: float = PrivateAttr(LEASE_SECONDS)
+    _sweep: Sweep | None = PrivateAttr(None)
+
+    def sweep(self, layout: Layout) -> Sweep:
+        """The Optuna study of this study, in the storage of the environment."""
+        if self._sweep is None:
+            storage = storage_at(address_of_environment(layout.root))
+            self._sweep = Sweep(layout, self, storage, lease_seconds=self._lease_seconds)
+        return self._sweep
 
     @property
     def after(self) -> tuple[str, ...]:
@@ -49,27 +57,35 @@ class DummyStudy(GlueStudy):
     def execute(self, layout: Layout, run_file: RunFile | None, part: Part, claim: Claim, stop: StopRequest) -> None:
         assert isinstance(part, Trial)
         number = POINTS.index(part.point)
-        if (layout.root / f"break-{number}").exists():
-            raise RuntimeError("broken on purpose")
-        (layout.root / f"inside-{number}-{claim.number}").touch()
-        curve = []
-        for step in (1, 2):
-            time.sleep(self._seconds / 2)
-            curve.append([step, score_of(number) * step / 2])
-        claim.check()
-        record = {
-            "kind": "glue",
-            "id": part.id,
-            "state": "done",
-            "claim": claim.number,
-            "scores": {"score": score_of(number), "curve": curve},
-        }
-        if not publish_record(part.record, record):
-            raise ClaimLost("recorded by another process")
-        append_line(layout.root / "published.jsonl", {"part": part.id})
+        with self.sweep(layout).running(part, claim, lambda: COURSE_STEPS) as report:
+            if (layout.root / f"break-{number}").exists():
+                raise RuntimeError("broken on purpose")
+            (layout.root / f"inside-{number}-{claim.number}").touch()
+            if (layout.root / f"kill-{number}").exists() and claim.number <= 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            curve = []
+            for step in (1, 2):
+                time.sleep(self._seconds / 2)
+                curve.append([step, score_of(number) * step / 2])
+                report(step, score_of(number) * step / 2)
+                while (layout.root / f"hold-{number}").exists():
+                    time.sleep(0.05)
+            claim.check()
+            score = None if (layout.root / f"undefined-{number}").exists() else score_of(number)
+            record = {
+                "kind": "glue",
+                "id": part.id,
+                "state": "done",
+                "claim": claim.number,
+                "course_steps": COURSE_STEPS,
+                "scores": {"score": score, "curve": curve},
+            }
+            if not publish_record(part.record, record):
+                raise ClaimLost("recorded by another process")
+            append_line(layout.root / "published.jsonl", {"part": part.id})
 
 
-def study_of(count: int, seconds: float = 0.0) -> DummyStudy:
+def study_of(count: int, seconds: float = 0.0, lease_seconds: float = LEASE_SECONDS) -> DummyStudy:
     """The study of so many trials, which take `seconds` each."""
     study = DummyStudy(
         task="cola",
@@ -84,9 +100,12 @@ def study_of(count: int, seconds: float = 0.0) -> DummyStudy:
         tokenizer_origin="tests",
     )
     study._seconds = seconds
+    study._lease_seconds = lease_seconds
     return study
 
 
+COURSE_STEPS = 4
+"""The dummy trials are stopped by patience after two of so many steps."""
 POINTS = tuple(
     Point(batch_size=2**batch, learning_rate=1e-5 * (1 + rate), weight_decay=0.0)
     for batch in range(10)
@@ -94,28 +113,22 @@ POINTS = tuple(
 )
 
 
-def dummies(layout: Layout, count: int, seconds: float = 0.0) -> tuple[Trial, ...]:
+def dummies(
+    layout: Layout, count: int, seconds: float = 0.0, lease_seconds: float = LEASE_SECONDS
+) -> tuple[Trial, ...]:
     """The trials of the dummy study."""
-    return study_of(count, seconds).trials(layout)
+    return study_of(count, seconds, lease_seconds).trials(layout)
 
 
-def work_through(
-    layout: Layout, count: int, view: OptunaView, *, seconds: float = 0.0, lease_seconds: float = LEASE_SECONDS
-) -> int:
-    """One worker works through the grid; its exit code."""
-    parts: list[Any] = [(None, trial) for trial in dummies(layout, count, seconds)]
-    with closing(view):
-        return Worker(layout, parts, StopRequest(), (view,), lease_seconds).run()
+def work_through(layout: Layout, count: int, *, seconds: float = 0.0, lease_seconds: float = LEASE_SECONDS) -> int:
+    """One worker works through the grid, in the storage of the environment; its exit code."""
+    parts: list[Any] = [(None, trial) for trial in dummies(layout, count, seconds, lease_seconds)]
+    return Worker(layout, parts, StopRequest(), lease_seconds).run()
 
 
 def score_of(number: int) -> float:
     """The score of a dummy point."""
     return round((number * 37 % 101) / 101, 6)
-
-
-def view_of(layout: Layout, count: int, storage: str) -> OptunaView:
-    """The view of the dummy study, opened anew."""
-    return OptunaView(layout, storage_address(storage, layout.root), [study_of(count)])
 
 
 def start_worker(
@@ -129,7 +142,6 @@ def start_worker(
 
 def survive_kills(layout: Layout, storage: str, *, points: int, workers: int, kills: int, seconds: float) -> None:
     """Run the grid with workers of which some are killed at random and replaced; then demand exactly once."""
-    view_of(layout, points, storage).close()
     chance = random.Random(0)
     running = [start_worker(layout, points, seconds, storage) for _ in range(workers)]
     for killed in range(kills):
@@ -156,27 +168,29 @@ def assert_exactly_once(layout: Layout, points: int, storage: str) -> None:
 
 
 def assert_shows_records(layout: Layout, points: int, storage: str) -> None:
-    """Optuna's study holds every point COMPLETE once with parameters, value and curve; all other trials are FAIL."""
+    """Once mended, Optuna's study holds every scored point COMPLETE once with parameters, value and curve; all other
+    trials are FAIL."""
     trials = load(layout, points, storage).trials
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
-    parts = {dummy.id: dummy for dummy in dummies(layout, points)}
+    parts = {dummy.id: dummy for dummy in dummies(layout, points) if dummy.is_done}
+    scores = {name: read_record(part.record)["scores"]["score"] for name, part in parts.items()}
     assert {trial.state.name for trial in trials} <= {"COMPLETE", "FAIL"}
-    assert Counter(trial.user_attrs["trial"] for trial in complete) == dict.fromkeys(parts, 1)
+    scored = [name for name, score in scores.items() if score is not None]
+    assert Counter(trial.user_attrs["trial"] for trial in complete) == dict.fromkeys(scored, 1)
     for trial in complete:
         part = parts[trial.user_attrs["trial"]]
         record = read_record(part.record)
-        assert trial.value == record["scores"]["score"] and trial.params == plain(part.point)
+        assert trial.value == scores[part.id] and trial.params == plain(part.point)
         assert trial.user_attrs["claim"] == record["claim"]
-        assert trial.intermediate_values == dict(map(tuple, record["scores"]["curve"]))
-    assert all("error" in trial.user_attrs for trial in trials if trial.state.name == "FAIL")
+        epochs = part.study.protocol.epochs
+        curve = {tenth_of_epoch(step, COURSE_STEPS, epochs): value for step, value in record["scores"]["curve"]}
+        assert trial.intermediate_values == curve
 
 
-def load(layout: Layout, points: int, storage: str):
-    """The study as Optuna itself reads it."""
-    import optuna
-
-    name = study_name(study_of(points))
-    return optuna.load_study(study_name=name, storage=open_storage(storage_address(storage, layout.root)))
+def load(layout: Layout, points: int, storage: str) -> Any:
+    """The study as Optuna itself reads it, after a launcher has made it agree with the records."""
+    address = storage_address(storage, layout.root)
+    return Sweep(layout, study_of(points), storage_at(address), lease_seconds=0.0).show()
 
 
 def fail_part(part: Part, claim: int, error: str) -> None:
@@ -188,7 +202,4 @@ def fail_part(part: Part, claim: int, error: str) -> None:
 def main(arguments: Sequence[str]) -> int:
     """The worker of a process of its own."""
     root, count, seconds, lease = arguments
-    layout = Layout(Path(root))
-    observer = view_of_environment(layout, [study_of(int(count))])
-    assert observer is not None
-    return work_through(layout, int(count), observer, seconds=float(seconds), lease_seconds=float(lease))
+    return work_through(Layout(Path(root)), int(count), seconds=float(seconds), lease_seconds=float(lease))

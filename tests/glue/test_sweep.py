@@ -1,0 +1,237 @@
+"""Optuna runs the grid: every point once whatever dies, and a study that always agrees with the records."""
+
+import signal
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import optuna
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neobert.glue import sweep as sweeps
+from neobert.glue.sweep import STORAGE_VARIABLE, Sweep, open_studies, storage_address, storage_at
+from neobert.runs.layout import Layout
+from neobert.runs.records import read_record
+from neobert.runs.work import Part
+from tests.glue.grid_worlds import (
+    assert_exactly_once,
+    assert_shows_records,
+    dummies,
+    fail_part,
+    load,
+    start_worker,
+    started,
+    study_of,
+    survive_kills,
+    work_through,
+)
+from tests.support.tiny_runs import claimed
+from tests.support.waiting import until
+
+COUNT = 8
+
+
+@pytest.fixture(autouse=True)
+def storage_of_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Workers of this process use the journal, unless a test names another storage."""
+    monkeypatch.delenv(STORAGE_VARIABLE, raising=False)
+    yield
+    storage_at.cache_clear()
+
+
+def run_all(layout: Layout, storage: str, monkeypatch: pytest.MonkeyPatch, count: int = COUNT) -> int:
+    """One worker in this process works through the grid."""
+    monkeypatch.setenv(STORAGE_VARIABLE, storage_address(storage, layout.root))
+    return work_through(layout, count)
+
+
+def states(layout: Layout, points: int, storage: str, part: Part) -> list[tuple[int, str]]:
+    """Claim and state of each Optuna trial of a part."""
+    shown = [trial for trial in load(layout, points, storage).trials if trial.user_attrs["trial"] == part.id]
+    return [(trial.user_attrs["claim"], trial.state.name) for trial in shown]
+
+
+def test_every_point_is_asked_once_and_told_with_its_curve(
+    tmp_path: Path, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = Layout(tmp_path)
+    assert run_all(layout, storage, monkeypatch) == 0
+    address = storage_address(storage, layout.root)
+    (name,) = optuna.get_all_study_names(storage_at(address).open())
+    study = optuna.load_study(study_name=name, storage=storage_at(address).open())
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * COUNT, "told by the worker itself"
+    assert study.direction.name == "MAXIMIZE"
+    assert (study.user_attrs["task"], study.user_attrs["metric"], study.user_attrs["seed"]) == ("cola", "matthews", 0)
+    assert_exactly_once(layout, COUNT, storage)
+
+
+def test_a_trial_is_shown_as_running_with_its_reports(tmp_path: Path, storage: str) -> None:
+    layout, held = Layout(tmp_path), tmp_path / "hold-0"
+    held.touch()
+    worker = start_worker(layout, 1, 0.0, storage)
+
+    def shown() -> list[tuple[str, int]]:
+        trials = Sweep(layout, study_of(1), storage_at(storage_address(storage, tmp_path))).opened().trials
+        return [(trial.state.name, len(trial.intermediate_values)) for trial in trials]
+
+    until((tmp_path / "inside-0-1").exists)
+    until(lambda: shown() == [("RUNNING", 1)])
+    held.unlink()
+    assert worker.wait(timeout=60) == 0
+    assert shown() == [("COMPLETE", 2)]
+
+
+def test_workers_that_are_killed_lose_and_repeat_nothing(tmp_path: Path, storage: str) -> None:
+    survive_kills(Layout(tmp_path), storage, points=COUNT, workers=4, kills=2, seconds=0.3)
+
+
+def test_points_that_fail_have_no_score_or_kill_their_worker_do_not_stop_the_grid(tmp_path: Path, storage: str) -> None:
+    """The point that kills its worker is taken again last, and ends at the third try."""
+    layout = Layout(tmp_path)
+    for name in ("break-0", "undefined-1", "kill-2"):
+        (tmp_path / name).touch()
+    codes = []
+    while not codes or codes[-1] < 0:
+        codes.append(start_worker(layout, COUNT, 0.0, storage).wait(timeout=60))
+    assert codes == [-signal.SIGKILL, -signal.SIGKILL, 1], "killed twice, and then one point has failed"
+    parts = dummies(layout, COUNT)
+    assert [part.is_done for part in parts] == [False] + [True] * (COUNT - 1)
+    assert read_record(parts[1].record)["scores"]["score"] is None
+    assert started(layout) == COUNT + 2 + 2, "each worker tries the failing point once"
+    assert_shows_records(layout, COUNT, storage)
+    undefined = states(layout, COUNT, storage, parts[1])
+    assert undefined == [(1, "FAIL")]
+
+
+@pytest.mark.parametrize("damage", ["deleted", "cut", "garbage", "torn record", "scored otherwise", "twice"])
+def test_a_study_that_is_lost_damaged_or_wrong_is_made_again_from_the_records(
+    tmp_path: Path, storage: str, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = Layout(tmp_path)
+    assert run_all(layout, storage, monkeypatch) == 0
+    path = storage_at(storage_address(storage, tmp_path)).path
+    assert path is not None
+    content = path.read_bytes()
+    if damage == "deleted":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    elif damage == "garbage":
+        path.write_bytes(content[: len(content) // 2] + b"\x00garbage" * 50 + content[len(content) // 2 :])
+    elif damage == "torn record":
+        record = dummies(layout, COUNT)[3].record
+        record.write_bytes(record.read_bytes()[:40])
+    else:
+        study = load(layout, COUNT, storage)
+        again = study.trials[0]
+        again.value = 0.123 if damage == "scored otherwise" else again.value
+        study.add_trial(again)
+    assert run_all(layout, storage, monkeypatch) == 0
+    repeated = {"torn record": 1}.get(damage, 0)
+    assert started(layout) == COUNT + repeated
+    assert_shows_records(layout, COUNT, storage)
+
+
+def test_a_study_is_made_again_with_its_failures(tmp_path: Path, storage: str) -> None:
+    layout = Layout(tmp_path)
+    for dummy in dummies(layout, COUNT - 1):
+        with claimed(layout, dummy.id) as claim:
+            dummy.work.execute(layout, None, dummy, claim, None)  # type: ignore[arg-type]
+    fail_part(dummies(layout, COUNT)[-1], 7, "RunFailed: step 3: the loss is nan")
+    for _ in range(2):
+        trials = load(layout, COUNT, storage).trials
+        assert len(trials) == COUNT
+        (failed,) = [trial for trial in trials if trial.state.name == "FAIL"]
+        assert failed.user_attrs["error"] == "RunFailed: step 3: the loss is nan" and failed.user_attrs["claim"] == 7
+
+
+def test_an_owner_paused_past_its_lease_publishes_nothing(tmp_path: Path, storage: str) -> None:
+    layout = Layout(tmp_path)
+    paused = start_worker(layout, 1, 3.0, storage, lease_seconds=1.5)
+    until((tmp_path / "inside-0-1").exists)
+    paused.send_signal(signal.SIGSTOP)
+    try:
+        assert start_worker(layout, 1, 0.1, storage, lease_seconds=1.5).wait(timeout=60) == 0
+        part = dummies(layout, 1)[0]
+        before = part.record.read_bytes()
+    finally:
+        paused.send_signal(signal.SIGCONT)
+    assert paused.wait(timeout=60) == 0
+    assert part.record.read_bytes() == before
+    assert states(layout, 1, storage, part) == [(1, "FAIL"), (2, "COMPLETE")]
+    assert_exactly_once(layout, 1, storage)
+
+
+def test_a_failed_point_is_told_fail_with_its_error_until_it_is_run_again(
+    tmp_path: Path, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = Layout(tmp_path)
+    (tmp_path / "break-3").touch()
+    assert run_all(layout, storage, monkeypatch) == 1
+    failed = [trial for trial in load(layout, COUNT, storage).trials if trial.state.name == "FAIL"]
+    assert [trial.user_attrs["error"] for trial in failed] == ["RuntimeError: broken on purpose"]
+    (tmp_path / "break-3").unlink()
+    assert run_all(layout, storage, monkeypatch) == 0
+    assert_exactly_once(layout, COUNT, storage)
+
+
+def test_a_locked_database_is_waited_for_and_never_loses_a_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sweeps, "SQLITE_TIMEOUT_SECONDS", 0.05)
+    layout = Layout(tmp_path)
+    load(layout, COUNT, "sqlite")
+    lock = sqlite3.connect(tmp_path / "optuna.db", isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
+    monkeypatch.setenv(STORAGE_VARIABLE, storage_address("sqlite", tmp_path))
+    assert work_through(layout, COUNT, lease_seconds=1.0) == 0
+    assert [record.message for record in caplog.records if "database is locked" in record.message] == [
+        f"sqlite:///{tmp_path}/optuna.db: database is locked; the work goes on unseen by Optuna"
+    ]
+    lock.close()
+    assert_exactly_once(layout, COUNT, "sqlite")
+    assert not list(tmp_path.glob("*.damaged-*"))
+
+
+@pytest.mark.parametrize(("storage", "file"), [("sqlite", "optuna.db"), ("journal", "optuna.journal")])
+def test_a_file_that_is_no_storage_is_refused_unless_it_is_the_folders_own_journal(
+    tmp_path: Path, storage: str, file: str
+) -> None:
+    (tmp_path / file).write_bytes(b"what is this?\n" * 100)
+    address = storage_address(storage, tmp_path)
+    if storage == "journal":
+        open_studies(Layout(tmp_path), [study_of(1)], address)
+        assert (tmp_path / f"{file}.damaged-1").exists()
+    else:
+        with pytest.raises(ValueError, match=r"optuna.db cannot be used \(file is not a database\)"):
+            open_studies(Layout(tmp_path), [study_of(1)], address)
+        assert (tmp_path / file).read_bytes() == b"what is this?\n" * 100
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("sqlight", "did you mean 'sqlite'"),
+        ("postgresql://me:secret@host/grid", "would show the password .* NEOBERT_GRID_STORAGE"),
+    ],
+)
+def test_an_unknown_storage_and_a_visible_password_are_refused(tmp_path: Path, name: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        storage_address(name, tmp_path)
+
+
+def test_passwords_are_never_printed() -> None:
+    assert str(storage_at("postgresql://me:secret@host/grid")) == "postgresql://host/grid"
+
+
+@given(st.integers(1, 5000), st.integers(1, 20), st.data())
+def test_tenths_of_an_epoch_rise_from_one_to_ten_times_the_epochs(
+    course: int, epochs: int, data: st.DataObject
+) -> None:
+    step = data.draw(st.integers(1, course))
+    tenth = sweeps.tenth_of_epoch(step, course, epochs)
+    assert 1 <= tenth <= 10 * epochs
+    assert tenth >= sweeps.tenth_of_epoch(max(1, step - 1), course, epochs)
+    assert sweeps.tenth_of_epoch(course, course, epochs) == 10 * epochs
