@@ -21,7 +21,6 @@ from neobert.data.rows import pack_documents
 from neobert.embeddings.contrastive import GradCache, StepCollator, StepTexts, match_texts
 from neobert.embeddings.encoders import DTYPES, PackedEncoder
 from neobert.model.build import build_encoder, initialize
-from neobert.model.layers import fused_rows
 from neobert.model.size import MicroBatchShape, training_memory
 from neobert.recipe import Precision, Pretraining
 from neobert.training.distributed import Process, set_up_device
@@ -98,10 +97,10 @@ def pretraining_step(setting: Setting, mode: Mode) -> StepNumbers:
         loss = summed_loss(model, two_packed_rows(setting, mode).to(setting.device))
     names, weights = zip(*model.named_parameters(), strict=True)
     gradients = torch.autograd.grad(loss, weights)
-    rows = fused_rows(model)
+    heads = setting.recipe.model.heads
     attention = [
-        rows[weight].split(gradient)[:2].flatten().cpu()
-        for name, weight, gradient in zip(names, weights, gradients, strict=True)
+        gradient.unflatten(0, (heads, 3, -1))[:, :2].flatten().cpu()  # of the rows of query and key
+        for name, gradient in zip(names, gradients, strict=True)
         if name.endswith("qkv.weight")
     ]
     whole = torch.cat([gradient.flatten().cpu() for gradient in gradients])
