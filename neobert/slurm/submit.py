@@ -32,8 +32,6 @@ REGISTRATION_SECONDS = 60.0
 """How long to wait for nodes to register with a controller that has just started."""
 DEFAULT_LARGEST_ARRAY = 1001
 SETUP = "setup.sh"
-BATCH_SCRIPT = "submission.sh"
-USUAL_ANSWER = re.compile(r"Submitted batch job ([0-9]+)(?: on cluster \S+)?")
 BARE_ANSWER = re.compile(r"([0-9]+)(?:;\S+)?")
 MOST_TIMEOUTS = 3
 """How often submitit would requeue a job itself. Payloads requeue theirs."""
@@ -179,12 +177,9 @@ def sbatch_text(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> s
     flags = [f"--{key}" if value is True else f"--{key}={shlex.quote(str(value))}" for key, value in options.items()]
     words = ["srun", "--unbuffered", *(word for name, path in outputs.items() for word in (f"--{name}", path)), *srun]
     command = [sys.executable, "-u", "-m", "submitit.core._submit", str(logs)]
-    unwanted = [name for name, option in HANDED_ON.items() if option not in options]
     lines = [
         *("#!/bin/bash", "", "# Parameters", *(f"#SBATCH {flag}" for flag in sorted(flags))),
-        # Under --export=NONE the variables of a login shell come into the job.
-        *("", "# setup", f"unset {' '.join([*unwanted, *OTHER_OPTIONS])}"),
-        *setup,
+        *("", "# setup", *setup),
         *("", "# command", "export SUBMITIT_EXECUTOR=slurm", shlex.join([*words, *command]), ""),
     ]
     return "\n".join(lines)
@@ -223,58 +218,77 @@ def submit(job: Job, runs: Path, snapshot: Path, logs: Path, after: Sequence[str
     """
     logs.mkdir(parents=True, exist_ok=True)
     _write_setup(job, logs)
-    script = logs / BATCH_SCRIPT
-    with _private_files():
-        script.write_text(sbatch_text(job, snapshot, logs, after))
+    executor = _submitit().SlurmExecutor(folder=logs, max_num_timeout=MOST_TIMEOUTS)
+    executor.update_parameters(**_parameters(job, snapshot, logs, after))
     payload = Payload(str(snapshot), ("--runs", str(runs), *job.flags, *job.references))
     try:
-        number = _submit(job, script)
-        _write_payload(payload, job, number, logs)
-        script.rename(logs / f"{number}_{BATCH_SCRIPT}")
+        number, is_adopted = _submit(executor, payload, job)
+        if is_adopted:
+            _write_payload(payload, job, number, logs)
     except BaseException:
         _cancel_named(job.name)
         raise
     return number
 
 
-def _submit(job: Job, script: Path) -> str:
-    """Call sbatch until SLURM has the job or refuses it, and return the job's id."""
+def _submit(executor: Any, payload: Payload, job: Job) -> tuple[str, bool]:
+    """Call sbatch until SLURM has the job or refuses it. Returns the job's id, and whether submitit could not read it
+    from the answer, so that the job has no payload yet."""
+    utils = _submitit().core.utils
     reason, is_accepted = "", False
     for attempt in range(CONTROLLER_RETRIES):
         if attempt:
             time.sleep(RETRY_SECONDS)
             if found := _jobs_named(job.name):  # submitted, but the answer was lost
-                return found[0]
+                return found[0], True
         if is_accepted:
             continue
-        answer = _client(["sbatch", str(script)])
-        is_accepted = answer.returncode == 0
-        if not is_accepted:
-            reason = _last_words(answer.stderr) or "sbatch failed and said nothing"
-        elif number := _job_in(answer.stdout, job.name):
-            return number
-        else:
-            reason = f"sbatch did not say which job it made: {answer.stdout.strip()!r}"
+        try:
+            return _as_named(_send(executor, payload, job.elements), job.name)
+        except utils.FailedJobError as error:
+            reason = _last_words(str(error)) or "sbatch failed and said nothing"
+        except utils.FailedSubmissionError as error:
+            is_accepted = True
+            answer = str(error).partition('"')[2].rpartition('"')[0].strip()
+            if number := _found_as(answer, job.name):
+                return number, True
+            reason = f"sbatch did not say which job it made: {answer!r}"
         if not (_is_silence(reason) or _waits_for_nodes(reason)):
             break
     raise _refusal(job, reason)
 
 
-def _job_in(answer: str, name: str) -> str | None:
-    """Return the id of a job that sbatch has accepted; None if neither its answer nor the queue has it.
+def _send(executor: Any, payload: Payload, elements: int | None) -> str:
+    """Submit a payload by submitit, as an array if there are several elements. Returns the id that submitit reads."""
+    with _without_options(), _private_files():
+        if elements is None:
+            return str(executor.submit(payload).job_id)
+        with executor.batch():
+            jobs = [executor.submit(payload) for _ in range(elements)]
+    return str(jobs[0].job_id).partition("_")[0]
 
-    If the answer is not the usual sentence, the job is found by its name. A number alone, with or without a cluster as
-    by --parsable, counts if the job has ended already.
+
+def _as_named(number: str, name: str) -> tuple[str, bool]:
+    """Return the id of the job, and whether submitit read another one: it takes the first number after "job", and sites
+    print sentences of their own."""
+    try:
+        found = _jobs_named(name)
+    except RunFailed:  # the controller is busy; the usual answer is right
+        return number, False
+    return (found[0], True) if found and number not in found else (number, False)
+
+
+def _found_as(answer: str, name: str) -> str | None:
+    """Return the id of a job that sbatch has accepted with an answer that submitit cannot read; None if it is unknown.
+
+    The job is found by its name. If it has ended already, a number alone in a line counts, with or without a cluster as
+    by --parsable.
     """
-    lines = [line.strip() for line in answer.splitlines()]
-    usual = [match[1] for line in lines if (match := USUAL_ANSWER.fullmatch(line))]
-    if len(usual) == 1:
-        return usual[0]
-    bare = [match[1] for line in lines if (match := BARE_ANSWER.fullmatch(line))]
     try:
         found = _jobs_named(name)
     except RunFailed:
         found = []
+    bare = [match[1] for line in answer.splitlines() if (match := BARE_ANSWER.fullmatch(line.strip()))]
     return next(iter([*found, *(bare if len(bare) == 1 else [])]), None)
 
 
@@ -386,7 +400,11 @@ def _parameters(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> d
         "wckey": None,
         "additional_parameters": {"requeue": True, **_extra_lines(resources.sbatch)},
     }
-    return {key: value for key, value in parameters.items() if value is not None or key == "wckey"}
+    given = {key: value for key, value in parameters.items() if value is not None or key == "wckey"}
+    options = {key.replace("_", "-") for key in (*given, *given["additional_parameters"])}
+    # Under --export=NONE the variables of a login shell come into the job.
+    unwanted = [name for name, option in HANDED_ON.items() if option not in options]
+    return given | {"setup": [f"unset {' '.join([*unwanted, *OTHER_OPTIONS])}", *given["setup"]]}
 
 
 def _exports(job: Job, snapshot: Path) -> list[str]:

@@ -260,6 +260,7 @@ def test_a_job_that_the_command_gives_up_is_cancelled(
     slurm: FakeSlurm, runs: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     """Here between sbatch and the payload, without which the job would do nothing."""
+    answer_with(slurm, USUAL, "echo $job")
 
     def fail(*_: object) -> None:
         raise error
