@@ -34,7 +34,7 @@ LONG_FILES = {
         "test_readme.py",
         "test_run_command.py",
         "test_glue_grid_model.py",
-        "test_study.py",
+        "test_sweep.py",
     ),
     *("test_embedding_suite.py", "test_remote_code.py", "test_zero.py", "test_distributed.py", "test_compiling.py"),
     *("test_protocols.py", "test_other_passes.py", "test_pretraining_step.py", "test_inference.py"),

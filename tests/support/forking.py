@@ -93,9 +93,9 @@ def start_worker(arguments: Sequence[str], environment: Mapping[str, str], progr
 
 def start_child(command: Sequence[str], environment: Mapping[str, str], stdout: int | None = None) -> Child:
     """`neobert.processes.start_child`, but that workers are forked."""
-    if list(command[1:3]) != ["-m", WORKER]:
+    if list(command[1:4]) != ["-P", "-m", WORKER]:
         return START_CHILD(command, environment, stdout)
-    return _fork(WORKER, command[3:], environment, sys.__stderr__.fileno())
+    return _fork(WORKER, command[4:], environment, sys.__stderr__.fileno())
 
 
 def _fork(program: str, arguments: Sequence[str], environment: Mapping[str, str], errors: int) -> ForkedProcess:
