@@ -1,7 +1,7 @@
 """python -m reports.demo: what the two arms of `make demo` show, as a picture and a sentence.
 
 Reads the records of examples/demo.py below --runs, draws the training loss of each run against its steps, and compares
-the arms at paired seeds. Exit codes: 0 done, 3 no such records.
+the arms at paired seeds if both have trained. Exit codes: 0 done, 3 no such records.
 """
 
 import json
@@ -20,6 +20,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from reports.curves import read_curve, thinned
 from reports.figures.drawing import COLOURS, rendered, single_axes
+from reports.scores import LEAST_GAIN
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,16 +68,24 @@ def read_runs(runs: Path) -> dict[DemoRun, Lines]:
 
 
 def sentence(runs: Sequence[DemoRun], steps: int) -> str:
-    """Return what the runs show, with the differences between the arms at the seeds that both have."""
+    """Return what the runs show: the difference between the arms at the seeds that both have, if both have trained."""
     losses: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for run in runs:
         losses[run.variant][run.seed] = run.heldout_loss
     first, second = (losses[arm] for arm in ARMS)
-    differences = [f"{second[seed] - first[seed]:+.2f}" for seed in sorted(first.keys() & second.keys())]
-    return (
+    shown = (
         f"After {steps:,} steps the held-out loss is {fmean(first.values()):.2f} nats per token with learned positions "
-        f"and {fmean(second.values()):.2f} with RoPE; the difference at paired seeds is {' and '.join(differences)}."
+        f"and {fmean(second.values()):.2f} with RoPE"
     )
+    frequencies = fmean(run.frequency_loss for run in runs)
+    untrained = [arm for arm in ARMS if fmean(losses[arm].values()) > frequencies - LEAST_GAIN]
+    if untrained:
+        return (
+            f"{shown}. Token frequencies alone give {frequencies:.2f}: {' and '.join(untrained)} has not trained yet, "
+            "so the two are not compared."
+        )
+    differences = [f"{second[seed] - first[seed]:+.2f}" for seed in sorted(first.keys() & second.keys())]
+    return f"{shown}; the difference at paired seeds is {' and '.join(differences)}."
 
 
 @rendered

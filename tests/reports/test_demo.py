@@ -59,6 +59,13 @@ def test_the_readme_has_the_recorded_numbers(tmp_path: Path, capsys: pytest.Capt
         assert re.search(rf"{tolerance} \(`{arm}`\)", readme)
 
 
+def test_arms_are_compared_if_both_have_trained() -> None:
+    runs = [DemoRun("learned", 0, 3.0, 3.63), DemoRun("rope", 0, 2.5, 3.63), DemoRun("rope", 1, 2.0, 3.63)]
+    assert demo.sentence(runs, 10).endswith("2.25 with RoPE; the difference at paired seeds is -0.50.")
+    untrained = [DemoRun("learned", 0, 3.54, 3.63), *runs[1:]]
+    assert demo.sentence(untrained, 10).endswith("learned has not trained yet, so the two are not compared.")
+
+
 def test_an_arm_without_runs_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_record(tmp_path, RECORDED[0])
     assert demo.main(["--runs", str(tmp_path)]) == EXIT_MISSING
