@@ -57,8 +57,7 @@ class Rules:
     share of it. So does the warm-up, times what makes that of the baseline `warmup_fraction` of its steps.
     `second_moment` says what becomes of Adam's beta2: it stays as written, or keeps its half-life in tokens
     (beta2' = beta2^(B'/B) with B and B' tokens per step, arXiv 2507.07101), at most `HALF_LIFE_SHARE` of the first
-    stage's steps. beta1, which is also Muon's momentum, stays as written: it averages a few steps at every scale. So do
-    the constants of fine-tuning.
+    stage's steps. beta1 stays as written: it averages a few steps at every scale. So do the constants of fine-tuning.
 
     `documents` is the number of documents in a synthetic corpus. A `large` scale uses all cores.
     """

@@ -4,10 +4,8 @@ Of each pair one sentence is acceptable (Warstadt et al. 2020, TACL 8, doi 10.11
 data/*.jsonl of github.com/alexwarstadt/blimp (CC BY 4.0; here as of commit 3e56b06), a file per paradigm. Seven pairs
 have two equal sentences: passive_1 324 and 810, principle_A_case_2 105, 287, 372, 816 and 967.
 
-blimp.csv has the field and the phenomenon of each paradigm, and two accuracies from raw_results/summary of that commit:
-`human` is the share of people's single judgements that agree with the data, `gpt2` is GPT-2's by the probability of
-whole sentences. Phenomena are the twelve of the paper, which counts the paradigms that the data call s-selection under
-argument structure.
+blimp.csv has the field and the phenomenon of each paradigm. Phenomena are the twelve of the paper, which counts the
+paradigms that the data call s-selection under argument structure.
 """
 
 import csv
@@ -30,20 +28,15 @@ PAIRS = 1000
 
 
 class Paradigm(NamedTuple):
-    """A paradigm with the groups that it belongs to. `human` and `gpt2` are accuracies, 0..1."""
+    """The groups that a paradigm belongs to."""
 
     field: str
     phenomenon: str
-    human: float
-    gpt2: float
 
 
 def _read_paradigms() -> dict[str, Paradigm]:
     with Path(__file__).with_name("blimp.csv").open(newline="", encoding="utf-8") as file:
-        return {
-            row["paradigm"]: Paradigm(row["field"], row["phenomenon"], float(row["human"]), float(row["gpt2"]))
-            for row in csv.DictReader(file)
-        }
+        return {row["paradigm"]: Paradigm(row["field"], row["phenomenon"]) for row in csv.DictReader(file)}
 
 
 PARADIGMS: Mapping[str, Paradigm] = _read_paradigms()
@@ -64,8 +57,6 @@ class _Line(BaseModel):
 
     sentence_good: str
     sentence_bad: str
-    field: str | None = None
-    UID: str | None = None
 
 
 def paradigm_files(folder: Path) -> list[Path]:
@@ -91,24 +82,7 @@ def read_pairs(path: Path, count: int) -> list[MinimalPair]:
     return [MinimalPair(line.sentence_good, line.sentence_bad, path.stem) for line in lines]
 
 
-def pairs_in(folder: Path) -> list[MinimalPair]:
-    """Return the pairs of all files of a folder such as BabyLM's blimp_filtered and supplement_fast. As there, the
-    paradigm of a line with a field is its UID, and that of others the name of the file.
-
-    Raises:
-        MissingData: the folder has no *.jsonl.
-        DamagedFile: a file has something else.
-    """
-    if not (paths := sorted(folder.glob("*.jsonl"))):
-        raise MissingData(f"{folder} holds no *.jsonl with minimal pairs: name a folder such as blimp_filtered")
-    return [
-        MinimalPair(line.sentence_good, line.sentence_bad, path.stem if line.field is None else line.UID or path.stem)
-        for path in paths
-        for line in _lines(path, None)
-    ]
-
-
-def _lines(path: Path, count: int | None) -> list[_Line]:
+def _lines(path: Path, count: int) -> list[_Line]:
     lines = islice(text_lines(path), count)
     try:
         return [_Line.model_validate_json(line) for line in lines]

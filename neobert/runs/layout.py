@@ -51,10 +51,6 @@ class Layout:
         """The record of one GLUE trial; its predictions and weights are siblings with other suffixes."""
         return self.root / "glue" / task / f"{trial_id}.json"
 
-    def resampled(self, task: str, trial_id: str) -> Path:
-        """A trial's score on resamples of its examples, which a collected folder has instead of predictions."""
-        return self.root / "glue" / task / "resamples" / f"{trial_id}.json"
-
     def embedding_task(self, task: str, result_id: str) -> Path:
         """The record of one embedding task on one encoder."""
         return self.root / "mteb" / task / f"{result_id}.json"
@@ -78,10 +74,6 @@ class Layout:
     def throughput(self, result_id: str) -> Path:
         """The record of one model's throughput at one length."""
         return self.root / "throughput" / f"{result_id}.json"
-
-    def forecast(self, forecast_id: str) -> Path:
-        """A sealed forecast of what larger runs will measure."""
-        return self.root / "forecasts" / f"{forecast_id}.json"
 
     def ladder(self, name: str, digest: str) -> Path:
         """The user's ladder file from which runs were planned. `digest` is the start of its content's hash."""

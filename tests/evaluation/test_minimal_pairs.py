@@ -55,12 +55,10 @@ def evaluations(data: str, scale: Scale = "smoke") -> dict[tuple[str, ...], Read
 
 
 def test_paradigms_are_in_the_papers_groups() -> None:
-    """People and GPT-2 have the means of the published summaries."""
-    fields, phenomena, *accuracies = zip(*PARADIGMS.values(), strict=True)
+    fields, phenomena = zip(*PARADIGMS.values(), strict=True)
     assert (len(PARADIGMS), len(set(phenomena))) == (67, 12) and Counter(phenomena)["argument_structure"] == 9
     assert set(fields) == {"morphology", "syntax", "semantics", "syntax_semantics"}
     assert len({*PARADIGMS, *phenomena, *fields}) == 67 + 12 + 4, "no two groups have one name"
-    assert [fmean(each) for each in accuracies] == pytest.approx([0.8855, 0.8302], abs=5e-5)
 
 
 @pytest.mark.skipif(not (REAL_DATA / FOLDER).is_dir(), reason="BLiMP is not here")
@@ -146,7 +144,7 @@ def subject_of(tokenizer: TextTokenizer, form: str) -> Subject:
 @torch.no_grad()
 def published_score(subject: Subject, form: str, sentence: str) -> float:
     """A sentence's pseudo-log-likelihood by the definition of published scorers: Salazar et al. (2020, section 2.2)
-    and minicons' metric `original`, which BabyLM's evaluation of masked language models uses. It is the sum over the
+    and minicons' metric `original`. It is the sum over the
     tokens between the special ones of log p of the token, in a forward pass of the sentence with it alone masked."""
     changes = {"vocabulary_size": subject.tokenizer.vocabulary_size, **FORMS[form]}
     model = NeoBERTForMaskedLM(NeoBERTConfig.from_recipe(small_model(**changes), CONTEXT)).eval()
