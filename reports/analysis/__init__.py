@@ -1,1 +1,1 @@
-"""What the records say: differences over seeds, effects, gains, agreement with the paper. Nothing is imported here."""
+"""What the records say: differences over seeds, and agreement with the paper. Nothing is imported here."""

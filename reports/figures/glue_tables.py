@@ -67,7 +67,7 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):  # a subset of a mixture
         minimum = value["minimum_tokens"]
         documents = f"documents ≥ {minimum:,} tokens" if minimum else "all documents"
-        return f"{value['share']:.0%} of {documents}" + (f" of {value['corpus']}" if value["corpus"] else "")
+        return f"{value['share']:.0%} of {documents}"
     if isinstance(value, list):
         return ", ".join(map(_text, value))
     if isinstance(value, float):
