@@ -18,7 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "rates": ("sweeps.learning_rates", "search the peak learning rate of pre-training"),
     "mteb": ("sweeps.mteb_suite", "fine-tune contrastively and evaluate on MTEB"),
     "figures": ("reports.make_figures", "make figures, tables and the page from records"),
-    "collect": ("reports.collect", "copy the records of a folder of runs"),
+    "collect": ("reports.collect", "collect the records of a folder of runs in one archive"),
     "export": ("neobert.export.__main__", "export a checkpoint for another library"),
     "demo": ("reports.demo", "show what `make demo` trained"),
 }
