@@ -33,9 +33,9 @@ from tests.support.tiny_runs import starts
 TASKS = {"mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb"}
 
 
-def deltas(out: Path, group: str = "smoke-synthetic") -> list[dict[str, str]]:
-    """The rows of the report's deltas.csv."""
-    with (out / group / "deltas.csv").open() as file:
+def differences(out: Path, group: str = "smoke-synthetic") -> list[dict[str, str]]:
+    """The rows of the report's differences.csv."""
+    with (out / group / "differences.csv").open() as file:
         return list(csv.DictReader(file))
 
 
@@ -70,7 +70,7 @@ def test_the_stage_perplexity_measures_both_stages_of_pretraining_once(
 def test_readouts_ask_variants_of_other_tokenizers_the_same_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planned behind pre-training, five records a run; the same words of both tokenizers and the same minimal pairs;
+    """Planned behind pre-training, two records a run; the same text of both tokenizers and the same minimal pairs;
     nothing is measured twice."""
     monkeypatch.setattr(recipe_runs, "PAIRS_PER_PARADIGM", 2)
     runs, data = tmp_path / "runs", tmp_path / "data"
@@ -82,27 +82,27 @@ def test_readouts_ask_variants_of_other_tokenizers_the_same_once(
     arguments += ["--data", str(data)]
     assert run.main([*arguments, "--dry-run"]) == 0
     planned = [stage for row in json.loads(capsys.readouterr().out) for stage in row["stages"]]
-    assert [stage["kind"] for stage in planned] == ["pretraining stage 1", "readouts", "readouts blimp"] * 2
+    assert [stage["kind"] for stage in planned] == ["pretraining stage 1", "readouts loss", "readouts blimp"] * 2
     assert not runs.exists()
     assert run.main([*arguments, "--workers", "2"]) == 0
     said = json.loads(capsys.readouterr().out)
     records = [record for record in read_records(runs)[0] if record["kind"] == "readouts"]
     found = {(record["labels"]["variants"][0], record["config"]["readout"]): record for record in records}
-    assert len(found) == len(records) == 10 and {record["state"] for record in records} == {"done"}
+    assert len(found) == len(records) == 4 and {record["state"] for record in records} == {"done"}
     assert len({(record["config"]["readout"] == "blimp", record["config"]["items"]) for record in records}) == 2
     for name in ("M2", "M3"):
         score = found[name, "blimp"]["scores"]["blimp"]
         assert (score["units"], len(score["groups"])) == (67, 67 + 12 + 4) and 0 < score["value"] < 1
-    ours, theirs = (found[name, "words"]["scores"] for name in ("M2", "M3"))
+    ours, theirs = (found[name, "loss"]["scores"] for name in ("M2", "M3"))
     assert ours.keys() == theirs.keys() == {"wikibook", "web"}
     for corpus, score in ours.items():
-        assert score["denominators"] == theirs[corpus]["denominators"], "bytes of the same words"
+        assert score["units"] == theirs[corpus]["units"], "the same stretches"
         assert score["numerators"] != theirs[corpus]["numerators"] and score["value"] > 0
     for outcome in said:
         entries = outcome["readouts"]
         own = {name: found[outcome["variant"], name]["scores"] for entry in entries for name in entry["scores"]}
         told = {name: {corpus: score["value"] for corpus, score in scores.items()} for name, scores in own.items()}
-        assert entries[0]["scores"] | entries[1]["scores"] == told and len(own) == 5
+        assert entries[0]["scores"] | entries[1]["scores"] == told and len(own) == 2
         assert [entry["state"] for entry in entries] == ["done", "done"]
     before = sorted((path, path.stat().st_mtime_ns) for path in runs.rglob("*.json*"))
     assert run.main(arguments) == 0
@@ -110,14 +110,8 @@ def test_readouts_ask_variants_of_other_tokenizers_the_same_once(
     collected = tmp_path / "collected"
     assert collect.main(["--runs", str(runs), "--out", str(collected)]) == 0
     assert make_figures.main(["--runs", str(collected), "--out", str(tmp_path / "out")]) == 0
-    told = {
-        row["measured"]
-        for row in deltas(tmp_path / "out", "smoke-data")
-        if (row["variant"], row["against"]) == ("M3", "M2")
-    }
-    assert {"held-out whole words on web", "held-out cloze on wikibook", "minimal pairs (BLiMP)"} <= told
-    assert (tmp_path / "out" / "smoke-data" / "minimal-pairs.md").exists()
-    assert not any(measured.startswith("held-out loss, all") for measured in told)
+    compared = {row["measure"]: row for row in differences(tmp_path / "out", "smoke-data") if row["variant"] == "M3"}
+    assert compared["BLiMP"]["parent"] == "M2" and compared["BLiMP"]["n"] == "1"
     damaged, lost = sorted(runs.glob("readouts/*/*.json"))[:2]
     content = damaged.read_bytes()
     damaged.write_bytes(content[:-20])
@@ -169,17 +163,15 @@ def test_m9_and_m10_run_from_nothing_to_figures(
     assert make_figures.main(["--runs", str(runs), "--out", str(tmp_path / "out")]) == 0
     table = (tmp_path / "out" / "smoke-synthetic" / "table3.md").read_text()
     assert "smoke" in table and "this study" in table
-    rows = {(row["variant"], row["quantity"]): row for row in deltas(tmp_path / "out")}
-    grid = rows["M10", "GLUE"]
-    assert not grid["left_out"], grid
-    assert float(grid["examples_low"]) <= float(grid["difference"]) <= float(grid["examples_high"])
-    assert rows["M10", "loss"]["left_out"] == "both have the same weights"
+    rows = {row["measure"]: row for row in differences(tmp_path / "out") if row["variant"] == "M10"}
+    assert rows["GLUE average"]["word"].startswith("not compared: the grids differ on the same weights")
+    assert not any(measure.startswith("held-out loss") for measure in rows), "both have the same weights"
 
 
 @pytest.mark.usefixtures("toy_scale", "undrawn")
 def test_every_variant_really_computes_something_else_than_its_parent(tmp_path: Path) -> None:
     """The whole ladder pre-trains, and each modification moves the losses; M10, no new model, shares M9's run. Every
-    change has a delta in held-out loss, where nats per token cannot be compared in bits per byte."""
+    change has a difference in held-out loss, where nats per token cannot be compared in bits per byte."""
     arguments = ["--variant", "all", "M6@isolated", "--stages", "pretrain", "--runs", str(tmp_path), "--workers", "2"]
     arguments += ["--heldout", "all"]
     assert run.main(arguments) == 0
@@ -196,12 +188,11 @@ def test_every_variant_really_computes_something_else_than_its_parent(tmp_path: 
     assert make_figures.main(["--runs", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     compared = [
         row
-        for row in deltas(tmp_path / "out")
-        if row["design"] == "ladder" and row["difference"] and row["variant"] in PAPERS_LADDER
+        for row in differences(tmp_path / "out")
+        if row["design"] == "ladder" and row["mean"] and row["variant"] in PAPERS_LADDER
     ]
-    steps = {(row["variant"], row["against"]) for row in compared}
-    assert len(steps) == 9
-    assert {(row["variant"], row["against"]) for row in compared if row["quantity"] == "bits per byte"} == steps
+    assert len({(row["variant"], row["parent"]) for row in compared}) == len(compared) == 9
+    assert {"M3", "M9"} <= {row["variant"] for row in compared if row["unit"] == "bits per byte"}
     texts = [json.loads(path.read_text())["shards"] for path in sorted(tmp_path.glob("data/*/manifest.json"))]
     assert len({json.dumps(shards) for shards in texts}) == len(texts) == 4
 
