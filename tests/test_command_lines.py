@@ -11,7 +11,6 @@ import pytest
 
 import neobert.export.__main__ as export
 from ablations import prefetch, run, status
-from ablations.ladders import ladder
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT_REQUEUE, EXIT_RUN_FAILED
 from neobert.runs import worker
 from reports import collect, make_figures
@@ -171,23 +170,9 @@ REFUSALS = (
     ("run.py", "--cancel", 2, "--cancel needs the variants whose jobs it cancels"),
     ("run.py", "--variant M0 --runs /proc/nowhere --cluster here", 2, "/proc/nowhere: the folder cannot be made"),
     ("run.py", "--variant M4@steps1.5", 2, "names no value of steps: write a share between 0 and 1 in up to three"),
-    ("run.py", "--variant M4@steps0.250", 2, "names no value of steps"),
     ("run.py", "--variant all@steps0", 2, "names no value of steps"),
-    ("run.py", "--variant M44@steps0.5", 2, "there is no variant 'M44@steps0.5'"),
-    ("run.py", "--variant M4@steps0.5@steps0.5", 2, "name each number once, @steps first and @rate last"),
-    ("run.py", "--variant M4@rate0.004", 2, "write one or two digits and a power of ten, as @rate2.8e-3"),
-    ("run.py", "--variant M4@rate4.00e-3", 2, "names no value of rate"),
     ("run.py", "--variant M4@rate0e0", 2, "peak_learning_rate"),
-    ("run.py", "--variant M4@beta3-0.95", 2, "names no number of the optimizer: did you mean 'beta2'"),
-    ("run.py", "--variant M4@beta2-0.950", 2, "write up to six digits, as @beta2-0.95"),
-    ("run.py", "--variant M4@beta2-0.9x", 2, "names no value of beta2"),
-    ("run.py", "--variant M4@beta2-2", 2, "beta2"),
     ("run.py", "--variant M4@beta1-1 --list", 2, "beta1"),
-    ("run.py", "--variant M44@beta2-0.95", 2, "there is no variant 'M44@beta2-0.95'"),
-    ("run.py", "--variant M44@rate4e-3", 2, "there is no variant 'M44@rate4e-3'"),
-    ("run.py", "--variant M4@rate4e-3@rate2e-2", 2, "name each number once"),
-    ("run.py", "--variant M9-rop", 2, "there is no variant 'M9-rop': did you mean 'M9-rope'"),
-    ("run.py", "--variant M2-cosine-decay", 2, "M2 does not have 'Cosine Decay', so it cannot be left out"),
     ("run.py", "--variant M0+4-096-token-context", 2, "tokens_per_step 512 is no multiple of the context 96"),
     ("run.py", "--design factorial", 2, "invalid choice: 'factorial'"),
     ("run.py", "--design add-one --variant M7", 2, "--variant and --design both choose variants"),
@@ -197,7 +182,6 @@ REFUSALS = (
     ("learning_rates.py", "--variant M2 --most 1 --width 2", 2, "--most 1: give one from --width, 2, to 12"),
     ("learning_rates.py", "--variant M2 --most 99", 2, "to 12"),
     ("learning_rates.py", "--variant M4@rate4e-3", 2, "M4@rate4e-3 has its rate in its name"),
-    ("learning_rates.py", "--variant M44", 2, "did you mean 'M4'"),
     ("learning_rates.py", "--variant M2 --heldout-context 2", 2, "no room beside 2 special tokens"),
     ("mteb_suite.py", "--variant M8 --protocol M9", 2, "--protocol is for --model"),
     ("mteb_suite.py", "--zero-shot --pairs nli", 2, "which --zero-shot leaves out"),
@@ -213,7 +197,6 @@ REFUSALS = (
     ),
     ("mteb_suite.py", "--variant M8 --pairs paraphrase", 2, "did you mean 'paraphrases'"),
     ("mteb_suite.py", "--variant M8", 3, "M8 is not pre-trained (missing): run `python ablations/run.py --variant M8"),
-    ("mteb_suite.py", "--variant M8 --data hub --scale paper", 3, "M8 is not pre-trained"),
     ("glue_grid.py", "--task colla", 2, "did you mean 'cola'"),
     ("glue_grid.py", "--task cola --variant M5", 3, "M5 is not pre-trained (missing): run `python"),
     (
@@ -222,9 +205,7 @@ REFUSALS = (
         3,
         "--seed 3 --scale smoke --data synthetic --st",
     ),
-    ("glue_grid.py", "--task cola --variant M55", 2, "did you mean 'M5'"),
     ("glue_grid.py", "--task cola --variant M0..M3", 2, "M0..M3 names 4 variants, and this is about one"),
-    ("glue_grid.py", "--task cola --variant all", 2, f"all names {len(ladder())} variants"),
     ("glue_grid.py", "--task cola --scale smoke", 2, "--scale goes with --variant or --model"),
     ("mteb_suite.py", "--data synthetic", 2, "--data goes with --variant or --model"),
     ("mteb_suite.py", "--pretraining-seed 3", 2, "--pretraining-seed goes with --variant"),

@@ -21,13 +21,6 @@ def test_the_script_is_the_dispatcher() -> None:
     assert project["scripts"] == {"neobert-ablations": f"{__main__.__name__}:{__main__.main.__name__}"}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_prints_its_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        commands.main([name, "--help"])
-    assert ended.value.code == EXIT_DONE and "usage:" in capsys.readouterr().out
-
-
 def test_without_a_command_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.main([]) == EXIT_REFUSED and commands.main(["--help"]) == EXIT_DONE
     listed = capsys.readouterr().out

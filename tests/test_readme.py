@@ -69,7 +69,7 @@ def pytest_of(tree: Path, flags: str) -> subprocess.CompletedProcess[str]:
     return shell(tree, f"{ACTIVATION}\npython -m pytest -p no:cacheprovider {flags}")
 
 
-OF_THE_LADDER = "tests/ablations/test_designs.py tests/ablations/test_ladder.py tests/test_command_golden.py"
+OF_THE_LADDER = "tests/ablations/test_ladder.py tests/test_command_golden.py"
 """The tests that read every variant of the ladder."""
 
 

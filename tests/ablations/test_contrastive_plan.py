@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from ablations.ladder import EMBEDDING_PROTOCOL, M9
 from ablations.ladders import variants
 from ablations.recipe_runs import pair_sets
 from ablations.run import main
-from ablations.scales import scaled
 from neobert.data.pairs import DECLARED_SETS, Pair, sets_of
 from neobert.data.requirements import Needs, items_of
 from neobert.data.sources import DirectorySource, HubSource, open_source
@@ -120,11 +118,6 @@ def test_the_hub_is_asked_for_every_pattern_and_its_revision_stays_unknown() -> 
     assert [item.folder for item in items] == ["pairs/FEVER", "pairs/ALLNLI"]
     assert [len(item.parts) for item in items] == [3, 1]
     assert HubSource().pair_origin("FEVER") == "hub:mteb/fever@unresolved"
-
-
-def test_the_papers_scale_changes_nothing_of_the_protocol() -> None:
-    assert scaled(M9.recipe, "paper", "published").embedding == EMBEDDING_PROTOCOL
-    assert scaled(M9.recipe, "smoke", "trained").embedding.contrastive.steps < EMBEDDING_PROTOCOL.contrastive.steps
 
 
 def test_the_codes_protocol_is_a_variant_of_its_own(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ablations import rates, run
+from ablations import rates
 from ablations.launch import execute
 from ablations.rates import RateCurve
 from neobert.runs import worker
@@ -70,16 +70,6 @@ def test_a_sweep_ends_with_a_loss_at_every_rate_and_says_the_best(
         assert record["config"]["recipe"]["optimization"]["peak_learning_rate"] == point["rate"]
         assert record["seed"] == point["seed"] == 1000 and point["variant"] in record["labels"]["variants"]
         assert record["scores"]["heldout_loss"]["web"] == point["loss"]
-
-
-def test_a_plan_of_the_ladder_trains_what_the_sweep_has_trained_no_second_time(
-    swept: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = starts(swept)
-    names = ["M2", "M2@rate4e-3"]
-    flags = ["--stages", "pretrain", "--seed", "1000", "--runs", str(swept), "--cluster", "here"]
-    assert run.main(["--variant", *names, *flags]) == 0
-    assert starts(swept) == before
 
 
 def test_a_wider_grid_with_another_seed_shares_points_and_finds_an_optimum(

@@ -51,12 +51,6 @@ def test_the_run_with_the_fewest_differing_leaves_is_told_with_both_values(tmp_p
     assert nearest(tmp_path, run) == f"{near.id} (done) in optimization.weight_decay: 0.1 → 0.01"
 
 
-def test_seeds_and_variants_are_near_misses_too(tmp_path: Path) -> None:
-    other = planned(tmp_path, seed=7).stages[0]
-    write(tmp_path, other)
-    assert nearest(tmp_path, planned(tmp_path).stages[0]) == f"{other.id} (waiting) in seed: 7 → 0"
-
-
 def test_runs_that_differ_in_more_are_not_near(tmp_path: Path) -> None:
     write(tmp_path, planned(tmp_path, "M0").stages[0])
     assert nearest(tmp_path, planned(tmp_path, "M8").stages[0]) is None

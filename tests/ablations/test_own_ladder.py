@@ -232,7 +232,6 @@ WRONG = (
         f"{M0_AND}from ablations.scales import SMOKE\nSCALES = {{'paper': SMOKE}}",
         "SCALES redefines 'paper', which every ladder has: give the scale another name",
     ),
-    (f"{M0_AND}from ablations.scales import SMOKE\nSCALES = {{'smoke': SMOKE}}", "SCALES redefines 'smoke'"),
     (f"{M0_AND}from ablations.scales import SMOKE\nSCALES = {{'A': SMOKE}}", "'A' cannot be the name of a scale"),
     (f"{M0_AND}CORPORA = {{'Novels': 'here'}}", "'Novels' cannot be the name of a corpus: take small letters"),
     (

@@ -87,13 +87,6 @@ def test_without_mnli_training_data_transfer_falls_back_with_its_reason(tmp_path
     assert rte.id != next(study for study in GlueStudy.among(usual.runs) if study.task == "rte").id
 
 
-def test_corpora_and_tokenizers_never_share_a_tokenised_folder(tmp_path: Path) -> None:
-    """M1 reads the narrow corpus, M2 the diverse one, M3 the diverse one in other tokens; M4 reads what M2 reads."""
-    data = {row.variant.name: row.stages[0].data_id for row in rows_of(tmp_path, "M1", "M2", "M3", "M4")}
-    assert len({data["M1"], data["M2"], data["M3"]}) == 3
-    assert data["M4"] == data["M2"]
-
-
 def test_a_learned_position_table_has_the_longest_context_of_all_stages(tmp_path: Path) -> None:
     (m0,), (m9,) = rows_of(tmp_path, "M0"), rows_of(tmp_path, "M9")
     assert m0.stages[0].position_table == m0.stages[0].recipe.longest_context

@@ -256,15 +256,6 @@ def test_workers_of_a_large_scale_share_the_cores(
     assert json.loads(run_file.read_text())["execution"]["threads"] == threads
 
 
-def test_no_more_workers_start_than_there_is_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "available_cores", lambda: 64)
-    started: list[dict[str, str]] = []
-    monkeypatch.setattr(processes, "work_here", lambda *_, environments, **__: started.extend(environments) or 0)
-    command = ["--variant", "M2", "--seed", "0", "1", "--stages", "pretrain", "--cluster", "here"]
-    assert run.main([*command, "--runs", str(tmp_path)]) == 0
-    assert len(started) == 2
-
-
 def test_a_killed_worker_is_told_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -384,16 +384,6 @@ def test_a_terminal_gets_a_table_that_ends(layout: Layout) -> None:
     assert "and 26 waiting, 24 done" in text
 
 
-def test_no_traceback_when_the_reader_of_a_pipe_leaves(layout: Layout) -> None:
-    large_folder(layout.root, 4)
-    command = [sys.executable, str(ROOT / "ablations" / "status.py"), "--runs", str(layout.root), "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None and process.stderr is not None
-    process.stdout.close()
-    assert process.wait(60) == 0 and process.stderr.read() == b""
-    process.stderr.close()
-
-
 def test_it_reads_little_and_imports_nothing_heavy(layout: Layout) -> None:
     """About one file a run and two at most: this is what keeps thousands of runs under a second."""
     runs = large_folder(layout.root, 16)

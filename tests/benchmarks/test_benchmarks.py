@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from pkgutil import resolve_name
 from types import SimpleNamespace
-from typing import Literal
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -114,12 +113,6 @@ def test_texts_of_a_sample_are_neighbours_in_length_in_the_whole_data_set() -> N
     assert len(lengths) == 2 * BLOCK_TEXTS
     for block in (lengths[:BLOCK_TEXTS], lengths[BLOCK_TEXTS:]):
         assert block == list(range(block[0], block[0] + BLOCK_TEXTS))
-
-
-@pytest.mark.parametrize(("side", "met"), [("at least", (False, True, True)), ("at most", (True, True, False))])
-def test_a_goal_includes_its_bound(side: Literal["at least", "at most"], met: tuple[bool, ...]) -> None:
-    goal = Goal(2.0, "two things", side)
-    assert tuple(goal.is_met(ratio) for ratio in (1.9, 2.0, 2.1)) == met
 
 
 def test_a_readme_without_the_marker_lines_is_refused() -> None:

@@ -26,7 +26,6 @@ from benchmarks.throughput import (
     Speed,
     ThroughputSetting,
     cpu_setting,
-    gpu_setting,
     measure_speeds,
     search_batch,
     throughput_record,
@@ -235,15 +234,6 @@ def test_without_a_gpu_the_small_models_are_measured_and_the_real_ones_said_not_
     assert set(ours["figures"]["operations per token"]) == {"small neobert", "small modernbert"}
     assert main(["throughput", "--folder", str(tmp_path), "--lengths", "16"]) == 0
     assert read_results(tmp_path) == [ours, real], "without the compared length the ratio on record stays"
-
-
-@pytest.mark.parametrize("setting", [cpu_setting(), gpu_setting()], ids=["cpu", "gpu"])
-def test_a_setting_compares_two_of_its_models_at_a_length_that_both_read(setting: ThroughputSetting) -> None:
-    encoders = {encoder.name: encoder for encoder in setting.encoders}
-    assert setting.compared in setting.lengths
-    own, other = setting.encoders[0], encoders[setting.other]
-    assert own.family == "neobert" and other.family == "modernbert"
-    assert own.positions is None and other.positions is not None and other.positions >= setting.compared
 
 
 def test_real_sizes_have_the_parameters_that_are_published_for_them() -> None:

@@ -35,7 +35,7 @@ from neobert.data.sources import DirectorySource, HubSource, SyntheticSource
 from neobert.data.synthetic.world import lexicon
 from neobert.errors import DamagedFile, MissingData
 from neobert.kinds.mteb import ENGLISH_SUITE, ENGLISH_SUITE_V2, TASKS_IN_SUITE
-from tests.embeddings.embedding_worlds import SENTENCES, card_of, own_tables, write_own_tasks, write_published
+from tests.embeddings.embedding_worlds import card_of, own_tables, write_own_tasks, write_published
 from tests.support.small_corpora import REAL_DATA, write_table
 
 WORLD = SyntheticSource(10)
@@ -312,21 +312,17 @@ def test_only_data_with_the_official_numbers_count_as_official(tmp_path: Path, m
         ("Retrieval/Found", "qrels_test", {"corpus-id": ["d0", "d9"]}, "corpus-id 'd9' is not in table corpus"),
         ("Retrieval/Found", "qrels_test", {"score": ["1", "one"]}, "row 1, score: Input should be a valid number"),
         ("Retrieval/Found", "qrels_test", {"score": [1.0, 0.5]}, "qrels_test, row 1: score 0.5 is no grade such as"),
-        ("Retrieval/Found", "qrels_test", {"score": [None, 1.0]}, "row 0, score: Input should be a valid number"),
         ("Summarization/Short", "test", {"relevance": [None, [1.0, 2.0]]}, "row 0, relevance: Input should be a valid"),
         ("STS/Similar", "test", {"score": [3.0] * 6}, "table test, score: all 6 gold scores are 3.0"),
         ("STS/Similar", "test", {"sentence1": [None] * 6}, "table test: sentence1 is empty in every row"),
         ("STS/Similar", "test", {"sentence1": ["a"] * 6, "sentence2": ["b"] * 6}, "are as similar in all rows"),
-        ("STS/Similar", "test", {"sentence2": SENTENCES[:6]}, "sentence1 and sentence2 are as similar in all rows"),
         ("Classification/Cats", "train", {"label": [1] * 12}, "table train, label: all 12 rows have 1"),
-        ("Classification/Cats", "test", {"label": [0] * 12}, "table test, label: all 12 rows have 0"),
         ("Classification/Cats", "test", {"text": [" "] * 12}, "table test: text is empty in every row"),
         ("Classification/Cats", "train", {"label": [0.5, 1.0] * 6}, "table train, label, row 0: 0.5 is no class"),
         ("Clustering/Cats2", "test", {"labels": ["x"] * 12}, "table test, labels: all 12 rows have 'x'"),
         ("Clustering/Cats2", "test", {"labels": [float("nan")] * 12}, "table test, labels, row 0: nan is no class"),
         ("PairClassification/Pairs", "test", {"labels": [1] * 6}, "table test, labels: all 6 rows have 1"),
         ("Reranking/Answers", "test", {"positive": [[], []]}, "no row has texts in both positive and negative"),
-        ("Reranking/Answers", "test", {"negative": [[], []]}, "no row has texts in both positive and negative"),
         ("Retrieval/Found", "qrels_test", {"score": [0, -1]}, "table qrels_test, score: no score is above 0"),
         ("Retrieval/Found", "qrels_test", {"score": [1, 2**31]}, "qrels_test, row 1: score 2147483648.0 is no grade"),
         (

@@ -307,14 +307,6 @@ def test_an_unfinished_folder_is_missing_data(tmp_path: Path, tokenizer: TextTok
         open_shards(tmp_path / "c")
 
 
-def test_a_vocabulary_beyond_two_bytes_is_refused(
-    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(TextTokenizer, "vocabulary_size", 65_537)
-    with pytest.raises(ValueError, match="ids up to 65536 but shards hold ids below 65536"):
-        made(tmp_path / "c", tokenizer)
-
-
 def test_few_tokens_with_an_id_beyond_two_bytes_are_refused(tmp_path: Path, tokenizer: TextTokenizer) -> None:
     with pytest.raises(ValueError, match="ids up to 70000 but shards"):
         made(tmp_path / "c", with_ids(tokenizer, lambda number: 70_000 if number == 300 else number))

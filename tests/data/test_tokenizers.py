@@ -63,12 +63,6 @@ def test_trained_sizes_are_equal_and_ids_are_dense(trained: TextTokenizer) -> No
     assert trained.vocabulary_size == SIZE
 
 
-def test_random_replacements_are_never_special(trained: TextTokenizer) -> None:
-    replacements = range(trained.ids.first_text_id, trained.ids.end_text_id)
-    assert not set(replacements) & set(trained.ids.never_predicted)
-    assert len(replacements) == SIZE - 5
-
-
 def test_special_tokens_in_a_text_are_ordinary_characters(trained: TextTokenizer) -> None:
     hostile = "the [MASK] cat [SEP] <mask> </s> <pad> [PAD] dog"
     (ids,) = trained.encode([hostile])

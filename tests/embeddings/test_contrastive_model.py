@@ -82,15 +82,6 @@ def test_other_bytes_seeds_and_pairs_are_other_runs(tmp_path: Path, capsys: pyte
     assert first["weights"] == second["weights"] == more["weights"] != other["weights"]
 
 
-def test_what_is_no_encoder_is_refused_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By the rules of `glue_grid.py --model`, of which test_external_models.py has all."""
-    folder = world.save(world.seeded(world.gpt2), tmp_path / "model")
-    capsys.readouterr()
-    assert main(["--stages", "contrastive", "--model", str(folder), "--runs", str(tmp_path / "runs")]) == EXIT_REFUSED
-    said = capsys.readouterr().err
-    assert "is a decoder" in said and said.count("\n") == 1 and not (tmp_path / "runs").exists()
-
-
 @pytest.mark.parametrize(
     ("flags", "code", "sentence"),
     [

@@ -157,10 +157,6 @@ def test_repeated_texts_have_the_same_vector_to_the_bit(tokenizer) -> None:
     assert np.array_equal(vectors[0], vectors[2]) and np.array_equal(vectors[0], vectors[4])
 
 
-def test_no_text_has_no_vector(tokenizer) -> None:
-    assert encoder(tokenizer).encode([]).shape == (0, 32)
-
-
 def distance(found: np.ndarray, exact: np.ndarray) -> float:
     """The largest difference of two vectors, as a share of their length."""
     return float((np.linalg.norm(found - exact, axis=1) / np.linalg.norm(exact, axis=1)).max())

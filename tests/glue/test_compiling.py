@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 
 import numpy as np
 import pytest
@@ -59,23 +58,6 @@ def counting(graphs: list[GraphModule]) -> Callable[..., Callable[..., object]]:
 @pytest.fixture(autouse=True)
 def _no_graphs_of_other_tests() -> None:
     torch.compiler.reset()
-
-
-@given(
-    seed=st.integers(0, 1000),
-    count=st.integers(1, 9),
-    spare=st.integers(0, 3),
-    pooling=st.sampled_from(["cls", "mean"]),
-)
-def test_logits_do_not_depend_on_the_layout(seed, count, spare, pooling):
-    split, model = random_split(count, 2, seed), classifier(2).eval()
-    examples = np.random.default_rng(seed).permutation(count)
-    shared, fixed = (PackedLayout().collate(split, examples, CPU, rows) for rows in (None, count + spare))
-    assert fixed.token_ids.shape == (count + spare, fixed_row_tokens(int(split.lengths.max())))
-    assert torch.equal(shared.labels, fixed.labels)
-    with torch.no_grad():
-        own, other = (PackedLayout().logits(model, batch, pooling) for batch in (fixed, shared))
-    torch.testing.assert_close(own, other, **CLOSE)
 
 
 @given(st.integers(1, 4096))
@@ -175,14 +157,6 @@ def test_an_encoder_without_fixed_sizes_is_never_compiled():
     assert tuner._compile(batch_size=4) is False
 
 
-def test_what_was_insisted_on_and_fails_is_one_sentence():
-    def broken(graph: GraphModule, _: object) -> Callable[..., object]:
-        raise RuntimeError("no compiler here")
-
-    with pytest.raises(RunFailed, match=r"cannot be compiled here .*take --compile off or auto"):
-        tuner_of(CompilePolicy("on", backend=broken)).run(point(), seed=0)
-
-
 def test_compiling_pays_by_what_is_left_and_by_what_padding_costs():
     """12 layers are reckoned at 300 s a shape; on a CPU in bf16 a compiled step of equal slots spares 35 %."""
     left = Remainder(passes=2600, seconds=1.0, slots_ratio=1.0, shapes=3)
@@ -215,15 +189,3 @@ def test_the_rotary_table_has_fixed_sizes_in_a_graph_with_dynamic_ones():
     assert tables and all(isinstance(size, int) for shape in tables for size in shape)
     ids = next(node.meta["example_value"].shape for node in nodes if node.name == "l_token_ids_")
     assert all(isinstance(size, torch.SymInt) for size in ids)
-
-
-@pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores for float32 matrix multiplication:UserWarning")
-def test_cuda_graphs_give_eager_losses_at_two_points():
-    """Losses of the first evaluations, in fp32; the second point replays the graphs of the first."""
-    eager, compiled = (tuner_of(CompilePolicy(word), torch.device("cuda")) for word in ("off", "on"))
-    for cell in (point(batch_size=4), point(batch_size=4, learning_rate=1e-3)):
-        pairs = zip(*(islice(tuner.evaluations(cell, seed=0), 3) for tuner in (eager, compiled)), strict=True)
-        for plain, fast in pairs:
-            assert fast.loss == pytest.approx(plain.loss, rel=1e-3)
-    assert compiled.compiled

@@ -16,7 +16,7 @@ from neobert.glue import finetuning
 from neobert.glue.batching import training_batches
 from neobert.glue.encoding import EncodedTask
 from neobert.glue.finetuning import FineTuner
-from neobert.glue.metrics import Scores, evaluate
+from neobert.glue.metrics import Scores
 from neobert.glue.tasks import TASKS
 from neobert.model.attention import padded_plan
 from neobert.model.build import initialize_classifier
@@ -55,11 +55,6 @@ def test_the_course_follows_appendix_c(examples, batch_size, interval, steps):
     assert course.learning_rate(course.warmup_steps, 2e-5) == pytest.approx(2e-5)
     assert course.learning_rate(course.decay_steps, 2e-5) == pytest.approx(2e-6)
     assert course.learning_rate(steps, 2e-5) == pytest.approx(2e-6)
-
-
-def test_a_course_evaluates_at_every_interval_and_at_its_end():
-    course = FineTuningSchedule.of(protocol(epochs=1, evaluations_per_epoch=3), 100, 10)
-    assert [step for step in range(1, course.steps + 1) if course.evaluates_after(step)] == [3, 6, 9, 10]
 
 
 @pytest.mark.parametrize(
@@ -181,13 +176,6 @@ def test_mnli_predicts_both_validation_splits():
 
 
 # What a run leaves behind
-
-
-def test_scores_can_be_computed_again_from_stored_predictions():
-    task = marked_task()
-    outcome = fine_tuner(task, epochs=1).run(point(), seed=0)
-    assert evaluate(task.task, outcome.predictions, task.labels) == Scores(outcome.score, outcome.metrics)
-    assert outcome.predictions["validation"].dtype == np.float32
 
 
 def test_the_best_weights_give_the_best_predictions_bit_for_bit():

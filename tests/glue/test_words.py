@@ -94,20 +94,6 @@ def test_words_are_tokenised_as_in_pre_training(name):
     assert token_ids[1:-1] == tokenizer.encode(["the cat sat"])[0]
 
 
-def test_the_space_before_a_word_is_part_of_its_first_piece():
-    """Asked word by word without prefix space, words would be pieces that pre-training saw at beginnings alone."""
-    tokenizer = TOKENIZERS["byte level without"]
-    token_ids, places = places_of(["the", "cat"], tokenizer)
-    assert [tokenizer.tokenizer.id_to_token(token_ids[place])[0] for place in places] == ["t", "Ġ"]
-
-
-def test_words_without_a_piece_are_unread_and_take_none_of_their_neighbours():
-    tokenizer = TOKENIZERS["wordpiece"]
-    _, places = places_of(["the", "\x00", "cat", "", " ", "mat"], tokenizer)
-    _, plain = places_of(["the", "cat", "mat"], tokenizer)
-    assert places == [plain[0], UNREAD, plain[1], UNREAD, UNREAD, plain[2]]
-
-
 def test_a_word_that_the_piece_before_covers_has_none():
     assert first_pieces("a bc d", [(0, 1), (2, 4), (5, 6)], [(0, 0), (0, 4), (4, 6), (0, 0)]) == [1, UNREAD, 2]
     assert first_pieces("a bc d", [(0, 1), (2, 4), (5, 6)], [(0, 0), (0, 3), (3, 4), (0, 0)]) == [1, 2, UNREAD]

@@ -8,7 +8,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from neobert.model import heads, layers
+from neobert.model import layers
 
 Fault = Callable[[], AbstractContextManager[Any]]
 KEPT: list[Tensor] = []
@@ -54,19 +54,10 @@ def _multiply_in_fp32(hidden: Tensor) -> Tensor:
         return hidden + (hidden.float() @ hidden.new_zeros(2 * hidden.shape[-1:], dtype=torch.float32)).to(hidden.dtype)
 
 
-def _table_on_the_cpu() -> AbstractContextManager[Any]:
-    index = torch.arange(8)
-    gather = heads.functional.cross_entropy
-    return mock.patch.object(
-        heads.functional, "cross_entropy", lambda *words, **named: gather(*words, **named) + index.sum(0, True)
-    )
-
-
 FAULTS: dict[str, Fault] = {
     "a number is read in every block": _in_blocks(_wait_for_a_number),
     "a mask selects": _in_blocks(_wait_for_a_shape),
     "a tensor comes from pageable memory": _in_blocks(_copy_to_the_host),
     "a block is kept": _kept,
     "products in fp32": _in_blocks(_multiply_in_fp32),
-    "a tensor on the CPU": _table_on_the_cpu,
 }

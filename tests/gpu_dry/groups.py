@@ -20,8 +20,7 @@ from benchmarks.contenders import masked_documents, neobert_recipe, own_batches,
 from benchmarks.data import web_lengths
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.training.compiling import TrialStep, compile_model, parts_of
-from neobert.training.distributed import set_up_device
-from neobert.training.engine import Engine, Phases
+from neobert.training.engine import Engine
 from neobert.training.pretraining import summed_loss
 from neobert.training.zero import ZERO_ENGINES
 from tests.gpu_dry.passes import CONTEXT, Pass, fresh_engine, pretraining_batches
@@ -137,12 +136,3 @@ def backward_and_buckets(by_part: bool, layers: int = 4) -> tuple[int, list[str]
             order.clear()
             engine.step([batch], 1e-4)
     return len(graphs), order
-
-
-def record_events(local_rank: int, gpus: int) -> tuple[str, list[int]]:
-    """(the device of a rank, the GPUs on which the events of its engine were recorded)."""
-    with pretended_cuda(gpus) as gpu, mock.patch.dict(os.environ, LOCAL_RANK=str(local_rank)):
-        device = set_up_device()
-        with Phases(device).during("forward"):
-            pass
-        return str(device), gpu.recorded

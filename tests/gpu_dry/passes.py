@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import torch
 
 from ablations.ladders import variants
 from benchmarks.contenders import SEED, masked_documents, neobert_recipe, own_batches, pretraining_engine
@@ -27,11 +26,10 @@ from neobert.evaluation.heldout import HeldoutText, measure_heldout
 from neobert.glue.encoding import EncodedSplit, EncodedTask
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.tasks import task_named
-from neobert.model.attention import attend, padded_plan, whole_rows_plan
 from neobert.model.build import build_classifier, build_encoder, build_masked_language_model
 from neobert.model.size import MicroBatchShape, training_memory
 from neobert.recipe import Point, Pretraining
-from neobert.training.distributed import Process, set_up_device
+from neobert.training.distributed import Process
 from neobert.training.engine import Engine
 from tests.support.pretended_cuda import GPU, Counts, pretended_cuda
 
@@ -186,20 +184,6 @@ def fine_tune(layers: int = 28, fixed: bool = False, **changes: Any) -> Pass:
         with gpu.counted() as measured.reading:
             tuner.predict()
     return measured
-
-
-def attend_to_padded_rows(chosen: bool) -> list[str]:
-    """The kernels of attention in rows with and without padding, as external encoders compute it; `chosen` is whether
-    the process has set up its device."""
-    mask = torch.tensor([[1] * 16, [1] * 8 + [0] * 8])
-    with pretended_cuda() as gpu:
-        if chosen:
-            set_up_device()
-        query = torch.zeros(2, 16, 4, 64, dtype=torch.bfloat16, device=GPU)
-        with gpu.counted() as counts:
-            attend(query, query, query, padded_plan(mask, torch.device("cpu")).to(GPU))
-            attend(query, query, query, whole_rows_plan(query[..., 0, 0]))
-    return sorted(name for name in counts.operators if "attention" in name)
 
 
 def contrast(layers: int = 28, micro_batch_tokens: int = 4096, **changes: Any) -> Pass:

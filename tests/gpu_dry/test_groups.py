@@ -28,10 +28,6 @@ def test_blocks_that_are_compiled_alone_share_a_graph_and_send_gradients_while_o
     assert graphs == 1 and order[0] == "backward" and set(order[1:]) == {"send"}
 
 
-def test_events_of_a_rank_are_recorded_on_its_own_gpu(pretend: Pretend) -> None:
-    assert pretend(groups.record_events, 3, 4) == ("cuda:3", [3, 3])
-
-
 @pytest.fixture(scope="module")
 def zero_steps(pretend: Pretend) -> dict[str, tuple[Pass, int, int]]:
     """A step under each engine of DeepSpeed."""

@@ -55,19 +55,6 @@ def test_attention_of_this_packages_encoder_takes_variable_length_kernels_alone(
     assert attention <= {"_varlen_attn", "_varlen_attn_backward"}
 
 
-@pytest.mark.parametrize(
-    ("chosen", "kernels"),
-    [
-        (False, ["_scaled_dot_product_cudnn_attention"]),
-        (True, ["_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention"]),
-    ],
-)
-def test_a_process_that_has_set_up_its_gpu_plans_no_attention_with_cudnn(
-    pretend: Pretend, chosen: bool, kernels: list[str]
-) -> None:
-    assert pretend(passes.attend_to_padded_rows, chosen) == kernels
-
-
 @pytest.mark.parametrize("name", PASSES)
 def test_products_are_in_bf16_but_for_cosines(done: dict[str, Pass], name: str) -> None:
     in_fp32 = 1 if "contrastive" in name else 0

@@ -79,8 +79,3 @@ def test_memory_that_is_kept_is_noticed(pretend: Pretend, sound: Pass) -> None:
 def test_products_in_another_dtype_are_noticed(pretend: Pretend) -> None:
     step: Pass = pretend(passes.pretrain, fault="products in fp32", **SMALL)
     assert dtypes(step.work)["float32"] > 0
-
-
-def test_tensors_on_two_devices_do_not_meet(pretend: Pretend) -> None:
-    with pytest.raises(RuntimeError, match="at least two devices, cuda:0 and cpu"):
-        pretend(passes.pretrain, fault="a tensor on the CPU", **SMALL)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
@@ -89,18 +89,6 @@ def test_outputs_are_those_of_the_description_with_and_without_padding(checkpoin
         expected = described_logits(weights, document)
         torch.testing.assert_close(together[row, mask[row].bool()], expected, rtol=0, atol=1e-5)
         torch.testing.assert_close(model(document[None]).logits[0], expected, rtol=0, atol=1e-5)
-
-
-def test_every_weight_is_loaded_and_saved_under_the_published_names_without_remote_code(checkpoint, tmp_path) -> None:
-    folder, weights = checkpoint
-    model, info = AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
-    assert type(model) is NeoBERTForMaskedLM
-    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
-    model.save_pretrained(tmp_path / "saved")
-    for found in (model.state_dict(), load_file(tmp_path / "saved" / "model.safetensors")):
-        assert found.keys() == weights.keys()
-        assert all(torch.equal(found[name], tensor) for name, tensor in weights.items())
-    assert "auto_map" not in json.loads((tmp_path / "saved" / "config.json").read_text())
 
 
 def test_the_encoder_alone_and_a_new_head_take_the_encoders_weights(checkpoint) -> None:

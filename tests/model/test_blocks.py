@@ -113,8 +113,3 @@ def test_parameters_of_blocks_are_counted(changes: dict[str, object]) -> None:
     model = small_model(**changes)
     network = build_masked_language_model(model, CONTEXT)
     assert sum(parameter.numel() for parameter in network.parameters()) == parameter_count(model, CONTEXT).total
-
-
-def test_recipes_with_settings_are_keys_like_any_other() -> None:
-    models = [small_model(settings={"block": {"epsilon": epsilon}}) for epsilon in (1.0, 1.0, 2.0)]
-    assert len(set(models)) == 2 and models[0] == models[1] != models[2]

@@ -98,13 +98,6 @@ def test_documents_that_share_a_number_see_each_other(network):
     assert (across[0, :6] - apart[0, :6]).abs().max() > 1e-2
 
 
-def test_the_order_of_tokens_matters(network):
-    document = random_document(8)
-    plan = whole_rows_plan(document[None])
-    states, reversed_states = network.model(document[None], plan), network.model(document.flip(0)[None], plan)
-    assert (states - reversed_states.flip(1)).abs().max() > 1e-2
-
-
 def test_learned_positions_stop_at_the_context_and_rotary_ones_do_not():
     document = random_document(CONTEXT + 1)[None]
     assert language_model().model(document, whole_rows_plan(document)).shape[1] == CONTEXT + 1
@@ -181,19 +174,6 @@ def test_filler_gives_no_gradient_to_its_embedding(network, batch):
     (gradient,) = torch.autograd.grad(loss, [network.model.encoder.weight])
     assert not gradient[0].any()
     assert gradient[token_ids[0, 0]].any()
-
-
-def test_bf16_autocast_stays_near_fp32(network, batch):
-    """Summed loss within 0.1 %, hidden states within 1 % of their norm; loss and residual stream are fp32."""
-    token_ids, _, plan, slots, targets, _ = batch
-    with torch.no_grad():
-        exact, states = network(token_ids, plan, slots, targets), network.model(token_ids, plan)
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        loss, low = network(token_ids, plan, slots, targets), network.model(token_ids, plan)
-    assert loss.dtype == low.dtype == torch.float32
-    assert abs(float(loss - exact)) <= 0.001 * float(exact)
-    assert float((low - states).norm()) <= 0.01 * float(states.norm())
-    assert float((low - states).norm()) > 0
 
 
 def test_dropout_acts_in_training_alone():

@@ -27,7 +27,7 @@ from neobert.model.attention import (
     whole_rows_plan,
 )
 from neobert.model.encoder import query_key_value
-from neobert.model.layers import NORMS, FewKernelsRMSNorm, GELUFeedForward, LayerNorm, RMSNorm, SwiGLU
+from neobert.model.layers import FewKernelsRMSNorm, GELUFeedForward, LayerNorm, RMSNorm, SwiGLU
 from neobert.model.positions import HalvesRotation, LearnedPositions, RealRotation, RotaryPositions, Rotation
 from neobert.training.distributed import set_up_device
 from tests.support.small_models import CONTEXT, small_model
@@ -206,13 +206,6 @@ def test_layer_norm_is_the_formula():
     centred = hidden - hidden.mean(-1, keepdim=True)
     expected = centred / (centred.square().mean(-1, keepdim=True) + 1e-8).sqrt() * norm.weight + norm.bias
     torch.testing.assert_close(norm(hidden), expected, **CLOSE)
-
-
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_norms_give_back_the_dtype_they_get_under_autocast(norm, dtype):
-    with torch.autocast("cpu", torch.bfloat16):
-        assert NORMS[norm](WIDTH, 1e-5)(normal(ROWS, WIDTH).to(dtype)).dtype == dtype
 
 
 def test_swiglu_is_llamas_mlp(llama):

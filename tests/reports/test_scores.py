@@ -96,11 +96,6 @@ def test_two_seeds_that_lack_one_task_each_have_no_average(study: Study) -> None
     assert row.average is None
 
 
-def test_heldout_loss_stands_beside_every_variant(ladder_group: Group) -> None:
-    assert all(len(row.losses) == 1 for row in ladder_group.rows)
-    assert ladder_group.rows[0].losses["wikibook"].mean == pytest.approx(6 - 52.0 / 20 + 0.005)
-
-
 @pytest.mark.parametrize(
     ("scores", "place", "counted"),
     [

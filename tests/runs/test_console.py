@@ -1,9 +1,6 @@
 """Listings on terminals: no word is broken, whatever the width."""
 
 import io
-import os
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +9,6 @@ from rich.console import Console
 
 from neobert import console
 from neobert.console import Progress, Watch, table
-from neobert.processes import REPOSITORY
 
 WORDS = st.text("abcdefghijklmnop0123456789_.", min_size=1, max_size=40)
 CELLS = st.lists(WORDS, min_size=1, max_size=4).map(" ".join)
@@ -51,22 +47,6 @@ def test_brackets_in_a_value_are_no_markup(width: int) -> None:
     path = "a[/b]/c-[bold]-:dog:-0123456789"
     lines = drawn(width, "in old [v2]", ["path", "reason"], [[path, "left by a killed writer"]])
     assert "in old [v2]" in lines[0] and path in "\n".join(lines)
-
-
-def test_a_reader_that_closes_the_pipe_is_no_failure() -> None:
-    code = """
-import sys
-from pathlib import Path
-from neobert.command_line import guarded
-from neobert.console import output
-sys.exit(guarded("test", lambda: [output().print("x" * 199) for _ in range(1000)] and 0, Path()))
-"""
-    reading, writing = os.pipe()
-    os.close(reading)
-    command = [sys.executable, "-c", code]
-    ended = subprocess.run(command, check=False, cwd=REPOSITORY, stdout=writing, stderr=subprocess.PIPE)
-    os.close(writing)
-    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 def test_cells_without_a_word_are_drawn() -> None:

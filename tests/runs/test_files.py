@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from neobert import files, processes
 from neobert.command_line import guarded
-from neobert.errors import DamagedFile
 from neobert.runs.claims import ClaimLost, acquire
 from neobert.runs.records import is_published, publish_record, read_record, sealed
 from neobert.tensors import save_tensors
@@ -280,17 +279,6 @@ def test_lines_of_earlier_versions_have_no_checksum_and_count(tmp_path: Path) ->
     deep = '{"step": ' + "[" * 200_000
     path.write_text(f'{{"step": 1}}\n{{"loss": 2}}\n{deep}\n')
     assert list(files.read_lines(path, "step")) == [{"step": 1}] and files.damaged_lines(path, "step") == [2, 3]
-
-
-@pytest.mark.parametrize("name", ["deep", "folder", "torn"])
-def test_what_is_no_json_file_at_all_is_named(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    if name == "folder":
-        path.mkdir()
-    else:
-        path.write_text("[" * 200_000 if name == "deep" else '{"kind": ')
-    with pytest.raises(DamagedFile, match=name):
-        files.read_json(path)
 
 
 def test_a_file_server_that_is_away_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ def test_records_from_before_give_the_reports_that_they_gave(changed: Path, tmp_
 def test_a_plan_does_not_take_the_new_field_for_a_difference(changed: Path, tmp_path: Path) -> None:
     """A run of before differs from a planned one in what really differs."""
     older = tmp_path / "runs"
-    run(REPOSITORY, "-c", WRITE_RUN_FILE, str(older))
+    run(REPOSITORY, "-c", WRITE_RUN_FILE, str(older), "M8")
     said = json.loads(planned(changed, older, "--variant", "M8@deduplicated", "--stages", "pretrain"))
     assert '"recipe.data.deduplicated": [false, true]' in json.dumps(said), said
     assert json.dumps(said).count('"differs": {"recipe.data.deduplicated": [false, true]}') == 1
@@ -93,7 +93,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.run_file import write_run_file
 
 layout, source = Layout(Path(sys.argv[1])), open_source("synthetic", synthetic_documents=16_000)
-(row,) = plan([variants()["M8"]], [0], "smoke", source, layout, ["pretraining"])
+(row,) = plan([variants()[sys.argv[2]]], [0], "smoke", source, layout, ["pretraining"])
 for run in row.runs:
-    write_run_file(layout, run, specify("synthetic", 16_000), execution_at("smoke"), {})
+    print(write_run_file(layout, run, specify("synthetic", 16_000), execution_at("smoke"), {}))
 """

@@ -21,7 +21,7 @@ from neobert.recipe import ANY, Value
 from neobert.runs.kinds import KINDS
 from neobert.runs.records import read_record
 from neobert.runs.run_file import read_run_file
-from tests.runs.test_new_knob import CODE, ids_of, planned, run
+from tests.runs.test_new_knob import CODE, WRITE_RUN_FILE, ids_of, planned, run
 from tests.support.tree_copy import REPOSITORY, apply_blocks, edit
 
 SAMPLE = Path(__file__).with_name("written_by_d02b01fd.jsonl")
@@ -170,20 +170,4 @@ try:
     print(read_run_file(Path(sys.argv[1])).run.id)
 except DamagedFile as error:
     print(error)
-"""
-WRITE_RUN_FILE = """
-import sys
-from pathlib import Path
-from ablations.ladders import variants
-from ablations.plan import plan
-from ablations.scales import execution_at
-from neobert.data.sources import open_source
-from neobert.data.preparation import specify
-from neobert.runs.layout import Layout
-from neobert.runs.run_file import write_run_file
-
-layout, source = Layout(Path(sys.argv[1])), open_source("synthetic", synthetic_documents=16_000)
-(row,) = plan([variants()[sys.argv[2]]], [0], "smoke", source, layout, ["pretraining"])
-for run in row.runs:
-    print(write_run_file(layout, run, specify("synthetic", 16_000), execution_at("smoke"), {}))
 """

@@ -424,15 +424,6 @@ def test_the_shown_script_is_the_submitted_one(slurm: FakeSlurm, tmp_path: Path,
     }
 
 
-def test_a_folder_named_like_a_command_runs_nothing(slurm: FakeSlurm, tmp_path: Path) -> None:
-    runs = tmp_path / 'r$(touch gotcha) `touch gotcha` it\'s "quoted" #1'
-    assert submit(runs) == 0
-    for script in slurm.submitted().values():
-        arguments, python_path, _ = executed(script, tmp_path)
-        assert Path(arguments[-1]).parent == runs / "jobs" and Path(python_path).parent == runs / "snapshots"
-    assert not list(tmp_path.rglob("gotcha"))
-
-
 @pytest.mark.parametrize("name", ["a\nb", "100%", "back\\slash", "a:b", "a\x1bb"])
 def test_a_path_that_slurm_or_python_would_misread_is_refused(
     slurm: FakeSlurm, tmp_path: Path, capsys: pytest.CaptureFixture, name: str

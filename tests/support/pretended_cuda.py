@@ -137,9 +137,6 @@ class PretendedGPU(TorchDispatchMode):
         super().__init__()
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
         self.counts = Counts()
-        self.current = 0
-        self.recorded: list[int] = []
-        """The current device at each recorded event."""
         self.alive_bytes = 0
         self._storages: dict[int, int] = {}
         self._pinned: set[int] = set()
@@ -330,10 +327,7 @@ def _caller() -> str:
 
 @contextmanager
 def pretended_cuda(gpus: int = 1) -> Iterator[PretendedGPU]:
-    """Make torch.cuda behave as if there were `gpus` H100; gradients need a `pretending_process`.
-
-    Attention by row uses the same kernels as on an H100.
-    """
+    """Make torch.cuda behave as if there were `gpus` H100; gradients need a `pretending_process`."""
     gpu = PretendedGPU()
     with ExitStack() as stack:
         patches: list[tuple[Any, str, Any]] = [
@@ -347,8 +341,6 @@ def pretended_cuda(gpus: int = 1) -> Iterator[PretendedGPU]:
         ]
         for patch in patches:
             stack.enter_context(mock.patch.object(*patch))
-        stack.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
-        torch.backends.cuda.enable_cudnn_sdp(True)  # as at the start of a process
         only_lifts_cpu = torch._C._only_lift_cpu_tensors()
         torch._C._set_only_lift_cpu_tensors(True)  # makes torch.tensor(…, device="cuda") an ordinary copy
         stack.callback(torch._C._set_only_lift_cpu_tensors, only_lifts_cpu)
@@ -371,8 +363,7 @@ def _cuda_stubs(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
         def __init__(self, enable_timing: bool = False) -> None:
             self.enable_timing = enable_timing
 
-        def record(self, stream: object = None) -> None:
-            gpu.recorded.append(gpu.current)
+        def record(self, stream: object = None) -> None: ...
 
         def synchronize(self) -> None:
             gpu.wait("event.synchronize")
@@ -387,14 +378,11 @@ def _cuda_stubs(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
         def synchronize(self) -> None:
             gpu.wait("stream.synchronize")
 
-    def set_device(device: Any) -> None:
-        gpu.current = device if isinstance(device, int) else torch.device(device).index or 0
-
     return {
         "Event": Event,
         "Stream": FakeStream,
         "_lazy_init": lambda: None,
-        "current_device": lambda: gpu.current,
+        "current_device": lambda: 0,
         "current_stream": lambda *device: FakeStream(),
         "default_stream": lambda *device: FakeStream(),
         "device_count": lambda: gpus,
@@ -410,7 +398,7 @@ def _cuda_stubs(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
         "max_memory_allocated": lambda *device: gpu.counts.peak_bytes,
         "memory_allocated": lambda *device: gpu.alive_bytes,
         "reset_peak_memory_stats": lambda *device: None,
-        "set_device": set_device,
+        "set_device": lambda device: None,
         "stream": lambda stream: nullcontext(),
         "synchronize": lambda *device: gpu.wait("torch.cuda.synchronize"),
     }
@@ -435,24 +423,9 @@ def _move_module(module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
 _attention_of_host = functional.scaled_dot_product_attention
 
 
-def _attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, scale: float | None = None
-) -> Tensor:
-    """Call the attention kernel that CUDA would use for these arguments: in half precision cuDNN's as long as they are
-    enabled, else flash without a mask, memory-efficient with a mask."""
+def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **named: Any) -> Tensor:
+    """Call a kernel of attention by row, so that it is seen."""
     if query.device.type != "cuda":
-        return _attention_of_host(query, key, value, attn_mask=attn_mask, scale=scale)
-    if query.shape[-1] % 8:
-        raise RuntimeError(f"CUDA's fused kernels take head sizes that are multiples of 8, not {query.shape[-1]}")
-    if attn_mask is not None:
-        if attn_mask.dtype not in (torch.bool, query.dtype):
-            raise RuntimeError(f"the mask's dtype is {attn_mask.dtype}, the query's {query.dtype}")
-        attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
-    aten, inputs, half = torch.ops.aten, (query, key, value), query.dtype != torch.float32
-    if half and torch.backends.cuda.cudnn_sdp_enabled():
-        results = aten._scaled_dot_product_cudnn_attention(*inputs, attn_mask, True, 0.0, False, scale=scale)
-    elif half and attn_mask is None:
-        results = aten._scaled_dot_product_flash_attention(*inputs, 0.0, False, scale=scale)
-    else:
-        results = aten._scaled_dot_product_efficient_attention(*inputs, attn_mask, True, 0.0, False, scale=scale)
-    return results[0]
+        return _attention_of_host(query, key, value, attn_mask=attn_mask, **named)
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+    return efficient(query, key, value, attn_mask, True, 0.0, False, **named)[0]

@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from ablations.launch.flags import execution_of
-from ablations.run import build_parser
-from ablations.scales import execution_at
 from neobert.files import read_lines
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.size import datasheet_peak, training_flops_per_token
@@ -26,7 +21,6 @@ from tests.support.tiny_runs import (
     beside,
     finish,
     record,
-    tiny_model,
     tiny_run,
     trainer_of,
     write_tiny_run,
@@ -193,82 +187,3 @@ def test_a_run_says_whether_kernels_are_deterministic(finished: Path, runs: Runs
         trainer_of(beside(tmp_path / str(deterministic), finished), runs["padded"], deterministic=deterministic)
         chosen.append(torch.are_deterministic_algorithms_enabled())
     assert chosen == [True, False]
-
-
-def test_flags_say_how_models_execute() -> None:
-    flags = ["--scale", "smoke", "--compile", "on", "--trace-steps", "5", "--deterministic"]
-    execution = execution_of(build_parser().parse_args(flags))
-    assert (execution.compile, execution.trace_steps, execution.deterministic) == ("on", 5, True)
-    assert execution_of(build_parser().parse_args(["--scale", "smoke"])) == execution_at("smoke")
-
-
-# Host synchronisations
-
-
-WAITING_CALLS = frozenset(
-    {"item", "tolist", "numpy", "cpu", "nonzero", "unique", "masked_select", "is_nonzero", "equal"}
-    | {"__bool__", "__float__", "__int__", "__index__", "__contains__", "__array__"}
-)
-"""What makes the host wait for a device that computes: what needs a tensor's values, or a size that hangs on them."""
-
-WAITING_OPERATIONS = frozenset(
-    {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default, torch.ops.aten.equal.default}
-)
-
-
-class PythonWaits(TorchFunctionMode):
-    """Counts the calls of torch's Python side that wait: `tolist` and `numpy` reach no operation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: Counter[str] = Counter()
-
-    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
-        name = getattr(function, "__name__", "")
-        if name in WAITING_CALLS:
-            self.seen[name] += 1
-        return function(*arguments, **(named or {}))
-
-
-class OperationWaits(TorchDispatchMode):
-    """Counts the operations that wait, whoever calls them. What a kernel reads of its own tensors is not among them:
-    on a CPU that waits for nobody, and the fused optimizers' kernels on a GPU read on the GPU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, operation: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
-        if operation in WAITING_OPERATIONS:
-            self.seen[str(operation)] += 1
-        return operation(*arguments, **(named or {}))
-
-
-@pytest.mark.parametrize("packing", PACKINGS)
-def test_a_step_waits_for_nothing(finished: Path, runs: Runs, packing: str) -> None:
-    trainer = trainer_of(finished, runs[packing])
-    trainer.engine.restore_optimizer({})
-    steps = list(islice(trainer.data(), 6))
-    with PythonWaits() as calls, OperationWaits() as operations:
-        updates = [trainer.engine.step(step.micro_batches, 1e-3) for step in steps]
-        assert not calls.seen and not operations.seen
-        updates[-1].measured()
-        assert calls.seen == {"tolist": 1}  # reading waits, and is seen
-        updates[-1].measured()
-        assert bool(torch.ones(1)) and operations.seen
-
-
-@pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature:UserWarning")  # torch's own
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_step_on_a_gpu_waits_for_nothing(finished: Path, precision: str) -> None:
-    run = tiny_run(packing="packed", precision=precision, model=tiny_model(dropout=0.0))
-    trainer = trainer_of(finished, run)
-    trainer.engine.restore_optimizer({})
-    for number, step in enumerate(islice(trainer.data(), 8)):
-        torch.cuda.set_sync_debug_mode("error" if number >= 3 else "default")
-        try:
-            update = trainer.engine.step(step.micro_batches, 1e-3)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        update.measured()

@@ -21,7 +21,6 @@ from neobert.runs.layout import Layout
 from neobert.training import compiling, pretraining
 from neobert.training.compiling import (
     INDUCTOR_ON_GPU,
-    LEAST_SECONDS_LEFT,
     MOST_SIZES,
     Part,
     Remainder,
@@ -117,12 +116,6 @@ def test_the_more_is_left_the_sooner_compiling_pays(
     assert not pays(taken, layers, 0, precision)
     assert pays(taken, layers, 10**8, precision)
     assert pays(taken, layers, fewer, precision) <= pays(2 * taken, layers, fewer, precision)
-
-
-def test_a_short_rest_does_not_pay_and_a_long_one_does() -> None:
-    assert LEAST_SECONDS_LEFT["cpu"] == 3600.0
-    assert not pays(0.5, 12, 100) and pays(0.5, 12, 100_000)
-    assert not pays(0.5, 1, 7200) and pays(0.5, 1, 7201)
 
 
 def test_auto_leaves_a_tiny_run_alone(corpus: Path) -> None:

@@ -125,8 +125,11 @@ def test_a_task_takes_its_gpu_or_the_only_one_it_sees(
     monkeypatch.setenv("SLURM_LOCALID", local_rank)
     current: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    cudnn: list[bool] = []
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", cudnn.append)
     assert set_up_device() == torch.device("cuda", taken)
     assert current == [torch.device("cuda", taken)], "events and streams would belong to another"
+    assert cudnn == [False], "it would plan for every new shape"
 
 
 def test_no_task_shares_the_gpu_of_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,11 +203,6 @@ def test_where_not_one_row_fits_the_refusal_names_an_engine_or_more_gpus(tmp_pat
         assert misfits(rows, replace(machine, **changes))[0].sentence.endswith(said)
 
 
-def test_unknown_memory_refuses_nothing(tmp_path: Path) -> None:
-    machine = replace(PAPER_MACHINE, gpu_memory_gb=None, micro_batch_tokens=1 << 30)
-    assert misfits(paper_rows(tmp_path, "M8"), machine) == []
-
-
 @pytest.mark.parametrize("engine", ["single", "ddp", "zero1", "zero2"])
 def test_a_micro_batch_is_never_larger_than_a_step(tmp_path: Path, engine: EngineWord) -> None:
     (run,) = paper_rows(tmp_path, "M8")[0].stages

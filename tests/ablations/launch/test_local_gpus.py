@@ -21,7 +21,6 @@ from neobert.processes import available_cores, visible_gpus, worker_environment
 from neobert.runs.run_file import Execution
 from neobert.runs.work import JobKind
 from neobert.training.distributed import JobRank
-from sweeps import glue_grid
 
 Started = list[tuple[str | None, tuple[str, ...]]]
 """Of each worker the GPUs that it sees, and the kinds of its units."""
@@ -139,15 +138,6 @@ def test_what_this_machine_cannot_do_is_refused(
     said = capsys.readouterr().err
     assert sentence in said and said.count("\n") == 1
     assert not started and not (tmp_path / "runs").exists()
-
-
-def test_a_sweep_is_refused_in_the_same_words(
-    gpus: dict[str, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    gpus["count"] = 2
-    assert glue_grid.main(["--task", "cola", "--workers", "3", "--cluster", "here", "--runs", str(tmp_path)]) == 2
-    assert "3 workers are requested, but this machine has 2 GPUs" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 def test_inside_a_job_flags_for_slurm_are_left_to_whoever_submitted_it(
