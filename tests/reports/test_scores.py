@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from ablations.rates import PILOT_SEEDS
-from neobert.identity import NUMERICS
 from neobert.runs.layout import Layout
 from reports.evidence import read_evidence
 from reports.matching import group_of
@@ -296,19 +295,6 @@ def test_runs_on_other_data_or_numerics_are_left_out_and_named(study: Study) -> 
     change_record(path, lambda record: record["numerics"].update(masking=9))
     problems = study.group().problems
     assert len(problems) == 2 and any("version of masking 9 and 1" in problem for problem in problems)
-
-
-def test_the_version_of_an_optimizer_belongs_to_the_basis_of_its_own_runs(study: Study) -> None:
-    """Records from before it had a version of its own rest on other numerics than those of today."""
-    for seed in range(3):
-        study.pretrain("M2", seed)
-    paths = {seed: study.root / f"pretraining/{study.runs('M2', seed)[0].id}/done.json" for seed in range(3)}
-    for seed in (1, 2):
-        change_record(paths[seed], lambda record: record["config"]["recipe"]["optimization"].update(optimizer="muon"))
-    change_record(paths[2], lambda record: record["numerics"].pop("muon"))
-    basis = {seed: json.loads(text) for seed, text in read_evidence(study.root).runs.set_index("seed").basis.items()}
-    assert "version of muon" not in basis[0] and basis[2] == basis[0]
-    assert basis[1] == basis[0] | {"version of muon": NUMERICS["muon"]}
 
 
 def test_trials_on_other_bytes_of_a_task_are_left_out_and_named(study: Study) -> None:
