@@ -80,15 +80,18 @@ def _sweep(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> 
 
     row = with_tasks(_plan(workspace, tasks, pretrains=pretrains), tasks)
     studies = GlueStudy.among(row.runs)
-    environment = {} if workspace.options.dry_run else _open_studies(workspace, studies)
-    if not workspace.options.dry_run:
+
+    def prepare() -> dict[str, str]:
+        environment = _open_studies(workspace, studies)
         retry_failed(workspace.layout, row.runs, retry=workspace.options.retry_failed)
+        return environment
+
     return run_or_submit(
         workspace,
         [row],
         lambda: print_outcome(workspace, row.heading, studies),
         leave_failed=True,
-        environment=environment,
+        environment=prepare,
     )
 
 

@@ -105,12 +105,13 @@ def run_or_submit(
     show: Callable[[], None],
     *,
     leave_failed: bool = False,
-    environment: Mapping[str, str] | None = None,
+    environment: Callable[[], Mapping[str, str]] = dict,
 ) -> int:
     """Show, submit or run the unfinished work of the rows; return the exit code.
 
     `show` prints the rows, for a dry run and after a local run. With `leave_failed`, parts that failed before are not
-    retried. Workers and jobs get the variables of `environment`.
+    retried. Workers and jobs get the variables that `environment` returns, which is called when all is checked and
+    before anything is written.
 
     Raises:
         ValueError: flags, profile or plan are invalid.
@@ -128,16 +129,16 @@ def run_or_submit(
     if workspace.options.track is not None:
         require_tracker(workspace.options.track)
     if place == "slurm":
-        return _submit(workspace, rows, leave_failed=leave_failed, environment=environment or {})
+        return _submit(workspace, rows, leave_failed=leave_failed, environment=environment)
     runs = unfinished(rows)
-    flags = ["--leave-failed"] if leave_failed else []
-    code = _run_locally(workspace, rows, runs, flags, environment or {}) if runs else EXIT_DONE
+    flags, variables = ["--leave-failed"] if leave_failed else [], environment()
+    code = _run_locally(workspace, rows, runs, flags, variables) if runs else EXIT_DONE
     show()
     return _report_failures(workspace.layout, runs) if code == EXIT_RUN_FAILED else code
 
 
 def _submit(
-    workspace: Workspace, rows: Sequence[PlanRow], *, leave_failed: bool, environment: Mapping[str, str]
+    workspace: Workspace, rows: Sequence[PlanRow], *, leave_failed: bool, environment: Callable[[], Mapping[str, str]]
 ) -> int:
     """Submit missing work to SLURM and return immediately."""
     options, layout = workspace.options, workspace.layout
@@ -156,7 +157,7 @@ def _submit(
         if queued:
             logs().print(f"{len(queued)} run(s) have a job already and execute as it was submitted", markup=False)
 
-    submitter = replace(submitter, environment=_with_tracker(environment, options))
+    submitter = replace(submitter, environment=_with_tracker(environment(), options))
     jobs = plan_jobs(layout, rows, profile)
     print_submissions(submitter.send(jobs, write) if jobs else [], as_json=options.json)
     return EXIT_DONE
