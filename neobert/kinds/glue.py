@@ -1,7 +1,7 @@
 """Fine-tuning on a task: a study is a grid of trials, followed by the selection of the best."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -197,7 +197,7 @@ class GlueStudy(Work):
 class Trial(Part):
     """Fine-tuning at one point of a study's grid, and the files beside its record."""
 
-    work: GlueStudy
+    work: GlueStudy = field(compare=False, repr=False)
     layout: Layout
     point: Point
 

@@ -433,7 +433,7 @@ def evaluation(documents: Documents, rows: int) -> list[tuple[list[int], list[in
     """(tokens with masks, targets) of each held-out document as evaluated, in a stable order."""
     found = []
     packed = heldout_rows(documents.truncated(CONTEXT), CONTEXT)
-    for _, batch in heldout_batches(packed, documents.corpus, rows):
+    for batch in heldout_batches(packed, documents.corpus, rows):
         assert 0 < len(batch.token_ids) <= rows, "no row is padding alone"
         targets = torch.full_like(batch.token_ids, -1)
         for row, column, target in masks(batch):

@@ -87,7 +87,7 @@ def test_other_bytes_seeds_and_pairs_are_other_runs(tmp_path: Path, capsys: pyte
     [
         (["--model", "no/such/folder"], EXIT_MISSING, "there is no folder no/such/folder"),
         (["--model", "x", "--variant", "M8"], EXIT_REFUSED, "--model cannot be combined with --variant"),
-        (["--model", "x", "--design", "ladder"], EXIT_REFUSED, "--model cannot be combined with --design"),
+        (["--model", "x", "--design", "add-one"], EXIT_REFUSED, "--model cannot be combined with --design"),
         (
             ["--model", "x", "--stages", "pretrain", "contrastive"],
             EXIT_REFUSED,

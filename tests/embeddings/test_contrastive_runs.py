@@ -136,10 +136,10 @@ def test_training_finds_partners_that_the_start_did_not(tmp_path: Path) -> None:
     run = tiny_contrastive(encoder.id, ("paraphrases",), steps=150, texts_per_step=96)
     trainer = trainer_of(tmp_path, run, micro_batch_tokens=10_000)
     trainer.begin()
-    before = trainer.heldout_scores().line["heldout_accuracies"]["paraphrases"]
+    before = trainer.heldout_scores()["heldout_accuracies"]["paraphrases"]
     for step in trainer.steps(0):
         step.measured()
-    after = trainer.heldout_scores().line["heldout_accuracies"]["paraphrases"]
+    after = trainer.heldout_scores()["heldout_accuracies"]["paraphrases"]
     assert after > before + 0.2, (before, after)
 
 

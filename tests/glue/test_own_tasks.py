@@ -60,7 +60,7 @@ STARS = Task(name="stars", kind="regression", columns=("text",), metrics=("r2", 
         (TAGS, {"metrics": ("pearson",)}, "pearson is a metric of regression"),
         (TAGS, {"validation_splits": ("train",)}, "name one or more, and not 'train'"),
         (REVIEWS, {"classes": ("a", "b", "c"), "metrics": ("f1",)}, "f1 is that of class 1 of two: take f1_macro"),
-        (STARS, {"classes": ("a", "b")}, "classes are for classification, and regression and"),
+        (STARS, {"classes": ("a", "b")}, "classes are for classification, and regression has none"),
         (STARS, {"colums": ("text",)}, "Extra inputs are not permitted"),
     ],
 )

@@ -175,7 +175,7 @@ def test_the_loss_is_measured_on_all_corpora_where_that_is_wanted(undisturbed: T
     )
     trainer = PretrainingTrainer(Layout(tmp_path), alone, Process(0, 1))
     trainer.model.load_state_dict(final_weights(tmp_path, run))
-    assert trainer.heldout_scores().line["heldout_losses"] == {"wikibook": losses["wikibook"]}
+    assert trainer.heldout_scores()["heldout_losses"] == {"wikibook": losses["wikibook"]}
 
 
 def test_a_finished_run_is_not_started_again(undisturbed: Trainable) -> None:
