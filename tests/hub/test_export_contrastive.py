@@ -224,7 +224,7 @@ def test_what_cannot_be_exported_is_one_sentence(
 ) -> None:
     command = [str(own), "--to", "hf", "--out", str(tmp_path / "out")]
     for flags, code, said in (
-        (["--remote-code"], EXIT_REFUSED, "are for pre-training runs: leave them out"),
+        (["--remote-code"], EXIT_REFUSED, "is for pre-training runs: leave it out"),
         (["--step", "7"], EXIT_MISSING, "no checkpoint of step 7"),
     ):
         assert main([*command, *flags]) == code and said in capsys.readouterr().err

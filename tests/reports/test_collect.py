@@ -52,7 +52,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     made_up = StudyOnAFolder(tmp_path_factory.mktemp("study") / "runs", data="texts")
     made_up.fill("M0", "M1")
     (made_up.root / "ladders").mkdir()
-    (made_up.root / "ladders" / "own-0123456789ab.py").write_text("TITLE = 'x'\n")
+    (made_up.root / "ladders" / "own-4c1ded2d8b84.py").write_text("TITLE = 'x'\n")
     return made_up
 
 

@@ -30,7 +30,7 @@ def write_record(runs: Path, run: DemoRun, ladder: str = "demo.py") -> None:
         append_line(folder / "metrics.jsonl", line)
     record = {
         "kind": "pretraining",
-        "id": f"{run.variant}{run.seed}",
+        "id": folder.name,
         "state": "done",
         "seed": run.seed,
         "labels": {"ladder": ladder, "variants": [run.variant]},

@@ -99,7 +99,7 @@ def test_every_step_is_told_at_the_shared_rate_and_at_own_rates(study: Study) ->
     assert shared.found.mean == pytest.approx(0.1, abs=0.01) and shared.word == "worse"
     assert own.found.mean == pytest.approx(-0.1, abs=0.01) and own.word == "better"
     assert own.found.by_seed.keys() == shared.found.by_seed.keys() == set(range(8))
-    assert "Own rates: the ladder's deltas again" in page
+    assert "Own rates: each arm at the peak rate" in page
     row = group.row_at_best_rate("M4")
     assert row is not None and row.name == "M4@rate4e-3" and group.row_at_best_rate("M1") is None
     assert group.problems == ()

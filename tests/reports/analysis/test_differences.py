@@ -103,15 +103,17 @@ def test_a_step_is_in_the_loss_on_the_corpus_that_its_variant_was_trained_on(stu
 
 
 def test_leave_one_out_and_add_one_are_rows_and_families_of_their_own(study: Study) -> None:
-    study.levels |= {"M9-norm": 55.0, "M0+norm": 50.0}
+    study.levels |= {"M9-rmsnorm": 55.0, "M0+rmsnorm": 50.0}
     for seed in (0, 1):
-        for name in ("M0", "M1", "M9", "M9-norm", "M0+norm"):
+        for name in ("M0", "M1", "M9", "M9-rmsnorm", "M0+rmsnorm"):
             study.pretrain(name, seed)
     found = steps_of(study)
-    assert found[LEAVE_ONE_OUT, "M9 − M9-norm", "held-out loss on web"].found.n == 2
-    assert found[ADD_ONE, "M0+norm − M0", "held-out loss on wikibook"].found.n == 2
+    assert found[LEAVE_ONE_OUT, "M9 − M9-rmsnorm", "held-out loss on web"].found.n == 2
+    assert found[ADD_ONE, "M0+rmsnorm − M0", "held-out loss on wikibook"].found.n == 2
     page = study.findings().tables["differences"].markdown
-    assert "Leave-one-out: every delta is what M9 owes" in page and "Below 3 seeds there is no interval" in page
+    assert (
+        "Leave-one-out: each difference is what a variant owes" in page and "Below 3 seeds there is no interval" in page
+    )
 
 
 def test_a_model_that_knows_frequencies_alone_is_not_trained(study: Study) -> None:
