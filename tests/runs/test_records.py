@@ -268,7 +268,7 @@ def test_the_tokens_of_another_corpus_are_made_again(tmp_path: Path) -> None:
         each.model_copy(update={"tokenizer_origin": source.tokenizer_origin("wordpiece", size)})
         for each, size in ((other, 400), (run, 512))
     ]
-    (theirs,), (ours,) = (each.corpora for each in runs)
+    theirs, ours = (each.corpus for each in runs)
     tokenized_corpus(layout, runs[0], theirs, SOURCE)
     assert theirs.id != ours.id
     shutil.copytree(layout.data(theirs.id), layout.data(ours.id))
