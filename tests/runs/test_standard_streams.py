@@ -9,7 +9,8 @@ import pytest
 from neobert.processes import REPOSITORY
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
-from tests.support.tiny_runs import finish, tiny_run, write_tiny_run
+from neobert.runs.run_file import Execution, write_run_file
+from tests.support.tiny_runs import SOURCE, finish, tiny_run, write_tiny_run
 
 RUN = tiny_run()
 CLOSED = (">&-", "2>&-", "<&-", ">&- 2>&- <&-")
@@ -18,7 +19,8 @@ CLOSED = (">&-", "2>&-", "<&-", ">&- 2>&- <&-")
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("streams") / "runs"
-    write_tiny_run(root, RUN)
+    labels = {"scale": "smoke", "data": "synthetic", "variants": ["M4"]}
+    write_run_file(Layout(root), RUN, SOURCE, Execution(threads=1, micro_batch_tokens=128), labels)
     finish(root, RUN.reference)
     return root
 
