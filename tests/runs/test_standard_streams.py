@@ -20,7 +20,8 @@ CLOSED = (">&-", "2>&-", "<&-", ">&- 2>&- <&-")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("streams") / "runs"
     labels = {"scale": "smoke", "data": "synthetic", "variants": ["M4"]}
-    write_run_file(Layout(root), RUN, SOURCE, Execution(threads=1, micro_batch_tokens=128), labels)
+    execution = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)
+    write_run_file(Layout(root), RUN, SOURCE, execution, labels)
     finish(root, RUN.reference)
     return root
 
