@@ -3,14 +3,20 @@
 Records are the truth about results, and claims say who works. Before a trial is taken, its worker makes the study agree
 with both, under one lock for the folder of runs. A study that is lost, damaged or contradicts the records is made again
 from them. Trouble with the storage never ends a trial. Optuna is only imported here.
+
+A search is a grid whose points a sampler adds. Each point that it asks for is numbered and written to a file before a
+worker takes it, so that every search has exactly as many as it should, and a killed worker's point is done by another.
 """
 
 import logging
 import math
 import os
+import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
@@ -18,21 +24,25 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.exceptions import UpdateFinishedTrialError
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
+from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, WilcoxonPruner
+from optuna.samplers import BaseSampler, GPSampler, QMCSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from neobert.errors import did_you_mean
+from neobert.errors import RunFailed, did_you_mean
 from neobert.files import read_json, set_aside, stamp_of
+from neobert.glue.search import PrunerName, Range, Space
 from neobert.identity import plain
-from neobert.kinds.glue import GlueStudy, Trial
+from neobert.kinds.glue import GlueStudy, SearchTrial, Trial
+from neobert.processes import StopRequest
 from neobert.recipe import Point
-from neobert.runs.claims import LEASE_SECONDS, Claim, is_claimed
+from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_record
+from neobert.runs.records import publish_sealed, read_record, timed_provenance, utc_now
 from neobert.runs.run_file import RunFile, read_checked_run_file
 
 logger = logging.getLogger(__name__)
@@ -51,8 +61,13 @@ TENTHS = 10
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 UNDEFINED = "the score is undefined"
 
+RESAMPLED = 100
+"""How often a sampler is asked again if it suggests a point that it had before; then the point counts once more."""
+RATE_DIGITS = 3
+
 Report = Callable[[int, float | None], None]
 """Called with the number of updates and the value of each evaluation."""
+AnyTrial = Trial | SearchTrial
 
 
 class Contradiction(Exception):
@@ -183,21 +198,104 @@ def storage_at(address: str) -> Storage:
 # What Optuna shows
 
 
-@dataclass
-class Given(optuna.samplers.BaseSampler):
+class Suggesting(BaseSampler):
+    """Base of samplers that suggest a whole point at once."""
+
+    def __init__(self, space: Mapping[str, BaseDistribution]) -> None:
+        self.space = dict(space)
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self.space
+
+    def sample_independent(self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution) -> Any:
+        raise AssertionError(f"{name} was not suggested with the others")
+
+
+class Given(Suggesting):
     """Sampler that suggests the point given: the next of a grid. Optuna's GridSampler repeats points if several workers
     ask."""
 
-    point: Mapping[str, Any]
-
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return {}
+    def __init__(self, space: Mapping[str, BaseDistribution], point: Point) -> None:
+        super().__init__(space)
+        self.point = point
 
     def sample_relative(self, study: Study, trial: FrozenTrial, search_space: Any) -> dict[str, Any]:
-        return {}
+        return dict(plain(self.point))
 
-    def sample_independent(self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution) -> Any:
-        return self.point[name]
+
+class Rounded(Suggesting):
+    """Sampler that suggests what another does, with rounded rates, and if possible no point that it had before."""
+
+    def __init__(self, space: Mapping[str, BaseDistribution], inner: BaseSampler, had: set[Point]) -> None:
+        super().__init__(space)
+        self.inner = inner
+        self.had = had
+
+    def sample_relative(self, study: Study, trial: FrozenTrial, search_space: Any) -> dict[str, Any]:
+        for _ in range(RESAMPLED):
+            found = self.inner.sample_relative(study, trial, self.inner.infer_relative_search_space(study, trial))
+            for name in self.space.keys() - found.keys():
+                found[name] = self.inner.sample_independent(study, trial, name, self.space[name])
+            point = {name: _rounded(found[name], distribution) for name, distribution in self.space.items()}
+            if Point(**point) not in self.had:
+                break
+        return point
+
+
+def _rounded(value: Any, distribution: BaseDistribution) -> Any:
+    if not isinstance(distribution, FloatDistribution):
+        return value
+    return min(max(float(f"{value:.{RATE_DIGITS}g}"), distribution.low), distribution.high)
+
+
+def _axes(space: Space) -> dict[str, BaseDistribution]:
+    """Return the space as Optuna's distributions."""
+    return {axis: _distribution(axis, values) for axis, values in space}
+
+
+def _distribution(axis: str, values: Range | tuple[float, ...]) -> BaseDistribution:
+    if not isinstance(values, Range):
+        return CategoricalDistribution(values)
+    if axis == "batch_size":
+        return IntDistribution(int(values.low), int(values.high), log=values.log)
+    return FloatDistribution(values.low, values.high, log=values.log)
+
+
+def space_of(axes: Mapping[str, BaseDistribution]) -> Space:
+    """Return the space that distributions of Optuna describe, by the field of a point.
+
+    Raises ValueError if a field is missing or unknown, or cannot be so distributed.
+    """
+    return Space.model_validate({axis: _values(axis, distribution) for axis, distribution in axes.items()})
+
+
+def _values(axis: str, distribution: BaseDistribution) -> Range | tuple[Any, ...]:
+    if isinstance(distribution, CategoricalDistribution):
+        return tuple(distribution.choices)
+    if not isinstance(distribution, IntDistribution | FloatDistribution):
+        raise ValueError(f"{axis} is a {type(distribution).__name__}: give a distribution of optuna.distributions")
+    if distribution.step not in (None, 1):
+        raise ValueError(f"{axis} has steps of {distribution.step:g}: give its values in a CategoricalDistribution")
+    return Range(low=distribution.low, high=distribution.high, log=distribution.log)
+
+
+SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
+    "random": lambda seed: RandomSampler(seed=seed),
+    "tpe": lambda seed: TPESampler(seed=seed),
+    "gp": lambda seed: GPSampler(seed=seed, warn_independent_sampling=False),
+    "qmc": lambda seed: QMCSampler(seed=seed, warn_independent_sampling=False),
+}
+PRUNERS: Mapping[PrunerName, Callable[[int], BasePruner]] = {
+    "none": lambda steps: NopPruner(),
+    "median": lambda steps: MedianPruner(),
+    "hyperband": lambda steps: HyperbandPruner(min_resource=1, max_resource=steps),
+    "wilcoxon": lambda steps: WilcoxonPruner(),
+}
+"""How samplers are made from a seed, and pruners from the largest step of a report."""
+
+
+class Pruned(Exception):
+    """The pruner of a search ends a trial."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +316,7 @@ def tenth_of_epoch(step: int, course_steps: int, epochs: int) -> int:
     return math.ceil(TENTHS * epochs * step / course_steps)
 
 
-def ending_of(trial: Trial) -> Ending | None:
+def ending_of(trial: AnyTrial) -> Ending | None:
     """Return how a trial ended; None without an intact record. A record is read once as long as it does not change."""
     if not trial.is_done:
         return None
@@ -226,18 +324,20 @@ def ending_of(trial: Trial) -> Ending | None:
 
 
 @lru_cache(maxsize=1 << 15)
-def _read_ending(trial: Trial, stamp: tuple[int, ...]) -> Ending:
+def _read_ending(trial: AnyTrial, stamp: tuple[int, ...]) -> Ending:
     del stamp
     record, study = read_record(trial.record), trial.study
-    score = study.about.decisive_score(study.protocol, record["scores"])
-    curve: dict[int, float] = {}
-    if course := record.get("course_steps"):
-        for step, value in record["scores"].get("curve", ()):
-            if value is not None:
-                curve.setdefault(tenth_of_epoch(step, course, study.protocol.epochs), float(value))
-    error = {"error": UNDEFINED} if score is None else {}
+    if isinstance(trial, SearchTrial):
+        score, curve = record["scores"]["score"], dict(record["scores"]["curve"])
+    else:
+        score, curve = study.about.decisive_score(study.protocol, record["scores"]), _curve_of(trial, record)
+    if record["state"] == "pruned":  # Optuna takes the last report as its value
+        state, score = TrialState.PRUNED, curve[max(curve)] if curve else None
+    else:
+        state = TrialState.FAIL if score is None else TrialState.COMPLETE
+    error = {"error": UNDEFINED} if state is TrialState.FAIL else {}
     return Ending(
-        state=TrialState.FAIL if score is None else TrialState.COMPLETE,
+        state=state,
         value=score,
         curve=curve,
         attributes={"trial": trial.id, "claim": record.get("claim"), **error},
@@ -246,12 +346,22 @@ def _read_ending(trial: Trial, stamp: tuple[int, ...]) -> Ending:
     )
 
 
+def _curve_of(trial: Trial, record: Mapping[str, Any]) -> dict[int, float]:
+    """Return the values of the evaluations in a trial's record by tenths of an epoch."""
+    curve: dict[int, float] = {}
+    if course := record.get("course_steps"):
+        for step, value in record["scores"].get("curve", ()):
+            if value is not None:
+                curve.setdefault(tenth_of_epoch(step, course, trial.study.protocol.epochs), float(value))
+    return curve
+
+
 # The studies
 
 
 @dataclass
 class Sweep:
-    """The Optuna study of a GLUE study: its grid, with every point once.
+    """The Optuna study of a GLUE study: its grid, with every point once, or its search.
 
     `run_file` names the study in words; a study without one is named by its id alone.
     """
@@ -263,15 +373,27 @@ class Sweep:
     lease_seconds: float = LEASE_SECONDS
     _remade_at: float = -math.inf
     _trouble_since: float | None = None
+    _asked: dict[tuple[str, int], optuna.Trial] = field(default_factory=dict)
 
     @cached_property
-    def trials(self) -> dict[Point, Trial]:
-        """The trials of the grid by their point."""
+    def _of_grid(self) -> dict[Point, AnyTrial]:
         return {trial.point: trial for trial in self.study.trials(self.layout)}
+
+    def trials(self) -> dict[Point, AnyTrial]:
+        """Return the trials by their point; of a search, those that it has asked for."""
+        if self.study.search is None:
+            return self._of_grid
+        return {trial.point: trial for trial in self.study.search_trials(self.layout)}
+
+    def _times(self) -> Counter[Point]:
+        """Return how often each point was asked for: in a grid once, in a search perhaps again."""
+        return Counter(list(self._of_grid) if self.study.search is None else self.study.asked(self.layout).values())
 
     @cached_property
     def space(self) -> dict[str, BaseDistribution]:
-        """The axes of the grid."""
+        """The axes of the grid or of the search."""
+        if self.study.search is not None and self.study.search.sampler != "grid":
+            return _axes(self.study.search.space)
         points = [plain(point) for point in self.study.points]
         return {axis: CategoricalDistribution(sorted({point[axis] for point in points})) for axis in points[0]}
 
@@ -279,7 +401,8 @@ class Sweep:
     def name(self) -> str:
         """Name of the Optuna study. Studies are found by the id at its end."""
         owner = f"{self.run_file.owner} " if self.run_file and self.run_file.owner else ""
-        return f"{owner}{self.study.task} seed {self.study.seed} ({self.study.id})"
+        sampler = f" {self.study.search.sampler}" if self.study.search else ""
+        return f"{owner}{self.study.task}{sampler} seed {self.study.seed} ({self.study.id})"
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -289,7 +412,8 @@ class Sweep:
         study = self.study
         metric = study.about.decisive_metric(study.protocol) or " and ".join(map(str, study.about.metrics))
         own = {"task": study.task, "metric": metric, "seed": study.seed, "weights": study.weights}
-        return {**named, **own, "study": study.id, "runs": str(self.layout.root)}
+        search = {"search": plain(study.search)} if study.search else {}
+        return {**named, **own, **search, "study": study.id, "runs": str(self.layout.root)}
 
     def opened(self) -> Study:
         """Open the Optuna study, and create it if it does not exist.
@@ -300,14 +424,20 @@ class Sweep:
         end = f"({self.study.id})"
         names = [each.study_name for each in storage.get_all_studies() if each.study_name.endswith(end)]
         if names:
-            study = optuna.load_study(study_name=names[0], storage=storage)
+            study = optuna.load_study(study_name=names[0], storage=storage, pruner=self._pruner())
             theirs = study.user_attrs.get("runs")
             if self.storage.path is None and theirs not in (None, str(self.layout.root)):
                 raise OtherFolder(
                     f"the Optuna study {names[0]!r} is of the runs in {theirs}: use another storage for these runs"
                 )
             return study
-        study = optuna.create_study(study_name=self.name, storage=storage, direction="maximize", load_if_exists=True)
+        study = optuna.create_study(
+            study_name=self.name,
+            storage=storage,
+            direction="maximize",
+            pruner=self._pruner(),
+            load_if_exists=True,
+        )
         for key, value in self.attributes.items():
             study.set_user_attr(key, value)
         return study
@@ -350,42 +480,47 @@ class Sweep:
         Workers publish, tell, release. So trials are read first, then claims, then records.
         """
         study = self.opened()
-        known = [(self._part_of(trial), trial) for trial in study.get_trials(deepcopy=False)]
-        shown = [(part, trial) for part, trial in known if part is not None]
+        trials = study.get_trials(deepcopy=False)
+        parts, times = self.trials(), self._times()
+        shown = [(parts[point], trial) for trial in trials if (point := _point_of(trial)) in parts]
         running = [(part, trial) for part, trial in shown if trial.state is TrialState.RUNNING]
         held = {part.id for part, _ in running if is_claimed(self.layout.claims(part.id), self.lease_seconds)}
-        endings = {part.id: ending_of(part) for part in self.trials.values()}
-        told: set[str] = set()
+        endings = {part.id: ending_of(part) for part in parts.values()}
+        told: Counter[str] = Counter()
         for part, trial in shown:
             if trial.state in ENDED:
-                ending = endings[part.id]
-                if ending is None or (trial.state, trial.value) != (ending.state, ending.value) or part.id in told:
-                    raise Contradiction(f"trial {trial.number} is not what was recorded, or is there twice")
-                told.add(part.id)
+                told[part.id] += 1
+                if not _agrees(trial, endings[part.id]) or told[part.id] > times[part.point]:
+                    raise Contradiction(f"trial {trial.number} is not what was recorded, or is there too often")
         for part, trial in running:
-            if part.id in told or part.id not in held:  # its worker is dead
-                ending = None if part.id in told else _if_of(trial.user_attrs.get("claim"), endings[part.id])
+            if told[part.id] or part.id not in held:  # its worker is dead
+                ending = None if told[part.id] else _if_of(trial.user_attrs.get("claim"), endings[part.id])
                 _tell(study, trial.number, ending)
-                if ending is not None:
-                    told.add(part.id)
+                told[part.id] += ending is not None
+        if self.study.search is not None:
+            known = {trial.number for _, trial in shown}
+            for trial in trials:
+                if trial.state is TrialState.RUNNING and trial.number not in known:
+                    _tell(study, trial.number, None)  # its worker died before it wrote the point
         failed = {(part.id, trial.user_attrs.get("claim")) for part, trial in shown if trial.state is TrialState.FAIL}
-        for part in self.trials.values():
-            if part.id in told or part.id in held:
-                continue
-            ending = endings[part.id] or _failure_of(part)
-            if ending is not None and (ending.value is not None or (part.id, ending.attributes["claim"]) not in failed):
-                self._touch_lock()
-                study.add_trial(self._made_of(part, ending))
+        for part in parts.values():
+            outcome = endings[part.id] or _failure_of(part)
+            if outcome is not None and part.id not in held:
+                untold = times[part.point] - told[part.id]
+                self._add(study, part, outcome, untold, failed)
         return study
 
-    def _part_of(self, trial: FrozenTrial) -> Trial | None:
-        """Return the trial of the grid at the point of Optuna's; None if it is no point of the grid."""
-        try:
-            return self.trials.get(Point(**trial.params))
-        except ValueError:
-            return None
+    def _add(
+        self, study: Study, part: AnyTrial, outcome: Ending, untold: int, failed: Collection[tuple[str, int | None]]
+    ) -> None:
+        """Add a trial for each time that a point was asked for and is not told. A failure is shown once."""
+        if outcome.state is TrialState.FAIL:
+            untold = 0 if (part.id, outcome.attributes["claim"]) in failed else 1
+        for _ in range(untold):
+            self._touch_lock()
+            study.add_trial(self._made_of(part, outcome))
 
-    def _made_of(self, part: Trial, ending: Ending) -> FrozenTrial:
+    def _made_of(self, part: AnyTrial, ending: Ending) -> FrozenTrial:
         trial = create_trial(
             state=ending.state,
             value=ending.value,
@@ -412,22 +547,135 @@ class Sweep:
 
     # One trial
 
+    def take(self) -> tuple[SearchTrial, Claim] | None:
+        """Ask the sampler of a search for its next point, and claim it; None if it has asked for all of its points.
+
+        Raises RunFailed if the storage cannot be used for as long as a lease.
+        """
+        deadline, has_failed = time.monotonic() + self.lease_seconds, False
+        while len(self.study.asked(self.layout)) < self.study.total:
+            try:
+                with self._lock():
+                    taken = self._ask_sampler()
+                if taken is not None:
+                    return taken
+            except OtherFolder:
+                raise
+            except Exception as error:  # each backend has its own errors; one that was removed meanwhile is made again
+                if time.monotonic() > deadline or (has_failed and not may_pass(error)):
+                    raise RunFailed(f"{self.storage} cannot be asked for a point: {cause_of(error)}") from error
+                has_failed |= not may_pass(error)
+                time.sleep(POLL_SECONDS)
+        return None
+
+    def _ask_sampler(self) -> tuple[SearchTrial, Claim] | None:
+        """Ask for a point and write it under the first free number. None if there is none, or if the point is known:
+        then it counts once more."""
+        study, asked = self._made_right(), self.study.asked(self.layout)
+        number = next((number for number in range(self.study.total) if number not in asked), None)
+        if number is None:
+            return None
+        study.sampler = self._sampler(number, set(asked.values()))
+        trial = study.ask(self.space)
+        point = Point(**trial.params)
+        if not publish_sealed(self.study.request_file(self.layout, number), {"point": plain(point)}):
+            _tell(study, trial.number, None)  # the lock was broken, and another worker was faster
+            return None
+        part = self.study.search_trial(self.layout, point)
+        trial.set_user_attr("trial", part.id)
+        claim = acquire(self.layout.claims(part.id), self.lease_seconds)
+        if claim is not None and not part.is_done and not part.error.exists():
+            trial.set_user_attr("claim", claim.number)
+            self._asked[part.id, claim.number] = trial
+            return part, claim
+        with claim or nullcontext():
+            self._end(trial, ending_of(part), "this point was asked for before")
+        return None
+
+    def _sampler(self, number: int, had: set[Point]) -> BaseSampler:
+        """Return the sampler of a search for its point of a number, which is its seed: one worker that is started
+        again makes the same choices."""
+        search = self.study.search
+        assert search is not None
+        if search.sampler == "grid":
+            return Given(self.space, self.study.points[number])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            return Rounded(self.space, SAMPLERS[search.sampler](number), had)
+
+    def _pruner(self) -> BasePruner:
+        pruner = "none" if self.study.search is None else self.study.search.pruner
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            return PRUNERS[pruner](TENTHS * self.study.protocol.epochs)
+
+    def run_seeds(
+        self, part: SearchTrial, claim: Claim, stop: StopRequest, run: Callable[[Trial, Claim, Report], None]
+    ) -> None:
+        """Execute a claimed trial of a search and publish its record.
+
+        `run` executes the trial of one seed. It is called for each seed without a record, and reports values of
+        evaluations by tenths of an epoch. Raises ClaimLost if another worker has taken over the trial.
+        """
+        started_at, started = utc_now(), time.perf_counter()
+        has_one_seed, state = len(part.trials) == 1, "done"
+        scores: list[float | None] = []
+        with self.running(part, claim) as reports:
+            try:
+                for number, trial in enumerate(part.trials, start=1):
+                    self._run_seed(trial, stop, run, reports if has_one_seed else Reports())
+                    ending = ending_of(trial)
+                    assert ending is not None
+                    scores.append(ending.value)
+                    if has_one_seed:
+                        reports.complete(ending.curve)
+                    else:
+                        reports(number, ending.value, may_prune=number < len(part.trials))
+            except Pruned:
+                state = "pruned"
+            defined = [score for score in scores if score is not None]
+            is_scored = state == "done" and len(defined) == len(scores)
+            record = {
+                "kind": "search",
+                "id": part.id,
+                "study": self.study.id,
+                "point": plain(part.point),
+                "state": state,
+                "claim": claim.number,
+                "seeds": {str(trial.study.seed): trial.id for trial in part.trials if trial.is_done},
+                "scores": {
+                    "score": statistics.fmean(defined) if is_scored else None,
+                    "curve": [list(pair) for pair in sorted(reports.curve.items())],
+                },
+                **timed_provenance(started_at),
+                "seconds": round(time.perf_counter() - started, 3),
+            }
+            claim.check()
+            if not publish_sealed(part.record, record):
+                raise ClaimLost(f"{part.title} was recorded by another process; this result is dropped")
+
+    def _run_seed(
+        self, trial: Trial, stop: StopRequest, run: Callable[[Trial, Claim, Report], None], report: Report
+    ) -> None:
+        """Run the trial of one seed, unless it has a record; wait while a worker of another study runs it."""
+        while not trial.is_done:
+            claim = acquire(self.layout.claims(trial.id), self.lease_seconds)
+            if claim is None:
+                stop.check(f"for {trial.title}")
+                time.sleep(POLL_SECONDS)
+                continue
+            with claim:
+                if not trial.is_done:
+                    run(trial, claim, report)
+
     @contextmanager
-    def running(self, part: Trial, claim: Claim, course_steps: Callable[[], int]) -> Iterator[Report]:
+    def running(self, part: AnyTrial, claim: Claim) -> "Iterator[Reports]":
         """Ask for a claimed point, and tell at the end what its record says, or that it failed. Yields what reports
-        evaluations. `course_steps` returns the updates of the whole course."""
-        trial = self._ask(part, claim)
-        reported: set[int] = set()
-
-        def report(step: int, value: float | None) -> None:
-            tenth = tenth_of_epoch(step, course_steps(), self.study.protocol.epochs)
-            if trial is not None and value is not None and tenth not in reported:
-                reported.add(tenth)
-                self._quietly(lambda: trial.report(value, tenth))
-
+        values by steps of Optuna."""
+        trial = self._asked.pop((part.id, claim.number), None) or self._ask(part, claim)
         error = UNDEFINED
         try:
-            yield report
+            yield Reports(self, trial)
         except Exception as reason:
             error = f"{type(reason).__name__}: {reason}"
             raise
@@ -440,7 +688,7 @@ class Sweep:
             trial.set_user_attr("error", error)
         _tell(trial.study, trial.number, ending)
 
-    def _ask(self, part: Trial, claim: Claim) -> optuna.Trial | None:
+    def _ask(self, part: AnyTrial, claim: Claim) -> optuna.Trial | None:
         """Return the asked trial. None if the storage cannot be used for as long as a lease: the point is run unseen,
         and the next worker that can reach the storage adds it."""
         deadline = time.monotonic() + (0 if self._trouble_since else self.lease_seconds)
@@ -448,7 +696,7 @@ class Sweep:
             try:
                 with self._lock():
                     study = self._made_right()
-                    study.sampler = Given(plain(part.point))
+                    study.sampler = Given(self.space, part.point)
                     trial = study.ask(self.space)
                     for key, value in {"trial": part.id, "claim": claim.number}.items():
                         trial.set_user_attr(key, value)
@@ -464,13 +712,14 @@ class Sweep:
                     return None
                 time.sleep(POLL_SECONDS)
 
-    def _quietly(self, call: Callable[[], Any]) -> None:
+    def _quietly(self, call: Callable[[], Any]) -> Any:
         """Call the study, if its file is the one that was opened. No trouble with it ends a trial."""
         if self.storage.is_current:
             try:
-                call()
+                return call()
             except Exception as error:  # what could not be told is told by the next worker that takes a trial
                 logger.info(f"{self.storage}: {cause_of(error)}")
+        return None
 
     def _touch_lock(self) -> None:
         """Keep the lock from being broken while many trials are added."""
@@ -478,12 +727,58 @@ class Sweep:
             os.utime(self.layout.root / f"optuna{LOCK_SUFFIX}")
 
 
+@dataclass
+class Reports:
+    """Reports values of a running trial to Optuna, once a step, and keeps them in `curve`. Without a trial it only
+    keeps them."""
+
+    sweep: Sweep | None = None
+    trial: optuna.Trial | None = None
+    curve: dict[int, float] = field(default_factory=dict)
+
+    def __call__(self, step: int, value: float | None, *, may_prune: bool = True) -> None:
+        """Report a value. Raises Pruned if the pruner of the study ends the trial."""
+        sweep, trial = self.sweep, self.trial
+        if value is None or step in self.curve:
+            return
+        self.curve[step] = value
+        if sweep is not None and trial is not None:
+            sweep._quietly(lambda: trial.report(value, step))
+            if may_prune and sweep.study.search is not None and sweep._quietly(trial.should_prune):
+                raise Pruned(f"pruned at step {step}")
+
+    def complete(self, curve: Mapping[int, float]) -> None:
+        """Report what was not reported yet of a trial that is finished."""
+        for step, value in curve.items():
+            self(step, value, may_prune=False)
+
+
+def by_tenths(report: Report, course_steps: int, epochs: int) -> Report:
+    """Return a report by the number of updates for one by tenths of an epoch."""
+    return lambda step, value: report(tenth_of_epoch(step, course_steps, epochs), value)
+
+
+def _point_of(trial: FrozenTrial) -> Point | None:
+    """Return the point of an Optuna trial; None if it has none."""
+    try:
+        return Point(**trial.params)
+    except ValueError:
+        return None
+
+
+def _agrees(trial: FrozenTrial, ending: Ending | None) -> bool:
+    """Return whether an Optuna trial ended as recorded. The value of a pruned one is its last report that arrived."""
+    if ending is None or trial.state is not ending.state:
+        return False
+    return trial.state is TrialState.PRUNED or trial.value == ending.value
+
+
 def _if_of(claim: int | None, ending: Ending | None) -> Ending | None:
     """Return an ending if it is of the attempt with this claim; another one has a trial of its own."""
     return ending if ending is not None and ending.attributes["claim"] == claim else None
 
 
-def _failure_of(part: Trial) -> Ending | None:
+def _failure_of(part: AnyTrial) -> Ending | None:
     """Return the last failure of a trial without a record; None if it has not failed."""
     try:
         failure = read_json(part.error)
@@ -495,7 +790,8 @@ def _failure_of(part: Trial) -> Ending | None:
 
 def _tell(study: Study, number: int, ending: Ending | None) -> None:
     """Tell a running trial how it ended; without a record it failed."""
-    state, value = (TrialState.FAIL, None) if ending is None else (ending.state, ending.value)
+    state = TrialState.FAIL if ending is None else ending.state
+    value = ending.value if ending is not None and state is TrialState.COMPLETE else None
     with suppress(UpdateFinishedTrialError):  # another worker told it at the same time
         study.tell(number, value, state=state, skip_if_finished=True)
 
