@@ -589,7 +589,10 @@ class Sweep:
             self._asked[part.id, claim.number] = trial
             return part, claim
         with claim or nullcontext():
-            self._end(trial, ending_of(part), "this point was asked for before")
+            ending = ending_of(part)
+            for step, value in ending.curve.items() if ending else ():
+                trial.report(value, step)
+            self._end(trial, ending, "this point was asked for before")
         return None
 
     def _sampler(self, number: int, had: set[Point]) -> BaseSampler:

@@ -1,7 +1,7 @@
 """Fine-tuning on a task: a study is a grid or a search of trials, followed by the selection of the best."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -261,7 +261,7 @@ class GlueStudy(Work):
 class Trial(Part):
     """Fine-tuning at one point of a study's grid, and the files beside its record."""
 
-    work: GlueStudy
+    work: GlueStudy = field(compare=False, repr=False)
     layout: Layout
     point: Point
 
@@ -301,7 +301,7 @@ class SearchTrial(Part):
     It has a record, an error file and a claim of its own. `work` is the search.
     """
 
-    work: GlueStudy
+    work: GlueStudy = field(compare=False, repr=False)
     layout: Layout
     point: Point
 

@@ -145,9 +145,18 @@ def dummies(
     return study_of(count, seconds, lease_seconds).trials(layout)
 
 
-def work_through(layout: Layout, count: int, *, seconds: float = 0.0, lease_seconds: float = LEASE_SECONDS) -> int:
-    """One worker works through the grid, in the storage of the environment; its exit code."""
-    parts: list[Any] = [(None, trial) for trial in dummies(layout, count, seconds, lease_seconds)]
+def work_through(
+    layout: Layout,
+    count: int,
+    *,
+    seconds: float = 0.0,
+    lease_seconds: float = LEASE_SECONDS,
+    search: Search | None = None,
+) -> int:
+    """One worker works through the grid or the search, in the storage of the environment; its exit code."""
+    study = study_of(count, seconds, lease_seconds, search)
+    known = study.trials(layout) if search is None else study.parts(layout)
+    parts: list[Any] = [(None, part) for part in known]
     return Worker(layout, parts, StopRequest(), lease_seconds).run()
 
 
@@ -164,11 +173,17 @@ def score_at(point: Point, seed: int) -> float:
 
 
 def start_worker(
-    layout: Layout, count: int, seconds: float, storage: str, lease_seconds: float = 60
+    layout: Layout,
+    count: int,
+    seconds: float,
+    storage: str,
+    lease_seconds: float = 60,
+    search: Search | None = None,
 ) -> forking.ForkedProcess:
     """A real process with a real worker."""
     environment = os.environ | {STORAGE_VARIABLE: storage_address(storage, layout.root), forking.IMPORTED: "optuna"}
     arguments = [str(layout.root), str(count), str(seconds), str(lease_seconds)]
+    arguments += [] if search is None else [search.model_dump_json()]
     return forking.start_worker(arguments, environment, program="tests.glue.grid_worlds")
 
 
@@ -219,10 +234,10 @@ def assert_shows_records(layout: Layout, points: int, storage: str) -> None:
         assert trial.intermediate_values == curve
 
 
-def load(layout: Layout, points: int, storage: str) -> Any:
+def load(layout: Layout, points: int, storage: str, search: Search | None = None) -> Any:
     """The study as Optuna itself reads it, after a launcher has made it agree with the records."""
     address = storage_address(storage, layout.root)
-    return Sweep(layout, study_of(points), storage_at(address), lease_seconds=0.0).show()
+    return Sweep(layout, study_of(points, search=search), storage_at(address), lease_seconds=0.0).show()
 
 
 def fail_part(part: Part, claim: int, error: str) -> None:
@@ -233,5 +248,8 @@ def fail_part(part: Part, claim: int, error: str) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """The worker of a process of its own."""
-    root, count, seconds, lease = arguments
-    return work_through(Layout(Path(root)), int(count), seconds=float(seconds), lease_seconds=float(lease))
+    root, count, seconds, lease, *named = arguments
+    search = Search.model_validate_json(named[0]) if named else None
+    return work_through(
+        Layout(Path(root)), int(count), seconds=float(seconds), lease_seconds=float(lease), search=search
+    )
