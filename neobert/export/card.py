@@ -148,7 +148,8 @@ def glue_scores(layout: Layout, weights: str) -> list[Score]:
     protocol.
 
     Several variants may share weights and differ in protocol. The paper's protocol is used, otherwise the one with most
-    trials, which the notes name. For each task, the grid with most trials is used, or without a grid the largest search.
+    trials, which the notes name. For each task, the grid with most trials is used; if there is none, the largest
+    search.
     """
     grids: defaultdict[str, defaultdict[str, list[GlueStudy]]] = defaultdict(lambda: defaultdict(list))
     for path in sorted(layout.root.glob("glue/*/studies/*/selection.json")):

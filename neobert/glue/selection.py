@@ -29,7 +29,6 @@ from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_sealed, read_record, read_sealed
 from neobert.runs.run_file import read_run_file
-from neobert.runs.work import Part
 
 Labels = Mapping[str, Array]
 """True labels of the examples, by validation split."""
@@ -349,21 +348,18 @@ def _require_predictions(trial: Trial) -> None:
 
 def _set_aside_if_damaged(study: GlueStudy, trial: Trial, path: Path, check: Callable[[], None]) -> bool:
     """Return whether `check` finds a file of a finished trial damaged. If so, set aside that file, the trial's record
-    and what its study made of it, unless another worker holds their claims."""
+    and its study's selection, unless another worker holds their claims."""
     if _damage(check) is None:
         return False
-    layout = trial.layout
-    made: list[Part] = [study.closing(layout)]
-    if study.search is not None:
-        made.append(study.search_trial(layout, trial.point))
+    layout, selection = trial.layout, study.closing(trial.layout)
     with ExitStack() as held:
-        names = [trial.id, *(part.id for part in made if part.is_done)]
+        names = [trial.id, *([selection.id] if selection.is_done else [])]
         claims = [acquire(layout.claims(name)) for name in names]
         for claim in filter(None, claims):
             held.enter_context(claim)
         reason = _damage(check)
         if None not in claims and reason is not None:
-            for each in (*(part.record for part in made), trial.record, path):
+            for each in (selection.record, trial.record, path):
                 if os.path.lexists(each):
                     set_aside(each, reason)
     return True

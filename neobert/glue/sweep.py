@@ -621,6 +621,8 @@ class Sweep:
         evaluations by tenths of an epoch. Raises ClaimLost if another worker has taken over the trial.
         """
         started_at, started = utc_now(), time.perf_counter()
+        if os.path.lexists(part.record):  # of before a trial of it was lost
+            set_aside(part.record, f"a trial of {part.title} is not there")
         has_one_seed, state = len(part.trials) == 1, "done"
         scores: list[float | None] = []
         with self.running(part, claim) as reports:

@@ -331,9 +331,17 @@ class SearchTrial(Part):
         return tuple(grid.trial(self.layout, self.point) for grid in grids)
 
     @property
+    def is_done(self) -> bool:
+        """Whether its record is intact, and the records of all seeds too, unless a pruner ended the trial."""
+        return self.state is not None
+
+    @property
     def state(self) -> str | None:
-        """The state in its record, done or pruned; None without an intact one."""
-        return str(read_sealed(self.record)["state"]) if self.is_done else None
+        """The state in its record, done or pruned; None if it is not done."""
+        if not is_published(self.record, self.read):
+            return None
+        state = str(read_sealed(self.record)["state"])
+        return state if state == "pruned" or all(trial.is_done for trial in self.trials) else None
 
 
 @lru_cache(maxsize=1 << 15)

@@ -70,11 +70,11 @@ def assert_search_is_right(layout: Layout, search: Search, storage: str = "journ
 def test_every_sampler_tries_its_points_once_within_the_space_with_rates_of_three_digits(
     tmp_path: Path, sampler: str
 ) -> None:
-    layout, search = Layout(tmp_path), search_by(sampler, 13)
+    layout, search = Layout(tmp_path), search_by(sampler, 12)
     assert work_through(layout, 0, search=search) == 0
     assert_search_is_right(layout, search)
     points = study_of(0, search=search).asked(layout).values()
-    assert len(set(points)) == 13
+    assert len(set(points)) == 12
     assert all(point.batch_size in (8, 32) and 1e-6 <= point.learning_rate <= 1e-2 for point in points)
     assert all(point.learning_rate == float(f"{point.learning_rate:.3g}") for point in points)
     assert len({point.learning_rate for point in points}) > 6
@@ -106,9 +106,9 @@ def test_a_pruned_trial_has_a_record_of_the_search_but_none_of_its_own(
 
 
 def test_a_search_that_is_killed_goes_on_and_repeats_nothing(tmp_path: Path, storage: str) -> None:
-    layout, search = Layout(tmp_path), search_by("tpe", 14, "median")
+    layout, search = Layout(tmp_path), search_by("tpe", 10, "median")
     running = [start_worker(layout, 0, 0.15, storage, search=search) for _ in range(4)]
-    for begun in (4, 9):
+    for begun in (3, 7):
         until(lambda begun=begun: started(layout) >= begun)
         victim = running.pop(0)
         victim.send_signal(signal.SIGKILL)
@@ -128,11 +128,11 @@ def test_a_killed_search_is_resumed_by_the_next_worker(tmp_path: Path) -> None:
 
 
 def test_a_storage_that_is_deleted_half_way_is_made_again(tmp_path: Path, storage: str) -> None:
-    layout, search = Layout(tmp_path), search_by("qmc", 10)
+    layout, search = Layout(tmp_path), search_by("qmc", 8)
     path = storage_at(storage_address(storage, tmp_path)).path
     assert path is not None
     workers = [start_worker(layout, 0, 0.1, storage, search=search) for _ in range(2)]
-    until(lambda: started(layout) >= 5)
+    until(lambda: started(layout) >= 4)
     path.unlink()
     assert {worker.wait(timeout=60) for worker in workers} == {0}
     assert_search_is_right(layout, search, storage)
@@ -240,6 +240,34 @@ def test_a_worker_that_has_all_points_asked_takes_that_of_a_lost_one(tmp_path: P
         part.work.execute(layout, None, part, claim, None)  # type: ignore[arg-type]
     assert work_through(layout, 0, search=search) == 0
     assert_search_is_right(layout, search)
+
+
+@pytest.mark.parametrize("lost", ["record of the search", "record of a seed", "point"])
+def test_a_torn_record_or_point_is_made_again(tmp_path: Path, lost: str) -> None:
+    layout, search = Layout(tmp_path), search_by("random", 3, seeds=(0, 1))
+    assert work_through(layout, 0, search=search) == 0
+    study = study_of(0, search=search)
+    trial = study.search_trials(layout)[1]
+    torn = {"record of the search": trial.record, "record of a seed": trial.trials[1].record}
+    path = torn.get(lost, study.request_file(layout, 1))
+    path.write_bytes(path.read_bytes()[:30])
+    study.closing(layout).record.unlink()
+    begun = started(layout)
+    assert work_through(layout, 0, search=search) == 0
+    assert [each.point for each in study.search_trials(layout)][1] == trial.point, "the same seed of the sampler"
+    again = {"record of the search": 0, "record of a seed": 1, "point": 0}[lost]
+    runs = Counter(line["part"] for line in read_lines(tmp_path / "published.jsonl"))
+    assert sum(runs[each.id] for each in study.trials(layout)) == 6 + again
+    assert started(layout) == begun + 1 + (lost != "point"), "the selection, and the trial of which something was torn"
+    assert len([each for each in load(layout, 0, "journal", search).trials if each.state.name == "COMPLETE"]) == 3
+
+
+def test_cleanup_keeps_the_weights_of_a_search_that_is_open(tmp_path: Path) -> None:
+    layout, search = Layout(tmp_path), search_by("random", 2, seeds=(0, 1))
+    study = study_of(0, search=search)
+    assert study.sweep(layout).take() is not None
+    (first,) = study.search_trials(layout)
+    assert set(study.results(layout)) == {trial.id for trial in first.trials}
 
 
 def test_a_search_does_not_change_the_ids_of_grids_and_trials() -> None:
