@@ -425,7 +425,7 @@ def _spaces_of(declared: Mapping[str, Mapping[str, Any]]) -> "dict[str, Space]":
     """Return the spaces of searches that a ladder declares by distributions of Optuna."""
     if not declared:
         return {}
-    from neobert.glue.sweep import space_of
+    from neobert.glue.sampling import space_of
 
     if taken := [name for name in ("limited", "extended") if name in declared]:
         raise ValueError(f"GRIDS has {taken[0]!r}, the name of a grid that every ladder has: choose another")

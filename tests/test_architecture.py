@@ -26,7 +26,7 @@ DOORS = {
     "tensorboard": {"neobert/runs/tracking.py"},
     "trackio": {"neobert/runs/tracking.py"},
     "wandb": {"neobert/runs/tracking.py"},
-    "optuna": {"neobert/glue/sweep.py"},
+    "optuna": {"neobert/glue/sampling.py", "neobert/glue/sweep.py"},
     "onnxruntime": {"neobert/export/onnx.py"},
     "sentence_transformers": {"benchmarks/encoding.py", "neobert/export/huggingface.py"},
     "transformers": {

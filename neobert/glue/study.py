@@ -23,6 +23,7 @@ from neobert.files import replace_file, set_aside, sha256_of, sync_file, tempora
 from neobert.glue.batching import ExampleLayout, PackedLayout, PaddedLayout
 from neobert.glue.encoding import EncodedTask, TaggedSplit, encode_task, load_encoded, save_encoded
 from neobert.glue.finetuning import FineTuner, Outcome
+from neobert.glue.seeds import run_search_trial
 from neobert.glue.selection import best_weights, drop_beaten_weights, may_become_best, select
 from neobert.glue.sweep import Report, address_of_environment, by_tenths, sweep_of
 from neobert.glue.task_data import data_origin, read_examples
@@ -112,7 +113,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     choose_kernels(run_file.execution.deterministic)
     sweep = sweep_of(layout, layout.study(study.task, study.id), address_of_environment(layout.root))
     if isinstance(part, SearchTrial):
-        sweep.run_seeds(part, claim, stop, partial(_run_trial, layout, run_file, stop))
+        run_search_trial(sweep, part, claim, stop, partial(_run_trial, layout, run_file, stop))
     else:
         trial = next(trial for trial in study.trials(layout) if trial.id == part.id)
         with sweep.running(trial, claim) as reports:

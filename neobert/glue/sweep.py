@@ -2,7 +2,7 @@
 
 Records are the truth about results, and claims say who works. Before a trial is taken, its worker makes the study agree
 with both, under one lock for the folder of runs. A study that is lost, damaged or contradicts the records is made again
-from them. Trouble with the storage never ends a trial. Optuna is only imported here.
+from them. Trouble with the storage never ends a trial.
 
 A search is a grid whose points a sampler adds. Each point that it asks for is numbered and written to a file before a
 worker takes it, so that every search has exactly as many as it should, and a killed worker's point is done by another.
@@ -11,9 +11,7 @@ worker takes it, so that every search has exactly as many as it should, and a ki
 import logging
 import math
 import os
-import statistics
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -24,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
-from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, WilcoxonPruner
-from optuna.samplers import BaseSampler, GPSampler, QMCSampler, RandomSampler, TPESampler
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.pruners import BasePruner
+from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.study import Study
@@ -35,14 +33,13 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from neobert.errors import RunFailed, did_you_mean
 from neobert.files import read_json, set_aside, stamp_of
-from neobert.glue.search import PrunerName, Range, Space
+from neobert.glue.sampling import Given, Rounded, axes_of, pruner_named, sampler_named
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy, SearchTrial, Trial
-from neobert.processes import StopRequest
 from neobert.recipe import Point
-from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed
+from neobert.runs.claims import LEASE_SECONDS, Claim, acquire, is_claimed
 from neobert.runs.layout import Layout
-from neobert.runs.records import publish_sealed, read_record, timed_provenance, utc_now
+from neobert.runs.records import publish_sealed, read_record
 from neobert.runs.run_file import RunFile, read_checked_run_file
 
 logger = logging.getLogger(__name__)
@@ -61,12 +58,8 @@ TENTHS = 10
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 UNDEFINED = "the score is undefined"
 
-RESAMPLED = 100
-"""How often a sampler is asked again if it suggests a point that it had before; then the point counts once more."""
-RATE_DIGITS = 3
-
 Report = Callable[[int, float | None], None]
-"""Called with the number of updates and the value of each evaluation."""
+"""Called with the step and value of each evaluation."""
 AnyTrial = Trial | SearchTrial
 
 
@@ -198,102 +191,6 @@ def storage_at(address: str) -> Storage:
 # What Optuna shows
 
 
-class Suggesting(BaseSampler):
-    """Base of samplers that suggest a whole point at once."""
-
-    def __init__(self, space: Mapping[str, BaseDistribution]) -> None:
-        self.space = dict(space)
-
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return self.space
-
-    def sample_independent(self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution) -> Any:
-        raise AssertionError(f"{name} was not suggested with the others")
-
-
-class Given(Suggesting):
-    """Sampler that suggests the point given: the next of a grid. Optuna's GridSampler repeats points if several workers
-    ask."""
-
-    def __init__(self, space: Mapping[str, BaseDistribution], point: Point) -> None:
-        super().__init__(space)
-        self.point = point
-
-    def sample_relative(self, study: Study, trial: FrozenTrial, search_space: Any) -> dict[str, Any]:
-        return dict(plain(self.point))
-
-
-class Rounded(Suggesting):
-    """Sampler that suggests what another does, with rounded rates, and if possible no point that it had before."""
-
-    def __init__(self, space: Mapping[str, BaseDistribution], inner: BaseSampler, had: set[Point]) -> None:
-        super().__init__(space)
-        self.inner = inner
-        self.had = had
-
-    def sample_relative(self, study: Study, trial: FrozenTrial, search_space: Any) -> dict[str, Any]:
-        for _ in range(RESAMPLED):
-            found = self.inner.sample_relative(study, trial, self.inner.infer_relative_search_space(study, trial))
-            for name in self.space.keys() - found.keys():
-                found[name] = self.inner.sample_independent(study, trial, name, self.space[name])
-            point = {name: _rounded(found[name], distribution) for name, distribution in self.space.items()}
-            if Point(**point) not in self.had:
-                break
-        return point
-
-
-def _rounded(value: Any, distribution: BaseDistribution) -> Any:
-    if not isinstance(distribution, FloatDistribution):
-        return value
-    return min(max(float(f"{value:.{RATE_DIGITS}g}"), distribution.low), distribution.high)
-
-
-def _axes(space: Space) -> dict[str, BaseDistribution]:
-    """Return the space as Optuna's distributions."""
-    return {axis: _distribution(axis, values) for axis, values in space}
-
-
-def _distribution(axis: str, values: Range | tuple[float, ...]) -> BaseDistribution:
-    if not isinstance(values, Range):
-        return CategoricalDistribution(values)
-    if axis == "batch_size":
-        return IntDistribution(int(values.low), int(values.high), log=values.log)
-    return FloatDistribution(values.low, values.high, log=values.log)
-
-
-def space_of(axes: Mapping[str, BaseDistribution]) -> Space:
-    """Return the space that distributions of Optuna describe, by the field of a point.
-
-    Raises ValueError if a field is missing or unknown, or cannot be so distributed.
-    """
-    return Space.model_validate({axis: _values(axis, distribution) for axis, distribution in axes.items()})
-
-
-def _values(axis: str, distribution: BaseDistribution) -> Range | tuple[Any, ...]:
-    if isinstance(distribution, CategoricalDistribution):
-        return tuple(distribution.choices)
-    if not isinstance(distribution, IntDistribution | FloatDistribution):
-        raise ValueError(f"{axis} is a {type(distribution).__name__}: give a distribution of optuna.distributions")
-    if distribution.step not in (None, 1):
-        raise ValueError(f"{axis} has steps of {distribution.step:g}: give its values in a CategoricalDistribution")
-    return Range(low=distribution.low, high=distribution.high, log=distribution.log)
-
-
-SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
-    "random": lambda seed: RandomSampler(seed=seed),
-    "tpe": lambda seed: TPESampler(seed=seed),
-    "gp": lambda seed: GPSampler(seed=seed, warn_independent_sampling=False),
-    "qmc": lambda seed: QMCSampler(seed=seed, warn_independent_sampling=False),
-}
-PRUNERS: Mapping[PrunerName, Callable[[int], BasePruner]] = {
-    "none": lambda steps: NopPruner(),
-    "median": lambda steps: MedianPruner(),
-    "hyperband": lambda steps: HyperbandPruner(min_resource=1, max_resource=steps),
-    "wilcoxon": lambda steps: WilcoxonPruner(),
-}
-"""How samplers are made from a seed, and pruners from the largest step of a report."""
-
-
 class Pruned(Exception):
     """The pruner of a search ends a trial."""
 
@@ -393,7 +290,7 @@ class Sweep:
     def space(self) -> dict[str, BaseDistribution]:
         """The axes of the grid or of the search."""
         if self.study.search is not None and self.study.search.sampler != "grid":
-            return _axes(self.study.search.space)
+            return axes_of(self.study.search.space)
         points = [plain(point) for point in self.study.points]
         return {axis: CategoricalDistribution(sorted({point[axis] for point in points})) for axis in points[0]}
 
@@ -596,82 +493,16 @@ class Sweep:
         return None
 
     def _sampler(self, number: int, had: set[Point]) -> BaseSampler:
-        """Return the sampler of a search for its point of a number, which is its seed: one worker that is started
-        again makes the same choices."""
+        """Return the sampler of a search for its point of a number."""
         search = self.study.search
         assert search is not None
         if search.sampler == "grid":
             return Given(self.space, self.study.points[number])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            return Rounded(self.space, SAMPLERS[search.sampler](number), had)
+        return Rounded(self.space, sampler_named(search.sampler, number), had)
 
     def _pruner(self) -> BasePruner:
-        pruner = "none" if self.study.search is None else self.study.search.pruner
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            return PRUNERS[pruner](TENTHS * self.study.protocol.epochs)
-
-    def run_seeds(
-        self, part: SearchTrial, claim: Claim, stop: StopRequest, run: Callable[[Trial, Claim, Report], None]
-    ) -> None:
-        """Execute a claimed trial of a search and publish its record.
-
-        `run` executes the trial of one seed. It is called for each seed without a record, and reports values of
-        evaluations by tenths of an epoch. Raises ClaimLost if another worker has taken over the trial.
-        """
-        started_at, started = utc_now(), time.perf_counter()
-        if os.path.lexists(part.record):  # of before a trial of it was lost
-            set_aside(part.record, f"a trial of {part.title} is not there")
-        has_one_seed, state = len(part.trials) == 1, "done"
-        scores: list[float | None] = []
-        with self.running(part, claim) as reports:
-            try:
-                for number, trial in enumerate(part.trials, start=1):
-                    self._run_seed(trial, stop, run, reports if has_one_seed else Reports())
-                    ending = ending_of(trial)
-                    assert ending is not None
-                    scores.append(ending.value)
-                    if has_one_seed:
-                        reports.complete(ending.curve)
-                    else:
-                        reports(number, ending.value, may_prune=number < len(part.trials))
-            except Pruned:
-                state = "pruned"
-            defined = [score for score in scores if score is not None]
-            is_scored = state == "done" and len(defined) == len(scores)
-            record = {
-                "kind": "search",
-                "id": part.id,
-                "study": self.study.id,
-                "point": plain(part.point),
-                "state": state,
-                "claim": claim.number,
-                "seeds": {str(trial.study.seed): trial.id for trial in part.trials if trial.is_done},
-                "scores": {
-                    "score": statistics.fmean(defined) if is_scored else None,
-                    "curve": [list(pair) for pair in sorted(reports.curve.items())],
-                },
-                **timed_provenance(started_at),
-                "seconds": round(time.perf_counter() - started, 3),
-            }
-            claim.check()
-            if not publish_sealed(part.record, record):
-                raise ClaimLost(f"{part.title} was recorded by another process; this result is dropped")
-
-    def _run_seed(
-        self, trial: Trial, stop: StopRequest, run: Callable[[Trial, Claim, Report], None], report: Report
-    ) -> None:
-        """Run the trial of one seed, unless it has a record; wait while a worker of another study runs it."""
-        while not trial.is_done:
-            claim = acquire(self.layout.claims(trial.id), self.lease_seconds)
-            if claim is None:
-                stop.check(f"for {trial.title}")
-                time.sleep(POLL_SECONDS)
-                continue
-            with claim:
-                if not trial.is_done:
-                    run(trial, claim, report)
+        name = "none" if self.study.search is None else self.study.search.pruner
+        return pruner_named(name, TENTHS * self.study.protocol.epochs)
 
     @contextmanager
     def running(self, part: AnyTrial, claim: Claim) -> "Iterator[Reports]":

@@ -15,6 +15,7 @@ from pydantic import PrivateAttr
 from ablations.ladders import variants
 from neobert.files import append_line, json_bytes, read_lines
 from neobert.glue.search import Search
+from neobert.glue.seeds import run_search_trial
 from neobert.glue.selection import best_trial
 from neobert.glue.sweep import (
     STORAGE_VARIABLE,
@@ -64,7 +65,7 @@ class DummyStudy(GlueStudy):
 
     def execute(self, layout: Layout, run_file: RunFile | None, part: Part, claim: Claim, stop: StopRequest) -> None:
         if isinstance(part, SearchTrial):
-            self.sweep(layout).run_seeds(part, claim, stop, self._run)
+            run_search_trial(self.sweep(layout), part, claim, stop, self._run)
             append_line(layout.root / "published.jsonl", {"part": part.id})
         elif isinstance(part, Trial):
             with self.sweep(layout).running(part, claim) as reports:

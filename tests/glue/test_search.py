@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from neobert.files import read_lines
+from neobert.glue.sampling import SAMPLERS, axes_of, space_of
 from neobert.glue.search import Range, Search, Space
 from neobert.glue.selection import best_of_grid, best_trial
-from neobert.glue.sweep import SAMPLERS, STORAGE_VARIABLE, space_of, storage_address, storage_at
+from neobert.glue.sweep import STORAGE_VARIABLE, storage_address, storage_at
 from neobert.identity import plain
 from neobert.recipe import Point
 from neobert.runs.claims import acquire
@@ -290,10 +291,8 @@ def test_a_search_does_not_change_the_ids_of_grids_and_trials() -> None:
 def test_distributions_of_optuna_become_a_space_and_back(
     sizes: BaseDistribution, rates: BaseDistribution, decays: BaseDistribution
 ) -> None:
-    from neobert.glue.sweep import _axes
-
     axes = {"batch_size": sizes, "learning_rate": rates, "weight_decay": decays}
-    assert _axes(Space.read(json.loads(space_of(axes).model_dump_json()))) == axes
+    assert axes_of(Space.read(json.loads(space_of(axes).model_dump_json()))) == axes
 
 
 @pytest.mark.parametrize(
