@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
@@ -107,12 +108,20 @@ SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
     "gp": lambda seed: GPSampler(seed=seed, warn_independent_sampling=False),
     "qmc": lambda seed: QMCSampler(seed=seed, warn_independent_sampling=False),
 }
+PACKAGES: Mapping[SamplerName, tuple[str, ...]] = {"gp": ("torch", "scipy.stats"), "qmc": ("scipy.stats",)}
+"""What samplers import when they are asked."""
 PRUNERS: Mapping[PrunerName, Callable[[int], BasePruner]] = {
     "none": lambda last_step: NopPruner(),
     "median": lambda last_step: MedianPruner(),
     "hyperband": lambda last_step: HyperbandPruner(min_resource=1, max_resource=last_step),
     "wilcoxon": lambda last_step: WilcoxonPruner(),
 }
+
+
+def import_for(name: SamplerName) -> None:
+    """Import what a sampler needs, before a lock is held for it: on a slow file system that takes many seconds."""
+    for package in PACKAGES.get(name, ()):
+        import_module(package)
 
 
 def sampler_named(name: SamplerName, number: int) -> BaseSampler:

@@ -33,7 +33,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from neobert.errors import RunFailed, did_you_mean
 from neobert.files import read_json, set_aside, stamp_of
-from neobert.glue.sampling import Given, Rounded, axes_of, pruner_named, sampler_named
+from neobert.glue.sampling import Given, Rounded, axes_of, import_for, pruner_named, sampler_named
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy, SearchTrial, Trial
 from neobert.recipe import Point
@@ -54,6 +54,8 @@ JOURNAL_LOCK_SECONDS = 3
 """The journal's own lock must be broken long before ours, or ours would be broken while its owner waits."""
 SQLITE_TIMEOUT_SECONDS = 30
 POLL_SECONDS = 0.5
+FAILURES_OF_ASKING = 2
+"""How often a sampler may fail before its worker ends: another worker may have removed the study meanwhile."""
 TENTHS = 10
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 UNDEFINED = "the score is undefined"
@@ -449,7 +451,9 @@ class Sweep:
 
         Raises RunFailed if the storage cannot be used for as long as a lease.
         """
-        deadline, has_failed = time.monotonic() + self.lease_seconds, False
+        assert self.study.search is not None
+        import_for(self.study.search.sampler)
+        deadline, failures = time.monotonic() + self.lease_seconds, 0
         while len(self.study.asked(self.layout)) < self.study.total:
             try:
                 with self._lock():
@@ -459,9 +463,9 @@ class Sweep:
             except OtherFolder:
                 raise
             except Exception as error:  # each backend has its own errors; one that was removed meanwhile is made again
-                if time.monotonic() > deadline or (has_failed and not may_pass(error)):
+                failures += not may_pass(error)
+                if time.monotonic() > deadline or failures > FAILURES_OF_ASKING:
                     raise RunFailed(f"{self.storage} cannot be asked for a point: {cause_of(error)}") from error
-                has_failed |= not may_pass(error)
                 time.sleep(POLL_SECONDS)
         return None
 
@@ -472,6 +476,7 @@ class Sweep:
         number = next((number for number in range(self.study.total) if number not in asked), None)
         if number is None:
             return None
+        self._touch_lock()
         study.sampler = self._sampler(number, set(asked.values()))
         trial = study.ask(self.space)
         point = Point(**trial.params)
@@ -479,18 +484,26 @@ class Sweep:
             _tell(study, trial.number, None)  # the lock was broken, and another worker was faster
             return None
         part = self.study.search_trial(self.layout, point)
-        trial.set_user_attr("trial", part.id)
         claim = acquire(self.layout.claims(part.id), self.lease_seconds)
         if claim is not None and not part.is_done and not part.error.exists():
-            trial.set_user_attr("claim", claim.number)
             self._asked[part.id, claim.number] = trial
+            self._quietly(lambda: self._mark(trial, part, claim.number))
             return part, claim
         with claim or nullcontext():
-            ending = ending_of(part)
-            for step, value in ending.curve.items() if ending else ():
-                trial.report(value, step)
-            self._end(trial, ending, "this point was asked for before")
+            self._quietly(lambda: self._tell_again(trial, part))
         return None
+
+    def _mark(self, trial: optuna.Trial, part: AnyTrial, claim: int) -> None:
+        for key, value in {"trial": part.id, "claim": claim}.items():
+            trial.set_user_attr(key, value)
+
+    def _tell_again(self, trial: optuna.Trial, part: SearchTrial) -> None:
+        """Tell a trial at a point that was asked for before how it ended; if it has not ended yet, the trial failed."""
+        trial.set_user_attr("trial", part.id)
+        ending = ending_of(part)
+        for step, value in ending.curve.items() if ending else ():
+            trial.report(value, step)
+        self._end(trial, ending, "this point was asked for before")
 
     def _sampler(self, number: int, had: set[Point]) -> BaseSampler:
         """Return the sampler of a search for its point of a number."""
@@ -534,8 +547,7 @@ class Sweep:
                     study = self._made_right()
                     study.sampler = Given(self.space, part.point)
                     trial = study.ask(self.space)
-                    for key, value in {"trial": part.id, "claim": claim.number}.items():
-                        trial.set_user_attr(key, value)
+                    self._mark(trial, part, claim.number)
                 self._trouble_since = None
                 return trial
             except OtherFolder:

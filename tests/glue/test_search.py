@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
+from neobert.errors import RunFailed
 from neobert.files import read_lines
 from neobert.glue.sampling import SAMPLERS, axes_of, space_of
 from neobert.glue.search import Range, Search, Space
@@ -261,6 +262,19 @@ def test_a_torn_record_or_point_is_made_again(tmp_path: Path, lost: str) -> None
     assert sum(runs[each.id] for each in study.trials(layout)) == 6 + again
     assert started(layout) == begun + 1 + (lost != "point"), "the selection, and the trial of which something was torn"
     assert len([each for each in load(layout, 0, "journal", search).trials if each.state.name == "COMPLETE"]) == 3
+
+
+def test_a_storage_that_cannot_be_used_ends_the_worker_and_loses_no_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, search = Layout(tmp_path), search_by("random", 3)
+    (tmp_path / "blocked").touch()
+    monkeypatch.setenv(STORAGE_VARIABLE, storage_address(f"journal:{tmp_path / 'blocked' / 'file'}", tmp_path))
+    with pytest.raises(RunFailed, match="cannot be asked for a point"):
+        work_through(layout, 0, lease_seconds=0.5, search=search)
+    monkeypatch.setenv(STORAGE_VARIABLE, storage_address("journal", tmp_path))
+    assert work_through(layout, 0, search=search) == 0
+    assert_search_is_right(layout, search)
 
 
 def test_cleanup_keeps_the_weights_of_a_search_that_is_open(tmp_path: Path) -> None:
