@@ -130,7 +130,7 @@ def test_a_killed_search_is_resumed_by_the_next_worker(tmp_path: Path) -> None:
 
 
 def test_a_storage_that_is_deleted_half_way_is_made_again(tmp_path: Path, storage: str) -> None:
-    layout, search = Layout(tmp_path), search_by("qmc", 8)
+    layout, search = Layout(tmp_path), search_by("tpe", 8)
     path = storage_at(storage_address(storage, tmp_path)).path
     assert path is not None
     workers = [start_worker(layout, 0, 0.1, storage, search=search) for _ in range(2)]
