@@ -191,6 +191,7 @@ def _assert_optuna_shows(root: Path, points: list[dict[str, Any]]) -> None:
     shown = {
         trial.user_attrs["trial"]: (trial.state.name, round(trial.value, 4), trial.params["learning_rate"])
         for study in storage.get_all_studies()
+        if " cola " in study.study_name
         for trial in storage.get_all_trials(study._study_id)
         if trial.state.name == "COMPLETE"
     }
