@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -100,7 +100,7 @@ def cause_of(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def may_pass(error: BaseException | None) -> bool:
+def is_transient(error: BaseException | None) -> bool:
     """Return whether waiting may help: the storage is locked, or its server or file system is away."""
     from sqlalchemy.exc import OperationalError
 
@@ -246,6 +246,12 @@ def _read_ending(trial: Trial, stamp: tuple[int, ...]) -> Ending:
     )
 
 
+Shown = Sequence[tuple[Trial, FrozenTrial]]
+"""Points of the grid with the trials of the study that show them."""
+Endings = Mapping[str, Ending | None]
+"""By the id of a trial: how it ended according to its record."""
+
+
 # The studies
 
 
@@ -338,7 +344,7 @@ class Sweep:
         except OtherFolder:
             raise
         except Exception as error:  # each backend has its own errors
-            if may_pass(error) or time.monotonic() - self._remade_at < self.lease_seconds:
+            if is_transient(error) or time.monotonic() - self._remade_at < self.lease_seconds:
                 raise
             logger.warning(f"{self.storage} is made again from the records: {cause_of(error)}")
             self._remove()
@@ -352,31 +358,22 @@ class Sweep:
         study = self.opened()
         known = [(self._part_of(trial), trial) for trial in study.get_trials(deepcopy=False)]
         shown = [(part, trial) for part, trial in known if part is not None]
-        running = [(part, trial) for part, trial in shown if trial.state is TrialState.RUNNING]
-        held = {part.id for part, _ in running if is_claimed(self.layout.claims(part.id), self.lease_seconds)}
+        running = [part.id for part, trial in shown if trial.state is TrialState.RUNNING]
+        held = {name for name in running if is_claimed(self.layout.claims(name), self.lease_seconds)}
         endings = {part.id: ending_of(part) for part in self.trials.values()}
-        told: set[str] = set()
-        for part, trial in shown:
-            if trial.state in ENDED:
-                ending = endings[part.id]
-                if ending is None or (trial.state, trial.value) != (ending.state, ending.value) or part.id in told:
-                    raise Contradiction(f"trial {trial.number} is not what was recorded, or is there twice")
-                told.add(part.id)
-        for part, trial in running:
-            if part.id in told or part.id not in held:  # its worker is dead
-                ending = None if part.id in told else _if_of(trial.user_attrs.get("claim"), endings[part.id])
-                _tell(study, trial.number, ending)
-                if ending is not None:
-                    told.add(part.id)
+        told = _require_agreement(shown, endings)
+        told |= _tell_dead(study, shown, endings, held, told)
+        self._add_missing(study, shown, endings, told | held)
+        return study
+
+    def _add_missing(self, study: Study, shown: Shown, endings: Endings, known: Set[str]) -> None:
+        """Add a trial for each record and each failure of a point that is not `known` to be shown."""
         failed = {(part.id, trial.user_attrs.get("claim")) for part, trial in shown if trial.state is TrialState.FAIL}
         for part in self.trials.values():
-            if part.id in told or part.id in held:
-                continue
-            ending = endings[part.id] or _failure_of(part)
+            ending = None if part.id in known else endings[part.id] or _failure_of(part)
             if ending is not None and (ending.value is not None or (part.id, ending.attributes["claim"]) not in failed):
                 self._touch_lock()
                 study.add_trial(self._made_of(part, ending))
-        return study
 
     def _part_of(self, trial: FrozenTrial) -> Trial | None:
         """Return the trial of the grid at the point of Optuna's; None if it is no point of the grid."""
@@ -457,7 +454,7 @@ class Sweep:
             except OtherFolder:
                 raise
             except Exception as error:  # each backend has its own errors, and none of them may stop the work
-                if not may_pass(error) or time.monotonic() > deadline:
+                if not is_transient(error) or time.monotonic() > deadline:
                     if not self._trouble_since:
                         logger.warning(f"{self.storage}: {cause_of(error)}; the work goes on unseen by Optuna")
                     self._trouble_since = self._trouble_since or time.monotonic()
@@ -476,6 +473,31 @@ class Sweep:
         """Keep the lock from being broken while many trials are added."""
         with suppress(OSError):
             os.utime(self.layout.root / f"optuna{LOCK_SUFFIX}")
+
+
+def _require_agreement(shown: Shown, endings: Endings) -> set[str]:
+    """Return the points that have ended in the study. Raises Contradiction if one is not as recorded or there twice."""
+    told: set[str] = set()
+    for part, trial in shown:
+        if trial.state in ENDED:
+            ending = endings[part.id]
+            if ending is None or (trial.state, trial.value) != (ending.state, ending.value) or part.id in told:
+                raise Contradiction(f"trial {trial.number} is not what was recorded, or is there twice")
+            told.add(part.id)
+    return told
+
+
+def _tell_dead(study: Study, shown: Shown, endings: Endings, held: Set[str], told: Set[str]) -> set[str]:
+    """Tell running trials whose worker is dead, or whose point has ended, what was recorded. Returns these points."""
+    recorded: set[str] = set()
+    for part, trial in shown:
+        has_ended = part.id in told or part.id in recorded
+        if trial.state is TrialState.RUNNING and (has_ended or part.id not in held):
+            ending = None if has_ended else _if_of(trial.user_attrs.get("claim"), endings[part.id])
+            _tell(study, trial.number, ending)
+            if ending is not None:
+                recorded.add(part.id)
+    return recorded
 
 
 def _if_of(claim: int | None, ending: Ending | None) -> Ending | None:
@@ -530,7 +552,7 @@ def _open_or_replace(storage: Storage, *, is_own: bool) -> None:
     try:
         storage.open()
     except Exception as error:
-        if not is_own or may_pass(error):
+        if not is_own or is_transient(error):
             raise
         storage.set_aside(cause_of(error))
         storage.open()
