@@ -38,6 +38,10 @@ KINDS: Mapping[str, tuple[Any, str]] = {
         list[InstanceOf[Task] | str] | tuple[InstanceOf[Task] | str, ...],
         "a list of neobert.glue.tasks.Task and names of GLUE tasks",
     ),
+    "GRIDS": (
+        dict[str, dict[str, Any]],
+        "a mapping of names to mappings, which give each field of a point a distribution of Optuna",
+    ),
     "TRANSFER_TASK": (str, "the name of a GLUE task"),
     "TRANSFERRED_TASKS": (list[str] | tuple[str, ...], "a list of names of GLUE tasks"),
     "PUBLISHED": (str | Path | None, "the path of a folder"),

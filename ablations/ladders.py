@@ -1,9 +1,9 @@
 """Ladders: the paper's, and those of a user's own, which `--ladder FILE.py` names.
 
 A ladder is a Python file in the form of `ablations/ladder.py`. Its variants are those that stand in it by name, also in
-lists and mappings. All else is optional: TITLE of reports, END, SCALES, SCALE, SAMPLE, CORPORA, TASKS, TRANSFER_TASK
-and TRANSFERRED_TASKS, PUBLISHED, PUBLISHED_AS and PRINTED_AS. One ladder is in use at a time. Run files hold whole
-recipes, so that workers and jobs read no ladder, and an edited file changes nothing of what was planned.
+lists and mappings. All else is optional: TITLE of reports, END, SCALES, SCALE, SAMPLE, CORPORA, TASKS, GRIDS,
+TRANSFER_TASK and TRANSFERRED_TASKS, PUBLISHED, PUBLISHED_AS and PRINTED_AS. One ladder is in use at a time. Run files
+hold whole recipes, so that workers and jobs read no ladder, and an edited file changes nothing of what was planned.
 """
 
 import argparse
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from neobert.glue.tasks import Task
     from neobert.recipe import Grid
     from neobert.runs.layout import Layout
+    from neobert.search.space import Space
 
 PAPERS = "ablations.ladder"
 DEFAULT_SCALE = "smoke"
@@ -61,7 +62,8 @@ class Ladder:
     is the variant that designs refer to: `root` and `full_variant` follow from its lineage, so that a variant beside
     that lineage changes no design. `scales` are added to the common ones, and `scale` is the default. External models
     are measured with the recipe of `root`. Sweeps pre-train `sample` if nothing is trained yet. `corpora` are its own:
-    (folder, text column) by name. `tasks` are what it fine-tunes on, by name. `published` is a folder of CSV files with
+    (folder, text column) by name. `tasks` are what it fine-tunes on, by name. `spaces` are what
+    searches of GLUE may try, by name. `published` is a folder of CSV files with
     numbers to compare with, `published_as` the name of their source in sentences, `printed_as` the names of variants in
     that source. `code` is the content of the file of a user's own ladder.
     """
@@ -75,6 +77,7 @@ class Ladder:
     sample: "Variant"
     corpora: Mapping[str, tuple[str, str]]
     tasks: "Mapping[str, Task]"
+    spaces: "Mapping[str, Space]"
     transfer_task: str
     transferred_tasks: tuple[str, ...]
     published: Path | None
@@ -380,6 +383,7 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
         sample=declared[name_of(settings["SAMPLE"])],
         corpora=_corpora_of(settings["CORPORA"], module),
         tasks=_tasks_of(settings["TASKS"], module),
+        spaces=_spaces_of(settings["GRIDS"]),
         transfer_task=settings["TRANSFER_TASK"],
         transferred_tasks=tuple(task for task in settings["TRANSFERRED_TASKS"] if task != settings["TRANSFER_TASK"]),
         published=_published_beside(module, settings["PUBLISHED"], given),
@@ -411,6 +415,7 @@ def _settings_of(module: ModuleType, declared: "Mapping[str, Variant]", given: s
         "SAMPLE": next(iter(declared.values())),
         "CORPORA": {},
         "TASKS": list(TASKS),
+        "GRIDS": {},
         "TRANSFER_TASK": common.TRANSFER_TASK,
         "TRANSFERRED_TASKS": common.TRANSFERRED_TASKS,
         "PUBLISHED": None,
@@ -435,6 +440,17 @@ def _tasks_of(chosen: "Sequence[Task | str]", module: ModuleType) -> "dict[str, 
     tasks = [TASKS[task] if isinstance(task, str) else task for task in chosen]
     own = {task.name: _beside(module, task.folder) for task in tasks if task.is_own}
     return {task.name: task.model_copy(update={"folder": own[task.name]}) if task.is_own else task for task in tasks}
+
+
+def _spaces_of(declared: Mapping[str, Mapping[str, Any]]) -> "dict[str, Space]":
+    """Return the spaces of searches that a ladder declares by distributions of Optuna."""
+    if not declared:
+        return {}
+    from neobert.search.samplers import space_of
+
+    if taken := [name for name in ("limited", "extended") if name in declared]:
+        raise ValueError(f"GRIDS has {taken[0]!r}, the name of a grid that every ladder has: choose another")
+    return {name: space_of(axes) for name, axes in declared.items()}
 
 
 def _corpora_of(declared: Mapping[str, FolderOfTexts], module: ModuleType) -> dict[str, tuple[str, str]]:

@@ -37,6 +37,7 @@ from neobert.runs.index import Index, State
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
+from neobert.search.space import Search
 
 STAGES = ("pretraining", "glue")
 EMBEDDING_FIELDS: Mapping[str, frozenset[str]] = {
@@ -312,3 +313,20 @@ def with_tasks(row: PlanRow, tasks: Collection[str]) -> PlanRow:
     others = {run.id for run in unfinished([row])} - {study.id for study in studies}
     ordered = [planned for ids in (others, started_from, wanted) for planned in row.planned if planned.run.id in ids]
     return replace(row, planned=tuple(ordered))
+
+
+def with_search(row: PlanRow, search: Search, layout: Layout) -> PlanRow:
+    """Return the row with one search of each task in the place of its grids. Its trials have all seeds of the search;
+    tasks that start from another one start from that task's search."""
+    index = Index(layout)
+    searches: dict[str | None, GlueStudy] = {}
+    for study in GlueStudy.among(row.runs):
+        if study.seed == search.seeds[0]:
+            before = searches.get(study.starts_from.study)
+            start = study.starts_from.model_copy(update={} if before is None else {"study": before.id})
+            of_grid = search.sampler == "grid"
+            own = search.model_copy(update={"trials": len(study.points)}) if of_grid else search
+            changes = {"search": own, "points": study.points if of_grid else (), "starts_from": start}
+            searches[study.id] = study.model_copy(update=changes)
+    others = [planned for planned in row.planned if planned.run.kind != "glue"]
+    return replace(row, planned=(*others, *_planned(index, searches.values())))

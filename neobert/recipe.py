@@ -464,6 +464,11 @@ class Point(Value):
     learning_rate: PositiveFloat
     weight_decay: NonNegativeFloat
 
+    @property
+    def name(self) -> str:
+        """The point in titles of parts."""
+        return f"batch {self.batch_size}, rate {self.learning_rate:g}, decay {self.weight_decay:g}"
+
 
 class Grid(Value):
     """The axes of a fine-tuning grid; its points are their product."""

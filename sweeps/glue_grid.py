@@ -1,9 +1,10 @@
 # PYTHON_ARGCOMPLETE_OK
-"""Run the GLUE grid of a pre-trained variant: every grid point once, MNLI before the tasks that start from it.
+"""Run the GLUE grid of a pre-trained variant, or a search: every point once, MNLI before the tasks that start from it.
 
 python sweeps/glue_grid.py --task cola                       on the newest finished run
 python sweeps/glue_grid.py --task all --variant M5 --workers 2
 python sweeps/glue_grid.py --task rte --variant M9 --grid extended --seed 0 1 2
+python sweeps/glue_grid.py --task cola --sampler tpe --trials 40 --pruner median
 python sweeps/glue_grid.py --task all --model DIR --scale paper    any encoder that AutoModel loads, same protocol
 optuna-dashboard runs/optuna.journal                         to watch the studies while they run
 """
@@ -19,14 +20,15 @@ if __name__ == "__main__":  # a script's own folder is on sys.path, the reposito
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ablations.ladders import on_ladder
-from neobert.command_line import guarded, parser_from
-from neobert.errors import DamagedFile, MissingData
+from neobert.command_line import count, guarded, parser_from
+from neobert.errors import DamagedFile, MissingData, did_you_mean
+from neobert.search.space import PRUNERS, SAMPLERS, Search, Space, refuse_pruner
 from sweeps.encoder import add_encoder_flags, measure, variant_row
 
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
     from ablations.plan import PlanRow
-    from neobert.kinds.glue import GlueStudy
+    from neobert.kinds.glue import GlueStudy, Trial
 
 POINT_COLUMNS = ("task", "context", "seed", "batch_size", "learning_rate", "weight_decay", "trial", "state", "score")
 SCORE_COLUMNS = frozenset({"score", "mean", "sd", "nested"})
@@ -47,8 +49,17 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add(
         "--grid",
-        choices=("limited", "extended"),
-        help="six or sixty grid points at scale paper (default: the variant's grid; for --model, limited)",
+        metavar="NAME",
+        help="limited or extended, six or sixty points at scale paper (default: the variant's grid; for --model, "
+        "limited), or of the ladder's GRIDS",
+    )
+    add("--sampler", default="grid", metavar=f"{{{','.join(SAMPLERS)}}}", help="what chooses points (default: grid)")
+    add("--trials", type=count, metavar="N", help="number of points that a sampler chooses")
+    add(
+        "--pruner",
+        choices=PRUNERS,
+        default="none",
+        help="ends bad trials early: median and hyperband by evaluations, wilcoxon by the scores of seeds",
     )
     add("--storage", metavar="WHERE", help="storage of the Optuna studies: journal (default), sqlite, or a URL")
     add("--retry-failed", action="store_true", help="run failed points again")
@@ -64,21 +75,73 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from ablations.ladders import current
-    from neobert.errors import did_you_mean
 
     known = list(current().tasks)
     if unknown := [name for name in options.task if name not in (*known, "all")]:
         raise ValueError(f"{unknown[0]!r} is no task of this study: {did_you_mean(unknown[0], known)}")
+    _refuse_flags(options)
     tasks = known if "all" in options.task else options.task
     return measure(options, lambda workspace, pretrains: _sweep(workspace, tasks, pretrains=pretrains))
 
 
+def _refuse_flags(options: argparse.Namespace) -> None:
+    """Raise ValueError if the flags for the grid and the search contradict each other."""
+    from ablations.ladders import current
+
+    grids, spaces = current().grids, current().spaces
+    if options.grid and options.grid not in (*grids, *spaces):
+        raise ValueError(f"--grid {options.grid!r}: {did_you_mean(options.grid, (*grids, *spaces))}")
+    if options.sampler == "cmaes":
+        raise ValueError(
+            "--sampler cmaes keeps pickles in the storage, with which somebody else's storage could run code here: "
+            "choose tpe or gp"
+        )
+    if options.sampler not in SAMPLERS:
+        raise ValueError(f"--sampler {options.sampler!r}: {did_you_mean(options.sampler, SAMPLERS)}")
+    if options.sampler != "grid" and options.trials is None:
+        raise ValueError(f"--sampler {options.sampler} needs --trials N: the number of points to try")
+    if options.sampler == "grid" and options.trials is not None:
+        raise ValueError("--trials goes with a sampler, as the grid has every point once: leave it out, or add one")
+    if options.sampler == "grid" and options.grid in spaces:
+        raise ValueError(f"--grid {options.grid} has ranges in the place of points: name a sampler and its --trials")
+    if options.pruner != "none":
+        refuse_pruner(options.pruner, len(set(options.seed or [0])))
+
+
+def _search_of(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> Search | None:
+    """Return the search that the flags name, between the ends of the studies' grid; None for the whole grid.
+
+    Raises ValueError for a pruner on the paper's grid.
+    """
+    from ablations.ladders import current
+
+    options, points = workspace.options, studies[0].points
+    if options.sampler == "grid":
+        if options.pruner == "none":
+            return None
+        if options.scale == "paper":
+            raise ValueError(
+                "--pruner cannot end trials of the grid at scale paper: rates decay over the whole course, so early "
+                "scores favour high rates and small batches, and the nested score needs every point: leave it out, or "
+                "add a sampler"
+            )
+    return Search(
+        sampler=options.sampler,
+        trials=options.trials or len(points),
+        pruner=options.pruner,
+        seeds=tuple(dict.fromkeys(study.seed for study in studies)),
+        space=current().spaces.get(options.grid) or Space.of_grid(points),
+    )
+
+
 def _sweep(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> int:
     from ablations.launch.execute import retry_failed, run_or_submit
-    from ablations.plan import with_tasks
+    from ablations.plan import with_search, with_tasks
     from neobert.kinds.glue import GlueStudy
 
     row = with_tasks(_plan(workspace, tasks, pretrains=pretrains), tasks)
+    if (search := _search_of(workspace, GlueStudy.among(row.runs))) is not None:
+        row = with_search(row, search, workspace.layout)
     studies = GlueStudy.among(row.runs)
 
     def prepare() -> dict[str, str]:
@@ -105,7 +168,7 @@ def _plan(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> "
     missing = missing_tasks(source)
     if unavailable := [f"{task}: {missing[task]}" for task in tasks if task in missing and "all" not in options.task]:
         raise MissingData(f"cannot fine-tune on {source.label} data: {'; '.join(unavailable)}")
-    grid = current().grids[options.grid] if options.grid else None
+    grid = current().grids.get(options.grid)
     if options.model is not None:
         seeds, model = options.seed or [0], workspace.external_model()
         return plan_model(model, seeds, options.scale, source, workspace.layout, ["glue"], grid=grid)
@@ -120,7 +183,8 @@ def _open_studies(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> dic
     """
     from ablations.launch.submit import place_of
     from neobert.console import logs
-    from neobert.glue.sweep import STORAGE_VARIABLE, address_of_environment, open_studies, storage_address
+    from neobert.search.storages import STORAGE_VARIABLE, address_of_environment, storage_address
+    from neobert.search.study import open_studies
 
     options, layout = workspace.options, workspace.layout
     address = storage_address(options.storage, layout.root) if options.storage else address_of_environment(layout.root)
@@ -133,7 +197,7 @@ def _open_studies(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> dic
 
 
 def print_outcome(workspace: "Workspace", heading: str, studies: "Sequence[GlueStudy]") -> None:
-    """Print every point with its state, then the best of each grid with its nested score.
+    """Print every point with its state, then the best of each grid or search with its nested score.
 
     In JSON `best` is set for the best point of each grid and null for the others.
     """
@@ -151,8 +215,23 @@ def print_outcome(workspace: "Workspace", heading: str, studies: "Sequence[GlueS
     output().print(table(title, POINT_COLUMNS, [_in_points(entry, POINT_COLUMNS) for entry in entries]))
     chosen = [next((entry | entry["best"] for entry in grid if entry["best"]), None) for grid in by_grid]
     if best := [entry for entry in chosen if entry is not None]:
-        title = "best of the grid, ×100 (nested: chosen on one half of the validation examples, reported on the other)"
+        tried = "grid" if studies[0].search is None else "search"
+        nested = "nested: chosen on one half of the validation examples, reported on the other"
+        title = f"best of the {tried}, ×100 ({nested})"
         output().print(table(title, BEST_COLUMNS, [_in_points(entry, BEST_COLUMNS) for entry in best]))
+    for study in studies:
+        if study.search is not None:
+            output().print(_footer(workspace, study), markup=False)
+
+
+def _footer(workspace: "Workspace", study: "GlueStudy") -> str:
+    """Return the sentence below the tables of a search: how many points were tried, and that they are not the grid."""
+    layout, search = workspace.layout, study.search
+    assert search is not None
+    pruned = [each for each in study.search_trials(layout) if each.state == "pruned"]
+    ended = f", of which the {search.pruner} pruner ended {len(pruned)} early" if search.pruner != "none" else ""
+    tried = f"{len(study.asked(layout))} of {search.trials} points chosen by the sampler {search.sampler}{ended}"
+    return f"{study.task}: {tried}; a search, not the whole grid, so its best score is not comparable with a grid's"
 
 
 def _in_points(entry: Mapping[str, Any], columns: Sequence[str]) -> list[object]:
@@ -164,20 +243,33 @@ def _in_points(entry: Mapping[str, Any], columns: Sequence[str]) -> list[object]
 
 
 def _entries(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> list[dict[str, Any]]:
-    from ablations.launch.outcomes import part_entry
     from neobert.identity import plain
 
-    layout = workspace.layout
-    trials = [(study, trial, part_entry(layout, trial)) for study in studies for trial in study.trials(layout)]
-    is_recorded = any(trial.is_done for _, trial, _ in trials)
+    trials = [pair for study in studies for pair in _trials(workspace, study)]
+    is_recorded = any(trial.is_done for trial, _ in trials)
     best = _best(workspace, studies) if is_recorded else None
     entries = []
-    for study, trial, entry in trials:
-        point = plain(trial.point)
+    for trial, entry in trials:
+        point, study = plain(trial.point), trial.study
         is_best = best is not None and point.items() <= best.items()
         named = {"task": study.task, "context": study.context, "seed": study.seed, **point, "trial": trial.id}
         entries.append({**named, **entry, "score": _rounded(entry["score"]), "best": best if is_best else None})
     return entries
+
+
+def _trials(workspace: "Workspace", study: "GlueStudy") -> "list[tuple[Trial, dict[str, Any]]]":
+    """Return the trials of a study with state, score and error. Without a record of its own, a trial of a search has
+    what is known of the search at its point."""
+    from ablations.launch.outcomes import part_entry
+
+    layout = workspace.layout
+    if study.search is None:
+        return [(trial, part_entry(layout, trial)) for trial in study.trials(layout)]
+    return [
+        (trial, part_entry(layout, trial if trial.is_done else each))
+        for each in study.search_trials(layout)
+        for trial in each.trials
+    ]
 
 
 def _best(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> dict[str, Any] | None:

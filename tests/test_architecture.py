@@ -27,7 +27,7 @@ DOORS = {
     "tensorboard": {"neobert/runs/tracking.py"},
     "trackio": {"neobert/runs/tracking.py"},
     "wandb": {"neobert/runs/tracking.py"},
-    "optuna": {"neobert/glue/sweep.py"},
+    "optuna": {"neobert/search/samplers.py", "neobert/search/storages.py", "neobert/search/study.py"},
     "sentence_transformers": {"benchmarks/encoding.py", "neobert/export/huggingface.py"},
     "transformers": {
         "benchmarks/contenders.py",

@@ -227,7 +227,7 @@ def _run_locally(
     """
     options, layout = workspace.options, workspace.layout
     execution = execution_on(profile_of(options), workspace.execution)
-    open_parts = sum(not part.is_done for run in runs for part in run.parts(layout))
+    open_parts = sum(run.open_parts(layout) for run in runs)
     shared = plan_locally(visible_gpus(), available_cores(), execution, open_parts, options.workers)
     workspace.write(rows, execution.model_copy(update={"threads": shared.threads}))
     if not shared.gpus and any(shared.processes > 1 and run.counted == "steps" for run in runs):

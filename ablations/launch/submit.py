@@ -116,7 +116,7 @@ def _job(layout: Layout, name: str, works: Sequence[Work], profile: Profile, pre
     first = works[0]
     is_shared = first.counted in MANY_PARTS
     parts_per_worker = profile[first.job].points_per_worker if first.counted == "grid points" else 1
-    open_parts = sum(not part.is_done for work in works for part in work.parts(layout) if not part.after)
+    open_parts = sum(work.open_parts(layout) for work in works)
     preparations = [prepared[each.id] for work in works for each in work.preparation if each.id in prepared]
     return PlannedJob(
         kind=first.job,

@@ -139,7 +139,8 @@ def glue_scores(layout: Layout, weights: str) -> list[Score]:
     protocol.
 
     Several variants may share weights and differ in protocol. The paper's protocol is used, otherwise the one with most
-    trials, which the notes name. For each task, the grid with most trials is used.
+    trials, which the notes name. For each task, the grid with most trials is used; if there is none, the largest
+    search.
     """
     grids: defaultdict[str, defaultdict[str, list[GlueStudy]]] = defaultdict(lambda: defaultdict(list))
     for path in matching(layout.root, "glue/*/studies/*/selection.json"):
@@ -149,7 +150,8 @@ def glue_scores(layout: Layout, weights: str) -> list[Score]:
             differing = [f"{field} {value}" for field, value in values.items() if value != READINGS[field]]
             grids[", ".join(differing)][_grid(layout, study)].append(study)
     reading = "" if "" in grids else max(grids, key=lambda one: (_trials(chain(*grids[one].values())), one), default="")
-    by_task = {studies[0].task: studies for studies in sorted(grids[reading].values(), key=_trials)}
+    ordered = sorted(grids[reading].values(), key=lambda studies: (studies[0].search is None, _trials(studies)))
+    by_task = {studies[0].task: studies for studies in ordered}
     scores = (_best_of_grid(layout, by_task[task], reading) for task in sorted(by_task))
     return [score for score in scores if score is not None]
 
@@ -179,10 +181,13 @@ def _best_of_grid(layout: Layout, studies: Sequence[GlueStudy], reading: str) ->
     if best is None:
         return None
     metrics = sorted(task.metric_on(metric, split) for metric in task.metrics for split in task.validation_splits)
-    count = len(studies[0].points)
+    grids, search = [grid for study in studies for grid in study.grids(layout)], studies[0].search
+    count = len(grids[0].points)
     points = f"{count} grid points" if count > 1 else "one grid point"
+    if search is not None:
+        points = f"{search.trials} points of a search ({search.sampler}, pruner {search.pruner})"
     seeds = f", mean of {len(best.by_seed)} seeds" if len(best.by_seed) > 1 else ""
-    ids = ", ".join(study.trial_id(best.point) for study in studies if study.seed in best.by_seed)
+    ids = ", ".join(grid.trial_id(best.point) for grid in grids if grid.seed in best.by_seed)
     return Score(
         task="text-classification",
         dataset="glue",

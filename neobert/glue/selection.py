@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from neobert.errors import DamagedFile, MissingData
+from neobert.errors import DamagedFile, MissingData, RunFailed
 from neobert.files import is_there, matching, require_digest, set_aside
 from neobert.glue.encoding import Array, load_encoded, permutation
 from neobert.glue.tasks import SELECTION_RULES
@@ -60,11 +60,21 @@ def best_point(points: Iterable[Point], values: Iterable[tuple[Point, float | No
 
 
 def best_trial(layout: Layout, study: GlueStudy) -> tuple[Trial, float | None]:
-    """Return the best finished trial of a study and its score; the first trial if none has a defined score."""
-    finished = [(trial, _recorded_score(trial)) for trial in study.trials(layout) if trial.is_done]
-    point = best_point(study.points, ((each.point, each.decisive) for _, each in finished))
-    best, reached = next((pair for pair in finished if pair[0].point == point), finished[0])
-    return best, reached.score
+    """Return the best finished trial of a study and its score; the first trial if none has a defined score. Of a search
+    it is the one with the first seed at the best point, and the score is the mean over seeds.
+
+    Raises RunFailed if a pruner ended all trials of a search.
+    """
+    grids = study.grids(layout)
+    finished = [(trial, _recorded_score(trial)) for grid in grids for trial in grid.trials(layout) if trial.is_done]
+    if not finished:
+        raise RunFailed(f"the pruner ended every trial of {study.title}: search again without one")
+    point = best_point(grids[0].points, ((each.point, each.decisive) for _, each in finished))
+    if point is None:
+        return finished[0][0], finished[0][1].score
+    best = next(trial for trial, _ in finished if trial.point == point)
+    scores = [reached.score for trial, reached in finished if trial.point == point and reached.score is not None]
+    return best, statistics.fmean(scores) if scores else None
 
 
 @dataclass(frozen=True)
@@ -99,9 +109,10 @@ class TrialScore:
 
 def best_of_grid(layout: Layout, studies: Sequence[GlueStudy], labels: Labels | None = None) -> Best | None:
     """Return the best point of one grid on one model, or None if no trial has a score yet. `studies` are the seeds of
-    the grid. Without `labels` there is no nested score, and no predictions are read."""
-    points = [point for study in studies for point in study.points]
-    trials = [trial for study in studies for trial in study.trials(layout) if trial.is_done]
+    the grid, or one search. Without `labels` there is no nested score, and no predictions are read."""
+    grids = [grid for study in studies for grid in study.grids(layout)]
+    points = [point for grid in grids for point in grid.points]
+    trials = [trial for grid in grids for trial in grid.trials(layout) if trial.is_done]
     reached = [_recorded_score(trial) for trial in trials]
     point = best_point(points, ((each.point, each.decisive) for each in reached))
     by_seed = {each.seed: each.score for each in reached if each.point == point and each.score is not None}
@@ -218,13 +229,19 @@ def select(layout: Layout, study: GlueStudy, claim: Claim) -> None:
         "point": plain(best.point),
         "score": score,
         "rule": SELECTION_RULES[study.protocol.decisive_metric],
-        "grid": plain(study.points),
+        "grid": plain(study.grids(layout)[0].points),
+        **({} if study.search is None else {"search": plain(study.search), "pruned": _pruned(layout, study)}),
         "starts_from": plain(study.starts_from),
         "scored_on": {"origin": study.task_origin, "splits": study.about.validation_splits},
         "nested": _nested_of_study(layout, study),
     }
     claim.check()
     publish_sealed(study.closing(layout).record, content, study.read_closing)
+
+
+def _pruned(layout: Layout, study: GlueStudy) -> list[dict[str, Any]]:
+    """Return the points whose trials the pruner of a search ended."""
+    return [plain(each.point) for each in study.search_trials(layout) if each.state == "pruned"]
 
 
 def _nested_of_study(layout: Layout, study: GlueStudy) -> dict[str, Any]:
@@ -255,12 +272,26 @@ def may_become_best(layout: Layout, trial: Trial, scores: Mapping[str, Any]) -> 
     if studies is None:
         return True
     value = trial.study.about.decisive_score(trial.study.protocol, scores)
-    for study in (other for other in studies if trial.id in other.trial_ids):
+    if any(trial.id in _needed_for_means(layout, other) for other in studies if other.search is not None):
+        return True
+    for study in (other for other in studies if other.search is None and trial.id in other.trial_ids):
         finished = [_recorded_score(each) for each in study.trials(layout) if each.is_done]
         values = [(each.point, each.decisive) for each in finished]
         if not finished or best_point(study.points, [*values, (trial.point, value)]) in (trial.point, None):
             return True
     return False
+
+
+def _needed_for_means(layout: Layout, search: GlueStudy) -> set[str]:
+    """Return the trials with the first seed of a search at points whose mean over the seeds is not known yet."""
+    return {each.trials[0].id for each in search.search_trials(layout) if not each.is_done}
+
+
+def _kept_weights(layout: Layout, study: GlueStudy) -> set[str]:
+    """Return the trials of a study whose weights stay: the best so far, and of a search those that may be it."""
+    is_begun = any(trial.is_done for grid in study.grids(layout) for trial in grid.trials(layout))
+    best = {best_trial(layout, study)[0].id} if is_begun else set()
+    return best if study.search is None else best | _needed_for_means(layout, study)
 
 
 def drop_beaten_weights(layout: Layout, study: GlueStudy) -> None:
@@ -273,7 +304,7 @@ def drop_beaten_weights(layout: Layout, study: GlueStudy) -> None:
     same = _studies_of_same_weights(layout, study)
     if same is None:
         return
-    kept = {best_trial(layout, other)[0].id for other in same if any(trial.is_done for trial in other.trials(layout))}
+    kept = {trial for other in same for trial in _kept_weights(layout, other)}
     for trial in finished:
         if trial.id not in kept:
             trial.weights.unlink(missing_ok=True)
@@ -295,7 +326,7 @@ def best_weights(layout: Layout, task: str, study_id: str) -> Path:
     def require_weights() -> None:
         require_digest(trial.weights, read_record(trial.record).get("sha256", {}).get("weights"))
 
-    if _set_aside_if_damaged(trial, trial.weights, require_weights):
+    if _set_aside_if_damaged(study, trial, trial.weights, require_weights):
         raise DamagedFile(f"{trial.weights} was damaged: the same command runs its trial again")
     return trial.weights
 
@@ -303,7 +334,9 @@ def best_weights(layout: Layout, task: str, study_id: str) -> Path:
 def redo_damaged(layout: Layout, study: GlueStudy) -> bool:
     """Set finished trials with damaged predictions aside, so that they run again; return whether there were any."""
     finished = [trial for trial in study.trials(layout) if trial.is_done]
-    damaged = [_set_aside_if_damaged(each, each.predictions, partial(_require_predictions, each)) for each in finished]
+    damaged = [
+        _set_aside_if_damaged(study, each, each.predictions, partial(_require_predictions, each)) for each in finished
+    ]
     return any(damaged)
 
 
@@ -312,12 +345,12 @@ def _require_predictions(trial: Trial) -> None:
         read_predictions(trial)
 
 
-def _set_aside_if_damaged(trial: Trial, path: Path, check: Callable[[], None]) -> bool:
+def _set_aside_if_damaged(study: GlueStudy, trial: Trial, path: Path, check: Callable[[], None]) -> bool:
     """Return whether `check` finds a file of a finished trial damaged. If so, set aside that file, the trial's record
     and its study's selection, unless another worker holds their claims."""
     if _damage(check) is None:
         return False
-    layout, selection = trial.layout, trial.study.closing(trial.layout)
+    layout, selection = trial.layout, study.closing(trial.layout)
     with ExitStack() as held:
         names = [trial.id, *([selection.id] if selection.is_done else [])]
         claims = [acquire(layout.claims(name)) for name in names]

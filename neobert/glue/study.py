@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,11 @@ from neobert.glue.batching import ExampleLayout, PackedLayout, PaddedLayout
 from neobert.glue.encoding import EncodedTask, TaggedSplit, encode_task, load_encoded, save_encoded
 from neobert.glue.finetuning import FineTuner, Outcome
 from neobert.glue.selection import best_weights, drop_beaten_weights, may_become_best, select
-from neobert.glue.sweep import address_of_environment, sweep_of
 from neobert.glue.task_data import data_origin, read_examples
 from neobert.glue.tasks import Task
 from neobert.glue.words import UNREAD
 from neobert.identity import plain
-from neobert.kinds.glue import GlueStudy, Trial
+from neobert.kinds.glue import GlueStudy, SearchTrial, Trial
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.build import build_classifier, build_token_classifier
 from neobert.model.heads import (
@@ -46,6 +45,9 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, timed_provenance, utc_now
 from neobert.runs.run_file import RunFile, read_checked_run_file, read_run_file
 from neobert.runs.work import Part
+from neobert.search.seeds import run_search_trial
+from neobert.search.storages import address_of_environment
+from neobert.search.study import Report, by_tenths, sweep_of
 from neobert.tensors import load_tensors, save_tensors
 from neobert.training.accounting import attention_record
 from neobert.training.compiling import CompilePolicy
@@ -104,28 +106,40 @@ def _load_external(layout: Layout, study: GlueStudy) -> StudyModel:
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    """Run one part of a study: a trial, or the selection of the best one."""
+    """Run one part of a study: a trial, that of a search, or the selection of the best one."""
     study = run_file.specification(GlueStudy)
     if part.id == study.closing(layout).id:
         select(layout, study, claim)
         return
-    trial = next(trial for trial in study.trials(layout) if trial.id == part.id)
-    started_at, started = utc_now(), time.perf_counter()
     choose_kernels(run_file.execution.deterministic)
+    sweep = sweep_of(layout, layout.study(study.task, study.id), address_of_environment(layout.root))
+    if isinstance(part, SearchTrial):
+        run_search_trial(sweep, part, claim, stop, partial(_run_trial, layout, run_file, stop))
+    else:
+        trial = next(trial for trial in study.trials(layout) if trial.id == part.id)
+        with sweep.running(trial, claim) as reports:
+            _run_trial(layout, run_file, stop, trial, claim, reports)
+    drop_beaten_weights(layout, study)
+
+
+def _run_trial(
+    layout: Layout, run_file: RunFile, stop: StopRequest, trial: Trial, claim: Claim, report: Report
+) -> None:
+    """Run a trial and publish its record. `report` gets the values of its evaluations by tenths of an epoch."""
+    study = run_file.specification(GlueStudy)
+    started_at, started = utc_now(), time.perf_counter()
     tuner = _fine_tuner(layout, study.task, study.id, stop)
     if tuner.compiled is None:
         tuner.points = expected_points(layout, study, trial)
-    sweep = sweep_of(layout, layout.study(study.task, study.id), address_of_environment(layout.root))
-    with sweep.running(trial, claim, lambda: tuner.schedule(trial.point).steps) as report:
-        outcome = tuner.run(trial.point, study.seed, stop, report)
-        record = _written(layout, run_file, trial, claim, outcome, tuner) | {
-            **timed_provenance(started_at),
-            "seconds": round(time.perf_counter() - started, 3),
-        }
-        claim.check()
-        if not publish_record(trial.record, record):
-            raise ClaimLost(f"trial {trial.id} was recorded by another process; this result is dropped")
-    drop_beaten_weights(layout, study)
+    steps = tuner.schedule(trial.point).steps
+    outcome = tuner.run(trial.point, trial.study.seed, stop, by_tenths(report, steps, study.protocol.epochs))
+    record = _written(layout, run_file, trial, claim, outcome, tuner) | {
+        **timed_provenance(started_at),
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+    claim.check()
+    if not publish_record(trial.record, record):
+        raise ClaimLost(f"trial {trial.id} was recorded by another process; this result is dropped")
 
 
 def _written(
@@ -160,7 +174,11 @@ def _unread(encoded: EncodedTask) -> dict[str, Any]:
 
 def expected_points(layout: Layout, study: GlueStudy, trial: Trial) -> list[Point]:
     """Return the points that this worker is likely to run: its share, from `trial` on, of those that are not done, if
-    all workers that hold a trial of the study now go on with it."""
+    all workers that hold a trial of the study now go on with it. Those of a search are taken to be like `trial`'s."""
+    if study.search is not None:
+        workers = sum(is_claimed(layout.claims(each.id)) for each in study.search_trials(layout))
+        runs = study.open_parts(layout) * len(study.search.seeds)
+        return [trial.point] * math.ceil(runs / max(1, workers))
     trials = list(study.trials(layout))
     first = next(place for place, each in enumerate(trials) if each.id == trial.id)
     left = [each for each in trials[first:] + trials[:first] if not each.is_done]
@@ -188,7 +206,7 @@ def _record(run_file: RunFile, trial: Trial, outcome: Outcome) -> dict[str, Any]
         "inputs": {
             "pretraining": study.weights,
             "stage": study.stage,
-            "study": study.id,
+            "study": run_file.run.id,
             "starts_from": plain(study.starts_from),
             "task": study.task_origin,
             "tokenizer": study.tokenizer_origin,

@@ -1,8 +1,8 @@
-"""Fine-tuning on a task: a study is a grid of trials, followed by the selection of the best."""
+"""Fine-tuning on a task: a study is a grid or a search of trials, followed by the selection of the best."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -14,8 +14,9 @@ from neobert.identity import NUMERICS, Neutral, chosen, decisive, identity
 from neobert.kinds.pretraining import EXTERNAL_PREFIX, pretraining_of
 from neobert.recipe import FineTuning, Point, Value
 from neobert.runs.layout import Layout
-from neobert.runs.records import Open, read_sealed
+from neobert.runs.records import Open, is_published, read_sealed
 from neobert.runs.work import Part, Work, error_beside
+from neobert.search.space import Search
 
 if TYPE_CHECKING:
     from neobert.processes import StopRequest
@@ -58,10 +59,10 @@ class Start(Value):
 
 
 class GlueStudy(Work):
-    """A grid of fine-tuning trials of one task on one pre-trained model with one seed.
+    """A grid of fine-tuning trials of one task on one pre-trained model with one seed, or a search.
 
     `weights` is the id of a pre-training run, or of an external model (`neobert.external`). `own_task` is the
-    declaration of a task that a ladder declares, None for GLUE's.
+    declaration of a task that a ladder declares, None for GLUE's. `seed` of a search is the first of its seeds.
     """
 
     kind: Annotated[Literal["glue"], Neutral("glue")] = "glue"
@@ -76,6 +77,7 @@ class GlueStudy(Work):
     task_origin: str
     tokenizer_origin: str
     own_task: Annotated[Task | None, Neutral(None)] = None
+    search: Annotated[Search | None, Neutral(None)] = None
 
     job = "glue"
     counted = "grid points"
@@ -98,7 +100,7 @@ class GlueStudy(Work):
 
     @property
     def total(self) -> int:
-        return len(self.points)
+        return len(self.points) if self.search is None else self.search.trials
 
     @property
     def columns(self) -> Mapping[str, Any]:
@@ -138,8 +140,8 @@ class GlueStudy(Work):
 
     @cached_property
     def shared_by_trials(self) -> dict[str, Any]:
-        """Fields that all trials share. The points of the grid are left out, so that grids can share trials."""
-        return {key: value for key, value in decisive(self).items() if key != "points"}
+        """Fields that all trials share. Points and search are left out, so that grids and searches can share trials."""
+        return {key: value for key, value in decisive(self).items() if key not in ("points", "search")}
 
     def trial_id(self, point: Point) -> str:
         """Return the id of the trial at one point."""
@@ -152,7 +154,9 @@ class GlueStudy(Work):
         return tuple(map(self.trial_id, self.points))
 
     def trials(self, layout: Layout) -> "tuple[Trial, ...]":
-        """Return the trials, in the order of the grid."""
+        """Return the trials, in the order of the grid; of a search, those of all points that it has asked for."""
+        if self.search is not None:
+            return tuple(trial for each in self.search_trials(layout) for trial in each.trials)
         named = zip(self.trial_ids, self.points, strict=True)
         return tuple(Trial.of(layout, self, trial_id, point) for trial_id, point in named)
 
@@ -160,10 +164,81 @@ class GlueStudy(Work):
         """Return the trial at one point, which need not be in the grid."""
         return Trial.of(layout, self, self.trial_id(point), point)
 
+    def grid_of_seed(self, seed: int, points: Sequence[Point]) -> Self:
+        """Return the grid of some points with one seed of a search."""
+        return self.model_copy(update={"search": None, "seed": seed, "points": tuple(points)})
+
+    def grids(self, layout: Layout) -> list[Self]:
+        """Return a grid as it is, and a search as one grid of each seed, with the points that are done."""
+        if self.search is None:
+            return [self]
+        points = [each.point for each in self.search_trials(layout) if each.state == "done"]
+        return [self.grid_of_seed(seed, points) for seed in self.search.seeds]
+
     def parts(self, layout: Layout) -> tuple[Part, ...]:
-        """Return the trials, followed by the selection."""
-        trials = self.trials(layout)
-        return (*trials, replace(self.closing(layout), after=trials))
+        """Return the trials, followed by the selection. Those of a search are the ones that it has asked for."""
+        if self.search is None:
+            trials: tuple[Part, ...] = self.trials(layout)
+            return (*trials, replace(self.closing(layout), after=trials))
+        searched, asked = self.search_trials(layout), self.asked(layout)
+        unasked = tuple(self._request(layout, number) for number in range(self.total) if number not in asked)
+        return (*searched, replace(self.closing(layout), after=(*searched, *unasked[:1])))
+
+    def open_parts(self, layout: Layout) -> int:
+        if self.search is None:
+            return super().open_parts(layout)
+        return self.total - self.done(layout, [part for part in self.parts(layout) if not part.is_done])
+
+    def done(self, layout: Layout, pending: Sequence[Part]) -> int:
+        if self.search is None:
+            return super().done(layout, pending)
+        left = {part.id for part in pending}
+        return sum(self.search_trial(layout, point).id not in left for point in self.asked(layout).values())
+
+    @property
+    def grows(self) -> bool:
+        return self.search is not None
+
+    def ask(self, layout: Layout) -> "tuple[SearchTrial, Claim] | None":
+        """Ask the sampler of a search for the next point, and claim it."""
+        if self.search is None:
+            return None
+        from neobert.search.storages import address_of_environment
+        from neobert.search.study import sweep_of
+
+        return sweep_of(layout, layout.study(self.task, self.id), address_of_environment(layout.root)).take()
+
+    def asked(self, layout: Layout) -> dict[int, Point]:
+        """Return the points that a search has asked for, by their numbers. A sampler may ask for a point again."""
+        files = {number: self._request(layout, number).record for number in range(self.total)}
+        return {number: read_request(path) for number, path in files.items() if is_published(path)}
+
+    def _request(self, layout: Layout, number: int) -> Part:
+        """Return the part that is done as soon as a search has asked for so many points. Its record has the point."""
+        record = layout.root / self.folder / "asked" / f"{number:05d}.json"
+        return Part(
+            work=self,
+            id=f"{self.id}-asked-{number}",
+            title=f"point {number + 1} of {self.total}",
+            record=record,
+            error=error_beside(record),
+            read=read_sealed,
+        )
+
+    def request_file(self, layout: Layout, number: int) -> Path:
+        """Return the file with the point that a search asked for as its `number`-th, from 0."""
+        return self._request(layout, number).record
+
+    def search_trials(self, layout: Layout) -> "tuple[SearchTrial, ...]":
+        """Return the trials of a search that it has asked for, in this order, each once."""
+        return tuple(self.search_trial(layout, point) for point in dict.fromkeys(self.asked(layout).values()))
+
+    def search_trial(self, layout: Layout, point: Point) -> "SearchTrial":
+        """Return the trial of a search at one point."""
+        return SearchTrial.of(layout, self, self.trial_id(point), point)
+
+    def results(self, layout: Layout) -> tuple[str, ...]:
+        return tuple(trial.id for trial in self.trials(layout))
 
     def closing(self, layout: Layout) -> Part:
         """Return the part that selects the best point."""
@@ -205,10 +280,9 @@ class Trial(Part):
     def of(cls, layout: Layout, study: GlueStudy, trial_id: str, point: Point) -> Self:
         """Build the trial of a study at one point from its id."""
         record = layout.trial(study.task, trial_id)
-        cell = f"batch {point.batch_size}, rate {point.learning_rate:g}, decay {point.weight_decay:g}"
         return cls(
             id=trial_id,
-            title=f"{study.task} on {study.weights} ({cell})",
+            title=f"{study.task} on {study.weights} ({point.name})",
             record=record,
             error=error_beside(record),
             layout=layout,
@@ -229,3 +303,60 @@ class Trial(Part):
     def weights(self) -> Path:
         """Weights at the best evaluation; kept for the best trial of a study."""
         return self.record.with_suffix(".safetensors")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchTrial(Part):
+    """What a search tries at one point: the trials of all seeds, which grids and other searches share.
+
+    It has a record, an error file and a claim of its own. `work` is the search.
+    """
+
+    work: GlueStudy = field(compare=False, repr=False)
+    layout: Layout
+    point: Point
+
+    @classmethod
+    def of(cls, layout: Layout, study: GlueStudy, trial_id: str, point: Point) -> Self:
+        """Build it from the id of the trial with the first seed."""
+        own_id = f"{study.id}-{trial_id}"
+        record = layout.root / study.folder / "trials" / f"{own_id}.json"
+        return cls(
+            id=own_id,
+            title=f"search of {study.task} on {study.weights} ({point.name})",
+            record=record,
+            error=error_beside(record),
+            layout=layout,
+            work=study,
+            point=point,
+        )
+
+    @property
+    def study(self) -> GlueStudy:
+        return self.work
+
+    @cached_property
+    def trials(self) -> tuple[Trial, ...]:
+        """The trials of the point, in the order of the seeds."""
+        assert self.study.search is not None
+        grids = [self.study.grid_of_seed(seed, [self.point]) for seed in self.study.search.seeds]
+        return tuple(grid.trial(self.layout, self.point) for grid in grids)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its record is intact, and the records of all seeds too, unless a pruner ended the trial."""
+        return self.state is not None
+
+    @property
+    def state(self) -> str | None:
+        """The state in its record, done or pruned; None if it is not done."""
+        if not is_published(self.record, self.read):
+            return None
+        state = str(read_sealed(self.record)["state"])
+        return state if state == "pruned" or all(trial.is_done for trial in self.trials) else None
+
+
+@lru_cache(maxsize=1 << 15)
+def read_request(path: Path) -> Point:
+    """Return a point that a search asked for; its file never changes."""
+    return Point.read(read_sealed(path)["point"])

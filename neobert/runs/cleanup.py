@@ -176,7 +176,7 @@ def _add(uses: Uses, layout: Layout, folder: Path) -> None:
     record = closing_record(layout, folder.relative_to(layout.root).as_posix())
     if not is_there(record):
         uses.all_corpora |= work.kind == "pretraining" and run_file.execution.heldout == "all"
-        uses.weights.update(part.id for part in work.parts(layout))
+        uses.weights.update(work.results(layout))
         if work.id != folder.name:
             uses.unreadable.append(f"{folder} was named by another numerics version: what it uses is not known")
     elif work.counted == "steps":

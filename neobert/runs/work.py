@@ -181,6 +181,10 @@ class Work(Value):
         assert self.total is not None
         return self.total - sum(not part.after for part in pending)
 
+    def open_parts(self, layout: Layout) -> int:
+        """Return how many parts are left that workers could do side by side."""
+        return sum(not part.is_done for part in self.parts(layout) if not part.after)
+
     @property
     def columns(self) -> Mapping[str, Any]:
         """Further columns of its row in a listing, by name."""
@@ -205,9 +209,25 @@ class Work(Value):
         """Return the files and folders that cleanup keeps for it, besides those of `after`."""
         return ()
 
+    def results(self, layout: Layout) -> tuple[str, ...]:
+        """Return the ids of the results whose files cleanup keeps until it is done."""
+        return tuple(part.id for part in self.parts(layout))
+
     def parts(self, layout: Layout) -> tuple[Part, ...]:
         """Return all parts; by default the closing part alone."""
         return tuple(filter(None, (self.closing(layout),)))
+
+    @property
+    def grows(self) -> bool:
+        """Whether its parts are not known in advance: workers `ask` for new ones, and `parts` has those so far."""
+        return False
+
+    def ask(self, layout: Layout) -> tuple[Part, Claim] | None:
+        """Return a new part of work that grows, with its claim; None if there will be no more.
+
+        Raises RunFailed if what decides about new parts cannot be reached.
+        """
+        return None
 
     @abstractmethod
     def closing(self, layout: Layout) -> Part | None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from neobert.command_line import Parser, guarded
@@ -61,7 +62,7 @@ OpenPart = tuple[RunFile, Part]
 
 @dataclass
 class Worker:
-    """Works through parts.
+    """Works through parts, those of work that grows included.
 
     A part that failed after `failures_since` (default: the worker's start, by the file system's clock), in any process,
     is skipped, and with `leave_failed` also one that failed before, unless by an error of the system, which may pass.
@@ -86,7 +87,7 @@ class Worker:
         """Work until every part is finished or cannot be. Returns the exit code."""
         idle_polls, taken = 0, time.monotonic()
         while not self.stop.requested:
-            pending = [(run_file, part) for run_file, part in self.parts if not part.is_done]
+            pending = [(run_file, part) for run_file, part in self._known_parts() if not part.is_done]
             if not pending:
                 return EXIT_DONE
             candidates = [(run_file, part) for run_file, part in pending if not self._has_failed(part)]
@@ -106,6 +107,16 @@ class Worker:
                 time.sleep(POLL_SECONDS)
         return EXIT_REQUEUE
 
+    @cached_property
+    def _growing(self) -> list[tuple[RunFile, Work]]:
+        """The work that grows, each once."""
+        return list({part.work.id: (run_file, part.work) for run_file, part in self.parts if part.work.grows}.values())
+
+    def _known_parts(self) -> list[OpenPart]:
+        """Return all parts; of work that grows, those that there are now."""
+        fixed = [(run_file, part) for run_file, part in self.parts if not part.work.grows]
+        return [*fixed, *((run_file, part) for run_file, work in self._growing for part in work.parts(self.layout))]
+
     def _has_failed(self, part: Part) -> bool:
         assert self.failures_since is not None
         status = status_of(part.error)
@@ -114,12 +125,15 @@ class Worker:
         return status.st_mtime > self.failures_since or (self.leave_failed and not may_pass(part))
 
     def _claimable(self, candidates: Sequence[OpenPart]) -> Iterator[tuple[RunFile, Part, Claim]]:
-        """Claim the parts that are ready and free, and yield them one after the other.
+        """Claim the parts that are ready and free, and yield them one after the other. New ones of work that grows
+        follow.
 
         Parts whose last owner was lost come last: they may have killed it, and would kill one worker after the other.
         """
         lost: list[OpenPart] = []
         for is_last_resort, parts in ((False, candidates), (True, lost)):
+            if is_last_resort:
+                yield from self._asked()
             for run_file, part in parts:
                 owner = last_owner(self.layout.claims(part.id), self.lease_seconds)
                 if owner is not None and owner.is_lost and not is_last_resort:
@@ -128,6 +142,13 @@ class Worker:
                     claim = acquire(self.layout.claims(part.id), self.lease_seconds)
                     if claim is not None:
                         yield run_file, part, claim
+
+    def _asked(self) -> Iterator[tuple[RunFile, Part, Claim]]:
+        """Yield new parts of the work that grows, claimed."""
+        for run_file, work in self._growing:
+            if all(is_done(self.layout, each) for each in work.after):
+                while (asked := work.ask(self.layout)) is not None:
+                    yield run_file, *asked
 
     def _execute(self, run_file: RunFile, part: Part, claim: Claim) -> None:
         """Execute a claimed part, unless it was done meanwhile, and note how it ended."""

@@ -15,9 +15,9 @@ from ablations import run
 from ablations.launch.execute import retry_failed
 from neobert import processes
 from neobert.errors import EXIT_DONE
-from neobert.glue.sweep import storage_address, storage_at
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
+from neobert.search.storages import storage_address, storage_at
 from sweeps import glue_grid
 from tests.ablations.status_worlds import fail
 from tests.support.tiny_runs import starts
@@ -117,7 +117,7 @@ def test_two_encoders_of_one_context_have_a_best_point_each(
 ) -> None:
     """As two stages of a ladder of one's own may be."""
     empty = dict.fromkeys(glue_grid.BEST_COLUMNS) | dict.fromkeys(glue_grid.POINT_COLUMNS) | {"task": "cola"}
-    studies = [SimpleNamespace(task="cola", weights=weights) for weights in ("first", "second")]
+    studies = [SimpleNamespace(task="cola", weights=weights, search=None) for weights in ("first", "second")]
     scores = {"first": 0.1234, "second": 0.5678}
     monkeypatch.setattr(
         glue_grid, "_entries", lambda _, seeds: [{**empty, "context": 64, "best": {"mean": scores[seeds[0].weights]}}]

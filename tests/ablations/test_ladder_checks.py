@@ -49,7 +49,7 @@ def test_the_papers_ladder_passes_all_checks() -> None:
     verify(own)
     declared = {name: vars(ladder)[name] for name in KINDS if name in vars(ladder)}
     others = {"SCALES": {}, "CORPORA": {}, "SCALE": own.scale, "TITLE": own.title, "PUBLISHED_AS": own.published_as}
-    others |= {"TASKS": list(own.tasks)} | declared
+    others |= {"TASKS": list(own.tasks), "GRIDS": {}} | declared
     refuse_wrong_kinds(others)
     refuse_unknown_names(own.variants, others)
     assert len(declared) == 7
@@ -167,7 +167,7 @@ def test_a_variant_beside_the_declared_end_changes_no_design(beside: str, tmp_pa
 
 ODD = ("3", "None", "''", "[]", "()", "{}", "{3: 3}", "{'tiny': None}", "[None]", "object()", "M0", "WEB", "b'M0'")
 ACCEPTED = {
-    *((name, "{}") for name in ("SCALES", "CORPORA")),
+    *((name, "{}") for name in ("SCALES", "CORPORA", "GRIDS")),
     *(("PRINTED_AS", value) for value in ("{}",)),
     *((name, value) for name in ("TASKS", "TRANSFERRED_TASKS") for value in ("[]", "()")),
     *(("PUBLISHED", value) for value in ("None", "''")),

@@ -65,7 +65,8 @@ def test_each_trial_chooses_the_kernels_of_its_study(tmp_path: Path, monkeypatch
         found.append(torch.are_deterministic_algorithms_enabled())
         raise RunFailed("that is enough")
 
-    monkeypatch.setattr(trials_of_a_study, "_fine_tuner", lambda *_: SimpleNamespace(compiled=True, run=run))
+    tuner = SimpleNamespace(compiled=True, run=run, schedule=lambda _: SimpleNamespace(steps=1))
+    monkeypatch.setattr(trials_of_a_study, "_fine_tuner", lambda *_: tuner)
     for trial in study.trials(layout)[:2]:
         choose_kernels(deterministic=False)
         with claimed(layout, trial.id) as claim, pytest.raises(RunFailed):

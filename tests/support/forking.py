@@ -142,7 +142,7 @@ def serve(descriptor: int, imported: str) -> int:
         import torch
 
         import neobert.training.pretraining  # noqa: F401 - what every worker needs
-        from neobert.glue import sweep  # noqa: F401
+        from neobert.search import study  # noqa: F401
         from neobert.training import zero
 
         torch.optim.AdamW([torch.zeros(1)])  # imports torch's compiler

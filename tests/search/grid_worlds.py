@@ -1,5 +1,6 @@
 """A grid of points that cost nothing: real workers, claims, records and Optuna studies over parts that only sleep."""
 
+import math
 import os
 import random
 import signal
@@ -13,24 +14,21 @@ from pydantic import PrivateAttr
 
 from ablations.ladders import variants
 from neobert.files import append_line, json_bytes, read_lines
-from neobert.glue.sweep import (
-    STORAGE_VARIABLE,
-    Sweep,
-    address_of_environment,
-    storage_address,
-    storage_at,
-    tenth_of_epoch,
-)
+from neobert.glue.selection import best_trial
 from neobert.identity import plain
-from neobert.kinds.glue import GlueStudy, Start, Trial
+from neobert.kinds.glue import GlueStudy, SearchTrial, Start, Trial
 from neobert.processes import StopRequest
 from neobert.recipe import Point
 from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost
 from neobert.runs.layout import Layout
-from neobert.runs.records import publish_record, read_record
+from neobert.runs.records import publish_record, publish_sealed, read_record
 from neobert.runs.run_file import RunFile
 from neobert.runs.work import Part
 from neobert.runs.worker import Worker
+from neobert.search.seeds import run_search_trial
+from neobert.search.space import Search
+from neobert.search.storages import STORAGE_VARIABLE, address_of_environment, storage_address, storage_at
+from neobert.search.study import Report, Sweep, by_tenths, tenth_of_epoch
 from tests.support import forking
 from tests.support.waiting import until
 
@@ -54,39 +52,58 @@ class DummyStudy(GlueStudy):
     def after(self) -> tuple[str, ...]:
         return ()
 
+    def ask(self, layout: Layout) -> tuple[SearchTrial, Claim] | None:
+        return None if self.search is None else self.sweep(layout).take()
+
     def execute(self, layout: Layout, run_file: RunFile | None, part: Part, claim: Claim, stop: StopRequest) -> None:
-        assert isinstance(part, Trial)
-        number = POINTS.index(part.point)
-        with self.sweep(layout).running(part, claim, lambda: COURSE_STEPS) as report:
-            if (layout.root / f"break-{number}").exists():
-                raise RuntimeError("broken on purpose")
-            (layout.root / f"inside-{number}-{claim.number}").touch()
-            if (layout.root / f"kill-{number}").exists() and claim.number <= 2:
-                os.kill(os.getpid(), signal.SIGKILL)
-            curve = []
-            for step in (1, 2):
-                time.sleep(self._seconds / 2)
-                curve.append([step, score_of(number) * step / 2])
-                report(step, score_of(number) * step / 2)
-                while (layout.root / f"hold-{number}").exists():
-                    time.sleep(0.05)
-            claim.check()
-            score = None if (layout.root / f"undefined-{number}").exists() else score_of(number)
-            record = {
-                "kind": "glue",
-                "id": part.id,
-                "state": "done",
-                "claim": claim.number,
-                "course_steps": COURSE_STEPS,
-                "scores": {"score": score, "curve": curve},
-            }
-            if not publish_record(part.record, record):
-                raise ClaimLost("recorded by another process")
+        if isinstance(part, SearchTrial):
+            run_search_trial(self.sweep(layout), part, claim, stop, self._run)
             append_line(layout.root / "published.jsonl", {"part": part.id})
+        elif isinstance(part, Trial):
+            with self.sweep(layout).running(part, claim) as reports:
+                self._run(part, claim, reports)
+        else:
+            publish_sealed(part.record, {"study": self.id, "best": best_trial(layout, self)[0].id})
+
+    def _run(self, trial: Trial, claim: Claim, report: Report) -> None:
+        root, number = trial.layout.root, _number_of(trial)
+        report = by_tenths(report, COURSE_STEPS, self.protocol.epochs)
+        if (root / f"break-{number}").exists():
+            raise RuntimeError("broken on purpose")
+        (root / f"inside-{number}-{claim.number}").touch()
+        if (root / f"kill-{number}").exists() and claim.number <= 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        full, curve = score_at(trial.point, trial.study.seed), []
+        for step in (1, 2):
+            time.sleep(self._seconds / 2)
+            curve.append([step, full * step / 2])
+            report(step, full * step / 2)
+            while (root / f"hold-{number}").exists():
+                time.sleep(0.05)
+        claim.check()
+        score = None if (root / f"undefined-{number}").exists() else full
+        record = {
+            "kind": "glue",
+            "id": trial.id,
+            "state": "done",
+            "claim": claim.number,
+            "course_steps": COURSE_STEPS,
+            "scores": {"score": score, "curve": curve},
+        }
+        if not publish_record(trial.record, record):
+            raise ClaimLost("recorded by another process")
+        append_line(root / "published.jsonl", {"part": trial.id})
 
 
-def study_of(count: int, seconds: float = 0.0, lease_seconds: float = LEASE_SECONDS) -> DummyStudy:
-    """The study of so many trials, which take `seconds` each."""
+def _number_of(trial: Trial) -> str:
+    """The name of a trial in the files that make it fail: the number of its point, or the seed of a searched one."""
+    return str(POINTS.index(trial.point)) if trial.point in POINTS else f"seed{trial.study.seed}"
+
+
+def study_of(
+    count: int, seconds: float = 0.0, lease_seconds: float = LEASE_SECONDS, search: Search | None = None
+) -> DummyStudy:
+    """The study of so many trials, which take `seconds` each, or a search."""
     study = DummyStudy(
         task="cola",
         weights="0123456789ab",
@@ -95,6 +112,7 @@ def study_of(count: int, seconds: float = 0.0, lease_seconds: float = LEASE_SECO
         protocol=variants()["M0"].recipe.finetuning,
         points=POINTS[:count],
         seed=0,
+        search=search,
         starts_from=Start(kind="pretraining", task=None, study=None, rule=None, reason=None),
         task_origin="tests",
         tokenizer_origin="tests",
@@ -120,9 +138,18 @@ def dummies(
     return study_of(count, seconds, lease_seconds).trials(layout)
 
 
-def work_through(layout: Layout, count: int, *, seconds: float = 0.0, lease_seconds: float = LEASE_SECONDS) -> int:
-    """One worker works through the grid, in the storage of the environment; its exit code."""
-    parts: list[Any] = [(None, trial) for trial in dummies(layout, count, seconds, lease_seconds)]
+def work_through(
+    layout: Layout,
+    count: int,
+    *,
+    seconds: float = 0.0,
+    lease_seconds: float = LEASE_SECONDS,
+    search: Search | None = None,
+) -> int:
+    """One worker works through the grid or the search, in the storage of the environment; its exit code."""
+    study = study_of(count, seconds, lease_seconds, search)
+    known = study.trials(layout) if search is None else study.parts(layout)
+    parts: list[Any] = [(None, part) for part in known]
     return Worker(layout, parts, StopRequest(), lease_seconds).run()
 
 
@@ -131,13 +158,26 @@ def score_of(number: int) -> float:
     return round((number * 37 % 101) / 101, 6)
 
 
+def score_at(point: Point, seed: int) -> float:
+    """The score of a dummy trial: that of a grid's point, else the better the nearer the rate is to 1e-4."""
+    if point in POINTS and seed == 0:
+        return score_of(POINTS.index(point))
+    return round(1 - 0.1 * abs(math.log10(point.learning_rate) + 4) + 0.001 * seed, 6)
+
+
 def start_worker(
-    layout: Layout, count: int, seconds: float, storage: str, lease_seconds: float = 60
+    layout: Layout,
+    count: int,
+    seconds: float,
+    storage: str,
+    lease_seconds: float = 60,
+    search: Search | None = None,
 ) -> forking.ForkedProcess:
     """A real process with a real worker."""
     environment = os.environ | {STORAGE_VARIABLE: storage_address(storage, layout.root), forking.IMPORTED: "optuna"}
     arguments = [str(layout.root), str(count), str(seconds), str(lease_seconds)]
-    return forking.start_worker(arguments, environment, program="tests.glue.grid_worlds")
+    arguments += [] if search is None else [search.model_dump_json()]
+    return forking.start_worker(arguments, environment, program="tests.search.grid_worlds")
 
 
 def survive_kills(layout: Layout, storage: str, *, points: int, workers: int, kills: int, seconds: float) -> None:
@@ -187,10 +227,10 @@ def assert_shows_records(layout: Layout, points: int, storage: str) -> None:
         assert trial.intermediate_values == curve
 
 
-def load(layout: Layout, points: int, storage: str) -> Any:
+def load(layout: Layout, points: int, storage: str, search: Search | None = None) -> Any:
     """The study as Optuna itself reads it, after a launcher has made it agree with the records."""
     address = storage_address(storage, layout.root)
-    return Sweep(layout, study_of(points), storage_at(address), lease_seconds=0.0).show()
+    return Sweep(layout, study_of(points, search=search), storage_at(address), lease_seconds=0.0).show()
 
 
 def fail_part(part: Part, claim: int, error: str) -> None:
@@ -201,5 +241,8 @@ def fail_part(part: Part, claim: int, error: str) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """The worker of a process of its own."""
-    root, count, seconds, lease = arguments
-    return work_through(Layout(Path(root)), int(count), seconds=float(seconds), lease_seconds=float(lease))
+    root, count, seconds, lease, *named = arguments
+    search = Search.model_validate_json(named[0]) if named else None
+    return work_through(
+        Layout(Path(root)), int(count), seconds=float(seconds), lease_seconds=float(lease), search=search
+    )

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from neobert.runs.layout import Layout
-from tests.glue.grid_worlds import started, survive_kills
+from tests.search.grid_worlds import started, survive_kills
 
 POINTS, WORKERS, KILLS = 60, 16, 5
 

@@ -2,15 +2,19 @@
 
 Records are the truth about results, and claims say who works. Before a trial is taken, its worker makes the study agree
 with both, under one lock for the folder of runs. A study that is lost, damaged or contradicts the records is made again
-from them. Trouble with the storage never ends a trial. Optuna is only imported here.
+from them. Trouble with the storage never ends a trial.
+
+A search is a grid whose points a sampler adds. Each point that it asks for is numbered and written to a file before a
+worker takes it, so that every search has exactly as many as it should, and a killed worker's point is done by another.
 """
 
 import logging
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
@@ -20,39 +24,39 @@ from typing import Any
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.exceptions import UpdateFinishedTrialError
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.pruners import BasePruner
+from optuna.samplers import BaseSampler
+from optuna.storages.journal import JournalFileOpenLock
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from neobert.errors import did_you_mean
-from neobert.files import is_there, read_json, set_aside, stamp_of
+from neobert.errors import RunFailed
+from neobert.files import is_there, read_json, stamp_of
 from neobert.identity import plain
-from neobert.kinds.glue import GlueStudy, Trial
+from neobert.kinds.glue import GlueStudy, SearchTrial, Trial
 from neobert.recipe import Point
-from neobert.runs.claims import LEASE_SECONDS, Claim, is_claimed
+from neobert.runs.claims import LEASE_SECONDS, Claim, acquire, is_claimed
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_record
+from neobert.runs.records import publish_sealed, read_record
 from neobert.runs.run_file import RunFile, read_checked_run_file
+from neobert.search.samplers import Given, Rounded, axes_of, import_for, pruner_named, sampler_named
+from neobert.search.storages import Storage, cause_of, is_transient, storage_address, storage_at
 
 logger = logging.getLogger(__name__)
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
-STORAGE_VARIABLE = "NEOBERT_GRID_STORAGE"
-"""Environment variable with the storage of a launcher's workers, or one whose address has a password."""
-FILES = {"journal": "optuna.journal", "sqlite": "optuna.db"}
 LOCK_SUFFIX = ".lock"
 LOCK_SECONDS = 10
-JOURNAL_LOCK_SECONDS = 3
-"""The journal's own lock must be broken long before ours, or ours would be broken while its owner waits."""
-SQLITE_TIMEOUT_SECONDS = 30
 POLL_SECONDS = 0.5
+FAILURES_OF_ASKING = 2
+"""How often a sampler may fail before its worker ends: another worker may have removed the study meanwhile."""
 TENTHS = 10
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 UNDEFINED = "the score is undefined"
 
 Report = Callable[[int, float | None], None]
-"""Called with the number of updates and the value of each evaluation."""
+"""Called with the step and value of each evaluation."""
+AnyTrial = Trial | SearchTrial
 
 
 class Contradiction(Exception):
@@ -63,141 +67,11 @@ class OtherFolder(ValueError):
     """The study in a server is of another folder of runs."""
 
 
-# Storages
-
-
-def storage_address(name: str, root: Path) -> str:
-    """Return the full address of a storage: `journal`, `sqlite`, either with a file, or a URL of Optuna's.
-
-    Raises ValueError for other words, and for a URL with a password, which would be visible to every user.
-    """
-    kind, separator, rest = name.partition(":")
-    if kind in FILES:
-        if rest.startswith("//"):
-            return name
-        path = Path(rest).resolve() if rest else root.resolve() / FILES[kind]
-        return f"{kind}:///{path}" if kind == "sqlite" else f"{kind}:{path}"
-    if not separator or "://" not in name:
-        raise ValueError(
-            f"unknown storage {name!r} ({did_you_mean(kind, FILES)}): give journal, sqlite or a URL of Optuna"
-        )
-    if ":" in name.partition("://")[2].rpartition("@")[0]:
-        raise ValueError(f"--storage would show the password in its URL to everybody: set {STORAGE_VARIABLE} instead")
-    return name
-
-
-def address_of_environment(root: Path) -> str:
-    """Return the address of the storage that the environment names; the default is the journal beside the runs."""
-    named = os.environ.get(STORAGE_VARIABLE)
-    return named if named and ":" in named else storage_address(named or "journal", root)
-
-
-def cause_of(error: BaseException) -> str:
-    """Return one line with the root cause of a storage's error, which drivers and Optuna wrap several times."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
-def is_transient(error: BaseException | None) -> bool:
-    """Return whether waiting may help: the storage is locked, or its server or file system is away."""
-    from sqlalchemy.exc import OperationalError
-
-    while error is not None and not isinstance(error, OperationalError | OSError):
-        error = error.__cause__
-    return error is not None and "no such table" not in str(error)
-
-
-@dataclass
-class Storage:
-    """An Optuna storage. Its file is opened anew if it was replaced or became shorter."""
-
-    address: str
-    _opened: BaseStorage | None = None
-    _stamp: tuple[int, int] = (0, 0)
-
-    @property
-    def path(self) -> Path | None:
-        """The file of a journal or of SQLite; None for a server."""
-        kind, _, rest = self.address.partition(":")
-        return Path(rest.removeprefix("///")) if kind in FILES else None
-
-    def __str__(self) -> str:
-        scheme, separator, rest = self.address.partition("://")
-        return scheme + separator + rest.rpartition("@")[2]  # without a password
-
-    def _stamp_now(self) -> tuple[int, int]:
-        try:
-            status = self.path.stat() if self.path else None
-        except FileNotFoundError:
-            status = None
-        return (status.st_ino, status.st_size) if status else (0, 0)
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the file is still the one that was opened."""
-        return self._stamp_now()[0] == self._stamp[0]
-
-    def open(self) -> BaseStorage:
-        """Return the storage, and create it if it does not exist. Raises whatever its driver raises."""
-        now = self._stamp_now()
-        if self._opened is None or now[0] != self._stamp[0] or now[1] < self._stamp[1]:
-            self._opened = self._connect()
-            self._opened.get_all_studies()
-        self._stamp = self._stamp_now()
-        return self._opened
-
-    def _connect(self) -> BaseStorage:
-        from sqlalchemy.pool import NullPool
-
-        kind, _, rest = self.address.partition(":")
-        if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        if kind == "journal":
-            return JournalStorage(JournalFileBackend(rest, JournalFileOpenLock(rest, JOURNAL_LOCK_SECONDS)))
-        settings: dict[str, Any] = {"poolclass": NullPool}  # an open connection would have to be closed, also in forks
-        if kind == "sqlite":
-            settings["connect_args"] = {"timeout": SQLITE_TIMEOUT_SECONDS}
-        return RDBStorage(self.address, engine_kwargs=settings)
-
-    def forget(self) -> None:
-        """Open the storage anew the next time."""
-        self._opened = None
-
-    def set_aside(self, reason: str) -> None:
-        """Rename the file, so that the next `open` makes a new one."""
-        self.forget()
-        assert self.path is not None
-        for path in (self.path, self.path.with_name(f"{self.path.name}-journal")):
-            if os.path.lexists(path):
-                set_aside(path, reason)
-
-
-@lru_cache(maxsize=4)
-def storage_at(address: str) -> Storage:
-    """Return the storage at an address, which all studies of a process share."""
-    return Storage(address)
-
-
 # What Optuna shows
 
 
-@dataclass
-class Given(optuna.samplers.BaseSampler):
-    """Sampler that suggests the point given: the next of a grid. Optuna's GridSampler repeats points if several workers
-    ask."""
-
-    point: Mapping[str, Any]
-
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return {}
-
-    def sample_relative(self, study: Study, trial: FrozenTrial, search_space: Any) -> dict[str, Any]:
-        return {}
-
-    def sample_independent(self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution) -> Any:
-        return self.point[name]
+class Pruned(Exception):
+    """The pruner of a search ends a trial."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +92,7 @@ def tenth_of_epoch(step: int, course_steps: int, epochs: int) -> int:
     return math.ceil(TENTHS * epochs * step / course_steps)
 
 
-def ending_of(trial: Trial) -> Ending | None:
+def ending_of(trial: AnyTrial) -> Ending | None:
     """Return how a trial ended; None without an intact record. A record is read once as long as it does not change."""
     if not trial.is_done:
         return None
@@ -226,18 +100,20 @@ def ending_of(trial: Trial) -> Ending | None:
 
 
 @lru_cache(maxsize=1 << 15)
-def _read_ending(trial: Trial, stamp: tuple[int, ...]) -> Ending:
+def _read_ending(trial: AnyTrial, stamp: tuple[int, ...]) -> Ending:
     del stamp
     record, study = read_record(trial.record), trial.study
-    score = study.about.decisive_score(study.protocol, record["scores"])
-    curve: dict[int, float] = {}
-    if course := record.get("course_steps"):
-        for step, value in record["scores"].get("curve", ()):
-            if value is not None:
-                curve.setdefault(tenth_of_epoch(step, course, study.protocol.epochs), float(value))
-    error = {"error": UNDEFINED} if score is None else {}
+    if isinstance(trial, SearchTrial):
+        score, curve = record["scores"]["score"], dict(record["scores"]["curve"])
+    else:
+        score, curve = study.about.decisive_score(study.protocol, record["scores"]), _curve_of(trial, record)
+    if record["state"] == "pruned":  # Optuna takes the last report as its value
+        state, score = TrialState.PRUNED, curve[max(curve)] if curve else None
+    else:
+        state = TrialState.FAIL if score is None else TrialState.COMPLETE
+    error = {"error": UNDEFINED} if state is TrialState.FAIL else {}
     return Ending(
-        state=TrialState.FAIL if score is None else TrialState.COMPLETE,
+        state=state,
         value=score,
         curve=curve,
         attributes={"trial": trial.id, "claim": record.get("claim"), **error},
@@ -246,10 +122,20 @@ def _read_ending(trial: Trial, stamp: tuple[int, ...]) -> Ending:
     )
 
 
-Shown = Sequence[tuple[Trial, FrozenTrial]]
-"""Points of the grid with the trials of the study that show them."""
+def _curve_of(trial: Trial, record: Mapping[str, Any]) -> dict[int, float]:
+    """Return the values of the evaluations in a trial's record by tenths of an epoch."""
+    curve: dict[int, float] = {}
+    if course := record.get("course_steps"):
+        for step, value in record["scores"].get("curve", ()):
+            if value is not None:
+                curve.setdefault(tenth_of_epoch(step, course, trial.study.protocol.epochs), float(value))
+    return curve
+
+
+Shown = Sequence[tuple[AnyTrial, FrozenTrial]]
+"""Parts with the trials of the study that show them."""
 Endings = Mapping[str, Ending | None]
-"""By the id of a trial: how it ended according to its record."""
+"""By the id of a part: how it ended according to its record."""
 
 
 # The studies
@@ -257,7 +143,7 @@ Endings = Mapping[str, Ending | None]
 
 @dataclass
 class Sweep:
-    """The Optuna study of a GLUE study: its grid, with every point once.
+    """The Optuna study of a GLUE study: its grid, with every point once, or its search.
 
     `run_file` names the study in words; a study without one is named by its id alone.
     """
@@ -269,15 +155,27 @@ class Sweep:
     lease_seconds: float = LEASE_SECONDS
     _remade_at: float = -math.inf
     _trouble_since: float | None = None
+    _asked: dict[tuple[str, int], optuna.Trial] = field(default_factory=dict)
 
     @cached_property
-    def trials(self) -> dict[Point, Trial]:
-        """The trials of the grid by their point."""
+    def _of_grid(self) -> dict[Point, AnyTrial]:
         return {trial.point: trial for trial in self.study.trials(self.layout)}
+
+    def trials(self) -> dict[Point, AnyTrial]:
+        """Return the trials by their point; of a search, those that it has asked for."""
+        if self.study.search is None:
+            return self._of_grid
+        return {trial.point: trial for trial in self.study.search_trials(self.layout)}
+
+    def _times(self) -> Counter[Point]:
+        """Return how often each point was asked for: in a grid once, in a search perhaps again."""
+        return Counter(list(self._of_grid) if self.study.search is None else self.study.asked(self.layout).values())
 
     @cached_property
     def space(self) -> dict[str, BaseDistribution]:
-        """The axes of the grid."""
+        """The axes of the grid or of the search."""
+        if self.study.search is not None and self.study.search.sampler != "grid":
+            return axes_of(self.study.search.space)
         points = [plain(point) for point in self.study.points]
         return {axis: CategoricalDistribution(sorted({point[axis] for point in points})) for axis in points[0]}
 
@@ -285,7 +183,8 @@ class Sweep:
     def name(self) -> str:
         """Name of the Optuna study. Studies are found by the id at its end."""
         owner = f"{self.run_file.owner} " if self.run_file and self.run_file.owner else ""
-        return f"{owner}{self.study.task} seed {self.study.seed} ({self.study.id})"
+        sampler = f" {self.study.search.sampler}" if self.study.search else ""
+        return f"{owner}{self.study.task}{sampler} seed {self.study.seed} ({self.study.id})"
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -295,7 +194,8 @@ class Sweep:
         study = self.study
         metric = study.about.decisive_metric(study.protocol) or " and ".join(map(str, study.about.metrics))
         own = {"task": study.task, "metric": metric, "seed": study.seed, "weights": study.weights}
-        return {**named, **own, "study": study.id, "runs": str(self.layout.root)}
+        search = {"search": plain(study.search)} if study.search else {}
+        return {**named, **own, **search, "study": study.id, "runs": str(self.layout.root)}
 
     def opened(self) -> Study:
         """Open the Optuna study, and create it if it does not exist.
@@ -306,14 +206,20 @@ class Sweep:
         end = f"({self.study.id})"
         names = [each.study_name for each in storage.get_all_studies() if each.study_name.endswith(end)]
         if names:
-            study = optuna.load_study(study_name=names[0], storage=storage)
+            study = optuna.load_study(study_name=names[0], storage=storage, pruner=self._pruner())
             theirs = study.user_attrs.get("runs")
             if self.storage.path is None and theirs not in (None, str(self.layout.root)):
                 raise OtherFolder(
                     f"the Optuna study {names[0]!r} is of the runs in {theirs}: use another storage for these runs"
                 )
             return study
-        study = optuna.create_study(study_name=self.name, storage=storage, direction="maximize", load_if_exists=True)
+        study = optuna.create_study(
+            study_name=self.name,
+            storage=storage,
+            direction="maximize",
+            pruner=self._pruner(),
+            load_if_exists=True,
+        )
         for key, value in self.attributes.items():
             study.set_user_attr(key, value)
         return study
@@ -356,33 +262,33 @@ class Sweep:
         Workers publish, tell, release. So trials are read first, then claims, then records.
         """
         study = self.opened()
-        known = [(self._part_of(trial), trial) for trial in study.get_trials(deepcopy=False)]
-        shown = [(part, trial) for part, trial in known if part is not None]
+        trials = study.get_trials(deepcopy=False)
+        parts, times = self.trials(), self._times()
+        shown = [(parts[point], trial) for trial in trials if (point := _point_of(trial)) in parts]
         running = [part.id for part, trial in shown if trial.state is TrialState.RUNNING]
         held = {name for name in running if is_claimed(self.layout.claims(name), self.lease_seconds)}
-        endings = {part.id: ending_of(part) for part in self.trials.values()}
-        told = _require_agreement(shown, endings)
-        told |= _tell_dead(study, shown, endings, held, told)
-        self._add_missing(study, shown, endings, told | held)
+        endings = {part.id: ending_of(part) for part in parts.values()}
+        told = _require_agreement(shown, endings, times)
+        told += _tell_dead(study, shown, endings, held, told)
+        if self.study.search is not None:
+            _tell_unwritten(study, trials, {trial.number for _, trial in shown})
+        failed = {(part.id, trial.user_attrs.get("claim")) for part, trial in shown if trial.state is TrialState.FAIL}
+        for part in parts.values():
+            ending = endings[part.id] or _failure_of(part)
+            if ending is not None and part.id not in held:
+                untold = times[part.point] - told[part.id]
+                if ending.state is TrialState.FAIL:  # each failure is shown once
+                    untold = int((part.id, ending.attributes["claim"]) not in failed)
+                self._add(study, part, ending, untold)
         return study
 
-    def _add_missing(self, study: Study, shown: Shown, endings: Endings, known: Set[str]) -> None:
-        """Add a trial for each record and each failure of a point that is not `known` to be shown."""
-        failed = {(part.id, trial.user_attrs.get("claim")) for part, trial in shown if trial.state is TrialState.FAIL}
-        for part in self.trials.values():
-            ending = None if part.id in known else endings[part.id] or _failure_of(part)
-            if ending is not None and (ending.value is not None or (part.id, ending.attributes["claim"]) not in failed):
-                self._touch_lock()
-                study.add_trial(self._made_of(part, ending))
+    def _add(self, study: Study, part: AnyTrial, ending: Ending, times: int) -> None:
+        """Add trials with an ending that the study does not show."""
+        for _ in range(times):
+            self._touch_lock()
+            study.add_trial(self._made_of(part, ending))
 
-    def _part_of(self, trial: FrozenTrial) -> Trial | None:
-        """Return the trial of the grid at the point of Optuna's; None if it is no point of the grid."""
-        try:
-            return self.trials.get(Point(**trial.params))
-        except ValueError:
-            return None
-
-    def _made_of(self, part: Trial, ending: Ending) -> FrozenTrial:
+    def _made_of(self, part: AnyTrial, ending: Ending) -> FrozenTrial:
         trial = create_trial(
             state=ending.state,
             value=ending.value,
@@ -409,22 +315,85 @@ class Sweep:
 
     # One trial
 
+    def take(self) -> tuple[SearchTrial, Claim] | None:
+        """Ask the sampler of a search for its next point, and claim it; None if it has asked for all of its points.
+
+        Raises RunFailed if the storage cannot be used for as long as a lease.
+        """
+        assert self.study.search is not None
+        import_for(self.study.search.sampler)
+        deadline, failures = time.monotonic() + self.lease_seconds, 0
+        while len(self.study.asked(self.layout)) < self.study.total:
+            try:
+                with self._lock():
+                    taken = self._ask_sampler()
+                if taken is not None:
+                    return taken
+            except OtherFolder:
+                raise
+            except Exception as error:  # each backend has its own errors; one that was removed meanwhile is made again
+                failures += not is_transient(error)
+                if time.monotonic() > deadline or failures > FAILURES_OF_ASKING:
+                    raise RunFailed(f"{self.storage} cannot be asked for a point: {cause_of(error)}") from error
+                time.sleep(POLL_SECONDS)
+        return None
+
+    def _ask_sampler(self) -> tuple[SearchTrial, Claim] | None:
+        """Ask for a point and write it under the first free number. None if there is none, or if the point is known:
+        then it counts once more."""
+        study, asked = self._made_right(), self.study.asked(self.layout)
+        number = next((number for number in range(self.study.total) if number not in asked), None)
+        if number is None:
+            return None
+        self._touch_lock()
+        study.sampler = self._sampler(number, set(asked.values()))
+        trial = study.ask(self.space)
+        point = Point(**trial.params)
+        if not publish_sealed(self.study.request_file(self.layout, number), {"point": plain(point)}):
+            _tell(study, trial.number, None)  # the lock was broken, and another worker was faster
+            return None
+        part = self.study.search_trial(self.layout, point)
+        claim = acquire(self.layout.claims(part.id), self.lease_seconds)
+        if claim is not None and not part.is_done and not part.error.exists():
+            self._asked[part.id, claim.number] = trial
+            self._quietly(lambda: self._mark(trial, part, claim.number))
+            return part, claim
+        with claim or nullcontext():
+            self._quietly(lambda: self._tell_again(trial, part))
+        return None
+
+    def _mark(self, trial: optuna.Trial, part: AnyTrial, claim: int) -> None:
+        for key, value in {"trial": part.id, "claim": claim}.items():
+            trial.set_user_attr(key, value)
+
+    def _tell_again(self, trial: optuna.Trial, part: SearchTrial) -> None:
+        """Tell a trial at a point that was asked for before how it ended; if it has not ended yet, the trial failed."""
+        trial.set_user_attr("trial", part.id)
+        ending = ending_of(part)
+        for step, value in ending.curve.items() if ending else ():
+            trial.report(value, step)
+        self._end(trial, ending, "this point was asked for before")
+
+    def _sampler(self, number: int, had: set[Point]) -> BaseSampler:
+        """Return the sampler of a search for its point of a number."""
+        search = self.study.search
+        assert search is not None
+        if search.sampler == "grid":
+            return Given(self.space, self.study.points[number])
+        return Rounded(self.space, sampler_named(search.sampler, number), had)
+
+    def _pruner(self) -> BasePruner:
+        name = "none" if self.study.search is None else self.study.search.pruner
+        return pruner_named(name, TENTHS * self.study.protocol.epochs)
+
     @contextmanager
-    def running(self, part: Trial, claim: Claim, course_steps: Callable[[], int]) -> Iterator[Report]:
+    def running(self, part: AnyTrial, claim: Claim) -> "Iterator[Reports]":
         """Ask for a claimed point, and tell at the end what its record says, or that it failed. Yields what reports
-        evaluations. `course_steps` returns the updates of the whole course."""
-        trial = self._ask(part, claim)
-        reported: set[int] = set()
-
-        def report(step: int, value: float | None) -> None:
-            tenth = tenth_of_epoch(step, course_steps(), self.study.protocol.epochs)
-            if trial is not None and value is not None and tenth not in reported:
-                reported.add(tenth)
-                self._quietly(lambda: trial.report(value, tenth))
-
+        values by steps of Optuna."""
+        trial = self._asked.pop((part.id, claim.number), None) or self._ask(part, claim)
         error = UNDEFINED
         try:
-            yield report
+            yield Reports(self, trial)
         except Exception as reason:
             error = f"{type(reason).__name__}: {reason}"
             raise
@@ -437,7 +406,7 @@ class Sweep:
             trial.set_user_attr("error", error)
         _tell(trial.study, trial.number, ending)
 
-    def _ask(self, part: Trial, claim: Claim) -> optuna.Trial | None:
+    def _ask(self, part: AnyTrial, claim: Claim) -> optuna.Trial | None:
         """Return the asked trial. None if the storage cannot be used for as long as a lease: the point is run unseen,
         and the next worker that can reach the storage adds it."""
         deadline = time.monotonic() + (0 if self._trouble_since else self.lease_seconds)
@@ -445,10 +414,9 @@ class Sweep:
             try:
                 with self._lock():
                     study = self._made_right()
-                    study.sampler = Given(plain(part.point))
+                    study.sampler = Given(self.space, part.point)
                     trial = study.ask(self.space)
-                    for key, value in {"trial": part.id, "claim": claim.number}.items():
-                        trial.set_user_attr(key, value)
+                    self._mark(trial, part, claim.number)
                 self._trouble_since = None
                 return trial
             except OtherFolder:
@@ -461,13 +429,14 @@ class Sweep:
                     return None
                 time.sleep(POLL_SECONDS)
 
-    def _quietly(self, call: Callable[[], Any]) -> None:
+    def _quietly(self, call: Callable[[], Any]) -> Any:
         """Call the study, if its file is the one that was opened. No trouble with it ends a trial."""
         if self.storage.is_current:
             try:
-                call()
+                return call()
             except Exception as error:  # what could not be told is told by the next worker that takes a trial
                 logger.info(f"{self.storage}: {cause_of(error)}")
+        return None
 
     def _touch_lock(self) -> None:
         """Keep the lock from being broken while many trials are added."""
@@ -475,29 +444,82 @@ class Sweep:
             os.utime(self.layout.root / f"optuna{LOCK_SUFFIX}")
 
 
-def _require_agreement(shown: Shown, endings: Endings) -> set[str]:
-    """Return the points that have ended in the study. Raises Contradiction if one is not as recorded or there twice."""
-    told: set[str] = set()
+def _require_agreement(shown: Shown, endings: Endings, times: Mapping[Point, int]) -> Counter[str]:
+    """Return how often the parts have ended in the study. Raises Contradiction if one is not as recorded, or is there
+    more often than it was asked for."""
+    told: Counter[str] = Counter()
     for part, trial in shown:
         if trial.state in ENDED:
-            ending = endings[part.id]
-            if ending is None or (trial.state, trial.value) != (ending.state, ending.value) or part.id in told:
-                raise Contradiction(f"trial {trial.number} is not what was recorded, or is there twice")
-            told.add(part.id)
+            told[part.id] += 1
+            if not _agrees(trial, endings[part.id]) or told[part.id] > times[part.point]:
+                raise Contradiction(f"trial {trial.number} is not what was recorded, or is there too often")
     return told
 
 
-def _tell_dead(study: Study, shown: Shown, endings: Endings, held: Set[str], told: Set[str]) -> set[str]:
-    """Tell running trials whose worker is dead, or whose point has ended, what was recorded. Returns these points."""
-    recorded: set[str] = set()
+def _tell_dead(study: Study, shown: Shown, endings: Endings, held: Set[str], told: Counter[str]) -> Counter[str]:
+    """Tell running trials whose worker is dead, or whose part has ended, what was recorded. Returns what was told."""
+    recorded: Counter[str] = Counter()
     for part, trial in shown:
         has_ended = part.id in told or part.id in recorded
         if trial.state is TrialState.RUNNING and (has_ended or part.id not in held):
             ending = None if has_ended else _if_of(trial.user_attrs.get("claim"), endings[part.id])
             _tell(study, trial.number, ending)
             if ending is not None:
-                recorded.add(part.id)
+                recorded[part.id] += 1
     return recorded
+
+
+def _tell_unwritten(study: Study, trials: Sequence[FrozenTrial], known: Set[int]) -> None:
+    """End running trials whose worker died before it wrote down the point that it had asked for."""
+    for trial in trials:
+        if trial.state is TrialState.RUNNING and trial.number not in known:
+            _tell(study, trial.number, None)
+
+
+@dataclass
+class Reports:
+    """Reports values of a running trial to Optuna, once a step, and keeps them in `curve`. Without a trial it only
+    keeps them."""
+
+    sweep: Sweep | None = None
+    trial: optuna.Trial | None = None
+    curve: dict[int, float] = field(default_factory=dict)
+
+    def __call__(self, step: int, value: float | None, *, may_prune: bool = True) -> None:
+        """Report a value. Raises Pruned if the pruner of the study ends the trial."""
+        sweep, trial = self.sweep, self.trial
+        if value is None or step in self.curve:
+            return
+        self.curve[step] = value
+        if sweep is not None and trial is not None:
+            sweep._quietly(lambda: trial.report(value, step))
+            if may_prune and sweep.study.search is not None and sweep._quietly(trial.should_prune):
+                raise Pruned(f"pruned at step {step}")
+
+    def complete(self, curve: Mapping[int, float]) -> None:
+        """Report what was not reported yet of a trial that is finished."""
+        for step, value in curve.items():
+            self(step, value, may_prune=False)
+
+
+def by_tenths(report: Report, course_steps: int, epochs: int) -> Report:
+    """Return a report by the number of updates for one by tenths of an epoch."""
+    return lambda step, value: report(tenth_of_epoch(step, course_steps, epochs), value)
+
+
+def _point_of(trial: FrozenTrial) -> Point | None:
+    """Return the point of an Optuna trial; None if it has none."""
+    try:
+        return Point(**trial.params)
+    except ValueError:
+        return None
+
+
+def _agrees(trial: FrozenTrial, ending: Ending | None) -> bool:
+    """Return whether an Optuna trial ended as recorded. The value of a pruned one is its last report that arrived."""
+    if ending is None or trial.state is not ending.state:
+        return False
+    return trial.state is TrialState.PRUNED or trial.value == ending.value
 
 
 def _if_of(claim: int | None, ending: Ending | None) -> Ending | None:
@@ -505,7 +527,7 @@ def _if_of(claim: int | None, ending: Ending | None) -> Ending | None:
     return ending if ending is not None and ending.attributes["claim"] == claim else None
 
 
-def _failure_of(part: Trial) -> Ending | None:
+def _failure_of(part: AnyTrial) -> Ending | None:
     """Return the last failure of a trial without a record; None if it has not failed."""
     try:
         failure = read_json(part.error)
@@ -517,7 +539,8 @@ def _failure_of(part: Trial) -> Ending | None:
 
 def _tell(study: Study, number: int, ending: Ending | None) -> None:
     """Tell a running trial how it ended; without a record it failed."""
-    state, value = (TrialState.FAIL, None) if ending is None else (ending.state, ending.value)
+    state = TrialState.FAIL if ending is None else ending.state
+    value = ending.value if ending is not None and state is TrialState.COMPLETE else None
     with suppress(UpdateFinishedTrialError):  # another worker told it at the same time
         study.tell(number, value, state=state, skip_if_finished=True)
 

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neobert.glue import sweep as sweeps
-from neobert.glue.sweep import STORAGE_VARIABLE, Sweep, open_studies, storage_address, storage_at
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.work import Part
-from tests.glue.grid_worlds import (
+from neobert.search import storages
+from neobert.search import study as studies
+from neobert.search.storages import STORAGE_VARIABLE, storage_address, storage_at
+from neobert.search.study import Sweep, open_studies
+from tests.search.grid_worlds import (
     assert_exactly_once,
     assert_shows_records,
     dummies,
@@ -180,7 +182,7 @@ def test_a_failed_point_is_told_fail_with_its_error_until_it_is_run_again(
 def test_a_locked_database_is_waited_for_and_never_loses_a_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sweeps, "SQLITE_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(storages, "SQLITE_TIMEOUT_SECONDS", 0.05)
     layout = Layout(tmp_path)
     load(layout, COUNT, "sqlite")
     lock = sqlite3.connect(tmp_path / "optuna.db", isolation_level=None)
@@ -231,7 +233,7 @@ def test_tenths_of_an_epoch_rise_from_one_to_ten_times_the_epochs(
     course: int, epochs: int, data: st.DataObject
 ) -> None:
     step = data.draw(st.integers(1, course))
-    tenth = sweeps.tenth_of_epoch(step, course, epochs)
+    tenth = studies.tenth_of_epoch(step, course, epochs)
     assert 1 <= tenth <= 10 * epochs
-    assert tenth >= sweeps.tenth_of_epoch(max(1, step - 1), course, epochs)
-    assert sweeps.tenth_of_epoch(course, course, epochs) == 10 * epochs
+    assert tenth >= studies.tenth_of_epoch(max(1, step - 1), course, epochs)
+    assert studies.tenth_of_epoch(course, course, epochs) == 10 * epochs
