@@ -20,8 +20,7 @@ from neobert.data.shards import FRAME_TOKENS, Documents, Integers, all_documents
 from neobert.data.streams import shuffle
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import IGNORED_TARGET
-from neobert.model.size import gated_width
-from neobert.recipe import Model, Precision, Pretraining, PretrainingPrecision
+from neobert.recipe import Model, Precision, Pretraining, PretrainingPrecision, gated_width
 from neobert.training.compiling import compile_parts, configure_inductor, parts_of
 from neobert.training.engine import Engine, autocast
 from neobert.training.pretraining import summed_loss

@@ -156,6 +156,15 @@ class Initialization(Value):
     position_scale: PositiveFloat
 
 
+KERNEL_HEAD_MULTIPLE = 8
+"""Accelerator kernels take head sizes that are multiples of this; others are padded with zeros."""
+
+
+def gated_width(nominal_width: int) -> int:
+    """Return the hidden width of a gated feed-forward: two thirds of the nominal one, rounded up to a multiple of 8."""
+    return -(-int(2 * nominal_width / 3) // 8) * 8
+
+
 class Model(Value):
     """The encoder's shape and parts.
 

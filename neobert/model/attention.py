@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import activate_flash_attention_impl, current_flash_attention_impl
 
-from neobert.model.size import KERNEL_HEAD_MULTIPLE
+from neobert.recipe import KERNEL_HEAD_MULTIPLE
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from neobert.model.size import gated_width
 from neobert.own_code import Parts
+from neobert.recipe import gated_width
 
 FEW_KERNELS_NUMBERS = 1 << 15
 """Elements of an input from which fewer CPU kernels outweigh the overhead of calling them from Python."""

@@ -11,7 +11,7 @@ from functools import cache
 
 from neobert import recipe
 from neobert.own_code import is_own
-from neobert.recipe import EngineWord
+from neobert.recipe import KERNEL_HEAD_MULTIPLE, EngineWord, gated_width
 
 NORM_VECTORS = {"layer_norm": 2, "rms_norm": 1}
 
@@ -39,11 +39,6 @@ class Parameters:
 def is_gated(feedforward: str) -> bool:
     """Whether a feed-forward is a gated linear unit (Shazeer 2020), which is if its name ends in "glu"."""
     return feedforward.endswith("glu")
-
-
-def gated_width(nominal_width: int) -> int:
-    """Return the hidden width of a gated feed-forward: two thirds of the nominal one, rounded up to a multiple of 8."""
-    return -(-int(2 * nominal_width / 3) // 8) * 8
 
 
 def body_weights(model: recipe.Model) -> int:
@@ -128,9 +123,6 @@ ZERO_BUCKET_ELEMENTS = 1 << 25
 
 INPUT_BYTES_PER_TOKEN = 24
 """Token id, document and position, int64 each; all micro-batches of a step are on the device."""
-
-KERNEL_HEAD_MULTIPLE = 8
-"""Accelerator kernels take head sizes that are multiples of this; others are padded with zeros."""
 
 SLOT_MULTIPLE = 8
 STATISTICS_BYTES = {"layer_norm": 8, "rms_norm": 4}

@@ -11,7 +11,8 @@ from neobert.hub import NeoBERTConfig, NeoBERTModel
 from neobert.model.attention import GatherIndex, packed_plan, padded_plan, whole_rows_plan
 from neobert.model.build import build_encoder, build_masked_language_model, initialize
 from neobert.model.encoder import Encoder
-from neobert.model.size import gated_width, training_flops_per_token
+from neobert.model.size import training_flops_per_token
+from neobert.recipe import gated_width
 from tests.support.small_models import START, pack, padded_rows, random_document, small_model
 
 CONTEXT = 40

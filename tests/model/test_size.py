@@ -9,6 +9,7 @@ from neobert.model import size
 from neobert.model.build import build_masked_language_model
 from neobert.model.layers import FEEDFORWARDS, NORMS
 from neobert.model.positions import POSITIONS
+from neobert.recipe import gated_width
 from tests.support.small_models import small_model
 
 COMBINATIONS = list(itertools.product(POSITIONS, FEEDFORWARDS, NORMS))
@@ -38,7 +39,7 @@ def test_counts_are_those_of_the_built_module(positions, feedforward, norm, feed
     ("nominal", "hidden"), [(3072, 2048), (4224, 2816), (4032, 2688), (60, 40), (61, 40), (64, 48)]
 )
 def test_a_gated_feedforward_takes_two_thirds_rounded_up_to_eight(nominal, hidden):
-    assert size.gated_width(nominal) == hidden
+    assert gated_width(nominal) == hidden
 
 
 def test_flops_of_a_token_are_body_decoder_and_attention():
