@@ -275,23 +275,6 @@ def _hub_snapshot(repository: str, revision: str | None, trust: Trust) -> Path:
         ) from error
 
 
-def resolve_model(layout: Layout, name_or_folder: str, trust: Trust = NO_TRUST) -> ExternalModel:
-    """Return the model that `--model` names. A model without a model.json is loaded once and inspected. Writes nothing.
-
-    Raises MissingData or ValueError if the model does not exist or is not an encoder that can be fine-tuned.
-    """
-    located = locate(name_or_folder, trust)
-    found_at: dict[str, Any] = {"name": located.name, "folder": str(located.folder), "trust": trust}
-    model_id = external_id(located.origin)
-    if is_there(layout.model(model_id)):
-        return read_model_file(layout, model_id).model_copy(update=found_at)
-    from neobert.hub.external import inspect_model
-
-    found = inspect_model(located.folder, name_or_folder, trust)
-    origin, tokenizer_origin = dict(located.origin), located.tokenizer_origin
-    return ExternalModel(**found_at, **found, origin=origin, tokenizer_origin=tokenizer_origin)
-
-
 def write_model_file(layout: Layout, model: ExternalModel) -> None:
     """Write models/<id>/model.json for workers, also to update the folder of a model that moved."""
     path = layout.model(model.id)

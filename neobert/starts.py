@@ -6,15 +6,12 @@ folder, and the worker that reads them refuses other content.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import children, is_file, is_folder, sha256_of
 from neobert.identity import IDENTITY_DIGITS
 from neobert.recipe import Start
-
-if TYPE_CHECKING:
-    from neobert.kinds.pretraining import PretrainingRun
 
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
@@ -126,32 +123,3 @@ def misfit(start: Start, shapes: Mapping[str, tuple[int, ...]], *, is_tied: bool
         f"cannot start from {folder_of(start)}: it has {', '.join(phrases[:SHOWN_TENSORS])}{more}; give the recipe the "
         "model of the weights, and take --scale as-written"
     )
-
-
-def require_vocabulary(run: "PretrainingRun", vocabulary: Mapping[str, int]) -> None:
-    """Raise ValueError if tokens of the start have other ids than in the run's `vocabulary`, or if the run to start
-    from has another tokenizer or optimizer."""
-    from tokenizers import Tokenizer
-
-    from neobert.kinds.pretraining import PretrainingRun
-    from neobert.runs.run_file import read_run_file
-
-    start = run.recipe.start
-    folder = Path(str(folder_of(start)))
-    if is_file(folder / RUN):
-        before = read_run_file(folder).specification(PretrainingRun)
-        if before.tokenizer_origin != run.tokenizer_origin:
-            raise ValueError(
-                f"cannot start from {folder}: its tokenizer is {before.tokenizer_origin}, and that of this run "
-                f"{run.tokenizer_origin}; take the same data, or start from its export, whose tokens are compared"
-            )
-        ours, theirs = run.recipe.optimization.optimizer, before.recipe.optimization.optimizer
-        if start is not None and start.optimizer_state is not None and ours != theirs:
-            raise ValueError(f"cannot restore the state of {theirs} of {folder} for {ours}: start with a fresh one")
-        return
-    theirs_of = Tokenizer.from_file(str(folder / TOKENIZER)).get_vocab(with_added_tokens=True)
-    if other := sorted(token for token, number in vocabulary.items() if theirs_of.get(token) != number):
-        raise ValueError(
-            f"cannot start from {folder}: its tokenizer has other ids for {len(other):,} of {len(vocabulary):,} "
-            f"tokens, such as {other[0]!r}: take data with the tokenizer that it was trained with"
-        )

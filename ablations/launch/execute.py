@@ -29,7 +29,7 @@ from neobert.console import Progress, Watch, logs
 from neobert.data.preparation import open_specified, specify
 from neobert.data.sources import Source
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, DamagedFile
-from neobert.external import ExternalModel, resolve_model
+from neobert.external import ExternalModel
 from neobert.files import children, is_there
 from neobert.processes import available_cores, visible_gpus, worker_environment
 from neobert.runs.index import Index, Row, age
@@ -63,6 +63,8 @@ class Workspace:
 
     def external_model(self) -> ExternalModel:
         """Return the model that --model names. Raises MissingData or ValueError if it is not there or is no encoder."""
+        from neobert.hub.external import resolve_model
+
         options = self.options
         return resolve_model(self.layout, folder_or_repository(options.model, options.data), trust_of(options))
 

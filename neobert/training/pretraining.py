@@ -4,9 +4,11 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 
 from neobert.data.batches import Batch
 from neobert.data.preparation import measured_corpora, open_specified, text_tokenizer, tokenized_corpus
@@ -18,7 +20,7 @@ from neobert.evaluation.heldout import (
     measure_heldout,
 )
 from neobert.evaluation.losses import BATCH_TOKENS
-from neobert.files import sha256_of
+from neobert.files import is_file, sha256_of
 from neobert.identity import plain
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.build import build_masked_language_model, initialize
@@ -28,9 +30,9 @@ from neobert.recipe import Stage
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
-from neobert.runs.run_file import RunFile
+from neobert.runs.run_file import RunFile, read_run_file
 from neobert.runs.work import Part
-from neobert.starts import misfit, require_vocabulary, start_files
+from neobert.starts import RUN, TOKENIZER, folder_of, misfit, start_files
 from neobert.tensors import load_tensors
 from neobert.training.accounting import TrainResult, accounts, machine_record
 from neobert.training.compiling import (
@@ -216,7 +218,31 @@ def _require_start(layout: Layout, run_file: RunFile) -> None:
     if sentence := misfit(recipe.start, shapes, is_tied=recipe.model.tied_embeddings):
         raise ValueError(sentence)
     tokenizer = text_tokenizer(layout, run, open_specified(run_file.source)).tokenizer
-    require_vocabulary(run, tokenizer.get_vocab(with_added_tokens=True))
+    _require_vocabulary(run, tokenizer.get_vocab(with_added_tokens=True))
+
+
+def _require_vocabulary(run: PretrainingRun, vocabulary: Mapping[str, int]) -> None:
+    """Raise ValueError if tokens of the start have other ids than in the run's `vocabulary`, or if the run to start
+    from has another tokenizer or optimizer."""
+    start = run.recipe.start
+    folder = Path(str(folder_of(start)))
+    if is_file(folder / RUN):
+        before = read_run_file(folder).specification(PretrainingRun)
+        if before.tokenizer_origin != run.tokenizer_origin:
+            raise ValueError(
+                f"cannot start from {folder}: its tokenizer is {before.tokenizer_origin}, and that of this run "
+                f"{run.tokenizer_origin}; take the same data, or start from its export, whose tokens are compared"
+            )
+        ours, theirs = run.recipe.optimization.optimizer, before.recipe.optimization.optimizer
+        if start is not None and start.optimizer_state is not None and ours != theirs:
+            raise ValueError(f"cannot restore the state of {theirs} of {folder} for {ours}: start with a fresh one")
+        return
+    theirs_of = Tokenizer.from_file(str(folder / TOKENIZER)).get_vocab(with_added_tokens=True)
+    if other := sorted(token for token, number in vocabulary.items() if theirs_of.get(token) != number):
+        raise ValueError(
+            f"cannot start from {folder}: its tokenizer has other ids for {len(other):,} of {len(vocabulary):,} "
+            f"tokens, such as {other[0]!r}: take data with the tokenizer that it was trained with"
+        )
 
 
 def _record(run_file: RunFile, result: TrainResult, metrics: list[dict[str, Any]]) -> dict[str, Any]:

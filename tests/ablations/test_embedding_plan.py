@@ -16,7 +16,7 @@ from ablations.run import main
 from neobert.data.mteb_tasks import BENCHMARKS, CATEGORIES
 from neobert.data.sources import DirectorySource
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
-from neobert.external import resolve_model
+from neobert.hub.external import resolve_model
 from neobert.identity import canonical, plain
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.mteb import ENGLISH_SUITE, EmbeddingEvaluation

@@ -17,8 +17,8 @@ from ablations.run import main
 from neobert.data.sources import SyntheticSource
 from neobert.embeddings.encoders import load_encoder
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
-from neobert.external import resolve_model
 from neobert.files import read_lines
+from neobert.hub.external import resolve_model
 from neobert.runs.kinds import read_records
 from neobert.runs.layout import Layout
 from neobert.slurm.profile import JOB_KINDS, Resources

@@ -16,7 +16,8 @@ from neobert.embeddings.contrastive import ContrastiveTrainer
 from neobert.embeddings.encoders import load_encoder
 from neobert.embeddings.pairs import PairCounts
 from neobert.errors import MissingData
-from neobert.external import resolve_model, write_model_file
+from neobert.external import write_model_file
+from neobert.hub.external import resolve_model
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, SourceSpecification, read_run_file, write_run_file

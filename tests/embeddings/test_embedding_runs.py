@@ -19,7 +19,8 @@ from neobert.embeddings import evaluation as mteb_evaluation
 from neobert.embeddings.encoders import TextEncoder
 from neobert.embeddings.evaluation import execute, load_named_encoder
 from neobert.errors import EXIT_MISSING
-from neobert.external import resolve_model, write_model_file
+from neobert.external import write_model_file
+from neobert.hub.external import resolve_model
 from neobert.kinds.mteb import EmbeddingConfig, EmbeddingScores
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.layout import Layout

@@ -27,8 +27,7 @@ from neobert.embeddings.encoders import (
 from neobert.errors import EXIT_DONE, MissingData, RunFailed
 from neobert.export.__main__ import main
 from neobert.export.checkpoint import open_checkpoint
-from neobert.external import resolve_model
-from neobert.hub.external import ExternalEncoder, load_external
+from neobert.hub.external import ExternalEncoder, load_external, resolve_model
 from neobert.model.attention import whole_rows_plan
 from neobert.model.build import build_encoder, initialize
 from neobert.model.positions import POSITIONS

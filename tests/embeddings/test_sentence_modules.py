@@ -15,7 +15,8 @@ from neobert.data.mteb_tasks import OFFICIAL_TASKS
 from neobert.embeddings.encoders import TextCounts
 from neobert.embeddings.evaluation import load_named_encoder, measure_task
 from neobert.embeddings.sentence_modules import SentenceModules, read_sentence_modules
-from neobert.external import resolve_model, write_model_file
+from neobert.external import write_model_file
+from neobert.hub.external import resolve_model
 from neobert.kinds.mteb import EmbeddingEvaluation
 from neobert.runs.kinds import read_records
 from neobert.runs.layout import Layout

@@ -18,7 +18,8 @@ from neobert.embeddings.evaluation import measure_task
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
 from neobert.export import contrastive
 from neobert.export.__main__ import main
-from neobert.external import Trust, resolve_model, write_model_file
+from neobert.external import Trust, write_model_file
+from neobert.hub.external import resolve_model
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record

@@ -16,14 +16,14 @@ from neobert.data.preparation import open_specified
 from neobert.data.synthetic import task_examples
 from neobert.errors import DamagedFile, MissingData
 from neobert.export.publishing import export
-from neobert.external import read_model_file, resolve_model, write_model_file
+from neobert.external import read_model_file, write_model_file
 from neobert.glue.batching import PaddedLayout
 from neobert.glue.encoding import encode_task
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.study import load_model
 from neobert.glue.tasks import TASKS
 from neobert.glue.words import UNREAD, frame_words
-from neobert.hub.external import load_external
+from neobert.hub.external import load_external, resolve_model
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.build import initialize_classifier
 from neobert.model.heads import Classifier

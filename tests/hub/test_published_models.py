@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from neobert.errors import DamagedFile, MissingData
-from neobert.external import Trust, locate, resolve_model
-from neobert.hub.external import load_external
+from neobert.external import Trust, locate
+from neobert.hub.external import load_external, resolve_model
 from neobert.runs.layout import Layout
 from sweeps import glue_grid
 from tests.support.external_models import text_encoder
