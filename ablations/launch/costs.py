@@ -85,9 +85,11 @@ def _sum_known(values: Iterable[float | None]) -> float | None:
     return None if None in known else float(sum(value for value in known if value is not None))
 
 
-STATED_UTILIZATION = 0.25
-"""Share of the peak that encoders of this size reach on Hopper: NeoBERT itself 16 % (2.1T tokens in 6,000 H100-hours),
-ModernBERT-base's shape 24 % (Ettin's published hours), NeoBERT's shape with a compiled model 27 %."""
+STATED_UTILIZATION = 0.38
+"""Share of the data sheet's peak that NeoBERT's shape reached when it was compiled, on an H200 at a context of 1,024
+tokens (benchmarks/README.md). NeoBERT itself reached 16 % (2.1T tokens in 6,000 H100-hours)."""
+ASSUMED_GPU = "H100"
+"""The GPU of a plan that names none, at the scales at which nobody trains without one."""
 
 SHAPE = ("vocabulary_size", "layers", "width", "heads", "feedforward_width", "feedforward", "positions", "norm")
 
@@ -112,9 +114,9 @@ class Throughput:
         return None if self.flops_per_second is None else flops / self.flops_per_second / 3600
 
 
-def stated_throughput(gpu: str | None, tokens_per_second: float | None) -> Throughput:
-    """Return the throughput that the user states: tokens per second of a GPU, or else the GPU's name. Raises ValueError
-    if there is no such GPU."""
+def stated_throughput(gpu: str | None, tokens_per_second: float | None, *, assumed: bool = False) -> Throughput:
+    """Return the throughput that the user states: tokens per second of a GPU, or else the GPU's name, which may be
+    `assumed`. Raises ValueError if there is no such GPU."""
     if tokens_per_second is not None:
         return Throughput(None, tokens_per_second, (f"stated: {tokens_per_second:,.0f} tokens/s per GPU",))
     if gpu is None:
@@ -123,7 +125,9 @@ def stated_throughput(gpu: str | None, tokens_per_second: float | None) -> Throu
         hint = did_you_mean(gpu, PEAK_FLOPS_PER_SECOND)
         raise ValueError(f"the peak of gpu {gpu!r} is not known: {hint}; or state tokens_per_second_per_gpu")
     peak = PEAK_FLOPS_PER_SECOND[gpu]
-    source = f"stated: {STATED_UTILIZATION:.0%} of {gpu}'s {peak / 1e12:,.0f} TFLOP/s bf16"
+    source = (
+        f"{'assumed' if assumed else 'stated'}: {STATED_UTILIZATION:.0%} of {gpu}'s {peak / 1e12:,.0f} TFLOP/s bf16"
+    )
     return Throughput(STATED_UTILIZATION * peak, sources=(source,))
 
 
@@ -271,8 +275,10 @@ def study_bytes(study: GlueStudy, run: PretrainingRun, source: Source) -> int:
 
 
 GIGABYTE = 1e9
-SECONDS_PER_UPDATE = 0.03
-"""Minimum time of a fine-tuning update: small batches are bound by about 1,200 kernel launches (estimated)."""
+SECONDS_PER_UPDATE = 0.008
+EAGER_SECONDS_PER_UPDATE = 0.09
+"""Minimum times of a fine-tuning update, of any batch: as a graph, and as 1,800 kernel launches of 50 µs. Both were
+measured on an H200."""
 
 CACHED_GRADIENTS = 4 / 3
 """Relative work of GradCache: one more forward pass, a third of the work, before forward and backward."""
@@ -282,7 +288,8 @@ CACHED_GRADIENTS = 4 / 3
 class Machine:
     """The machine that costs are computed for: `gpus` GPUs that train one model together under an engine.
 
-    `gpu` is a key of `neobert.model.size.PEAK_FLOPS_PER_SECOND`. None means unknown.
+    `gpu` is a key of `neobert.model.size.PEAK_FLOPS_PER_SECOND`. None means unknown; hours
+    are then those of `assumed_gpu`. `compiles` is whether fine-tuning runs as a graph.
     """
 
     gpu_memory_gb: float | None
@@ -291,6 +298,13 @@ class Machine:
     micro_batch_tokens: int
     tokens_per_second_per_gpu: float | None
     gpu: str | None
+    assumed_gpu: str | None = None
+    compiles: bool = True
+
+    @property
+    def seconds_per_update(self) -> float:
+        """The minimum time of a fine-tuning update."""
+        return SECONDS_PER_UPDATE if self.compiles else EAGER_SECONDS_PER_UPDATE
 
     def rows(self, run: PretrainingRun) -> int:
         """Return the number of rows in a micro-batch of a stage."""
@@ -363,7 +377,10 @@ class PlanCosts:
 
     @cached_property
     def _stated(self) -> Throughput:
-        return stated_throughput(self.machine.gpu, self.machine.tokens_per_second_per_gpu)
+        machine = self.machine
+        if machine.gpu is None and machine.tokens_per_second_per_gpu is None and machine.assumed_gpu is not None:
+            return stated_throughput(machine.assumed_gpu, None, assumed=True)
+        return stated_throughput(machine.gpu, machine.tokens_per_second_per_gpu)
 
     def _throughput(self, run: PretrainingRun, *, same_rows: bool) -> Throughput:
         return measured_throughput(run, self._finished, same_rows=same_rows) or self._stated
@@ -396,6 +413,8 @@ class PlanCosts:
             stage = self._pretraining[study.weights]
             throughput = self._throughput(stage, same_rows=False)
             sources |= dict.fromkeys(throughput.sources)
+            if throughput.sources:
+                sources[f"at least {1000 * self.machine.seconds_per_update:.0f} ms a fine-tuning update"] = None
             disk += study_bytes(study, stage, self.source) / GIGABYTE
             sizes = {point.batch_size for point in study.points}
             by_batch = {size: self._trial_hours(study, stage, size, throughput) for size in sizes}
@@ -413,7 +432,7 @@ class PlanCosts:
         length = size.tokens(study.about, study.protocol.max_tokens)
         tokens = work.trained_tokens + work.evaluated_tokens / 3  # a forward pass is a third of the work
         hours = throughput.hours(training_flops_per_token(stage.recipe.model, length, 0) * tokens, tokens)
-        return None if hours is None else max(hours, SECONDS_PER_UPDATE * work.updates / 3600)
+        return None if hours is None else max(hours, self.machine.seconds_per_update * work.updates / 3600)
 
     @cached_property
     def _recorded(self) -> dict[str, frozenset[str]]:

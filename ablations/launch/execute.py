@@ -87,7 +87,8 @@ def open_workspace(options: argparse.Namespace) -> Workspace:
 
 
 def _chosen_data(options: argparse.Namespace) -> str:
-    """Return the value of `--data`; the default is synthetic text, but at the paper's scale there is none."""
+    """Return the value of `--data`; the default is synthetic text. At the paper's scale there is none, and a plan
+    counts the published data."""
     if options.data is not None:
         if not options.data.strip():
             raise ValueError("--data is empty: give synthetic, hub or a folder")
@@ -98,7 +99,7 @@ def _chosen_data(options: argparse.Namespace) -> str:
             "--scale paper needs --data: download the paper's data with `python ablations/prefetch.py --variant NAME "
             "--scale paper --data-dir DIR`, then add --data DIR (or --data synthetic, which reproduces nothing)"
         )
-    return "synthetic"
+    return "hub" if options.scale == "paper" else "synthetic"
 
 
 def run_or_submit(

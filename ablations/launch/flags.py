@@ -82,6 +82,7 @@ def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     add("--nodes", type=count, metavar="N", help="nodes of a pre-training job")
     together = "GPUs per node, or of this machine, that train a model together"
     add("--gpus", dest="gpus_per_node", type=count, metavar="N", help=together)
+    add("--gpu", metavar="NAME", help="model of the GPUs, for estimates (default: the profile's; at scale paper, H100)")
     add("--cpus", dest="cpus_per_task", type=count, metavar="N", help="cores per task")
     add("--memory-gb", type=number_above_0, metavar="GB", help="memory of a job on each node")
     add("--hours", type=number_above_0, metavar="H", help="time limit; a job that reaches it saves and requeues")

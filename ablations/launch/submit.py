@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ablations.ladders import current
-from ablations.launch.costs import Machine
+from ablations.launch.costs import ASSUMED_GPU, Machine
 from ablations.plan import PlanRow
-from ablations.scales import Scale, uses_one_thread
+from ablations.scales import UNSCALED, Scale, uses_one_thread
 from neobert.console import logs, output, table
 from neobert.data.preparation import specify
 from neobert.errors import DamagedFile, MissingData, RunFailed
@@ -463,15 +463,18 @@ def machine_on(profile: Profile, execution: Execution) -> Machine:
         micro_batch_tokens=execution.micro_batch_tokens,
         tokens_per_second_per_gpu=known.tokens_per_second_per_gpu,
         gpu=known.gpu,
+        compiles=execution.compile != "off",
     )
 
 
 def planned_machine(options: argparse.Namespace, execution: Execution) -> Machine:
-    """Return the machine of a dry run, without contacting a cluster. With --cluster here, raises as `refuse_here`."""
+    """Return the machine of a dry run, without contacting a cluster; at the scales without rules one of H100s, if no
+    GPU is named. With --cluster here, raises as `refuse_here`."""
     if options.cluster == "here":
         refuse_here(options)
     profile = profile_of(options)
-    return machine_on(profile, execution_on(profile, execution))
+    machine = machine_on(profile, execution_on(profile, execution))
+    return replace(machine, assumed_gpu=ASSUMED_GPU) if options.scale in UNSCALED else machine
 
 
 def submitter_of(options: argparse.Namespace, layout: Layout, *, leave_failed: bool = False) -> Submitter:
