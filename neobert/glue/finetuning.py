@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from neobert.recipe import FineTuning, Point
 from neobert.training.compiling import CompilePolicy, TrialStep, Workload
 from neobert.training.engine import autocast
 from neobert.training.loop import seed_step
-from neobert.training.optimization import set_learning_rate
+from neobert.training.optimization import numbers_beside_state, optimizer_tensors, restore_optimizer, set_learning_rate
 from neobert.training.schedule import FineTuningSchedule
 
 Predictions = dict[str, Array]
@@ -63,6 +64,49 @@ class Outcome:
     curve: tuple[tuple[int, float | None], ...]
     predictions: Predictions
     weights: dict[str, Tensor]
+
+
+@dataclass(eq=False)
+class Course:
+    """A run so far: its evaluations, and the best one with its predictions and weights."""
+
+    evaluations: list[Evaluation] = field(default_factory=list)
+    best: Scores | None = None
+    best_step: int = 0
+    predictions: Predictions = field(default_factory=dict)
+    weights: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def step(self) -> int:
+        """The update after which it was evaluated last."""
+        return self.evaluations[-1].step if self.evaluations else 0
+
+    @property
+    def evaluations_since_best(self) -> int:
+        return sum(each.step > self.best_step for each in self.evaluations)
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """All that a run needs to go on after its last evaluation. The tensors by name are those of the run itself, which
+    its next update changes."""
+
+    course: Course
+    weights: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]
+
+
+class Keeper(Protocol):
+    """Keeps the progress of one run, so that it goes on after its process has ended."""
+
+    saved_step: int
+    """The update of the progress that this process has saved; 0 before the first."""
+
+    def load(self) -> Progress | None:
+        """Return what was saved last, None without any."""
+
+    def keep(self, progress: Callable[[], Progress]) -> None:
+        """Save what `progress` returns, if it is time."""
 
 
 class FineTuner:
@@ -119,9 +163,10 @@ class FineTuner:
         seed: int,
         stop: StopRequest | None = None,
         report: Callable[[int, float | None], None] = lambda step, value: None,
+        keeper: Keeper | None = None,
     ) -> Outcome:
         """Fine-tune at one point and return the outcome; `report` is called with step and value of each evaluation."""
-        evaluations = self.evaluations(point, seed, stop)
+        evaluations = self.evaluations(point, seed, stop, keeper)
         while True:
             try:
                 evaluation = next(evaluations)
@@ -131,16 +176,17 @@ class FineTuner:
             report(evaluation.step, evaluation.value)
 
     def evaluations(
-        self, point: Point, seed: int, stop: StopRequest | None = None
+        self, point: Point, seed: int, stop: StopRequest | None = None, keeper: Keeper | None = None
     ) -> Generator[Evaluation, None, Outcome]:
         """Fine-tune at one point: yield every evaluation, return the outcome. Closing the generator ends the run.
 
-        On a CPU, equal arguments and thread counts give equal bits, regardless of earlier runs. On CUDA the summation
-        order of gradients varies.
+        A run goes on from the progress that `keeper` loads, and yields its evaluations again. On a CPU, equal arguments
+        and thread counts give equal bits, regardless of earlier runs and of interruptions. On CUDA the summation order
+        of gradients varies.
 
         Raises:
             RunFailed: a loss or prediction is not finite; the message names the step.
-            Stopped: `stop` was requested; nothing is kept.
+            Stopped: `stop` was requested; what `keeper` has saved is kept.
         """
         if self.compiled is None:
             self.compiled = self._compile(point.batch_size)
@@ -148,13 +194,13 @@ class FineTuner:
         self.classifier.load_state_dict(self._start, strict=False)  # absent head tensors stay as initialised
         schedule, optimizer = self.schedule(point), self._optimizer(point)
         metric = self.encoded.task.decisive_metric(self.protocol)
-        best: Scores | None = None
-        evaluations_since_best = 0
+        course = self._resumed(optimizer, keeper)
+        yield from course.evaluations
         losses: list[Tensor] = []
-        curve: list[tuple[int, float | None]] = []
-        for step, batch in enumerate(self._batches(point.batch_size, seed), start=1):
+        for step, batch in enumerate(self._batches(point.batch_size, seed, course.step), start=course.step + 1):
             if stop is not None and stop.requested:
-                raise Stopped(f"fine-tuning on {self.encoded.task.title} was asked to stop before step {step}")
+                message = f"fine-tuning on {self.encoded.task.title} was asked to stop before step {step}"
+                raise Stopped(message, progressed=keeper is not None and keeper.saved_step > 0)
             set_learning_rate(optimizer, schedule.learning_rate(step, point.learning_rate))
             seed_step(seed, step, process=0)
             losses.append(self._update(optimizer, batch))
@@ -163,22 +209,41 @@ class FineTuner:
             loss = _mean_loss(losses, step)
             losses.clear()
             scores, predictions = self._evaluate(step)
-            curve.append((step, scores.value(metric)))
-            evaluations_since_best += 1
-            if scores.is_better_than(best, metric):
-                best, evaluations_since_best = scores, 0
-                best_step, best_predictions, best_weights = step, predictions, self._copy_of_weights()
-            yield Evaluation(step, scores.value(metric), loss)
-            if evaluations_since_best >= self.protocol.patience_evaluations:
+            course.evaluations.append(Evaluation(step, scores.value(metric), loss))
+            if scores.is_better_than(course.best, metric):
+                course.best, course.best_step = scores, step
+                course.predictions, course.weights = predictions, self._copy_of_weights()
+            yield course.evaluations[-1]
+            if course.evaluations_since_best >= self.protocol.patience_evaluations:
                 break
+            if keeper is not None and step < schedule.steps:
+                keeper.keep(lambda: self._progress(course, optimizer))
+        best = course.best
         assert best is not None
-        return Outcome(best.score, best.metrics, best_step, step, tuple(curve), best_predictions, best_weights)
+        curve = tuple((each.step, each.value) for each in course.evaluations)
+        return Outcome(best.score, best.metrics, course.best_step, step, curve, course.predictions, course.weights)
 
-    def _batches(self, batch_size: int, seed: int) -> Iterator[Any]:
-        """Yield the batches of all steps. Each is collated and sent to the device before the previous update."""
+    def _resumed(self, optimizer: torch.optim.AdamW, keeper: Keeper | None) -> Course:
+        """Return the course so far, with weights and optimizer as they were then; an empty one without progress."""
+        progress = None if keeper is None else keeper.load()
+        if progress is None:
+            return Course()
+        self.classifier.load_state_dict(dict(progress.weights))
+        restore_optimizer(optimizer, self.classifier, progress.optimizer)
+        course = progress.course
+        course.weights = {name: tensor.to(self.device) for name, tensor in course.weights.items()}
+        return course
+
+    def _progress(self, course: Course, optimizer: torch.optim.AdamW) -> Progress:
+        moments = optimizer_tensors(optimizer, self.classifier, numbers_beside_state(optimizer))
+        return Progress(course, self.classifier.state_dict(), moments)
+
+    def _batches(self, batch_size: int, seed: int, after: int) -> Iterator[Any]:
+        """Yield the batches of all steps after one. Each is collated and sent to the device before the previous
+        update."""
         fixed_rows = batch_size if self.compiled else None
         ahead = None
-        for examples in training_batches(self._train, batch_size, self.protocol.epochs, seed):
+        for examples in islice(training_batches(self._train, batch_size, self.protocol.epochs, seed), after, None):
             batch, ahead = ahead, self.layout.collate(self._train, examples, self.device, fixed_rows)
             if batch is not None:
                 yield batch

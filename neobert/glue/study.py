@@ -3,6 +3,7 @@
 import hashlib
 import io
 import math
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from neobert.files import replace_file, set_aside, sha256_of, temporary_sibling
 from neobert.glue.batching import ExampleLayout, PackedLayout, PaddedLayout
 from neobert.glue.encoding import EncodedTask, TaggedSplit, encode_task, load_encoded, save_encoded
 from neobert.glue.finetuning import FineTuner, Outcome
+from neobert.glue.progress import SavedProgress
 from neobert.glue.selection import best_weights, drop_beaten_weights, may_become_best, select
 from neobert.glue.task_data import data_origin, read_examples
 from neobert.glue.tasks import Task
@@ -132,7 +134,8 @@ def _run_trial(
     if tuner.compiled is None:
         tuner.points = expected_points(layout, study, trial)
     steps = tuner.schedule(trial.point).steps
-    outcome = tuner.run(trial.point, trial.study.seed, stop, by_tenths(report, steps, study.protocol.epochs))
+    reported, keeper = by_tenths(report, steps, study.protocol.epochs), SavedProgress(trial.progress, claim)
+    outcome = tuner.run(trial.point, trial.study.seed, stop, reported, keeper)
     record = _written(layout, run_file, trial, claim, outcome, tuner) | {
         **timed_provenance(started_at),
         "seconds": round(time.perf_counter() - started, 3),
@@ -140,6 +143,7 @@ def _run_trial(
     claim.check()
     if not publish_record(trial.record, record):
         raise ClaimLost(f"trial {trial.id} was recorded by another process; this result is dropped")
+    shutil.rmtree(trial.progress, ignore_errors=True)
 
 
 def _written(

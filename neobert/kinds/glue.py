@@ -300,6 +300,11 @@ class Trial(Part):
         return self.record.with_suffix(".npz")
 
     @property
+    def progress(self) -> Path:
+        """Folder with what a trial that takes long has saved, until its record is published."""
+        return self.record.with_suffix(".progress")
+
+    @property
     def weights(self) -> Path:
         """Weights at the best evaluation; kept for the best trial of a study."""
         return self.record.with_suffix(".safetensors")

@@ -1,10 +1,10 @@
 """Cleanup of a folder of runs: find files that no run uses, and remove them.
 
 Removable: checkpoints of finished training between the milestones (step 0, quarters and the end are results and stay)
-and those of folders without run.json that nothing starts from; tokenised corpora, encoded
-pairs and encoded tasks that no run.json refers to; weights of trials that are neither the best of a closed study nor
-part of an open one; code snapshots of more than a day ago, unless a job at work or a submission of an unfinished run
-needs them, or a record came from their uncommitted code; temporaries that killed writers left more than a day ago.
+and those of folders without run.json that nothing starts from; tokenised corpora, encoded pairs and encoded tasks that
+no run.json refers to; weights and progress of trials that are neither the best of a closed study nor part of an open
+one; code snapshots of more than a day ago, unless a job at work or a submission of an unfinished run needs them, or a
+record came from their uncommitted code; temporaries that killed writers left more than a day ago.
 
 Never removed: run.json, records, selections, metrics, predictions, claims, tokenizers, checkpoints of unfinished runs,
 files set aside as damaged (*.damaged-1), and anything with a live claim. If a run.json cannot be read, everything that
@@ -208,6 +208,7 @@ def _candidates(layout: Layout) -> tuple[list[Garbage], list[str]]:
         found += _snapshots(layout, index, submissions)
     if not uses.unreadable:
         found += [*_abandoned_checkpoints(layout, uses), *_data(layout, uses), *_trial_weights(layout, uses)]
+        found += _trial_progress(layout, uses)
     paths = {garbage.path for garbage in found}
     outermost = (garbage for garbage in found if paths.isdisjoint(garbage.path.parents))
     return sorted(outermost, key=lambda garbage: garbage.path), [*uses.unreadable, *problems]
@@ -292,6 +293,13 @@ def _trial_weights(layout: Layout, uses: Uses) -> Iterator[Garbage]:
     for path in sorted(layout.root.glob("glue/*/*.safetensors")):
         if IDENTIFIER.fullmatch(path.stem) and path.stem not in uses.weights:
             yield _garbage_at(path, "weights of a trial that is no study's best", path.stem)
+
+
+def _trial_progress(layout: Layout, uses: Uses) -> Iterator[Garbage]:
+    for path in sorted(layout.root.glob("glue/*/*.progress")):
+        is_recorded = is_there(path.with_suffix(".json"))
+        if IDENTIFIER.fullmatch(path.stem) and (is_recorded or path.stem not in uses.weights):
+            yield _garbage_at(path, "progress of a trial that is done or that no study plans", path.stem)
 
 
 def _left_by_killed_writers(layout: Layout) -> Iterator[Garbage]:

@@ -208,6 +208,19 @@ def test_of_a_closed_study_only_the_best_weights_stay(layout: Layout) -> None:
     assert all(one.record.exists() and one.predictions.exists() for one in files)
 
 
+def test_progress_stays_until_its_trial_is_recorded(layout: Layout) -> None:
+    study = study_of(tiny_run(), points=2)
+    declare(layout, study)
+    record_trial(layout, study, 0)
+    for trial in study.trials(layout):
+        trial.progress.mkdir()
+    unplanned = layout.trial("cola", NOBODY).with_suffix(".progress")
+    unplanned.mkdir()
+    assert paths(layout) == {
+        str(path.relative_to(layout.root)) for path in (study.trials(layout)[0].progress, unplanned)
+    }
+
+
 def test_weights_of_an_open_study_stay_also_when_another_study_shares_and_closed_them(layout: Layout) -> None:
     small, large = study_of(tiny_run(), points=2), study_of(tiny_run(), points=3)
     for study in (small, large):
