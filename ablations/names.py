@@ -20,12 +20,9 @@ from ablations.ladders import modifications_of
 from ablations.scales import Scale, Vocabulary, scaled, scaled_variant
 from ablations.variant import Modification, Variant
 from neobert.errors import did_you_mean
-from neobert.recipe import Optimization
+from neobert.rates import FIELDS, RATE, rate_text, rounded, with_number
 
 SETTING = re.compile(r"(?P<base>.+)@(?P<field>rate|steps|[a-z]\w*(?=-))-?(?P<value>\d\S*)")
-RATE = "peak_learning_rate"
-FIELDS = tuple(name for name, field in Optimization.model_fields.items() if field.annotation is float)
-"""The fields that names can set: the numbers of the optimizer."""
 SHARE = re.compile(r"0\.\d{0,2}[1-9]")
 """Pattern of a share of the steps, with up to three digits: 0.5, 0.25, 0.125."""
 DesignKind = Literal["leave-one-out", "add-one"]
@@ -34,23 +31,12 @@ DesignKind = Literal["leave-one-out", "add-one"]
 # Numbers in names
 
 
-def rate_text(rate: float) -> str:
-    """Format a rate with one or two digits: 4e-3, 2.8e-3."""
-    digits, exponent = f"{rate:.1e}".split("e")
-    return f"{digits.removesuffix('.0')}e{int(exponent)}"
-
-
-def rounded(rate: float) -> float:
-    """Round a rate to two digits, as in names."""
-    return float(rate_text(rate))
-
-
 def at_rate(variant: Variant, rate: float) -> Variant:
     """Return a variant at another peak rate, rounded to two digits, which scales leave as it is."""
     text = rate_text(rate)
     source = "a sweep over peak rates (sweeps/learning_rates.py), not the paper"
     change = Modification(f"peak learning rate {text}", source, optimization={RATE: rounded(rate)}, unscaled=True)
-    return variant.derive(f"{variant.name}@rate{text}", change, kept=variant.kept)
+    return variant.derive(with_number(variant.name, RATE, rate), change, kept=variant.kept)
 
 
 def shorter(variant: Variant, share: float) -> Variant:
@@ -79,7 +65,7 @@ def _number_of(field: str) -> Number:
     def make(variant: Variant, value: float) -> Variant:
         title, source = f"{field} {value:g} at every scale", "a reading of this study, not the paper"
         change = Modification(title, source, optimization={field: value}, unscaled=True)
-        return variant.derive(f"{variant.name}@{field}-{value:g}", change, kept=variant.kept)
+        return variant.derive(with_number(variant.name, field, value), change, kept=variant.kept)
 
     return Number("{:g}".format, f"up to six digits, as @{field}-0.95", make)
 

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ablations.names import at_rate, rate_text, rounded
+from ablations.names import at_rate
 from ablations.scales import Scale, scaled
 from ablations.variant import Variant
+from neobert.rates import rate_text, rounded
 
 PILOT_SEEDS = range(1000, 1100)
 """Seeds of pre-training for choosing rates. A rate chosen on a seed would look better on that seed than it is."""
@@ -47,20 +48,6 @@ def grid_rate(variant: Variant, scale: Scale, factor: float, step: int) -> float
     """Return the rate `step` steps of a factor above a variant's shared rate, in two digits."""
     shared = shared_rate(variant, scale)
     return shared if step == 0 else rounded(shared * factor**step)
-
-
-def next_step(losses: Mapping[int, float | None], most: int) -> int | None:
-    """Return the step to try next: a neighbour of the best one, or None.
-
-    `losses` has the loss at each step that was tried, None if it failed. The result is None if both neighbours were
-    tried or lie beyond ±`most`, or if no step has a loss.
-    """
-    known = {step: loss for step, loss in losses.items() if loss is not None}
-    if not known:
-        return None
-    best = min(known, key=lambda step: (known[step], step))  # ties as in `RateCurve.optimum`
-    untried = (step for step in (best - 1, best + 1) if step not in losses and abs(step) <= most)
-    return next(untried, None)
 
 
 # Losses over rates

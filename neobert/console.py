@@ -112,7 +112,8 @@ class Progress:
     @property
     def words(self) -> tuple[str, ...]:
         """What is done, and the details."""
-        return (f"{self.done:,}/{self.total:,} {self.counted}", *self.details)
+        of = f"/{self.total:,}" if self.total else ""
+        return (f"{self.done:,}{of} {self.counted}", *self.details)
 
 
 class Watch:

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import pandas as pd
 
 from ablations.ladders import ladder
-from ablations.rates import Optimum, RateCurve, at_rate, best_variant, rounded, shared_rate
+from ablations.names import at_rate
+from ablations.rates import Optimum, RateCurve, best_variant, shared_rate
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Variant
+from neobert.rates import rounded
 from neobert.recipe import Pretraining
 from reports.evidence import Evidence, select_group, split_repeats
 from reports.facts import weights_up_to

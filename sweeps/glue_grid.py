@@ -24,6 +24,7 @@ from neobert.command_line import count, guarded, parser_from
 from neobert.errors import DamagedFile, MissingData, did_you_mean
 from neobert.search.space import PRUNERS, SAMPLERS, Search, Space, refuse_pruner
 from sweeps.encoder import add_encoder_flags, measure, variant_row
+from sweeps.studies import STORAGE_HELP, open_storage, refuse_sampler
 
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
@@ -61,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
         default="none",
         help="ends bad trials early: median and hyperband by evaluations, wilcoxon by the scores of seeds",
     )
-    add("--storage", metavar="WHERE", help="storage of the Optuna studies: journal (default), sqlite, or a URL")
+    add("--storage", metavar="WHERE", help=STORAGE_HELP)
     add("--retry-failed", action="store_true", help="run failed points again")
     add_encoder_flags(parser, "points")
     return parser
@@ -91,15 +92,7 @@ def _refuse_flags(options: argparse.Namespace) -> None:
     grids, spaces = current().grids, current().spaces
     if options.grid and options.grid not in (*grids, *spaces):
         raise ValueError(f"--grid {options.grid!r}: {did_you_mean(options.grid, (*grids, *spaces))}")
-    if options.sampler == "cmaes":
-        raise ValueError(
-            "--sampler cmaes keeps pickles in the storage, with which somebody else's storage could run code here: "
-            "choose tpe or gp"
-        )
-    if options.sampler not in SAMPLERS:
-        raise ValueError(f"--sampler {options.sampler!r}: {did_you_mean(options.sampler, SAMPLERS)}")
-    if options.sampler != "grid" and options.trials is None:
-        raise ValueError(f"--sampler {options.sampler} needs --trials N: the number of points to try")
+    refuse_sampler(options, SAMPLERS)
     if options.sampler == "grid" and options.trials is not None:
         raise ValueError("--trials goes with a sampler, as the grid has every point once: leave it out, or add one")
     if options.sampler == "grid" and options.grid in spaces:
@@ -145,7 +138,7 @@ def _sweep(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> 
     studies = GlueStudy.among(row.runs)
 
     def prepare() -> dict[str, str]:
-        environment = _open_studies(workspace, studies)
+        environment = open_storage(workspace, studies)
         retry_failed(workspace.layout, row.runs, retry=workspace.options.retry_failed)
         return environment
 
@@ -173,27 +166,6 @@ def _plan(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> "
         seeds, model = options.seed or [0], workspace.external_model()
         return plan_model(model, seeds, options.scale, source, workspace.layout, ["glue"], grid=grid)
     return variant_row(workspace, ["pretraining", "glue"], pretrains=pretrains, grid=grid)
-
-
-def _open_studies(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> dict[str, str]:
-    """Open the storage of the Optuna studies before anything is written, and make those agree that have begun. Returns
-    the variable that names the storage for workers and jobs.
-
-    Raises ValueError if the storage cannot be used, or if SQLite is to serve jobs on several nodes.
-    """
-    from ablations.launch.submit import place_of
-    from neobert.console import logs
-    from neobert.search.storages import STORAGE_VARIABLE, address_of_environment, storage_address
-    from neobert.search.study import open_studies
-
-    options, layout = workspace.options, workspace.layout
-    address = storage_address(options.storage, layout.root) if options.storage else address_of_environment(layout.root)
-    if address.startswith("sqlite:") and place_of(options) == "slurm":
-        raise ValueError("--storage sqlite cannot serve jobs on several nodes: leave it out for a journal")
-    open_studies(layout, studies, address)
-    if address.startswith("journal:"):
-        logs().print(f"watch the studies with: optuna-dashboard {address.removeprefix('journal:')}", markup=False)
-    return {STORAGE_VARIABLE: address}
 
 
 def print_outcome(workspace: "Workspace", heading: str, studies: "Sequence[GlueStudy]") -> None:

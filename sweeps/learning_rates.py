@@ -4,6 +4,9 @@
 python sweeps/learning_rates.py --variant M0..M8 --scale study --data DIR   five rates each; more if an edge is best
 python sweeps/learning_rates.py --variant M4 --pilot-seed 1000 1001 1002    more seeds, a smaller error
 python sweeps/learning_rates.py --variant M4 --factor 1.41 --width 3        a finer grid around the scale's own rate
+python sweeps/learning_rates.py --variant M4 --sampler tpe --trials 12 --field weight_decay 0.01 0.3
+                                                                            other numbers, by a sampler of Optuna
+optuna-dashboard runs/optuna.journal                                        to watch the sweeps while they run
 python ablations/run.py --variant M4@rate2.8e-3 --seed 0 1 2                then train at the rate that it names
 """
 
@@ -18,11 +21,13 @@ if __name__ == "__main__":  # a script's own folder is on sys.path, the reposito
 from ablations.ladders import on_ladder
 from ablations.launch.flags import add_common_flags, add_execution_flags
 from neobert.command_line import count, guarded, number_above_0, parser_from, seed
+from sweeps.studies import STORAGE_HELP, refuse_sampler
 
 LEAST_FACTOR, MOST_FACTOR = 1.2, 10
 """Bounds of --factor: noise dominates the parabola of closer rates, and the losses of farther ones do not fit one."""
 PILOT_SEEDS_IF_NOT_NAMED = 2  # the fewest that give an error
 MOST_STEPS = 12
+SAMPLERS = ("rule", "random", "tpe", "gp", "qmc")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -38,6 +43,12 @@ def build_parser() -> argparse.ArgumentParser:
     add("--most", type=count, default=5, metavar="N", help=most)
     noise = "standard deviation of the loss over seeds, from which one pilot seed gives an error of the optimum"
     add("--noise", type=number_above_0, metavar="NATS", help=noise)
+    samplers = "what chooses points: the rule (default) that extends the grid, or a sampler of Optuna"
+    add("--sampler", default="rule", metavar=f"{{{','.join(SAMPLERS)}}}", help=samplers)
+    add("--trials", type=count, metavar="N", help="number of points that a sampler chooses")
+    ranges = "a number of the optimizer that a sampler chooses (default: the peak rate, between the ends of the grid)"
+    add("--field", nargs=3, action="append", metavar=("NAME", "LOW", "HIGH"), help=ranges)
+    add("--storage", metavar="WHERE", help=STORAGE_HELP)
     add("--retry-failed", action="store_true", help="run failed points again")
     add_common_flags(parser, "points and their states,", models=False)
     add_execution_flags(parser)
@@ -55,7 +66,7 @@ def _run(options: argparse.Namespace) -> int:
     from ablations.launch.execute import open_workspace
     from ablations.names import chosen_variants
     from ablations.rates import MARK, PILOT_SEEDS
-    from sweeps.rate_sweep import RateGrid, sweep
+    from sweeps.rate_sweep import VariantSweep, sweep
 
     seeds = tuple(dict.fromkeys(options.pilot_seed or PILOT_SEEDS[:PILOT_SEEDS_IF_NOT_NAMED]))
     if others := [each for each in seeds if each not in PILOT_SEEDS]:
@@ -64,11 +75,17 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError(f"--factor {options.factor:g}: give one from {LEAST_FACTOR} to {MOST_FACTOR}")
     if not options.width <= options.most <= MOST_STEPS:
         raise ValueError(f"--most {options.most}: give one from --width, {options.width}, to {MOST_STEPS}")
+    refuse_sampler(options, SAMPLERS)
+    if options.sampler == "rule" and (options.trials or options.field):
+        flag = "--trials" if options.trials else "--field"
+        raise ValueError(
+            f"{flag} goes with a sampler of Optuna, as the rule tries rates alone: add one, or leave it out"
+        )
     variants = chosen_variants(options.variant)
     if named := [variant.name for variant in variants if MARK in variant.name]:
         raise ValueError(f"{named[0]} has its rate in its name: give the variant alone, and its rate is searched")
     workspace = open_workspace(options)
-    return sweep(workspace, [RateGrid(workspace, variant, seeds) for variant in variants])
+    return sweep(workspace, [VariantSweep.of(workspace, variant, seeds) for variant in variants])
 
 
 if __name__ == "__main__":

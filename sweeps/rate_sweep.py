@@ -1,138 +1,176 @@
-"""A sweep over peak rates. The grid of each variant is extended until the best rate lies inside it."""
+"""Sweeps over peak rates, and over other numbers of the optimizer: one work for each variant, and its outcome."""
 
+import argparse
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from ablations import rates
 from ablations.launch.checks import require_heldout_context
 from ablations.launch.execute import Workspace, retry_failed, run_or_submit
 from ablations.launch.listing import state_of_all
 from ablations.launch.submit import place_of
-from ablations.plan import VariantRow, plan
-from ablations.rates import Optimum, RateCurve, best_variant, next_step, rate_text, shared_rate, variant_at
+from ablations.names import NUMBERS, split_numbers
+from ablations.plan import PlannedRun, VariantRow, plan
+from ablations.rates import Optimum, RateCurve, best_variant
 from ablations.variant import Variant
 from neobert.console import logs, output, table
-from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
+from neobert.data.sources import Source
+from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, did_you_mean
+from neobert.kinds.rates import Numbers, RateRule, RateSearch, RateSweep, RateTrial, mean_loss
+from neobert.rates import FIELDS, RATE, RATE_DIGITS, rate_text
 from neobert.runs.index import Index
-from neobert.runs.records import read_record
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
+from neobert.search.samplers import RATE_DIGITS as OTHER_DIGITS
+from neobert.search.space import Range
+from sweeps.studies import open_storage
 
-State = Literal["done", "failed", "open"]
 POINT_COLUMNS = ("variant", "rate", "seed", "run", "state", "loss")
 BEST_COLUMNS = ("variant", "shared rate", "loss at it", "optimum", "within 1 s.e.", "loss there", "train as", "remark")
 
 
-def _state(row: VariantRow) -> State:
-    """Return whether a stage of a row failed, all are done, or neither."""
-    states = {planned.state for planned in row.planned}
-    return "failed" if "failed" in states else "done" if states == {"done"} else "open"
+@dataclass(frozen=True, kw_only=True)
+class SweepRow(VariantRow):
+    """The row of a sweep. `trained` is the variant's own run, whose labels the sweep has too."""
+
+    sweep: RateSweep
+    trained: PlannedRun
+
+    def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:
+        """Return the labels of the variant's own run, and its name, from which workers name the others."""
+        return super().labels(self.trained, source) | {"base": self.name}
+
+    def write(
+        self,
+        layout: Layout,
+        source: Source,
+        specification: SourceSpecification,
+        execution: Execution,
+        kept: Collection[str] = (),
+    ) -> None:
+        """Write the run.json of the sweep and of its first trial, from which jobs prepare the corpus."""
+        super().write(layout, source, specification, execution, kept)
+        labels = self.sweep.labels_at(self.labels(self.trained, source), self.sweep.first)
+        for run in self.sweep.first_runs:
+            write_run_file(layout, run, specification, execution, labels, kept)
+
+
+# Plans
 
 
 @dataclass
-class RateGrid:
-    """The grid of one variant so far: the rows of its plan by step, one row per pilot seed."""
+class VariantSweep:
+    """The sweep of one variant; `name` is what the user calls it."""
 
     workspace: Workspace
-    variant: Variant
-    seeds: Sequence[int]
-    rows: dict[int, list[VariantRow]] = field(default_factory=dict)
+    name: str
+    row: SweepRow
 
-    def __post_init__(self) -> None:
-        width = self.workspace.options.width
-        self.rows = {step: self._plan_step(step) for step in range(-width, width + 1)}
+    @classmethod
+    def of(cls, workspace: Workspace, variant: Variant, seeds: Sequence[int]) -> "VariantSweep":
+        """Plan the sweep of a variant. Raises ValueError if its name has a number that is searched, or if it cannot
+        have the numbers at the ends of the ranges."""
+        layout, scale = workspace.layout, workspace.options.scale
+        (own,) = plan([variant], seeds[:1], scale, workspace.source, layout, ["pretraining"])
+        by: RateRule | RateSearch
+        by = _search(own, workspace.options) if workspace.options.trials else _rule(own, workspace.options)
+        sweep = RateSweep(stages=own.stages, seeds=tuple(seeds), by=by)
+        state = Index(layout).progress(sweep).state
+        planned = (PlannedRun(sweep, layout.root / sweep.folder, state),)
+        row = SweepRow(**{**vars(own), "planned": planned}, sweep=sweep, trained=own.planned[-1])
+        return cls(workspace, variant.name, row)
 
     @property
-    def all_rows(self) -> list[VariantRow]:
-        """The rows of all steps, in ascending order."""
-        return [row for _, rows in sorted(self.rows.items()) for row in rows]
+    def sweep(self) -> RateSweep:
+        return self.row.sweep
 
-    def rate(self, step: int) -> float:
-        """Return the rate of a step."""
-        options = self.workspace.options
-        return rates.grid_rate(self.variant, options.scale, options.factor, step)
+    @property
+    def trials(self) -> tuple[RateTrial, ...]:
+        """The trials so far."""
+        return self.sweep.trials(self.workspace.layout)
 
-    def plan(self) -> None:
-        """Plan all steps again, to read their current states."""
-        self.rows = {step: self._plan_step(step) for step in self.rows}
+    @property
+    def is_open(self) -> bool:
+        """Whether a trial has not ended, or points are still to come."""
+        parts = self.sweep.parts(self.workspace.layout)
+        return len(parts) > len(self.trials) or not all(trial.has_ended for trial in self.trials)
 
-    def _plan_step(self, step: int) -> list[VariantRow]:
-        options, workspace = self.workspace.options, self.workspace
-        at_rate = variant_at(self.variant, self.rate(step), options.scale)
-        return plan([at_rate], self.seeds, options.scale, workspace.source, workspace.layout, ["pretraining"])
-
-    def extend(self) -> None:
-        """Add the steps that follow from finished ones, until an added step is not finished."""
-        while all(_state(row) != "open" for row in self.all_rows):
-            means = self.curve().means
-            tried = {step: means.get(self.rate(step)) for step in self.rows}
-            step = next_step(tried, self.workspace.options.most)
-            if step is None:
-                return
-            self.rows[step] = self._plan_step(step)
+    def rate(self, point: Numbers) -> float:
+        """Return the peak rate at a point."""
+        return {**self.row.recipe.pretraining.optimization.model_dump(), **point}[RATE]
 
     def curve(self) -> RateCurve:
         """Return the losses of finished runs and the errors of failed ones."""
         losses: dict[float, dict[int, float]] = {}
         failures: dict[float, dict[int, str]] = {}
-        for step, rows in sorted(self.rows.items()):
-            for row in rows:
-                if (state := _state(row)) == "failed":
-                    failures.setdefault(self.rate(step), {})[row.seed] = self._error(row)
-                elif state == "done" and (loss := self._loss(row)) is not None:
-                    losses.setdefault(self.rate(step), {})[row.seed] = loss
-                elif state == "done":
-                    failures.setdefault(self.rate(step), {})[row.seed] = "its record has no held-out loss"
+        for trial in self.trials:
+            if trial.has_ended and trial.loss is not None:
+                losses.setdefault(self.rate(trial.point), {})[trial.seed] = trial.loss
+            elif trial.has_ended:
+                failures.setdefault(self.rate(trial.point), {})[trial.seed] = self._error(trial)
         return RateCurve(losses, failures)
 
-    def _loss(self, row: VariantRow) -> float | None:
-        """Return the held-out loss of a finished row on its own corpus, in nats per token."""
-        last = row.stages[-1]
-        return last.heldout_loss(read_record(last.closing(self.workspace.layout).record)["scores"]["heldout_loss"])
-
-    def _error(self, row: VariantRow) -> str:
+    def _error(self, trial: RateTrial) -> str:
         index = Index(self.workspace.layout)
-        return "; ".join(failure.error for run in row.stages for failure in index.progress(run).failures)
+        failures = [failure for run in trial.runs for failure in index.progress(run).failures]
+        return "; ".join(failure.error for failure in failures) or "its record has no held-out loss"
 
     def entry(self) -> dict[str, Any]:
         """Return the entry of the variant for --json; losses are in nats per token."""
-        curve, shared = self.curve(), shared_rate(self.variant, self.workspace.options.scale)
-        optimum = curve.optimum(self.workspace.options.noise)
+        shared = self.row.recipe.pretraining.optimization.peak_learning_rate
+        best, reason = self._best_tried() if self.sweep.search else self._vertex()
+        at_own = mean_loss(self.sweep.trials_at(self.workspace.layout, self.sweep.own))
+        in_order = sorted(self.trials, key=lambda trial: self.rate(trial.point)) if self.sweep.rule else self.trials
         return {
-            "variant": self.variant.name,
+            "variant": self.name,
             "scale": self.workspace.options.scale,
             "shared_rate": shared,
-            "shared_loss": curve.means.get(shared),
-            "optimum": None if optimum is None else self._optimum_entry(optimum),
-            "reason": self._why_none(curve) if optimum is None else optimum.reason,
-            "points": [
-                {
-                    "rate": self.rate(step),
-                    "variant": row.name,
-                    "seed": row.seed,
-                    "run": row.stages[-1].id,
-                    "state": state_of_all(row.planned),
-                    "loss": curve.losses.get(self.rate(step), {}).get(row.seed),
-                    "error": curve.failures.get(self.rate(step), {}).get(row.seed),
-                }
-                for step, rows in sorted(self.rows.items())
-                for row in rows
-            ],
+            "shared_loss": at_own,
+            "optimum": best,
+            "reason": reason,
+            "points": [self._point_entry(trial) for trial in in_order],
         }
 
-    def _optimum_entry(self, optimum: Optimum) -> dict[str, Any]:
+    def _point_entry(self, trial: RateTrial) -> dict[str, Any]:
+        index = Index(self.workspace.layout)
+        planned = [PlannedRun(run, trial.record.parent, index.progress(run).state) for run in trial.runs]
         return {
-            "rate": optimum.rate,
-            "exact": optimum.exact,
-            "interval": optimum.interval,
-            "loss": optimum.loss,
-            "fitted": optimum.fitted,
-            "train_as": best_variant(self.variant, optimum, self.workspace.options.scale).name,
+            "rate": self.rate(trial.point),
+            "variant": self.sweep.name_at(self.row.name, trial.point),
+            "seed": trial.seed,
+            "run": trial.id,
+            "state": state_of_all(planned),
+            "loss": trial.loss,
+            "error": self._error(trial) if trial.has_ended and trial.loss is None else None,
         }
+
+    def _vertex(self) -> tuple[dict[str, Any] | None, str]:
+        """Return the optimum of a rule's rates, and why there is none or what is special about it."""
+        curve = self.curve()
+        optimum = curve.optimum(self.workspace.options.noise)
+        if optimum is None:
+            return None, self._why_none(curve)
+        name = best_variant(self.row.variant, optimum, self.workspace.options.scale).name
+        return _optimum_entry(optimum, name), optimum.reason
+
+    def _best_tried(self) -> tuple[dict[str, Any] | None, str]:
+        """Return the best point of a search."""
+        layout = self.workspace.layout
+        points = {frozenset(point.items()): point for point in self.sweep.points(layout)}.values()
+        means = [(loss, point) for point in points if (loss := mean_loss(self.sweep.trials_at(layout, point)))]
+        if self.is_open or not means:
+            return None, "not all points are done" if self.is_open else "no point trained"
+        loss, point = min(means, key=lambda each: each[0])
+        name = self.sweep.name_at(self.row.name, point)
+        tried = f"the best of {len(points)} points by the sampler {self.sweep.by.sampler}"
+        return _optimum_entry(Optimum(self.rate(point), loss), name), tried
 
     def _why_none(self, curve: RateCurve) -> str:
-        if any(_state(row) == "open" for row in self.all_rows):
+        if self.is_open:
             return "not all points are done"
         if not curve.means:
             return "no rate trained"
@@ -140,58 +178,103 @@ class RateGrid:
         return f"the best rate, {rate_text(best)}, is the last that --most {self.workspace.options.most} allows"
 
 
-def sweep(workspace: Workspace, grids: Sequence[RateGrid]) -> int:
-    """Train missing points and extend the grids by the results, repeatedly; return the exit code.
+def _optimum_entry(optimum: Optimum, name: str) -> dict[str, Any]:
+    return {
+        "rate": optimum.rate,
+        "exact": optimum.exact,
+        "interval": optimum.interval,
+        "loss": optimum.loss,
+        "fitted": optimum.fitted,
+        "train_as": name,
+    }
 
-    On SLURM only submit the points that are known to be missing.
-    """
-    options, show = workspace.options, partial(_print_outcome, workspace, grids)
-    require_heldout_context(options.heldout_context, [row for grid in grids for row in grid.all_rows])
-    for grid in grids:
-        grid.extend()  # to all points of earlier sweeps
+
+def _rule(own: VariantRow, options: argparse.Namespace) -> RateRule:
+    steps = range(-options.most, options.most + 1)
+    grid = [rates.grid_rate(own.variant, options.scale, options.factor, step) for step in steps]
+    return RateRule(rates=tuple(grid), width=options.width)
+
+
+def _search(own: VariantRow, options: argparse.Namespace) -> RateSearch:
+    """Return the search that the flags describe, by default of the rate between the ends of the grid."""
+    ends: dict[str, tuple[float, float]] = {}
+    for name, *pair in options.field or ():
+        ends[name] = _ends(name, pair)
+    if not ends:
+        edges = (-options.width, options.width)
+        low, high = (rates.grid_rate(own.variant, options.scale, options.factor, step) for step in edges)
+        ends = {RATE: (low, high)}
+    named = dict(split_numbers(own.variant.name)[1])
+    for name, pair in ends.items():
+        if name in named:
+            raise ValueError(f"{own.name} has its {name} in its name: give the variant alone, and it is searched")
+        for end in pair:
+            NUMBERS["rate" if name == RATE else name].make(own.variant, end)  # raises if it is impossible
+    space = {name: Range(low=low, high=high, log=low > 0) for name, (low, high) in ends.items()}
+    return RateSearch(sampler=options.sampler, trials=options.trials, space=space)
+
+
+def _ends(name: str, texts: Sequence[str]) -> tuple[float, float]:
+    """Return the ends of a range in as many digits as points have. Raises ValueError for other words."""
+    if name not in FIELDS:
+        raise ValueError(f"--field {name!r} is no number of the optimizer: {did_you_mean(name, FIELDS)}")
+    digits = RATE_DIGITS if name == RATE else OTHER_DIGITS
+    try:
+        low, high = (float(f"{float(text):.{digits}g}") for text in texts)
+    except ValueError as error:
+        raise ValueError(f"--field {name} {' '.join(texts)}: give two numbers, LOW and HIGH") from error
+    if not 0 <= low < high < math.inf:
+        raise ValueError(f"--field {name} {' '.join(texts)}: LOW must be at least 0 and below HIGH")
+    return low, high
+
+
+# The command
+
+
+def sweep(workspace: Workspace, sweeps: Sequence[VariantSweep]) -> int:
+    """Run or submit what is open of the sweeps, whose workers add the next points; return the exit code."""
+    options, layout, show = workspace.options, workspace.layout, partial(_print_outcome, workspace, sweeps)
+    require_heldout_context(options.heldout_context, [each.row for each in sweeps])
     if options.dry_run:
         show()
         return EXIT_DONE
-    runs = (run for grid in grids for row in grid.all_rows for run in row.runs)
-    retry_failed(workspace.layout, runs, retry=options.retry_failed)
-    while waiting := _replanned(grids, extend=True):
+    works = [each.sweep for each in sweeps]
+    retry_failed(layout, works, retry=options.retry_failed)
+    opened: Callable[[], dict[str, str]] = partial(open_storage, workspace, works)
+    if waiting := [each.row for each in sweeps if each.is_open]:
         options.cluster = place_of(options)  # once: a controller may be too busy with these jobs to answer again
-        code = run_or_submit(workspace, waiting, lambda: None, leave_failed=True)
+        code = run_or_submit(workspace, waiting, lambda: None, leave_failed=True, environment=opened)
         if options.cluster == "slurm":
-            logs().print("when these jobs are done, the same command reads their records and goes on", markup=False)
+            logs().print("these jobs find the next points by themselves, until the sweep is done", markup=False)
+            logs().print("when they are done, the same command reads their records", markup=False)
             return code
-        if _replanned(grids, extend=False):
+        if any(each.is_open for each in sweeps):
             return code or EXIT_RUN_FAILED
+    else:
+        opened()
     show()
-    return EXIT_RUN_FAILED if _in_state(grids, "failed") else EXIT_DONE
+    return EXIT_RUN_FAILED if any(trial.has_failed for each in sweeps for trial in each.trials) else EXIT_DONE
 
 
-def _in_state(grids: Sequence[RateGrid], state: State) -> list[VariantRow]:
-    return [row for grid in grids for row in grid.all_rows if _state(row) == state]
-
-
-def _replanned(grids: Sequence[RateGrid], *, extend: bool) -> list[VariantRow]:
-    """Read the state of all points, add those that follow from them if `extend`, and return the open ones."""
-    for grid in grids:
-        grid.plan()
-        if extend:
-            grid.extend()
-    return _in_state(grids, "open")
-
-
-def _print_outcome(workspace: Workspace, grids: Sequence[RateGrid]) -> None:
+def _print_outcome(workspace: Workspace, sweeps: Sequence[VariantSweep]) -> None:
     """Print every point with its state and loss, then the best rate of each variant."""
-    entries = [grid.entry() for grid in grids]
+    entries = [each.entry() for each in sweeps]
     if workspace.options.json:
         print(json.dumps(entries, indent=1))
         return
-    points = [{**point, "variant": entry["variant"]} for entry in entries for point in entry["points"]]
+    is_search = workspace.options.sampler != "rule"
+    points = [
+        {**point, "variant": point["variant"] if is_search else entry["variant"]}
+        for entry in entries
+        for point in entry["points"]
+    ]
     title = f"Held-out loss by peak rate, {workspace.options.scale} scale, in nats per token"
     output().print(table(title, POINT_COLUMNS, [_point_cells(point) for point in points]))
     for point in points:
         if point["error"]:
             logs().print(f"failed: {point['run']}: {point['error']}", markup=False)
-    title = "The best peak rate: vertex of a parabola through three rates"
+    how = "the best point that was tried" if is_search else "vertex of a parabola through three rates"
+    title = f"The best peak rate: {how}"
     output().print(table(title, BEST_COLUMNS, [_best_cells(entry) for entry in entries]))
 
 

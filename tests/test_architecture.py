@@ -27,7 +27,7 @@ DOORS = {
     "tensorboard": {"neobert/runs/tracking.py"},
     "trackio": {"neobert/runs/tracking.py"},
     "wandb": {"neobert/runs/tracking.py"},
-    "optuna": {"neobert/search/samplers.py", "neobert/search/storages.py", "neobert/search/study.py"},
+    "optuna": {f"neobert/search/{name}.py" for name in ("endings", "glue", "rates", "samplers", "storages", "study")},
     "sentence_transformers": {"benchmarks/encoding.py", "neobert/export/huggingface.py"},
     "transformers": {
         "benchmarks/contenders.py",

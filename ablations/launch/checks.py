@@ -30,6 +30,7 @@ from neobert.model.size import parameter_count
 from neobert.recipe import EngineWord, Pretraining
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
+from neobert.runs.work import Work
 from neobert.starts import misfit
 
 MOST_GPUS = 1024
@@ -87,7 +88,7 @@ def corpus_lines(rows: Sequence[PlanRow], source: Source) -> list[str]:
     return [line for corpus in corpora if (line := source.described_corpus(corpus))]
 
 
-def _corpora_of(runs: Sequence[Run]) -> list[str]:
+def _corpora_of(runs: Sequence[Work]) -> list[str]:
     return list(dict.fromkeys(run.corpus.corpus for run in PretrainingRun.among(runs)))
 
 
@@ -99,7 +100,7 @@ def require_data(rows: Sequence[PlanRow], source: Source) -> None:
         MissingData: the data are on the hub, which runs do not read, or mteb is missing; the message names the items.
         ValueError: a corpus has a file that is not in its format.
     """
-    runs = unfinished(rows)
+    runs = _training(unfinished(rows))
     if EmbeddingEvaluation.among(runs) and find_spec("mteb") is None:
         raise MissingData("MTEB evaluations need mteb, which is not installed: pip install -e '.[eval]'")
     if source.is_local or not runs:
@@ -137,7 +138,12 @@ def require_scorable_tasks(rows: Sequence[PlanRow], layout: Layout, source: Sour
         require_scorable(task, source)
 
 
-def _read_by(runs: Sequence[Run]) -> Needs:
+def _training(runs: Sequence[Run]) -> list[Work]:
+    """Return the runs that are checked: of a sweep its first ones, since all of them need the same."""
+    return [each for run in runs for each in run.trains]
+
+
+def _read_by(runs: Sequence[Work]) -> Needs:
     stages = PretrainingRun.among(runs)
     tasks = (task for evaluation in EmbeddingEvaluation.among(runs) for task in evaluation.tasks)
     members = (member for task in tasks for member in member_names(task))
@@ -161,7 +167,7 @@ def misfits(rows: Sequence[PlanRow], machine: Machine) -> list[Problem]:
     sentences = {
         run.id: f"{row.name}'s {run.title} {_misfit(run, machine)}"
         for row in rows
-        for run in PretrainingRun.among(unfinished([row]))
+        for run in PretrainingRun.among(_training(unfinished([row])))
         if not _fits(run, machine)
     }
     return list(map(Problem, sentences.values()))
@@ -218,11 +224,11 @@ def require_heldout_context(context: int | None, rows: Sequence[PlanRow]) -> Non
 
 def validate(rows: Sequence[PlanRow], layout: Layout, machine: Machine) -> list[Problem]:
     """Return all problems that would make an unfinished run fail, each once. Imports torch to build models."""
-    coming = {run.reference for run in unfinished(rows)}
+    coming = {run.reference for run in _training(unfinished(rows))}
     problems = misfits(rows, machine)
     models: dict[str, tuple[str, Pretraining]] = {}
     for row in rows:
-        for run in unfinished([row]):
+        for run in _training(unfinished([row])):
             name = f"{row.name}'s {run.title}"
             problems += [
                 Problem(f"{name} needs {reference}, which is not planned and has no weights", missing=True)

@@ -187,7 +187,7 @@ class LocalPlan:
 
     def phases(self, runs: Sequence[Run]) -> "list[tuple[list[Run], list[str | None]]]":
         """Return the runs of each phase and the GPUs that each of its workers sees (None: this machine has none)."""
-        trains_together = {run.id for run in runs if self.processes > 1 and run.counted == "steps"}
+        trains_together = {run.id for run in runs if self.processes > 1 and run.job == "pretrain"}
         together = [run for run in runs if run.id in trains_together]
         alone = [run for run in runs if run.id not in trains_together]
         phases = ((together, self._gpus_of(self.groups, self.processes)), (alone, self._gpus_of(self.workers, 1)))
@@ -233,7 +233,7 @@ def _run_locally(
     open_parts = sum(run.open_parts(layout) for run in runs)
     shared = plan_locally(visible_gpus(), available_cores(), execution, open_parts, options.workers)
     workspace.write(rows, execution.model_copy(update={"threads": shared.threads}))
-    if not shared.gpus and any(shared.processes > 1 and run.counted == "steps" for run in runs):
+    if not shared.gpus and any(shared.processes > 1 and run.job == "pretrain" for run in runs):
         logs().print(f"no GPU here: {shared.processes} processes train together on its cores", markup=False)
     variables = worker_environment(shared.threads) | _with_tracker(environment, options)
     worst = EXIT_DONE

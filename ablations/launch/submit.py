@@ -58,7 +58,7 @@ from neobert.slurm.submit import (
 
 PATIENCE_SECONDS = 150
 LOCK_POLL_SECONDS = 0.2
-MANY_PARTS = ("grid points", "tasks")
+MANY_PARTS = ("grid points", "tasks", "runs")
 """The units of work (`Work.counted`) that many workers share."""
 
 LONGEST_LABEL = 200

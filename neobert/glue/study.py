@@ -47,9 +47,11 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, timed_provenance, utc_now
 from neobert.runs.run_file import RunFile, read_checked_run_file, read_run_file
 from neobert.runs.work import Part
+from neobert.search.endings import Report
+from neobert.search.glue import by_tenths
 from neobert.search.seeds import run_search_trial
 from neobert.search.storages import address_of_environment
-from neobert.search.study import Report, by_tenths, sweep_of
+from neobert.search.study import sweep_of
 from neobert.tensors import load_tensors, save_tensors
 from neobert.training.accounting import attention_record
 from neobert.training.compiling import CompilePolicy

@@ -199,7 +199,7 @@ class GlueStudy(Work):
     def grows(self) -> bool:
         return self.search is not None
 
-    def ask(self, layout: Layout) -> "tuple[SearchTrial, Claim] | None":
+    def ask(self, layout: Layout) -> "tuple[Part, Claim] | None":
         """Ask the sampler of a search for the next point, and claim it."""
         if self.search is None:
             return None

@@ -15,6 +15,7 @@ from neobert.kinds.corpus import Corpus
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.mteb import EmbeddingEvaluation
 from neobert.kinds.pretraining import PretrainingRun
+from neobert.kinds.rates import RateSweep
 from neobert.kinds.readouts import ReadoutEvaluation
 from neobert.runs.layout import Layout
 from neobert.runs.records import is_published, read_record
@@ -23,13 +24,15 @@ from neobert.runs.work import Work
 KINDS: Mapping[str, type[Work]] = {
     "corpus": Corpus,
     "pretraining": PretrainingRun,
+    "rates": RateSweep,
     "contrastive": ContrastiveRun,
     "glue": GlueStudy,
     "mteb": EmbeddingEvaluation,
     "readouts": ReadoutEvaluation,
 }
 Run = Annotated[
-    PretrainingRun | GlueStudy | ContrastiveRun | EmbeddingEvaluation | ReadoutEvaluation, Field(discriminator="kind")
+    PretrainingRun | RateSweep | GlueStudy | ContrastiveRun | EmbeddingEvaluation | ReadoutEvaluation,
+    Field(discriminator="kind"),
 ]
 """Work with a run.json: all kinds but corpora, which are prepared for a run."""
 RUN_KINDS = tuple(kind for kind in KINDS if kind != "corpus")

@@ -205,6 +205,11 @@ class Work(Value):
         """Work that a job without a GPU may do in advance; otherwise it is done as a part of this work."""
         return ()
 
+    @property
+    def trains(self) -> "tuple[Work, ...]":
+        """Work that it does itself, or of which it does the like: data, memory and models are checked for this."""
+        return (self,)
+
     def uses(self, layout: Layout) -> tuple[Path, ...]:
         """Return the files and folders that cleanup keeps for it, besides those of `after`."""
         return ()

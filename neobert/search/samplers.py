@@ -1,7 +1,7 @@
 """What chooses the points of a study and ends trials: Optuna's samplers and pruners, and the space that they search."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -12,8 +12,7 @@ from optuna.samplers import BaseSampler, GPSampler, QMCSampler, RandomSampler, T
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from neobert.identity import plain
-from neobert.recipe import Point
+from neobert.search.endings import Params
 from neobert.search.space import PrunerName, Range, SamplerName, Space
 
 RESAMPLED = 100
@@ -38,40 +37,49 @@ class Given(Suggesting):
     """Sampler that suggests the point given: the next of a grid. Optuna's GridSampler repeats points if several workers
     ask."""
 
-    def __init__(self, space: Mapping[str, BaseDistribution], point: Point) -> None:
+    def __init__(self, space: Mapping[str, BaseDistribution], point: Params) -> None:
         super().__init__(space)
         self.point = point
 
     def sample_relative(self, study: Study, trial: FrozenTrial, search_space: Any) -> dict[str, Any]:
-        return dict(plain(self.point))
+        return dict(self.point)
 
 
 class Rounded(Suggesting):
-    """Sampler that suggests what another does, with rounded rates, and if possible no point that it had before."""
+    """Sampler that suggests what another does, in `digits` digits (default: `RATE_DIGITS`), and if possible no point
+    that it had before."""
 
-    def __init__(self, space: Mapping[str, BaseDistribution], inner: BaseSampler, had: set[Point]) -> None:
+    def __init__(
+        self,
+        space: Mapping[str, BaseDistribution],
+        inner: BaseSampler,
+        had: Sequence[Params],
+        digits: Mapping[str, int] | None = None,
+    ) -> None:
         super().__init__(space)
         self.inner = inner
         self.had = had
+        self.digits = digits or {}
 
     def sample_relative(self, study: Study, trial: FrozenTrial, search_space: Any) -> dict[str, Any]:
         for _ in range(RESAMPLED):
             found = self.inner.sample_relative(study, trial, self.inner.infer_relative_search_space(study, trial))
             for name in self.space.keys() - found.keys():
                 found[name] = self.inner.sample_independent(study, trial, name, self.space[name])
-            point = {name: _rounded(found[name], distribution) for name, distribution in self.space.items()}
-            if Point(**point) not in self.had:
+            point = {name: self._rounded(name, found[name]) for name in self.space}
+            if point not in self.had:
                 break
         return point
 
+    def _rounded(self, name: str, value: Any) -> Any:
+        distribution = self.space[name]
+        if not isinstance(distribution, FloatDistribution):
+            return value
+        rounded = float(f"{value:.{self.digits.get(name, RATE_DIGITS)}g}")
+        return min(max(rounded, distribution.low), distribution.high)
 
-def _rounded(value: Any, distribution: BaseDistribution) -> Any:
-    if not isinstance(distribution, FloatDistribution):
-        return value
-    return min(max(float(f"{value:.{RATE_DIGITS}g}"), distribution.low), distribution.high)
 
-
-def axes_of(space: Space) -> dict[str, BaseDistribution]:
+def axes_of(space: Iterable[tuple[str, Range | tuple[float, ...]]]) -> dict[str, BaseDistribution]:
     """Return the space as Optuna's distributions."""
     return {axis: _distribution(axis, values) for axis, values in space}
 

@@ -11,7 +11,9 @@ from neobert.kinds.glue import SearchTrial, Trial
 from neobert.processes import StopRequest
 from neobert.runs.claims import Claim, ClaimLost, acquire
 from neobert.runs.records import publish_sealed, timed_provenance, utc_now
-from neobert.search.study import POLL_SECONDS, Pruned, Report, Reports, Sweep, ending_of
+from neobert.search.endings import Pruned, Report
+from neobert.search.glue import ending_of
+from neobert.search.study import POLL_SECONDS, Reports, Sweep
 
 RunTrial = Callable[[Trial, Claim, Report], None]
 """Executes the claimed trial of one seed. It reports the values of its evaluations by tenths of an epoch."""

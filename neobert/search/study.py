@@ -1,11 +1,11 @@
-"""GLUE studies as Optuna studies: every trial is asked for, reported and told, and can be watched as it runs.
+"""Studies of Optuna: every trial is asked for, reported and told, and can be watched as it runs.
 
 Records are the truth about results, and claims say who works. Before a trial is taken, its worker makes the study agree
 with both, under one lock for the folder of runs. A study that is lost, damaged or contradicts the records is made again
 from them. Trouble with the storage never ends a trial.
 
-A search is a grid whose points a sampler adds. Each point that it asks for is numbered and written to a file before a
-worker takes it, so that every search has exactly as many as it should, and a killed worker's point is done by another.
+In a search a sampler adds the points. Each point that it asks for is numbered and written to a file before a worker
+takes it, so that every search has exactly as many as it should, and a killed worker's point is done by another.
 """
 
 import logging
@@ -17,29 +17,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.exceptions import UpdateFinishedTrialError
-from optuna.pruners import BasePruner
-from optuna.samplers import BaseSampler
 from optuna.storages.journal import JournalFileOpenLock
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from neobert.errors import RunFailed
-from neobert.files import is_there, read_json, stamp_of
-from neobert.identity import plain
-from neobert.kinds.glue import GlueStudy, SearchTrial, Trial
-from neobert.recipe import Point
+from neobert.files import is_there
 from neobert.runs.claims import LEASE_SECONDS, Claim, acquire, is_claimed
 from neobert.runs.layout import Layout
-from neobert.runs.records import publish_sealed, read_record
 from neobert.runs.run_file import RunFile, read_checked_run_file
-from neobert.search.samplers import Given, Rounded, axes_of, import_for, pruner_named, sampler_named
+from neobert.runs.work import Part, Work
+from neobert.search.endings import UNDEFINED, Ending, Pruned, Subject, failure_of
+from neobert.search.glue import GlueSubject
+from neobert.search.rates import RateSubject
+from neobert.search.samplers import Given, import_for
 from neobert.search.storages import Storage, cause_of, is_transient, storage_address, storage_at
 
 logger = logging.getLogger(__name__)
@@ -50,13 +47,7 @@ LOCK_SECONDS = 10
 POLL_SECONDS = 0.5
 FAILURES_OF_ASKING = 2
 """How often a sampler may fail before its worker ends: another worker may have removed the study meanwhile."""
-TENTHS = 10
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
-UNDEFINED = "the score is undefined"
-
-Report = Callable[[int, float | None], None]
-"""Called with the step and value of each evaluation."""
-AnyTrial = Trial | SearchTrial
 
 
 class Contradiction(Exception):
@@ -67,72 +58,7 @@ class OtherFolder(ValueError):
     """The study in a server is of another folder of runs."""
 
 
-# What Optuna shows
-
-
-class Pruned(Exception):
-    """The pruner of a search ends a trial."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How a trial ended according to its record. An undefined score is FAIL, never a number."""
-
-    state: TrialState
-    value: float | None
-    curve: Mapping[int, float] = field(default_factory=dict)
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    ended_at: float = 0.0
-    seconds: float = 0.0
-
-
-def tenth_of_epoch(step: int, course_steps: int, epochs: int) -> int:
-    """Return after how many tenths of an epoch a step of a course ends, rounded up. Unlike the number of updates, this
-    is comparable between batch sizes."""
-    return math.ceil(TENTHS * epochs * step / course_steps)
-
-
-def ending_of(trial: AnyTrial) -> Ending | None:
-    """Return how a trial ended; None without an intact record. A record is read once as long as it does not change."""
-    if not trial.is_done:
-        return None
-    return _read_ending(trial, stamp_of(trial.record.stat()))
-
-
-@lru_cache(maxsize=1 << 15)
-def _read_ending(trial: AnyTrial, stamp: tuple[int, ...]) -> Ending:
-    del stamp
-    record, study = read_record(trial.record), trial.study
-    if isinstance(trial, SearchTrial):
-        score, curve = record["scores"]["score"], dict(record["scores"]["curve"])
-    else:
-        score, curve = study.about.decisive_score(study.protocol, record["scores"]), _curve_of(trial, record)
-    if record["state"] == "pruned":  # Optuna takes the last report as its value
-        state, score = TrialState.PRUNED, curve[max(curve)] if curve else None
-    else:
-        state = TrialState.FAIL if score is None else TrialState.COMPLETE
-    error = {"error": UNDEFINED} if state is TrialState.FAIL else {}
-    return Ending(
-        state=state,
-        value=score,
-        curve=curve,
-        attributes={"trial": trial.id, "claim": record.get("claim"), **error},
-        ended_at=trial.record.stat().st_mtime,
-        seconds=record.get("seconds", 0.0),
-    )
-
-
-def _curve_of(trial: Trial, record: Mapping[str, Any]) -> dict[int, float]:
-    """Return the values of the evaluations in a trial's record by tenths of an epoch."""
-    curve: dict[int, float] = {}
-    if course := record.get("course_steps"):
-        for step, value in record["scores"].get("curve", ()):
-            if value is not None:
-                curve.setdefault(tenth_of_epoch(step, course, trial.study.protocol.epochs), float(value))
-    return curve
-
-
-Shown = Sequence[tuple[AnyTrial, FrozenTrial]]
+Shown = Sequence[tuple[Part, FrozenTrial]]
 """Parts with the trials of the study that show them."""
 Endings = Mapping[str, Ending | None]
 """By the id of a part: how it ended according to its record."""
@@ -143,59 +69,19 @@ Endings = Mapping[str, Ending | None]
 
 @dataclass
 class Sweep:
-    """The Optuna study of a GLUE study: its grid, with every point once, or its search.
+    """A study of Optuna, in a storage."""
 
-    `run_file` names the study in words; a study without one is named by its id alone.
-    """
-
-    layout: Layout
-    study: GlueStudy
+    subject: Subject
     storage: Storage
-    run_file: RunFile | None = None
     lease_seconds: float = LEASE_SECONDS
     _remade_at: float = -math.inf
     _trouble_since: float | None = None
     _asked: dict[tuple[str, int], optuna.Trial] = field(default_factory=dict)
 
-    @cached_property
-    def _of_grid(self) -> dict[Point, AnyTrial]:
-        return {trial.point: trial for trial in self.study.trials(self.layout)}
-
-    def trials(self) -> dict[Point, AnyTrial]:
-        """Return the trials by their point; of a search, those that it has asked for."""
-        if self.study.search is None:
-            return self._of_grid
-        return {trial.point: trial for trial in self.study.search_trials(self.layout)}
-
-    def _times(self) -> Counter[Point]:
-        """Return how often each point was asked for: in a grid once, in a search perhaps again."""
-        return Counter(list(self._of_grid) if self.study.search is None else self.study.asked(self.layout).values())
-
-    @cached_property
-    def space(self) -> dict[str, BaseDistribution]:
-        """The axes of the grid or of the search."""
-        if self.study.search is not None and self.study.search.sampler != "grid":
-            return axes_of(self.study.search.space)
-        points = [plain(point) for point in self.study.points]
-        return {axis: CategoricalDistribution(sorted({point[axis] for point in points})) for axis in points[0]}
-
     @property
-    def name(self) -> str:
-        """Name of the Optuna study. Studies are found by the id at its end."""
-        owner = f"{self.run_file.owner} " if self.run_file and self.run_file.owner else ""
-        sampler = f" {self.study.search.sampler}" if self.study.search else ""
-        return f"{owner}{self.study.task}{sampler} seed {self.study.seed} ({self.study.id})"
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """User attributes of the Optuna study."""
-        labels = self.run_file.labels if self.run_file else {}
-        named = {key: labels[key] for key in ("variants", "model", "scale", "ladder") if labels.get(key)}
-        study = self.study
-        metric = study.about.decisive_metric(study.protocol) or " and ".join(map(str, study.about.metrics))
-        own = {"task": study.task, "metric": metric, "seed": study.seed, "weights": study.weights}
-        search = {"search": plain(study.search)} if study.search else {}
-        return {**named, **own, **search, "study": study.id, "runs": str(self.layout.root)}
+    def layout(self) -> Layout:
+        """The folder of runs."""
+        return self.subject.layout
 
     def opened(self) -> Study:
         """Open the Optuna study, and create it if it does not exist.
@@ -203,10 +89,10 @@ class Sweep:
         Raises ValueError if it is another folder's. Raises whatever the storage raises.
         """
         storage = self.storage.open()
-        end = f"({self.study.id})"
+        end = f"({self.subject.id})"  # by which it is found, whatever words are before
         names = [each.study_name for each in storage.get_all_studies() if each.study_name.endswith(end)]
         if names:
-            study = optuna.load_study(study_name=names[0], storage=storage, pruner=self._pruner())
+            study = optuna.load_study(study_name=names[0], storage=storage, pruner=self.subject.pruner())
             theirs = study.user_attrs.get("runs")
             if self.storage.path is None and theirs not in (None, str(self.layout.root)):
                 raise OtherFolder(
@@ -214,13 +100,14 @@ class Sweep:
                 )
             return study
         study = optuna.create_study(
-            study_name=self.name,
+            study_name=self.subject.name,
             storage=storage,
-            direction="maximize",
-            pruner=self._pruner(),
+            direction=self.subject.direction,
+            pruner=self.subject.pruner(),
             load_if_exists=True,
         )
-        for key, value in self.attributes.items():
+        own = {"study": self.subject.id, "runs": str(self.layout.root)}
+        for key, value in {**self.subject.attributes, **own}.items():
             study.set_user_attr(key, value)
         return study
 
@@ -263,37 +150,37 @@ class Sweep:
         """
         study = self.opened()
         trials = study.get_trials(deepcopy=False)
-        parts, times = self.trials(), self._times()
-        shown = [(parts[point], trial) for trial in trials if (point := _point_of(trial)) in parts]
+        subject, parts, times = self.subject, self.subject.trials(), self.subject.times()
+        shown = [(parts[key], trial) for trial in trials if (key := subject.key_of(trial)) in parts]
         running = [part.id for part, trial in shown if trial.state is TrialState.RUNNING]
         held = {name for name in running if is_claimed(self.layout.claims(name), self.lease_seconds)}
-        endings = {part.id: ending_of(part) for part in parts.values()}
+        endings = {part.id: subject.ending_of(part) for part in parts.values()}
         told = _require_agreement(shown, endings, times)
         told += _tell_dead(study, shown, endings, held, told)
-        if self.study.search is not None:
+        if subject.grows:
             _tell_unwritten(study, trials, {trial.number for _, trial in shown})
         failed = {(part.id, trial.user_attrs.get("claim")) for part, trial in shown if trial.state is TrialState.FAIL}
         for part in parts.values():
-            ending = endings[part.id] or _failure_of(part)
+            ending = endings[part.id] or failure_of(part, subject.marks_of(part))
             if ending is not None and part.id not in held:
-                untold = times[part.point] - told[part.id]
+                untold = times[part.id] - told[part.id]
                 if ending.state is TrialState.FAIL:  # each failure is shown once
                     untold = int((part.id, ending.attributes["claim"]) not in failed)
                 self._add(study, part, ending, untold)
         return study
 
-    def _add(self, study: Study, part: AnyTrial, ending: Ending, times: int) -> None:
+    def _add(self, study: Study, part: Part, ending: Ending, times: int) -> None:
         """Add trials with an ending that the study does not show."""
         for _ in range(times):
             self._touch_lock()
             study.add_trial(self._made_of(part, ending))
 
-    def _made_of(self, part: AnyTrial, ending: Ending) -> FrozenTrial:
+    def _made_of(self, part: Part, ending: Ending) -> FrozenTrial:
         trial = create_trial(
             state=ending.state,
             value=ending.value,
-            params=plain(part.point),
-            distributions=self.space,
+            params=dict(self.subject.params_of(part)),
+            distributions=self.subject.space,
             user_attrs=dict(ending.attributes),
             intermediate_values=dict(ending.curve),
         )
@@ -315,15 +202,14 @@ class Sweep:
 
     # One trial
 
-    def take(self) -> tuple[SearchTrial, Claim] | None:
+    def take(self) -> tuple[Part, Claim] | None:
         """Ask the sampler of a search for its next point, and claim it; None if it has asked for all of its points.
 
         Raises RunFailed if the storage cannot be used for as long as a lease.
         """
-        assert self.study.search is not None
-        import_for(self.study.search.sampler)
+        import_for(self.subject.sampler_name)
         deadline, failures = time.monotonic() + self.lease_seconds, 0
-        while len(self.study.asked(self.layout)) < self.study.total:
+        while len(self.subject.asked()) < self.subject.total:
             try:
                 with self._lock():
                     taken = self._ask_sampler()
@@ -338,21 +224,21 @@ class Sweep:
                 time.sleep(POLL_SECONDS)
         return None
 
-    def _ask_sampler(self) -> tuple[SearchTrial, Claim] | None:
+    def _ask_sampler(self) -> tuple[Part, Claim] | None:
         """Ask for a point and write it under the first free number. None if there is none, or if the point is known:
         then it counts once more."""
-        study, asked = self._made_right(), self.study.asked(self.layout)
-        number = next((number for number in range(self.study.total) if number not in asked), None)
+        subject, study = self.subject, self._made_right()
+        asked = subject.asked()
+        number = next((number for number in range(subject.total) if number not in asked), None)
         if number is None:
             return None
         self._touch_lock()
-        study.sampler = self._sampler(number, set(asked.values()))
-        trial = study.ask(self.space)
-        point = Point(**trial.params)
-        if not publish_sealed(self.study.request_file(self.layout, number), {"point": plain(point)}):
+        study.sampler = subject.sampler(number)
+        trial = study.ask(subject.space)
+        if not subject.publish(number, trial.params):
             _tell(study, trial.number, None)  # the lock was broken, and another worker was faster
             return None
-        part = self.study.search_trial(self.layout, point)
+        part = subject.part_at(trial.params)
         claim = acquire(self.layout.claims(part.id), self.lease_seconds)
         if claim is not None and not part.is_done and not part.error.exists():
             self._asked[part.id, claim.number] = trial
@@ -362,32 +248,20 @@ class Sweep:
             self._quietly(lambda: self._tell_again(trial, part))
         return None
 
-    def _mark(self, trial: optuna.Trial, part: AnyTrial, claim: int) -> None:
-        for key, value in {"trial": part.id, "claim": claim}.items():
+    def _mark(self, trial: optuna.Trial, part: Part, claim: int | None) -> None:
+        for key, value in {**self.subject.marks_of(part), "claim": claim}.items():
             trial.set_user_attr(key, value)
 
-    def _tell_again(self, trial: optuna.Trial, part: SearchTrial) -> None:
+    def _tell_again(self, trial: optuna.Trial, part: Part) -> None:
         """Tell a trial at a point that was asked for before how it ended; if it has not ended yet, the trial failed."""
-        trial.set_user_attr("trial", part.id)
-        ending = ending_of(part)
+        self._mark(trial, part, None)
+        ending = self.subject.ending_of(part)
         for step, value in ending.curve.items() if ending else ():
             trial.report(value, step)
         self._end(trial, ending, "this point was asked for before")
 
-    def _sampler(self, number: int, had: set[Point]) -> BaseSampler:
-        """Return the sampler of a search for its point of a number."""
-        search = self.study.search
-        assert search is not None
-        if search.sampler == "grid":
-            return Given(self.space, self.study.points[number])
-        return Rounded(self.space, sampler_named(search.sampler, number), had)
-
-    def _pruner(self) -> BasePruner:
-        name = "none" if self.study.search is None else self.study.search.pruner
-        return pruner_named(name, TENTHS * self.study.protocol.epochs)
-
     @contextmanager
-    def running(self, part: AnyTrial, claim: Claim) -> "Iterator[Reports]":
+    def running(self, part: Part, claim: Claim) -> "Iterator[Reports]":
         """Ask for a claimed point, and tell at the end what its record says, or that it failed. Yields what reports
         values by steps of Optuna."""
         trial = self._asked.pop((part.id, claim.number), None) or self._ask(part, claim)
@@ -399,14 +273,21 @@ class Sweep:
             raise
         finally:
             if trial is not None:
-                self._quietly(lambda: self._end(trial, _if_of(claim.number, ending_of(part)), error))
+                self._quietly(lambda: self._end(trial, self._ending_by(claim, part, error), error))
+
+    def _ending_by(self, claim: Claim, part: Part, error: str) -> Ending | None:
+        """Return how the attempt with a claim ended; None if it has no record. A record that names no claim is of
+        another attempt if this one raised an error."""
+        ending = _if_of(claim.number, self.subject.ending_of(part))
+        is_unclear = ending is not None and ending.attributes["claim"] is None and error != UNDEFINED
+        return None if is_unclear else ending
 
     def _end(self, trial: optuna.Trial, ending: Ending | None, error: str) -> None:
         if ending is None or ending.state is TrialState.FAIL:
             trial.set_user_attr("error", error)
         _tell(trial.study, trial.number, ending)
 
-    def _ask(self, part: AnyTrial, claim: Claim) -> optuna.Trial | None:
+    def _ask(self, part: Part, claim: Claim) -> optuna.Trial | None:
         """Return the asked trial. None if the storage cannot be used for as long as a lease: the point is run unseen,
         and the next worker that can reach the storage adds it."""
         deadline = time.monotonic() + (0 if self._trouble_since else self.lease_seconds)
@@ -414,8 +295,8 @@ class Sweep:
             try:
                 with self._lock():
                     study = self._made_right()
-                    study.sampler = Given(self.space, part.point)
-                    trial = study.ask(self.space)
+                    study.sampler = Given(self.subject.space, self.subject.params_of(part))
+                    trial = study.ask(self.subject.space)
                     self._mark(trial, part, claim.number)
                 self._trouble_since = None
                 return trial
@@ -444,14 +325,14 @@ class Sweep:
             os.utime(self.layout.root / f"optuna{LOCK_SUFFIX}")
 
 
-def _require_agreement(shown: Shown, endings: Endings, times: Mapping[Point, int]) -> Counter[str]:
+def _require_agreement(shown: Shown, endings: Endings, times: Mapping[str, int]) -> Counter[str]:
     """Return how often the parts have ended in the study. Raises Contradiction if one is not as recorded, or is there
     more often than it was asked for."""
     told: Counter[str] = Counter()
     for part, trial in shown:
         if trial.state in ENDED:
             told[part.id] += 1
-            if not _agrees(trial, endings[part.id]) or told[part.id] > times[part.point]:
+            if not _agrees(trial, endings[part.id]) or told[part.id] > times[part.id]:
                 raise Contradiction(f"trial {trial.number} is not what was recorded, or is there too often")
     return told
 
@@ -493,26 +374,13 @@ class Reports:
         self.curve[step] = value
         if sweep is not None and trial is not None:
             sweep._quietly(lambda: trial.report(value, step))
-            if may_prune and sweep.study.search is not None and sweep._quietly(trial.should_prune):
+            if may_prune and sweep.subject.prunes and sweep._quietly(trial.should_prune):
                 raise Pruned(f"pruned at step {step}")
 
     def complete(self, curve: Mapping[int, float]) -> None:
         """Report what was not reported yet of a trial that is finished."""
         for step, value in curve.items():
             self(step, value, may_prune=False)
-
-
-def by_tenths(report: Report, course_steps: int, epochs: int) -> Report:
-    """Return a report by the number of updates for one by tenths of an epoch."""
-    return lambda step, value: report(tenth_of_epoch(step, course_steps, epochs), value)
-
-
-def _point_of(trial: FrozenTrial) -> Point | None:
-    """Return the point of an Optuna trial; None if it has none."""
-    try:
-        return Point(**trial.params)
-    except ValueError:
-        return None
 
 
 def _agrees(trial: FrozenTrial, ending: Ending | None) -> bool:
@@ -523,18 +391,8 @@ def _agrees(trial: FrozenTrial, ending: Ending | None) -> bool:
 
 
 def _if_of(claim: int | None, ending: Ending | None) -> Ending | None:
-    """Return an ending if it is of the attempt with this claim; another one has a trial of its own."""
-    return ending if ending is not None and ending.attributes["claim"] == claim else None
-
-
-def _failure_of(part: AnyTrial) -> Ending | None:
-    """Return the last failure of a trial without a record; None if it has not failed."""
-    try:
-        failure = read_json(part.error)
-    except FileNotFoundError:
-        return None
-    attributes = {"trial": part.id, "claim": failure["claim"], "error": failure["error"]}
-    return Ending(TrialState.FAIL, None, attributes=attributes, ended_at=part.error.stat().st_mtime)
+    """Return an ending if it may be of the attempt with this claim; another one has a trial of its own."""
+    return ending if ending is not None and ending.attributes["claim"] in (claim, None) else None
 
 
 def _tell(study: Study, number: int, ending: Ending | None) -> None:
@@ -545,22 +403,26 @@ def _tell(study: Study, number: int, ending: Ending | None) -> None:
         study.tell(number, value, state=state, skip_if_finished=True)
 
 
+SUBJECTS: Mapping[str, Callable[[Layout, Any, RunFile], Subject]] = {"glue": GlueSubject, "rates": RateSubject}
+"""What studies are about, by the kind of work."""
+
+
 @lru_cache(maxsize=64)
-def sweep_of(layout: Layout, study_folder: Path, address: str) -> Sweep:
-    """Return the sweep of the study in a folder. A worker keeps it for all trials."""
-    run_file = read_checked_run_file(study_folder)
-    return Sweep(layout, run_file.specification(GlueStudy), storage_at(address), run_file)
+def sweep_of(layout: Layout, folder: Path, address: str) -> Sweep:
+    """Return the study of the work in a folder. A worker keeps it for all trials."""
+    run_file = read_checked_run_file(folder)
+    return Sweep(SUBJECTS[run_file.run.kind](layout, run_file.run, run_file), storage_at(address))
 
 
-def open_studies(layout: Layout, studies: Sequence[GlueStudy], address: str) -> None:
-    """Open a storage, and make those studies agree with their records that have a run file.
+def open_studies(layout: Layout, works: Sequence[Work], address: str) -> None:
+    """Open a storage, and make those studies agree with their records whose work has a run file.
 
     Raises ValueError if the storage cannot be used, or has the study of another folder.
     """
     try:
         _open_or_replace(storage_at(address), is_own=address == storage_address("journal", layout.root))
-        for study in studies:
-            folder = layout.study(study.task, study.id)
+        for work in works:
+            folder = layout.root / work.folder
             if is_there(folder / "run.json"):
                 sweep_of(layout, folder, address).show()
     except OtherFolder:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ablations.rates import Optimum, rate_text
+from ablations.rates import Optimum
+from neobert.rates import rate_text
 from reports.figures.drawing import COLOURS, INK, KEPT, describe_data, panel_grid, rendered
 from reports.notes import warnings
 from reports.rates import Sweep

@@ -13,6 +13,7 @@ import pytest
 from ablations import rates
 from ablations.launch import execute
 from ablations.rates import RateCurve
+from neobert.rates import rate_text
 from neobert.runs import worker
 from neobert.runs.kinds import read_records
 from neobert.runs.layout import Layout
@@ -87,7 +88,7 @@ def test_a_wider_grid_with_another_seed_shares_points_and_finds_an_optimum(
     again = RateCurve(losses, {}).optimum()
     assert again is not None and again.fitted and [again.exact, again.loss] == [best["exact"], best["loss"]]
     assert best["interval"] is not None and best["interval"][0] < best["exact"] < best["interval"][1]
-    assert best["train_as"] == f"M2@rate{rates.rate_text(best['rate'])}"
+    assert best["train_as"] == f"M2@rate{rate_text(best['rate'])}"
     assert learning_rates.main([*SMALL, *arguments, "--runs", str(swept)]) == 0
     assert best["train_as"] in capsys.readouterr().out
 
@@ -135,21 +136,22 @@ def test_a_rate_at_which_training_diverges_is_a_point_without_a_loss(
     assert len(list((swept / "pretraining" / diverged["run"]).glob("error*.json"))) == 2
 
 
-def test_on_slurm_the_command_submits_what_is_known_to_be_missing(
+def test_on_slurm_one_submission_does_the_whole_sweep(
     slurm: FakeSlurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = tmp_path / "runs"
     arguments = [*SMALL[:-4], "--runs", str(runs), "--cluster", "slurm"]
     assert learning_rates.main(arguments) == 0 == learning_rates.main(arguments)
     first = [each for each in read_submissions(Layout(runs)) if each.kind == "pretrain"]
-    assert sum(len(each.references) for each in first) == 3
+    assert [(each.elements, len(each.references)) for each in first] == [(3, 1)], "a worker for each rate of the grid"
+    assert "the same command reads their records" in " ".join(capsys.readouterr().err.split())
     for each in read_submissions(Layout(runs)):
         assert worker.main(["--runs", str(runs), *each.references]) == 0
         slurm.end(each.job)
-    assert learning_rates.main(arguments) == 0
-    more = [each for each in read_submissions(Layout(runs)) if each.kind == "pretrain"][len(first) :]
-    assert sum(len(each.references) for each in more) == 1, "the next rate alone"
-    assert "the same command reads their records" in " ".join(capsys.readouterr().err.split())
+    assert len(starts(runs)) == 1 + 4, "the corpus, the grid and the next rate"
+    assert learning_rates.main([*arguments, "--json"]) == 0 and len(starts(runs)) == 1 + 4
+    (entry,) = json.loads(capsys.readouterr().out)
+    assert [point["rate"] for point in entry["points"]] == [1e-3, 2e-3, 4e-3, 8e-3]
 
 
 def test_a_controller_that_is_too_busy_after_a_submission_makes_it_no_failure(

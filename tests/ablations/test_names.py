@@ -11,14 +11,11 @@ from hypothesis import strategies as st
 from ablations import ladder, ladders, run
 from ablations.ladders import SCALES
 from ablations.names import (
-    FIELDS,
     at_rate,
     at_scale,
     chosen_variants,
     named,
     names_of_design,
-    rate_text,
-    rounded,
     shorter,
     variants_in,
     variants_of_design,
@@ -26,6 +23,7 @@ from ablations.names import (
 from ablations.rates import shared_rate, variant_at
 from ablations.scales import RULES, Scale, scaled_variant
 from neobert.errors import EXIT_DONE
+from neobert.rates import FIELDS, rate_text, rounded
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
 from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of

@@ -9,18 +9,17 @@ from hypothesis import strategies as st
 
 from ablations import ladder
 from ablations.ladders import SCALES
-from ablations.names import rate_text
 from ablations.rates import (
     PILOT_SEEDS,
     Optimum,
     RateCurve,
     best_variant,
     grid_rate,
-    next_step,
     shared_rate,
     variant_at,
 )
 from ablations.scales import Scale, scaled_variant
+from neobert.rates import next_step, rate_text
 
 # The grid
 

@@ -25,10 +25,12 @@ from neobert.runs.records import publish_record, publish_sealed, read_record
 from neobert.runs.run_file import RunFile
 from neobert.runs.work import Part
 from neobert.runs.worker import Worker
+from neobert.search.endings import Report
+from neobert.search.glue import GlueSubject, by_tenths, tenth_of_epoch
 from neobert.search.seeds import run_search_trial
 from neobert.search.space import Search
 from neobert.search.storages import STORAGE_VARIABLE, address_of_environment, storage_address, storage_at
-from neobert.search.study import Report, Sweep, by_tenths, tenth_of_epoch
+from neobert.search.study import Sweep
 from tests.support import forking
 from tests.support.waiting import until
 
@@ -45,14 +47,14 @@ class DummyStudy(GlueStudy):
         """The Optuna study of this study, in the storage of the environment."""
         if self._sweep is None:
             storage = storage_at(address_of_environment(layout.root))
-            self._sweep = Sweep(layout, self, storage, lease_seconds=self._lease_seconds)
+            self._sweep = Sweep(GlueSubject(layout, self), storage, lease_seconds=self._lease_seconds)
         return self._sweep
 
     @property
     def after(self) -> tuple[str, ...]:
         return ()
 
-    def ask(self, layout: Layout) -> tuple[SearchTrial, Claim] | None:
+    def ask(self, layout: Layout) -> tuple[Part, Claim] | None:
         return None if self.search is None else self.sweep(layout).take()
 
     def execute(self, layout: Layout, run_file: RunFile | None, part: Part, claim: Claim, stop: StopRequest) -> None:
@@ -230,7 +232,8 @@ def assert_shows_records(layout: Layout, points: int, storage: str) -> None:
 def load(layout: Layout, points: int, storage: str, search: Search | None = None) -> Any:
     """The study as Optuna itself reads it, after a launcher has made it agree with the records."""
     address = storage_address(storage, layout.root)
-    return Sweep(layout, study_of(points, search=search), storage_at(address), lease_seconds=0.0).show()
+    subject = GlueSubject(layout, study_of(points, search=search))
+    return Sweep(subject, storage_at(address), lease_seconds=0.0).show()
 
 
 def fail_part(part: Part, claim: int, error: str) -> None:

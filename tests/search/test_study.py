@@ -14,7 +14,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.work import Part
 from neobert.search import storages
-from neobert.search import study as studies
+from neobert.search.glue import GlueSubject, tenth_of_epoch
 from neobert.search.storages import STORAGE_VARIABLE, storage_address, storage_at
 from neobert.search.study import Sweep, open_studies
 from tests.search.grid_worlds import (
@@ -75,7 +75,8 @@ def test_a_trial_is_shown_as_running_with_its_reports(tmp_path: Path, storage: s
     worker = start_worker(layout, 1, 0.0, storage)
 
     def shown() -> list[tuple[str, int]]:
-        trials = Sweep(layout, study_of(1), storage_at(storage_address(storage, tmp_path))).opened().trials
+        subject = GlueSubject(layout, study_of(1))
+        trials = Sweep(subject, storage_at(storage_address(storage, tmp_path))).opened().trials
         return [(trial.state.name, len(trial.intermediate_values)) for trial in trials]
 
     until((tmp_path / "inside-0-1").exists)
@@ -233,7 +234,7 @@ def test_tenths_of_an_epoch_rise_from_one_to_ten_times_the_epochs(
     course: int, epochs: int, data: st.DataObject
 ) -> None:
     step = data.draw(st.integers(1, course))
-    tenth = studies.tenth_of_epoch(step, course, epochs)
+    tenth = tenth_of_epoch(step, course, epochs)
     assert 1 <= tenth <= 10 * epochs
-    assert tenth >= studies.tenth_of_epoch(max(1, step - 1), course, epochs)
-    assert studies.tenth_of_epoch(course, course, epochs) == 10 * epochs
+    assert tenth >= tenth_of_epoch(max(1, step - 1), course, epochs)
+    assert tenth_of_epoch(course, course, epochs) == 10 * epochs

@@ -1,0 +1,43 @@
+"""A trial of a sweep over numbers of the optimizer: its stages of pre-training, one after the other."""
+
+import time
+
+from neobert.kinds.pretraining import PretrainingRun
+from neobert.kinds.rates import RateTrial
+from neobert.processes import StopRequest
+from neobert.runs.claims import LEASE_SECONDS, Claim, acquire
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import RunFile, read_checked_run_file, write_run_file
+from neobert.runs.work import Part
+from neobert.search.storages import address_of_environment
+from neobert.search.study import POLL_SECONDS, sweep_of
+
+
+def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
+    """Train a claimed trial. The run.json of each stage is written before it begins; an earlier stage may have a record
+    of another trial, or a worker of its own, which is waited for."""
+    assert isinstance(part, RateTrial)
+    sweep = sweep_of(layout, layout.root / part.work.folder, address_of_environment(layout.root))
+    labels = part.work.labels_at(run_file.labels, part.point)
+    with sweep.running(part, claim):
+        for run in part.runs:
+            write_run_file(layout, run, run_file.source, run_file.execution, labels)
+        for run in part.runs[:-1]:
+            _train_before(layout, run, part, stop)
+        _train(layout, part.runs[-1], claim, stop)
+
+
+def _train_before(layout: Layout, run: PretrainingRun, trial: RateTrial, stop: StopRequest) -> None:
+    while not run.closing(layout).is_done:
+        claim = acquire(layout.claims(run.id), LEASE_SECONDS)
+        if claim is None:
+            stop.check(f"for {trial.title}")
+            time.sleep(POLL_SECONDS)
+            continue
+        with claim:
+            if not run.closing(layout).is_done:
+                _train(layout, run, claim, stop)
+
+
+def _train(layout: Layout, run: PretrainingRun, claim: Claim, stop: StopRequest) -> None:
+    run.execute(layout, read_checked_run_file(layout.root / run.folder), run.closing(layout), claim, stop)
