@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import PositiveInt, model_validator
 
@@ -11,14 +11,7 @@ from neobert.identity import NUMERICS, Neutral, chosen, decisive, identity, neut
 from neobert.kinds.pretraining import EXTERNAL_PREFIX, pretraining_of
 from neobert.recipe import Contrastive, Instructed, Value
 from neobert.runs.layout import Layout
-from neobert.runs.work import Part, Training
-
-if TYPE_CHECKING:
-    from neobert.processes import StopRequest
-    from neobert.runs.claims import Claim
-    from neobert.runs.run_file import RunFile
-    from neobert.training.distributed import Process
-    from neobert.training.trainer import Trainer
+from neobert.runs.work import Training
 
 
 class PairSet(Value):
@@ -118,13 +111,3 @@ class ContrastiveRun(Training):
         if self.protocol.similar_above != neutral_values(Contrastive)["similar_above"]:
             content["similar_above"] = self.protocol.similar_above
         return f"{pairs.name}-{identity(content)}"
-
-    def execute(self, layout: Layout, run_file: "RunFile", part: Part, claim: "Claim", stop: "StopRequest") -> None:
-        from neobert.embeddings.contrastive import execute
-
-        execute(layout, run_file, part, claim, stop)
-
-    def make_trainer(self, layout: Layout, run_file: "RunFile", process: "Process") -> "Trainer[Any]":
-        from neobert.embeddings.contrastive import ContrastiveTrainer
-
-        return ContrastiveTrainer(layout, run_file, process)

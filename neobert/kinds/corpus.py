@@ -2,17 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from neobert.files import children, read_json
 from neobert.identity import chosen, identity
 from neobert.runs.layout import MANIFEST, PARTIAL, Layout
 from neobert.runs.work import Part, Work
-
-if TYPE_CHECKING:
-    from neobert.processes import StopRequest
-    from neobert.runs.claims import Claim
-    from neobert.runs.run_file import RunFile
 
 
 class Corpus(Work):
@@ -62,8 +57,3 @@ class Corpus(Work):
     def done(self, layout: Layout, pending: Sequence[Part]) -> int:
         """Return the number of shards of an unfinished corpus."""
         return len(children(layout.root / f"{self.folder}{PARTIAL}", "shard-*.json"))
-
-    def execute(self, layout: Layout, run_file: "RunFile", part: Part, claim: "Claim", stop: "StopRequest") -> None:
-        from neobert.data.preparation import execute
-
-        execute(layout, run_file, part, claim, stop)

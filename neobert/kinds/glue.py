@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
@@ -17,11 +17,6 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import Open, is_published, read_sealed
 from neobert.runs.work import Part, Work, error_beside
 from neobert.search.space import Search
-
-if TYPE_CHECKING:
-    from neobert.processes import StopRequest
-    from neobert.runs.claims import Claim
-    from neobert.runs.run_file import RunFile
 
 
 class TrialConfig(Open):
@@ -199,15 +194,6 @@ class GlueStudy(Work):
     def grows(self) -> bool:
         return self.search is not None
 
-    def ask(self, layout: Layout) -> "tuple[Part, Claim] | None":
-        """Ask the sampler of a search for the next point, and claim it."""
-        if self.search is None:
-            return None
-        from neobert.search.storages import address_of_environment
-        from neobert.search.study import sweep_of
-
-        return sweep_of(layout, layout.study(self.task, self.id), address_of_environment(layout.root)).take()
-
     def asked(self, layout: Layout) -> dict[int, Point]:
         """Return the points that a search has asked for, by their numbers. A sampler may ask for a point again."""
         files = {number: self._request(layout, number).record for number in range(self.total)}
@@ -261,11 +247,6 @@ class GlueStudy(Work):
 
     def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"score": record["score"]}
-
-    def execute(self, layout: Layout, run_file: "RunFile", part: Part, claim: "Claim", stop: "StopRequest") -> None:
-        from neobert.glue.study import execute
-
-        execute(layout, run_file, part, claim, stop)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -12,11 +12,6 @@ from neobert.kinds.pretraining import pretraining_of
 from neobert.recipe import EmbeddingPrecision, Value
 from neobert.runs.layout import Layout
 from neobert.runs.work import Evaluation, Part
-
-if TYPE_CHECKING:
-    from neobert.processes import StopRequest
-    from neobert.runs.claims import Claim
-    from neobert.runs.run_file import RunFile
 
 ENGLISH_SUITE = "MTEB(eng, v1)"
 ENGLISH_SUITE_V2 = "MTEB(eng, v2)"
@@ -193,8 +188,3 @@ class EmbeddingEvaluation(Evaluation):
     def runs(self) -> tuple[EmbeddingRun, ...]:
         """Return one run per task."""
         return tuple(EmbeddingRun(encoder=self.encoder, task=task) for task in self.tasks)
-
-    def execute(self, layout: Layout, run_file: "RunFile", part: Part, claim: "Claim", stop: "StopRequest") -> None:
-        from neobert.embeddings.evaluation import execute
-
-        execute(layout, run_file, part, claim, stop)

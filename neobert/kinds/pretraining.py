@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
@@ -12,14 +12,7 @@ from neobert.kinds.corpus import Corpus
 from neobert.recipe import ANY, Pretraining, Start, Value
 from neobert.runs.layout import Layout
 from neobert.runs.records import Open
-from neobert.runs.work import Part, Training, Work
-
-if TYPE_CHECKING:
-    from neobert.processes import StopRequest
-    from neobert.runs.claims import Claim
-    from neobert.runs.run_file import RunFile
-    from neobert.training.distributed import Process
-    from neobert.training.trainer import Trainer
+from neobert.runs.work import Training, Work
 
 EXTERNAL_PREFIX = "model-"
 """Prefix of the ids of external models. Run ids are hexadecimal digits."""
@@ -151,13 +144,3 @@ class PretrainingRun(Training):
     def on_corpus(self, name: str, origin: str) -> Corpus:
         """Return a corpus in the tokens of this run."""
         return Corpus(corpus=name, origin=origin, tokenizer=self.tokenizer_origin, run=self.id)
-
-    def execute(self, layout: Layout, run_file: "RunFile", part: Part, claim: "Claim", stop: "StopRequest") -> None:
-        from neobert.training.pretraining import execute
-
-        execute(layout, run_file, part, claim, stop)
-
-    def make_trainer(self, layout: Layout, run_file: "RunFile", process: "Process") -> "Trainer[Any]":
-        from neobert.training.pretraining import PretrainingTrainer
-
-        return PretrainingTrainer(layout, run_file, process)

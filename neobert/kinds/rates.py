@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -24,11 +24,6 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import is_published, read_record, read_sealed
 from neobert.runs.work import Part, Work, error_beside
 from neobert.search.space import Range
-
-if TYPE_CHECKING:
-    from neobert.processes import StopRequest
-    from neobert.runs.claims import Claim
-    from neobert.runs.run_file import RunFile
 
 Numbers = Mapping[str, float]
 """A point of a sweep: numbers of the optimizer by field."""
@@ -256,15 +251,6 @@ class RateSweep(Work):
 
     # The points of a search
 
-    def ask(self, layout: Layout) -> "tuple[Part, Claim] | None":
-        """Ask the sampler of a search for the next point, and claim its first trial."""
-        if self.search is None:
-            return None
-        from neobert.search.storages import address_of_environment
-        from neobert.search.study import sweep_of
-
-        return sweep_of(layout, layout.root / self.folder, address_of_environment(layout.root)).take()
-
     def asked(self, layout: Layout) -> dict[int, Numbers]:
         """Return the points that a search has asked for, by their numbers."""
         if self.search is None:
@@ -288,11 +274,6 @@ class RateSweep(Work):
             after=after,
             read=read_sealed,
         )
-
-    def execute(self, layout: Layout, run_file: "RunFile", part: Part, claim: "Claim", stop: "StopRequest") -> None:
-        from neobert.search.rate_trial import execute
-
-        execute(layout, run_file, part, claim, stop)
 
 
 @dataclass(frozen=True, kw_only=True)

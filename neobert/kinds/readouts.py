@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
@@ -13,11 +13,6 @@ from neobert.recipe import Value, retired
 from neobert.runs.layout import Layout
 from neobert.runs.records import unpack_numbers
 from neobert.runs.work import Evaluation, Part
-
-if TYPE_CHECKING:
-    from neobert.processes import StopRequest
-    from neobert.runs.claims import Claim
-    from neobert.runs.run_file import RunFile
 
 ReadoutName = Literal["loss", "perplexity", "blimp"]
 
@@ -166,8 +161,3 @@ class ReadoutEvaluation(Evaluation):
         shared = {name: getattr(self, name) for name in ReadoutRun.model_fields if name != "readout"}
         kept = [readout for readout in READOUTS if readout in self.readouts]
         return tuple(ReadoutRun(readout=readout, **shared) for readout in kept)
-
-    def execute(self, layout: Layout, run_file: "RunFile", part: Part, claim: "Claim", stop: "StopRequest") -> None:
-        from neobert.evaluation.readouts import execute
-
-        execute(layout, run_file, part, claim, stop)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from neobert.errors import DamagedFile, exit_code
 from neobert.files import ABSENT, json_bytes, read_json, reason_of, replace_file
@@ -18,12 +18,6 @@ from neobert.recipe import Start, Value
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.records import CLOSING_RECORD, is_published, read_record
-
-if TYPE_CHECKING:
-    from neobert.processes import StopRequest
-    from neobert.runs.run_file import RunFile
-    from neobert.training.distributed import Process
-    from neobert.training.trainer import Trainer
 
 JobKind = Literal["prepare", "pretrain", "glue", "mteb"]
 """Kinds of jobs. Kinds of work whose jobs request the same resources share one."""
@@ -224,15 +218,8 @@ class Work(Value):
 
     @property
     def grows(self) -> bool:
-        """Whether its parts are not known in advance: workers `ask` for new ones, and `parts` has those so far."""
+        """Whether its parts are not known in advance: workers ask Optuna for new ones, and `parts` has those so far."""
         return False
-
-    def ask(self, layout: Layout) -> tuple[Part, Claim] | None:
-        """Return a new part of work that grows, with its claim; None if there will be no more.
-
-        Raises RunFailed if what decides about new parts cannot be reached.
-        """
-        return None
 
     @abstractmethod
     def closing(self, layout: Layout) -> Part | None:
@@ -241,20 +228,6 @@ class Work(Value):
     def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the columns that the record of the closing part adds to the row."""
         return {}
-
-    @abstractmethod
-    def execute(self, layout: Layout, run_file: "RunFile", part: Part, claim: Claim, stop: "StopRequest") -> None:
-        """Execute one part. `run_file` is that of the run, or of the run that needs the work as a preparation.
-
-        `claim.check()` is called before every publish, and `part.record` is written last. Torch and other slow modules
-        are imported here.
-
-        Raises:
-            MissingData, DamagedFile, ChangedData: inputs of the run are missing, damaged or changed.
-            RunFailed: a loss, gradient, prediction or score is not finite.
-            Stopped: `stop` was requested; training is saved, any other part starts over.
-            ClaimLost: another process took over the part or recorded it.
-        """
 
 
 def _is_name(step: str) -> bool:
@@ -284,10 +257,6 @@ class Training(Work):
             record=folder / self.closing_file,
             error=folder / "error.json",
         )
-
-    @abstractmethod
-    def make_trainer(self, layout: Layout, run_file: "RunFile", process: "Process") -> "Trainer[Any]":
-        """Return the trainer of the run in one of the ranks that train it."""
 
     def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         seconds = record["seconds"]

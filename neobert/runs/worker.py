@@ -14,12 +14,13 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from neobert import executors
 from neobert.command_line import Parser, guarded
 from neobert.diagnostics import set_up_logging
 from neobert.errors import (
@@ -31,6 +32,7 @@ from neobert.errors import (
     RunFailed,
     exit_code,
 )
+from neobert.executors import Execute
 from neobert.files import append_line, reason_of, refresh, status_of
 from neobert.processes import (
     Stopped,
@@ -77,6 +79,8 @@ class Worker:
     failures_since: float | None = None
     leave_failed: bool = False
     patience_seconds: float = math.inf
+    execute: Execute = executors.execute
+    ask: Callable[[Layout, Work], tuple[Part, Claim] | None] = executors.ask
     progressed: bool = False
 
     def __post_init__(self) -> None:
@@ -147,7 +151,7 @@ class Worker:
         """Yield new parts of the work that grows, claimed."""
         for run_file, work in self._growing:
             if all(is_done(self.layout, each) for each in work.after):
-                while (asked := work.ask(self.layout)) is not None:
+                while (asked := self.ask(self.layout, work)) is not None:
                     yield run_file, *asked
 
     def _execute(self, run_file: RunFile, part: Part, claim: Claim) -> None:
@@ -159,7 +163,7 @@ class Worker:
                 return
             append_line(self.layout.starts, {**name_attempt(part, claim), "at": time.time()})
             try:
-                part.work.execute(self.layout, run_file, part, claim, self.stop)
+                self.execute(self.layout, run_file, part, claim, self.stop)
                 track_scores(self.layout, run_file, part)
             except (ClaimLost, Stopped) as reason:
                 self.progressed |= isinstance(reason, Stopped) and reason.progressed
@@ -276,7 +280,7 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     if place is not None and not place.process.writes:
         from neobert.training.trainer import join_runs
 
-        return Ended(join_runs(layout, place, stop), progressed=False)
+        return Ended(join_runs(layout, place, stop, executors.make_trainer), progressed=False)
     if needs_device:
         set_up_device()
     parts, skipped = _open_readable(layout, options.references)

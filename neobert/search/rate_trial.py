@@ -11,6 +11,7 @@ from neobert.runs.run_file import RunFile, read_checked_run_file, write_run_file
 from neobert.runs.work import Part
 from neobert.search.storages import address_of_environment
 from neobert.search.study import POLL_SECONDS, sweep_of
+from neobert.training import pretraining
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
@@ -40,4 +41,4 @@ def _train_before(layout: Layout, run: PretrainingRun, trial: RateTrial, stop: S
 
 
 def _train(layout: Layout, run: PretrainingRun, claim: Claim, stop: StopRequest) -> None:
-    run.execute(layout, read_checked_run_file(layout.root / run.folder), run.closing(layout), claim, stop)
+    pretraining.execute(layout, read_checked_run_file(layout.root / run.folder), run.closing(layout), claim, stop)

@@ -41,7 +41,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import utc_now
 from neobert.runs.run_file import RunFile, read_run_file
 from neobert.runs.tracking import Tracker
-from neobert.runs.work import Training, write_failure
+from neobert.runs.work import write_failure
 from neobert.training import checkpoints
 from neobert.training.accounting import Totals, TrainResult, forget_peak_memory, traced
 from neobert.training.checkpoints import Checkpoint
@@ -408,8 +408,16 @@ def train(
     return result
 
 
-def join_runs(layout: Layout, place: JobRank, stop: StopRequest, timeout: timedelta = TIMEOUT) -> int:
+def join_runs(
+    layout: Layout,
+    place: JobRank,
+    stop: StopRequest,
+    make_trainer: Callable[[Layout, RunFile, Process], Trainer[Any]],
+    timeout: timedelta = TIMEOUT,
+) -> int:
     """Join every run that rank 0 starts, until it announces the end; return the exit code. For non-zero ranks.
+
+    `make_trainer` returns the trainer of a run in this rank.
 
     Errors that all ranks agree on (a loss that is not finite, a failed save) end the run, but not this process. Any
     other error ends the process, because only that closes its connections; the others would wait for their time-out.
@@ -418,7 +426,7 @@ def join_runs(layout: Layout, place: JobRank, stop: StopRequest, timeout: timede
     try:
         rendezvous = find_rendezvous(layout, place, timeout)
         while rendezvous and (run := rendezvous.next_run()):
-            _join_run(layout, rendezvous, run, stop)
+            _join_run(layout, rendezvous, run, stop, make_trainer)
     except DistError as error:
         if has_ended(layout, place):
             return EXIT_DONE
@@ -430,14 +438,19 @@ def join_runs(layout: Layout, place: JobRank, stop: StopRequest, timeout: timede
     return EXIT_DONE
 
 
-def _join_run(layout: Layout, rendezvous: Rendezvous, run: StartedRun, stop: StopRequest) -> None:
+def _join_run(
+    layout: Layout,
+    rendezvous: Rendezvous,
+    run: StartedRun,
+    stop: StopRequest,
+    make_trainer: Callable[[Layout, RunFile, Process], Trainer[Any]],
+) -> None:
     folder, process = layout.trained(run.id), rendezvous.process
     where = f"process {process.rank} of {process.count}, run {run.id}"
     try:
         run_file = read_run_file(folder).model_copy(update={"execution": run.execution})
         with rendezvous.join(run):
-            assert isinstance(run_file.run, Training)
-            run_file.run.make_trainer(layout, run_file, process).fit(stop, None, folder)
+            make_trainer(layout, run_file, process).fit(stop, None, folder)
     except Exception as error:
         if type(error) is not RunFailed:
             traceback.print_exception(error)

@@ -92,11 +92,11 @@ def test_a_trial_has_no_progress_behind_its_record(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(SavedProgress, "keep", keep_and_stop)
     with claimed(layout, trial.id) as claim, pytest.raises(Stopped):
-        study.execute(layout, run_file, trial, claim, stop)
+        trials_of_a_study.execute(layout, run_file, trial, claim, stop)
     assert trial.progress.is_dir() and not trial.is_done
     stop.signals.clear()
     monkeypatch.setattr(SavedProgress, "keep", keep)
     with claimed(layout, trial.id) as claim:
-        study.execute(layout, run_file, trial, claim, stop)
+        trials_of_a_study.execute(layout, run_file, trial, claim, stop)
     assert trial.is_done and not trial.progress.exists()
     assert len(read_record(trial.record)["scores"]["curve"]) == EVALUATIONS

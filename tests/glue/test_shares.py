@@ -70,7 +70,7 @@ def test_each_trial_chooses_the_kernels_of_its_study(tmp_path: Path, monkeypatch
     for trial in study.trials(layout)[:2]:
         choose_kernels(deterministic=False)
         with claimed(layout, trial.id) as claim, pytest.raises(RunFailed):
-            study.execute(layout, run_file, trial, claim, StopRequest())
+            trials_of_a_study.execute(layout, run_file, trial, claim, StopRequest())
     choose_kernels(deterministic=False)
     assert found == [True, True]
 

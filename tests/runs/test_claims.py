@@ -326,10 +326,16 @@ class Failing:
 
     attempts: list[str] = field(default_factory=list)
     after: tuple[str, ...] = ()
+    grows: bool = False
 
     def execute(self, layout: Layout, run_file: object, part: Part, *_: object) -> None:
         self.attempts.append(part.id)
         raise ValueError("never")
+
+
+def execute(layout: Layout, run_file: object, part: Part, *others: object) -> None:
+    """What workers execute here: the work itself, which is none of the project's."""
+    part.work.execute(layout, run_file, part, *others)  # type: ignore[attr-defined]
 
 
 def parts_of(work: Any, folder: Path, names: str) -> list[Any]:
@@ -349,7 +355,7 @@ def test_a_worker_whose_clock_is_off_tries_a_failing_part_once(
     parts = parts_of(failing, tmp_path, "a")
     replace_file(tmp_path / "a.error", b"{}")  # of a run before
     time.sleep(0.05)
-    assert worker.Worker(Layout(tmp_path), parts, StopRequest()).run() == EXIT_RUN_FAILED
+    assert worker.Worker(Layout(tmp_path), parts, StopRequest(), execute=execute).run() == EXIT_RUN_FAILED
     assert failing.attempts == ["a"]
 
 
@@ -357,7 +363,7 @@ def test_a_part_that_lost_its_owner_comes_after_all_others(tmp_path: Path, capsy
     """It may have killed it, for want of memory, and would kill one worker after the other."""
     os.utime(taken_elsewhere(Layout(tmp_path).claims("a")), (0, 0))
     parts = parts_of(Failing(), tmp_path, "abc")
-    assert worker.Worker(Layout(tmp_path), parts, StopRequest()).run() == EXIT_RUN_FAILED
+    assert worker.Worker(Layout(tmp_path), parts, StopRequest(), execute=execute).run() == EXIT_RUN_FAILED
     assert [line[0] for line in capsys.readouterr().err.splitlines()] == ["b", "c", "a"]
 
 
@@ -376,7 +382,7 @@ def test_a_worker_ends_once_its_gpu_fails_for_good(
     failing = Failing()
     parts = parts_of(failing, tmp_path, "ab")
     with pytest.raises(RunFailed, match=r"failed for good \(CUDA error.*encountered\)") if is_lost else nullcontext():
-        assert worker.Worker(Layout(tmp_path), parts, StopRequest()).run() == EXIT_RUN_FAILED
+        assert worker.Worker(Layout(tmp_path), parts, StopRequest(), execute=execute).run() == EXIT_RUN_FAILED
     assert failing.attempts == (["a"] if is_lost else ["a", "b"])
     assert (tmp_path / "a.error").exists() and not claims.is_claimed(Layout(tmp_path).claims("a"))
 
@@ -423,7 +429,9 @@ def test_what_another_node_just_finished_is_not_done_again(tmp_path: Path, monke
     again: Any = Failing()
     places = {"record": tmp_path / "a/b", "error": tmp_path / "error"}
     parts: list[Any] = [(None, DoneElsewhere(work=again, id="part", title="a part", opened=opened, **places))]
-    assert worker.Worker(Layout(tmp_path), parts, StopRequest()).run() == EXIT_DONE and not again.attempts
+    assert (
+        worker.Worker(Layout(tmp_path), parts, StopRequest(), execute=execute).run() == EXIT_DONE and not again.attempts
+    )
 
     def open_whole() -> str:
         if tmp_path / "data" / "pairs" in opened:

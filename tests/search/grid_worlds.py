@@ -23,7 +23,7 @@ from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, publish_sealed, read_record
 from neobert.runs.run_file import RunFile
-from neobert.runs.work import Part
+from neobert.runs.work import Part, Work
 from neobert.runs.worker import Worker
 from neobert.search.endings import Report
 from neobert.search.glue import GlueSubject, by_tenths, tenth_of_epoch
@@ -140,6 +140,17 @@ def dummies(
     return study_of(count, seconds, lease_seconds).trials(layout)
 
 
+def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
+    """What workers execute in the place of `neobert.executors`."""
+    assert isinstance(part.work, DummyStudy)
+    part.work.execute(layout, run_file, part, claim, stop)
+
+
+def ask(layout: Layout, work: Work) -> tuple[Part, Claim] | None:
+    assert isinstance(work, DummyStudy)
+    return work.ask(layout)
+
+
 def work_through(
     layout: Layout,
     count: int,
@@ -152,7 +163,7 @@ def work_through(
     study = study_of(count, seconds, lease_seconds, search)
     known = study.trials(layout) if search is None else study.parts(layout)
     parts: list[Any] = [(None, part) for part in known]
-    return Worker(layout, parts, StopRequest(), lease_seconds).run()
+    return Worker(layout, parts, StopRequest(), lease_seconds, execute=execute, ask=ask).run()
 
 
 def score_of(number: int) -> float:

@@ -19,7 +19,7 @@ from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
 from neobert.runs.run_file import RunFile
-from neobert.runs.work import Part
+from neobert.runs.work import Part, Work
 from neobert.runs.worker import Worker
 from neobert.search.rates import RateSubject
 from neobert.search.storages import STORAGE_VARIABLE, address_of_environment, storage_address, storage_at
@@ -85,10 +85,21 @@ def dummy_sweep(by: RateRule | RateSearch, seconds: float = 0.0) -> DummySweep:
     return sweep
 
 
+def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
+    """What workers execute in the place of `neobert.executors`."""
+    assert isinstance(part.work, DummySweep)
+    part.work.execute(layout, run_file, part, claim, stop)
+
+
+def ask(layout: Layout, work: Work) -> tuple[Part, Claim] | None:
+    assert isinstance(work, DummySweep)
+    return work.ask(layout)
+
+
 def work_through(layout: Layout, by: RateRule | RateSearch, seconds: float = 0.0) -> int:
     """One worker works through the sweep, in the storage of the environment; its exit code."""
     parts: list[Any] = [(None, part) for part in dummy_sweep(by, seconds).parts(layout)]
-    return Worker(layout, parts, StopRequest()).run()
+    return Worker(layout, parts, StopRequest(), execute=execute, ask=ask).run()
 
 
 def start_worker(layout: Layout, by: RateRule | RateSearch, seconds: float) -> forking.ForkedProcess:

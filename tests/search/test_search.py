@@ -23,7 +23,7 @@ from neobert.runs.records import read_record
 from neobert.search.samplers import SAMPLERS, axes_of, space_of
 from neobert.search.space import Range, Search, Space
 from neobert.search.storages import STORAGE_VARIABLE, storage_address, storage_at
-from tests.search.grid_worlds import POINTS, load, score_at, start_worker, started, study_of, work_through
+from tests.search.grid_worlds import POINTS, execute, load, score_at, start_worker, started, study_of, work_through
 from tests.support.waiting import until
 
 SPACE = Space(
@@ -239,7 +239,7 @@ def test_a_worker_that_has_all_points_asked_takes_that_of_a_lost_one(tmp_path: P
     assert [each.name for each in {trial.state for trial in study.sweep(layout).show().trials}] == ["RUNNING"]
     assert study.parts(layout)[-1].after[-1].record == study.request_file(layout, 1)
     with claim:
-        part.work.execute(layout, None, part, claim, None)  # type: ignore[arg-type]
+        execute(layout, None, part, claim, None)  # type: ignore[arg-type]
     assert work_through(layout, 0, search=search) == 0
     assert_search_is_right(layout, search)
 

@@ -21,6 +21,7 @@ from tests.search.grid_worlds import (
     assert_exactly_once,
     assert_shows_records,
     dummies,
+    execute,
     fail_part,
     load,
     start_worker,
@@ -141,7 +142,7 @@ def test_a_study_is_made_again_with_its_failures(tmp_path: Path, storage: str) -
     layout = Layout(tmp_path)
     for dummy in dummies(layout, COUNT - 1):
         with claimed(layout, dummy.id) as claim:
-            dummy.work.execute(layout, None, dummy, claim, None)  # type: ignore[arg-type]
+            execute(layout, None, dummy, claim, None)  # type: ignore[arg-type]
     fail_part(dummies(layout, COUNT)[-1], 7, "RunFailed: step 3: the loss is nan")
     for _ in range(2):
         trials = load(layout, COUNT, storage).trials

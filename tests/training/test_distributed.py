@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from torch.distributed import DistError, HashStore
 
 from neobert.errors import RunFailed
+from neobert.executors import make_trainer
 from neobert.files import read_json, read_lines
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.layout import Layout
@@ -287,7 +288,7 @@ def test_no_step_is_saved_whose_collectives_were_aborted(local: Trainable, monke
 def test_a_rank_without_a_sign_of_life_of_the_first_gives_up_in_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert join_runs(Layout(tmp_path), SECOND, StopRequest(), timeout=BRIEF) == 1
+    assert join_runs(Layout(tmp_path), SECOND, StopRequest(), make_trainer, timeout=BRIEF) == 1
     said = capsys.readouterr().err
     assert said == f"process 1 of 2 of {SECOND.key} gives up: rank 0 sent no heartbeat for 0.3 s\n"
 
@@ -296,14 +297,16 @@ def test_a_rank_goes_home_when_the_first_has_ended(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     with host_ranks(layout, FIRST):
         pass
-    assert join_runs(layout, SECOND, StopRequest()) == 0
+    assert join_runs(layout, SECOND, StopRequest(), make_trainer) == 0
 
 
 def test_a_rank_waits_while_the_first_lives(tmp_path: Path) -> None:
     """The first one may wait for another attempt's claim for hours."""
     layout, codes = Layout(tmp_path), []
     with host_ranks(layout, FIRST):
-        thread = threading.Thread(target=lambda: codes.append(join_runs(layout, SECOND, StopRequest(), timeout=BRIEF)))
+        thread = threading.Thread(
+            target=lambda: codes.append(join_runs(layout, SECOND, StopRequest(), make_trainer, timeout=BRIEF))
+        )
         thread.start()
         thread.join(timeout=0.8)
         assert thread.is_alive()

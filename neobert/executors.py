@@ -1,0 +1,109 @@
+"""What executes each kind of work. Specifications know nothing of it; the worker calls it by the kind in run.json.
+
+What a kind needs is imported when its first part is executed, since most kinds need torch.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from neobert.processes import StopRequest
+from neobert.runs.claims import Claim
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import RunFile
+from neobert.runs.work import Part, Work
+
+if TYPE_CHECKING:
+    from neobert.training.distributed import Process
+    from neobert.training.trainer import Trainer
+
+Execute = Callable[[Layout, RunFile, Part, Claim, StopRequest], None]
+"""Executes one claimed part. The run file is that of the run, or of the run that needs the work as a preparation.
+
+`claim.check()` is called before every publish, and `part.record` is written last.
+
+Raises:
+    MissingData, DamagedFile, ChangedData: inputs of the run are missing, damaged or changed.
+    RunFailed: a loss, gradient, prediction or score is not finite.
+    Stopped: a stop was requested; training is saved, any other part starts over.
+    ClaimLost: another process took over the part or recorded it.
+"""
+
+
+def _corpus() -> Execute:
+    from neobert.data.preparation import execute
+
+    return execute
+
+
+def _pretraining() -> Execute:
+    from neobert.training.pretraining import execute
+
+    return execute
+
+
+def _rates() -> Execute:
+    from neobert.search.rate_trial import execute
+
+    return execute
+
+
+def _contrastive() -> Execute:
+    from neobert.embeddings.contrastive import execute
+
+    return execute
+
+
+def _glue() -> Execute:
+    from neobert.glue.study import execute
+
+    return execute
+
+
+def _mteb() -> Execute:
+    from neobert.embeddings.evaluation import execute
+
+    return execute
+
+
+def _readouts() -> Execute:
+    from neobert.evaluation.readouts import execute
+
+    return execute
+
+
+EXECUTORS: Mapping[str, Callable[[], Execute]] = {
+    "corpus": _corpus,
+    "pretraining": _pretraining,
+    "rates": _rates,
+    "contrastive": _contrastive,
+    "glue": _glue,
+    "mteb": _mteb,
+    "readouts": _readouts,
+}
+
+
+def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
+    """Execute one claimed part of any kind of work, as `Execute` says."""
+    EXECUTORS[part.work.kind]()(layout, run_file, part, claim, stop)
+
+
+def make_trainer(layout: Layout, run_file: RunFile, process: "Process") -> "Trainer[Any]":
+    """Return the trainer of a training run in one of the ranks that train it."""
+    if run_file.run.kind == "pretraining":
+        from neobert.training.pretraining import PretrainingTrainer
+
+        return PretrainingTrainer(layout, run_file, process)
+    from neobert.embeddings.contrastive import ContrastiveTrainer
+
+    return ContrastiveTrainer(layout, run_file, process)
+
+
+def ask(layout: Layout, work: Work) -> tuple[Part, Claim] | None:
+    """Ask Optuna for a new part of work that grows, and claim it; None if there will be no more.
+
+    Raises RunFailed if the storage of the study cannot be used.
+    """
+    from neobert.search.storages import address_of_environment
+    from neobert.search.study import sweep_of
+
+    return sweep_of(layout, layout.root / work.folder, address_of_environment(layout.root)).take()
