@@ -14,7 +14,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from benchmarks.measuring import OPERATIONS_RATIO, Goal, Result, write_result
+from benchmarks.measuring import OPERATIONS_RATIO, Result, write_result
 from neobert.command_line import count, guarded, parser_from
 from neobert.files import read_json, replace_file
 from reports.tables import markdown_row
@@ -24,14 +24,13 @@ BENCHMARKS = {
     "encoding": "benchmarks.encoding:measure",
     "glue": "benchmarks.glue:measure",
     "pretraining": "benchmarks.pretraining:measure",
-    "pretraining_gpu": "benchmarks.pretraining:measure_gpu",
     "throughput": "benchmarks.throughput:measure",
 }
 """The location of each function that yields the results that can be measured here."""
 
 HERE = Path(__file__).parent
 FOLDER, README = HERE / "results", HERE / "README.md"
-GOALS = {name: Goal(**goal) for name, goal in read_json(HERE / "goals.json").items()}
+GOALS = read_json(HERE / "goals.json")
 BEGIN, END = "<!-- table: python -m benchmarks table -->", "<!-- end of table -->"
 COLUMNS = ("benchmark", "ratio", "goal", "met", "at equal operations", "what is compared", "machine", "date")
 
@@ -48,13 +47,10 @@ def main(arguments: Sequence[str]) -> int:
         return write_table()
     if options.name:
         return guarded("benchmarks", lambda: measure(options), options.folder)
-    failed = []
-    for name in BENCHMARKS:
-        if subprocess.run([sys.executable, "-m", "benchmarks", name, *arguments], check=False).returncode:
-            failed.append(name)
+    commands = [[sys.executable, "-m", "benchmarks", name, *arguments] for name in BENCHMARKS]
+    codes = [subprocess.run(command, check=False).returncode for command in commands]
     write_table()
-    print(f"failed: {', '.join(failed)}" if failed else "all ran", file=sys.stderr)
-    return bool(failed)
+    return int(any(codes))
 
 
 def measure(options: argparse.Namespace) -> int:
@@ -68,7 +64,8 @@ def measure(options: argparse.Namespace) -> int:
 def write_table() -> int:
     """Print the table of all result files and write it into README.md."""
     shown = table(read_results())
-    replace_file(README, with_table(README.read_text(), shown).encode())
+    (before, _), (_, after) = (README.read_text().split(marker) for marker in (BEGIN, END))
+    replace_file(README, f"{before}{BEGIN}\n{shown}\n{END}{after}".encode())
     print(shown)
     return 0
 
@@ -82,7 +79,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
     """Return a Markdown table with one row per result, and a line that names the goals without a result."""
     rows = "\n".join(map(markdown_row, [COLUMNS, ("---",) * len(COLUMNS), *map(_row, results)]))
     lacking = sorted(set(GOALS) - {result["name"] for result in results})
-    others = ", ".join(f"`{name}` (≥ {GOALS[name].bound:g})" for name in lacking)
+    others = ", ".join(f"`{name}` (≥ {GOALS[name]['bound']:g})" for name in lacking)
     return f"{rows}\n\nNot measured: {others}." if others else rows
 
 
@@ -98,12 +95,6 @@ def _row(result: Mapping[str, Any]) -> tuple[str, ...]:
         machine["gpu"] or f"{machine['processor']}, {machine['cores']} cores",
         result["date"],
     )
-
-
-def with_table(text: str, shown: str) -> str:
-    """Return `text` with a table between its two marker lines. Raises ValueError if one of them is missing."""
-    (before, _), (_, after) = text.split(BEGIN), text.split(END)
-    return f"{before}{BEGIN}\n{shown}\n{END}{after}"
 
 
 if __name__ == "__main__":

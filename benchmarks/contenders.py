@@ -28,8 +28,6 @@ from neobert.training.engine import Engine, autocast
 from neobert.training.pretraining import summed_loss
 
 SEED = 0
-STRIDE = 5
-"""Bucketed steps follow each other this many widths apart, so that a few of them are a fair sample of all."""
 RATE = 1e-4
 """Learning rate of measured steps; no model is trained for long."""
 OURS = "ours, packed"
@@ -123,7 +121,7 @@ def peer_batches(documents: MaskedDocuments, batching: Batching, documents_per_s
     groups = torch.arange(len(documents)).split(documents_per_step)
     if batching == "bucketed":
         by_length = lengths.argsort(stable=True).split(documents_per_step)
-        groups = tuple(chain.from_iterable(by_length[start::STRIDE] for start in range(STRIDE)))
+        groups = tuple(chain.from_iterable(by_length[start::5] for start in range(5)))  # narrow and wide in turn
     batches = []
     for group in groups:
         longest = documents.context if batching == "padded" else int(lengths[group].max())
@@ -155,10 +153,7 @@ class Peer:
         own: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         width = model.feedforward_width
         if self.family == "modernbert":
-            own, width = (
-                {"sparse_prediction": True, "cls_token_id": IDS.cls, "sep_token_id": IDS.sep},
-                gated_width(width),
-            )
+            own, width = {"sparse_prediction": True}, gated_width(width)
         config = AutoConfig.for_model(
             self.family,
             **huggingface_shape(model.layers, model.width, model.heads, width),
@@ -248,9 +243,8 @@ class Setting:
         batches = peer_batches(self.documents, peer.batching, self.documents_per_step)
         real_tokens = [int((batch["input_ids"] != IDS.pad).sum()) for batch in batches]
         several_widths = len({batch["input_ids"].shape[1] for batch in batches}) > 1
-        network: Callable[..., Any] = module
         if mode == "compiled":
-            network = torch.compile(module, dynamic=several_widths or None)
+            module.compile(dynamic=several_widths or None)
         optimization = self.recipe.optimization
         optimizer = torch.optim.AdamW(module.parameters(), lr=RATE, weight_decay=optimization.weight_decay, fused=True)
         there = [{name: tensor.to(self.device) for name, tensor in batch.items()} for batch in batches]
@@ -259,7 +253,7 @@ class Setting:
         def step() -> int:
             batch, tokens = next(upcoming)
             with autocast(self.device, self.recipe.precision):
-                loss = network(**batch).loss
+                loss = module(**batch).loss
             loss.backward()
             nn.utils.clip_grad_norm_(module.parameters(), optimization.clip_norm)
             optimizer.step()

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measuring import Result, Timing, in_new_process, median_ratio, seconds_of, time_call, time_in_turns
+from benchmarks.measuring import Result, Timing, comparison, in_new_process, time_call, time_in_turns
 from neobert.data.batches import collate, micro_batches
 from neobert.data.masking import counter_hash
 from neobert.data.rows import pack_documents
@@ -27,18 +27,6 @@ NEOBERT_MASKING = Masking(rate=0.2, mask_share=1.0, random_share=0.0, final_rate
 IDS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, first_text_id=5, end_text_id=30_000)
 SHORTEST = 8
 """Number of tokens of the shortest document, specials included."""
-WEB_MEAN, WEB_SIGMA = 620.0, 1.0
-"""Log-normal lengths of web pages: 600 billion tokens in 968 million documents (RefinedWeb, Penedo et al. 2023)."""
-
-
-def web_lengths(count: int, at_least: int = SHORTEST) -> Integers:
-    """Return lengths (count,) distributed as those of web pages, uncut, with at least `at_least` tokens."""
-    generator = np.random.default_rng(0)
-    kept = np.empty(0, dtype=np.int64)
-    while len(kept) < count:
-        drawn = generator.lognormal(np.log(WEB_MEAN) - WEB_SIGMA**2 / 2, WEB_SIGMA, size=4 * count)
-        kept = np.concatenate([kept, drawn[drawn >= at_least].astype(np.int64)])
-    return kept[:count]
 
 
 def random_corpus(lengths: Integers, vocabulary_size: int) -> TokenizedCorpus:
@@ -52,7 +40,6 @@ def random_corpus(lengths: Integers, vocabulary_size: int) -> TokenizedCorpus:
 
 # From text files to rows of tokens on disk: ours, and datasets.map with run_mlm's grouping.
 
-Outcome = dict[str, Any]
 OURS, PEER = "ours", "datasets.map"
 CONTEXT, ROWS_PER_STEP = 512, 128
 MEGABYTES, TEXTS = 8, "texts.txt"
@@ -75,38 +62,33 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
             name: [timing.returned for timing in found]
             for name, found in time_in_turns(ways, options.repetitions or 5).items()
         }
-    ratios = median_ratio(timings[PEER], timings[OURS])
-    figures = {way: {**seconds_of(found), **found[-1].returned} for way, found in timings.items()}
-    yield Result("data_tokenize", ratios["wall"], {"ratio": ratios, "megabytes": MEGABYTES, **figures})
+    figures = comparison(OURS, PEER, timings) | {"megabytes": MEGABYTES}
+    rows = {way: found[-1].returned for way, found in timings.items()}
+    yield Result("data_tokenize", figures["ratio"]["wall"], figures | {"rows": rows})
 
 
-def tokenize(way: str, folder: Path) -> Timing[Outcome]:
-    """Time one way after all imports."""
+def tokenize(way: str, folder: Path) -> Timing[int]:
+    """Time one way, after all imports; return its number of rows."""
     with tempfile.TemporaryDirectory() as out:
-        return time_call((with_shards if way == OURS else with_datasets)(folder, Path(out)))
+        return time_call(partial(with_shards, folder, Path(out)) if way == OURS else with_datasets(folder, out))
 
 
-def with_shards(folder: Path, out: Path) -> Callable[[], Outcome]:
+def with_shards(folder: Path, out: Path) -> int:
     """Make shards, then write all packed rows once as training would read them, masks included."""
-
-    def run() -> Outcome:
-        texts = (folder / TEXTS).read_text(encoding="utf-8").splitlines()
-        corpus = prepare(texts, load_tokenizer(folder), out / "corpus", origins={})
-        documents = all_documents(corpus).truncated(CONTEXT)
-        keys = counter_hash(0, documents.numbers)
-        packed = pack_documents(documents, np.arange(len(documents)), keys, CONTEXT)
-        with (out / "rows.bin").open("wb") as file:
-            for rows in micro_batches(packed, ROWS_PER_STEP):
-                file.write(collate(rows, corpus, NEOBERT_MASKING).token_ids.numpy().astype(TOKEN).tobytes())
-        return {"rows": packed.count, "fill": round(packed.real_tokens / (packed.count * CONTEXT), 4)}
-
-    return run
+    texts = (folder / TEXTS).read_text(encoding="utf-8").splitlines()
+    corpus = prepare(texts, load_tokenizer(folder), out / "corpus", origins={})
+    documents = all_documents(corpus).truncated(CONTEXT)
+    packed = pack_documents(documents, np.arange(len(documents)), counter_hash(0, documents.numbers), CONTEXT)
+    with (out / "rows.bin").open("wb") as file:
+        for rows in micro_batches(packed, ROWS_PER_STEP):
+            file.write(collate(rows, corpus, NEOBERT_MASKING).token_ids.numpy().astype(TOKEN).tobytes())
+    return packed.count
 
 
-def with_datasets(folder: Path, out: Path) -> Callable[[], Outcome]:
-    """Run load_dataset, a map with a fast tokenizer, and a map with the grouping of transformers' run_mlm, in one
+def with_datasets(folder: Path, out: str) -> Callable[[], int]:
+    """Return load_dataset, a map with a fast tokenizer, and a map with the grouping of transformers' run_mlm, in one
     process a core."""
-    from datasets import __version__, disable_progress_bars, load_dataset
+    from datasets import disable_progress_bars, load_dataset
 
     from neobert.export.huggingface import transformers_tokenizer
 
@@ -117,10 +99,9 @@ def with_datasets(folder: Path, out: Path) -> Callable[[], Outcome]:
     def encode(examples: dict[str, list[str]]) -> Any:
         return dict(tokenizer(examples["text"], return_special_tokens_mask=True))
 
-    def run() -> Outcome:
-        texts = load_dataset("text", data_files=str(folder / TEXTS), cache_dir=str(out), split="train")
-        rows = texts.map(encode, remove_columns=["text"], **options).map(group, **options)
-        return {"rows": len(rows), "version": __version__}
+    def run() -> int:
+        texts = load_dataset("text", data_files=str(folder / TEXTS), cache_dir=out, split="train")
+        return len(texts.map(encode, remove_columns=["text"], **options).map(group, **options))
 
     return run
 

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from ablations.ladders import variants
-from benchmarks.measuring import OPERATIONS_RATIO, Result, median_ratio, operations, seconds_of, time_in_turns
+from benchmarks.measuring import OPERATIONS_RATIO, Result, comparison, operations, time_in_turns
 from neobert.data.sources import open_source
 from neobert.data.synthetic import corpus_documents
 from neobert.embeddings.encoders import PackedEncoder, TextEncoder
@@ -20,7 +20,6 @@ from neobert.export.huggingface import save_modules, transformers_tokenizer
 from neobert.hub import NeoBERTConfig, NeoBERTForMaskedLM
 from neobert.model.build import build_masked_language_model, initialize
 
-NAME = "encoding_over_sentence_transformers"
 CONTEXT = 512
 SHAPE = {"layers": 6, "width": 384, "heads": 6, "feedforward_width": 1536, "vocabulary_size": 30_522}
 BATCH_SIZES = (8, 16, 32, 64)
@@ -40,9 +39,7 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
     sets = [blocks(list(dict.fromkeys(texts))) for texts in (documents, sentences)]
     with tempfile.TemporaryDirectory() as name:
         figures = compare(sides_of(Path(name), sets), options.repetitions or 2)
-    own, theirs = figures["operations"].values()
-    ratio = figures["texts a second, ratio"]["processor"]
-    yield Result(NAME, ratio, {OPERATIONS_RATIO: round(theirs / own, 3), **figures})
+    yield Result("encoding_over_sentence_transformers", figures["ratio"]["processor"], figures)
 
 
 def blocks(texts: list[str]) -> list[str]:
@@ -81,23 +78,18 @@ def sides_of(folder: Path, sets: list[list[str]]) -> Sides:
 
 
 def compare(sides: Sides, repetitions: int) -> dict[str, Any]:
-    """Find sentence-transformers' best batch size by processor time, then time both libraries in turn.
-
-    Raises:
-        AssertionError: the vectors differ.
-    """
+    """Find sentence-transformers' best batch size by processor time, then time both libraries in turn. Raises
+    AssertionError if their vectors differ."""
     first = time_in_turns(sides, 1)
     best = min((name for name in sides if name != OURS), key=lambda name: first[name][0].processor)
     ours, theirs = (torch.from_numpy(first[name][0].returned) for name in (OURS, best))
     cosine = float(functional.cosine_similarity(ours, theirs).min())
-    if not cosine > LEAST_COSINE:
-        raise AssertionError(f"the vectors of both programs differ: cosine {cosine}")
+    assert cosine > LEAST_COSINE, f"the vectors of both programs differ: cosine {cosine}"
     both = {name: sides[name] for name in (OURS, best)}
-    timings, counted = time_in_turns(both, repetitions), {}
+    figures, counted = comparison(OURS, best, time_in_turns(both, repetitions)), {}
     for name, run in both.items():
         with operations() as counter:
             run()
         counted[name] = counter.get_total_flops()
-    ratio = median_ratio(timings[best], timings[OURS])
-    seconds = {name: seconds_of(timing) for name, timing in timings.items()}
-    return {"operations": counted, "least cosine": round(cosine, 6), "texts a second, ratio": ratio, **seconds}
+    figures |= {"operations": counted, OPERATIONS_RATIO: round(counted[best] / counted[OURS], 3)}
+    return figures | {"least cosine": round(cosine, 6), "threads": 1}

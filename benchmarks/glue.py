@@ -6,30 +6,29 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from ablations.api import train, variants
+from ablations.api import TrainedVariant, train, variants
+from ablations.launch.execute import Workspace
 from ablations.recipe_runs import variant_studies
-from ablations.scales import execution_at, scaled_variant, vocabulary_of
-from benchmarks.measuring import Result, in_new_process, median_ratio, seconds_of, time_in_turns
+from ablations.scales import scaled_variant, vocabulary_of
+from benchmarks.measuring import Result, comparison, in_new_process, time_in_turns
 from benchmarks.trainer_peer import train_point
-from neobert.data.preparation import open_specified, specify
 from neobert.export.publishing import export
 from neobert.kinds.glue import GlueStudy
 from neobert.processes import worker_environment
 from neobert.recipe import Point
-from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
-from neobert.runs.run_file import SourceSpecification, write_run_file
+from neobert.runs.run_file import write_run_file
 
-NAME = "glue_over_trainer"
 VARIANT, PRETRAINING_STEPS, TRAIN_EXAMPLES, EPOCHS = "M10", 20, 256, 3
 TASKS = ("cola", "mrpc")
 POINTS = tuple(Point(batch_size=size, learning_rate=3e-4, weight_decay=1e-2) for size in (4, 8))
+Grid = Mapping[str, tuple[GlueStudy, Point]]
 OURS, THEIRS = "one worker", "Trainer, one process a point"
 
 
@@ -37,64 +36,51 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
     """Grid points on CoLA and MRPC: one worker process for all of them, against transformers' Trainer in a fresh
     process a point. Same weights, examples, batch sizes, rates, steps and numbers of evaluations."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES=""):
-        contest = Contest.prepare(Path(folder), options.data or "synthetic")
-        sides = {OURS: contest.train_by_worker, THEIRS: contest.train_by_trainer}
+        trained = train(VARIANT, "smoke", steps=PRETRAINING_STEPS, data=options.data, runs=folder, workers=1)
+        model = Path(folder) / "exported"
+        export(trained.folder, "hf", model, None, with_code=False)
+        studies = few_studies(trained)
+        grid = {f"{each.task}, batch {point.batch_size}": (each, point) for each in studies for point in POINTS}
+        sides = {
+            OURS: partial(train_by_worker, trained.workspace, grid),
+            THEIRS: partial(train_by_trainer, trained.workspace, grid, model),
+        }
         timings = time_in_turns(sides, options.repetitions or 1)
     for point, outcome in timings[THEIRS][0].returned.items():
         losses = outcome["losses"]
         assert losses[-1] < losses[0], f"{point}: the training loss of Trainer did not go down: {losses}"
-    ratio = median_ratio(timings[THEIRS], timings[OURS])
-    figures = {side: {**seconds_of(found), "trials": found[0].returned} for side, found in timings.items()}
-    yield Result(NAME, ratio["processor"], {"points an hour, ratio": ratio, **figures})
+    figures = comparison(OURS, THEIRS, timings)
+    trials = {f"trials of {side}": found[0].returned for side, found in timings.items()}
+    yield Result("glue_over_trainer", figures["ratio"]["processor"], figures | trials)
 
 
-@dataclass(frozen=True)
-class Contest:
-    """A folder of runs with a pre-trained model, its export, and a GLUE study for each task."""
+def few_studies(trained: TrainedVariant) -> list[GlueStudy]:
+    """Return the study of each task with few examples and points. Both tasks start from pre-training (in the ladder,
+    MRPC starts from MNLI)."""
+    source = trained.workspace.source
+    recipe, _ = scaled_variant(variants()[VARIANT], "smoke", vocabulary_of(source))
+    planned = {study.task: study for study in variant_studies(recipe, trained.stages, 0, source)}
+    protocol = planned[TASKS[0]].protocol.model_copy(update={"train_examples": TRAIN_EXAMPLES, "epochs": EPOCHS})
+    changes = {"protocol": protocol, "starts_from": planned[TASKS[0]].starts_from, "points": POINTS}
+    return [planned[task].model_copy(update=changes) for task in TASKS]
 
-    runs: Path
-    model: Path
-    source: SourceSpecification
-    studies: tuple[GlueStudy, ...]
 
-    @classmethod
-    def prepare(cls, runs: Path, data: str) -> "Contest":
-        """Pre-train at smoke scale and export the model. Shapes and tasks are those of the scale. Both tasks start from
-        pre-training (in the study, MRPC starts from MNLI)."""
-        trained = train(VARIANT, "smoke", steps=PRETRAINING_STEPS, data=data, runs=runs, workers=1)
-        export(trained.folder, "hf", runs / "exported", None, with_code=False)
-        specification = specify(data, 2000)
-        source = open_specified(specification)
-        recipe, _ = scaled_variant(variants()[VARIANT], "smoke", vocabulary_of(source))
-        planned = {study.task: study for study in variant_studies(recipe, trained.stages, 0, source)}
-        protocol = planned[TASKS[0]].protocol.model_copy(update={"train_examples": TRAIN_EXAMPLES, "epochs": EPOCHS})
-        changes = {"protocol": protocol, "starts_from": planned[TASKS[0]].starts_from, "points": POINTS}
-        studies = tuple(planned[task].model_copy(update=changes) for task in TASKS)
-        return cls(runs, runs / "exported", specification, studies)
+def train_by_worker(workspace: Workspace, grid: Grid) -> dict[str, Any]:
+    """Train all points anew in one worker; return steps and seconds of each."""
+    layout, execution = workspace.layout, workspace.execution
+    shutil.rmtree(layout.root / "glue", ignore_errors=True)
+    studies = {study.task: study for study, _ in grid.values()}
+    for study in studies.values():
+        write_run_file(layout, study, workspace.specification, execution, {"variants": [VARIANT]})
+    references = (f"glue/{task}/studies/{study.id}" for task, study in studies.items())
+    command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(layout.root), *references]
+    subprocess.run(command, check=True, env=worker_environment(execution.threads))
+    records = {name: read_record(study.trial(layout, point).record) for name, (study, point) in grid.items()}
+    return {name: {key: record[key] for key in ("steps", "seconds")} for name, record in records.items()}
 
-    def train_by_worker(self) -> dict[str, Any]:
-        """Train all points anew in one worker; return steps and seconds of each."""
-        shutil.rmtree(self.runs / "glue", ignore_errors=True)
-        layout, execution = Layout(self.runs), execution_at("smoke")
-        for study in self.studies:
-            write_run_file(layout, study, self.source, execution, {"variants": [VARIANT]})
-        references = (f"glue/{study.task}/studies/{study.id}" for study in self.studies)
-        command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(self.runs), *references]
-        subprocess.run(command, check=True, env=worker_environment(execution.threads))
-        records = {
-            f"{study.task}, batch {point.batch_size}": read_record(study.trial(layout, point).record)
-            for study in self.studies
-            for point in POINTS
-        }
-        return {name: {key: record[key] for key in ("steps", "seconds")} for name, record in records.items()}
 
-    def train_by_trainer(self) -> dict[str, Any]:
-        """Train each point with Trainer in a process of its own, one after the other."""
-        with mock.patch.dict(os.environ, worker_environment(1) | {"TRANSFORMERS_VERBOSITY": "error"}):
-            return {
-                f"{study.task}, batch {point.batch_size}": in_new_process(
-                    train_point, str(self.model), study, self.source, point
-                )
-                for study in self.studies
-                for point in POINTS
-            }
+def train_by_trainer(workspace: Workspace, grid: Grid, model: Path) -> dict[str, Any]:
+    """Train each point with Trainer in a process of its own, one after the other."""
+    with mock.patch.dict(os.environ, worker_environment(1) | {"TRANSFORMERS_VERBOSITY": "error"}):
+        source = workspace.specification
+        return {name: in_new_process(train_point, str(model), source, *each) for name, each in grid.items()}

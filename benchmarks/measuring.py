@@ -116,19 +116,15 @@ def median_ratio(own: Sequence[Timing[Any]], other: Sequence[Timing[Any]]) -> di
     }
 
 
-def seconds_of(timings: Sequence[Timing[Any]]) -> dict[str, list[float]]:
-    """Return all timings, for a result file."""
-    return {
-        "wall_seconds": [round(timing.wall, 2) for timing in timings],
-        "processor_seconds": [round(timing.processor, 2) for timing in timings],
-    }
-
-
-class Goal(NamedTuple):
-    """The least ratio, and a description `of` the ratio."""
-
-    bound: float
-    of: str
+def comparison(ours: str, theirs: str, timings: Mapping[str, Sequence[Timing[Any]]]) -> dict[str, Any]:
+    """Return the figures of two sides that did the same work: the ratio of their speeds, and all times of both."""
+    figures: dict[str, Any] = {"ratio": median_ratio(timings[theirs], timings[ours])}
+    for name in (ours, theirs):
+        figures[name] = {
+            "wall_seconds": [round(timing.wall, 2) for timing in timings[name]],
+            "processor_seconds": [round(timing.processor, 2) for timing in timings[name]],
+        }
+    return figures
 
 
 class Result(NamedTuple):
@@ -144,15 +140,15 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name() if device.type == "cuda" else cpu_model() or platform.machine()
 
 
-def write_result(result: Result, goal: Goal, folder: Path) -> None:
-    """Write <name>.json atomically and print it."""
+def write_result(result: Result, goal: Mapping[str, Any], folder: Path) -> None:
+    """Write <name>.json atomically and print it. A goal is the least ratio, its `bound`, and what the ratio is `of`."""
     made = provenance()
     commit = made["commit"] and made["commit"][:12] + ("+" if made["dirty"] else "")
     content = {
         "name": result.name,
         "ratio": round(result.ratio, 3),
-        "goal": goal._asdict(),
-        "met": result.ratio >= goal.bound,
+        "goal": goal,
+        "met": result.ratio >= goal["bound"],
         "figures": result.figures,
         "machine": {
             "processor": device_name(torch.device("cpu")),

@@ -1,4 +1,4 @@
-"""Speed of pre-training: a step against Hugging Face's models on a CPU, and NeoBERT's own shape on a GPU."""
+"""Speed of pre-training: a step against Hugging Face's models on a CPU."""
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from benchmarks.contenders import OURS, Peer, Setting, beta_lengths, masked_documents, neobert_recipe
-from benchmarks.data import SHORTEST, web_lengths
 from benchmarks.measuring import (
     OPERATIONS_RATIO,
     Race,
@@ -19,10 +18,9 @@ from benchmarks.measuring import (
     tokens_per_second,
 )
 from neobert.processes import available_cores
-from neobert.recipe import Precision, Pretraining
-from neobert.training.distributed import set_up_device
+from neobert.recipe import Precision
 
-BURST_STEPS, GPU_BURST_STEPS = 3, 50
+BURST_STEPS = 3
 ROUNDS = 5
 Pairs = Sequence[tuple[str, str]]
 """How the names of our contenders and of theirs begin; the fastest of both are compared."""
@@ -75,34 +73,3 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
         theirs, own = (counted[f"{side}, fp32, eager"] for side in (peer.name, OURS))
         equal = {OPERATIONS_RATIO: round(theirs / own, 3), "operations per real token": counted}
         yield Result(name, ratio, equal | figures | {"threads": torch.get_num_threads()})
-
-
-# NeoBERT's own shape on one GPU.
-
-TOKENS_PER_STEP = 1 << 16
-STEPS_PER_PASS = 64
-"""Enough that no step has a padding row, and that documents pack as in a window of training."""
-TARGET_SPEEDS = {1024: 310_000, 4096: 200_000}
-SHORTEST_DOCUMENTS = {1024: SHORTEST, 4096: 1024}
-"""Tokens of the shortest document, by context. The paper's second stage mostly draws documents of at least 1,024
-tokens (§3.2)."""
-
-
-def gpu_setting(recipe: Pretraining, context: int, tokens_per_step: int, device: torch.device) -> Setting:
-    """Return a setting with documents as long as web pages, in steps of about `tokens_per_step` slots."""
-    rows = tokens_per_step // context
-    lengths = web_lengths(STEPS_PER_PASS * rows, SHORTEST_DOCUMENTS.get(context, SHORTEST))
-    documents = masked_documents(lengths, recipe.model.vocabulary_size, context)
-    return Setting(recipe, documents, round(rows / documents.padded_fill), device)
-
-
-def measure_gpu(options: argparse.Namespace) -> Iterator[Result]:
-    """Measure NeoBERT's own shape on one GPU, against goals in tokens a second; nothing without a GPU."""
-    if not torch.cuda.is_available():
-        return
-    device, recipe, rounds = set_up_device(), neobert_recipe("bf16"), options.repetitions or ROUNDS
-    for context, goal in TARGET_SPEEDS.items():
-        setting = gpu_setting(recipe, context, TOKENS_PER_STEP, device)
-        speeds = tokens_per_second(race(setting.contenders(("bf16",), ()), rounds=rounds, steps=GPU_BURST_STEPS))
-        ratio = max(speeds.values()) / goal
-        yield Result(f"pretraining_gpu_{context}", ratio, {"real tokens per second": speeds})

@@ -7,7 +7,7 @@ One record a model and length goes to throughput/ in the folder of the results.
 
 import argparse
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
@@ -15,17 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.contenders import huggingface_shape, neobert_recipe
-from benchmarks.measuring import (
-    OPERATIONS_RATIO,
-    Result,
-    Step,
-    Timing,
-    count_operations,
-    device_name,
-    fastest,
-    median_ratio,
-    race,
-)
+from benchmarks.measuring import OPERATIONS_RATIO, Result, count_operations, device_name, fastest, median_ratio, race
 from neobert.files import replace_file
 from neobert.identity import identity, plain
 from neobert.model.attention import is_flash_attn_available, whole_rows_plan
@@ -37,7 +27,6 @@ from neobert.training.accounting import DTYPES
 from neobert.training.distributed import set_up_device
 
 ROUNDS = 4
-CPU_NAME, GPU_NAME = "throughput_over_modernbert", "throughput_over_modernbert_gpu"
 
 
 class Encoder(NamedTuple):
@@ -89,9 +78,7 @@ class ThroughputSetting(NamedTuple):
     """What is timed: in each round `steps` steps with batches of each number of tokens. The ratio is the speed of the
     first encoder / that of the second at `compared` tokens."""
 
-    device: torch.device
     precision: Precision
-    attention: str
     encoders: tuple[Encoder, ...]
     lengths: tuple[int, ...]
     batch_tokens: tuple[int, ...]
@@ -99,17 +86,9 @@ class ThroughputSetting(NamedTuple):
     compared: int
 
 
-def cpu_setting() -> ThroughputSetting:
-    """Return a setting that takes about a minute on a laptop: depth and width are a quarter of the real ones."""
-    lengths, sizes = (128, 256, 512, 1024), (1024, 4096)
-    return ThroughputSetting(torch.device("cpu"), "fp32", "sdpa", QUARTERS, lengths, sizes, 3, 1024)
-
-
-def gpu_setting() -> ThroughputSetting:
-    """Return the paper's lengths and 100 steps."""
-    attention = "flash_attention_2" if is_flash_attn_available() else "sdpa"
-    lengths, sizes = (512, 1024, 2048, 4096, 8192), (1 << 14, 1 << 16)
-    return ThroughputSetting(set_up_device(), "bf16", attention, ENCODERS, lengths, sizes, 25, 4096)
+CPU_SETTING = ThroughputSetting("fp32", QUARTERS, (128, 256, 512, 1024), (1024, 4096), 3, 1024)
+GPU_SETTING = ThroughputSetting("bf16", ENCODERS, (512, 1024, 2048, 4096, 8192), (1 << 14, 1 << 16), 25, 4096)
+"""The paper's lengths and 100 steps."""
 
 
 class Forward(NamedTuple):
@@ -120,10 +99,9 @@ class Forward(NamedTuple):
     rows: int
     tokens: int
 
-    def make(self) -> Step:
+    def make(self) -> Callable[[], int]:
         """Return a step over random text without padding."""
-        device = next(self.module.parameters()).device
-        token_ids = torch.randint(1000, 30_000, (self.rows, self.tokens), device=device)
+        token_ids = torch.randint(1000, 30_000, (self.rows, self.tokens)).to(next(self.module.parameters()).device)
 
         @torch.inference_mode()
         def step() -> int:
@@ -142,10 +120,10 @@ class Forward(NamedTuple):
 
 
 def throughput_record(
-    forward: Forward, timings: Sequence[Timing[int]], setting: ThroughputSetting, started_at: str
+    forward: Forward, speeds: Sequence[float], setting: ThroughputSetting, attention: str, started_at: str
 ) -> dict[str, Any]:
-    """Return a record with the median speed of the rounds by the clock, its standard deviation, and provenance."""
-    speeds, device = [1 / timing.wall for timing in timings], device_name(setting.device)
+    """Return a record of the tokens per second in each round: their median, standard deviation and provenance."""
+    device = device_name(next(forward.module.parameters()).device)
     config = ThroughputConfig(
         model=forward.encoder.name,
         parameters=sum(parameter.numel() for parameter in forward.module.parameters()),
@@ -155,14 +133,14 @@ def throughput_record(
         compiled=False,
         steps=setting.steps * len(speeds),
     )
-    decisive = (config.model, config.sequence_tokens, setting.precision, setting.attention, device)
+    decisive = (config.model, config.sequence_tokens, setting.precision, attention, device)
     return {
         "kind": "throughput",
         "id": identity(["throughput", *decisive]),
         "state": "done",
         "inputs": {},
         "config": plain(config),
-        "labels": {"pass": "forward, without gradients, hidden states", "attention": setting.attention},
+        "labels": {"pass": "forward, without gradients, hidden states", "attention": attention},
         "scores": plain(ThroughputScores(tokens_per_second=statistics.median(speeds), spread=statistics.stdev(speeds))),
         "seed": 0,
         "device": device,
@@ -174,11 +152,10 @@ def throughput_record(
 def measure(options: argparse.Namespace) -> Iterator[Result]:
     """Tokens a second of encoders against sequence length: with a GPU the real sizes, else scaled-down ones on the CPU.
     Records go to FOLDER/throughput. The ratio is by the clock on a GPU, else by processor time."""
-    on_gpu = torch.cuda.is_available()
-    setting = gpu_setting() if on_gpu else cpu_setting()
-    modules = [
-        encoder.build(setting.attention).to(setting.device, DTYPES[setting.precision]) for encoder in setting.encoders
-    ]
+    on_gpu, device = torch.cuda.is_available(), set_up_device()
+    setting = GPU_SETTING if on_gpu else CPU_SETTING
+    attention = "flash_attention_2" if on_gpu and is_flash_attn_available() else "sdpa"
+    modules = [encoder.build(attention).to(device, DTYPES[setting.precision]) for encoder in setting.encoders]
     for tokens in setting.lengths:
         started_at = utc_now()
         passes = {
@@ -190,7 +167,8 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
         found = race({name: each.make for name, each in passes.items()}, rounds=ROUNDS, steps=setting.steps)
         best = {each.encoder.name: fastest(found, each.encoder.name) for each in passes.values()}
         for name in best.values():
-            record = throughput_record(passes[name], found[name], setting, started_at)
+            speeds = [1 / timing.wall for timing in found[name]]
+            record = throughput_record(passes[name], speeds, setting, attention, started_at)
             replace_file(Layout(options.folder).throughput(str(record["id"])), sealed(record))  # replaces an older one
         if tokens == setting.compared:
             own, other = (best[encoder.name] for encoder in setting.encoders[:2])
@@ -200,7 +178,11 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
                 "ratio": ratio,
                 OPERATIONS_RATIO: round(counted[other] / counted[own], 3),
                 "operations per token": counted,
-                "attention of Hugging Face's models": setting.attention,
+                "attention of Hugging Face's models": attention,
                 "threads": torch.get_num_threads(),
             }
-            yield Result(GPU_NAME if on_gpu else CPU_NAME, ratio["wall" if on_gpu else "processor"], figures)
+            yield Result(
+                f"throughput_over_modernbert{'_gpu' if on_gpu else ''}",
+                ratio["wall" if on_gpu else "processor"],
+                figures,
+            )

@@ -1,10 +1,7 @@
 """Fine-tuning of one grid point with transformers: what a script around `Trainer` does."""
 
 import tempfile
-import time
 from typing import Any
-
-import numpy as np
 
 from neobert.glue.tasks import task_named
 from neobert.kinds.glue import GlueStudy
@@ -13,31 +10,23 @@ from neobert.runs.run_file import SourceSpecification
 from neobert.training.schedule import FineTuningSchedule
 
 
-def train_point(model: str, study: GlueStudy, source: SourceSpecification, point: Point) -> dict[str, Any]:
-    """Train an exported model; return its scores, losses, steps and seconds."""
-    started = time.perf_counter()
+def train_point(model: str, source: SourceSpecification, study: GlueStudy, point: Point) -> dict[str, Any]:
+    """Train an exported model; return its losses, steps and seconds."""
     with tempfile.TemporaryDirectory() as folder:
-        trainer = trainer_of(model, study, source, point, folder)
-        ready = time.perf_counter()
+        trainer = trainer_of(model, source, study, point, folder)
         trainer.train()
-    ended = time.perf_counter()
     history = trainer.state.log_history
-    return {
-        "scores": [entry["eval_score"] for entry in history if "eval_score" in entry],
-        "losses": [entry["loss"] for entry in history if "loss" in entry],
-        "steps": trainer.state.global_step,
-        "seconds": {"before training": round(ready - started, 2), "training": round(ended - ready, 2)},
-    }
+    losses = [entry["loss"] for entry in history if "loss" in entry]
+    return {"losses": losses, "steps": trainer.state.global_step, "seconds": history[-1]["train_runtime"]}
 
 
-def trainer_of(model: str, study: GlueStudy, source: SourceSpecification, point: Point, folder: str) -> Any:
+def trainer_of(model: str, source: SourceSpecification, study: GlueStudy, point: Point, folder: str) -> Any:
     """Return a `Trainer` of the exported encoder with a new head, with as many steps and evaluations as a worker's;
     batches have texts of similar length, padded to the longest."""
     import torch
     import transformers
 
     import neobert.hub  # noqa: F401 - registers the classes
-    from neobert.glue.metrics import evaluate
 
     transformers.set_seed(study.seed)
     task, protocol = task_named(study.task), study.protocol
@@ -55,7 +44,6 @@ def trainer_of(model: str, study: GlueStudy, source: SourceSpecification, point:
         adam_beta2=protocol.beta2,
         adam_epsilon=protocol.epsilon,
         max_grad_norm=0.0,
-        lr_scheduler_type="linear",
         warmup_steps=course.warmup_steps,
         train_sampling_strategy="group_by_length",
         bf16=protocol.precision == "bf16",
@@ -79,19 +67,12 @@ def trainer_of(model: str, study: GlueStudy, source: SourceSpecification, point:
         classifier_init_range=protocol.classifier_scale,
     )
 
-    def metrics(predicted: Any) -> dict[str, float]:
-        (split,), (logits, labels) = task.validation_splits, predicted
-        score = evaluate(task, {split: np.asarray(logits)}, {split: np.asarray(labels)}).score
-        return {"score": float("nan") if score is None else score}
-
     return transformers.Trainer(
         classifier,
         arguments,
         train_dataset=train,
         eval_dataset=validation,
-        data_collator=transformers.DataCollatorWithPadding(tokenizer),
         processing_class=tokenizer,
-        compute_metrics=metrics,
     )
 
 

@@ -11,10 +11,10 @@ import torch
 
 from benchmarks import __main__ as command
 from benchmarks import encoding
-from benchmarks.__main__ import BENCHMARKS, FOLDER, GOALS, README, main, read_results, table, with_table
+from benchmarks.__main__ import BEGIN, BENCHMARKS, END, FOLDER, GOALS, README, main, read_results, table
 from benchmarks.data import CONTEXT, group
 from benchmarks.encoding import BLOCK_TEXTS, OURS, blocks
-from benchmarks.measuring import Goal, Result, Timing, operations, time_in_turns, write_result
+from benchmarks.measuring import Result, Timing, operations, time_in_turns, write_result
 from tests.support.tree_copy import fresh_clone, shell
 
 RESULTS = read_results()
@@ -32,11 +32,11 @@ def test_a_result_says_what_was_measured_where_and_with_what(result: dict[str, o
 
 
 def test_results_are_judged_by_the_goals_of_today() -> None:
-    assert {each["name"]: Goal(**each["goal"]) for each in RESULTS}.items() <= GOALS.items()
+    assert all(each["goal"] == GOALS[each["name"]] for each in RESULTS)
 
 
 def test_the_table_in_the_readme_is_that_of_the_result_files() -> None:
-    assert RESULTS and with_table(README.read_text(), table(RESULTS)) == README.read_text()
+    assert RESULTS and f"{BEGIN}\n{table(RESULTS)}\n{END}" in README.read_text()
 
 
 def test_a_goal_without_a_result_is_neither_met_nor_missed() -> None:
@@ -59,7 +59,9 @@ def test_what_is_not_measured_again_keeps_its_result(tmp_path: Path, monkeypatch
 def test_a_missed_goal_is_shown_as_missed_beside_the_ratio_at_equal_operations(
     ratio: float, shown: str, tmp_path: Path
 ) -> None:
-    write_result(Result("any", ratio, {"operations, theirs / ours": 1.58}), Goal(2.0, "two things"), tmp_path)
+    write_result(
+        Result("any", ratio, {"operations, theirs / ours": 1.58}), {"bound": 2.0, "of": "two things"}, tmp_path
+    )
     assert shown in table(read_results(tmp_path))
 
 
@@ -68,7 +70,7 @@ def test_the_peers_batch_size_is_the_best_by_the_clock_of_the_ratio(monkeypatch:
         return {name: [Timing(place + 1, 9 - place, np.ones((1, 2)))] for place, name in enumerate(encode)}
 
     monkeypatch.setattr(encoding, "time_in_turns", timed)
-    sides = dict.fromkeys((OURS, "batch 32", "batch 64"), lambda: np.ones((1, 2)))
+    sides = dict.fromkeys((OURS, "batch 32", "batch 64"), lambda: np.asarray(torch.ones(1, 2) @ torch.ones(2, 2)))
     assert "batch 64" in encoding.compare(sides, 1)
 
 
@@ -78,11 +80,6 @@ def test_texts_of_a_sample_are_neighbours_in_length_in_the_whole_data_set() -> N
     assert len(lengths) == 2 * BLOCK_TEXTS
     for block in (lengths[:BLOCK_TEXTS], lengths[BLOCK_TEXTS:]):
         assert block == list(range(block[0], block[0] + BLOCK_TEXTS))
-
-
-def test_a_readme_without_the_marker_lines_is_refused() -> None:
-    with pytest.raises(ValueError, match="unpack"):
-        with_table("no table here", "")
 
 
 def test_operations_of_products_and_of_attention_are_counted_in_both_passes() -> None:

@@ -2,13 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks.__main__ import main, read_results
 from benchmarks.contenders import (
     OURS,
     Batching,
@@ -21,18 +19,10 @@ from benchmarks.contenders import (
     own_batches,
     peer_batches,
 )
-from benchmarks.data import web_lengths
 from benchmarks.measuring import Race, Timing, fastest, tokens_per_second
-from benchmarks.pretraining import (
-    BUCKETED,
-    COMPARISONS,
-    CONCATENATED,
-    PADDED,
-    gpu_setting,
-    lowest_ratio,
-    small_setting,
-)
+from benchmarks.pretraining import BUCKETED, COMPARISONS, CONCATENATED, PADDED, lowest_ratio, small_setting
 from neobert.model.build import build_masked_language_model
+from tests.support.web_pages import gpu_setting, web_lengths
 
 CONTEXT = 32
 BATCHINGS: tuple[Batching, ...] = ("padded", "bucketed", "concatenated")
@@ -179,8 +169,3 @@ def test_the_worse_precision_counts_and_each_side_is_at_its_best() -> None:
     assert lowest_ratio(raced(**speeds), padded)[0] == 3.0
     assert lowest_ratio(raced(**speeds), defaults)[0] == 9.0
     assert lowest_ratio(raced(**speeds), bucketed)[0] == 1.5
-
-
-def test_without_a_gpu_nothing_is_measured_on_one(tmp_path: Path) -> None:
-    assert main(["pretraining_gpu", "--folder", str(tmp_path)]) == 0
-    assert read_results(tmp_path) == []

@@ -10,9 +10,9 @@ import torch
 from benchmarks import throughput
 from benchmarks.__main__ import main, read_results
 from benchmarks.contenders import huggingface_shape
-from benchmarks.measuring import Timing, count_operations
+from benchmarks.measuring import count_operations
 from benchmarks.throughput import (
-    CPU_NAME,
+    CPU_SETTING,
     ENCODERS,
     QUARTERS,
     ROBERTA,
@@ -20,7 +20,6 @@ from benchmarks.throughput import (
     Encoder,
     Forward,
     ThroughputSetting,
-    cpu_setting,
     throughput_record,
 )
 from neobert.files import replace_file
@@ -38,7 +37,7 @@ SMALL = (
     Encoder("small bert", "bert", SHAPE),
     Encoder("small roberta", "roberta", ROBERTA | SHAPE),
 )
-SETTING = cpu_setting()._replace(encoders=SMALL, lengths=(16, 32), batch_tokens=(32, 64), steps=2, compared=32)
+SETTING = CPU_SETTING._replace(encoders=SMALL, lengths=(16, 32), batch_tokens=(32, 64), steps=2, compared=32)
 
 
 def running(encoder: Encoder, rows: int, tokens: int, precision: Precision = "fp32") -> Forward:
@@ -82,7 +81,7 @@ def test_operations_of_a_token_are_those_of_its_weights_and_of_attention(tokens:
 def write(folder: Path, tokens: int, setting: ThroughputSetting, *walls: float) -> dict[str, Any]:
     """Write the record of a model with these times of a token."""
     forward = Forward(SMALL[0], torch.nn.Linear(3, 4), 2, tokens)
-    record = throughput_record(forward, [Timing(wall, wall / 2, 1) for wall in walls], setting, utc_now())
+    record = throughput_record(forward, [1 / wall for wall in walls], setting, "sdpa", utc_now())
     replace_file(Layout(folder).throughput(str(record["id"])), sealed(record))
     return record
 
@@ -114,11 +113,11 @@ def test_without_a_gpu_the_small_models_are_measured_at_lengths_that_they_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setting = SETTING._replace(lengths=(32, 1024), batch_tokens=(1024, 2048))
-    monkeypatch.setattr(throughput, "cpu_setting", lambda: setting)
+    monkeypatch.setattr(throughput, "CPU_SETTING", setting)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["throughput", "--folder", str(tmp_path)]) == 0
     (ours,) = read_results(tmp_path)
-    assert ours["name"] == CPU_NAME and ours["ratio"] == ours["figures"]["ratio"]["processor"] > 0
+    assert ours["name"] == "throughput_over_modernbert" and ours["ratio"] == ours["figures"]["ratio"]["processor"] > 0
     found = {(each["config"]["model"], each["config"]["sequence_tokens"]): each for each in read_records(tmp_path)[0]}
     lengths = {"small neobert": (32, 1024), "small modernbert": (32, 1024), "small bert": (32,), "small roberta": (32,)}
     assert found.keys() == {(name, tokens) for name, able in lengths.items() for tokens in able}

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from benchmarks.contenders import Mode, Setting, masked_documents, neobert_recipe, own_batches
 from benchmarks.data import IDS, NEOBERT_MASKING
-from benchmarks.pretraining import TOKENS_PER_STEP, gpu_setting
 from neobert.data.batches import Batch, collate
 from neobert.data.rows import pack_documents
 from neobert.embeddings.contrastive import GradCache, StepCollator, StepTexts, match_texts
@@ -26,6 +25,7 @@ from neobert.recipe import Precision, Pretraining
 from neobert.training.distributed import Process, set_up_device
 from neobert.training.engine import autocast
 from neobert.training.pretraining import summed_loss
+from tests.support.web_pages import TOKENS_PER_STEP, gpu_setting
 
 CPU = torch.device("cpu")
 CONTEXT = 1024
