@@ -18,6 +18,7 @@ from ablations.recipe_runs import variant_studies
 from ablations.scales import scaled_variant, vocabulary_of
 from benchmarks.measuring import Result, comparison, in_new_process, time_in_turns
 from benchmarks.trainer_peer import train_point
+from neobert.export.checkpoint import require_packages
 from neobert.export.publishing import export
 from neobert.kinds.glue import GlueStudy
 from neobert.processes import worker_environment
@@ -35,6 +36,7 @@ OURS, THEIRS = "one worker", "Trainer, one process a point"
 def measure(options: argparse.Namespace) -> Iterator[Result]:
     """Grid points on CoLA and MRPC: one worker process for all of them, against transformers' Trainer in a fresh
     process a point. Same weights, examples, batch sizes, rates, steps and numbers of evaluations."""
+    require_packages("accelerate")  # without which Trainer refuses to start
     with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES=""):
         trained = train(VARIANT, "smoke", steps=PRETRAINING_STEPS, data=options.data, runs=folder, workers=1)
         model = Path(folder) / "exported"

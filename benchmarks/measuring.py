@@ -28,7 +28,6 @@ from neobert.runs.records import cpu_model, provenance
 Returned = TypeVar("Returned")
 Step = Callable[[], int]
 """Makes one update or forward pass, and returns its number of real tokens."""
-WARM_UP_STEPS = 2
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def race(contenders: Mapping[str, Callable[[], Step]], *, rounds: int, steps: in
     with torch._dynamo.config.patch(recompile_limit=64):  # beyond 8 forms of a class, it would fall back to eager
         for name, make in contenders.items():
             step = make()
-            burst(step, WARM_UP_STEPS)
+            burst(step, 2)  # warms up
             bursts[name] = partial(burst, step, steps)
         timings = time_in_turns(bursts, rounds)
     return {name: [timing.per(timing.returned) for timing in own] for name, own in timings.items()}

@@ -70,8 +70,7 @@ QUARTERS = (
     Encoder("RoBERTa-base (3 × 192)", "roberta", ROBERTA | huggingface_shape(3, 192, 3, 768)),
 )
 """A quarter of the depth and width."""
-BERT_POSITIONS = 512
-"""Of BERT's and RoBERTa's tables."""
+BERT_POSITIONS = 512  # of BERT's and RoBERTa's tables
 
 
 class ThroughputSetting(NamedTuple):

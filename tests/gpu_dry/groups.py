@@ -58,7 +58,7 @@ def pretrain_with_ddp(layers: int = 4) -> tuple[Pass, list[int], int]:
     measured, buckets = Pass(), []
     untimed = mock.Mock(spec=["set_runtime_stats_and_log"])  # DDP's own timer belongs to CUDA's library
     with (
-        pretended_cuda(RANKS) as gpu,
+        pretended_cuda() as gpu,
         group(RANKS),
         mock.patch.object(data_parallel, "_verify_param_shape_across_processes", lambda *words: None),
         mock.patch.object(data_parallel, "_sync_module_states", lambda **words: None),
@@ -81,7 +81,7 @@ def pretrain_with_zero(engine_name: str, layers: int = 4) -> tuple[Pass, int, in
     warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor", UserWarning)  # to check alignment
     recipe, measured = neobert_recipe("bf16", layers=layers), Pass()
     with (
-        pretended_cuda(RANKS) as gpu,
+        pretended_cuda() as gpu,
         group(RANKS),
         mock.patch.dict(os.environ, DS_ACCELERATOR="cuda"),
         # By a number read from the device, all of which are 1 here

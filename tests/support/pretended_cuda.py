@@ -14,7 +14,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
 import traceback
 import weakref
 from collections import Counter
@@ -37,6 +36,7 @@ from torch.cuda import nvtx
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.cpp_extension import TORCH_LIB_PATH, include_paths
 
 from neobert.processes import REPOSITORY
 
@@ -46,9 +46,7 @@ ALLOCATION_BYTES = 512
 """Size to which torch's allocator rounds up."""
 
 GPU = torch.device("cuda", 0)
-H100 = SimpleNamespace(
-    name="NVIDIA H100 80GB HBM3", major=9, minor=0, total_memory=85_000_000_000, multi_processor_count=132
-)
+H100 = SimpleNamespace(major=9, minor=0, total_memory=85_000_000_000, multi_processor_count=132)
 """Properties of the pretended GPU."""
 
 HOST_WAITS = {
@@ -76,14 +74,11 @@ def build_guard() -> Path:
     library = REPOSITORY / "build" / "pretended_cuda" / f"{content}.so"
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
-        root = Path(torch.__file__).parent
-        includes = [f"-I{root / 'include'}", f"-I{root / 'include/torch/csrc/api/include'}"]
-        links = [f"-L{root / 'lib'}", f"-Wl,-rpath,{root / 'lib'}", "-ltorch_cpu", "-lc10"]
-        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-            built = Path(folder) / library.name
-            flags = ["-shared", "-fPIC", "-O0", "-std=c++20", *includes]
-            subprocess.run([compiler, *flags, str(GUARD_SOURCE), *links, "-o", str(built)], check=True)
-            built.rename(library)
+        links = [f"-L{TORCH_LIB_PATH}", f"-Wl,-rpath,{TORCH_LIB_PATH}", "-ltorch_cpu", "-lc10"]
+        flags = ["-shared", "-fPIC", "-O0", "-std=c++20", *(f"-I{path}" for path in include_paths())]
+        built = library.with_suffix(f".{os.getpid()}")  # other processes of tests may build it too
+        subprocess.run([compiler, *flags, str(GUARD_SOURCE), *links, "-o", str(built)], check=True)
+        built.rename(library)
     return library
 
 
@@ -320,12 +315,12 @@ def _caller() -> str:
 
 
 @contextmanager
-def pretended_cuda(gpus: int = 1) -> Iterator[PretendedGPU]:
-    """Make torch.cuda behave as if there were `gpus` H100; gradients need a `pretending_process`."""
+def pretended_cuda() -> Iterator[PretendedGPU]:
+    """Make torch.cuda behave as if there were an H100; gradients need a `pretending_process`."""
     gpu = PretendedGPU()
     with ExitStack() as stack:
         patches: list[tuple[Any, str, Any]] = [
-            *((torch.cuda, name, value) for name, value in _cuda_stubs(gpu, gpus).items()),
+            *((torch.cuda, name, value) for name, value in _cuda_stubs(gpu).items()),
             (nn.Module, "to", _move_module),
             (nvtx, "range_push", lambda message: 0),
             (nvtx, "range_pop", lambda: 0),
@@ -349,7 +344,7 @@ def _compute(*args: object, **kwargs: object) -> None:
     raise NotImplementedError("a pretended GPU computes no numbers")
 
 
-def _cuda_stubs(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
+def _cuda_stubs(gpu: PretendedGPU) -> dict[str, Any]:
     """Return replacements for members of torch.cuda."""
 
     class Event:
