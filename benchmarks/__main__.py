@@ -9,12 +9,12 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from benchmarks.measuring import OPERATIONS_RATIO, Result, write_result
+from benchmarks.measuring import OPERATIONS_RATIO, write_result
 from neobert.command_line import count, guarded, parser_from
 from neobert.files import read_json, replace_file
 from reports.tables import markdown_row
@@ -55,8 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def measure(options: argparse.Namespace) -> int:
     """Run one benchmark and write its results. What it does not measure here keeps the result on record."""
-    results: Iterator[Result] = resolve_name(BENCHMARKS[options.name])(options)
-    for result in results:
+    for result in resolve_name(BENCHMARKS[options.name])(options):
         write_result(result, GOALS[result.name], options.folder)
     return 0
 

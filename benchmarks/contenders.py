@@ -153,7 +153,8 @@ class Peer:
         own: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         width = model.feedforward_width
         if self.family == "modernbert":
-            own, width = {"sparse_prediction": True}, gated_width(width)
+            own = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), IDS.cls)
+            own, width = own | {"sparse_prediction": True}, gated_width(width)
         config = AutoConfig.for_model(
             self.family,
             **huggingface_shape(model.layers, model.width, model.heads, width),
