@@ -92,7 +92,9 @@ def own_batches(
     numbers = np.arange(len(documents), dtype=np.int64)
     packed = pack_documents(documents.view, numbers, documents.keys, documents.context)
     rows = reorder_rows(packed, shuffle(packed.count, SEED))
-    size = round(documents_per_step * documents.padded_fill)
+    about = round(documents_per_step * documents.padded_fill)
+    sizes = range(about - about // 10, about + about // 10 + 1)
+    size = min(sizes, key=lambda size: (-rows.count % size, abs(size - about)))  # the last step lacks fewest rows
     tokens = float(documents.view.framed_lengths.mean())
     shapes = PaddingBuckets(size, documents.context, NEOBERT_MASKING.rate, tokens) if fixed else ExactSizes(size)
     return [

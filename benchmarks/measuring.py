@@ -73,6 +73,8 @@ def time_in_turns(
 
 Race = Mapping[str, Sequence[Timing[int]]]
 """Time per real token in each round, by contender."""
+Pairs = Sequence[tuple[str, str]]
+"""How the names of our contenders and of theirs begin; the fastest of both are compared."""
 
 
 def burst(step: Step, steps: int) -> int:
@@ -113,6 +115,15 @@ def median_ratio(own: Sequence[Timing[Any]], other: Sequence[Timing[Any]]) -> di
         "wall": round(statistics.median(a.wall / b.wall for a, b in pairs), 3),
         "processor": round(statistics.median(a.processor / b.processor for a, b in pairs), 3),
     }
+
+
+def lowest_ratio(found: Race, pairs: Pairs) -> tuple[float, dict[str, Any]]:
+    """Return the lowest ratio over all pairs, and figures with that of every pair. A ratio is the median over rounds of
+    the speed of our fastest contender / their fastest one, by the clock."""
+    best = [(fastest(found, ours), fastest(found, theirs)) for ours, theirs in pairs]
+    ratios = {f"{ours} / {theirs}": median_ratio(found[theirs], found[ours]) for ours, theirs in best}
+    figures = {"speed, ours / theirs": ratios, "real tokens per second": tokens_per_second(found)}
+    return min(ratio["wall"] for ratio in ratios.values()), figures
 
 
 def comparison(ours: str, theirs: str, timings: Mapping[str, Sequence[Timing[Any]]]) -> dict[str, Any]:

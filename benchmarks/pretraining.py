@@ -1,42 +1,17 @@
 """Speed of pre-training: a step against Hugging Face's models on a CPU."""
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import torch
 
 from benchmarks.contenders import OURS, Peer, Setting, beta_lengths, masked_documents, neobert_recipe
-from benchmarks.measuring import (
-    OPERATIONS_RATIO,
-    Race,
-    Result,
-    count_operations,
-    fastest,
-    median_ratio,
-    race,
-    tokens_per_second,
-)
+from benchmarks.measuring import OPERATIONS_RATIO, Pairs, Result, count_operations, lowest_ratio, race
 from neobert.processes import available_cores
 from neobert.recipe import Precision
 
 BURST_STEPS = 3
 ROUNDS = 5
-Pairs = Sequence[tuple[str, str]]
-"""How the names of our contenders and of theirs begin; the fastest of both are compared."""
-
-
-def lowest_ratio(found: Race, pairs: Pairs) -> tuple[float, dict[str, Any]]:
-    """Return the lowest ratio over all pairs, and figures with that of every pair. A ratio is the median over rounds of
-    the speed of our fastest contender / their fastest one, by the clock."""
-    best = [(fastest(found, ours), fastest(found, theirs)) for ours, theirs in pairs]
-    ratios = {f"{ours} / {theirs}": median_ratio(found[theirs], found[ours]) for ours, theirs in best}
-    figures = {"speed, ours / theirs": ratios, "real tokens per second": tokens_per_second(found)}
-    return min(ratio["wall"] for ratio in ratios.values()), figures
-
-
-# A step of models of 4 × 256 on a CPU, compared with BERT and ModernBERT.
-
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 DOCUMENTS_PER_STEP = 32
 PADDED, CONCATENATED, BUCKETED = Peer("bert", "padded"), Peer("bert", "concatenated"), Peer("modernbert", "bucketed")

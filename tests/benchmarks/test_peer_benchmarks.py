@@ -19,8 +19,8 @@ from benchmarks.contenders import (
     own_batches,
     peer_batches,
 )
-from benchmarks.measuring import Race, Timing, fastest, tokens_per_second
-from benchmarks.pretraining import BUCKETED, COMPARISONS, CONCATENATED, PADDED, lowest_ratio, small_setting
+from benchmarks.measuring import Race, Timing, fastest, lowest_ratio, tokens_per_second
+from benchmarks.pretraining import BUCKETED, COMPARISONS, CONCATENATED, PADDED, small_setting
 from neobert.model.build import build_masked_language_model
 from tests.support.web_pages import gpu_setting, web_lengths
 

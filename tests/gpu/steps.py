@@ -49,7 +49,7 @@ def fitting_tokens(recipe: Pretraining, memory_bytes: int) -> int:
     """Return the tokens of a step, `TOKENS_PER_STEP` or a half, a quarter, … of them, that fit into a GPU's memory."""
     tokens = TOKENS_PER_STEP
     while tokens >= 2 * CONTEXT:
-        rows = math.ceil(1.1 * tokens / CONTEXT)  # with a margin
+        rows = math.ceil(1.1 * tokens / CONTEXT)  # the most that `own_batches` gives
         shape = MicroBatchShape.of(rows, CONTEXT, recipe.masking.highest_rate)
         if training_memory(recipe, CONTEXT, shape, "single", 1, rows * CONTEXT).total <= memory_bytes:
             return tokens
