@@ -4,7 +4,7 @@ documents."""
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import cycle
+from itertools import chain, cycle, product
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ablations.ladders import variants
 from benchmarks.data import IDS, NEOBERT_MASKING, SHORTEST, random_corpus
+from benchmarks.measuring import Step
 from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, collate, micro_batches
 from neobert.data.masking import counter_hash
 from neobert.data.rows import PackedRows, Spans, pack_documents, reorder_rows
@@ -26,9 +27,6 @@ from neobert.training.engine import Engine, autocast
 from neobert.training.pretraining import summed_loss
 
 SEED = 0
-WIDTH_MULTIPLE = 8
-"""The width of bucketed batches is that of the longest document, rounded up to a multiple of this."""
-GOLDEN_RATIO = (1 + 5**0.5) / 2
 RATE = 1e-4
 """Learning rate of measured steps; no model is trained for long."""
 OURS = "ours, packed"
@@ -36,8 +34,6 @@ OURS = "ours, packed"
 Batching = Literal["padded", "bucketed", "concatenated"]
 Mode = Literal["eager", "compiled"]
 MODES: tuple[Mode, ...] = ("eager", "compiled")
-Step = Callable[[], int]
-"""Makes one update and returns its number of real tokens."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,12 +81,6 @@ def beta_lengths(count: int, context: int) -> Integers:
     return np.clip(drawn.round(), SHORTEST, context).astype(np.int64)
 
 
-def rows_per_step(rows: int, about: int) -> int:
-    """Return the rows per step, within a tenth of `about`, with which the last step of `rows` rows lacks fewest."""
-    slack = about // 10
-    return min(range(about - slack, about + slack + 1), key=lambda size: (-rows % size, abs(size - about)))
-
-
 def own_batches(
     documents: MaskedDocuments, documents_per_step: int, device: torch.device, *, fixed: bool = False
 ) -> list[Batch]:
@@ -101,7 +91,9 @@ def own_batches(
     numbers = np.arange(len(documents), dtype=np.int64)
     packed = pack_documents(documents.view, numbers, documents.keys, documents.context)
     rows = reorder_rows(packed, shuffle(packed.count, SEED))
-    size = rows_per_step(rows.count, round(documents_per_step * documents.padded_fill))
+    about = round(documents_per_step * documents.padded_fill)
+    sizes = range(about - about // 10, about + about // 10 + 1)
+    size = min(sizes, key=lambda size: (-rows.count % size, abs(size - about)))  # the last step lacks fewest rows
     tokens = float(documents.view.framed_lengths.mean())
     shapes = PaddingBuckets(size, documents.context, NEOBERT_MASKING.rate, tokens) if fixed else ExactSizes(size)
     return [
@@ -110,37 +102,31 @@ def own_batches(
     ]
 
 
-PeerBatch = dict[str, Tensor]
-"""Arguments of a Hugging Face model, all (rows, tokens) int64; no attention mask if no row is padded."""
-
-
-def peer_batches(documents: MaskedDocuments, batching: Batching, documents_per_step: int) -> list[PeerBatch]:
-    """Return all documents once, in steps of about equally many tokens.
+def peer_batches(documents: MaskedDocuments, batching: Batching, documents_per_step: int) -> list[dict[str, Tensor]]:
+    """Return arguments of a Hugging Face model, all (rows, tokens) int64: all documents once, in steps of about equally
+    many tokens.
 
     "padded": one document per row, all rows as wide as the context. "bucketed": documents of similar length together,
-    with little padding; consecutive steps differ in width, so that any few of them are a fair sample of all.
-    "concatenated": documents cut into full rows as in run_mlm.py, so that they attend to each other.
+    padded to a multiple of 8; consecutive steps differ in width. "concatenated": documents cut into full rows as in
+    run_mlm.py, so that they attend to each other, without an attention mask.
     """
     token_ids, labels, real = documents.grid
     if batching == "concatenated":
-        rows = -(-documents.real_tokens // documents.context)
-        size = rows_per_step(rows, round(documents_per_step * documents.padded_fill))
-        missing = -documents.real_tokens % (size * documents.context)  # of the last step, which is padded
+        missing = -documents.real_tokens % documents.context  # of the last row, which is padded
         shown = {"input_ids": (token_ids, IDS.pad), "labels": (labels, IGNORED_TARGET)}
-        grids = [
-            nn.functional.pad(grid[real], (0, missing), value=filler).view(-1, size, documents.context)
-            for grid, filler in shown.values()
-        ]
-        return [dict(zip(shown, step, strict=True)) for step in zip(*grids, strict=True)]
+        grids = [nn.functional.pad(grid[real], (0, missing), value=filler) for grid, filler in shown.values()]
+        steps = round(len(documents) / documents_per_step)
+        parts = [grid.view(-1, documents.context).tensor_split(steps) for grid in grids]
+        return [dict(zip(shown, step, strict=True)) for step in zip(*parts, strict=True)]
     lengths = real.sum(dim=1)
     groups = torch.arange(len(documents)).split(documents_per_step)
     if batching == "bucketed":
         by_length = lengths.argsort(stable=True).split(documents_per_step)
-        groups = [by_length[turn] for turn in np.argsort(np.argsort(np.arange(len(by_length)) * GOLDEN_RATIO % 1))]
+        groups = tuple(chain.from_iterable(by_length[start::5] for start in range(5)))  # narrow and wide in turn
     batches = []
     for group in groups:
         longest = documents.context if batching == "padded" else int(lengths[group].max())
-        width = min(-(-longest // WIDTH_MULTIPLE) * WIDTH_MULTIPLE, documents.context)
+        width = min(-(-longest // 8) * 8, documents.context)
         columns = {"input_ids": token_ids, "labels": labels, "attention_mask": real.long()}
         batches.append({name: column[group, :width] for name, column in columns.items()})
     return batches
@@ -158,52 +144,36 @@ class Peer:
         """Family, head and batching."""
         return f"HF {self.family}, {'sparse head, ' if self.family == 'modernbert' else ''}{self.batching}"
 
-    def build(self, model: Model, context: int, attention: str = "sdpa") -> nn.Module:
+    def build(self, model: Model, context: int) -> nn.Module:
         """Build the masked language model in the shape of `model`, with an untied decoder and no dropout.
 
         ModernBERT keeps its own local attention: two out of three layers see 128 tokens.
         """
-        from transformers import AutoModelForMaskedLM
+        from transformers import AutoConfig, AutoModelForMaskedLM
 
+        own: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        width = model.feedforward_width
+        if self.family == "modernbert":
+            own = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), IDS.cls)
+            own, width = own | {"sparse_prediction": True}, gated_width(width)
+        config = AutoConfig.for_model(
+            self.family,
+            **huggingface_shape(model.layers, model.width, model.heads, width),
+            vocab_size=model.vocabulary_size,
+            max_position_embeddings=context,
+            tie_word_embeddings=False,
+            pad_token_id=IDS.pad,
+            **own,
+        )
         torch.manual_seed(0)
-        settings: dict[str, Any] = {"max_position_embeddings": context, "tie_word_embeddings": False}
-        if self.family == "bert":
-            settings |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-            settings["intermediate_size"] = model.feedforward_width
-        else:
-            settings |= {"sparse_prediction": True, "intermediate_size": gated_width(model.feedforward_width)}
-        config = huggingface_config(self.family, model, **settings)
-        built: nn.Module = AutoModelForMaskedLM.from_config(config, attn_implementation=attention)
+        built: nn.Module = AutoModelForMaskedLM.from_config(config)
         return built
 
 
-def huggingface_config(family: str, model: Model, **settings: Any) -> Any:
-    """Return transformers' configuration of a family with layers, width, heads and vocabulary of `model`, and our
-    ids."""
-    from transformers import AutoConfig
-
-    return AutoConfig.for_model(
-        family,
-        vocab_size=model.vocabulary_size,
-        hidden_size=model.width,
-        num_hidden_layers=model.layers,
-        num_attention_heads=model.heads,
-        pad_token_id=IDS.pad,
-        bos_token_id=IDS.cls,
-        cls_token_id=IDS.cls,
-        eos_token_id=IDS.sep,
-        sep_token_id=IDS.sep,
-        **settings,
-    )
-
-
-def contender_name(name: str, precision: Precision, mode: Mode) -> str:
-    return f"{name}, {precision}, {mode}"
-
-
-def in_all_modes(name: str, *precisions: Precision) -> list[str]:
-    """Return the names of the contenders with one name."""
-    return [contender_name(name, precision, mode) for precision in precisions for mode in MODES]
+def huggingface_shape(layers: int, width: int, heads: int, feedforward_width: int) -> dict[str, int]:
+    """Return a shape in the words of transformers' configurations."""
+    sizes = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads}
+    return sizes | {"intermediate_size": feedforward_width}
 
 
 def neobert_recipe(precision: PretrainingPrecision, **shape: Any) -> Pretraining:
@@ -227,7 +197,6 @@ class Setting:
     documents: MaskedDocuments
     documents_per_step: int
     device: torch.device
-    attention: str = "sdpa"
     backend: str = "inductor"
 
     def own_batches(self, mode: Mode) -> list[Batch]:
@@ -248,14 +217,13 @@ class Setting:
     def contenders(
         self, precisions: Sequence[Precision], peers: Sequence[Peer], modes: Sequence[Mode] = MODES
     ) -> Mapping[str, Callable[[], Step]]:
-        """Return makers of the contenders' steps, by name."""
+        """Return makers of the contenders' steps by name, which ends with precision and mode."""
         makers: dict[str, Callable[[], Step]] = {}
-        for precision in precisions:
+        for precision, mode in product(precisions, modes):
             setting = replace(self, recipe=self.recipe.model_copy(update={"precision": precision}))
-            for mode in modes:
-                makers[contender_name(OURS, precision, mode)] = partial(setting._own_step, mode)
-                for peer in peers:
-                    makers[contender_name(peer.name, precision, mode)] = partial(setting._peer_step, peer, mode)
+            makers[f"{OURS}, {precision}, {mode}"] = partial(setting._own_step, mode)
+            for peer in peers:
+                makers[f"{peer.name}, {precision}, {mode}"] = partial(setting._peer_step, peer, mode)
         return makers
 
     def _own_step(self, mode: Mode) -> Step:
@@ -273,13 +241,12 @@ class Setting:
     def _peer_step(self, peer: Peer, mode: Mode) -> Step:
         """Return a step that makes one update on the next batch: the class's mean loss, autocast, gradient clipping as
         in Trainer's defaults, and fused AdamW. It is compiled for one width if all batches have it, else for any."""
-        module = peer.build(self.recipe.model, self.documents.context, self.attention).to(self.device).train()
+        module = peer.build(self.recipe.model, self.documents.context).to(self.device).train()
         batches = peer_batches(self.documents, peer.batching, self.documents_per_step)
         real_tokens = [int((batch["input_ids"] != IDS.pad).sum()) for batch in batches]
         several_widths = len({batch["input_ids"].shape[1] for batch in batches}) > 1
-        network: Callable[..., Any] = module
         if mode == "compiled":
-            network = torch.compile(module, dynamic=several_widths or None)
+            module.compile(dynamic=several_widths or None)
         optimization = self.recipe.optimization
         optimizer = torch.optim.AdamW(module.parameters(), lr=RATE, weight_decay=optimization.weight_decay, fused=True)
         there = [{name: tensor.to(self.device) for name, tensor in batch.items()} for batch in batches]
@@ -288,7 +255,7 @@ class Setting:
         def step() -> int:
             batch, tokens = next(upcoming)
             with autocast(self.device, self.recipe.precision):
-                loss = network(**batch).loss
+                loss = module(**batch).loss
             loss.backward()
             nn.utils.clip_grad_norm_(module.parameters(), optimization.clip_norm)
             optimizer.step()

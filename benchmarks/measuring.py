@@ -3,28 +3,31 @@
 Contenders take turns, and medians of paired ratios count.
 """
 
-import argparse
 import os
 import platform
 import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from neobert.files import json_bytes, replace_file
 from neobert.runs.records import cpu_model, provenance
 
-if TYPE_CHECKING:
-    from torch.utils.flop_counter import FlopCounterMode
-
 Returned = TypeVar("Returned")
+Step = Callable[[], int]
+"""Makes one update or forward pass, and returns its number of real tokens."""
 
 
 @dataclass(frozen=True)
@@ -50,22 +53,59 @@ def _processor_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def take_turns(contenders: Mapping[str, Callable[[], Returned]], repetitions: int) -> dict[str, list[Returned]]:
-    """Call every contender once per repetition; the order reverses each time, so that none always goes first."""
-    returned: dict[str, list[Returned]] = {name: [] for name in contenders}
-    for repetition in range(repetitions):
-        for name in list(contenders)[:: 1 if repetition % 2 == 0 else -1]:
-            call = time_call(contenders[name])
-            returned[name].append(call.returned)
-            print(f"  {name}: {call.wall:.2f} s, load {os.getloadavg()[0]:.1f}", flush=True)
-    return returned
+def in_new_process(function: Callable[..., Returned], *arguments: object) -> Returned:
+    """Call a function of a module in a new process, which starts without its imports."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as child:
+        return child.submit(function, *arguments).result()
 
 
 def time_in_turns(
     contenders: Mapping[str, Callable[[], Returned]], repetitions: int
 ) -> dict[str, list[Timing[Returned]]]:
-    """Time every contender once per repetition, in turns."""
-    return take_turns({name: partial(time_call, run) for name, run in contenders.items()}, repetitions)
+    """Time every contender once per repetition; the order reverses each time, so that none always goes first."""
+    timings: dict[str, list[Timing[Returned]]] = {name: [] for name in contenders}
+    for repetition in range(repetitions):
+        for name in list(contenders)[:: 1 if repetition % 2 == 0 else -1]:
+            timings[name].append(time_call(contenders[name]))
+            print(f"  {name}: {timings[name][-1].wall:.2f} s, load {os.getloadavg()[0]:.1f}", flush=True)
+    return timings
+
+
+Race = Mapping[str, Sequence[Timing[int]]]
+"""Time per real token in each round, by contender."""
+Pairs = Sequence[tuple[str, str]]
+"""How the names of our contenders and of theirs begin; the fastest of both are compared."""
+
+
+def burst(step: Step, steps: int) -> int:
+    """Make `steps` steps; return their real tokens."""
+    tokens = sum(step() for _ in range(steps))
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return tokens
+
+
+def race(contenders: Mapping[str, Callable[[], Step]], *, rounds: int, steps: int) -> Race:
+    """Make and warm up every contender, then time a burst of `steps` steps of each in every round."""
+    bursts: dict[str, Callable[[], int]] = {}
+    with torch._dynamo.config.patch(recompile_limit=64):  # beyond 8 forms of a class, it would fall back to eager
+        for name, make in contenders.items():
+            step = make()
+            burst(step, 2)  # warms up
+            bursts[name] = partial(burst, step, steps)
+        timings = time_in_turns(bursts, rounds)
+    return {name: [timing.per(timing.returned) for timing in own] for name, own in timings.items()}
+
+
+def tokens_per_second(found: Race) -> dict[str, int]:
+    """Return the median speed of every contender by the clock."""
+    return {name: round(statistics.median(1 / timing.wall for timing in own)) for name, own in found.items()}
+
+
+def fastest(found: Race, beginning: str) -> str:
+    """Return which of the contenders whose name begins like this has the highest median speed."""
+    speeds = tokens_per_second(found)
+    return max((name for name in found if f"{name}, ".startswith(f"{beginning}, ")), key=lambda name: speeds[name])
 
 
 def median_ratio(own: Sequence[Timing[Any]], other: Sequence[Timing[Any]]) -> dict[str, float]:
@@ -77,55 +117,55 @@ def median_ratio(own: Sequence[Timing[Any]], other: Sequence[Timing[Any]]) -> di
     }
 
 
-def seconds_of(timings: Sequence[Timing[Any]]) -> dict[str, list[float]]:
-    """Return all timings, for a result file."""
-    return {
-        "wall_seconds": [round(timing.wall, 2) for timing in timings],
-        "processor_seconds": [round(timing.processor, 2) for timing in timings],
-    }
+def lowest_ratio(found: Race, pairs: Pairs) -> tuple[float, dict[str, Any]]:
+    """Return the lowest ratio over all pairs, and figures with that of every pair. A ratio is the median over rounds of
+    the speed of our fastest contender / their fastest one, by the clock."""
+    best = [(fastest(found, ours), fastest(found, theirs)) for ours, theirs in pairs]
+    ratios = {f"{ours} / {theirs}": median_ratio(found[theirs], found[ours]) for ours, theirs in best}
+    figures = {"speed, ours / theirs": ratios, "real tokens per second": tokens_per_second(found)}
+    return min(ratio["wall"] for ratio in ratios.values()), figures
 
 
-@dataclass(frozen=True)
-class Goal:
-    """The bound of a ratio, and a description `of` the ratio."""
-
-    bound: float
-    of: str
-    side: Literal["at least", "at most"] = "at least"
-
-    def is_met(self, ratio: float | None) -> bool | None:
-        """Return whether a ratio reaches the goal, or None if it was not measured."""
-        if ratio is None:
-            return None
-        return ratio >= self.bound if self.side == "at least" else ratio <= self.bound
+def comparison(ours: str, theirs: str, timings: Mapping[str, Sequence[Timing[Any]]]) -> dict[str, Any]:
+    """Return the figures of two sides that did the same work: the ratio of their speeds, and all times of both."""
+    figures: dict[str, Any] = {"ratio": median_ratio(timings[theirs], timings[ours])}
+    for name in (ours, theirs):
+        figures[name] = {
+            "wall_seconds": [round(timing.wall, 2) for timing in timings[name]],
+            "processor_seconds": [round(timing.processor, 2) for timing in timings[name]],
+        }
+    return figures
 
 
 class Result(NamedTuple):
-    """A measurement under the name of a goal; `ratio` is None if a side did not run."""
+    """A measurement under the name of a goal."""
 
     name: str
-    ratio: float | None
+    ratio: float
     figures: dict[str, Any]
 
 
-class Benchmark(NamedTuple):
-    """`measure` yields a result for each of the `goals` that can be measured here."""
-
-    measure: Callable[[argparse.Namespace], Iterator[Result]]
-    goals: Mapping[str, Goal]
+def device_name(device: torch.device) -> str:
+    """Return the product name of a device, which identifies no machine."""
+    return torch.cuda.get_device_name() if device.type == "cuda" else cpu_model() or platform.machine()
 
 
-def write_result(result: Result, goal: Goal, folder: Path) -> None:
-    """Write <name>.json atomically and print it."""
+def write_result(result: Result, goal: Mapping[str, Any], folder: Path) -> None:
+    """Write <name>.json atomically and print it. A goal is the least ratio, its `bound`, and what the ratio is `of`."""
     made = provenance()
     commit = made["commit"] and made["commit"][:12] + ("+" if made["dirty"] else "")
     content = {
         "name": result.name,
-        "ratio": None if result.ratio is None else round(result.ratio, 3),
-        "goal": asdict(goal),
-        "met": goal.is_met(result.ratio),
+        "ratio": round(result.ratio, 3),
+        "goal": goal,
+        "met": result.ratio >= goal["bound"],
         "figures": result.figures,
-        "machine": describe_machine(),
+        "machine": {
+            "processor": device_name(torch.device("cpu")),
+            "cores": made["machine"]["cores"],
+            "gpu": device_name(torch.device("cuda")) if torch.cuda.is_available() else None,
+            "system": made["machine"]["system"],
+        },
         "versions": {"python": made["machine"]["python"], "commit": commit, **made["packages"]},
         "date": datetime.now(UTC).date().isoformat(),
     }
@@ -133,43 +173,23 @@ def write_result(result: Result, goal: Goal, folder: Path) -> None:
     print(json_bytes(content).decode(), flush=True)
 
 
-def devices_with(package: str) -> list[str]:
-    """Return the devices of this machine, "cpu" and possibly "cuda"; none if the peer's package is not installed."""
-    import torch
-
-    if find_spec(package) is None:
-        print(f"not measured: {package} is not installed; pip install -e '.[export]'", file=sys.stderr)
-        return []
-    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-
-
-def describe_machine() -> dict[str, Any]:
-    """Describe the hardware that determines speed, without anything that identifies this machine."""
-    import torch
-
-    return {
-        "processor": cpu_model() or platform.machine(),
-        "cores": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "system": platform.system(),
-    }
-
-
 OPERATIONS_RATIO = "operations, theirs / ours"
 """Figure of a result: at a speed of this ratio, both sides compute as many operations a second."""
 
 
-def operation_counter() -> "FlopCounterMode":
-    """Return a context that counts the floating-point operations of matrix products and attention, those under a mask
-    included. Attention of the package flash-attn is not seen."""
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+@contextmanager
+def operations() -> Iterator[FlopCounterMode]:
+    """Count the floating-point operations of matrix products and attention, those under a mask included. Attention of
+    the package flash-attn is not seen."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # its other kernels on a CPU are not
+        yield counter
 
-    # torch counts its attention kernels for GPUs, but not these
-    forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-    counted = {
-        forward: lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value),
-        backward: lambda gradient, query, key, value, *_, **__: sdpa_backward_flop_count(gradient, query, key, value),
-    }
-    return FlopCounterMode(display=False, custom_mapping=counted)
+
+def count_operations(contenders: Mapping[str, Callable[[], Step]], steps: int) -> dict[str, int]:
+    """Count the operations per real token in some steps of every contender."""
+    counted = {}
+    for name, make in contenders.items():
+        with operations() as counter:
+            tokens = burst(make(), steps)
+        counted[name] = round(counter.get_total_flops() / tokens)
+    return counted

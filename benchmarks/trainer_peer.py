@@ -1,77 +1,39 @@
-"""Fine-tuning of one grid point with transformers: a script around `Trainer`, run in a separate process.
+"""Fine-tuning of one grid point with transformers: what a script around `Trainer` does."""
 
-python -m benchmarks.trainer_peer JOB.json      prints {"scores", "losses", "steps", "seconds"} as JSON
-"""
-
-import json
-import sys
 import tempfile
-import time
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from neobert.glue.tasks import Task, task_named
-from neobert.recipe import FineTuning, Point, Value
+from neobert.glue.tasks import task_named
+from neobert.kinds.glue import GlueStudy
+from neobert.recipe import Point
 from neobert.runs.run_file import SourceSpecification
 from neobert.training.schedule import FineTuningSchedule
 
 
-class TrainerJob(Value):
-    """A training job: the exported `model`, and the same protocol and point as for a worker."""
-
-    model: str
-    task: str
-    source: SourceSpecification
-    protocol: FineTuning
-    point: Point
-    seed: int
-
-
-def main() -> int:
-    """Run the command; return its exit code."""
-    started = time.perf_counter()
-    job = TrainerJob.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
+def train_point(model: str, source: SourceSpecification, study: GlueStudy, point: Point) -> dict[str, Any]:
+    """Train an exported model; return its losses, steps and seconds."""
     with tempfile.TemporaryDirectory() as folder:
-        trainer = trainer_of(job, folder)
-        ready = time.perf_counter()
+        trainer = trainer_of(model, source, study, point, folder)
         trainer.train()
-    ended = time.perf_counter()
     history = trainer.state.log_history
-    outcome = {
-        "scores": [entry["eval_score"] for entry in history if "eval_score" in entry],
-        "losses": [entry["loss"] for entry in history if "loss" in entry],
-        "steps": trainer.state.global_step,
-        "seconds": {"before training": round(ready - started, 2), "training": round(ended - ready, 2)},
-    }
-    print(json.dumps(outcome))
-    return 0
+    losses = [entry["loss"] for entry in history if "loss" in entry]
+    return {"losses": losses, "steps": trainer.state.global_step, "seconds": history[-1]["train_runtime"]}
 
 
-def trainer_of(job: TrainerJob, folder: str) -> Any:
+def trainer_of(model: str, source: SourceSpecification, study: GlueStudy, point: Point, folder: str) -> Any:
     """Return a `Trainer` of the exported encoder with a new head, with as many steps and evaluations as a worker's;
     batches have texts of similar length, padded to the longest."""
     import torch
-    from transformers import (
-        AutoModelForSequenceClassification,
-        AutoTokenizer,
-        DataCollatorWithPadding,
-        Trainer,
-        TrainingArguments,
-        set_seed,
-    )
+    import transformers
 
     import neobert.hub  # noqa: F401 - registers the classes
-    from neobert.glue.metrics import evaluate
 
-    set_seed(job.seed)
-    task, tokenizer = task_named(job.task), AutoTokenizer.from_pretrained(job.model)
-    protocol, point = job.protocol, job.point
-    train, validation = (examples_of(job, task, split, tokenizer) for split in task.splits)
+    transformers.set_seed(study.seed)
+    task, protocol = task_named(study.task), study.protocol
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    train, validation = (examples_of(study, source, split, tokenizer) for split in task.splits)
     course = FineTuningSchedule.of(protocol, len(train), point.batch_size)
-    has_gpu = torch.cuda.is_available()
-    arguments = TrainingArguments(
+    arguments = transformers.TrainingArguments(
         output_dir=folder,
         num_train_epochs=protocol.epochs,
         per_device_train_batch_size=point.batch_size,
@@ -82,7 +44,6 @@ def trainer_of(job: TrainerJob, folder: str) -> Any:
         adam_beta2=protocol.beta2,
         adam_epsilon=protocol.epsilon,
         max_grad_norm=0.0,
-        lr_scheduler_type="linear",
         warmup_steps=course.warmup_steps,
         train_sampling_strategy="group_by_length",
         bf16=protocol.precision == "bf16",
@@ -91,14 +52,14 @@ def trainer_of(job: TrainerJob, folder: str) -> Any:
         eval_steps=course.evaluation_interval,
         logging_steps=course.evaluation_interval,
         save_strategy="no",
-        seed=job.seed,
+        seed=study.seed,
         report_to="none",
         disable_tqdm=True,
-        use_cpu=not has_gpu,
-        dataloader_pin_memory=has_gpu,
+        use_cpu=True,
+        dataloader_pin_memory=False,
     )
-    classifier = AutoModelForSequenceClassification.from_pretrained(
-        job.model,
+    classifier = transformers.AutoModelForSequenceClassification.from_pretrained(
+        model,
         dtype=torch.float32,
         num_labels=task.labels,
         classifier_pooling=protocol.pooling,
@@ -106,35 +67,24 @@ def trainer_of(job: TrainerJob, folder: str) -> Any:
         classifier_init_range=protocol.classifier_scale,
     )
 
-    def metrics(predicted: Any) -> dict[str, float]:
-        (split,), (logits, labels) = task.validation_splits, predicted
-        score = evaluate(task, {split: np.asarray(logits)}, {split: np.asarray(labels)}).score
-        return {"score": float("nan") if score is None else score}
-
-    return Trainer(
+    return transformers.Trainer(
         classifier,
         arguments,
         train_dataset=train,
         eval_dataset=validation,
-        data_collator=DataCollatorWithPadding(tokenizer),
         processing_class=tokenizer,
-        compute_metrics=metrics,
     )
 
 
-def examples_of(job: TrainerJob, task: Task, split: str, tokenizer: Any) -> list[dict[str, Any]]:
+def examples_of(study: GlueStudy, source: SourceSpecification, split: str, tokenizer: Any) -> list[dict[str, Any]]:
     """Return token ids and label of the examples that a worker trains or evaluates on."""
     from neobert.data.preparation import open_specified
     from neobert.glue.encoding import CAP_KEY, permutation
 
-    examples = open_specified(job.source).task_examples(job.task, split)
+    task, examples = task_named(study.task), open_specified(source).task_examples(study.task, split)
     columns = [list(examples[column]) for column in task.columns]
-    token_ids = tokenizer(*columns, truncation=True, max_length=job.protocol.max_tokens)["input_ids"]
+    token_ids = tokenizer(*columns, truncation=True, max_length=study.protocol.max_tokens)["input_ids"]
     rows = [{"input_ids": ids, "labels": int(label)} for ids, label in zip(token_ids, examples["label"], strict=True)]
     if split in task.validation_splits:
         return rows
-    return [rows[number] for number in permutation(len(rows), CAP_KEY)[: job.protocol.train_examples]]
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return [rows[number] for number in permutation(len(rows), CAP_KEY)[: study.protocol.train_examples]]

@@ -31,7 +31,6 @@ DOORS = {
     "sentence_transformers": {"benchmarks/encoding.py", "neobert/export/huggingface.py"},
     "transformers": {
         "benchmarks/contenders.py",
-        "benchmarks/data.py",
         "benchmarks/throughput.py",
         "benchmarks/trainer_peer.py",
         "neobert/hub/__init__.py",

@@ -2,13 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks.__main__ import main, read_results
 from benchmarks.contenders import (
     OURS,
     Batching,
@@ -16,31 +14,15 @@ from benchmarks.contenders import (
     Peer,
     Setting,
     beta_lengths,
-    contender_name,
     masked_documents,
     neobert_recipe,
     own_batches,
     peer_batches,
-    rows_per_step,
 )
-from benchmarks.data import web_lengths
-from benchmarks.measuring import Timing
-from benchmarks.pretraining import (
-    BUCKETED,
-    COMPARISONS,
-    CONCATENATED,
-    PADDED,
-    Race,
-    fastest,
-    gpu_setting,
-    lowest_ratio,
-    race,
-    small_setting,
-    tokens_per_second,
-    utilization,
-)
+from benchmarks.measuring import Race, Timing, fastest, lowest_ratio, tokens_per_second
+from benchmarks.pretraining import BUCKETED, COMPARISONS, CONCATENATED, PADDED, small_setting
 from neobert.model.build import build_masked_language_model
-from neobert.model.size import training_flops_per_token
+from tests.support.web_pages import gpu_setting, web_lengths
 
 CONTEXT = 32
 BATCHINGS: tuple[Batching, ...] = ("padded", "bucketed", "concatenated")
@@ -138,13 +120,6 @@ def test_packed_rows_hold_half_as_much_again_as_padded_ones() -> None:
     assert documents.real_tokens / slots > 1.5 * documents.padded_fill
 
 
-@pytest.mark.parametrize("rows", [1, 19, 97, 450])
-def test_a_step_takes_about_so_many_rows_and_leaves_little_filler(rows: int) -> None:
-    size = rows_per_step(rows, 20)
-    assert 18 <= size <= 22
-    assert -rows % size == min(-rows % other for other in range(18, 23))
-
-
 def test_web_pages_are_kept_from_a_length_on() -> None:
     lengths = web_lengths(500, at_least=1024)
     assert len(lengths) == 500 and lengths.min() >= 1024
@@ -164,15 +139,6 @@ def test_every_contender_makes_updates_and_counts_its_real_tokens(setting: Setti
         assert 8 <= steps <= 12, name
 
 
-def test_a_contender_that_cannot_run_is_named_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    def fails() -> Callable[[], int]:
-        raise ValueError("no such kernel")
-
-    found = race({"runs": lambda: lambda: 7, "fails": fails}, rounds=2, steps=3)
-    assert "fails: left out, ValueError: no such kernel" in capsys.readouterr().out
-    assert set(found) == {"runs"} and len(found["runs"]) == 2
-
-
 def raced(**speeds: float) -> Race:
     """A race of one round with these speeds in tokens a second."""
     return {name: [Timing(1 / speed, 1 / speed, 1)] for name, speed in speeds.items()}
@@ -181,42 +147,25 @@ def raced(**speeds: float) -> Race:
 def test_a_ratio_is_that_of_speeds_and_the_fastest_counts() -> None:
     found = raced(a=200.0, b=100.0)
     assert tokens_per_second(found) == {"a": 200, "b": 100}
-    assert lowest_ratio(found, [(["a"], ["b"])]) == (2.0, {"a / b": {"wall": 2.0, "processor": 2.0}})
-    assert fastest(found, ["a", "b", "absent"]) == "a" and fastest(found, ["absent"]) is None
+    ratio, figures = lowest_ratio(found, [("a", "b")])
+    assert (ratio, figures["speed, ours / theirs"]) == (2.0, {"a / b": {"wall": 2.0, "processor": 2.0}})
+    both = raced(**{"a, fp32": 100.0, "a, bf16": 200.0, "ab, fp32": 300.0})
+    assert fastest(both, "a") == "a, bf16" and fastest(both, "a, fp32") == "a, fp32"
 
 
 def test_the_worse_precision_counts_and_each_side_is_at_its_best() -> None:
     names = ("bert_padded", "bert_defaults", "modernbert_bucketed")
     padded, defaults, bucketed = (COMPARISONS[f"pretraining_over_{name}"][1] for name in names)
-    peer = Peer("bert", "padded").name
     speeds = {
-        contender_name(OURS, "fp32", "eager"): 400.0,
-        contender_name(OURS, "bf16", "eager"): 500.0,
-        contender_name(OURS, "bf16", "compiled"): 900.0,
-        contender_name(peer, "fp32", "eager"): 100.0,
-        contender_name(peer, "bf16", "eager"): 200.0,
-        contender_name(peer, "bf16", "compiled"): 300.0,
-        contender_name(BUCKETED.name, "bf16", "eager"): 450.0,
-        contender_name(BUCKETED.name, "bf16", "compiled"): 600.0,
+        f"{OURS}, fp32, eager": 400.0,
+        f"{OURS}, bf16, eager": 500.0,
+        f"{OURS}, bf16, compiled": 900.0,
+        f"{PADDED.name}, fp32, eager": 100.0,
+        f"{PADDED.name}, bf16, eager": 200.0,
+        f"{PADDED.name}, bf16, compiled": 300.0,
+        f"{BUCKETED.name}, bf16, eager": 450.0,
+        f"{BUCKETED.name}, bf16, compiled": 600.0,
     }
     assert lowest_ratio(raced(**speeds), padded)[0] == 3.0
     assert lowest_ratio(raced(**speeds), defaults)[0] == 9.0
     assert lowest_ratio(raced(**speeds), bucketed)[0] == 1.5
-    fp32_alone = {name: speed for name, speed in speeds.items() if "fp32" in name}
-    assert lowest_ratio(raced(**fp32_alone), padded)[0] is None
-
-
-def test_utilization_is_speed_times_operations_over_the_peak(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token attends to those of its own document."""
-    assert utilization(setting, 1.0) is None
-    monkeypatch.setattr("benchmarks.pretraining.datasheet_ceiling", lambda device, precision: 1e9)
-    documents = masked_documents(np.array([10, 8]), SHAPE["vocabulary_size"], CONTEXT)
-    found = utilization(Setting(setting.recipe, documents, 2, CPU), 100.0)
-    flops = training_flops_per_token(setting.recipe.model, (10 * 10 + 8 * 8) / 18, 0.2)
-    assert found == round(100 * flops / 1e9, 4) > 0
-
-
-def test_without_a_gpu_nothing_is_measured_on_one(tmp_path: Path) -> None:
-    assert main(["pretraining_gpu", "--folder", str(tmp_path)]) == 0
-    names = ["pretraining_gpu_1024", "pretraining_gpu_4096", "pretraining_gpu_over_modernbert"]
-    assert [(result["name"], result["ratio"]) for result in read_results(tmp_path)] == [(name, None) for name in names]

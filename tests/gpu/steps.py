@@ -15,7 +15,6 @@ from torch import Tensor
 
 from benchmarks.contenders import Mode, Setting, masked_documents, neobert_recipe, own_batches
 from benchmarks.data import IDS, NEOBERT_MASKING
-from benchmarks.pretraining import TOKENS_PER_STEP, gpu_setting
 from neobert.data.batches import Batch, collate
 from neobert.data.rows import pack_documents
 from neobert.embeddings.contrastive import GradCache, StepCollator, StepTexts, match_texts
@@ -26,6 +25,7 @@ from neobert.recipe import Precision, Pretraining
 from neobert.training.distributed import Process, set_up_device
 from neobert.training.engine import autocast
 from neobert.training.pretraining import summed_loss
+from tests.support.web_pages import TOKENS_PER_STEP, gpu_setting
 
 CPU = torch.device("cpu")
 CONTEXT = 1024
@@ -49,7 +49,7 @@ def fitting_tokens(recipe: Pretraining, memory_bytes: int) -> int:
     """Return the tokens of a step, `TOKENS_PER_STEP` or a half, a quarter, … of them, that fit into a GPU's memory."""
     tokens = TOKENS_PER_STEP
     while tokens >= 2 * CONTEXT:
-        rows = math.ceil(1.1 * tokens / CONTEXT)  # the most that `rows_per_step` gives
+        rows = math.ceil(1.1 * tokens / CONTEXT)  # the most that `own_batches` gives
         shape = MicroBatchShape.of(rows, CONTEXT, recipe.masking.highest_rate)
         if training_memory(recipe, CONTEXT, shape, "single", 1, rows * CONTEXT).total <= memory_bytes:
             return tokens

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from benchmarks.contenders import MODES, Mode, Setting, neobert_recipe, own_batches, pretraining_engine
-from benchmarks.pretraining import TOKENS_PER_STEP
 from neobert.model import attention, encoder
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.positions import ComplexRotation
@@ -24,6 +23,7 @@ from tests.gpu.steps import (
 )
 from tests.gpu.test_one_gpu import TRIGONOMETRY
 from tests.gpu.workers import Lines, assert_near
+from tests.support.web_pages import TOKENS_PER_STEP
 
 attend = encoder.attend
 

@@ -17,8 +17,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
 from ablations.ladders import variants
-from benchmarks.contenders import MODES, RATE, Mode, Setting
+from benchmarks.contenders import MODES, OURS, RATE, Mode, Setting
 from benchmarks.data import IDS
+from benchmarks.measuring import race, tokens_per_second
 from neobert.glue.encoding import EncodedSplit, EncodedTask
 from neobert.glue.finetuning import Evaluation, FineTuner
 from neobert.glue.tasks import TASKS
@@ -41,6 +42,7 @@ from tests.gpu.steps import (
     waits,
 )
 from tests.gpu.workers import recipe_with, small_run
+from tests.support.web_pages import TOKENS_PER_STEP, gpu_setting
 
 pytestmark = pytest.mark.gpu
 Record = Callable[[str, object], None]
@@ -88,6 +90,16 @@ def test_a_step_takes_the_memory_that_a_dry_run_computes(setting: Setting, recor
     reserved = torch.cuda.max_memory_reserved()
     record_property("GB reserved", reserved / 1e9)
     assert reserved - torch.cuda.max_memory_allocated() <= computed.reserve
+
+
+@pytest.mark.parametrize("context", [1024, 4096])
+def test_a_compiled_step_is_faster_than_an_eager_one(setting: Setting, context: int, record_property: Record) -> None:
+    """In updates of about 65,536 slots."""
+    steps = gpu_setting(setting.recipe, context, TOKENS_PER_STEP, setting.device).contenders(("bf16",), ())
+    speeds = tokens_per_second(race(steps, rounds=5, steps=50))
+    for name, speed in speeds.items():
+        record_property(f"real tokens a second, {name}", speed)
+    assert speeds[f"{OURS}, bf16, compiled"] > speeds[f"{OURS}, bf16, eager"]
 
 
 def test_steps_of_the_trainer_wait_for_nothing(setting: Setting, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.contenders import Setting
-from benchmarks.pretraining import TOKENS_PER_STEP
 from neobert.errors import EXIT_RUN_FAILED
 from neobert.files import read_json
 from neobert.processes import StopRequest
@@ -32,6 +31,7 @@ from tests.gpu.workers import (
     small_run,
     wait_for_steps,
 )
+from tests.support.web_pages import TOKENS_PER_STEP
 
 pytestmark = [pytest.mark.gpu, pytest.mark.production]
 GRACE_SECONDS = 10.0

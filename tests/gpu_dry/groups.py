@@ -17,7 +17,6 @@ from torch.nn.parallel import distributed as data_parallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks.contenders import masked_documents, neobert_recipe, own_batches, pretraining_engine
-from benchmarks.data import web_lengths
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.training.compiling import TrialStep, compile_model, parts_of
 from neobert.training.engine import Engine
@@ -25,6 +24,7 @@ from neobert.training.pretraining import summed_loss
 from neobert.training.zero import ZERO_ENGINES
 from tests.gpu_dry.passes import CONTEXT, Pass, fresh_engine, pretraining_batches
 from tests.support.pretended_cuda import GPU, pretended_cuda
+from tests.support.web_pages import web_lengths
 
 RANKS = 8
 
@@ -58,7 +58,7 @@ def pretrain_with_ddp(layers: int = 4) -> tuple[Pass, list[int], int]:
     measured, buckets = Pass(), []
     untimed = mock.Mock(spec=["set_runtime_stats_and_log"])  # DDP's own timer belongs to CUDA's library
     with (
-        pretended_cuda(RANKS) as gpu,
+        pretended_cuda() as gpu,
         group(RANKS),
         mock.patch.object(data_parallel, "_verify_param_shape_across_processes", lambda *words: None),
         mock.patch.object(data_parallel, "_sync_module_states", lambda **words: None),
@@ -81,7 +81,7 @@ def pretrain_with_zero(engine_name: str, layers: int = 4) -> tuple[Pass, int, in
     warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor", UserWarning)  # to check alignment
     recipe, measured = neobert_recipe("bf16", layers=layers), Pass()
     with (
-        pretended_cuda(RANKS) as gpu,
+        pretended_cuda() as gpu,
         group(RANKS),
         mock.patch.dict(os.environ, DS_ACCELERATOR="cuda"),
         # By a number read from the device, all of which are 1 here

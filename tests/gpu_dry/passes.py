@@ -14,7 +14,7 @@ import numpy as np
 
 from ablations.ladders import variants
 from benchmarks.contenders import SEED, masked_documents, neobert_recipe, own_batches, pretraining_engine
-from benchmarks.data import IDS, random_corpus, web_lengths
+from benchmarks.data import IDS, random_corpus
 from neobert.data.batches import Batch, collate
 from neobert.data.masking import counter_hash
 from neobert.data.rows import pack_documents
@@ -32,6 +32,7 @@ from neobert.recipe import Point, Pretraining
 from neobert.training.distributed import Process
 from neobert.training.engine import Engine
 from tests.support.pretended_cuda import GPU, Counts, pretended_cuda
+from tests.support.web_pages import web_lengths
 
 CONTEXT = 1024
 SLOTS = 65_536
@@ -146,36 +147,27 @@ def _text_lengths(count: int, mean: float, most: int) -> list[int]:
     return [int(length) for length in np.clip(drawn, 5, most)]
 
 
-def encoded_task(name: str = "mnli", examples: int = 200) -> EncodedTask:
+def encoded_task() -> EncodedTask:
     """A task of GLUE with examples as long as MNLI's, random tokens and labels."""
-    task = task_named(name)
-    texts = _random_texts(_text_lengths(examples, 32.0, 256))
+    task, texts = task_named("mnli"), _random_texts(_text_lengths(200, 32.0, 256))
     offsets = np.concatenate([[0], np.cumsum([len(ids) for ids, _ in texts])])
-    labels = np.random.default_rng(2).integers(0, task.labels, examples)
+    labels = np.random.default_rng(2).integers(0, task.labels, len(texts))
     token_ids, token_types = (np.concatenate(column) for column in zip(*texts, strict=True))
-    split = EncodedSplit(token_ids, offsets, token_types, labels)
-    return EncodedTask(task, dict.fromkeys(task.splits, split))
+    return EncodedTask(task, dict.fromkeys(task.splits, EncodedSplit(token_ids, offsets, token_types, labels)))
 
 
-def fine_tuner(layers: int = 28, **changes: Any) -> FineTuner:
-    """The fine-tuner of a task on the pretended GPU, by the paper's protocol."""
-    recipe = neobert_recipe("bf16", layers=layers, **changes)
+def fine_tune(layers: int = 28, fixed: bool = False) -> Pass:
+    """Three updates of GLUE with their batches by the paper's protocol; in `work` the last one, in `reading` an
+    evaluation."""
+    measured, task = Pass(), encoded_task()
     protocol = variants()["M10"].recipe.finetuning.model_copy(update={"epochs": 1})
-    task = encoded_task()
-    with GPU:
-        classifier = build_classifier(recipe.model, CONTEXT, task.task.labels, 0.1)
-    start = {name: tensor for name, tensor in classifier.state_dict().items() if name.startswith("model.")}
-    return FineTuner(classifier, start, task, protocol, GPU)
-
-
-def fine_tune(layers: int = 28, fixed: bool = False, **changes: Any) -> Pass:
-    """Three updates of GLUE with their batches; in `work` the last one, in `reading` an evaluation."""
-    measured = Pass()
     with pretended_cuda() as gpu:
-        tuner = fine_tuner(layers, **changes)
+        with GPU:
+            classifier = build_classifier(neobert_recipe("bf16", layers=layers).model, CONTEXT, task.task.labels, 0.1)
+        start = {name: tensor for name, tensor in classifier.state_dict().items() if name.startswith("model.")}
+        tuner = FineTuner(classifier, start, task, protocol, GPU)
         tuner.compiled = fixed
-        point = Point(batch_size=32, learning_rate=1e-5, weight_decay=0.01)
-        optimizer = tuner._optimizer(point)
+        optimizer = tuner._optimizer(Point(batch_size=32, learning_rate=1e-5, weight_decay=0.01))
         with gpu.counted() as measured.feeding:
             batches = list(islice(tuner._batches(32, 0), 3))
         for batch in batches:
@@ -186,7 +178,7 @@ def fine_tune(layers: int = 28, fixed: bool = False, **changes: Any) -> Pass:
     return measured
 
 
-def contrast(layers: int = 28, micro_batch_tokens: int = 4096, **changes: Any) -> Pass:
+def contrast(layers: int = 28, **changes: Any) -> Pass:
     """A contrastive step of 64 pairs in several micro-batches."""
     recipe, measured = neobert_recipe("bf16", layers=layers, **changes), Pass()
     texts = _random_texts(_text_lengths(128, 90.0, 512))
@@ -198,7 +190,7 @@ def contrast(layers: int = 28, micro_batch_tokens: int = 4096, **changes: Any) -
         engine = Engine(
             model, loss.loss, lambda batch: batch.query_count, recipe.optimization, "bf16", GPU, loss.prepare
         )
-        collator = StepCollator(model, micro_batch_tokens, "bf16", Process(0, 1), GPU)
+        collator = StepCollator(model, 4096, "bf16", Process(0, 1), GPU)
         step = StepTexts(texts, matching)
         for _ in range(2):
             with gpu.counted() as measured.feeding:
@@ -224,9 +216,9 @@ def encode(layers: int = 28, **changes: Any) -> Pass:
     return measured
 
 
-def measure_heldout_loss(layers: int = 28, **changes: Any) -> Pass:
+def measure_heldout_loss(layers: int = 28) -> Pass:
     """The loss on held-out web pages, in several batches."""
-    recipe, measured = neobert_recipe("bf16", layers=layers, **changes), Pass()
+    recipe, measured = neobert_recipe("bf16", layers=layers), Pass()
     vocabulary = recipe.model.vocabulary_size
     documents = masked_documents(web_lengths(100), vocabulary, CONTEXT).view
     text = HeldoutText("web", documents, CONTEXT, 16, "cut", np.full(vocabulary, 1 / vocabulary))

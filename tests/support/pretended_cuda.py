@@ -1,13 +1,8 @@
 """A pretended GPU on a CPU build of torch: sees where a step on CUDA would wait, its dtypes, devices and peak memory.
 
 Tensors on "cuda" are fake: they have shapes, dtypes and a device, but no numbers. Tensors on the CPU are real. Reads
-from the device return ones. Autograd needs a device guard, which a few lines of C++ register. This runs a function of a
-module in a process with the guard:
-
-    with pretending_process() as process:
-        report = process.submit(function, *arguments).result()
-
-In that process, this counts what the step would do on a GPU:
+from the device return ones. Autograd needs a device guard, which a few lines of C++ register, in a process of its own
+(`pretending_process`). In that process, this counts what a step would do on a GPU:
 
     with pretended_cuda() as gpu:
         model = build().to("cuda")
@@ -19,7 +14,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
 import traceback
 import weakref
 from collections import Counter
@@ -39,10 +33,10 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.cuda import nvtx
-from torch.nn import functional
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.cpp_extension import TORCH_LIB_PATH, include_paths
 
 from neobert.processes import REPOSITORY
 
@@ -52,9 +46,7 @@ ALLOCATION_BYTES = 512
 """Size to which torch's allocator rounds up."""
 
 GPU = torch.device("cuda", 0)
-H100 = SimpleNamespace(
-    name="NVIDIA H100 80GB HBM3", major=9, minor=0, total_memory=85_000_000_000, multi_processor_count=132
-)
+H100 = SimpleNamespace(major=9, minor=0, total_memory=85_000_000_000, multi_processor_count=132)
 """Properties of the pretended GPU."""
 
 HOST_WAITS = {
@@ -82,14 +74,11 @@ def build_guard() -> Path:
     library = REPOSITORY / "build" / "pretended_cuda" / f"{content}.so"
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
-        root = Path(torch.__file__).parent
-        includes = [f"-I{root / 'include'}", f"-I{root / 'include/torch/csrc/api/include'}"]
-        links = [f"-L{root / 'lib'}", f"-Wl,-rpath,{root / 'lib'}", "-ltorch_cpu", "-lc10"]
-        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-            built = Path(folder) / library.name
-            flags = ["-shared", "-fPIC", "-O0", "-std=c++20", *includes]
-            subprocess.run([compiler, *flags, str(GUARD_SOURCE), *links, "-o", str(built)], check=True)
-            built.rename(library)
+        links = [f"-L{TORCH_LIB_PATH}", f"-Wl,-rpath,{TORCH_LIB_PATH}", "-ltorch_cpu", "-lc10"]
+        flags = ["-shared", "-fPIC", "-O0", "-std=c++20", *(f"-I{path}" for path in include_paths())]
+        built = library.with_suffix(f".{os.getpid()}")  # other processes of tests may build it too
+        subprocess.run([compiler, *flags, str(GUARD_SOURCE), *links, "-o", str(built)], check=True)
+        built.rename(library)
     return library
 
 
@@ -326,17 +315,16 @@ def _caller() -> str:
 
 
 @contextmanager
-def pretended_cuda(gpus: int = 1) -> Iterator[PretendedGPU]:
-    """Make torch.cuda behave as if there were `gpus` H100; gradients need a `pretending_process`."""
+def pretended_cuda() -> Iterator[PretendedGPU]:
+    """Make torch.cuda behave as if there were an H100; gradients need a `pretending_process`."""
     gpu = PretendedGPU()
     with ExitStack() as stack:
         patches: list[tuple[Any, str, Any]] = [
-            *((torch.cuda, name, value) for name, value in _cuda_stubs(gpu, gpus).items()),
+            *((torch.cuda, name, value) for name, value in _cuda_stubs(gpu).items()),
             (nn.Module, "to", _move_module),
             (nvtx, "range_push", lambda message: 0),
             (nvtx, "range_pop", lambda: 0),
             (Tensor, "record_stream", lambda tensor, stream: None),
-            (functional, "scaled_dot_product_attention", _attention),
             (_foreach_utils, "_foreach_supported_types", [Tensor, nn.Parameter, FakeTensor]),
         ]
         for patch in patches:
@@ -356,21 +344,16 @@ def _compute(*args: object, **kwargs: object) -> None:
     raise NotImplementedError("a pretended GPU computes no numbers")
 
 
-def _cuda_stubs(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
+def _cuda_stubs(gpu: PretendedGPU) -> dict[str, Any]:
     """Return replacements for members of torch.cuda."""
 
     class Event:
-        def __init__(self, enable_timing: bool = False) -> None:
-            self.enable_timing = enable_timing
+        def __init__(self, enable_timing: bool = False) -> None: ...
 
         def record(self, stream: object = None) -> None: ...
 
         def synchronize(self) -> None:
             gpu.wait("event.synchronize")
-
-        def elapsed_time(self, other: "Event") -> float:
-            assert self.enable_timing and other.enable_timing
-            return 1.0
 
     class FakeStream:
         def wait_stream(self, other: "FakeStream") -> None: ...
@@ -384,18 +367,13 @@ def _cuda_stubs(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
         "_lazy_init": lambda: None,
         "current_device": lambda: 0,
         "current_stream": lambda *device: FakeStream(),
-        "default_stream": lambda *device: FakeStream(),
-        "device_count": lambda: gpus,
         "empty_cache": lambda: None,
         "get_device_capability": lambda *device: (H100.major, H100.minor),
-        "get_device_name": lambda *device: H100.name,
         "get_device_properties": lambda *device: H100,
         "is_available": lambda: True,
         "is_bf16_supported": lambda *words: True,
-        "is_current_stream_capturing": lambda: False,
         "is_initialized": lambda: True,
         "manual_seed_all": lambda seed: None,
-        "max_memory_allocated": lambda *device: gpu.counts.peak_bytes,
         "memory_allocated": lambda *device: gpu.alive_bytes,
         "reset_peak_memory_stats": lambda *device: None,
         "set_device": lambda device: None,
@@ -408,24 +386,9 @@ def _move_module(module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
     """Replacement for nn.Module.to that creates new parameters, since real ones cannot become fake in place."""
     device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
     for owner in module.modules():
-        tensors = {**owner._parameters, **owner._buffers}
-        for name, tensor in ((name, tensor) for name, tensor in tensors.items() if tensor is not None):
-            there = tensor.detach().to(device, dtype if tensor.is_floating_point() else None)
-            if (there.device, there.dtype) == (tensor.device, tensor.dtype):
-                continue
-            if isinstance(tensor, nn.Parameter):
+        assert not owner._buffers
+        for name, tensor in owner._parameters.items():
+            there = None if tensor is None else tensor.detach().to(device, dtype)
+            if there is not None and (there.device, there.dtype) != (tensor.device, tensor.dtype):
                 owner._parameters[name] = nn.Parameter(there, tensor.requires_grad)
-            else:
-                owner._buffers[name] = there
     return module
-
-
-_attention_of_host = functional.scaled_dot_product_attention
-
-
-def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **named: Any) -> Tensor:
-    """Call a kernel of attention by row, so that it is seen."""
-    if query.device.type != "cuda":
-        return _attention_of_host(query, key, value, attn_mask=attn_mask, **named)
-    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
-    return efficient(query, key, value, attn_mask, True, 0.0, False, **named)[0]
