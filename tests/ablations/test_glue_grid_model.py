@@ -62,9 +62,11 @@ def test_a_transferred_task_starts_from_the_models_own_best_mnli_trial(
     _assert_it_has_a_row_below_ours(runs, max(entry["score"] for entry in points if entry["task"] == "rte"))
 
     moved = folder.rename(tmp_path / "elsewhere")
-    code, again, _ = sweep(capsys, *arguments, "--model", str(moved), "--seed", "0", "1")
+    of_mnli = ["--task", "mnli", *arguments[2:], "--model", str(moved)]
+    code, again, _ = sweep(capsys, *of_mnli, "--seed", "0", "1")
     assert code == 0 and {entry["state"] for entry in again} == {"done"}
-    assert {entry["trial"] for entry in points} < {entry["trial"] for entry in again}
+    assert {entry["trial"] for entry in points if entry["task"] == "mnli"} < {entry["trial"] for entry in again}
+    assert sweep(capsys, *arguments, "--model", str(moved))[1] == points
     assert len(starts(runs)) == len(set(starts(runs)))
 
 
