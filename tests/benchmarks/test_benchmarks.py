@@ -115,11 +115,6 @@ def test_texts_of_a_sample_are_neighbours_in_length_in_the_whole_data_set() -> N
         assert block == list(range(block[0], block[0] + BLOCK_TEXTS))
 
 
-def test_a_readme_without_the_marker_lines_is_refused() -> None:
-    with pytest.raises(ValueError, match="lacks the line"):
-        with_table("no table here", [])
-
-
 def test_operations_of_products_and_of_attention_are_counted_in_both_passes() -> None:
     """Twice as many in the backward pass of a product, and five products for two in that of attention."""
     query, key, value = (torch.randn(2, 3, 16, 8, requires_grad=True) for _ in range(3))
@@ -149,12 +144,6 @@ def test_the_grouping_that_is_compared_with_joins_all_columns_and_drops_what_is_
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_is_on_the_page(name: str) -> None:
     assert resolve_name(BENCHMARKS[name]).measure.__doc__ and f"`{name}`" in README.read_text()
-
-
-def test_a_name_that_is_no_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["encodings"])
-    assert "encodings" in capsys.readouterr().err
 
 
 def test_results_of_benchmarks_are_no_change_of_the_code_and_an_edit_is(tmp_path: Path) -> None:

@@ -243,11 +243,3 @@ def test_real_sizes_have_the_parameters_that_are_published_for_them() -> None:
         for shape, expected in zip((NEOBERT, *BASES, *LARGES), millions, strict=True):
             count = sum(parameter.numel() for parameter in shape.build("sdpa").parameters()) / 1e6
             assert count == pytest.approx(expected, rel=0.01), shape.name
-
-
-def test_scaling_down_keeps_the_ratio_of_depth_and_width() -> None:
-    quarter = NEOBERT.scaled_down(4)
-    assert (quarter.layers, quarter.width, quarter.model.heads, quarter.feedforward_width) == (7, 192, 3, 768)
-    assert quarter.name == "NeoBERT (7 × 192)"
-    with pytest.raises(AssertionError, match="has no 5th"):
-        NEOBERT.scaled_down(5)
