@@ -14,6 +14,9 @@ from neobert import __main__
 from neobert.errors import EXIT_DONE, EXIT_REFUSED
 
 ROOT = Path(__file__).parent.parent
+DEMO = "examples/demo.py"
+FIRST_OF_PACKAGES = {module.partition(".")[0]: name for name, (module, _) in reversed(COMMANDS.items())}
+"""A command of each package."""
 
 
 def test_the_script_is_the_dispatcher() -> None:
@@ -54,7 +57,7 @@ def crowded(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", FIRST_OF_PACKAGES.values())
 def test_the_command_is_ours_where_the_working_folder_has_packages_of_the_same_names(crowded: Path, name: str) -> None:
     environment = os.environ | {"PYTHONPATH": f"{crowded}{os.pathsep}{ROOT}"}
     command = [sys.executable, "-m", "neobert", name, "--help"]
@@ -83,25 +86,26 @@ def test_a_program_that_has_imported_another_package_of_the_name_is_told_so(crow
     assert "has imported another package ablations" in ended.stderr and str(crowded) in ended.stderr
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *(["-m", "neobert", name, "--help"] for name in COMMANDS),
-        ["-m", "neobert.runs.worker", "--help"],
-        ["ablations/run.py", "--list"],
-        ["ablations/run.py", "--ladder", "examples/demo.py", "--list"],
-    ],
-    ids=" ".join,
-)
-def test_commands_work_without_docstrings_and_asserts(command: list[str], tmp_path: Path) -> None:
+def test_commands_work_without_docstrings_and_asserts() -> None:
+    """In one process, which compiles all that they import once."""
+    given = [*([name, "--help"] for name in COMMANDS), ["run", "--list"], ["run", "--ladder", DEMO, "--list"]]
+    code = f"""if True:
+        from ablations.commands import main
+        from neobert.runs import worker
+        for command, words in [*((main, each) for each in {given!r}), (worker.main, ["--help"])]:
+            try:
+                code = command(words)
+            except SystemExit as ended:
+                code = ended.code
+            print("ended", code, flush=True)"""
     environment = os.environ | {"PYTHONOPTIMIZE": "2", "PYTHONDONTWRITEBYTECODE": "1"}
-    ended = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 0 and ended.stdout.strip(), ended.stderr
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    *said, last = ended.stdout.split("ended 0\n")
+    assert len(said) == len(given) + 1 and all(map(str.strip, said)) and not last, ended.stdout + ended.stderr
 
 
 def test_the_title_of_a_ladder_is_its_files_first_line_without_docstrings_too() -> None:
-    code = "from ablations import ladders; print(ladders.load('examples/demo.py').title)"
+    code = f"from ablations import ladders; print(ladders.load('{DEMO}').title)"
     said = [subprocess.check_output([sys.executable, *flag, "-c", code], cwd=ROOT) for flag in ((), ("-OO",))]
     assert said[0] == said[1] != b""

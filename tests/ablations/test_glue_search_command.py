@@ -86,24 +86,3 @@ def test_a_space_of_the_ladder_is_searched_by_its_name(tmp_path: Path, capsys: p
     assert "0 of 3 points" in " ".join(capsys.readouterr().out.split())
     assert search(tmp_path, *arguments) == 2
     assert "--grid wide has ranges in the place of points" in " ".join(capsys.readouterr().err.split())
-
-
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        (["--sampler", "cmaes", "--trials", "3"], "--sampler cmaes keeps pickles in the storage"),
-        (["--sampler", "tpee", "--trials", "3"], "--sampler 'tpee': did you mean 'tpe'"),
-        (["--sampler", "tpe"], "--sampler tpe needs --trials N"),
-        (["--trials", "3"], "--trials goes with a sampler"),
-        (["--scale", "paper", "--pruner", "median"], "--pruner cannot end trials of the grid at scale paper: rates"),
-        (["--pruner", "median", "--seed", "0", "1"], "give one seed, or --pruner wilcoxon"),
-        (["--pruner", "wilcoxon", "--seed", "0"], "give at least 5 seeds"),
-        (["--grid", "limitd"], "--grid 'limitd': did you mean 'limited'"),
-    ],
-)
-def test_flags_that_contradict_each_other_are_refused_with_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], sentence: str
-) -> None:
-    assert search(tmp_path, "--task", "cola", "--variant", "M0", "--dry-run", *flags) == 2
-    assert sentence in " ".join(capsys.readouterr().err.split())
-    assert not list(tmp_path.iterdir())

@@ -1,10 +1,8 @@
 """Labels say what was changed at the scale that ran: the paper's sizes and names of data stand where they are true."""
 
-import re
-
 import pytest
 
-from ablations.ladders import SCALES, ladder, variants
+from ablations.ladders import variants
 from ablations.names import named, variants_of_design
 from ablations.scales import RULES, Scale, Vocabulary, scaled
 from ablations.variant import Variant, change_label
@@ -48,16 +46,6 @@ def test_shapes_sizes_and_lengths_are_those_of_the_resolved_recipes() -> None:
     assert label("M9-refinedweb", "smoke", OWN) == "M9 without web text"
     assert label("M9-4-096-token-context", "study", OWN) == "M9 at context 64"
     assert label("M9-20-masking", "smoke", OWN) == "M9 without 20% Masking"
-
-
-@pytest.mark.parametrize("name", ladder())
-@pytest.mark.parametrize("scale", SCALES)
-def test_every_number_of_a_label_of_a_shape_is_in_a_recipe(name: str, scale: Scale) -> None:
-    variant = ladder()[name]
-    shapes = re.findall(r"(\d+) × (\d+)", label(name, scale, OWN))
-    recipes = [scaled(each.recipe, scale, "trained") for each in (variant, variant.parent) if each] + [variant.recipe]
-    known = {(each.pretraining.model.layers, each.pretraining.model.width) for each in recipes}
-    assert {(int(layers), int(width)) for layers, width in shapes} <= known
 
 
 def test_data_decide_the_name_at_paper_scale_too() -> None:

@@ -32,12 +32,6 @@ def test_variants_are_chosen_by_name_range_or_all(words: list[str], names: list[
     assert [variant.name for variant in chosen_variants(words)] == names
 
 
-@pytest.mark.parametrize(("word", "hint"), [("M77", "M7"), ("m9", "M9"), ("M1..M99", "M9"), ("M7@paper", "M7@code")])
-def test_an_unknown_variant_gets_a_suggestion(word: str, hint: str) -> None:
-    with pytest.raises(ValueError, match=rf"there is no variant '.*did you mean.*'{hint}'"):
-        chosen_variants([word])
-
-
 def test_m9_and_m10_share_their_weights_and_m10_measures_both_stages(tmp_path: Path) -> None:
     m9, m10 = rows_of(tmp_path, "M9", "M10")
     assert [run.id for run in m9.stages] == [run.id for run in m10.stages]
@@ -132,9 +126,3 @@ def test_what_is_no_record_does_not_make_a_run_done(tmp_path: Path) -> None:
     write_run_file(Layout(tmp_path), row.stages[0], SOURCE, EXECUTION, {})
     (row.planned[0].folder / "done.json").write_text("{}")
     assert rows_of(tmp_path, "M2")[0].planned[0].state == "waiting"
-
-
-def test_seeds_are_runs_of_their_own(tmp_path: Path) -> None:
-    first, second = rows_of(tmp_path, "M2", seeds=(0, 1))
-    assert {unit.run.id for unit in first.planned}.isdisjoint(unit.run.id for unit in second.planned)
-    assert [row.seed for row in rows_of(tmp_path, "M2", seeds=(1, 0, 1))] == [1, 0], "a seed is planned once"

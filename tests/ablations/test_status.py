@@ -20,7 +20,6 @@ from tests.ablations.status_worlds import (
     declare,
     fail,
     finish_pretraining,
-    finish_study,
     large_folder,
     metrics_line,
     progress,
@@ -30,7 +29,7 @@ from tests.ablations.status_worlds import (
     tokenize,
     write,
 )
-from tests.support.tiny_runs import STEPS, tiny_run
+from tests.support.tiny_runs import tiny_run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -61,13 +60,6 @@ def shown(layout: Layout, capsys: pytest.CaptureFixture[str], *flags: str) -> tu
     """Exit code, stdout and stderr of the command."""
     code = status.main(["--runs", str(layout.root), *flags])
     return code, *capsys.readouterr()
-
-
-def test_a_finished_run_shows_its_record(layout: Layout, run: PretrainingRun) -> None:
-    finish_pretraining(layout, run)
-    told = {"state": "done", "done": STEPS, "total": STEPS, "tokens_per_second": 2000.0, "heldout_loss": 2.5}
-    told |= {"gpu_hours": 0.5, "seed": 0, "stage": 1, "scale": "smoke", "variants": ("M7",), "note": ""}
-    assert only_row(layout).items() >= told.items()
 
 
 def test_a_running_run_shows_progress_owner_and_costs_so_far(layout: Layout, run: PretrainingRun) -> None:
@@ -168,14 +160,6 @@ def test_what_a_study_waits_for_is_said(layout: Layout, run: PretrainingRun) -> 
     declare(layout, study)
     row = row_of(layout, "glue")
     assert (row.state, row.note, row.done) == ("waiting", f"after pretraining {run.id}", 0)
-
-
-def test_a_closed_study_shows_its_score(layout: Layout) -> None:
-    study = study_of(tiny_run())
-    declare(layout, study)
-    finish_study(layout, study)
-    row = only_row(layout)
-    assert (row["state"], row["done"], row["score"]) == ("done", 2, 0.9)
 
 
 RUN = tiny_run()

@@ -114,12 +114,6 @@ def test_every_benchmark_is_on_the_page(name: str) -> None:
     assert resolve_name(BENCHMARKS[name]).__doc__ and f"`{name}`" in README.read_text()
 
 
-def test_a_name_that_is_no_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["encodings"])
-    assert "encodings" in capsys.readouterr().err
-
-
 def test_results_of_benchmarks_are_no_change_of_the_code_and_an_edit_is(tmp_path: Path) -> None:
     tree = fresh_clone(tmp_path / "clone")
     commit = "git init --quiet && git add . && git -c user.name=a -c user.email=a@b commit --quiet --message a"

@@ -68,13 +68,6 @@ def test_a_fifth_of_the_text_is_predicted_and_all_of_that_is_masked(documents: M
     assert float(of_text) == pytest.approx(0.2, abs=0.03)
 
 
-@pytest.mark.parametrize("batching", BATCHINGS)
-def test_masks_of_peers_leave_padding_out(documents: MaskedDocuments, batching: Batching) -> None:
-    for batch in peer_batches(documents, batching, 8):
-        shown = (batch["input_ids"] != 0).long()
-        assert torch.equal(batch.get("attention_mask", shown), shown)
-
-
 def test_buckets_pad_less_and_neighbouring_steps_differ_in_width(documents: MaskedDocuments) -> None:
     slots = {way: [batch["input_ids"].numel() for batch in peer_batches(documents, way, 8)] for way in BATCHINGS}
     assert sum(slots["bucketed"]) < 0.8 * sum(slots["padded"])

@@ -79,12 +79,6 @@ def test_berts_shares_are_mask_random_and_keep() -> None:
     )
 
 
-def test_neobert_masks_all_it_predicts() -> None:
-    token_ids, keys, offsets = tokens()
-    masked, predicted = mask_tokens(token_ids, keys, offsets, NEOBERT, IDS)
-    assert ((masked == IDS.mask) == predicted).all()
-
-
 @pytest.mark.parametrize("word", range(5))
 def test_seed_stage_subset_epoch_and_document_each_change_the_masks(word: int) -> None:
     pass_words = [1, 1, 1, 1, 1]

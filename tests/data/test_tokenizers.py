@@ -134,12 +134,6 @@ def test_a_vocabulary_below_the_characters_is_refused(name: str) -> None:
         TRAINERS[name](texts(50), 20)
 
 
-def test_an_embedding_with_too_few_rows_is_refused(trained: TextTokenizer) -> None:
-    trained.require_rows(SIZE)
-    with pytest.raises(ValueError, match=f"raise it to at least {SIZE}"):
-        trained.require_rows(SIZE - 1)
-
-
 @pytest.mark.parametrize("largest", [SIZE, 40_000])
 def test_an_embedding_has_a_row_for_the_largest_id_however_few_tokens_there_are(
     trained: TextTokenizer, largest: int

@@ -16,7 +16,7 @@ from ablations.plan import plan_model
 from ablations.run import main
 from neobert.data.sources import SyntheticSource
 from neobert.embeddings.encoders import load_encoder
-from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
+from neobert.errors import EXIT_DONE, EXIT_MISSING
 from neobert.files import read_lines
 from neobert.hub.external import resolve_model
 from neobert.runs.kinds import read_records
@@ -80,43 +80,6 @@ def test_other_bytes_seeds_and_pairs_are_other_runs(tmp_path: Path, capsys: pyte
     (other,) = asked(capsys, folder, runs, "--dry-run")
     assert len({entry["run"] for entry in (first, second, more, other)}) == 4
     assert first["weights"] == second["weights"] == more["weights"] != other["weights"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "code", "sentence"),
-    [
-        (["--model", "no/such/folder"], EXIT_MISSING, "there is no folder no/such/folder"),
-        (["--model", "x", "--variant", "M8"], EXIT_REFUSED, "--model cannot be combined with --variant"),
-        (["--model", "x", "--design", "add-one"], EXIT_REFUSED, "--model cannot be combined with --design"),
-        (
-            ["--model", "x", "--stages", "pretrain", "contrastive"],
-            EXIT_REFUSED,
-            "stage pretraining is for variants",
-        ),
-        (["--model", "x", "--compile", "on"], EXIT_REFUSED, "--compile on does not reach contrastive"),
-        (["--variant", "M8", "--compile", "on"], EXIT_REFUSED, "--compile on does not reach contrastive"),
-        (["--model", "x", "--data", "nowhere"], EXIT_MISSING, "nowhere"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_flags_that_do_not_go_together_are_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], code: int, sentence: str
-) -> None:
-    stages = [] if "--stages" in flags else ["--stages", "contrastive"]
-    assert main([*stages, *flags, "--runs", str(tmp_path / "runs")]) == code
-    said = capsys.readouterr().err
-    assert sentence in said and said.count("\n") == 1 and not (tmp_path / "runs").exists()
-
-
-def test_a_model_and_a_mode_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match=str(EXIT_REFUSED)):
-        main(["--model", "x", "--gc"])
-    assert "argument --gc: not allowed with argument --model" in capsys.readouterr().err
-
-
-def test_a_model_without_a_stage_is_told_which_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--model", "x", "--runs", str(tmp_path / "runs")]) == EXIT_REFUSED
-    assert "--model goes with --stages contrastive" in capsys.readouterr().err
 
 
 def test_pairs_of_the_hub_are_named_with_what_brings_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,9 +20,10 @@ from neobert.errors import EXIT_OFF, DamagedFile, MissingData
 from neobert.export import remote_code
 from neobert.export.__main__ import main
 from neobert.model.layers import GELUFeedForward
+from neobert.runs.run_file import read_run_file
 from neobert.training import checkpoints
-from tests.support.exported_runs import RUN_FOLDERS, export_start, neobert_folder, write_checkpoints
-from tests.support.tiny_runs import tiny_model, tiny_run
+from tests.support.exported_runs import M0_FORM, export_start, neobert_folder, write_checkpoints
+from tests.support.tiny_runs import tiny_run
 
 OLDEST = os.environ.get("OLDEST_TRANSFORMERS")
 SITE_PACKAGES = Path(torch.__file__).parents[1]
@@ -59,15 +61,37 @@ print(transformers.__version__)
 """
 
 
+class Halved(GELUFeedForward):
+    """Own code of these tests."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return super().forward(hidden) / 2
+
+
+def own_folder(root: Path) -> Path:
+    """An unfinished run in M0's form with an own part and tied embeddings."""
+    start = {**dict(M0_FORM.initialization), "embedding_scale": 0.1}  # of tied embeddings come the logits
+    changes = {"feedforward": Halved, "block": "post_norm", "tied_embeddings": True, "initialization": start}
+    return write_checkpoints(root, tiny_run(model=type(M0_FORM).model_validate({**dict(M0_FORM), **changes})), 0)
+
+
+FORMS = {"NeoBERT form": neobert_folder, "M0 form with an own part": own_folder}
+
+
 @pytest.fixture(scope="module")
-def exports(tmp_path_factory) -> dict[str, Path]:
-    """A folder of each form, by its name."""
-    runs = {form: make(tmp_path_factory.mktemp("runs")) for form, make in RUN_FOLDERS.items()}
+def runs(tmp_path_factory) -> dict[str, Path]:
+    """A run's folder of each form, by its name."""
+    return {form: make(tmp_path_factory.mktemp("runs")) for form, make in FORMS.items()}
+
+
+@pytest.fixture(scope="module")
+def exports(runs: dict[str, Path], tmp_path_factory) -> dict[str, Path]:
+    """Their exports."""
     folders = {form: tmp_path_factory.mktemp("exports") / "model.v1-x" for form in runs}
     return {form: export_start(run, folders[form], "hf", "--remote-code") for form, run in runs.items()}
 
 
-@pytest.fixture(params=RUN_FOLDERS)
+@pytest.fixture(params=FORMS)
 def exported(request, exports: dict[str, Path]) -> Path:
     return exports[request.param]
 
@@ -119,7 +143,8 @@ def test_with_the_package_its_own_classes_load_and_what_they_save_names_no_code(
     assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
 
 
-def test_the_code_is_the_packages_own_with_nothing_but_imports_changed(exported: Path) -> None:
+def test_the_code_is_the_packages_own_with_nothing_but_imports_changed(exports: dict[str, Path]) -> None:
+    exported = exports["NeoBERT form"]
     for name, content in remote_code.remote_modules({}).items():
         assert (exported / f"{name}.py").read_text() == content
         source = Path(remote_code.__file__).parents[2] / f"{content.split()[1].replace('.', '/')}.py"
@@ -176,20 +201,12 @@ def test_sentence_transformers_reads_the_code_too(tmp_path: Path) -> None:
     assert process.returncode == 0 and process.stdout.strip() == "(1, 16)", process.stderr
 
 
-class Halved(GELUFeedForward):
-    """Own code of these tests."""
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return super().forward(hidden) / 2
-
-
-def test_own_parts_and_tied_embeddings_are_exported_with_their_code(tmp_path, monkeypatch) -> None:
+def test_own_parts_and_tied_embeddings_are_exported_with_their_code(runs, exports, tmp_path, monkeypatch) -> None:
     """Without the package from its files; with it, once the folder is trusted, whose sources have their digests."""
-    model = tiny_model(feedforward=Halved, block="post_norm", tied_embeddings=True)
-    run = tiny_run(model=model)
-    out = export_start(write_checkpoints(tmp_path / "runs", run, 0), tmp_path / "out", "hf", "--remote-code")
+    form = "M0 form with an own part"
+    out, recipe = shutil.copytree(exports[form], tmp_path / "out"), read_run_file(runs[form]).run.recipe
     config, card = json.loads((out / "config.json").read_text()), (out / "README.md").read_text()
-    assert config["feedforward"] == run.recipe.model.feedforward and config["tie_word_embeddings"]
+    assert config["feedforward"] == recipe.model.feedforward and config["tie_word_embeddings"]
     assert "## Own code" in card and "trust_folder" in card and "remote code within" in card
     monkeypatch.setattr(own_code, "_sources", {})
     monkeypatch.setattr(own_code, "_loaded", {})
@@ -200,7 +217,7 @@ def test_own_parts_and_tied_embeddings_are_exported_with_their_code(tmp_path, mo
     own_code.trust_folder(out)
     loaded = AutoModelForMaskedLM.from_pretrained(out)
     assert loaded.decoder.weight is loaded.model.encoder.weight
-    saved = checkpoints.load(tmp_path / "runs" / run.folder / "checkpoints", 0).weights()
+    saved = checkpoints.load(runs[form] / "checkpoints", 0).weights()
     assert all(torch.equal(tensor, saved[name]) for name, tensor in loaded.state_dict().items())
     path = out / own_code.SOURCES
     path.write_text(path.read_text().replace("/ 2", "/ 3"))

@@ -168,14 +168,6 @@ def test_gradients_of_a_packed_batch_are_the_sum_over_its_documents(network, bat
         torch.testing.assert_close(together, sum(apart), rtol=0, atol=1e-4)
 
 
-def test_filler_gives_no_gradient_to_its_embedding(network, batch):
-    token_ids, _, plan, slots, targets, _ = batch
-    loss = network(token_ids, plan, slots, targets)
-    (gradient,) = torch.autograd.grad(loss, [network.model.encoder.weight])
-    assert not gradient[0].any()
-    assert gradient[token_ids[0, 0]].any()
-
-
 def test_dropout_acts_in_training_alone():
     network = language_model(dropout=0.5)
     document = random_document(8)[None]

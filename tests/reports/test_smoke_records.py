@@ -1,24 +1,30 @@
-"""The smoke figures of docs are those of their records, and the page names the commits that made these."""
+"""The committed records hold the numbers that were recorded; the smoke figures of docs and their page are theirs."""
 
+import hashlib
 import json
 import re
 import statistics
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from neobert.glue.tasks import TASKS
+from neobert.runs.collected import ARCHIVE, RunFiles
 from reports.evidence import Evidence, read_evidence
 from reports.figures.figure1 import Bars, figure1, find_bars
 from reports.figures.glue_tables import table3
 from reports.matching import group_of
 from reports.scores import Group
 from reports.tables import number
+from tests.support.golden_files import GoldenFiles
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECORDS, DOCS = REPOSITORY / "reports" / "pipeline_check", REPOSITORY / "docs"
 PAGE = " ".join((DOCS / "pipeline-check.md").read_text(encoding="utf-8").split())
+OF_THE_FORM = ("schema", "checksum")
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 
@@ -91,3 +97,26 @@ def test_the_gains_of_pretraining_are_those_of_their_record() -> None:
         assert row in PAGE
     seeds = [statistics.fmean(scores[task]["pretrained"][seed] for task in TASKS) for seed in range(3)]
     assert f"averages {', '.join(f'{seed:.1f}' for seed in seeds)}" in PAGE
+
+
+def digests_of(root: Path) -> dict[str, str]:
+    """How many files a folder of runs has by kind, and a hash of all that they say."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(root.rglob("*.json")):
+        content: Any = json.loads(path.read_bytes())
+        stem, (folder, *_) = path.stem, path.relative_to(root).parts
+        kind = content.get("kind") or (stem if stem in ("run", "selection") else folder)
+        found[kind].append(json.dumps({key: content[key] for key in sorted(content) if key not in OF_THE_FORM}))
+    found["curve"] = [path.read_text() for path in sorted(root.rglob("*.jsonl"))]
+    return {
+        kind: f"{len(texts)}: {hashlib.sha256(json.dumps(sorted(texts)).encode()).hexdigest()}"
+        for kind, texts in found.items()
+    }
+
+
+def test_the_committed_records_say_what_was_recorded(golden: GoldenFiles) -> None:
+    golden.compare_entries("committed_records.json", {"pipeline_check": digests_of(RunFiles(RECORDS).root)})
+
+
+def test_committed_records_are_an_archive_and_a_page() -> None:
+    assert {path.name for path in RECORDS.iterdir()} == {ARCHIVE, "README.md"}

@@ -13,7 +13,8 @@ from neobert.runs.run_file import Execution, write_run_file
 from tests.support.tiny_runs import SOURCE, finish, tiny_run, write_tiny_run
 
 RUN = tiny_run()
-CLOSED = (">&-", "2>&-", "<&-", ">&- 2>&- <&-")
+CLOSED = (">&- 2>&- <&-", ">&-", "2>&-", "<&-")
+READERS = ("2>&1 | true", "| true", "| head -1")
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +42,18 @@ COMMANDS = (
 )
 
 
-@pytest.mark.parametrize("closed", CLOSED)
-@pytest.mark.parametrize("command", COMMANDS)
+def of_each(ways: tuple[str, ...]) -> list[tuple[str, str]]:
+    """The first command in every way, and each other one in the first way."""
+    return [*((COMMANDS[0], way) for way in ways), *((command, ways[0]) for command in COMMANDS[1:])]
+
+
+@pytest.mark.parametrize(("command", "closed"), of_each(CLOSED))
 def test_a_closed_stream_changes_no_exit_code(runs: Path, tmp_path: Path, command: str, closed: str) -> None:
     ended = shell(f"{command} {closed}", runs=str(runs), out=str(tmp_path / "out"))
     assert ended.returncode == 0 and "Traceback" not in ended.stderr, ended.stderr
 
 
-@pytest.mark.parametrize("closed", CLOSED)
+@pytest.mark.parametrize("closed", CLOSED[:2])
 def test_a_worker_whose_streams_are_closed_writes_nothing_into_its_files(tmp_path: Path, closed: str) -> None:
     """Else the first files that it opens would take the numbers of the streams, and get what is printed."""
     root = tmp_path / "runs"
@@ -58,8 +63,7 @@ def test_a_worker_whose_streams_are_closed_writes_nothing_into_its_files(tmp_pat
     assert read_record(Layout(root).pretraining(RUN.id) / "done.json")["state"] == "done"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("reader", ["| head -1", "| true", "2>&1 | true"])
+@pytest.mark.parametrize(("command", "reader"), of_each(READERS))
 def test_a_reader_that_leaves_early_gets_no_traceback(runs: Path, tmp_path: Path, command: str, reader: str) -> None:
     ended = shell(f"{command} {reader}", runs=str(runs), out=str(tmp_path / "out"))
     assert ended.returncode == 0 and "Traceback" not in ended.stderr and "ignored" not in ended.stderr, ended.stderr

@@ -13,7 +13,7 @@ from neobert.files import read_lines
 from tests.support.users import GROUP, run_as, why_no_users
 
 FIRST, SECOND = 60_001, 60_002
-RUN = ("--variant", "M0@steps0.002", "--scale", "smoke", "--cluster", "here")
+RUN = ("--variant", "M0@steps0.002", "--scale", "smoke", "--cluster", "here", "--workers", "1")
 WORDS = ("the", "cat", "dog", "house", "tree", "river", "stone", "bird", "runs", "sleeps", "eats", "under", "near")
 
 
@@ -37,7 +37,7 @@ def shared() -> Iterator[Path]:
         os.chown(folder / name, owner, GROUP)
         (folder / name).chmod(mode)
     write_lines(folder / "data/corpora/wikibook/a.jsonl", [{"text": text(number, 40)} for number in range(400)])
-    for split, count in (("train", 64), ("validation", 32)):
+    for split, count in (("train", 24), ("validation", 16)):
         rows = [{"sentence": text(number, 8), "label": number % 2} for number in range(count)]
         write_lines(folder / f"data/glue/cola/{split}.jsonl", rows)
     try:

@@ -96,9 +96,7 @@ def test_checkpoints_hold_the_same_tensors_whatever_the_engine(finished: Finishe
 
 
 @needs_deepspeed
-@pytest.mark.parametrize(
-    ("begun", "continued", "processes"), [("zero2", "single", 1), ("zero1", "ddp", 2), ("ddp", "zero1", 2)]
-)
+@pytest.mark.parametrize(("begun", "continued", "processes"), [("zero2", "single", 1), ("ddp", "zero1", 2)])
 def test_a_run_goes_on_under_another_engine(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str, continued: str, processes: int
 ) -> None:

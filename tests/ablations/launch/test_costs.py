@@ -268,10 +268,6 @@ def test_refinedweb_takes_two_bytes_a_token_and_twenty_a_document(tmp_path: Path
 # Before the queue
 
 
-def test_a_good_plan_has_no_problem(tmp_path: Path) -> None:
-    assert validate(rows_of(tmp_path, "M0..M10"), Layout(tmp_path), ONE_GPU) == []
-
-
 @pytest.mark.parametrize(
     ("machine", "said"),
     [

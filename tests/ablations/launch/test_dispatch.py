@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -295,10 +294,7 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_snapshot_that_was_changed_runs_no_job_and_is_taken_again(
-    slurm: FakeSlurm, runs: Path, damage: Callable[[Path], None]
-) -> None:
+def test_a_snapshot_that_was_changed_runs_no_job_and_is_taken_again(slurm: FakeSlurm, runs: Path) -> None:
     """A file-by-file purge of a scratch file system, or an edit: the id of the snapshot would name other code."""
     submit(runs, "--stages", "pretrain")
     snapshot = runs / sent(runs)[0].snapshot
@@ -309,14 +305,16 @@ def test_a_snapshot_that_was_changed_runs_no_job_and_is_taken_again(
         return subprocess.run([sys.executable, *job], env=environment, capture_output=True, text=True, check=False)
 
     assert (run().returncode, take_snapshot(snapshot.parent)) == (0, snapshot)
-    damage(snapshot)
-    refused = run()
-    assert refused.returncode == 1 and "was changed since this job was submitted" in refused.stderr
-    assert "Traceback" not in refused.stderr
-    assert take_snapshot(snapshot.parent) == snapshot
-    aside = snapshot.with_name(f"{snapshot.name}.damaged-1")
-    assert run().returncode == 0 and aside.is_dir()
-    assert (snapshot / "neobert/runs/claims.py").read_bytes() == (REPOSITORY / "neobert/runs/claims.py").read_bytes()
+    claims = Path("neobert/runs/claims.py")
+    for number, damage in enumerate(DAMAGES, 1):
+        damage(snapshot)
+        refused = run()
+        assert refused.returncode == 1 and "was changed since this job was submitted" in refused.stderr, damage
+        assert "Traceback" not in refused.stderr
+        assert take_snapshot(snapshot.parent) == snapshot
+        assert snapshot.with_name(f"{snapshot.name}.damaged-{number}").is_dir()
+        assert (snapshot / claims).read_bytes() == (REPOSITORY / claims).read_bytes()
+    assert run().returncode == 0
 
 
 def test_a_cluster_is_taken_where_there_is_one(
