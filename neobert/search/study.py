@@ -35,7 +35,7 @@ from neobert.files import is_there, read_json, stamp_of
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy, SearchTrial, Trial
 from neobert.recipe import Point
-from neobert.runs.claims import LEASE_SECONDS, Claim, acquire, is_claimed
+from neobert.runs.claims import LEASE_SECONDS, Claim, Owner, acquire, last_owner
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_sealed, read_record
 from neobert.runs.run_file import RunFile, read_checked_run_file
@@ -266,7 +266,7 @@ class Sweep:
         parts, times = self.trials(), self._times()
         shown = [(parts[point], trial) for trial in trials if (point := _point_of(trial)) in parts]
         running = [part.id for part, trial in shown if trial.state is TrialState.RUNNING]
-        held = {name for name in running if is_claimed(self.layout.claims(name), self.lease_seconds)}
+        held = {name: owner.number for name in running if (owner := self._owner(name)) is not None}
         endings = {part.id: ending_of(part) for part in parts.values()}
         told = _require_agreement(shown, endings, times)
         told += _tell_dead(study, shown, endings, held, told)
@@ -281,6 +281,11 @@ class Sweep:
                     untold = int((part.id, ending.attributes["claim"]) not in failed)
                 self._add(study, part, ending, untold)
         return study
+
+    def _owner(self, name: str) -> Owner | None:
+        """Return the live owner of a part; None if it has none."""
+        owner = last_owner(self.layout.claims(name), self.lease_seconds)
+        return owner if owner is not None and owner.is_live else None
 
     def _add(self, study: Study, part: AnyTrial, ending: Ending, times: int) -> None:
         """Add trials with an ending that the study does not show."""
@@ -456,13 +461,19 @@ def _require_agreement(shown: Shown, endings: Endings, times: Mapping[Point, int
     return told
 
 
-def _tell_dead(study: Study, shown: Shown, endings: Endings, held: Set[str], told: Counter[str]) -> Counter[str]:
-    """Tell running trials whose worker is dead, or whose part has ended, what was recorded. Returns what was told."""
+def _tell_dead(
+    study: Study, shown: Shown, endings: Endings, held: Mapping[str, int], told: Counter[str]
+) -> Counter[str]:
+    """Tell running trials whose worker is dead, or whose part has ended, what was recorded. Returns what was told.
+
+    `held` has the claim of each part with a live owner; an attempt with a lower one is dead.
+    """
     recorded: Counter[str] = Counter()
     for part, trial in shown:
-        has_ended = part.id in told or part.id in recorded
-        if trial.state is TrialState.RUNNING and (has_ended or part.id not in held):
-            ending = None if has_ended else _if_of(trial.user_attrs.get("claim"), endings[part.id])
+        has_ended, claim = part.id in told or part.id in recorded, trial.user_attrs.get("claim")
+        is_dead = part.id not in held or (claim is not None and claim < held[part.id])
+        if trial.state is TrialState.RUNNING and (has_ended or is_dead):
+            ending = None if has_ended else _if_of(claim, endings[part.id])
             _tell(study, trial.number, ending)
             if ending is not None:
                 recorded[part.id] += 1

@@ -69,7 +69,9 @@ def test_every_point_is_asked_once_and_told_with_its_curve(
     assert_exactly_once(layout, COUNT, storage)
 
 
-def test_a_trial_is_shown_as_running_with_its_reports(tmp_path: Path, storage: str) -> None:
+def test_a_trial_is_shown_as_running_with_its_reports_until_it_ends_or_its_worker_does(
+    tmp_path: Path, storage: str
+) -> None:
     layout, held = Layout(tmp_path), tmp_path / "hold-0"
     held.touch()
     worker = start_worker(layout, 1, 0.0, storage)
@@ -80,9 +82,13 @@ def test_a_trial_is_shown_as_running_with_its_reports(tmp_path: Path, storage: s
 
     until((tmp_path / "inside-0-1").exists)
     until(lambda: shown() == [("RUNNING", 1)])
+    worker.kill()
+    worker.wait()
+    worker = start_worker(layout, 1, 0.0, storage)
+    until(lambda: shown() == [("FAIL", 1), ("RUNNING", 1)])
     held.unlink()
     assert worker.wait(timeout=60) == 0
-    assert shown() == [("COMPLETE", 2)]
+    assert shown() == [("FAIL", 1), ("COMPLETE", 2)]
 
 
 def test_workers_that_are_killed_lose_and_repeat_nothing(tmp_path: Path, storage: str) -> None:
