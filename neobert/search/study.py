@@ -202,26 +202,32 @@ class Sweep:
 
         Raises ValueError if it is another folder's. Raises whatever the storage raises.
         """
-        storage = self.storage.open()
-        end = f"({self.study.id})"
-        names = [each.study_name for each in storage.get_all_studies() if each.study_name.endswith(end)]
-        if names:
-            study = optuna.load_study(study_name=names[0], storage=storage, pruner=self._pruner())
-            theirs = study.user_attrs.get("runs")
-            if self.storage.path is None and theirs not in (None, str(self.layout.root)):
-                raise OtherFolder(
-                    f"the Optuna study {names[0]!r} is of the runs in {theirs}: use another storage for these runs"
-                )
+        if (study := self._found()) is not None:
             return study
         study = optuna.create_study(
             study_name=self.name,
-            storage=storage,
+            storage=self.storage.open(),
             direction="maximize",
             pruner=self._pruner(),
             load_if_exists=True,
         )
         for key, value in self.attributes.items():
             study.set_user_attr(key, value)
+        return study
+
+    def _found(self) -> Study | None:
+        """Open the Optuna study; None if it does not exist. Raises as `opened`."""
+        storage = self.storage.open()
+        end = f"({self.study.id})"
+        names = [each.study_name for each in storage.get_all_studies() if each.study_name.endswith(end)]
+        if not names:
+            return None
+        study = optuna.load_study(study_name=names[0], storage=storage, pruner=self._pruner())
+        theirs = study.user_attrs.get("runs")
+        if self.storage.path is None and theirs not in (None, str(self.layout.root)):
+            raise OtherFolder(
+                f"the Optuna study {names[0]!r} is of the runs in {theirs}: use another storage for these runs"
+            )
         return study
 
     # Making the study agree
@@ -270,8 +276,7 @@ class Sweep:
         endings = {part.id: ending_of(part) for part in parts.values()}
         told = _require_agreement(shown, endings, times)
         told += _tell_dead(study, shown, endings, held, told)
-        if self.study.search is not None:
-            _tell_unwritten(study, trials, {trial.number for _, trial in shown})
+        _tell_pointless(study, trials, {trial.number for _, trial in shown})
         failed = {(part.id, trial.user_attrs.get("claim")) for part, trial in shown if trial.state is TrialState.FAIL}
         for part in parts.values():
             ending = endings[part.id] or _failure_of(part)
@@ -314,9 +319,9 @@ class Sweep:
             self.storage.set_aside("the study does not agree with the records")
             return
         self.storage.forget()
-        with suppress(KeyError):
-            while True:
-                optuna.delete_study(study_name=self.opened().study_name, storage=self.storage.open())
+        with suppress(KeyError):  # another worker was faster
+            while (study := self._found()) is not None:
+                optuna.delete_study(study_name=study.study_name, storage=self.storage.open())
 
     # One trial
 
@@ -480,8 +485,8 @@ def _tell_dead(
     return recorded
 
 
-def _tell_unwritten(study: Study, trials: Sequence[FrozenTrial], known: Set[int]) -> None:
-    """End running trials whose worker died before it wrote down the point that it had asked for."""
+def _tell_pointless(study: Study, trials: Sequence[FrozenTrial], known: Set[int]) -> None:
+    """End running trials whose worker died while it asked, or before it wrote down the point that it had asked for."""
     for trial in trials:
         if trial.state is TrialState.RUNNING and trial.number not in known:
             _tell(study, trial.number, None)
