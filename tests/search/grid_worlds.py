@@ -293,7 +293,7 @@ def main(arguments: Sequence[str]) -> int:
     layout = Layout(Path(root))
     search = Search.model_validate_json(named[0]) if named else None
     if machine:
-        studies.LOCK_SECONDS, storages.JOURNAL_LOCK_SECONDS = 3, 1  # or a kill inside a lock costs 10 s
+        studies.LOCK_SECONDS, storages.JOURNAL_LOCK_SECONDS = 5, 2  # a kill inside a lock costs as much
         claims._process_space = lambda: machine  # type: ignore[assignment]
     try:
         return work_through(layout, int(count), search=search, **json.loads(settings))
