@@ -29,7 +29,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from neobert.errors import RunFailed
 from neobert.files import is_there
-from neobert.runs.claims import LEASE_SECONDS, Claim, acquire, is_claimed
+from neobert.runs.claims import LEASE_SECONDS, Claim, Owner, acquire, last_owner
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile, read_checked_run_file
 from neobert.runs.work import Part, Work
@@ -88,20 +88,11 @@ class Sweep:
 
         Raises ValueError if it is another folder's. Raises whatever the storage raises.
         """
-        storage = self.storage.open()
-        end = f"({self.subject.id})"  # by which it is found, whatever words are before
-        names = [each.study_name for each in storage.get_all_studies() if each.study_name.endswith(end)]
-        if names:
-            study = optuna.load_study(study_name=names[0], storage=storage, pruner=self.subject.pruner())
-            theirs = study.user_attrs.get("runs")
-            if self.storage.path is None and theirs not in (None, str(self.layout.root)):
-                raise OtherFolder(
-                    f"the Optuna study {names[0]!r} is of the runs in {theirs}: use another storage for these runs"
-                )
+        if (study := self._found()) is not None:
             return study
         study = optuna.create_study(
             study_name=self.subject.name,
-            storage=storage,
+            storage=self.storage.open(),
             direction=self.subject.direction,
             pruner=self.subject.pruner(),
             load_if_exists=True,
@@ -109,6 +100,21 @@ class Sweep:
         own = {"study": self.subject.id, "runs": str(self.layout.root)}
         for key, value in {**self.subject.attributes, **own}.items():
             study.set_user_attr(key, value)
+        return study
+
+    def _found(self) -> Study | None:
+        """Open the Optuna study; None if it does not exist. Raises as `opened`."""
+        storage = self.storage.open()
+        end = f"({self.subject.id})"
+        names = [each.study_name for each in storage.get_all_studies() if each.study_name.endswith(end)]
+        if not names:
+            return None
+        study = optuna.load_study(study_name=names[0], storage=storage, pruner=self.subject.pruner())
+        theirs = study.user_attrs.get("runs")
+        if self.storage.path is None and theirs not in (None, str(self.layout.root)):
+            raise OtherFolder(
+                f"the Optuna study {names[0]!r} is of the runs in {theirs}: use another storage for these runs"
+            )
         return study
 
     # Making the study agree
@@ -153,12 +159,11 @@ class Sweep:
         subject, parts, times = self.subject, self.subject.trials(), self.subject.times()
         shown = [(parts[key], trial) for trial in trials if (key := subject.key_of(trial)) in parts]
         running = [part.id for part, trial in shown if trial.state is TrialState.RUNNING]
-        held = {name for name in running if is_claimed(self.layout.claims(name), self.lease_seconds)}
+        held = {name: owner.number for name in running if (owner := self._owner(name)) is not None}
         endings = {part.id: subject.ending_of(part) for part in parts.values()}
         told = _require_agreement(shown, endings, times)
         told += _tell_dead(study, shown, endings, held, told)
-        if subject.grows:
-            _tell_unwritten(study, trials, {trial.number for _, trial in shown})
+        _tell_pointless(study, trials, {trial.number for _, trial in shown})
         failed = {(part.id, trial.user_attrs.get("claim")) for part, trial in shown if trial.state is TrialState.FAIL}
         for part in parts.values():
             ending = endings[part.id] or failure_of(part, subject.marks_of(part))
@@ -168,6 +173,11 @@ class Sweep:
                     untold = int((part.id, ending.attributes["claim"]) not in failed)
                 self._add(study, part, ending, untold)
         return study
+
+    def _owner(self, name: str) -> Owner | None:
+        """Return the live owner of a part; None if it has none."""
+        owner = last_owner(self.layout.claims(name), self.lease_seconds)
+        return owner if owner is not None and owner.is_live else None
 
     def _add(self, study: Study, part: Part, ending: Ending, times: int) -> None:
         """Add trials with an ending that the study does not show."""
@@ -196,9 +206,9 @@ class Sweep:
             self.storage.set_aside("the study does not agree with the records")
             return
         self.storage.forget()
-        with suppress(KeyError):
-            while True:
-                optuna.delete_study(study_name=self.opened().study_name, storage=self.storage.open())
+        with suppress(KeyError):  # another worker was faster
+            while (study := self._found()) is not None:
+                optuna.delete_study(study_name=study.study_name, storage=self.storage.open())
 
     # One trial
 
@@ -337,21 +347,27 @@ def _require_agreement(shown: Shown, endings: Endings, times: Mapping[str, int])
     return told
 
 
-def _tell_dead(study: Study, shown: Shown, endings: Endings, held: Set[str], told: Counter[str]) -> Counter[str]:
-    """Tell running trials whose worker is dead, or whose part has ended, what was recorded. Returns what was told."""
+def _tell_dead(
+    study: Study, shown: Shown, endings: Endings, held: Mapping[str, int], told: Counter[str]
+) -> Counter[str]:
+    """Tell running trials whose worker is dead, or whose part has ended, what was recorded. Returns what was told.
+
+    `held` has the claim of each part with a live owner; an attempt with a lower one is dead.
+    """
     recorded: Counter[str] = Counter()
     for part, trial in shown:
-        has_ended = part.id in told or part.id in recorded
-        if trial.state is TrialState.RUNNING and (has_ended or part.id not in held):
-            ending = None if has_ended else _if_of(trial.user_attrs.get("claim"), endings[part.id])
+        has_ended, claim = part.id in told or part.id in recorded, trial.user_attrs.get("claim")
+        is_dead = part.id not in held or (claim is not None and claim < held[part.id])
+        if trial.state is TrialState.RUNNING and (has_ended or is_dead):
+            ending = None if has_ended else _if_of(claim, endings[part.id])
             _tell(study, trial.number, ending)
             if ending is not None:
                 recorded[part.id] += 1
     return recorded
 
 
-def _tell_unwritten(study: Study, trials: Sequence[FrozenTrial], known: Set[int]) -> None:
-    """End running trials whose worker died before it wrote down the point that it had asked for."""
+def _tell_pointless(study: Study, trials: Sequence[FrozenTrial], known: Set[int]) -> None:
+    """End running trials whose worker died while it asked, or before it wrote down the point that it had asked for."""
     for trial in trials:
         if trial.state is TrialState.RUNNING and trial.number not in known:
             _tell(study, trial.number, None)

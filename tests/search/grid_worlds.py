@@ -1,10 +1,12 @@
 """A grid of points that cost nothing: real workers, claims, records and Optuna studies over parts that only sleep."""
 
+import json
 import math
 import os
-import random
 import signal
+import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,20 +21,23 @@ from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy, SearchTrial, Start, Trial
 from neobert.processes import StopRequest
 from neobert.recipe import Point
+from neobert.runs import claims
 from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost
+from neobert.runs.index import Index
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, publish_sealed, read_record
 from neobert.runs.run_file import RunFile
 from neobert.runs.work import Part, Work
 from neobert.runs.worker import Worker
+from neobert.search import storages
+from neobert.search import study as studies
 from neobert.search.endings import Report
 from neobert.search.glue import GlueSubject, by_tenths, tenth_of_epoch
 from neobert.search.seeds import run_search_trial
-from neobert.search.space import Search
+from neobert.search.space import Range, Search, Space
 from neobert.search.storages import STORAGE_VARIABLE, address_of_environment, storage_address, storage_at
 from neobert.search.study import Sweep
 from tests.support import forking
-from tests.support.waiting import until
 
 
 class DummyStudy(GlueStudy):
@@ -74,6 +79,7 @@ class DummyStudy(GlueStudy):
             raise RuntimeError("broken on purpose")
         (root / f"inside-{number}-{claim.number}").touch()
         if (root / f"kill-{number}").exists() and claim.number <= 2:
+            append_line(root / "killed_themselves.jsonl", {"pid": os.getpid()})
             os.kill(os.getpid(), signal.SIGKILL)
         full, curve = score_at(trial.point, trial.study.seed), []
         for step in (1, 2):
@@ -124,6 +130,21 @@ def study_of(
     return study
 
 
+SPACE = Space(
+    batch_size=(8, 32),
+    learning_rate=Range(low=1e-6, high=1e-2, log=True),
+    weight_decay=Range(low=0, high=0.1, log=False),
+)
+
+
+def search_by(
+    sampler: str, trials: int, pruner: str = "none", seeds: tuple[int, ...] = (0,), space: Space = SPACE
+) -> Search:
+    return Search.model_validate(
+        {"sampler": sampler, "trials": trials, "pruner": pruner, "seeds": seeds, "space": space}
+    )
+
+
 COURSE_STEPS = 4
 """The dummy trials are stopped by patience after two of so many steps."""
 POINTS = tuple(
@@ -158,12 +179,13 @@ def work_through(
     seconds: float = 0.0,
     lease_seconds: float = LEASE_SECONDS,
     search: Search | None = None,
+    failures_since: float | None = None,
 ) -> int:
     """One worker works through the grid or the search, in the storage of the environment; its exit code."""
     study = study_of(count, seconds, lease_seconds, search)
     known = study.trials(layout) if search is None else study.parts(layout)
     parts: list[Any] = [(None, part) for part in known]
-    return Worker(layout, parts, StopRequest(), lease_seconds, execute=execute, ask=ask).run()
+    return Worker(layout, parts, StopRequest(), lease_seconds, failures_since, execute=execute, ask=ask).run()
 
 
 def score_of(number: int) -> float:
@@ -178,6 +200,22 @@ def score_at(point: Point, seed: int) -> float:
     return round(1 - 0.1 * abs(math.log10(point.learning_rate) + 4) + 0.001 * seed, 6)
 
 
+def worker_arguments(
+    layout: Layout,
+    count: int,
+    seconds: float,
+    lease_seconds: float,
+    search: Search | None = None,
+    *,
+    machine: str = "",
+    failures_since: float | None = None,
+) -> list[str]:
+    """What `main` is given for a worker."""
+    settings = {"seconds": seconds, "lease_seconds": lease_seconds, "failures_since": failures_since}
+    named = [] if search is None else [search.model_dump_json()]
+    return [str(layout.root), str(count), machine, json.dumps(settings), *named]
+
+
 def start_worker(
     layout: Layout,
     count: int,
@@ -185,25 +223,16 @@ def start_worker(
     storage: str,
     lease_seconds: float = 60,
     search: Search | None = None,
+    *,
+    machine: str = "",
+    failures_since: float | None = None,
 ) -> forking.ForkedProcess:
-    """A real process with a real worker."""
+    """A real process with a real worker; on a `machine` of another name, nobody else sees whether it lives."""
     environment = os.environ | {STORAGE_VARIABLE: storage_address(storage, layout.root), forking.IMPORTED: "optuna"}
-    arguments = [str(layout.root), str(count), str(seconds), str(lease_seconds)]
-    arguments += [] if search is None else [search.model_dump_json()]
+    arguments = worker_arguments(
+        layout, count, seconds, lease_seconds, search, machine=machine, failures_since=failures_since
+    )
     return forking.start_worker(arguments, environment, program="tests.search.grid_worlds")
-
-
-def survive_kills(layout: Layout, storage: str, *, points: int, workers: int, kills: int, seconds: float) -> None:
-    """Run the grid with workers of which some are killed at random and replaced; then demand exactly once."""
-    chance = random.Random(0)
-    running = [start_worker(layout, points, seconds, storage) for _ in range(workers)]
-    for killed in range(kills):
-        until(lambda begun=killed: started(layout) >= (begun + 1) * points // (kills + 2))
-        victim = running.pop(chance.randrange(len(running)))
-        victim.send_signal(signal.SIGKILL)
-        victim.wait()
-    assert {worker.wait(timeout=600) for worker in running} == {0}
-    assert_exactly_once(layout, points, storage)
 
 
 def started(layout: Layout) -> int:
@@ -240,6 +269,25 @@ def assert_shows_records(layout: Layout, points: int, storage: str) -> None:
         assert trial.intermediate_values == curve
 
 
+def assert_search_is_right(layout: Layout, search: Search, storage: str = "journal", points: int = 0) -> None:
+    """So many points as wanted were asked for, none was published twice, and Optuna shows what the records say."""
+    study = study_of(points, search=search)
+    asked = study.asked(layout)
+    assert len(asked) == search.trials
+    trials = {each.point: each for each in study.search_trials(layout)}
+    published = Counter(line["part"] for line in read_lines(layout.root / "published.jsonl"))
+    assert set(published.values()) <= {1}, "a trial was published twice"
+    shown = [each for each in load(layout, points, storage, search).trials if each.state.name != "FAIL"]
+    assert Counter(Point(**each.params) for each in shown) == Counter(asked.values())
+    for each in shown:
+        record = read_record(trials[Point(**each.params)].record)
+        assert each.state.name == {"done": "COMPLETE", "pruned": "PRUNED"}[record["state"]]
+        assert each.intermediate_values == dict(record["scores"]["curve"])
+        if record["state"] == "done":
+            assert each.value == record["scores"]["score"]
+    assert Index(layout).progress(study).state == "done"
+
+
 def load(layout: Layout, points: int, storage: str, search: Search | None = None) -> Any:
     """The study as Optuna itself reads it, after a launcher has made it agree with the records."""
     address = storage_address(storage, layout.root)
@@ -254,9 +302,19 @@ def fail_part(part: Part, claim: int, error: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The worker of a process of its own."""
-    root, count, seconds, lease, *named = arguments
+    """The worker of a process of its own. A crash is noted: its exit code is that of a point that has failed."""
+    root, count, machine, settings, *named = arguments
+    layout = Layout(Path(root))
     search = Search.model_validate_json(named[0]) if named else None
-    return work_through(
-        Layout(Path(root)), int(count), seconds=float(seconds), lease_seconds=float(lease), search=search
-    )
+    if machine:
+        studies.LOCK_SECONDS, storages.JOURNAL_LOCK_SECONDS = 5, 2  # a kill inside a lock costs as much
+        claims._process_space = lambda: machine  # type: ignore[assignment]
+    try:
+        return work_through(layout, int(count), search=search, **json.loads(settings))
+    except Exception:
+        append_line(layout.root / "crashed.jsonl", {"error": traceback.format_exc()})
+        raise
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

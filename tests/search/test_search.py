@@ -21,24 +21,21 @@ from neobert.runs.index import Index
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.search.samplers import SAMPLERS, axes_of, space_of
-from neobert.search.space import Range, Search, Space
+from neobert.search.space import Range, Space
 from neobert.search.storages import STORAGE_VARIABLE, storage_address, storage_at
-from tests.search.grid_worlds import POINTS, execute, load, score_at, start_worker, started, study_of, work_through
-from tests.support.waiting import until
-
-SPACE = Space(
-    batch_size=(8, 32),
-    learning_rate=Range(low=1e-6, high=1e-2, log=True),
-    weight_decay=Range(low=0, high=0.1, log=False),
+from tests.search.grid_worlds import (
+    POINTS,
+    assert_search_is_right,
+    execute,
+    load,
+    score_at,
+    search_by,
+    start_worker,
+    started,
+    study_of,
+    work_through,
 )
-
-
-def search_by(
-    sampler: str, trials: int, pruner: str = "none", seeds: tuple[int, ...] = (0,), space: Space = SPACE
-) -> Search:
-    return Search.model_validate(
-        {"sampler": sampler, "trials": trials, "pruner": pruner, "seeds": seeds, "space": space}
-    )
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -46,26 +43,6 @@ def storage_of_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Itera
     monkeypatch.setenv(STORAGE_VARIABLE, storage_address("journal", tmp_path))
     yield
     storage_at.cache_clear()
-
-
-def assert_search_is_right(layout: Layout, search: Search, storage: str = "journal", points: int = 0) -> None:
-    """So many points as wanted were asked for, each was published once, and Optuna shows what the records say."""
-    study = study_of(points, search=search)
-    asked = study.asked(layout)
-    assert len(asked) == search.trials
-    trials = {each.point: each for each in study.search_trials(layout)}
-    published = Counter(line["part"] for line in read_lines(layout.root / "published.jsonl"))
-    assert set(published.values()) == {1}
-    assert all(published[each.id] == 1 for each in trials.values())
-    shown = [each for each in load(layout, points, storage, search).trials if each.state.name != "FAIL"]
-    assert Counter(Point(**each.params) for each in shown) == Counter(asked.values())
-    for each in shown:
-        record = read_record(trials[Point(**each.params)].record)
-        assert each.state.name == {"done": "COMPLETE", "pruned": "PRUNED"}[record["state"]]
-        assert each.intermediate_values == dict(record["scores"]["curve"])
-        if record["state"] == "done":
-            assert each.value == record["scores"]["score"]
-    assert Index(layout).progress(study).state == "done"
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -107,18 +84,6 @@ def test_a_pruned_trial_has_a_record_of_the_search_but_none_of_its_own(
     assert best.id not in {each.trials[0].id for each in pruned}
 
 
-def test_a_search_that_is_killed_goes_on_and_repeats_nothing(tmp_path: Path, storage: str) -> None:
-    layout, search = Layout(tmp_path), search_by("tpe", 10, "median")
-    running = [start_worker(layout, 0, 0.15, storage, search=search) for _ in range(4)]
-    for begun in (3, 7):
-        until(lambda begun=begun: started(layout) >= begun)
-        victim = running.pop(0)
-        victim.send_signal(signal.SIGKILL)
-        assert victim.wait() == -signal.SIGKILL
-    assert {worker.wait(timeout=60) for worker in running} == {0}
-    assert_search_is_right(layout, search, storage)
-
-
 def test_a_killed_search_is_resumed_by_the_next_worker(tmp_path: Path) -> None:
     layout, search = Layout(tmp_path), search_by("random", 4, seeds=(5,))
     (tmp_path / "kill-seed5").touch()
@@ -127,17 +92,6 @@ def test_a_killed_search_is_resumed_by_the_next_worker(tmp_path: Path) -> None:
     (tmp_path / "kill-seed5").unlink()
     assert work_through(layout, 0, search=search) == 0
     assert_search_is_right(layout, search)
-
-
-def test_a_storage_that_is_deleted_half_way_is_made_again(tmp_path: Path, storage: str) -> None:
-    layout, search = Layout(tmp_path), search_by("tpe", 8)
-    path = storage_at(storage_address(storage, tmp_path)).path
-    assert path is not None
-    workers = [start_worker(layout, 0, 0.1, storage, search=search) for _ in range(2)]
-    until(lambda: started(layout) >= 4)
-    path.unlink()
-    assert {worker.wait(timeout=60) for worker in workers} == {0}
-    assert_search_is_right(layout, search, storage)
 
 
 def test_a_trial_with_seeds_goes_on_at_the_seed_at_which_it_was_killed(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from tests.search.grid_worlds import (
     start_worker,
     started,
     study_of,
-    survive_kills,
     work_through,
 )
 from tests.support.tiny_runs import claimed
@@ -70,7 +69,9 @@ def test_every_point_is_asked_once_and_told_with_its_curve(
     assert_exactly_once(layout, COUNT, storage)
 
 
-def test_a_trial_is_shown_as_running_with_its_reports(tmp_path: Path, storage: str) -> None:
+def test_a_trial_is_shown_as_running_with_its_reports_until_it_ends_or_its_worker_does(
+    tmp_path: Path, storage: str
+) -> None:
     layout, held = Layout(tmp_path), tmp_path / "hold-0"
     held.touch()
     worker = start_worker(layout, 1, 0.0, storage)
@@ -82,34 +83,34 @@ def test_a_trial_is_shown_as_running_with_its_reports(tmp_path: Path, storage: s
 
     until((tmp_path / "inside-0-1").exists)
     until(lambda: shown() == [("RUNNING", 1)])
+    worker.kill()
+    worker.wait()
+    worker = start_worker(layout, 1, 0.0, storage)
+    until(lambda: shown() == [("FAIL", 1), ("RUNNING", 1)])
     held.unlink()
     assert worker.wait(timeout=60) == 0
-    assert shown() == [("COMPLETE", 2)]
+    assert shown() == [("FAIL", 1), ("COMPLETE", 2)]
 
 
-def test_workers_that_are_killed_lose_and_repeat_nothing(tmp_path: Path, storage: str) -> None:
-    survive_kills(Layout(tmp_path), storage, points=COUNT, workers=4, kills=2, seconds=0.3)
-
-
-def test_points_that_fail_have_no_score_or_kill_their_worker_do_not_stop_the_grid(tmp_path: Path, storage: str) -> None:
+def test_points_that_fail_have_no_score_or_kill_their_worker_do_not_stop_the_grid(tmp_path: Path) -> None:
     """The point that kills its worker is taken again last, and ends at the third try."""
     layout = Layout(tmp_path)
     for name in ("break-0", "undefined-1", "kill-2"):
         (tmp_path / name).touch()
     codes = []
     while not codes or codes[-1] < 0:
-        codes.append(start_worker(layout, COUNT, 0.0, storage).wait(timeout=60))
+        codes.append(start_worker(layout, COUNT, 0.0, "journal").wait(timeout=60))
     assert codes == [-signal.SIGKILL, -signal.SIGKILL, 1], "killed twice, and then one point has failed"
     parts = dummies(layout, COUNT)
     assert [part.is_done for part in parts] == [False] + [True] * (COUNT - 1)
     assert read_record(parts[1].record)["scores"]["score"] is None
     assert started(layout) == COUNT + 2 + 2, "each worker tries the failing point once"
-    assert_shows_records(layout, COUNT, storage)
-    undefined = states(layout, COUNT, storage, parts[1])
+    assert_shows_records(layout, COUNT, "journal")
+    undefined = states(layout, COUNT, "journal", parts[1])
     assert undefined == [(1, "FAIL")]
 
 
-@pytest.mark.parametrize("damage", ["deleted", "cut", "garbage", "torn record", "scored otherwise", "twice"])
+@pytest.mark.parametrize("damage", ["deleted", "cut", "scored otherwise", "twice"])
 def test_a_study_that_is_lost_damaged_or_wrong_is_made_again_from_the_records(
     tmp_path: Path, storage: str, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,19 +123,13 @@ def test_a_study_that_is_lost_damaged_or_wrong_is_made_again_from_the_records(
         path.unlink()
     elif damage == "cut":
         path.write_bytes(content[: len(content) // 2])
-    elif damage == "garbage":
-        path.write_bytes(content[: len(content) // 2] + b"\x00garbage" * 50 + content[len(content) // 2 :])
-    elif damage == "torn record":
-        record = dummies(layout, COUNT)[3].record
-        record.write_bytes(record.read_bytes()[:40])
     else:
         study = load(layout, COUNT, storage)
         again = study.trials[0]
         again.value = 0.123 if damage == "scored otherwise" else again.value
         study.add_trial(again)
     assert run_all(layout, storage, monkeypatch) == 0
-    repeated = {"torn record": 1}.get(damage, 0)
-    assert started(layout) == COUNT + repeated
+    assert started(layout) == COUNT
     assert_shows_records(layout, COUNT, storage)
 
 
@@ -153,11 +148,11 @@ def test_a_study_is_made_again_with_its_failures(tmp_path: Path, storage: str) -
 
 def test_an_owner_paused_past_its_lease_publishes_nothing(tmp_path: Path, storage: str) -> None:
     layout = Layout(tmp_path)
-    paused = start_worker(layout, 1, 3.0, storage, lease_seconds=1.5)
+    paused = start_worker(layout, 1, 2.0, storage, lease_seconds=1.0)
     until((tmp_path / "inside-0-1").exists)
     paused.send_signal(signal.SIGSTOP)
     try:
-        assert start_worker(layout, 1, 0.1, storage, lease_seconds=1.5).wait(timeout=60) == 0
+        assert start_worker(layout, 1, 0.1, storage, lease_seconds=1.0).wait(timeout=60) == 0
         part = dummies(layout, 1)[0]
         before = part.record.read_bytes()
     finally:

@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -132,12 +133,26 @@ def close() -> None:
         process.wait()
 
 
+def _import_storages() -> None:
+    """Import what workers on studies need beside Optuna, and what Optuna imports when it opens a database."""
+    from optuna.storages import RDBStorage
+
+    from neobert.search.samplers import import_for
+    from tests.support import disks
+
+    sqlite3.dbapi2.connect = disks.connect
+    RDBStorage("sqlite://")
+    import_module("sqlalchemy.dialects.postgresql.psycopg")
+    import_module("psycopg")
+    import_for("qmc")
+
+
 def serve(descriptor: int, imported: str) -> int:
     """Fork a worker for every request until nobody can ask any more; in a worker, its exit code. Workers do not wait
     for disks."""
     os.fsync = lambda descriptor: None
     if imported == "optuna":
-        import_module("optuna")
+        _import_storages()
     else:
         import torch
 
