@@ -1,5 +1,6 @@
 """Fine-tuning on a task: a study is a grid or a search of trials, followed by the selection of the best."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from neobert.errors import DamagedFile
+from neobert.files import children
 from neobert.glue.tasks import Task, task_named
 from neobert.identity import NUMERICS, Neutral, chosen, decisive, identity
 from neobert.kinds.pretraining import EXTERNAL_PREFIX, pretraining_of
@@ -17,6 +19,9 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import Open, is_published, read_sealed
 from neobert.runs.work import Part, Work, error_beside
 from neobert.search.space import Search
+
+REQUEST_STEM = re.compile(r"\d{5,}", re.ASCII)
+"""Name of the file of a point that a search asked for, without its suffix."""
 
 if TYPE_CHECKING:
     from neobert.processes import StopRequest
@@ -181,8 +186,9 @@ class GlueStudy(Work):
             trials: tuple[Part, ...] = self.trials(layout)
             return (*trials, replace(self.closing(layout), after=trials))
         searched, asked = self.search_trials(layout), self.asked(layout)
-        unasked = tuple(self._request(layout, number) for number in range(self.total) if number not in asked)
-        return (*searched, replace(self.closing(layout), after=(*searched, *unasked[:1])))
+        unasked = next((number for number in range(self.total) if number not in asked), None)
+        to_ask = () if unasked is None else (self._request(layout, unasked),)
+        return (*searched, replace(self.closing(layout), after=(*searched, *to_ask)))
 
     def open_parts(self, layout: Layout) -> int:
         if self.search is None:
@@ -210,8 +216,12 @@ class GlueStudy(Work):
 
     def asked(self, layout: Layout) -> dict[int, Point]:
         """Return the points that a search has asked for, by their numbers. A sampler may ask for a point again."""
-        files = {number: self._request(layout, number).record for number in range(self.total)}
-        return {number: read_request(path) for number, path in files.items() if is_published(path)}
+        numbered = {
+            int(path.stem): path
+            for path in children(layout.root / self.folder / "asked", "*.json")
+            if REQUEST_STEM.fullmatch(path.stem) and int(path.stem) < self.total
+        }
+        return {number: read_request(numbered[number]) for number in sorted(numbered) if is_published(numbered[number])}
 
     def _request(self, layout: Layout, number: int) -> Part:
         """Return the part that is done as soon as a search has asked for so many points. Its record has the point."""

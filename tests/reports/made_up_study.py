@@ -266,14 +266,22 @@ class Study:
         self, name: str, task: str, search: Search, points: Sequence[Point], pruned: Collection[Point] = ()
     ) -> GlueStudy:
         """Run a search of a task, which asks for those points; a pruner ended the trials at some of them."""
-        layout, grid = Layout(self.root), self.study(name, task)
+        grid = self.study(name, task)
         own = () if search.sampler != "grid" else grid.points
         study = grid.model_copy(update={"search": search, "points": own})
+        self.sample(name, study, points, pruned)
+        return study
+
+    def sample(self, name: str, study: GlueStudy, points: Sequence[Point], pruned: Collection[Point] = ()) -> None:
+        """Run a search."""
+        assert study.search is not None
+        layout = Layout(self.root)
         self.begin(name, study)
         for number, point in enumerate(points):
             publish_sealed(study.request_file(layout, number), {"point": plain(point)})
             part = study.search_trial(layout, point)
-            grids = [] if point in pruned else [study.grid_of_seed(seed, [point]) for seed in search.seeds]
+            seeds = () if point in pruned else study.search.seeds
+            grids = [study.grid_of_seed(seed, [point]) for seed in seeds]
             for of_seed in grids:
                 self.trial(name, of_seed, point)
             scores = [self.score(name, of_seed, point) for of_seed in grids]
@@ -287,7 +295,6 @@ class Study:
                 "scores": {"score": statistics.fmean(scores) if scores else None, "curve": [[1, 0.1], [2, 0.2]]},
             }
             publish_sealed(part.record, record)
-        return study
 
     def begin(self, name: str, study: GlueStudy) -> None:
         """Write the run.json of a study."""
