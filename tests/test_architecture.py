@@ -27,7 +27,12 @@ DOORS = {
     "tensorboard": {"neobert/runs/tracking.py"},
     "trackio": {"neobert/runs/tracking.py"},
     "wandb": {"neobert/runs/tracking.py"},
-    "optuna": {"neobert/search/samplers.py", "neobert/search/storages.py", "neobert/search/study.py"},
+    "optuna": {
+        "neobert/search/memory.py",
+        "neobert/search/samplers.py",
+        "neobert/search/storages.py",
+        "neobert/search/study.py",
+    },
     "sentence_transformers": {"benchmarks/encoding.py", "neobert/export/huggingface.py"},
     "transformers": {
         "benchmarks/contenders.py",
@@ -49,6 +54,7 @@ DOORS = {
         "neobert/external.py",
     },
     "matplotlib": {
+        "neobert/search/memory.py",
         "reports/figures/curves.py",
         "reports/demo.py",
         "reports/figures/drawing.py",
@@ -57,6 +63,7 @@ DOORS = {
         "reports/figures/forests.py",
         "reports/figures/perplexity.py",
         "reports/figures/rates.py",
+        "reports/figures/searches.py",
         "reports/figures/throughput.py",
     },
 }

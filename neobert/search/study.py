@@ -274,7 +274,7 @@ class Sweep:
             _tell_unwritten(study, trials, {trial.number for _, trial in shown})
         failed = {(part.id, trial.user_attrs.get("claim")) for part, trial in shown if trial.state is TrialState.FAIL}
         for part in parts.values():
-            ending = endings[part.id] or _failure_of(part)
+            ending = endings[part.id] or failure_of(part)
             if ending is not None and part.id not in held:
                 untold = times[part.point] - told[part.id]
                 if ending.state is TrialState.FAIL:  # each failure is shown once
@@ -286,9 +286,10 @@ class Sweep:
         """Add trials with an ending that the study does not show."""
         for _ in range(times):
             self._touch_lock()
-            study.add_trial(self._made_of(part, ending))
+            study.add_trial(self.made_of(part, ending))
 
-    def _made_of(self, part: AnyTrial, ending: Ending) -> FrozenTrial:
+    def made_of(self, part: AnyTrial, ending: Ending) -> FrozenTrial:
+        """Return a trial of Optuna that shows an ending."""
         trial = create_trial(
             state=ending.state,
             value=ending.value,
@@ -527,7 +528,7 @@ def _if_of(claim: int | None, ending: Ending | None) -> Ending | None:
     return ending if ending is not None and ending.attributes["claim"] == claim else None
 
 
-def _failure_of(part: AnyTrial) -> Ending | None:
+def failure_of(part: AnyTrial) -> Ending | None:
     """Return the last failure of a trial without a record; None if it has not failed."""
     try:
         failure = read_json(part.error)

@@ -2,20 +2,30 @@
 
 import statistics
 from pathlib import Path
+from typing import NamedTuple
 
+import matplotlib
 import pytest
+from matplotlib import pyplot as plt
+from matplotlib.text import Text
 
 from neobert.kinds.glue import GlueStudy
+from neobert.recipe import Point
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_record
+from neobert.runs.records import read_record, read_sealed
 from neobert.search.space import Search
 from reports.analysis.pairing import pair_task
 from reports.evidence import read_evidence
 from reports.figures.figure1 import figure1_facts, find_bars
 from reports.figures.glue_tables import score_tables, table3, table5
+from reports.figures.searches import draw_search
+from reports.findings import Findings
 from reports.notes import searches_noted
 from reports.scores import Cell, Row, point_name
-from tests.reports.made_up_study import SAMPLED, Study, facts_of, search_by
+from reports.searches import Tried
+from tests.reports.collecting import copy, figures
+from tests.reports.extents import require_texts_fit
+from tests.reports.made_up_study import SAMPLED, SPACE, Study, facts_of, search_by
 from tests.reports.test_figures import drawn
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
@@ -163,3 +173,69 @@ def test_the_size_of_a_search_costs_a_reader_nothing(study: Study) -> None:
     assert read_evidence(study.root).searches[search.id].points == SAMPLED
     cell = cell_of(study)
     assert cell.point is not None and point_name(cell.point)
+
+
+def with_picture(study: Study, search: Search, points: tuple[Point, ...] = SAMPLED) -> Findings:
+    study.pretrain("M1")
+    study.sampled("M1", "cola", search, points)
+    return study.findings()
+
+
+def test_a_search_has_a_picture_of_its_own_and_no_other_figure_another_style(study: Study) -> None:
+    findings = with_picture(study, search_by("tpe", seeds=(0, 1)))
+    before = dict(matplotlib.rcParams)
+    ((name, tried),) = findings.searches.items()
+    figure = draw_search.__wrapped__(tried, findings.group)  # type: ignore[attr-defined]
+    assert dict(matplotlib.rcParams) == before and not plt.get_fignums()
+    require_texts_fit(figure)
+    words = {text.get_text() for text in figure.findobj(Text)}
+    assert {"Search of CoLA on M1", "batch size", "learning rate", "weight decay", "importance"} <= words
+    dots = figure.axes[1].collections[0].get_offsets().tolist()
+    means = {each.point: each.value for each in drawn_points(study, tried)}
+    assert {tuple(dot) for dot in dots} == {(point.learning_rate, value) for point, value in means.items()}
+    assert name == f"search-cola-{tried.study.id}"
+
+
+class Shown(NamedTuple):
+    point: Point
+    value: float
+
+
+def drawn_points(study: Study, tried: Tried) -> list[Shown]:
+    """The mean over seeds at each point, in points."""
+    searched = tried.study.search_trials(Layout(study.root))
+    return [Shown(each.point, 100 * read_sealed(each.record)["scores"]["score"]) for each in searched]
+
+
+def test_the_same_records_give_the_same_picture_from_a_collected_folder_too(study: Study, tmp_path: Path) -> None:
+    findings = with_picture(study, search_by("tpe"))
+    assert copy(study.root, tmp_path / "copy") == 0
+    evidence = read_evidence(tmp_path / "copy")
+    ((_, tried),) = findings.searches.items()
+    (collected,) = evidence.searches.values()
+    group = findings.group
+    first, again, of_copy = (draw_search(each, group)["svg"] for each in (tried, tried, collected))
+    assert first == again == of_copy
+
+
+@pytest.mark.parametrize("points", [SAMPLED[:1], SAMPLED[:2], (*SAMPLED[:3], SAMPLED[0])])
+def test_few_points_and_one_value_of_a_field_have_a_picture_too(study: Study, points: tuple[Point, ...]) -> None:
+    space = SPACE.model_copy(update={"batch_size": (8,)})
+    search = search_by("tpe").model_copy(update={"space": space})
+    findings = with_picture(study, search, points)
+    (tried,) = findings.searches.values()
+    require_texts_fit(draw_search.__wrapped__(tried, findings.group))  # type: ignore[attr-defined]
+
+
+def test_the_page_shows_the_pictures_of_searches_and_links_their_files(study: Study, tmp_path: Path) -> None:
+    (name,) = with_picture(study, search_by("tpe")).searches
+    assert figures(study.root, tmp_path / "out") == 0
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert 'alt="Search of CoLA on M1"' in page and f"{name}.svg" in page and f"{name}.pdf" in page
+    assert {path.suffix for path in tmp_path.glob(f"out/*/{name}.*")} == {".png", ".svg", ".pdf"}
+
+
+def test_a_search_without_a_score_has_no_picture(study: Study) -> None:
+    study.pretrain("M1")
+    study.sampled("M1", "cola", search_by("tpe", "median"), SAMPLED, pruned=SAMPLED)
+    assert study.findings().searches == {}
