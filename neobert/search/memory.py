@@ -18,6 +18,8 @@ from neobert.search.study import AnyTrial, Sweep, ending_of, failure_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+__all__ = ["Study", "importances", "plot_slices", "study_in_memory"]
+
 SEED_OF_FORESTS = 0
 
 
@@ -43,15 +45,11 @@ def _parts(sweep: Sweep) -> list[AnyTrial]:
     return [by_point[point] for point in sweep.study.asked(sweep.layout).values()]
 
 
-def scores_in(study: Study) -> list[float]:
-    """Return the values of the trials that ended with a score."""
-    return [trial.values[0] for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))]
-
-
 def importances(study: Study) -> dict[str, float]:
     """Return the share of each field of a point in the variance of the scores, by fANOVA, largest first; nothing if
     fewer than two scores differ. Equal trials give equal shares."""
-    if len(set(scores_in(study))) < 2:
+    scores = {trial.values[0] for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))}
+    if len(scores) < 2:
         return {}
     return get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=SEED_OF_FORESTS))
 
