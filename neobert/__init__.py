@@ -8,6 +8,7 @@ TYPE_CHECKING = False  # typing's own would import typing
 if TYPE_CHECKING:
     from ablations.api import build as build
     from ablations.api import load_records as load_records
+    from ablations.api import study as study
     from ablations.api import train as train
     from ablations.api import variants as variants
     from neobert.hub import NeoBERTConfig as NeoBERTConfig
@@ -27,7 +28,7 @@ HUB_CLASSES = (
     "NeoBERTForTokenClassification",
     "NeoBERTModel",
 )
-DOOR = ("build", "load_records", "train", "variants")
+DOOR = ("build", "load_records", "study", "train", "variants")
 
 
 def __getattr__(name: str) -> object:

@@ -13,6 +13,7 @@ import pandas as pd
 
 from neobert.errors import name_first
 from neobert.glue.tasks import task_title
+from neobert.identity import canonical
 from reports.scores import Group, Row
 
 MOST_NAMED = 8
@@ -61,6 +62,9 @@ def why_scores_not_paired(first: Row, second: Row, tasks: Sequence[str]) -> str:
         return reason
     for task in tasks:
         cells = [row.cells[task] if task in row.cells else row.own_cells[task] for row in (first, second)]
+        searches = {canonical(cell.tried.search) if cell.tried else "" for cell in cells if cell.score}
+        if len(searches) > 1:
+            return f"{task_title(task)} of {first.name} and {second.name} is not of the same grid or kind of search"
         bases = sorted({own for cell in cells for own in cell.recorded.basis.dropna()})
         if len(bases) > 1:
             return (

@@ -4,7 +4,8 @@ With several seeds, the best point of a grid is the one with the highest mean ov
 are counted together, so that a half-finished repetition changes no score.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
 import pandas as pd
@@ -16,6 +17,7 @@ from neobert.recipe import Point
 from reports.basis import describe_difference, split_by_basis
 from reports.evidence import split_repeats
 from reports.scores import ABSENCES, POINTS_OF_SCORE, Cell, Estimate, point_name
+from reports.searches import Tried
 
 Notes = list[str]
 
@@ -33,6 +35,33 @@ def count_trials(
     by_task, none = dict(list(trials.groupby("task"))), trials.iloc[:0]
     glue, own = ({task: _cell(grid, by_task.get(task, none)) for task in each} for each in (TASKS, current().own_tasks))
     return glue, own, tuple(notes)
+
+
+def prefer_searches(
+    cells: Mapping[str, Cell], trials: pd.DataFrame, searches: Sequence[Tried]
+) -> tuple[dict[str, Cell], tuple[str, ...]]:
+    """Return the cells of a row, with the largest search of a task in the place of a grid that is not whole, and a note
+    on each search or trial that does not count for it. `trials` have their `seeds`."""
+    chosen, notes = dict(cells), Notes()
+    order = sorted(
+        searches, key=lambda each: (each.study.starts_from.study is None, -each.search.trials, each.study.id)
+    )
+    for tried in order:
+        task, name = tried.study.task, f"{tried.study.task}: search {tried.study.id}"
+        if task not in cells or not tried.points:
+            continue
+        if cells[task].is_best_of_whole_grid:
+            notes.append(f"{name} is left out beside the whole grid")
+        elif (counted := chosen[task].tried) is not None:
+            notes.append(f"{name} is left out beside {counted.study.id}")
+        else:
+            cell = _cell(tried.points, _of_one_basis(trials[trials.id.isin(tried.scored)], notes))
+            if cell.score is not None:
+                left_out = set(cells[task].recorded.id) - tried.trials
+                if left_out:
+                    notes.append(f"{task}: {len(left_out)} trial(s) of a part of the grid are left out beside a search")
+                chosen[task] = replace(cell, tried=tried)
+    return chosen, tuple(notes)
 
 
 def all_tasks() -> dict[str, Task]:

@@ -23,10 +23,12 @@ from neobert.kinds.pretraining import PretrainingRun
 from neobert.recipe import Value
 from neobert.runs.collected import RunFiles
 from neobert.runs.kinds import RECORD_PLACES, RECORDS
+from neobert.runs.layout import Layout
 from neobert.runs.records import read_record, read_sealed
 from neobert.runs.run_file import EXECUTION, RunFile, read_run_file
 from reports.facts import BY_LABEL, READERS, Facts, Measurement, share_weights, weights_up_to
 from reports.labels import Labels, OthersRecords
+from reports.searches import Tried, read_searches
 
 HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "frequency_loss", "texts")
 READ_READOUTS = ("blimp", "perplexity")
@@ -57,6 +59,7 @@ class Evidence:
     `others` are the records that `Measurement` reads, by kind: `values` are their scores.
 
     `studies` are the grids that were begun, by id, and `nested` the nested scores (0..1) of those that have one.
+    `searches` are those that were begun, by id.
 
     Runs with pilot seeds appear only in `pilots` and `heldout`; `failed_pilots` are those with an error and no record.
     """
@@ -72,6 +75,7 @@ class Evidence:
     throughputs: pd.DataFrame
     others: Mapping[str, pd.DataFrame]
     studies: Mapping[str, GlueStudy]
+    searches: Mapping[str, Tried]
     nested: Mapping[str, float]
     problems: tuple[str, ...]
 
@@ -128,7 +132,11 @@ def read_evidence(root: Path) -> Evidence:
         raise _no_records(root, [*problems, *folder.problems], others)
     run_files = _read_studies(folder, problems)
     problems += _unfinished_runs(folder)
-    rows["glue"] += _failed_trials(folder, run_files, {row["id"] for row in rows["glue"]})
+    searches = {tried.study.id: tried for tried in read_searches(folder, run_files, problems)}
+    studies = {run_file.id: run_file.specification(GlueStudy) for run_file in run_files}
+    grids = {name: study for name, study in studies.items() if study.search is None}
+    known = [run_file for run_file in run_files if run_file.id in grids or run_file.id in searches]
+    rows["glue"] += _failed_trials(folder, known, {row["id"] for row in rows["glue"]})
     failed_pilots = make_frame(_failed_pilots(folder, problems), FAILED_PILOTS)
     nested = dict(_nested_scores(folder, problems))
     problems += folder.problems
@@ -157,7 +165,8 @@ def read_evidence(root: Path) -> Evidence:
         readouts=readouts[~is_perplexity],
         throughputs=frames["throughput"],
         others={kind: measured[kind] for kind in generic},
-        studies={run_file.id: run_file.specification(GlueStudy) for run_file in run_files},
+        studies=grids,
+        searches=searches,
         nested=nested,
         problems=tuple(sorted(problem.replace(f"{folder.root}{os.sep}", "") for problem in problems)),
     )
@@ -321,17 +330,16 @@ def _failed_trials(folder: RunFiles, run_files: Iterable[RunFile], recorded: set
         study = run_file.specification(GlueStudy)
         if study.task not in {task for task, _ in lost}:
             continue
-        for point in study.points:
-            trial = study.trial_id(point)
-            if (study.task, trial) in lost:
-                lost.remove((study.task, trial))
+        for trial in study.trials(Layout(folder.root)):
+            if (study.task, trial.id) in lost:
+                lost.remove((study.task, trial.id))
                 yield {
-                    "id": trial,
+                    "id": trial.id,
                     "task": study.task,
                     "state": "failed",
                     "run": study.weights,
-                    "point": point,
-                    "seed": study.seed,
+                    "point": trial.point,
+                    "seed": trial.study.seed,
                     "protocol": study.protocol.model_dump_json(),
                     "start": study.starts_from.study,
                     "fallback": study.starts_from.reason,

@@ -22,7 +22,9 @@ from reports.figures.glue_tables import score_tables, table2, table3, table5
 from reports.figures.own_tasks import own_tasks_table
 from reports.figures.perplexity import PerplexityLine, figure2, perplexity_lines, perplexity_table
 from reports.figures.rates import draw_sweeps, sweeps_table
+from reports.figures.searches import draw_search
 from reports.scores import Group
+from reports.searches import Tried
 from reports.tables import Table, frame_of
 
 CSV = ("csv",)
@@ -58,6 +60,17 @@ class Findings:
     def curve_pairs(self) -> tuple[CurvePair, ...]:
         return find_curves(self.group, self.curves, self.steps)
 
+    @cached_property
+    def searches(self) -> dict[str, Tried]:
+        """The searches of the group's scale and data in which some trial has a score, by the name of their picture."""
+        own = [each for each in self.evidence.searches.values() if self._has_scores_of(each)]
+        return {f"search-{each.study.task}-{each.study.id}": each for each in own}
+
+    def _has_scores_of(self, tried: Tried) -> bool:
+        scored = self.evidence.trials[self.evidence.trials.id.isin(tried.scored)].score
+        is_of_group = (tried.labels.scale, tried.labels.data) == (self.group.scale, self.group.data)
+        return is_of_group and bool(scored.notna().any())
+
     @property
     def problems(self) -> tuple[str, ...]:
         """One sentence for everything that is not counted."""
@@ -77,6 +90,9 @@ class Findings:
             contents |= {f"{name}.{suffix}": images[suffix] for suffix in images if suffix in formats}
             suffixes = tuple(suffix for suffix in output.formats if suffix in formats)
             contents |= {file: content for file, content in table.files(name).items() if file.endswith(suffixes)}
+        for name, tried in self.searches.items():
+            picture = draw_search(tried, self.group)
+            contents |= {f"{name}.{suffix}": picture[suffix] for suffix in picture if suffix in formats}
         return contents
 
 

@@ -5,7 +5,7 @@ its labels are, so variants with equal recipes share records. Missing trials are
 recipes are never paired.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,14 +19,16 @@ from ablations.variant import Recipe, Variant
 from neobert.errors import name_first
 from neobert.glue.tasks import TASKS, Task
 from neobert.identity import canonical
+from neobert.kinds.glue import GlueStudy
 from neobert.recipe import Point
 from reports.basis import describe_difference, split_by_basis
-from reports.counting import all_tasks, count_trials
+from reports.counting import all_tasks, count_trials, prefer_searches
 from reports.evidence import Evidence, select_group, split_repeats
 from reports.facts import weights_up_to
 from reports.labels import why_of_another
 from reports.rates import find_sweeps, variants_at_rates
 from reports.scores import POINTS_OF_SCORE, Estimate, Group, Row, Seeds, flat_mean
+from reports.searches import Tried
 from reports.tables import frame_of
 
 
@@ -88,6 +90,7 @@ class _RowBuilder:
         self._answers, self._answers_places = evidence.readouts, evidence.readouts.groupby("run").indices
         self._trials = trials[~trials.run.isin(set(self._twins))]
         self._studies = _frame_of_studies(evidence)
+        self._searches = list(evidence.searches.values())
         self._recipes: dict[str, Recipe] = {}
         self._measurements: dict[str, _Measurement] = {}
         self._taken: set[str] = set()
@@ -167,7 +170,11 @@ class _RowBuilder:
         is_started = not measured.weights.isdisjoint(runs.id)
         if is_started:
             self._taken.update(_select(measured.trials, measured.places, runs.id).id)
+        searches = self._searches_of(recipe, runs)
+        for tried in searches:
+            self._taken |= tried.trials
         of_tasks = set(self._studies[self._studies.weights.isin(set(runs.id))].task_origin)
+        of_tasks.update(tried.study.task_origin for tried in searches)
         return Row(
             name=variant.name,
             label=_label(variant, recipe.pretraining.stages[stage].context),
@@ -188,7 +195,14 @@ class _RowBuilder:
         trials = _select(measured.trials, measured.places, seeds if row.is_started else ())
         both = [Seeds(seeds[run], seed) for run, seed in zip(trials.run, trials.seed, strict=True)]
         cells, own_cells, notes = count_trials(trials.assign(seeds=both), row.recipe.grid.points())
-        return replace(row, cells=cells, own_cells=own_cells, notes=notes, nested=self._nested(row, measured, seeds))
+        nested = self._nested(row, measured, seeds)
+        graded = replace(row, cells=cells, own_cells=own_cells, notes=notes, nested=nested)
+        return _with_searches(graded, self._trials, self._searches_of(row.recipe, row.runs), seeds)
+
+    def _searches_of(self, recipe: Recipe, runs: pd.DataFrame) -> list[Tried]:
+        """Return the searches on some runs under a recipe's protocol, whatever its grid is."""
+        on_runs = [tried for tried in self._searches if tried.study.weights in set(runs.id)]
+        return [tried for tried in on_runs if _is_under(tried.study, recipe)]
 
     def _nested(self, row: Row, measured: _Measurement, seeds: Mapping[str, int]) -> Estimate | None:
         """Return the average of the nested scores in points, over the seeds that have all tasks of GLUE."""
@@ -224,6 +238,26 @@ class _RowBuilder:
             places = trials[fits].groupby("run").indices
             self._measurements[key] = _Measurement(frozenset(own.id), frozenset(own.weights), trials[fits], places)
         return self._measurements[key]
+
+
+def _is_under(study: GlueStudy, recipe: Recipe) -> bool:
+    """Whether a study follows a recipe's protocol on a task as the ladder declares it, or as GLUE does."""
+    task, transfers = all_tasks().get(study.task), study.starts_from.study is not None
+    if task is None or (study.own_task is not None and canonical(study.own_task) != canonical(task)):
+        return False
+    return study.protocol == protocol_on(task, recipe.finetuning, transfers=transfers)
+
+
+def _with_searches(row: Row, trials: pd.DataFrame, searches: Sequence[Tried], seeds: Mapping[str, int]) -> Row:
+    """Return a row with the scores of searches where it has none of a whole grid. `seeds` are those of pre-training, by
+    run."""
+    if not searches:
+        return row
+    own = trials[trials.run.isin(set(seeds))]
+    both = [Seeds(seeds[run], seed) for run, seed in zip(own.run, own.seed, strict=True)]
+    cells, notes = prefer_searches(row.cells, own.assign(seeds=both), searches)
+    own_cells, more = prefer_searches(row.own_cells, own.assign(seeds=both), searches)
+    return replace(row, cells=cells, own_cells=own_cells, notes=(*row.notes, *notes, *more))
 
 
 def _frame_of_studies(evidence: Evidence) -> pd.DataFrame:
@@ -278,22 +312,23 @@ def _external_rows(trials: pd.DataFrame, evidence: Evidence) -> list[Row]:
     for model_id, own in trials.groupby("run"):
         name = names[model_id] if (names == names[model_id]).sum() == 1 else f"{names[model_id]} {model_id}"
         grids = [study.points for study in evidence.studies.values() if study.weights == model_id]
-        grid = max(grids, key=len, default=tuple(dict.fromkeys(own.point)))
+        searches = [tried for tried in evidence.searches.values() if tried.study.weights == model_id]
+        searched = frozenset[str]().union(*(tried.trials for tried in searches))
+        grid = max(grids, key=len, default=tuple(dict.fromkeys(own.point[~own.id.isin(searched)])))
         on_others = {name for name, study in evidence.studies.items() if _grid_key(study.points) != _grid_key(grid)}
         fitting = own[own.point.isin(grid) & ~own.start.isin(on_others)]
         seeds = [Seeds(0, seed) for seed in fitting.seed]
         cells, own_cells, notes = count_trials(fitting.assign(seeds=seeds), grid)
-        rows.append(
-            Row(
-                name=name,
-                label=name,
-                source=str(model_id),
-                runs=evidence.runs.iloc[:0],
-                heldout=evidence.heldout.iloc[:0],
-                answers=evidence.readouts.iloc[:0],
-                cells=cells,
-                own_cells=own_cells,
-                notes=notes,
-            )
+        row = Row(
+            name=name,
+            label=name,
+            source=str(model_id),
+            runs=evidence.runs.iloc[:0],
+            heldout=evidence.heldout.iloc[:0],
+            answers=evidence.readouts.iloc[:0],
+            cells=cells,
+            own_cells=own_cells,
+            notes=notes,
         )
+        rows.append(_with_searches(row, own, searches, {str(model_id): 0}))
     return sorted(rows, key=lambda row: (row.name, row.source))

@@ -1,7 +1,7 @@
 """Notes on the numbers: what is missing, incomplete, or started from other weights."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ablations.ladders import current
 from ablations.scales import Scale, scaled, unrepresented
@@ -39,7 +39,7 @@ def describe_change(row: Row, group: Group) -> str:
 def notes(group: Group, short: bool) -> tuple[str, ...]:
     """Return all notes on a group. `short` cuts long lists of missing points; failed ones are always listed
     in full."""
-    lines = [*warnings(group), *_spread(group)]
+    lines = [*warnings(group), *_spread(group), *searches_noted(group.all_rows)]
     without: dict[str, list[str]] = defaultdict(list)
     for row in group.all_rows:
         without[why_no_average(row, group)].append(row.label)
@@ -74,6 +74,15 @@ def _spread(group: Group) -> list[str]:
     if all(len({seeds.pretraining for seeds in by_seeds}) == 1 for by_seeds in repeated):
         lines.append("All repetitions share one pre-training seed: ± holds fine-tuning seeds only.")
     return lines
+
+
+def searches_noted(rows: Iterable[Row], mark: str = "§ ") -> list[str]:
+    """Return a sentence for each kind of search whose scores some rows have, behind the mark of such scores."""
+    labels: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        for tried in row.searched:
+            labels[tried.sentence].append(row.label)
+    return [f"{mark}{sentence} ({', '.join(dict.fromkeys(own))})." for sentence, own in labels.items()]
 
 
 def why_no_average(row: Row, group: Group) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.ladders import current
+from reports.figures.searches import title_of
 from reports.figures.throughput import FOLDER, Lines, table9
 from reports.findings import OUTPUTS, Findings
 from reports.notes import notes, warnings
@@ -13,7 +14,8 @@ from reports.tables import capitalized
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 PAGE = "index.html"
-PARTS = ("Scores", "Differences", "Curves", "Embeddings")
+SEARCHES = "Searches"
+PARTS = ("Scores", SEARCHES, "Differences", "Curves", "Embeddings")
 
 Links = list[tuple[str, list[tuple[str, str]]]]
 """Titles with (suffix, link) of each file."""
@@ -41,7 +43,7 @@ def render_page(
         about=f"The ladder {own.name}" if own.name else "An ablation of arXiv 2502.19587",
         sections=[_section(study, files[study.folder]) for study in studies],
         throughput=table9(speeds) if speeds else None,
-        throughput_files=_list_files(FOLDER, files[FOLDER]),
+        throughput_files=_list_files(FOLDER, files[FOLDER], {}),
         problems=sorted(problems),
     )
 
@@ -56,28 +58,34 @@ def _section(study: Findings, files: Sequence[str]) -> dict[str, Any]:
         "warning": " ".join(warnings(group)),
         "parts": [part for part in parts if part["tables"] or part["pictures"]],
         "notes": notes(group, short=True),
-        "files": _list_files(study.folder, files),
+        "files": _list_files(study.folder, files, _titles_of_searches(study)),
     }
 
 
 def _part(study: Findings, part: str, written: set[str]) -> dict[str, Any]:
     """Return the tables of a part, and its figures as SVG if they were written as such, else as PNG."""
     names = [name for name, output in OUTPUTS.items() if output.part == part]
+    titles = _titles_of_searches(study) if part == SEARCHES else {name: OUTPUTS[name].title for name in names}
     pictures = []
-    for name in names:
+    for name, title in titles.items():
         if found := [file for file in (f"{name}.svg", f"{name}.png") if file in written]:
-            pictures.append((OUTPUTS[name].title, f"{study.folder}/{found[0]}"))
+            pictures.append((title, f"{study.folder}/{found[0]}"))
     tables = [study.tables[name] for name in names if name in study.tables and study.tables[name].header]
     return {"name": part, "pictures": pictures, "tables": tables}
 
 
-def _list_files(folder: str, paths: Sequence[str]) -> Links:
-    """Return links to the files, grouped by figure or table."""
+def _titles_of_searches(study: Findings) -> dict[str, str]:
+    return {name: title_of(tried) for name, tried in study.searches.items()}
+
+
+def _list_files(folder: str, paths: Sequence[str], of_searches: Mapping[str, str]) -> Links:
+    """Return links to the files, grouped by figure or table. `of_searches` are titles of pictures, by name."""
     titles = {name: output.title for name, output in OUTPUTS.items()} | {
         "figure3": "Figure 3, throughput",
         "table9": "Table 9, throughput",
         "comparison": f"Beside {current().published_as}",
         "remarks": "Remarks",
+        **of_searches,
     }
     by_stem: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for path in map(Path, paths):

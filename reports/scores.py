@@ -14,6 +14,7 @@ from ablations.variant import Recipe, Variant
 from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
 from reports.rates import Sweep
+from reports.searches import Tried
 from reports.statistics import t_interval
 
 POINTS_OF_SCORE = 100  # records hold 0..1, the paper prints points
@@ -88,7 +89,8 @@ class Cell:
 
     `score` is None if no trial has one. `ids` are the trials behind the score, `recorded` all trials of the counted
     seeds. `absent` lists the grid points without a score, seed by seed, by state (`ABSENCES`): a point is undefined if
-    its metric has no value, such as the correlation of a constant prediction.
+    its metric has no value, such as the correlation of a constant prediction. `tried` is the search whose best point it
+    is, None for a grid.
     """
 
     score: Estimate | None
@@ -97,6 +99,7 @@ class Cell:
     absent: Mapping[str, tuple[str, ...]]
     fallback: str | None
     recorded: pd.DataFrame = field(compare=False)
+    tried: Tried | None = None
 
     @property
     def trials(self) -> int:
@@ -106,12 +109,20 @@ class Cell:
     @property
     def is_best_of_whole_grid(self) -> bool:
         """Whether the score was chosen among all points of the grid."""
-        return self.score is not None and not (self.absent["failed"] or self.absent["missing"])
+        has_all = not (self.absent["failed"] or self.absent["missing"])
+        return self.score is not None and self.tried is None and has_all
 
     @property
     def marks(self) -> str:
-        """† best of an incomplete grid; ‡ started from pre-training instead of MNLI."""
-        return ("" if self.is_best_of_whole_grid else "†") + ("‡" if self.fallback else "")
+        """§ best of a search; † best of an incomplete grid; ‡ started from pre-training instead of MNLI."""
+        return self.choice_mark + ("‡" if self.fallback else "")
+
+    @property
+    def choice_mark(self) -> str:
+        """§ best of a search; † best of an incomplete grid; empty for the best of a whole one."""
+        if self.tried is not None:
+            return "§"
+        return "" if self.is_best_of_whole_grid else "†"
 
 
 @dataclass(frozen=True)
@@ -210,6 +221,17 @@ class Row:
     def is_best_of_whole_grid(self) -> bool:
         """Whether every score was chosen among all points of the grid."""
         return all(cell.is_best_of_whole_grid for cell in self.cells.values() if cell.score is not None)
+
+    @property
+    def is_of_incomplete_grid(self) -> bool:
+        """Whether a score was chosen among some points of a grid, and not by a search."""
+        return any(cell.choice_mark == "†" for cell in self.cells.values() if cell.score is not None)
+
+    @property
+    def searched(self) -> tuple[Tried, ...]:
+        """The searches whose best points the scores are."""
+        cells = (*self.cells.values(), *self.own_cells.values())
+        return tuple(cell.tried for cell in cells if cell.tried is not None)
 
     @property
     def average(self) -> Estimate | None:

@@ -27,7 +27,9 @@ DOORS = {
     "tensorboard": {"neobert/runs/tracking.py"},
     "trackio": {"neobert/runs/tracking.py"},
     "wandb": {"neobert/runs/tracking.py"},
-    "optuna": {f"neobert/search/{name}.py" for name in ("endings", "glue", "rates", "samplers", "storages", "study")},
+    "optuna": {
+        f"neobert/search/{name}.py" for name in ("endings", "glue", "memory", "rates", "samplers", "storages", "study")
+    },
     "sentence_transformers": {"benchmarks/encoding.py", "neobert/export/huggingface.py"},
     "transformers": {
         "benchmarks/contenders.py",
@@ -48,6 +50,7 @@ DOORS = {
         "neobert/external.py",
     },
     "matplotlib": {
+        "neobert/search/memory.py",
         "reports/figures/curves.py",
         "reports/demo.py",
         "reports/figures/drawing.py",
@@ -56,6 +59,7 @@ DOORS = {
         "reports/figures/forests.py",
         "reports/figures/perplexity.py",
         "reports/figures/rates.py",
+        "reports/figures/searches.py",
         "reports/figures/throughput.py",
     },
 }

@@ -2,10 +2,12 @@
 
 Only unfinished runs count. All hours are upper bounds at the throughput printed with them. Pre-training is counted as
 if every slot held a token (packing leaves few empty) and every token attended to a whole context (records count the
-documents' lengths). No fine-tuning trial ends early, and every contrastive text has the maximum length. MTEB
-evaluations are not counted.
+documents' lengths). No fine-tuning trial ends early, those of a search are at a typical point, and every contrastive
+text has the maximum length. MTEB evaluations are not counted.
 """
 
+import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -35,6 +37,7 @@ from neobert.model.size import (
 from neobert.recipe import EngineWord, FineTuning
 from neobert.runs.kinds import Run, stage_records
 from neobert.runs.layout import Layout
+from neobert.search.space import Range, Space
 from neobert.training.schedule import MILESTONES, NEWEST_KEPT, FineTuningSchedule
 
 
@@ -266,12 +269,22 @@ def _own_size(task: Task) -> TaskSize:
 
 
 def study_bytes(study: GlueStudy, run: PretrainingRun, source: Source) -> int:
-    """Return the bytes of the records and predictions of all points, and of the weights of the best one."""
+    """Return the bytes of the records and predictions of all trials, and of the weights of the best one."""
     labels = study.about.labels
     predictions = task_size(source, study.about).validation * labels * 4
     encoder = parameter_count(run.recipe.model, run.context).encoder
     head = run.recipe.model.width * (run.recipe.model.width + 1 + labels) + labels
-    return len(study.points) * (TRIAL_RECORD_BYTES + predictions) + WEIGHT_BYTES * (encoder + head)
+    trials = len(study.points) if study.search is None else study.total * len(study.search.seeds)
+    return trials * (TRIAL_RECORD_BYTES + predictions) + WEIGHT_BYTES * (encoder + head)
+
+
+def typical_batch_size(space: Space) -> int:
+    """Return the batch size of a typical point of a search: the lower median of its sizes, or the middle of their range
+    on a logarithmic scale, rounded down."""
+    sizes = space.batch_size
+    if isinstance(sizes, Range):
+        return int(math.sqrt(sizes.low * sizes.high))
+    return statistics.median_low(sizes)
 
 
 GIGABYTE = 1e9
@@ -416,6 +429,9 @@ class PlanCosts:
             if throughput.sources:
                 sources[f"at least {1000 * self.machine.seconds_per_update:.0f} ms a fine-tuning update"] = None
             disk += study_bytes(study, stage, self.source) / GIGABYTE
+            if study.search is not None:
+                hours[study.id] = self._search_hours(study, stage, throughput)
+                continue
             sizes = {point.batch_size for point in study.points}
             by_batch = {size: self._trial_hours(study, stage, size, throughput) for size in sizes}
             recorded = self._recorded[study.task]
@@ -423,6 +439,13 @@ class PlanCosts:
                 if trial not in recorded:
                     hours[trial] = by_batch[point.batch_size]
         return Cost(gpu_hours=_sum_known(hours.values()), sources=tuple(sources), disk_gb=disk)
+
+    def _search_hours(self, study: GlueStudy, stage: PretrainingRun, throughput: Throughput) -> float | None:
+        """Return the hours of the trials that a search has left, each with all seeds at a typical point."""
+        assert study.search is not None
+        hours = self._trial_hours(study, stage, typical_batch_size(study.search.space), throughput)
+        trials = study.open_parts(self.layout) * len(study.search.seeds)
+        return None if hours is None else trials * hours
 
     def _trial_hours(
         self, study: GlueStudy, stage: PretrainingRun, batch_size: int, throughput: Throughput

@@ -1,5 +1,6 @@
 """Fine-tuning on a task: a study is a grid or a search of trials, followed by the selection of the best."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -9,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from neobert.errors import DamagedFile
+from neobert.files import children, stamp_of
 from neobert.glue.tasks import Task, task_named
 from neobert.identity import NUMERICS, Neutral, chosen, decisive, identity
 from neobert.kinds.pretraining import EXTERNAL_PREFIX, pretraining_of
@@ -17,6 +19,9 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import Open, is_published, read_sealed
 from neobert.runs.work import Part, Work, error_beside
 from neobert.search.space import Search
+
+REQUEST_STEM = re.compile(r"\d{5,}", re.ASCII)
+"""Name of the file of a point that a search asked for, without its suffix."""
 
 
 class TrialConfig(Open):
@@ -163,6 +168,11 @@ class GlueStudy(Work):
         """Return the grid of some points with one seed of a search."""
         return self.model_copy(update={"search": None, "seed": seed, "points": tuple(points)})
 
+    @cached_property
+    def without_points(self) -> dict[int, Self]:
+        """By the seeds of a search: a grid without points, which has the ids of its trials."""
+        return {seed: self.grid_of_seed(seed, ()) for seed in (self.search.seeds if self.search else ())}
+
     def grids(self, layout: Layout) -> list[Self]:
         """Return a grid as it is, and a search as one grid of each seed, with the points that are done."""
         if self.search is None:
@@ -176,8 +186,9 @@ class GlueStudy(Work):
             trials: tuple[Part, ...] = self.trials(layout)
             return (*trials, replace(self.closing(layout), after=trials))
         searched, asked = self.search_trials(layout), self.asked(layout)
-        unasked = tuple(self._request(layout, number) for number in range(self.total) if number not in asked)
-        return (*searched, replace(self.closing(layout), after=(*searched, *unasked[:1])))
+        unasked = next((number for number in range(self.total) if number not in asked), None)
+        to_ask = () if unasked is None else (self._request(layout, unasked),)
+        return (*searched, replace(self.closing(layout), after=(*searched, *to_ask)))
 
     def open_parts(self, layout: Layout) -> int:
         if self.search is None:
@@ -196,8 +207,12 @@ class GlueStudy(Work):
 
     def asked(self, layout: Layout) -> dict[int, Point]:
         """Return the points that a search has asked for, by their numbers. A sampler may ask for a point again."""
-        files = {number: self._request(layout, number).record for number in range(self.total)}
-        return {number: read_request(path) for number, path in files.items() if is_published(path)}
+        numbered = {
+            int(path.stem): path
+            for path in children(layout.root / self.folder / "asked", "*.json")
+            if REQUEST_STEM.fullmatch(path.stem) and int(path.stem) < self.total
+        }
+        return {number: read_request(numbered[number]) for number in sorted(numbered) if is_published(numbered[number])}
 
     def _request(self, layout: Layout, number: int) -> Part:
         """Return the part that is done as soon as a search has asked for so many points. Its record has the point."""
@@ -221,7 +236,15 @@ class GlueStudy(Work):
 
     def search_trial(self, layout: Layout, point: Point) -> "SearchTrial":
         """Return the trial of a search at one point."""
-        return SearchTrial.of(layout, self, self.trial_id(point), point)
+        key = layout, point
+        if key not in self._search_trials:
+            self._search_trials[key] = SearchTrial.of(layout, self, self.trial_id(point), point)
+        return self._search_trials[key]
+
+    @cached_property
+    def _search_trials(self) -> "dict[tuple[Layout, Point], SearchTrial]":
+        """The trials of a search that were made, because every taken point looks at all of them."""
+        return {}
 
     def results(self, layout: Layout) -> tuple[str, ...]:
         return tuple(trial.id for trial in self.trials(layout))
@@ -325,8 +348,11 @@ class SearchTrial(Part):
     def trials(self) -> tuple[Trial, ...]:
         """The trials of the point, in the order of the seeds."""
         assert self.study.search is not None
-        grids = [self.study.grid_of_seed(seed, [self.point]) for seed in self.study.search.seeds]
-        return tuple(grid.trial(self.layout, self.point) for grid in grids)
+        ids = {seed: grid.trial_id(self.point) for seed, grid in self.study.without_points.items()}
+        return tuple(
+            Trial.of(self.layout, self.study.grid_of_seed(seed, [self.point]), ids[seed], self.point)
+            for seed in self.study.search.seeds
+        )
 
     @property
     def is_done(self) -> bool:
@@ -338,8 +364,15 @@ class SearchTrial(Part):
         """The state in its record, done or pruned; None if it is not done."""
         if not is_published(self.record, self.read):
             return None
-        state = str(read_sealed(self.record)["state"])
+        state = _state_in(self.record, stamp_of(self.record.stat()))
         return state if state == "pruned" or all(trial.is_done for trial in self.trials) else None
+
+
+@lru_cache(maxsize=1 << 15)
+def _state_in(record: Path, stamp: tuple[int, ...]) -> str:
+    """Return the state in an intact record, which is read once as long as it does not change."""
+    del stamp
+    return str(read_sealed(record)["state"])
 
 
 @lru_cache(maxsize=1 << 15)

@@ -1,7 +1,7 @@
 """Files of a folder of runs that may be read, and collected folders: what reports read of one, in one archive.
 
-An archive has records, run files, curves and ladders under their paths in the folder of runs. A folder with an archive
-is read as the folder of runs itself.
+An archive has records, run files, the points of searches, curves and ladders under their paths in the folder of runs.
+A folder with an archive is read as the folder of runs itself.
 """
 
 import gzip
@@ -26,6 +26,9 @@ LADDERS = "ladders/*.py"
 DOCUMENTS = (
     *(f"{folder}/run.json" for folder in RUN_FOLDERS),
     "glue/*/studies/*/selection.json",
+    "glue/*/studies/*/asked/*.json",
+    "glue/*/studies/*/trials/*.json",
+    "glue/*/studies/*/trials/errors/*.json",
     "glue/*/errors/*.json",
     "pretraining/*/error.json",
     "models/*/model.json",

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
 from neobert.errors import did_you_mean
@@ -127,6 +127,11 @@ class Storage:
         for path in (self.path, self.path.with_name(f"{self.path.name}-journal")):
             if os.path.lexists(path):
                 set_aside(path, reason)
+
+
+def storage_in_memory() -> Storage:
+    """Return a new storage in memory."""
+    return Storage("memory:", InMemoryStorage())
 
 
 @lru_cache(maxsize=4)

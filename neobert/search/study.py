@@ -183,9 +183,10 @@ class Sweep:
         """Add trials with an ending that the study does not show."""
         for _ in range(times):
             self._touch_lock()
-            study.add_trial(self._made_of(part, ending))
+            study.add_trial(self.made_of(part, ending))
 
-    def _made_of(self, part: Part, ending: Ending) -> FrozenTrial:
+    def made_of(self, part: Part, ending: Ending) -> FrozenTrial:
+        """Return a trial of Optuna that shows an ending."""
         trial = create_trial(
             state=ending.state,
             value=ending.value,

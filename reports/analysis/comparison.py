@@ -172,6 +172,8 @@ def _obstacle(row: Row, group: Group) -> str:
     other = [origin for origin in row.origins if not is_from_hub(origin) or "#" in origin]
     if other or not row.origins:
         return f"other data: {', '.join(other) or 'its origin is not recorded'}"
+    if row.searched:
+        return f"{row.label} has scores of searches, not of the whole grid"
     if not row.is_best_of_whole_grid:
         return f"the grid of {row.label} is incomplete"
     fallbacks = [TASKS[task].title for task, cell in row.cells.items() if cell.fallback]

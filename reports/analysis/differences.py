@@ -9,7 +9,7 @@ from ablations.ladders import current, ladder
 from reports.analysis.pairing import Pair, pair_all
 from reports.analysis.quantities import BITS, LOSS
 from reports.figures.embeddings import EmbeddingRow
-from reports.notes import warnings
+from reports.notes import searches_noted, warnings
 from reports.scores import Group, Row
 from reports.statistics import LEAST_SEEDS_OF_INTERVAL, LEAST_SEEDS_OF_WORD, Difference, Judged, judge
 from reports.tables import Column, Table, make_table, print_by_seed, print_p, printed_range, signed
@@ -163,10 +163,16 @@ def differences_table(steps: Sequence[Step], group: Group, quantity: str) -> Tab
         f"Differences at paired seeds (scale {group.scale}, data {group.data})",
         COLUMNS,
         steps,
-        (*warnings(group), *_notes(steps, quantity)),
+        (*warnings(group), *_notes(steps, quantity), *searches_noted(_rows_of(steps, group), mark="")),
         rule_key=lambda step: (step.design, step.pair.measure.name),
         is_left_out=lambda step: step.judged is None,
     )
+
+
+def _rows_of(steps: Sequence[Step], group: Group) -> Iterator[Row]:
+    """Yield the rows that are subtracted from each other, each once."""
+    names = {name for step in steps if step.judged for name in (step.pair.variant, step.pair.parent)}
+    yield from (row for name, row in group.compared_rows.items() if name in names)
 
 
 def _notes(steps: Sequence[Step], quantity: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from neobert.glue.tasks import TASKS
 from reports import published
 from reports.analysis.pairing import relative_change
 from reports.figures.drawing import DISCARDED, INK, KEPT, PAPER_DIAMOND, PAPER_INK, describe_data, rendered
-from reports.notes import describe_change, why_no_average
+from reports.notes import describe_change, searches_noted, why_no_average
 from reports.scores import Estimate, Group, Row
 from reports.tables import DASH, Table, count, frame_of, number, print_by_seed, signed_percent
 
@@ -69,7 +69,7 @@ class Bars:
     @property
     def incomplete(self) -> list[str]:
         """Variants whose bar is the best of an incomplete grid."""
-        return [bar.row.name for bar in self.bars if bar.score and not bar.row.is_best_of_whole_grid]
+        return [bar.row.name for bar in self.bars if bar.score and bar.row.is_of_incomplete_grid]
 
 
 def find_bars(group: Group) -> Bars:
@@ -275,8 +275,8 @@ def _legend_handles(bars: Bars) -> list[Any]:
         Patch(fc=KEPT, label="this study"),
         Patch(fc=DISCARDED, label=f"this study, {current().not_kept}"),
     ]
-    if bars.incomplete:
-        handles.append(Patch(fc=KEPT, hatch="////", ec="white", lw=0, label="grid incomplete"))
+    if any(bar.score and not bar.row.is_best_of_whole_grid for bar in bars.bars):
+        handles.append(Patch(fc=KEPT, hatch="////", ec="white", lw=0, label="not the whole grid"))
     if any(bar.score and bar.score.spread is not None for bar in bars.bars):
         seed: dict[str, Any] = {"marker": "o", "lw": 1.0, "color": INK, "mfc": "white", "mew": 0.5, "markersize": 2.7}
         has_interval = any(bar.score and bar.score.interval for bar in bars.bars)
@@ -314,4 +314,5 @@ def _foot(bars: Bars) -> str:
             f"Loss: held-out MLM loss on {bars.corpus}, nats per token, where tokens and lengths are the same.",
         ),
     )
-    return " ".join(sentence for is_told, sentence in sentences if is_told)
+    of_searches = searches_noted((bar.row for bar in scored), mark="")
+    return " ".join([*(sentence for is_told, sentence in sentences if is_told), *of_searches])

@@ -13,7 +13,7 @@ from neobert.glue.tasks import TASKS
 from neobert.identity import plain
 from neobert.recipe import Point
 from reports import published
-from reports.notes import INCOMPLETE, notes, warnings
+from reports.notes import INCOMPLETE, notes, searches_noted, warnings
 from reports.scores import Cell, Estimate, Group, Row, point_name
 from reports.tables import DASH, THIS_STUDY, Table, capitalized, frame_of, number, with_deviation
 
@@ -132,7 +132,7 @@ def _scores_of(group: Group, rows: Sequence[Row], title: str) -> Table:
     lines = ["± is one standard deviation (sd) over seeds."]
     if any("‡" in cell.marks for row in rows for cell in row.cells.values() if cell.score is not None):
         lines.append("‡ started from pre-training instead of MNLI.")
-    table = _score_table(title, group, (), rows, set(), lines)
+    table = _score_table(title, group, (), rows, set(), [*lines, *searches_noted(rows)])
     empty = [name for name in table.header if table.shown[name].isin(("", DASH)).all()]
     lines = [f"No row has: {', '.join(empty)}."] if empty else []
     shown = table.shown.drop(columns=["Source", *empty])
@@ -226,7 +226,7 @@ def _legend(group: Group, ours: Sequence[Row], shared: tuple[str, ...], corpora:
             "Rows below the last rule are models that were pre-trained elsewhere, under this study's protocol and grid."
         )
     marked = [cell for row in ours for cell in row.cells.values() if cell.score is not None]
-    if any(not cell.is_best_of_whole_grid for cell in marked):
+    if any(cell.choice_mark == "†" for cell in marked):
         lines.append(INCOMPLETE)
     if shared:
         titles = ", ".join(TASKS[task].title for task in shared)
@@ -295,8 +295,9 @@ def table5(group: Group) -> Table:
             f"Scale {group.scale} has rates and batch sizes of its own: its points say nothing about "
             f"{current().published_as}'s."
         )
-    if any(not row.is_best_of_whole_grid for row in ours):
+    if any(row.is_of_incomplete_grid for row in ours):
         lines.append(INCOMPLETE)
+    lines += searches_noted(ours)
     return Table(
         title=f"Table 5: optimal hyper-parameters (scale {group.scale}, data {group.data})",
         shown=frame_of([*printed, *shown], ("Source", "Model", *(task.title for task in TASKS.values()))),
@@ -308,7 +309,7 @@ def table5(group: Group) -> Table:
 
 
 def _print_point(cell: Cell) -> str:
-    return DASH if cell.point is None else point_name(cell.point) + ("" if cell.is_best_of_whole_grid else "†")
+    return DASH if cell.point is None else point_name(cell.point) + cell.choice_mark
 
 
 def _best_points(row: Row) -> Iterator[list[Any]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ablations.ladders import current
 from reports.figures.glue_tables import print_estimate
-from reports.notes import warnings
+from reports.notes import searches_noted, warnings
 from reports.scores import Cell, Group, Row, point_name
 from reports.tables import Column, Table, make_table
 
@@ -60,5 +60,8 @@ def own_tasks_table(group: Group) -> Table | None:
                 lines.append(_Line(task, row, cell))
     if not lines:
         return None
-    title, about = f"Own tasks (scale {group.scale}, data {group.data})", (*warnings(group), NOTE)
+    title, about = (
+        f"Own tasks (scale {group.scale}, data {group.data})",
+        (*warnings(group), NOTE, *searches_noted(line.row for line in lines)),
+    )
     return make_table(title, COLUMNS, lines, about, rule_key=lambda line: line.task)

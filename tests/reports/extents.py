@@ -11,11 +11,11 @@ def require_texts_fit(figure: Figure) -> list[Text]:
     """Every text lies within the figure and beside all others, but for a pixel or two; the texts."""
     figure.draw_without_rendering()
     beyond = {  # matplotlib keeps the labels of ticks that lie beyond an axis
-        label
+        tick.label1
         for axes in figure.axes
         for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim()))
-        for place, label in zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
-        if not min(low, high) <= place <= max(low, high)
+        for tick in axis.get_major_ticks()
+        if not min(low, high) <= tick.get_loc() <= max(low, high)
     }
     texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible() and text not in beyond]
     boxes = {text: text.get_window_extent().padded(-2) for text in texts}

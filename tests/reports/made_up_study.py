@@ -4,7 +4,8 @@ import csv
 import io
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import statistics
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,6 +29,7 @@ from neobert.recipe import Point
 from neobert.runs.layout import Layout
 from neobert.runs.records import checksum_of, publish_record, publish_sealed
 from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
+from neobert.search.space import PrunerName, Range, SamplerName, Search, Space
 from reports.analysis.differences import Step
 from reports.curves import Curves
 from reports.evidence import read_evidence
@@ -60,6 +62,24 @@ def metric_names(task: str) -> list[str]:
         for split in TASKS[task].validation_splits
         for metric in TASKS[task].metrics
     ]
+
+
+SPACE = Space(
+    batch_size=(8, 32),
+    learning_rate=Range(low=1e-6, high=1e-2, log=True),
+    weight_decay=Range(low=0, high=0.1, log=False),
+)
+SAMPLED = tuple(
+    Point(batch_size=size, learning_rate=rate, weight_decay=decay)
+    for size in (8, 32)
+    for rate, decay in ((1.5e-6, 0.013), (3.33e-5, 0.0871), (2.71e-4, 0.051), (8.9e-3, 0.002))
+)
+"""Points of the space that are on no grid."""
+
+
+def search_by(sampler: SamplerName, pruner: PrunerName = "none", seeds: tuple[int, ...] = (0,)) -> Search:
+    """A search of as many points as there are in `SAMPLED`."""
+    return Search(sampler=sampler, trials=len(SAMPLED), pruner=pruner, seeds=seeds, space=SPACE)
 
 
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=512, checkpoint_interval_steps=100)
@@ -241,6 +261,40 @@ class Study:
         self.begin(name, study)
         for point in study.points:
             self.trial(name, study, point)
+
+    def sampled(
+        self, name: str, task: str, search: Search, points: Sequence[Point], pruned: Collection[Point] = ()
+    ) -> GlueStudy:
+        """Run a search of a task, which asks for those points; a pruner ended the trials at some of them."""
+        grid = self.study(name, task)
+        own = () if search.sampler != "grid" else grid.points
+        study = grid.model_copy(update={"search": search, "points": own})
+        self.sample(name, study, points, pruned)
+        return study
+
+    def sample(self, name: str, study: GlueStudy, points: Sequence[Point], pruned: Collection[Point] = ()) -> None:
+        """Run a search."""
+        assert study.search is not None
+        layout = Layout(self.root)
+        self.begin(name, study)
+        for number, point in enumerate(points):
+            publish_sealed(study.request_file(layout, number), {"point": plain(point)})
+            part = study.search_trial(layout, point)
+            seeds = () if point in pruned else study.search.seeds
+            grids = [study.grid_of_seed(seed, [point]) for seed in seeds]
+            for of_seed in grids:
+                self.trial(name, of_seed, point)
+            scores = [self.score(name, of_seed, point) for of_seed in grids]
+            record = {
+                "kind": "search",
+                "id": part.id,
+                "study": study.id,
+                "point": plain(point),
+                "state": "done" if grids else "pruned",
+                "claim": 1,
+                "scores": {"score": statistics.fmean(scores) if scores else None, "curve": [[1, 0.1], [2, 0.2]]},
+            }
+            publish_sealed(part.record, record)
 
     def begin(self, name: str, study: GlueStudy) -> None:
         """Write the run.json of a study."""

@@ -12,17 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neobert.kinds.glue import GlueStudy
+from neobert.recipe import Point
 from neobert.runs import collected
 from neobert.runs.collected import ARCHIVE, RunFiles, read_archive, write_archive
 from neobert.runs.kinds import record_paths
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import SourceSpecification, write_run_file
+from neobert.runs.run_file import SourceSpecification, read_run_file, write_run_file
 from reports import collect
 from reports.evidence import read_evidence
 from tests.reports.collecting import contents, copy, figures
-from tests.reports.made_up_study import EXECUTION, Study
+from tests.reports.made_up_study import EXECUTION, SAMPLED, Study, search_by
 
 MACHINE = "/scratch/somebody/texts"
+POINT = Point(batch_size=16, learning_rate=1e-4, weight_decay=0.01)
 
 
 class StudyOnAFolder(Study):
@@ -98,6 +100,24 @@ def test_what_is_restored_is_done_and_collected_as_it_was(
     assert changed.read_text() == "{}" and capsys.readouterr().out.startswith("0 of ")
     assert collect.main(["--restore", str(study.root), "--runs", str(back)]) == 3
     assert f"holds no {ARCHIVE}: give a folder that --out wrote" in capsys.readouterr().err
+
+
+def test_a_search_is_collected_with_what_it_asked_for_and_how_that_ended(tmp_path: Path) -> None:
+    """Its points and trials are there without a storage, also after they are restored."""
+    made_up = StudyOnAFolder(tmp_path / "runs", data="texts")
+    made_up.pretrain("M1")
+    search = made_up.sampled("M1", "cola", search_by("tpe", "median"), SAMPLED, pruned=SAMPLED[:2])
+    failed = search.search_trial(Layout(made_up.root), POINT)
+    failed.error.parent.mkdir()
+    failed.error.write_text('{"error": "diverged", "claim": 1}')
+    assert copy(made_up.root, tmp_path / "copy") == 0
+    assert collect.main(["--restore", str(tmp_path / "copy"), "--runs", str(tmp_path / "back")]) == 0
+    for root in (RunFiles(tmp_path / "copy").root, tmp_path / "back"):
+        layout = Layout(root)
+        read = read_run_file(layout.study("cola", search.id)).specification(GlueStudy)
+        assert read == search and list(read.asked(layout).values()) == list(SAMPLED)
+        assert [each.state for each in read.search_trials(layout)] == ["pruned"] * 2 + ["done"] * (len(SAMPLED) - 2)
+        assert read.search_trial(layout, POINT).error.is_file()
 
 
 def test_no_path_of_the_machine_is_in_the_copy(study: Study, copied: Path) -> None:

@@ -14,6 +14,7 @@ from ablations import run
 from ablations.launch.checks import misfits, refuse, require_data, validate
 from ablations.launch.costs import (
     PUBLISHED,
+    TRIAL_RECORD_BYTES,
     Cost,
     Machine,
     PlanCosts,
@@ -24,11 +25,13 @@ from ablations.launch.costs import (
     measured_throughput,
     stage_memory,
     stated_throughput,
+    study_bytes,
     sum_costs,
     task_size,
+    typical_batch_size,
 )
 from ablations.names import chosen_variants
-from ablations.plan import STAGES, VariantRow
+from ablations.plan import STAGES, PlanRow, VariantRow, with_search, with_tasks
 from neobert.data.catalog import CHARACTERS_PER_TOKEN, TASK_SPLITS
 from neobert.data.sources import DirectorySource, open_source
 from neobert.errors import MissingData
@@ -37,10 +40,11 @@ from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.build import build_masked_language_model
-from neobert.recipe import EngineWord
+from neobert.recipe import EngineWord, Point
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
-from neobert.runs.records import sealed
+from neobert.runs.records import publish_sealed, sealed
+from neobert.search.space import Range, Search, Space
 from neobert.training import checkpoints
 from neobert.training.schedule import FineTuningSchedule, milestones
 from tests.ablations.plans import SYNTHETIC, rows_of
@@ -165,6 +169,41 @@ def test_recorded_trials_are_not_paid_again(tmp_path: Path) -> None:
     record.write_text("{}")
     same = [other for other in study.points if other.batch_size == point.batch_size]
     assert 0 < hours() < before and len(same) == 3
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)])
+def test_a_search_costs_its_trials_with_all_seeds_until_they_are_recorded(
+    tmp_path: Path, seeds: tuple[int, ...]
+) -> None:
+    """At batch size 8, the lower median."""
+    (row,) = paper_rows(tmp_path, "M2")
+    row = with_tasks(row, ["cola"])
+    (grid,) = GlueStudy.among(row.runs)
+    space = Space(batch_size=(2, 8, 16, 32), learning_rate=(1e-5,), weight_decay=(0.01,))
+    search = Search(sampler="random", trials=10, pruner="none", seeds=seeds, space=space)
+    layout = Layout(tmp_path)
+    searched = with_search(row, search, layout)
+    (study,) = GlueStudy.among(searched.runs)
+    point = Point(batch_size=8, learning_rate=1e-5, weight_decay=0.01)
+
+    def hours(row: PlanRow, study: GlueStudy) -> float:
+        return PlanCosts(layout, [row], HUB, PAPER_MACHINE).of(study).gpu_hours or 0
+
+    one = grid.model_copy(update={"points": (point,)})
+    of_one = replace(row, planned=tuple(replace(each, run=one) if each.run == grid else each for each in row.planned))
+    assert hours(searched, study) == pytest.approx(10 * len(seeds) * hours(of_one, one)) and hours(of_one, one) > 0
+    assert study_bytes(study, row.stages[0], HUB) > 9 * len(seeds) * TRIAL_RECORD_BYTES
+    publish_sealed(study.request_file(layout, 0), {"point": plain(point)})
+    part = study.search_trial(layout, point)
+    publish_sealed(part.record, {"kind": "search", "id": part.id, "state": "pruned"})
+    assert hours(searched, study) == pytest.approx(9 * len(seeds) * hours(of_one, one))
+
+
+def test_a_typical_batch_size_is_in_the_middle() -> None:
+    space = Space(batch_size=(32, 2, 16, 8), learning_rate=(1e-5,), weight_decay=(0.01,))
+    assert typical_batch_size(space) == 8
+    sizes = Range(low=4, high=64, log=True)
+    assert typical_batch_size(space.model_copy(update={"batch_size": sizes})) == 16
 
 
 def test_a_trials_updates_are_those_of_its_course() -> None:

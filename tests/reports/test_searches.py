@@ -1,0 +1,241 @@
+"""Searches in reports: the best trial of whatever sampler, and a sentence in every table and figure that has one."""
+
+import statistics
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+import pytest
+from matplotlib import pyplot as plt
+from matplotlib.text import Text
+
+from neobert.kinds.glue import GlueStudy
+from neobert.recipe import Point
+from neobert.runs.layout import Layout
+from neobert.runs.records import read_record, read_sealed
+from neobert.search.space import Search
+from reports.analysis.pairing import pair_task
+from reports.evidence import read_evidence
+from reports.figures.figure1 import figure1_facts, find_bars
+from reports.figures.glue_tables import score_tables, table3, table5
+from reports.figures.searches import draw_search
+from reports.findings import Findings
+from reports.notes import searches_noted
+from reports.scores import Cell, Row, point_name
+from reports.searches import Tried
+from tests.reports.collecting import copy, figures
+from tests.reports.extents import require_texts_fit
+from tests.reports.made_up_study import SAMPLED, SPACE, Study, facts_of, search_by
+from tests.reports.test_figures import drawn
+
+pytestmark = pytest.mark.usefixtures("papers_ladder")
+TPE = "CoLA: 8 points chosen by tpe, 2 ended early by median; not the whole grid"
+
+
+def row_of(study: Study, name: str) -> Row:
+    return study.group().last_rows[name]
+
+
+def cell_of(study: Study, name: str = "M1") -> Cell:
+    return row_of(study, name).cells["cola"]
+
+
+def score_at_best(study: Study, search: GlueStudy) -> float:
+    """The highest mean over seeds among the trials' records, in points."""
+    layout = Layout(study.root)
+    done = [each.trials for each in search.search_trials(layout) if each.state == "done"]
+    return 100 * max(
+        statistics.fmean(read_record(trial.record)["scores"]["score"] for trial in trials) for trials in done
+    )
+
+
+def test_a_searched_task_has_its_best_point_and_every_table_says_so(study: Study) -> None:
+    for name in ("M0", "M1"):
+        study.pretrain(name)
+    study.search("M0", study.study("M0", "cola"))
+    search = study.sampled("M1", "cola", search_by("tpe", "median"), SAMPLED, pruned=SAMPLED[:2])
+    group = study.group()
+    cell = group.last_rows["M1"].cells["cola"]
+    assert cell.score is not None and cell.score.mean == pytest.approx(score_at_best(study, search))
+    assert cell.point in SAMPLED[2:] and group.problems == ()
+    for table in (table3(group), table5(group), score_tables(group)[0]):
+        assert f"§ {TPE} (M1)." in table.notes
+        shown = {row[1] if len(row) > 9 else row[0]: row for row in table.rows}
+        assert "§" in "".join(shown["M1"]) and "§" not in "".join(shown["M0"])
+    (fact,) = [line for line in facts_of(table5(group)) if line["model"] == "M1"]
+    assert fact["whole_grid"] == "no" and fact["points"] == "6" and fact["batch_size"] == str(cell.point.batch_size)
+
+
+def test_figure_1_says_which_bars_are_of_searches_and_changes_none_against_a_grid(study: Study) -> None:
+    for name in ("M0", "M1"):
+        study.pretrain(name)
+    study.search("M0", study.study("M0", "cola"))
+    study.sampled("M1", "cola", search_by("tpe", "median"), SAMPLED, pruned=SAMPLED[:2])
+    bars = find_bars(study.group())
+    assert f"{TPE} (M1)." in drawn(bars) and not bars.incomplete
+    assert {line["variant"]: line["delta_percent"] for line in facts_of(figure1_facts(bars))}["M1"] == ""
+
+
+def test_the_whole_grid_is_used_where_there_is_one_and_a_part_of_it_is_not(study: Study) -> None:
+    study.pretrain("M1")
+    study.sampled("M1", "cola", search_by("tpe"), SAMPLED)
+    grid = study.study("M1", "cola")
+    study.begin("M1", grid)
+    for point in grid.points[:-1]:
+        study.trial("M1", grid, point)
+    assert cell_of(study).tried is not None and cell_of(study).point in SAMPLED
+    left_out = f"cola: {len(grid.points) - 1} trial(s) of a part of the grid are left out beside a search"
+    assert left_out in row_of(study, "M1").notes
+    study.trial("M1", grid, grid.points[-1])
+    row = row_of(study, "M1")
+    assert row.cells["cola"].is_best_of_whole_grid and row.cells["cola"].point in grid.points
+    assert searches_noted([row]) == [] and any("is left out beside the whole grid" in note for note in row.notes)
+
+
+def test_a_search_with_seeds_has_the_mean_over_them_and_the_larger_one_counts(study: Study) -> None:
+    study.pretrain("M1")
+    small = study.sampled("M1", "cola", search_by("random", seeds=(0, 1, 2)), SAMPLED)
+    row = row_of(study, "M1")
+    score = row.cells["cola"].score
+    assert score is not None and [each.finetuning for each in score.by_seeds] == [0, 1, 2]
+    assert score.mean == pytest.approx(score_at_best(study, small))
+    more = search_by("qmc").model_copy(update={"trials": 9})
+    larger = study.sampled("M1", "cola", more, SAMPLED)
+    row = row_of(study, "M1")
+    assert row.cells["cola"].tried is not None and row.cells["cola"].tried.study == larger
+    assert f"cola: search {small.id} is left out beside {larger.id}" in row.notes
+    assert searches_noted([row]) == ["§ CoLA: 8 of 9 points chosen by qmc; not the whole grid (M1)."]
+
+
+def test_a_grid_whose_bad_points_a_pruner_ended_is_no_whole_grid(study: Study) -> None:
+    study.pretrain("M1")
+    points = study.study("M1", "cola").points
+    search = search_by("grid", "median").model_copy(update={"trials": len(points)})
+    study.sampled("M1", "cola", search, points, pruned=points[:1])
+    said = f"§ CoLA: {len(points)} points of the grid, 1 ended early by median; not the whole grid (M1)."
+    assert searches_noted([row_of(study, "M1")]) == [said] and cell_of(study).point in points[1:]
+
+
+def test_a_search_whose_trials_were_all_ended_early_has_no_score(study: Study) -> None:
+    study.pretrain("M1")
+    study.sampled("M1", "cola", search_by("tpe", "median"), SAMPLED, pruned=SAMPLED)
+    assert cell_of(study).score is None and searches_noted([row_of(study, "M1")]) == []
+
+
+def pair(study: Study, searches: dict[str, Search]) -> str:
+    """Why the CoLA of M1 and M0 cannot be subtracted; empty if it can."""
+    for name in ("M0", "M1"):
+        study.pretrain(name)
+        if name in searches:
+            study.sampled(name, "cola", searches[name], SAMPLED)
+        else:
+            study.search(name, study.study(name, "cola"))
+    rows = study.group().last_rows
+    return pair_task(rows["M1"], rows["M0"], "cola").reason
+
+
+def test_scores_of_equal_searches_are_subtracted_and_of_others_not(study: Study) -> None:
+    assert pair(study, {"M0": search_by("tpe"), "M1": search_by("tpe")}) == ""
+
+
+@pytest.mark.parametrize("theirs", [search_by("random"), None])
+def test_scores_of_another_search_or_a_grid_are_not_subtracted(study: Study, theirs: Search | None) -> None:
+    searches = {"M1": search_by("tpe")} | ({} if theirs is None else {"M0": theirs})
+    assert pair(study, searches) == "CoLA of M1 and M0 is not of the same grid or kind of search"
+
+
+def test_a_search_under_another_protocol_is_of_no_variant(study: Study) -> None:
+    study.pretrain("M1")
+    grid = study.study("M1", "cola")
+    protocol = grid.protocol.model_copy(update={"epochs": grid.protocol.epochs + 1})
+    other = grid.model_copy(update={"search": search_by("tpe"), "points": (), "protocol": protocol})
+    study.sample("M1", other, SAMPLED)
+    assert cell_of(study).score is None
+    assert any("match no variant's protocol, grid and study" in problem for problem in study.group().problems)
+
+
+def test_a_search_with_a_link_out_of_the_folder_is_named_and_left_out(study: Study, tmp_path: Path) -> None:
+    study.pretrain("M1")
+    search = study.sampled("M1", "cola", search_by("tpe"), SAMPLED)
+    asked = search.request_file(Layout(study.root), 0)
+    asked.rename(tmp_path / "private.json")
+    asked.symlink_to(tmp_path / "private.json")
+    evidence = read_evidence(study.root)
+    assert not evidence.searches
+    (problem,) = [each for each in evidence.problems if search.id in each]
+    assert "is a link out of the folder" in problem
+
+
+def test_the_size_of_a_search_costs_a_reader_nothing(study: Study) -> None:
+    study.pretrain("M1")
+    endless = search_by("tpe").model_copy(update={"trials": 10**15})
+    search = study.sampled("M1", "cola", endless, SAMPLED)
+    assert read_evidence(study.root).searches[search.id].points == SAMPLED
+    cell = cell_of(study)
+    assert cell.point is not None and point_name(cell.point)
+
+
+def with_picture(study: Study, search: Search, points: tuple[Point, ...] = SAMPLED) -> Findings:
+    study.pretrain("M1")
+    study.sampled("M1", "cola", search, points)
+    return study.findings()
+
+
+def test_a_search_has_a_picture_of_its_own_and_no_other_figure_another_style(study: Study) -> None:
+    findings = with_picture(study, search_by("tpe", seeds=(0, 1)))
+    before = dict(matplotlib.rcParams)
+    ((name, tried),) = findings.searches.items()
+    figure = draw_search.__wrapped__(tried, findings.group)  # type: ignore[attr-defined]
+    assert dict(matplotlib.rcParams) == before and not plt.get_fignums()
+    require_texts_fit(figure)
+    words = {text.get_text() for text in figure.findobj(Text)}
+    assert {"Search of CoLA on M1", "batch size", "learning rate", "weight decay", "importance"} <= words
+    dots = figure.axes[1].collections[0].get_offsets().tolist()
+    means = {each.point: each.value for each in drawn_points(study, tried)}
+    assert {tuple(dot) for dot in dots} == {(point.learning_rate, value) for point, value in means.items()}
+    assert name == f"search-cola-{tried.study.id}"
+
+
+class Shown(NamedTuple):
+    point: Point
+    value: float
+
+
+def drawn_points(study: Study, tried: Tried) -> list[Shown]:
+    """The mean over seeds at each point, in points."""
+    searched = tried.study.search_trials(Layout(study.root))
+    return [Shown(each.point, 100 * read_sealed(each.record)["scores"]["score"]) for each in searched]
+
+
+def test_the_same_records_give_the_same_picture_from_a_collected_folder_too(study: Study, tmp_path: Path) -> None:
+    findings = with_picture(study, search_by("tpe"))
+    assert copy(study.root, tmp_path / "copy") == 0
+    evidence = read_evidence(tmp_path / "copy")
+    ((_, tried),) = findings.searches.items()
+    (collected,) = evidence.searches.values()
+    group = findings.group
+    first, again, of_copy = (draw_search(each, group)["svg"] for each in (tried, tried, collected))
+    assert first == again == of_copy
+
+
+@pytest.mark.parametrize("points", [SAMPLED[:1], SAMPLED[:2], (*SAMPLED[:3], SAMPLED[0])])
+def test_few_points_and_one_value_of_a_field_have_a_picture_too(study: Study, points: tuple[Point, ...]) -> None:
+    space = SPACE.model_copy(update={"batch_size": (8,)})
+    search = search_by("tpe").model_copy(update={"space": space})
+    findings = with_picture(study, search, points)
+    (tried,) = findings.searches.values()
+    require_texts_fit(draw_search.__wrapped__(tried, findings.group))  # type: ignore[attr-defined]
+
+
+def test_the_page_shows_the_pictures_of_searches_and_links_their_files(study: Study, tmp_path: Path) -> None:
+    (name,) = with_picture(study, search_by("tpe")).searches
+    assert figures(study.root, tmp_path / "out") == 0
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert 'alt="Search of CoLA on M1"' in page and f"{name}.svg" in page and f"{name}.pdf" in page
+    assert {path.suffix for path in tmp_path.glob(f"out/*/{name}.*")} == {".png", ".svg", ".pdf"}
+
+
+def test_a_search_without_a_score_has_no_picture(study: Study) -> None:
+    study.pretrain("M1")
+    study.sampled("M1", "cola", search_by("tpe", "median"), SAMPLED, pruned=SAMPLED)
+    assert study.findings().searches == {}
