@@ -29,7 +29,7 @@ from ablations.launch.flags import (
 )
 from neobert.command_line import guarded, parser_from, seed
 from neobert.errors import EXIT_DONE
-from neobert.runs.kinds import RUN_KINDS
+from neobert.runs.kinds import STAGES_OF_VARIANTS
 
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
@@ -59,7 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--seed", nargs="+", action="extend", type=seed, metavar="N", help="seeds; one run for each (default: 0)")
     add_stages_flag(
         parser,
-        (*RUN_KINDS, "perplexity"),
+        (*STAGES_OF_VARIANTS, "perplexity"),
         "which parts to run (default: pretraining glue). pretraining (or pretrain) is always included. mteb (Table 4) "
         "includes contrastive. readouts: held-out loss on all corpora, and BLiMP. perplexity: pseudo-perplexity by "
         "length (Figure 2)",

@@ -4,7 +4,7 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -81,7 +81,8 @@ class VariantSweep:
         sweep = RateSweep(stages=own.stages, seeds=tuple(seeds), by=by)
         state = Index(layout).progress(sweep).state
         planned = (PlannedRun(sweep, layout.root / sweep.folder, state),)
-        row = SweepRow(**{**vars(own), "planned": planned}, sweep=sweep, trained=own.planned[-1])
+        shared = {each.name: vars(own)[each.name] for each in fields(VariantRow)}
+        row = SweepRow(**{**shared, "planned": planned}, sweep=sweep, trained=own.planned[-1])
         return cls(workspace, variant.name, row)
 
     @property
@@ -161,7 +162,8 @@ class VariantSweep:
         """Return the best point of a search."""
         layout = self.workspace.layout
         points = {frozenset(point.items()): point for point in self.sweep.points(layout)}.values()
-        means = [(loss, point) for point in points if (loss := mean_loss(self.sweep.trials_at(layout, point)))]
+        found = [(mean_loss(self.sweep.trials_at(layout, point)), point) for point in points]
+        means = [(loss, point) for loss, point in found if loss is not None]
         if self.is_open or not means:
             return None, "not all points are done" if self.is_open else "no point trained"
         loss, point = min(means, key=lambda each: each[0])

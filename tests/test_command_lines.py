@@ -190,7 +190,22 @@ REFUSALS = (
     ("learning_rates.py", "--variant M2 --factor 1e9", 2, "give one from 1.2 to 10"),
     ("learning_rates.py", "--variant M2 --most 1 --width 2", 2, "--most 1: give one from --width, 2, to 12"),
     ("learning_rates.py", "--variant M2 --most 99", 2, "to 12"),
+    ("run.py", "--variant M2 --stages rates", 2, "'rates'"),
     ("learning_rates.py", "--variant M4@rate4e-3", 2, "M4@rate4e-3 has its rate in its name"),
+    ("learning_rates.py", "--variant M2 --sampler tpe", 2, "--sampler tpe needs --trials N"),
+    ("learning_rates.py", "--variant M2 --sampler grid --trials 3", 2, "--sampler 'grid': "),
+    ("learning_rates.py", "--variant M2 --trials 3", 2, "--trials goes with a sampler of Optuna"),
+    ("learning_rates.py", "--variant M2 --field beta2 0.9 0.99", 2, "--field goes with a sampler of Optuna"),
+    *(
+        ("learning_rates.py", f"--variant {words}", 2, sentence)
+        for words, sentence in {
+            "M2 --sampler tpe --trials 3 --field beta3 0.9 0.99": "--field 'beta3' is no number of the optimizer",
+            "M2 --sampler tpe --trials 3 --field beta2 0.99 0.9": "LOW must be at least 0 and below HIGH",
+            "M2 --sampler tpe --trials 3 --field beta2 low 0.9": "give two numbers, LOW and HIGH",
+            "M2 --sampler tpe --trials 3 --field beta2 0.9 1.5": "beta2",
+            "M2@beta2-0.95 --sampler tpe --trials 3 --field beta2 0.9 0.99": "M2@beta2-0.95 has its beta2 in its name",
+        }.items()
+    ),
     ("learning_rates.py", "--variant M2 --heldout-context 2", 2, "no room beside 2 special tokens"),
     ("mteb_suite.py", "--variant M8 --protocol M9", 2, "--protocol is for --model"),
     ("mteb_suite.py", "--zero-shot --pairs nli", 2, "which --zero-shot leaves out"),

@@ -7,8 +7,9 @@ record of that run, which the variant at that point has too.
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -226,11 +227,10 @@ class RateSweep(Work):
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
         """Return the trials so far; of a search also one that cannot be taken, until all points are asked for."""
-        trials = self.trials(layout)
-        if self.search is None or len(self.asked(layout)) == self.search.trials:
-            return trials
-        last = self._request(layout, self.search.trials - 1)
-        return (*trials, self._request(layout, self.search.trials - 1, after=(last,)))
+        trials, asked = self.trials(layout), self.asked(layout)
+        total = self.search.trials if self.search else 0
+        unasked = (self._request(layout, number) for number in range(total) if number not in asked)
+        return (*trials, *(replace(each, after=(each,)) for each in islice(unasked, 1)))
 
     def open_parts(self, layout: Layout) -> int:
         """Return how many trials workers could do side by side. Samplers that learn try one point at a time."""
@@ -262,7 +262,7 @@ class RateSweep(Work):
         """Return the file with the point that a search asked for as its `number`-th, from 0."""
         return layout.root / self.folder / "asked" / f"{number:05d}.json"
 
-    def _request(self, layout: Layout, number: int, after: tuple[Part, ...] = ()) -> Part:
+    def _request(self, layout: Layout, number: int) -> Part:
         """Return the part that is done as soon as a search has asked for so many points."""
         record = self.request_file(layout, number)
         return Part(
@@ -271,7 +271,6 @@ class RateSweep(Work):
             title=f"point {number + 1}",
             record=record,
             error=error_beside(record),
-            after=after,
             read=read_sealed,
         )
 

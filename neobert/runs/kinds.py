@@ -36,6 +36,8 @@ Run = Annotated[
 ]
 """Work with a run.json: all kinds but corpora, which are prepared for a run."""
 RUN_KINDS = tuple(kind for kind in KINDS if kind != "corpus")
+STAGES_OF_VARIANTS = tuple(kind for kind in RUN_KINDS if kind != "rates")
+"""The kinds that a variant has runs of; a sweep is planned by a command of its own."""
 RUN_FOLDERS = tuple(KINDS[kind].folders() for kind in RUN_KINDS)
 """Glob patterns of the folders with a run.json, in the order of listings."""
 CLOSING_FILES = tuple(f"{kind.folders()}/{kind.closing_file}" for kind in KINDS.values())

@@ -205,7 +205,7 @@ OPENERS: Mapping[str, Callable[[Tracker, Path, int], Session]] = {
 def track_scores(layout: Layout, run_file: RunFile, part: Part) -> None:
     """Send the scores of a published part: a trial's at each evaluated step, others as step 0."""
     tracker = Tracker(layout, run_file, part)
-    if tracker.name is None or part.work.job == "pretrain":
+    if tracker.name is None or run_file.run.job == "pretrain":
         return  # training has sent its steps
     scores = part.read(part.record).get("scores") or {}
     curve = scores.get("curve")

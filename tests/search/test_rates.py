@@ -120,6 +120,17 @@ def test_a_study_that_is_lost_while_workers_run_is_made_again(tmp_path: Path) ->
     assert_sweep_is_right(layout, SEARCH)
 
 
+@pytest.mark.parametrize("torn", [1, 3])
+def test_a_point_whose_file_is_torn_is_asked_for_again(tmp_path: Path, torn: int) -> None:
+    layout, sweep = Layout(tmp_path), dummy_sweep(SEARCH)
+    assert work_through(layout, SEARCH) == 0
+    request = sweep.request_file(layout, torn)
+    request.write_bytes(request.read_bytes()[:10])
+    assert Index(layout).progress(sweep).state != "done"
+    assert work_through(layout, SEARCH) == 0
+    assert len(sweep.asked(layout)) == SEARCH.trials and Index(layout).progress(sweep).state == "done"
+
+
 def test_a_running_trial_is_shown_with_its_seed(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     worker = start_worker(layout, RULE, 1.0)

@@ -258,7 +258,7 @@ def test_workers_never_share_a_gpu_and_idle_for_no_part(
     plan = plan_locally(names, cores, execution, open_parts, workers)
     assert plan.workers == workers or plan.workers <= max(1, open_parts)
     assert 1 <= plan.threads <= threads and (plan.threads == 1 or plan.threads * plan.workers <= cores)
-    runs: Any = [SimpleNamespace(id="a", counted="steps"), SimpleNamespace(id="b", counted="points")]
+    runs: Any = [SimpleNamespace(id="a", job="pretrain"), SimpleNamespace(id="b", job="glue")]
     phases = plan.phases(runs)
     assert [run for batch, _ in phases for run in batch] == runs
     for _, workers_gpus in phases:
