@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ablations import ladders
+from ablations import loading
 from ablations.ladders import Ladder
 from ablations.launch.execute import Workspace, open_workspace, run_or_submit
 from ablations.launch.flags import DEFAULT_RUNS
@@ -28,7 +28,8 @@ from ablations.launch.outcomes import part_entry
 from ablations.names import one_variant, split_numbers
 from ablations.plan import PlanRow, VariantRow, plan, with_tasks
 from ablations.run import build_parser
-from ablations.scales import Scale, scaled, vocabulary_of
+from ablations.scales import Scale
+from ablations.scaling import scaled, vocabulary_of
 from ablations.variant import Variant
 from neobert.command_line import count
 from neobert.command_line import seed as seed_flag
@@ -90,8 +91,8 @@ def build(
     """
     from neobert.model.build import build_masked_language_model, initialize
 
-    with ladders.using(load_ladder(ladder)):
-        recipe = plan_variant(open_here(scale, data, dry_run=True), variant, seed, ["pretraining"]).recipe.pretraining
+    workspace = open_here(load_ladder(ladder), scale, data, dry_run=True)
+    recipe = plan_variant(workspace, variant, seed, ["pretraining"]).recipe.pretraining
     model = build_masked_language_model(recipe.model, recipe.longest_context, recipe.precision)
     initialize(model, recipe.model.initialization, seed)
     return model
@@ -127,13 +128,11 @@ def train(
         MissingData: the data are not there.
         RunFailed: training failed or was stopped; the same call resumes.
     """
-    own = load_ladder(ladder)
-    with ladders.using(own):
-        workspace = open_here(scale, data, runs=runs, workers=workers, track=track)
-        name = variant if steps is None else _with_steps(variant, steps, workspace)
-        row = plan_variant(workspace, name, seed, ["pretraining"])
-        _run(workspace, row)
-    return TrainedVariant(row.name, workspace, row.seed, row.stages, own)
+    workspace = open_here(load_ladder(ladder), scale, data, runs=runs, workers=workers, track=track)
+    name = variant if steps is None else _with_steps(variant, steps, workspace)
+    row = plan_variant(workspace, name, seed, ["pretraining"])
+    _run(workspace, row)
+    return TrainedVariant(row.name, workspace, row.seed, row.stages)
 
 
 def load_records(runs: str | Path = "runs") -> "pd.DataFrame":
@@ -232,7 +231,6 @@ class TrainedVariant:
     workspace: Workspace
     seed: int
     stages: tuple[PretrainingRun, ...]
-    ladder: Ladder
 
     def __repr__(self) -> str:
         return f"<{self.name}, seed {self.seed}, held-out loss {self.loss:.3f}, {self.folder}>"
@@ -286,7 +284,7 @@ class TrainedVariant:
         """
         import pandas as pd
 
-        known = [*(self.ladder or ladders.current()).tasks, READOUTS]
+        known = [*self.workspace.ladder.tasks, READOUTS]
         for name in names:
             if name not in known:
                 raise ValueError(f"there is no evaluation {name!r}: {did_you_mean(name, known)}")
@@ -294,13 +292,12 @@ class TrainedVariant:
         stages: list[str] = ["glue"] if tasks else []
         stages += [READOUTS] if READOUTS in names else []
         workspace, layout = self.workspace, self.workspace.layout
-        with ladders.using(self.ladder):
-            row = plan_variant(workspace, self.name, self.seed, stages)
-            for task in names:
-                if task in row.skipped:
-                    where = f"{workspace.source.label} data: {task}: {row.skipped[task]}"
-                    raise MissingData(f"cannot {'measure' if task == READOUTS else 'fine-tune'} on {where}")
-            _run(workspace, with_tasks(row, tasks))
+        row = plan_variant(workspace, self.name, self.seed, stages)
+        for task in names:
+            if task in row.skipped:
+                where = f"{workspace.source.label} data: {task}: {row.skipped[task]}"
+                raise MissingData(f"cannot {'measure' if task == READOUTS else 'fine-tune'} on {where}")
+        _run(workspace, with_tasks(row, tasks))
         trials = [
             {"task": study.task, **plain(trial.point), "trial": trial.id, **part_entry(layout, trial)}
             for study in GlueStudy.among(row.runs)
@@ -325,11 +322,12 @@ class TrainedVariant:
 
 
 def load_ladder(ladder: str | Path | None) -> Ladder:
-    """Return the ladder of a file, or the current one."""
-    return ladders.current() if ladder is None else ladders.load(str(ladder))
+    """Return the ladder of a file, or the paper's."""
+    return loading.papers() if ladder is None else loading.load(str(ladder))
 
 
 def open_here(
+    ladder: Ladder,
     scale: str | None,
     data: str | Path | None,
     *,
@@ -339,9 +337,9 @@ def open_here(
     dry_run: bool = False,
 ) -> Workspace:
     """Open the workspace that run.py opens with the same values as flags."""
-    own = ladders.current().scale if scale is None else scale
-    if own not in ladders.known_scales():
-        raise ValueError(f"there is no scale {own!r}: {did_you_mean(str(own), ladders.known_scales())}")
+    own = ladder.scale if scale is None else scale
+    if own not in ladder.known_scales:
+        raise ValueError(f"there is no scale {own!r}: {did_you_mean(str(own), ladder.known_scales)}")
     options = build_parser().parse_args(["--cluster", "here"])
     options.given_scale, options.scale = scale, own
     options.data, options.runs = None if data is None else str(data), Path(runs)
@@ -349,7 +347,7 @@ def open_here(
     if track is not None and track not in TRACKERS:
         raise ValueError(f"there is no tracker {track!r}: {did_you_mean(track, TRACKERS)}")
     options.track, options.dry_run = track, dry_run
-    return open_workspace(options)
+    return open_workspace(ladder, options)
 
 
 def _whole(name: str, value: int, read: Callable[[str], int]) -> int:
@@ -363,18 +361,20 @@ def _whole(name: str, value: int, read: Callable[[str], int]) -> int:
 def plan_variant(workspace: Workspace, name: str, seed: int, stages: Sequence[str]) -> VariantRow:
     """Plan the stages of a variant; raises ValueError if there is none of this name."""
     seed = _whole("seed", seed, seed_flag)
-    (row,) = plan([one_variant(name)], [seed], workspace.options.scale, workspace.source, workspace.layout, stages)
+    ladder, scale = workspace.ladder, workspace.options.scale
+    (row,) = plan(ladder, [one_variant(ladder, name)], [seed], scale, workspace.source, workspace.layout, stages)
     return row
 
 
 def _with_steps(name: str, steps: int, workspace: Workspace) -> str:
     """Return the name of the variant with this number of steps in its first stage."""
-    variant, scale, vocabulary = one_variant(name), workspace.options.scale, vocabulary_of(workspace.source)
-    base, _ = split_numbers(variant.name)
+    ladder, scale, vocabulary = workspace.ladder, workspace.options.scale, vocabulary_of(workspace.source)
+    variant = one_variant(ladder, name)
+    base, _ = split_numbers(ladder, variant.name)
     numbers = variant.name.removeprefix(base)
 
     def of(variant: Variant) -> int:
-        return scaled(variant.recipe, scale, vocabulary).pretraining.stages[0].steps
+        return scaled(ladder, variant.recipe, scale, vocabulary).pretraining.stages[0].steps
 
     whole, steps = of(variant), _whole("steps", steps, count)
     if steps == whole:
@@ -382,7 +382,7 @@ def _with_steps(name: str, steps: int, workspace: Workspace) -> str:
     thousandths = 1000 * steps // whole
     # The smaller share comes last, so that it wins if both have the same number of steps.
     shares = [share / 1000 for share in (thousandths + 1, thousandths) if 0 < share < 1000]
-    near = {of(one_variant(each)): each for each in (f"{base}@steps{share:g}{numbers}" for share in shares)}
+    near = {of(one_variant(ladder, each)): each for each in (f"{base}@steps{share:g}{numbers}" for share in shares)}
     if steps not in near:
         raise ValueError(
             f"steps={steps}: {name} has {whole:,} at scale {scale}, and takes thousandths of them: did you mean "

@@ -1,5 +1,6 @@
 """Checks of a ladder of one's own: its declarations have the right types, and every variant is what it declares."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from reprlib import repr as shortened
@@ -7,16 +8,9 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import InstanceOf, StringConstraints, TypeAdapter, ValidationError
 
-from ablations.ladders import (
-    SCALE_NAME,
-    SCALES,
-    SOURCE_NAME,
-    FolderOfTexts,
-    Ladder,
-    name_of,
-    using,
-)
-from ablations.scales import Rules, scaled
+from ablations.ladders import SCALES, FolderOfTexts, Ladder, name_of
+from ablations.scales import Rules
+from ablations.scaling import scaled
 from ablations.variant import Modification, Variant, findings_in, prove
 from neobert.data.catalog import CORPORA
 from neobert.errors import did_you_mean
@@ -26,6 +20,8 @@ from neobert.own_code import is_own
 from neobert.recipe import Pretraining
 from neobert.training.schedule import SHARES_LEFT
 
+SOURCE_NAME = re.compile(r"\w[^`$\\\n]*")
+SCALE_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 Declared = TypeVar("Declared", Rules, Modification, Variant)
 KINDS: Mapping[str, tuple[Any, str]] = {
     "TITLE": (Annotated[str, StringConstraints(pattern=r"\S")], "text"),
@@ -223,8 +219,7 @@ def verify_scales(own: Ladder) -> None:
         for variant in own.variants.values():
             for vocabulary in ("trained", "published"):
                 try:
-                    with using(own):
-                        scaled(variant.recipe, name, vocabulary)
+                    scaled(own, variant.recipe, name, vocabulary)
                 except ValueError:
                     continue
                 except Exception as error:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ablations import ladders
-from ablations.ladders import modifications_of
-from ablations.scales import Scale, Vocabulary, scaled, scaled_variant
+from ablations.ladders import Ladder, modifications_of
+from ablations.scales import Scale, Vocabulary
+from ablations.scaling import scaled, scaled_variant
 from ablations.variant import Modification, Variant
 from neobert.errors import did_you_mean
 from neobert.rates import FIELDS, RATE, rate_text, rounded, with_number
@@ -82,19 +82,19 @@ NUMBERS = {
 }
 
 
-def split_numbers(name: str) -> tuple[str, list[tuple[str, str]]]:
+def split_numbers(ladder: Ladder, name: str) -> tuple[str, list[tuple[str, str]]]:
     """Return the name of the variant that a name sets numbers of, and these: fields with their values as text."""
-    known, base, numbers = ladders.variants(), name, list[tuple[str, str]]()
+    known, base, numbers = ladder.variants, name, list[tuple[str, str]]()
     while base not in known and (found := SETTING.fullmatch(base)):
         base, field = found["base"], found["field"]
         numbers.insert(0, ("rate" if field == RATE else field, found["value"]))
     return base, numbers
 
 
-def _with_numbers(name: str) -> Variant | None:
+def _with_numbers(ladder: Ladder, name: str) -> Variant | None:
     """Return the variant of a name with numbers; None if the name has none, or there is no such variant."""
-    base, numbers = split_numbers(name)
-    variant = named(base) if numbers else None
+    base, numbers = split_numbers(ladder, name)
+    variant = named(ladder, base) if numbers else None
     if variant is None:
         return None
     for field, text in numbers:
@@ -114,7 +114,7 @@ def _with_numbers(name: str) -> Variant | None:
     return variant
 
 
-def at_scale(variant: Variant, scale: Scale) -> Variant:
+def at_scale(ladder: Ladder, variant: Variant, scale: Scale) -> Variant:
     """Return a variant, or its parent if its own modification is unscaled and the parent has the value anyway.
 
     So `M4@rate2e-3` is M4 at a scale that trains M4 at 2e-3.
@@ -122,21 +122,21 @@ def at_scale(variant: Variant, scale: Scale) -> Variant:
     parent = variant.parent
     if parent is None or not all(each.unscaled for each in variant.modifications):
         return variant
-    own, theirs = (scaled(each.recipe, scale, "published") for each in (variant, parent))
+    own, theirs = (scaled(ladder, each.recipe, scale, "published") for each in (variant, parent))
     same = own.model_copy(update={"unscaled": ()}) == theirs.model_copy(update={"unscaled": ()})
-    return at_scale(parent, scale) if same else variant
+    return at_scale(ladder, parent, scale) if same else variant
 
 
 # One modification more or less
 
 
-def without(variant: Variant, name: str) -> Variant:
+def without(ladder: Ladder, variant: Variant, name: str) -> Variant:
     """Return a variant without one of its modifications, derived from the baseline with all others. Raises ValueError
     if the variant does not have it, or the others are impossible or change nothing without it."""
-    removed, way = ladders.current().modifications[name], modifications_of(variant)
+    removed, way = ladder.modifications[name], modifications_of(variant)
     if removed not in way:
         raise ValueError(f"{variant.name} does not have {removed.title!r}, so it cannot be left out of it")
-    root = ladders.current().variants[variant.lineage()[0]]
+    root = ladder.variants[variant.lineage()[0]]
     title = f"{variant.name} without {removed.title}"
     left = [each for each in way if each is not removed]
     found = root.derive(f"{variant.name}-{name}", *left, title=title, left_out=(removed,))
@@ -145,46 +145,47 @@ def without(variant: Variant, name: str) -> Variant:
     return found
 
 
-def with_one(variant: Variant, name: str) -> Variant:
+def with_one(ladder: Ladder, variant: Variant, name: str) -> Variant:
     """Return a variant with one modification of the ladder more. Raises ValueError if it is impossible there or changes
     nothing."""
-    return variant.derive(f"{variant.name}+{name}", ladders.current().modifications[name])
+    return variant.derive(f"{variant.name}+{name}", ladder.modifications[name])
 
 
-def _by_one(name: str) -> Variant | None:
+def _by_one(ladder: Ladder, name: str) -> Variant | None:
     """Return the variant of a name with one modification more or less; None for other names."""
     for sign, make in (("-", without), ("+", with_one)):
-        for variant in ladders.ladder().values():
+        for variant in ladder.steps.values():
             modification = name.removeprefix(f"{variant.name}{sign}")
-            if modification != name and modification in ladders.current().modifications:
-                return make(variant, modification)
+            if modification != name and modification in ladder.modifications:
+                return make(ladder, variant, modification)
     return None
 
 
-def names_of_design(kind: DesignKind) -> list[str]:
+def names_of_design(ladder: Ladder, kind: DesignKind) -> list[str]:
     """Return the names of a design: the full variant and it without each of its modifications, or the baseline and it
     with each modification of the ladder."""
-    ladder = ladders.current()
     if kind == "add-one":
         return [ladder.root.name, *(f"{ladder.root.name}+{name}" for name in ladder.modifications)]
     full, way = ladder.full_variant.name, modifications_of(ladder.full_variant)
     return [full, *(f"{full}-{name}" for name, each in ladder.modifications.items() if each in way)]
 
 
-def variants_of_design(kind: DesignKind, scale: Scale, vocabulary: Vocabulary) -> tuple[list[Variant], list[str]]:
+def variants_of_design(
+    ladder: Ladder, kind: DesignKind, scale: Scale, vocabulary: Vocabulary
+) -> tuple[list[Variant], list[str]]:
     """Return the variants of a design that are possible at a scale, and a sentence for each other one. Raises
     ValueError if there are fewer than two."""
     variants, left_out = list[Variant](), list[str]()
-    for name in names_of_design(kind):
+    for name in names_of_design(ladder, kind):
         try:
-            variant = one_variant(name)
-            scaled_variant(variant, scale, vocabulary)
+            variant = one_variant(ladder, name)
+            scaled_variant(ladder, variant, scale, vocabulary)
         except ValueError as error:
             left_out.append(f"{name}: {error}")
         else:
             variants.append(variant)
     if len(variants) < 2:
-        found = left_out[0] if left_out else f"{names_of_design(kind)[0]} has no modification"
+        found = left_out[0] if left_out else f"{names_of_design(ladder, kind)[0]} has no modification"
         raise ValueError(f"--design {kind} has nothing to vary: {found}")
     return variants, left_out
 
@@ -192,19 +193,19 @@ def variants_of_design(kind: DesignKind, scale: Scale, vocabulary: Vocabulary) -
 # Names on a command line and in records
 
 
-def named(name: str) -> Variant | None:
+def named(ladder: Ladder, name: str) -> Variant | None:
     """Return the variant of a name; None if there is none. Raises ValueError if its numbers or its modification are
     impossible."""
-    return ladders.variants().get(name) or _with_numbers(name) or _by_one(name)
+    return ladder.variants.get(name) or _with_numbers(ladder, name) or _by_one(ladder, name)
 
 
-def variants_in(names: Iterable[str]) -> dict[str, Variant]:
+def variants_in(ladder: Ladder, names: Iterable[str]) -> dict[str, Variant]:
     """Return the variants that names in records stand for beside the ladder's own, by name; names that this version
     does not know are skipped."""
     found: dict[str, Variant] = {}
     for name in dict.fromkeys(names):
         try:
-            variant = None if name in ladders.variants() else named(name)
+            variant = None if name in ladder.variants else named(ladder, name)
         except ValueError:
             continue
         if variant is not None:
@@ -212,7 +213,7 @@ def variants_in(names: Iterable[str]) -> dict[str, Variant]:
     return found
 
 
-def chosen_variants(names: Sequence[str]) -> list[Variant]:
+def chosen_variants(ladder: Ladder, names: Sequence[str]) -> list[Variant]:
     """Return variants by name, `all` (the ladder) or a range such as M0..M5, each once, in the order of the ladder.
 
     A range can have numbers (M0..M5@steps0.25). Variants that are not on the ladder come last.
@@ -220,35 +221,37 @@ def chosen_variants(names: Sequence[str]) -> list[Variant]:
     Raises:
         ValueError: a name is unknown or impossible.
     """
-    known = ladders.variants()
-    chosen = {variant.name: variant for name in names for variant in _expanded(name)}
+    known = ladder.variants
+    chosen = {variant.name: variant for name in names for variant in _expanded(ladder, name)}
     others = [variant for name, variant in chosen.items() if name not in known]
     return [*(variant for name, variant in known.items() if name in chosen), *others]
 
 
-def _expanded(name: str) -> list[Variant]:
+def _expanded(ladder: Ladder, name: str) -> list[Variant]:
     """Return the variants that one name stands for."""
-    known, on_ladder = ladders.variants(), list(ladders.ladder().values())
+    known, on_ladder = ladder.variants, list(ladder.steps.values())
     several, mark, numbers = name.partition("@")
     if mark and (several == "all" or ".." in several):
-        return [one_variant(f"{each.name}{mark}{numbers}") for each in _expanded(several)]
+        return [one_variant(ladder, f"{each.name}{mark}{numbers}") for each in _expanded(ladder, several)]
     if name == "all":
         return on_ladder
     first, dots, last = name.partition("..")
     if dots:
-        names = list(ladders.ladder())
+        names = list(ladder.steps)
         start, end = (names.index(_known(end, names)) for end in (first, last))
         if start > end:
             raise ValueError(f"{name} names no variant, as {last} comes before {first}: did you mean {last}..{first}?")
         return on_ladder[start : end + 1]
-    if variant := named(name):
+    if variant := named(ladder, name):
         return [variant]
-    raise ValueError(_unknown(name, [*known, *names_of_design("leave-one-out"), *names_of_design("add-one")]))
+    raise ValueError(
+        _unknown(name, [*known, *names_of_design(ladder, "leave-one-out"), *names_of_design(ladder, "add-one")])
+    )
 
 
-def one_variant(name: str) -> Variant:
+def one_variant(ladder: Ladder, name: str) -> Variant:
     """Return the variant of a name. Raises ValueError if there is none, or if the name stands for several."""
-    found = chosen_variants([name])
+    found = chosen_variants(ladder, [name])
     if len(found) != 1:
         raise ValueError(f"{name} names {len(found)} variants, and this is about one: name them one by one")
     return found[0]

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from ablations.ladders import current, variants
+from ablations.ladders import Ladder
 from ablations.names import at_scale, one_variant
 from ablations.recipe_runs import (
     EVERYTHING,
@@ -23,7 +23,8 @@ from ablations.recipe_runs import (
     missing_tasks,
     pretraining_runs,
 )
-from ablations.scales import Scale, scaled, scaled_recipes, scaled_variant, unrepresented, vocabulary_of
+from ablations.scales import Scale
+from ablations.scaling import scaled, scaled_recipes, scaled_variant, unrepresented, vocabulary_of
 from ablations.variant import EmbeddingProtocol, Recipe, Variant, change_label
 from neobert.data.sources import Source
 from neobert.errors import MissingData
@@ -69,9 +70,11 @@ class PlanRow:
     """The planned runs on one encoder at a scale.
 
     `name` is the name in jobs and messages: the variant's name or the model's id. `heading` is the heading of tables.
-    `data_of` is the variant whose data it reads, for prefetch. `skipped` maps tasks without data to the reason.
+    `data_of` is the variant of `ladder` whose data it reads, for prefetch. `skipped` maps tasks without data to the
+    reason.
     """
 
+    ladder: Ladder
     name: str
     heading: str
     data_of: str
@@ -86,7 +89,7 @@ class PlanRow:
     def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:
         """Return the entries of a run's run.json other than its specification."""
         common = {"scale": self.scale, "data": source.label, "unavailable_tasks": self.skipped}
-        return common | current().labels
+        return common | self.ladder.labels
 
     def write_subject(self, layout: Layout) -> None:
         """Write what the runs are about besides recipes; nothing for a variant."""
@@ -135,12 +138,12 @@ class VariantRow(PlanRow):
     @property
     def unrepresented(self) -> tuple[str, ...]:
         """The fields that the variant changes and that equal its parent's at this scale."""
-        return unrepresented(self.variant, self.scale, self.vocabulary)
+        return unrepresented(self.ladder, self.variant, self.scale, self.vocabulary)
 
     @cached_property
     def _twins(self) -> dict[str, Recipe]:
         """The ladder's variants with the same pre-training at this scale, such as those that differ in the grid."""
-        recipes = scaled_recipes(variants(), self.scale, self.vocabulary)
+        recipes = scaled_recipes(self.ladder, self.scale, self.vocabulary)
         return {name: recipe for name, recipe in recipes.items() if recipe.pretraining == self.recipe.pretraining}
 
     def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:
@@ -151,8 +154,8 @@ class VariantRow(PlanRow):
         labels = {"variants": names} | super().labels(planned, source)
         if planned.run.kind != "pretraining":
             return labels
-        variant = variants().get(names[0], self.variant)
-        recipe, parent = scaled_variant(variant, self.scale, self.vocabulary)
+        variant = self.ladder.variants.get(names[0], self.variant)
+        recipe, parent = scaled_variant(self.ladder, variant, self.scale, self.vocabulary)
         if variant.parent is None or parent is None:
             return labels | {"parent": None, "delta": {}}
         changes = difference(parent.pretraining, recipe.pretraining)
@@ -174,7 +177,9 @@ class ModelRow(PlanRow):
         """Return the labels. The name ends in the protocol if one other than the ladder's determines the run."""
         model, name = self.model, self.model.name
         if self.protocol is not None:
-            usual, own = (_recipe_for_models(self.scale, source, each).embedding for each in (None, self.protocol))
+            usual, own = (
+                _recipe_for_models(self.ladder, self.scale, source, each).embedding for each in (None, self.protocol)
+            )
             name += f", {self.protocol.name}" if planned.decisive(usual) != planned.decisive(own) else ""
         named = {"model": name, "model_type": model.model_type, "parameters": model.parameters, "origin": model.origin}
         return named | super().labels(planned, source)
@@ -184,6 +189,7 @@ class ModelRow(PlanRow):
 
 
 def plan(
+    ladder: Ladder,
     chosen: Sequence[Variant],
     seeds: Sequence[int],
     scale: Scale,
@@ -203,21 +209,22 @@ def plan(
     """
     rows = []
     vocabulary, index = vocabulary_of(source), Index(layout)
-    for variant in {each.name: each for each in (at_scale(each, scale) for each in chosen)}.values():
-        recipe, parent = scaled_variant(variant, scale, vocabulary)
+    for variant in {each.name: each for each in (at_scale(ladder, each, scale) for each in chosen)}.values():
+        recipe, parent = scaled_variant(ladder, variant, scale, vocabulary)
         for seed in dict.fromkeys(seeds):
             trained = pretraining_runs(recipe.pretraining, seed, source)
             runs: list[Run] = [*trained]
             skipped: dict[str, str] = {}
             tuning_seeds = finetuning_seeds or [seed]
             if "glue" in stages:
-                skipped |= missing_tasks(source)
+                skipped |= missing_tasks(ladder, source)
             skipped |= missing_readouts(source, stages)
-            planning = Planning(recipe, trained, tuning_seeds, scale, source)
+            planning = Planning(ladder, recipe, trained, tuning_seeds, scale, source)
             runs += [run for stage, planned in PLANNERS.items() if stage in stages for run in planned(planning)]
             encoder = EncoderWeights.of_stage(trained[-1])
             tuned, reasons = embedding_runs(encoder, recipe.embedding, tuning_seeds, source, stages, choice)
             row = VariantRow(
+                ladder=ladder,
                 name=variant.name,
                 heading=f"{variant.name}, seed {seed}, {scale} scale",
                 data_of=variant.name,
@@ -236,6 +243,7 @@ def plan(
 
 
 def plan_model(
+    ladder: Ladder,
     model: ExternalModel,
     seeds: Sequence[int],
     scale: Scale,
@@ -245,32 +253,34 @@ def plan_model(
     *,
     grid: Grid | None = None,
     choice: EmbeddingChoice = EVERYTHING,
-    protocol: str | None = None,
 ) -> ModelRow:
     """Return the row of an external model: GLUE studies on `grid`, contrastive fine-tuning and evaluations per seed.
 
-    `protocol` names the variant whose embedding protocol it uses. None means the ladder's, also for `grid`.
+    None means the ladder's grid.
 
     Raises:
         MissingData, ValueError: as `embedding_runs`; there is nothing to run, or no such variant.
     """
     seeds, encoder = list(dict.fromkeys(seeds)), EncoderWeights.of_model(model)
-    variant = None if protocol is None else one_variant(protocol)
-    recipe = _recipe_for_models(scale, source, variant, grid)
+    variant = None if choice.protocol is None else one_variant(ladder, choice.protocol)
+    recipe = _recipe_for_models(ladder, scale, source, variant, grid)
     runs: list[Run] = []
     skipped: dict[str, str] = {}
     if "glue" in stages:
-        skipped |= missing_tasks(source)
+        skipped |= missing_tasks(ladder, source)
         points = recipe.grid.points()
-        runs += [study for seed in seeds for study in glue_studies(encoder, recipe.finetuning, points, seed, source)]
+        runs += [
+            study for seed in seeds for study in glue_studies(ladder, encoder, recipe.finetuning, points, seed, source)
+        ]
     tuned, reasons = embedding_runs(encoder, recipe.embedding, seeds, source, stages, choice)
     runs += tuned
     if reasons and not runs:
         raise MissingData("; ".join(reasons.values()))
     return ModelRow(
+        ladder=ladder,
         name=model.id,
         heading=f"{model.name} ({model.id}), {scale} scale",
-        data_of=(variant or current().full_variant).name,
+        data_of=(variant or ladder.full_variant).name,
         scale=scale,
         planned=_planned(Index(layout), runs),
         skipped=skipped,
@@ -279,11 +289,13 @@ def plan_model(
     )
 
 
-def _recipe_for_models(scale: Scale, source: Source, protocol: Variant | None, grid: Grid | None = None) -> Recipe:
+def _recipe_for_models(
+    ladder: Ladder, scale: Scale, source: Source, protocol: Variant | None, grid: Grid | None = None
+) -> Recipe:
     """Return the ladder's recipe at a scale, with another embedding protocol or grid if given."""
-    usual = current().root.recipe
+    usual = ladder.root.recipe
     changes = {"grid": grid or usual.grid, "embedding": (protocol.recipe if protocol else usual).embedding}
-    return scaled(usual.model_copy(update=changes), scale, vocabulary_of(source))
+    return scaled(ladder, usual.model_copy(update=changes), scale, vocabulary_of(source))
 
 
 def _planned(index: Index, runs: Iterable[Run]) -> tuple[PlannedRun, ...]:

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":  # a script's own folder would hide packages of the same names as its modules
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.ladders import add_ladder_flag, add_scale_flag, on_ladder
 from ablations.launch.flags import add_benchmark_flag, add_stages_flag
+from ablations.loading import add_ladder_flag, add_scale_flag, on_ladder
 from neobert.command_line import byte_count, count, guarded, parser_from
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_RUN_FAILED, exit_code
 
 if TYPE_CHECKING:
+    from ablations.ladders import Ladder
     from neobert.data.hub_download import PlannedItem, Selection
     from neobert.data.requirements import Needs
 
@@ -76,12 +77,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return guarded("prefetch.py", on_ladder(options, _run), options.data_dir)
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, ladder: "Ladder") -> int:
     from ablations.launch.checks import requirements
     from ablations.names import chosen_variants
     from ablations.paper_models import chosen_models
 
-    needs = requirements(chosen_variants(options.variant), options.scale, options.stages, options.benchmark)
+    chosen = chosen_variants(ladder, options.variant)
+    needs = requirements(ladder, chosen, options.scale, options.stages, options.benchmark)
     needs = replace(needs, models=chosen_models(options.models))
     return _check(options, needs) if options.check else _download(options, needs)
 

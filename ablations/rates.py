@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from ablations.ladders import Ladder
 from ablations.names import at_rate
-from ablations.scales import Scale, scaled
+from ablations.scales import Scale
+from ablations.scaling import scaled
 from ablations.variant import Variant
 from neobert.rates import rate_text, rounded
 
@@ -31,22 +33,22 @@ def without_rate(name: str) -> str:
     return name.partition(MARK)[0]
 
 
-def shared_rate(variant: Variant, scale: Scale) -> float:
+def shared_rate(ladder: Ladder, variant: Variant, scale: Scale) -> float:
     """Return the peak rate of a variant at a scale without a rate in its name."""
-    return scaled(variant.recipe, scale, "published").pretraining.optimization.peak_learning_rate
+    return scaled(ladder, variant.recipe, scale, "published").pretraining.optimization.peak_learning_rate
 
 
-def variant_at(variant: Variant, rate: float, scale: Scale) -> Variant:
+def variant_at(ladder: Ladder, variant: Variant, rate: float, scale: Scale) -> Variant:
     """Return a variant at a rate of a scale; at its shared rate the variant itself."""
-    return variant if rate == shared_rate(variant, scale) else at_rate(variant, rate)
+    return variant if rate == shared_rate(ladder, variant, scale) else at_rate(variant, rate)
 
 
 # The grid
 
 
-def grid_rate(variant: Variant, scale: Scale, factor: float, step: int) -> float:
+def grid_rate(ladder: Ladder, variant: Variant, scale: Scale, factor: float, step: int) -> float:
     """Return the rate `step` steps of a factor above a variant's shared rate, in two digits."""
-    shared = shared_rate(variant, scale)
+    shared = shared_rate(ladder, variant, scale)
     return shared if step == 0 else rounded(shared * factor**step)
 
 
@@ -168,11 +170,11 @@ class RateCurve:
         return Optimum(best * 2**place, level - square * place**2, error, fitted, square)
 
 
-def best_variant(variant: Variant, optimum: Optimum, scale: Scale) -> Variant:
+def best_variant(ladder: Ladder, variant: Variant, optimum: Optimum, scale: Scale) -> Variant:
     """Return a variant at its best rate; the variant itself if its shared rate counts as the same."""
-    shared = shared_rate(variant, scale)
+    shared = shared_rate(ladder, variant, scale)
     rate = shared if are_same(shared, optimum.exact) else optimum.rate
-    return variant_at(variant, rate, scale)
+    return variant_at(ladder, variant, rate, scale)
 
 
 def are_same(rate: float, other: float) -> bool:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, get_args
 
-from ablations.ladders import Ladder, current
-from ablations.scales import Scale, rules_of, shortest_context
+from ablations.ladders import Ladder
+from ablations.scales import Scale
+from ablations.scaling import rules_of, shortest_context
 from ablations.variant import EmbeddingProtocol, Recipe
 from neobert.data.blimp import PAIRS
 from neobert.data.mteb_tasks import EmbeddingTask, chosen_tasks, task_prompts
@@ -34,7 +35,8 @@ class EmbeddingChoice:
     """Names of the data that the stages contrastive and mteb read.
 
     None means everything that the source has, except tasks that are only in MTEB(eng, v2). `zero_shot` measures the
-    pre-trained encoder without contrastive fine-tuning.
+    pre-trained encoder without contrastive fine-tuning. `protocol` names the variant whose embedding protocol an
+    external model is measured with; None means the ladder's.
     """
 
     pairs: Sequence[str] | None = None
@@ -42,6 +44,7 @@ class EmbeddingChoice:
     categories: Sequence[str] | None = None
     benchmarks: Sequence[str] | None = None
     zero_shot: bool = False
+    protocol: str | None = None
 
 
 EVERYTHING = EmbeddingChoice()
@@ -83,13 +86,13 @@ class MissingTask(MissingData):
     """Files of one of the ladder's own tasks are not there."""
 
 
-def missing_tasks(source: Source) -> dict[str, str]:
+def missing_tasks(ladder: Ladder, source: Source) -> dict[str, str]:
     """Return the tasks of GLUE among the ladder's that cannot be fine-tuned with a source, and why.
 
     Raises:
         MissingTask: files of one of the ladder's own tasks are not there.
     """
-    tasks = current().tasks
+    tasks = ladder.tasks
     missing = missing_data(list(tasks.values()), source)
     for name in filter(lambda each: tasks[each].is_own, missing):
         place = Path(tasks[name].folder).parent
@@ -112,29 +115,31 @@ def pretraining_runs(recipe: Pretraining, seed: int, source: Source) -> list[Pre
     return runs
 
 
-def variant_studies(recipe: Recipe, trained: Sequence[PretrainingRun], seed: int, source: Source) -> list[GlueStudy]:
+def variant_studies(
+    ladder: Ladder, recipe: Recipe, trained: Sequence[PretrainingRun], seed: int, source: Source
+) -> list[GlueStudy]:
     """Return the studies of every checkpoint that a recipe measures; `trained` are its stages."""
     measured = trained if recipe.checkpoints == "every_stage" else trained[-1:]
     points = recipe.grid.points()
     return [
         study
         for run in measured
-        for study in glue_studies(EncoderWeights.of_stage(run), recipe.finetuning, points, seed, source)
+        for study in glue_studies(ladder, EncoderWeights.of_stage(run), recipe.finetuning, points, seed, source)
     ]
 
 
 def glue_studies(
-    encoder: EncoderWeights, protocol: FineTuning, points: tuple[Point, ...], seed: int, source: Source
+    ladder: Ladder, encoder: EncoderWeights, protocol: FineTuning, points: tuple[Point, ...], seed: int, source: Source
 ) -> list[GlueStudy]:
     """Return one study per task of the ladder that has data, MNLI before the tasks that start from it."""
-    context, own = encoder.context or protocol.max_tokens, current()
+    context = encoder.context or protocol.max_tokens
     protocol = protocol.model_copy(update={"max_tokens": min(protocol.max_tokens, context)})
-    missing = missing_tasks(source)
+    missing = missing_tasks(ladder, source)
     studies: dict[str, GlueStudy] = {}
-    for task in _in_order(own):
+    for task in _in_order(ladder):
         if task in missing:
             continue
-        start, before = Start(kind="pretraining", task=None, study=None, rule=None, reason=None), own.start_of(task)
+        start, before = Start(kind="pretraining", task=None, study=None, rule=None, reason=None), ladder.start_of(task)
         if before is not None and before in studies:
             study = studies[before]
             rule = SELECTION_RULES[study.protocol.decisive_metric]
@@ -142,7 +147,7 @@ def glue_studies(
         elif before is not None:
             reason = missing.get(before, f"{before} is none of the ladder's tasks")
             start = start.model_copy(update={"reason": reason})
-        about = own.tasks[task]
+        about = ladder.tasks[task]
         studies[task] = GlueStudy(
             task=task,
             weights=encoder.id,
@@ -192,10 +197,10 @@ LENGTHS_OF_CONTEXT = 4
 """Pseudo-perplexity is measured up to so many times the context of the stage, unless positions are learned."""
 
 
-def readout_evaluations(run: PretrainingRun, scale: Scale, source: Source) -> list[ReadoutEvaluation]:
+def readout_evaluations(ladder: Ladder, run: PretrainingRun, scale: Scale, source: Source) -> list[ReadoutEvaluation]:
     """Return the readouts of a pre-training stage in the shortest context of a scale, all but pseudo-perplexity; BLiMP
     only if the source has it. Each has an evaluation of its own, so that adding one changes no id."""
-    context, rules = shortest_context(scale), rules_of(scale)
+    context, rules = shortest_context(ladder, scale), rules_of(ladder, scale)
     of_text = [name for name in get_args(ReadoutName) if name not in (*PERPLEXITY, BLIMP)]
     evaluations = [_evaluation(run, (name,), context, _corpora(source)) for name in of_text]
     with suppress(NoCorpus):
@@ -257,6 +262,7 @@ def _evaluation(
 class Planning:
     """What the runs after pre-training are planned from. `seeds` are those of fine-tuning."""
 
+    ladder: Ladder
     recipe: Recipe
     trained: Sequence[PretrainingRun]
     seeds: Sequence[int]
@@ -266,9 +272,9 @@ class Planning:
 
 PLANNERS: Mapping[str, Callable[[Planning], Sequence[Run]]] = {
     "glue": lambda its: [
-        study for seed in its.seeds for study in variant_studies(its.recipe, its.trained, seed, its.source)
+        study for seed in its.seeds for study in variant_studies(its.ladder, its.recipe, its.trained, seed, its.source)
     ],
-    "readouts": lambda its: readout_evaluations(its.trained[-1], its.scale, its.source),
+    "readouts": lambda its: readout_evaluations(its.ladder, its.trained[-1], its.scale, its.source),
     "perplexity": lambda its: perplexity_evaluations(its.trained, its.source),
 }
 """For each stage of a command, the runs of a variant. `embedding_runs` plans contrastive and mteb, which belong

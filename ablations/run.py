@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":  # a script's own folder would hide packages of the same names as its modules
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.ladders import on_ladder
 from ablations.launch.flags import (
     MODEL_HELP,
     add_benchmark_flag,
@@ -27,11 +26,13 @@ from ablations.launch.flags import (
     add_stages_flag,
     trust_of,
 )
+from ablations.loading import on_ladder
 from neobert.command_line import guarded, parser_from, seed
 from neobert.errors import EXIT_DONE
 from neobert.runs.kinds import STAGES_OF_VARIANTS
 
 if TYPE_CHECKING:
+    from ablations.ladders import Ladder
     from ablations.launch.execute import Workspace
     from ablations.plan import VariantRow
     from neobert.data.source import Source
@@ -109,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return guarded("run.py", on_ladder(options, mode), options.runs)
 
 
-def _clean(options: argparse.Namespace) -> int:
+def _clean(options: argparse.Namespace, _ladder: "Ladder") -> int:
     from neobert.runs.cleanup import clean
     from neobert.runs.layout import Layout
 
@@ -117,15 +118,15 @@ def _clean(options: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _cancel(options: argparse.Namespace) -> int:
+def _cancel(options: argparse.Namespace, ladder: "Ladder") -> int:
     from ablations.launch.submit import cancel_jobs
     from ablations.names import chosen_variants, names_of_design
     from neobert.console import logs
     from neobert.runs.layout import Layout
 
-    variants = [] if options.design else chosen_variants(options.variant)
-    names = names_of_design(options.design) if options.design else [variant.name for variant in variants]
-    jobs = cancel_jobs(options, Layout(options.runs.resolve()), set(names))
+    variants = [] if options.design else chosen_variants(ladder, options.variant)
+    names = names_of_design(ladder, options.design) if options.design else [variant.name for variant in variants]
+    jobs = cancel_jobs(ladder, options, Layout(options.runs.resolve()), set(names))
     if options.json:
         print(json.dumps(jobs))
     said = f"{len(jobs)} job(s) cancelled {' '.join(jobs)}; what they finished or saved stays"
@@ -134,7 +135,7 @@ def _cancel(options: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _run_model(options: argparse.Namespace) -> int:
+def _run_model(options: argparse.Namespace, ladder: "Ladder") -> int:
     from ablations.launch.execute import open_workspace, run_or_submit
     from ablations.launch.outcomes import print_model_outcome
     from ablations.paper_models import LISTED, print_paper_models
@@ -153,68 +154,67 @@ def _run_model(options: argparse.Namespace) -> int:
                 f"the stage {stage} is for variants: --model goes with --stages {' '.join(MODEL_STAGES)} "
                 "(others of a model: sweeps/glue_grid.py and sweeps/mteb_suite.py, each with --model)"
             )
-    workspace = open_workspace(options)
+    workspace = open_workspace(ladder, options)
     layout = workspace.layout
     row = plan_model(
+        ladder,
         workspace.external_model(),
         options.seed or [0],
         options.scale,
         workspace.source,
         layout,
         options.stages,
-        choice=EmbeddingChoice(pairs=options.pairs),
-        protocol=options.protocol,
+        choice=EmbeddingChoice(pairs=options.pairs, protocol=options.protocol),
     )
     return run_or_submit(workspace, [row], lambda: print_model_outcome(layout, row, as_json=options.json))
 
 
-def _planned(options: argparse.Namespace) -> "tuple[Workspace, list[VariantRow], list[str]]":
+def _planned(options: argparse.Namespace, ladder: "Ladder") -> "tuple[Workspace, list[VariantRow], list[str]]":
     """Open what the flags name and plan the chosen variants; the sentences are about variants of a design that are left
     out."""
-    from ablations.ladders import variants as declared_variants
     from ablations.launch.checks import require_heldout_context
     from ablations.launch.execute import open_workspace
     from ablations.names import chosen_variants, variants_of_design
     from ablations.plan import plan
     from ablations.recipe_runs import EmbeddingChoice
-    from ablations.scales import vocabulary_of
+    from ablations.scaling import vocabulary_of
 
     trust_of(options)
-    workspace = open_workspace(options)
+    workspace = open_workspace(ladder, options)
     layout, source = workspace.layout, workspace.source
     left_out: list[str] = []
     if options.design:
-        chosen, left_out = variants_of_design(options.design, options.scale, vocabulary_of(source))
+        chosen, left_out = variants_of_design(ladder, options.design, options.scale, vocabulary_of(source))
     else:
-        chosen = chosen_variants(options.variant or list(declared_variants()))
+        chosen = chosen_variants(ladder, options.variant or list(ladder.variants))
     choice = EmbeddingChoice(pairs=options.pairs, benchmarks=options.benchmark, zero_shot=options.zero_shot)
-    rows = plan(chosen, options.seed or [0], options.scale, source, layout, options.stages, choice=choice)
+    rows = plan(ladder, chosen, options.seed or [0], options.scale, source, layout, options.stages, choice=choice)
     require_heldout_context(options.heldout_context, rows)
     return workspace, rows, [f"left out: {sentence}" for sentence in left_out]
 
 
-def _list_variants(options: argparse.Namespace) -> int:
+def _list_variants(options: argparse.Namespace, ladder: "Ladder") -> int:
     from ablations.launch.listing import print_ladder
     from ablations.recipe_runs import MissingTask
 
     beside = []
     try:
-        _, rows, lines = _planned(options)
+        _, rows, lines = _planned(options, ladder)
     except MissingTask as error:  # a ladder can be looked at before the data of its tasks are there
         options.stages = [stage for stage in options.stages if stage != "glue"]
-        _, rows, lines = _planned(options)
+        _, rows, lines = _planned(options, ladder)
         beside = [f"without fine-tuning: {error}"]
     print_ladder(rows, as_json=options.json)
     _print_beside(options, [*lines, *beside])
     return EXIT_DONE
 
 
-def _run_variants(options: argparse.Namespace) -> int:
+def _run_variants(options: argparse.Namespace, ladder: "Ladder") -> int:
     from ablations.launch.execute import run_or_submit
     from ablations.launch.outcomes import print_outcome
     from neobert.console import logs
 
-    workspace, rows, lines = _planned(options)
+    workspace, rows, lines = _planned(options, ladder)
     if options.dry_run:
         return _show_plan(workspace, rows, lines)
     lines += dict.fromkeys(f"left out: {task}: {why}" for row in rows for task, why in row.skipped.items())
@@ -238,7 +238,7 @@ def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequ
 
     options, layout = workspace.options, workspace.layout
     _print_beside(options, corpus_lines(rows, workspace.source))
-    jobs = preview(options, layout, rows) if options.cluster == "slurm" else ""
+    jobs = preview(workspace.ladder, options, layout, rows) if options.cluster == "slurm" else ""
     machine = planned_machine(options, workspace.execution)
     print_plan(rows, PlanCosts(layout, rows, workspace.source, machine), as_json=options.json)
     _print_beside(options, [*jobs.splitlines(), *lines, *_tokenizer_lines(workspace.source)])
@@ -256,7 +256,7 @@ def _tokenizer_lines(source: "Source") -> list[str]:
     return [f"{line} ({hint})" if set(source.tokenizer_texts) - set(source.corpora) else line]
 
 
-MODES: "dict[str, Callable[[argparse.Namespace], int]]" = {
+MODES: "dict[str, Callable[[argparse.Namespace, Ladder], int]]" = {
     "gc": _clean,
     "cancel": _cancel,
     "model": _run_model,

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 if __name__ == "__main__":  # a script's own folder would hide packages of the same names as its modules
@@ -26,7 +27,8 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from ablations.ladders import add_ladder_flag, current, on_ladder
+from ablations.ladders import Ladder
+from ablations.loading import add_ladder_flag, load, papers
 from neobert.command_line import guarded, parser_from, seconds_of_a_day
 from neobert.console import Listing, logs, output, table
 from neobert.errors import EXIT_DONE, name_first
@@ -80,15 +82,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.json and options.watch is not None:
         parser.error("--watch draws and --json prints once: choose one of them")
-    return guarded("status.py", on_ladder(options, _show), options.runs)
+    return guarded("status.py", partial(_show, options), options.runs)
 
 
 def _show(options: argparse.Namespace) -> int:
+    ladder = None if options.ladder is None else load(options.ladder)
     options.runs = options.runs.resolve()
     files = RunFiles(options.runs)
     layout = Layout(files.root)
     try:
-        rows, problems = _read(layout, options) if options.watch is None else _watch(layout, options)
+        rows, problems = _read(layout, options, ladder) if options.watch is None else _watch(layout, options, ladder)
     except KeyboardInterrupt:  # the usual way to end a watch
         return EXIT_DONE
     rows = _of_states(rows, options)
@@ -101,8 +104,9 @@ def _show(options: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _read(layout: Layout, options: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Return the rows that the flags select, of all states, and a sentence for each unreadable file without a row.
+def _read(layout: Layout, options: argparse.Namespace, ladder: Ladder | None) -> tuple[list[Row], list[str]]:
+    """Return the rows that the flags select, of all states, and a sentence for each unreadable file without a row. With
+    a ladder they are its own; without one, names of variants are those of the paper's.
 
     Raises:
         MissingData: there is no such folder.
@@ -110,10 +114,10 @@ def _read(layout: Layout, options: argparse.Namespace) -> tuple[list[Row], list[
     """
     index = read_index(layout)
     rows = index.rows()
-    if options.ladder is not None:
-        rows = [row for row in rows if current().is_named(row.ladder, layout)]
+    if ladder is not None:
+        rows = [row for row in rows if ladder.is_named(row.ladder, layout)]
     if options.variant:
-        names = _variant_names(options.variant, rows)
+        names = _variant_names(options.variant, rows, ladder or papers())
         rows = [row for row in rows if names.intersection(row.variants)]
     return rows, index.problems
 
@@ -122,21 +126,22 @@ def _of_states(rows: Sequence[Row], options: argparse.Namespace) -> list[Row]:
     return [row for row in rows if not options.state or row.state in options.state]
 
 
-def _variant_names(wanted: Sequence[str], rows: Sequence[Row]) -> set[str]:
+def _variant_names(wanted: Sequence[str], rows: Sequence[Row], ladder: Ladder) -> set[str]:
     from ablations.names import chosen_variants
 
     labelled = {name for row in rows for name in row.variants}
     unlabelled = [name for name in wanted if name not in labelled]
-    return {name for name in wanted if name in labelled} | {variant.name for variant in chosen_variants(unlabelled)}
+    chosen = {variant.name for variant in chosen_variants(ladder, unlabelled)}
+    return {name for name in wanted if name in labelled} | chosen
 
 
-def _watch(layout: Layout, options: argparse.Namespace) -> tuple[list[Row], list[str]]:
+def _watch(layout: Layout, options: argparse.Namespace, ladder: Ladder | None) -> tuple[list[Row], list[str]]:
     """Redraw in place on a terminal, elsewhere print repeatedly, until there is something and all of it, of whatever
     state, is done; return what was read last."""
     console = output()
     with Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live:
         while True:
-            rows, problems = _read(layout, options)
+            rows, problems = _read(layout, options, ladder)
             shown = _of_states(rows, options)
             if live is not None:
                 live.update(_drawn(shown, options.runs), refresh=True)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ablations.ladders import variants
+from ablations.loading import papers
 from benchmarks.data import IDS, NEOBERT_MASKING, SHORTEST, random_corpus
 from benchmarks.measuring import Step
 from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, collate, micro_batches
@@ -178,7 +178,7 @@ def huggingface_shape(layers: int, width: int, heads: int, feedforward_width: in
 
 def neobert_recipe(precision: PretrainingPrecision, **shape: Any) -> Pretraining:
     """Return NeoBERT's pre-training recipe, optionally with another shape."""
-    recipe = variants()["M10"].recipe.pretraining
+    recipe = papers().variants["M10"].recipe.pretraining
     model = recipe.model.model_copy(update=shape)
     return recipe.model_copy(update={"model": model, "precision": precision})
 

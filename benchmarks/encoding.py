@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from ablations.ladders import variants
+from ablations.loading import papers
 from benchmarks.measuring import OPERATIONS_RATIO, Result, comparison, operations, time_in_turns
 from neobert.data.sources import open_source
 from neobert.data.synthetic import corpus_documents
@@ -57,7 +57,7 @@ def sides_of(folder: Path, sets: list[list[str]]) -> Sides:
     Each list of texts is one call."""
     from sentence_transformers import SentenceTransformer
 
-    model = variants()["M10"].recipe.pretraining.model.model_copy(update=SHAPE)
+    model = papers().variants["M10"].recipe.pretraining.model.model_copy(update=SHAPE)
     network = build_masked_language_model(model, CONTEXT)
     initialize(network, model.initialization, 0)
     source = open_source("synthetic", synthetic_documents=2000)

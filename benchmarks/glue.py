@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from ablations.api import TrainedVariant, train, variants
+from ablations.api import TrainedVariant, train
 from ablations.launch.execute import Workspace
 from ablations.recipe_runs import variant_studies
-from ablations.scales import scaled_variant, vocabulary_of
+from ablations.scaling import scaled_variant, vocabulary_of
 from benchmarks.measuring import Result, comparison, in_new_process, time_in_turns
 from benchmarks.trainer_peer import train_point
 from neobert.export.checkpoint import require_packages
@@ -59,9 +59,9 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
 def few_studies(trained: TrainedVariant) -> list[GlueStudy]:
     """Return the study of each task with few examples and points. Both tasks start from pre-training (in the ladder,
     MRPC starts from MNLI)."""
-    source = trained.workspace.source
-    recipe, _ = scaled_variant(variants()[VARIANT], "smoke", vocabulary_of(source))
-    planned = {study.task: study for study in variant_studies(recipe, trained.stages, 0, source)}
+    ladder, source = trained.workspace.ladder, trained.workspace.source
+    recipe, _ = scaled_variant(ladder, ladder.variants[VARIANT], "smoke", vocabulary_of(source))
+    planned = {study.task: study for study in variant_studies(ladder, recipe, trained.stages, 0, source)}
     protocol = planned[TASKS[0]].protocol.model_copy(update={"train_examples": TRAIN_EXAMPLES, "epochs": EPOCHS})
     changes = {"protocol": protocol, "starts_from": planned[TASKS[0]].starts_from, "points": POINTS}
     return [planned[task].model_copy(update=changes) for task in TASKS]

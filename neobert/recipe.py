@@ -9,6 +9,7 @@ of a recipe.
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -52,8 +53,14 @@ which needs loss scaling."""
 Instructed = Literal["nothing", "queries", "queries_and_documents"]
 """Which texts of a pair or a task are preceded by an instruction."""
 
-_READING = {"written_by": "this or an older version"}
-"""Validation context of `Value.read`; the constructor stays strict."""
+
+@dataclass(frozen=True)
+class Reading:
+    """Validation context of `Value.read`; the constructor stays strict. `about` is what validators of a subclass read
+    the content with, if they need more than it."""
+
+    about: Any = None
+
 
 ANY = object()
 """In `Value.retired`: no result depended on the field, so that any value of it is dropped."""
@@ -76,13 +83,13 @@ class Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
-    def read(cls, content: Any) -> Self:
+    def read(cls, content: Any, about: Any = None) -> Self:
         """Parse JSON that this or an older version wrote. Fields that were added since get their neutral values, and
-        retired fields with theirs are dropped.
+        retired fields with theirs are dropped. `about` is handed to validators (`Reading`).
 
         Raises ValueError if a field is missing, unknown or invalid, or retired and not neutral.
         """
-        return cls.model_validate(content, context=_READING)
+        return cls.model_validate(content, context=Reading(about))
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy with the fields in `update` replaced. Cached ids, computed from the fields, are not copied."""
@@ -94,7 +101,7 @@ class Value(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_older_version(cls, content: Any, info: ValidationInfo) -> Any:
-        if info.context is not _READING or not isinstance(content, dict):
+        if not isinstance(info.context, Reading) or not isinstance(content, dict):
             return content
         for name in content.keys() & cls.retired.keys():
             if cls.retired[name] is not ANY and content[name] != cls.retired[name]:

@@ -11,14 +11,18 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 if not __package__:  # run as a script: the repository in place of the script's own folder, with its `statistics`
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.ladders import add_ladder_flag, is_as_kept, on_ladder
+from ablations.ladders import is_as_kept
+from ablations.loading import add_ladder_flag, on_ladder
 from neobert.command_line import Parser, guarded, refuse_no_folder
 from neobert.errors import EXIT_DONE, DamagedFile, MissingData
+
+if TYPE_CHECKING:
+    from ablations.ladders import Ladder
 
 FOLDERS = re.compile(r"""(?<![\w.-])(?<!:/)(?:~/(?:[^\s/'":,;()<>]+/)*|/(?:[^\s/'":,;()<>]+/)+)""")
 """The folders of an absolute path, or of one below ~; not those of a URL."""
@@ -45,7 +49,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
-def _collect(arguments: argparse.Namespace) -> int:
+def _collect(arguments: argparse.Namespace, ladder: "Ladder") -> int:
     """Write the archive, list on stderr what cannot be collected, and print how much was written."""
     from neobert.runs.collected import write_archive
     from reports.evidence import read_evidence
@@ -56,7 +60,7 @@ def _collect(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--out {out} and --runs {root} lie in each other: choose a folder of its own")
     if any((out / folder).is_dir() for folder in ("pretraining", "glue")):
         raise ValueError(f"--out {out} is a folder of runs, which an archive would hide: choose a folder of its own")
-    read_evidence(root)  # refuses a folder without records
+    read_evidence(ladder, root)  # refuses a folder without records
     problems: list[str] = []
     files = dict(collected_files(root, problems))
     size = write_archive(out, files)
@@ -113,7 +117,7 @@ def without_paths(value: Any, names: Mapping[str, str]) -> Any:
     return FOLDERS.sub("", value)
 
 
-def _restore(arguments: argparse.Namespace) -> int:
+def _restore(arguments: argparse.Namespace, _ladder: "Ladder") -> int:
     """Write the files of an archive into the folder of runs, except those that are there.
 
     What needs the weights of a restored run is refused, and all that has a record is done. Records are written last, so

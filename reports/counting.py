@@ -10,7 +10,7 @@ from itertools import product
 
 import pandas as pd
 
-from ablations.ladders import current
+from ablations.ladders import Ladder
 from neobert.glue.selection import best_point
 from neobert.glue.tasks import TASKS, Task
 from neobert.recipe import Point
@@ -23,7 +23,7 @@ Notes = list[str]
 
 
 def count_trials(
-    trials: pd.DataFrame, grid: Sequence[Point]
+    ladder: Ladder, trials: pd.DataFrame, grid: Sequence[Point]
 ) -> tuple[dict[str, Cell], dict[str, Cell], tuple[str, ...]]:
     """Return a cell for each task of GLUE, one for each of the ladder's own, and the notes. `trials` are those of one
     row on its grid, with their `seeds`."""
@@ -31,9 +31,9 @@ def count_trials(
     if len(trials):
         for keep in (_of_one_basis, _without_fallbacks_beside_transfers, _without_repetitions):
             trials = keep(trials, notes)
-        trials = _of_furthest_seeds(trials, len(grid), notes)
+        trials = _of_furthest_seeds(trials, len(grid), len(all_tasks(ladder)), notes)
     by_task, none = dict(list(trials.groupby("task"))), trials.iloc[:0]
-    glue, own = ({task: _cell(grid, by_task.get(task, none)) for task in each} for each in (TASKS, current().own_tasks))
+    glue, own = ({task: _cell(grid, by_task.get(task, none)) for task in each} for each in (TASKS, ladder.own_tasks))
     return glue, own, tuple(notes)
 
 
@@ -64,9 +64,9 @@ def prefer_searches(
     return chosen, tuple(notes)
 
 
-def all_tasks() -> dict[str, Task]:
-    """Return GLUE's tasks and those of the ladder in use, by name."""
-    return {**TASKS, **current().tasks}
+def all_tasks(ladder: Ladder) -> dict[str, Task]:
+    """Return GLUE's tasks and those of a ladder, by name."""
+    return {**TASKS, **ladder.tasks}
 
 
 def _of_one_basis(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
@@ -97,19 +97,17 @@ def _without_repetitions(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
     return kept
 
 
-def _of_furthest_seeds(trials: pd.DataFrame, points: int, notes: Notes) -> pd.DataFrame:
+def _of_furthest_seeds(trials: pd.DataFrame, points: int, tasks: int, notes: Notes) -> pd.DataFrame:
     """Keep the trials of the repetitions with most progress: most tasks with a whole grid of `points` or, where no
     repetition has one, most tasks with a score. Of these, tasks without a whole grid count if all repetitions have
-    begun them."""
+    begun them. `tasks` is the number of all tasks."""
     of_task = trials.groupby(["seeds", "task"])
     scored, whole = of_task.score.count() > 0, of_task.size() == points
     counts = scored & whole if (scored & whole).any() else scored
     progress = pd.DataFrame({"scored": scored, "counts": counts}).groupby("seeds").sum()
     behind = progress[progress.counts < progress.counts.max()]
-    for seeds, tasks in behind.scored.items():
-        notes.append(
-            f"seed {seeds} is unfinished ({tasks} of {len(all_tasks())} tasks with a score) and not counted yet"
-        )
+    for seeds, scores in behind.scored.items():
+        notes.append(f"seed {seeds} is unfinished ({scores} of {tasks} tasks with a score) and not counted yet")
     kept = trials[~trials.seeds.isin(behind.index)]
     is_whole = kept.groupby(["seeds", "task"]).id.transform("size") == points
     is_ahead = ~is_whole & (kept.groupby("task").seeds.transform("nunique") < kept.seeds.nunique())

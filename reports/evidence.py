@@ -14,6 +14,7 @@ import pandas as pd
 from pydantic import ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
+from ablations.ladders import Ladder
 from ablations.rates import PILOT_SEEDS
 from ablations.scales import Scale, Vocabulary
 from neobert.errors import DamagedFile, MissingData, name_first
@@ -40,7 +41,7 @@ NUMBERS = ("score", "decisive", "loss", "bits_per_byte", "frequency_loss")
 
 @dataclass(frozen=True)
 class Evidence:
-    """All readable records below a folder of runs.
+    """All readable records below a folder of runs, read with a ladder.
 
     `runs` are finished stages of pre-training: `weights` is the recipe up to the stage without the seed, `recipe` the
     same as JSON, `origins` identifies the bytes of corpus and tokenizer, `previous` is the preceding stage,
@@ -64,6 +65,7 @@ class Evidence:
     Runs with pilot seeds appear only in `pilots` and `heldout`; `failed_pilots` are those with an error and no record.
     """
 
+    ladder: Ladder
     runs: pd.DataFrame
     pilots: pd.DataFrame
     failed_pilots: pd.DataFrame
@@ -117,7 +119,7 @@ def make_frame(rows: Iterable[Facts], columns: Iterable[str]) -> pd.DataFrame:
     return frame.astype({name: float for name in names if name in NUMBERS})
 
 
-def read_evidence(root: Path) -> Evidence:
+def read_evidence(ladder: Ladder, root: Path) -> Evidence:
     """Read the records below a folder of runs, each file once. `RunFiles` says which files are left out.
 
     Raises:
@@ -126,18 +128,18 @@ def read_evidence(root: Path) -> Evidence:
     if not root.is_dir():
         raise MissingData(f"there is no folder of runs at {root}: run python ablations/run.py first or give --runs")
     problems: list[str] = []
-    folder, others = RunFiles(root), OthersRecords()
+    folder, others = RunFiles(root), OthersRecords(ladder)
     rows = _read_rows(folder, problems, others)
     if not any(rows.values()):
         raise _no_records(root, [*problems, *folder.problems], others)
-    run_files = _read_studies(folder, problems)
+    run_files = _read_studies(ladder, folder, problems)
     problems += _unfinished_runs(folder)
-    searches = {tried.study.id: tried for tried in read_searches(folder, run_files, problems)}
+    searches = {tried.study.id: tried for tried in read_searches(ladder, folder, run_files, problems)}
     studies = {run_file.id: run_file.specification(GlueStudy) for run_file in run_files}
     grids = {name: study for name, study in studies.items() if study.search is None}
     known = [run_file for run_file in run_files if run_file.id in grids or run_file.id in searches]
-    rows["glue"] += _failed_trials(folder, known, {row["id"] for row in rows["glue"]})
-    failed_pilots = make_frame(_failed_pilots(folder, problems), FAILED_PILOTS)
+    rows["glue"] += _failed_trials(ladder, folder, known, {row["id"] for row in rows["glue"]})
+    failed_pilots = make_frame(_failed_pilots(ladder, folder, problems), FAILED_PILOTS)
     nested = dict(_nested_scores(folder, problems))
     problems += folder.problems
     frames = {
@@ -155,6 +157,7 @@ def read_evidence(root: Path) -> Evidence:
     readouts = make_frame(_readout_rows(measured["readouts"]), READOUTS)
     is_perplexity = readouts.readout == "perplexity"
     return Evidence(
+        ladder=ladder,
         runs=runs[~is_pilot],
         pilots=runs[is_pilot],
         failed_pilots=failed_pilots,
@@ -196,7 +199,7 @@ def _read_rows(folder: RunFiles, problems: list[str], others: OthersRecords) -> 
         if _is_retired(record):
             retired += 1
             continue
-        facts = _read_facts(record, name)
+        facts = _read_facts(others.ladder, record, name)
         if isinstance(facts, str):
             problems.append(facts)
         else:
@@ -214,7 +217,7 @@ def _is_retired(record: Mapping[str, Any]) -> bool:
     return isinstance(name, str) and name not in READ_READOUTS
 
 
-def _read_facts(record: dict[str, Any], name: str) -> Facts | str:
+def _read_facts(ladder: Ladder, record: dict[str, Any], name: str) -> Facts | str:
     """Return the facts of the record in a file, or the reason why it is left out.
 
     Names of other files are made from ids, so a record that is not at its place is left out.
@@ -226,7 +229,7 @@ def _read_facts(record: dict[str, Any], name: str) -> Facts | str:
     if place != name:
         return f"{left_out}: it is at {name} and not at {place}, so it was copied or changed"
     try:
-        return READERS[record["kind"]].read(record).by_column()
+        return READERS[record["kind"]].read(record, ladder).by_column()
     except ValidationError as error:
         return f"{left_out}: {'; '.join(map(_name_error, error.errors()))}"
 
@@ -251,14 +254,14 @@ def _readout_rows(readouts: pd.DataFrame) -> Iterator[Facts]:
             yield facts | {"corpus": "" if facts["readout"] == corpus else corpus, "answer": answer}
 
 
-def _read_studies(folder: RunFiles, problems: list[str]) -> list[RunFile]:
+def _read_studies(ladder: Ladder, folder: RunFiles, problems: list[str]) -> list[RunFile]:
     """Read every study's run.json; unreadable ones are added to `problems`."""
     run_files = []
     for path in folder.files("glue/*/studies/*/run.json"):
         try:
             run_file = _read_run_file(folder, path.parent)
-            if not OthersRecords().leaves_out(run_file.labels, named=False):
-                Labels.read(run_file.labels)
+            if not OthersRecords(ladder).leaves_out(run_file.labels, named=False):
+                Labels.read(run_file.labels, ladder)
                 run_file.specification(GlueStudy)
                 run_files.append(run_file)
         except (DamagedFile, MissingData, OSError, ValidationError) as error:
@@ -295,7 +298,7 @@ class _Failure(Value):
     error: str
 
 
-def _failed_pilots(folder: RunFiles, problems: list[str]) -> Iterator[Facts]:
+def _failed_pilots(ladder: Ladder, folder: RunFiles, problems: list[str]) -> Iterator[Facts]:
     """Yield the pre-training stages with a pilot seed that have an error and no record."""
     for path in folder.files("pretraining/*/error.json"):
         if (path.parent / "done.json").exists():
@@ -303,9 +306,9 @@ def _failed_pilots(folder: RunFiles, problems: list[str]) -> Iterator[Facts]:
         try:
             run_file, error = _read_run_file(folder, path.parent), _Failure.read(read_json(path)).error
             run = run_file.specification(PretrainingRun)
-            is_other = OthersRecords().leaves_out(run_file.labels, named=False)
+            is_other = OthersRecords(ladder).leaves_out(run_file.labels, named=False)
             if run.seed in PILOT_SEEDS and not is_other:
-                labels = Labels.read(run_file.labels)
+                labels = Labels.read(run_file.labels, ladder)
                 weights, recipe = share_weights(weights_up_to(run.recipe, run.stage))
                 own = {"id": run.id, "seed": run.seed, "weights": weights, "recipe": recipe, "error": error}
                 yield own | {"scale": labels.scale, "data": labels.data}
@@ -322,7 +325,9 @@ def _unfinished_runs(folder: RunFiles) -> list[str]:
     return [f"{len(names)} stage(s) of pre-training are not finished and not counted: {name_first(names)}"]
 
 
-def _failed_trials(folder: RunFiles, run_files: Iterable[RunFile], recorded: set[str]) -> Iterator[Facts]:
+def _failed_trials(
+    ladder: Ladder, folder: RunFiles, run_files: Iterable[RunFile], recorded: set[str]
+) -> Iterator[Facts]:
     """Yield trials that have an error and no record, from the studies that planned them."""
     errors = {(path.parent.parent.name, path.stem) for path in folder.files("glue/*/errors/*.json")}
     lost = {(task, trial) for task, trial in errors if trial not in recorded}
@@ -344,5 +349,5 @@ def _failed_trials(folder: RunFiles, run_files: Iterable[RunFile], recorded: set
                     "start": study.starts_from.study,
                     "fallback": study.starts_from.reason,
                     "own_task": study.own_task,
-                    **dict(Labels.read(run_file.labels)),
+                    **dict(Labels.read(run_file.labels, ladder)),
                 }

@@ -14,10 +14,12 @@ from pydantic import (
     Field,
     NonNegativeFloat,
     NonNegativeInt,
+    ValidationInfo,
     model_validator,
 )
 
-from ablations.scales import Vocabulary, trained_vocabulary_size
+from ablations.scales import Vocabulary
+from ablations.scaling import trained_vocabulary_size
 from neobert.glue.tasks import Task, declared_task
 from neobert.identity import canonical
 from neobert.kinds.glue import GlueStudy
@@ -26,7 +28,7 @@ from neobert.kinds.pretraining import HeldoutScore, PretrainingRun
 from neobert.kinds.readouts import ReadoutConfig, ReadoutScore
 from neobert.recipe import FineTuning, Point, Pretraining, Value
 from neobert.runs import records
-from reports.labels import Labels
+from reports.labels import Labels, ladder_of
 
 ValueType = TypeVar("ValueType", bound=Value)
 
@@ -43,7 +45,7 @@ def _at(*path: str, default: Any = ...) -> Any:
 
 class _Facts(Value):
     """Facts read from every record. Its fields, and those of the parts in `SPREAD`, are the columns of its frame.
-    docs/records.md explains those that are named as in the records.
+    docs/records.md explains those that are named as in the records. They are read with the ladder of the reports.
 
     `basis` identifies the data and numerics of a run or trial, as JSON: only records with the same basis are averaged
     or paired.
@@ -114,12 +116,12 @@ class _Run(_Facts):
     curve_sha256: str | None = _at("sha256", "metrics", default=None)
 
     @model_validator(mode="after")
-    def _derive_weights(self) -> Self:
+    def _derive_weights(self, info: ValidationInfo) -> Self:
         if self.previous == self.id:
             raise ValueError("it continues itself")
         self.basis = _basis(self.origins, self.numerics, PretrainingRun.mechanisms)
         self.weights, self.recipe = share_weights(weights_up_to(self.weights, self.stage))
-        if self.weights.model.vocabulary_size == trained_vocabulary_size(self.labels.scale):
+        if self.weights.model.vocabulary_size == trained_vocabulary_size(ladder_of(info), self.labels.scale):
             self.vocabulary = "trained"
         return self
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ablations.ladders import current
 from neobert.kinds import mteb
 from neobert.kinds.mteb import ENGLISH_SUITE_V2
 from reports.analysis.differences import Step, differences_table, find_steps
@@ -124,7 +123,7 @@ NO_TABLE = Table("", frame_of([], ()), frame_of([], ()), "")
 OUTPUTS: Mapping[str, Output] = {
     "figure1": Output(
         "Figure 1, the ladder",
-        lambda study: figure1_facts(study.bars) if current().fine_tunes_on_glue else None,
+        lambda study: figure1_facts(study.bars) if study.group.ladder.fine_tunes_on_glue else None,
         lambda study: figure1(study.bars),
         CSV,
         part="Scores",
@@ -135,7 +134,7 @@ OUTPUTS: Mapping[str, Output] = {
     "other-scores": Output("GLUE and losses of other arms", _scores(1), formats=(), part="Scores"),
     "own-tasks": Output("Own tasks", lambda study: own_tasks_table(study.group), part="Scores"),
     "table5": Output(
-        "Table 5, best points", lambda study: table5(study.group) if current().fine_tunes_on_glue else None
+        "Table 5, best points", lambda study: table5(study.group) if study.group.ladder.fine_tunes_on_glue else None
     ),
     "differences": Output(
         "Differences",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if not __package__:  # run as a script: the repository in place of the script's own folder, with its `statistics`
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.ladders import add_ladder_flag, current, on_ladder
+from ablations.loading import add_ladder_flag, on_ladder
 from neobert.command_line import Parser, guarded, refuse_no_folder
 from neobert.errors import EXIT_DONE, EXIT_OFF, MissingData
 from neobert.files import replace_file
@@ -23,6 +23,7 @@ from neobert.files import replace_file
 FORMATS = ("csv", "md", "tex", "png", "svg", "pdf")
 
 if TYPE_CHECKING:
+    from ablations.ladders import Ladder
     from ablations.scales import Scale
     from reports.curves import Curves
     from reports.evidence import Evidence
@@ -62,11 +63,12 @@ def name_folders(groups: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str
     return {group: f"{name}-{identity(group[1])}" if counts[name] > 1 else name for group, name in plain.items()}
 
 
-def _choose_groups(groups: "list[tuple[Scale, str]]", scale: str | None, data: str | None) -> "list[tuple[Scale, str]]":
-    from ablations.ladders import refuse_scale
+def _choose_groups(
+    ladder: "Ladder", groups: "list[tuple[Scale, str]]", scale: str | None, data: str | None
+) -> "list[tuple[Scale, str]]":
 
     if scale is not None:
-        refuse_scale(scale)
+        ladder.refuse_scale(scale)
     name = Path(data).name if data else None  # records carry a folder's name, not its path
     chosen = [group for group in groups if group[0] == (scale or group[0]) and group[1] in (data or group[1], name)]
     if not chosen:
@@ -117,12 +119,12 @@ def _write_study(findings: "Findings", arguments: argparse.Namespace) -> dict[st
     }
 
 
-def _lines(summary: dict[str, Any]) -> Iterator[str]:
+def _lines(ladder: "Ladder", summary: dict[str, Any]) -> Iterator[str]:
     """Yield the lines that are printed of a summary."""
     scores = summary["scores"]
     present = [f"{name} {score:.1f}" for name, score in scores.items() if score is not None]
     missing = [name for name, score in scores.items() if score is None]
-    if current().fine_tunes_on_glue:
+    if ladder.fine_tunes_on_glue:
         yield f"scale {summary['scale']}, data {summary['data']} ({summary['quantity']} in points)"
         yield f"  {'  '.join(present) or 'no scores'}"
         if missing:
@@ -131,12 +133,12 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
         yield f"scale {summary['scale']}, data {summary['data']}"
     yield from (f"  {path}" for path in summary["files"])
     if "comparison" in summary:
-        yield from _lines_of_comparison(summary["comparison"])
+        yield from _lines_of_comparison(ladder, summary["comparison"])
 
 
-def _lines_of_comparison(comparison: dict[str, Any]) -> Iterator[str]:
+def _lines_of_comparison(ladder: "Ladder", comparison: dict[str, Any]) -> Iterator[str]:
     counts = ", ".join(f"{count} {verdict}" for verdict, count in comparison["verdicts"].items())
-    yield f"  beside {current().published_as}: {counts or 'no number has a counterpart'}"
+    yield f"  beside {ladder.published_as}: {counts or 'no number has a counterpart'}"
     if comparison["off"]:
         yield f"  off: {', '.join(comparison['off'])}"
 
@@ -148,7 +150,7 @@ def _find_studies(arguments: argparse.Namespace, evidence: "Evidence", curves: "
     groups = evidence.groups()
     if not (groups or arguments.scale or arguments.data):
         return []  # throughput alone, which belongs to no scale
-    names, chosen = name_folders(groups), _choose_groups(groups, arguments.scale, arguments.data)
+    names, chosen = name_folders(groups), _choose_groups(evidence.ladder, groups, arguments.scale, arguments.data)
     return [Findings(group_of(evidence, *group), names[group], evidence, curves) for group in chosen]
 
 
@@ -163,7 +165,7 @@ def _require_packages() -> None:
             raise MissingData(f"reports need {package}, which is not installed: pip install -e '.[reports]'")
 
 
-def _report(arguments: argparse.Namespace) -> int:
+def _report(arguments: argparse.Namespace, ladder: "Ladder") -> int:
     from reports.curves import Curves
     from reports.evidence import read_evidence
     from reports.figures.throughput import FOLDER, throughput_files, throughput_lines
@@ -171,23 +173,23 @@ def _report(arguments: argparse.Namespace) -> int:
 
     _require_packages()
     refuse_no_folder("--out", arguments.out)
-    evidence = read_evidence(arguments.runs)
+    evidence = read_evidence(ladder, arguments.runs)
     curves = Curves(arguments.runs, evidence.runs)
     studies = _find_studies(arguments, evidence, curves)
     speeds, of_speeds = throughput_lines(evidence.throughputs)
     problems = [*evidence.problems, *chain.from_iterable(study.problems for study in studies), *of_speeds]
 
     summaries = [_write_study(study, arguments) for study in studies]
-    others = _write(arguments.out / FOLDER, throughput_files(speeds), arguments.formats)
+    others = _write(arguments.out / FOLDER, throughput_files(ladder, speeds), arguments.formats)
     files = {study.folder: summary["files"] for study, summary in zip(studies, summaries, strict=True)}
     problems += curves.problems
-    page = render_page(studies, speeds, files | {FOLDER: list(map(str, others))}, problems)
+    page = render_page(ladder, studies, speeds, files | {FOLDER: list(map(str, others))}, problems)
     others += _write(arguments.out, {PAGE: page.encode()})
     _print_problems(problems)
     if arguments.json:
         print(json.dumps(summaries, indent=1))
     else:
-        lines = [line for summary in summaries for line in _lines(summary)]
+        lines = [line for summary in summaries for line in _lines(ladder, summary)]
         print("\n".join([*lines, "for everything together:", *(f"  {path}" for path in others)]))
     is_off = any(summary["comparison"]["off"] for summary in summaries if arguments.compare)
     return EXIT_OFF if is_off else EXIT_DONE

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from ablations.ladders import current, ladder, variants
+from ablations.ladders import Ladder
 from ablations.names import variants_in
 from ablations.recipe_runs import protocol_on
-from ablations.scales import Scale, Vocabulary, scaled
+from ablations.scales import Scale, Vocabulary
+from ablations.scaling import scaled
 from ablations.variant import Recipe, Variant
 from neobert.errors import name_first
 from neobert.glue.tasks import TASKS, Task
@@ -34,15 +35,17 @@ from reports.tables import frame_of
 
 def group_of(evidence: Evidence, scale: Scale, data: str) -> Group:
     """Return the rows of one (scale, data): every variant of the ladder, and alternatives (@) with records."""
+    ladder = evidence.ladder
     everything = select_group(evidence.trials, scale, data)
     is_external = everything.model.notna()
     runs = evidence.runs_of(scale, data)
     builder = _RowBuilder(evidence, runs, everything[~is_external], scale, evidence.vocabulary(scale, data))
-    of_ladder = [row for variant in variants().values() for row in builder.rows(variant)]
-    own = [row for row in of_ladder if row.name in ladder() or builder.has_own_records(row)]
+    of_ladder = [row for variant in ladder.variants.values() for row in builder.rows(variant)]
+    own = [row for row in of_ladder if row.name in ladder.steps or builder.has_own_records(row)]
     lineages = {name for row in own if row.variant for name in row.variant.lineage()}
-    of_designs = filter(None, map(builder.last_row, _designed(runs, scale, builder.vocabulary)))
+    of_designs = filter(None, map(builder.last_row, _designed(ladder, runs, scale, builder.vocabulary)))
     return Group(
+        ladder=ladder,
         scale=scale,
         data=data,
         vocabulary=builder.vocabulary,
@@ -55,10 +58,10 @@ def group_of(evidence: Evidence, scale: Scale, data: str) -> Group:
     )
 
 
-def _designed(runs: pd.DataFrame, scale: Scale, vocabulary: Vocabulary) -> Iterable[Variant]:
+def _designed(ladder: Ladder, runs: pd.DataFrame, scale: Scale, vocabulary: Vocabulary) -> Iterable[Variant]:
     """Return the variants beside the ladder that labels of runs name, or that have another peak rate."""
     labels = {name for names in runs.variants for name in names}
-    return (variants_in(labels) | variants_at_rates(runs, scale, vocabulary)).values()
+    return (variants_in(ladder, labels) | variants_at_rates(ladder, runs, scale, vocabulary)).values()
 
 
 Places = np.ndarray[tuple[int], np.dtype[np.intp]]
@@ -81,7 +84,7 @@ class _RowBuilder:
     def __init__(
         self, evidence: Evidence, runs: pd.DataFrame, trials: pd.DataFrame, scale: Scale, vocabulary: Vocabulary
     ) -> None:
-        self.scale, self.vocabulary = scale, vocabulary
+        self.ladder, self.scale, self.vocabulary = evidence.ladder, scale, vocabulary
         self._run_ids = set(runs.id)
         self._twins: dict[str, str] = {}
         self._runs = self._one_run_per_seed(self._of_one_basis(runs, trials), trials)
@@ -124,7 +127,7 @@ class _RowBuilder:
         """Return sentences about runs that match no variant and about trials that match none."""
         found = list(self._twins.values())
         unknown = self._runs[~self._runs.id.isin(self._taken_runs)]
-        of_others = unknown[unknown.ladder != current().name]
+        of_others = unknown[unknown.ladder != self.ladder.name]
         found += [f"{len(own)} pre-training run(s) {why_of_another(name)}" for name, own in of_others.groupby("ladder")]
         for run, stage in zip(unknown.id, unknown.stage, strict=True):
             if run not in set(of_others.id):
@@ -138,7 +141,7 @@ class _RowBuilder:
     def recipe(self, variant: Variant) -> Recipe:
         """Return a variant's recipe at the group's scale."""
         if variant.name not in self._recipes:
-            self._recipes[variant.name] = scaled(variant.recipe, self.scale, self.vocabulary)
+            self._recipes[variant.name] = scaled(self.ladder, variant.recipe, self.scale, self.vocabulary)
         return self._recipes[variant.name]
 
     def rows(self, variant: Variant) -> list[Row]:
@@ -177,7 +180,7 @@ class _RowBuilder:
         of_tasks.update(tried.study.task_origin for tried in searches)
         return Row(
             name=variant.name,
-            label=_label(variant, recipe.pretraining.stages[stage].context),
+            label=_label(self.ladder, variant, recipe.pretraining.stages[stage].context),
             source=variant.source,
             variant=variant,
             stage=stage,
@@ -194,7 +197,7 @@ class _RowBuilder:
         measured, seeds = self._measurement(row.recipe), dict(zip(row.runs.id, row.runs.seed, strict=True))
         trials = _select(measured.trials, measured.places, seeds if row.is_started else ())
         both = [Seeds(seeds[run], seed) for run, seed in zip(trials.run, trials.seed, strict=True)]
-        cells, own_cells, notes = count_trials(trials.assign(seeds=both), row.recipe.grid.points())
+        cells, own_cells, notes = count_trials(self.ladder, trials.assign(seeds=both), row.recipe.grid.points())
         nested = self._nested(row, measured, seeds)
         graded = replace(row, cells=cells, own_cells=own_cells, notes=notes, nested=nested)
         return _with_searches(graded, self._trials, self._searches_of(row.recipe, row.runs), seeds)
@@ -202,7 +205,7 @@ class _RowBuilder:
     def _searches_of(self, recipe: Recipe, runs: pd.DataFrame) -> list[Tried]:
         """Return the searches on some runs under a recipe's protocol, whatever its grid is."""
         on_runs = [tried for tried in self._searches if tried.study.weights in set(runs.id)]
-        return [tried for tried in on_runs if _is_under(tried.study, recipe)]
+        return [tried for tried in on_runs if _is_under(self.ladder, tried.study, recipe)]
 
     def _nested(self, row: Row, measured: _Measurement, seeds: Mapping[str, int]) -> Estimate | None:
         """Return the average of the nested scores in points, over the seeds that have all tasks of GLUE."""
@@ -216,7 +219,7 @@ class _RowBuilder:
 
     def has_own_records(self, row: Row) -> bool:
         """Whether an alternative has records that no variant of the ladder shows already."""
-        others = [self.recipe(variant) for variant in ladder().values()]
+        others = [self.recipe(variant) for variant in self.ladder.steps.values()]
         twins = [other for other in others if other.pretraining == row.recipe.pretraining]
         of_twins = frozenset[str]().union(*(self._measurement(twin).studies for twin in twins))
         there = set(self._studies[self._studies.weights.isin(set(row.runs.id))].id)
@@ -228,21 +231,26 @@ class _RowBuilder:
         if key not in self._measurements:
             protocols = {
                 (name, transfers): protocol_on(task, recipe.finetuning, transfers=transfers).model_dump_json()
-                for name, task in all_tasks().items()
+                for name, task in all_tasks(self.ladder).items()
                 for transfers in (False, True)
             }
             points, trials, studies = recipe.grid.points(), self._trials, self._studies
             own = studies[(studies.grid == _grid_key(points)) & _has_protocol(studies, protocols)]
             starts_right = trials.start.isna() | trials.start.isin(set(own.id))
-            fits = _has_protocol(trials, protocols) & trials.point.isin(points) & starts_right & _is_declared(trials)
+            fits = (
+                _has_protocol(trials, protocols)
+                & trials.point.isin(points)
+                & starts_right
+                & _is_declared(self.ladder, trials)
+            )
             places = trials[fits].groupby("run").indices
             self._measurements[key] = _Measurement(frozenset(own.id), frozenset(own.weights), trials[fits], places)
         return self._measurements[key]
 
 
-def _is_under(study: GlueStudy, recipe: Recipe) -> bool:
+def _is_under(ladder: Ladder, study: GlueStudy, recipe: Recipe) -> bool:
     """Whether a study follows a recipe's protocol on a task as the ladder declares it, or as GLUE does."""
-    task, transfers = all_tasks().get(study.task), study.starts_from.study is not None
+    task, transfers = all_tasks(ladder).get(study.task), study.starts_from.study is not None
     if task is None or (study.own_task is not None and canonical(study.own_task) != canonical(task)):
         return False
     return study.protocol == protocol_on(task, recipe.finetuning, transfers=transfers)
@@ -283,17 +291,17 @@ def _has_protocol(frame: pd.DataFrame, protocols: Mapping[tuple[str, bool], str]
     return frame.protocol == pd.Series(wanted, index=frame.index, dtype=object)
 
 
-def _is_declared(trials: pd.DataFrame) -> pd.Series:
+def _is_declared(ladder: Ladder, trials: pd.DataFrame) -> pd.Series:
     """Whether each trial is of a task as the ladder declares it, or of GLUE."""
-    declared = {name: canonical(task) for name, task in current().own_tasks.items()}
+    declared = {name: canonical(task) for name, task in ladder.own_tasks.items()}
     pairs = zip(trials.task, trials.own_task, strict=True)
     same = [not isinstance(own, Task) or canonical(own) == declared.get(task) for task, own in pairs]
     return pd.Series(same, index=trials.index, dtype=bool)
 
 
-def _label(variant: Variant, context: int) -> str:
+def _label(ladder: Ladder, variant: Variant, context: int) -> str:
     """Return a row's name: the paper's name for the checkpoints it prints, with the context at this scale."""
-    if (printed := current().printed_as.get(variant.name)) is not None:
+    if (printed := ladder.printed_as.get(variant.name)) is not None:
         return f"{printed}-{context} ({variant.name})"
     return f"{variant.name} ({context} tokens)" if variant.recipe.checkpoints == "every_stage" else variant.name
 
@@ -318,7 +326,7 @@ def _external_rows(trials: pd.DataFrame, evidence: Evidence) -> list[Row]:
         on_others = {name for name, study in evidence.studies.items() if _grid_key(study.points) != _grid_key(grid)}
         fitting = own[own.point.isin(grid) & ~own.start.isin(on_others)]
         seeds = [Seeds(0, seed) for seed in fitting.seed]
-        cells, own_cells, notes = count_trials(fitting.assign(seeds=seeds), grid)
+        cells, own_cells, notes = count_trials(evidence.ladder, fitting.assign(seeds=seeds), grid)
         row = Row(
             name=name,
             label=name,

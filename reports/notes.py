@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from ablations.ladders import current
-from ablations.scales import Scale, scaled, unrepresented
+from ablations.scales import Scale
+from ablations.scaling import scaled, unrepresented
 from ablations.variant import change_label
 from neobert.errors import name_first
 from neobert.glue.tasks import TASKS
@@ -31,7 +31,9 @@ def warnings(group: Group) -> list[str]:
 def describe_change(row: Row, group: Group) -> str:
     """Describe the change of a row's variant at the group's scale and data."""
     assert row.variant is not None
-    parent = scaled(row.variant.parent.recipe, group.scale, group.vocabulary) if row.variant.parent else None
+    parent = (
+        scaled(group.ladder, row.variant.parent.recipe, group.scale, group.vocabulary) if row.variant.parent else None
+    )
     origins = (run for each in (row, *group.rows, *group.design_rows.values()) for run in each.runs.origins)
     return change_label(row.variant, row.recipe, parent, next(origins, {}))
 
@@ -46,7 +48,7 @@ def notes(group: Group, short: bool) -> tuple[str, ...]:
     lines += [f"{', '.join(labels)}: {why}." for why, labels in without.items() if why]
     for row in group.all_rows:
         if row.variant is not None and row.has_records:
-            fields = unrepresented(row.variant, group.scale, group.vocabulary)
+            fields = unrepresented(group.ladder, row.variant, group.scale, group.vocabulary)
             said = f"{row.label}: not represented at scale {group.scale}, where its parent has the same value: "
             lines += [f"{said}{', '.join(fields)}."] if fields else []
         lines += _grid_gaps(row, short)
@@ -87,7 +89,7 @@ def searches_noted(rows: Iterable[Row], mark: str = "§ ") -> list[str]:
 
 def why_no_average(row: Row, group: Group) -> str:
     """Return why a row has no average of GLUE; empty if it has one, or if the ladder has none of its tasks."""
-    if not current().fine_tunes_on_glue:
+    if not group.ladder.fine_tunes_on_glue:
         return ""
     if not any(cell.trials for cell in row.cells.values()):
         return "pre-trained, but no GLUE record of its own grid" if len(row.runs) else "no record"

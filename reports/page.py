@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablations.ladders import current
+from ablations.ladders import Ladder
 from reports.figures.searches import title_of
 from reports.figures.throughput import FOLDER, Lines, table9
 from reports.findings import OUTPUTS, Findings
@@ -22,7 +22,11 @@ Links = list[tuple[str, list[tuple[str, str]]]]
 
 
 def render_page(
-    studies: Sequence[Findings], speeds: Lines, files: Mapping[str, Sequence[str]], problems: Sequence[str]
+    ladder: Ladder,
+    studies: Sequence[Findings],
+    speeds: Lines,
+    files: Mapping[str, Sequence[str]],
+    problems: Sequence[str],
 ) -> str:
     """Return the page for all studies. `files` are the paths of the written files, by folder; `problems` has a sentence
     for everything that is not counted."""
@@ -36,14 +40,13 @@ def render_page(
         lstrip_blocks=True,
     )
     environment.filters["capitalized"] = capitalized
-    own = current()
     return environment.get_template("page.html").render(
-        title=own.title,
-        published_as=own.published_as,
-        about=f"The ladder {own.name}" if own.name else "An ablation of arXiv 2502.19587",
+        title=ladder.title,
+        published_as=ladder.published_as,
+        about=f"The ladder {ladder.name}" if ladder.name else "An ablation of arXiv 2502.19587",
         sections=[_section(study, files[study.folder]) for study in studies],
-        throughput=table9(speeds) if speeds else None,
-        throughput_files=_list_files(FOLDER, files[FOLDER], {}),
+        throughput=table9(ladder, speeds) if speeds else None,
+        throughput_files=_list_files(ladder, FOLDER, files[FOLDER], {}),
         problems=sorted(problems),
     )
 
@@ -58,7 +61,7 @@ def _section(study: Findings, files: Sequence[str]) -> dict[str, Any]:
         "warning": " ".join(warnings(group)),
         "parts": [part for part in parts if part["tables"] or part["pictures"]],
         "notes": notes(group, short=True),
-        "files": _list_files(study.folder, files, _titles_of_searches(study)),
+        "files": _list_files(group.ladder, study.folder, files, _titles_of_searches(study)),
     }
 
 
@@ -78,12 +81,12 @@ def _titles_of_searches(study: Findings) -> dict[str, str]:
     return {name: title_of(tried) for name, tried in study.searches.items()}
 
 
-def _list_files(folder: str, paths: Sequence[str], of_searches: Mapping[str, str]) -> Links:
+def _list_files(ladder: Ladder, folder: str, paths: Sequence[str], of_searches: Mapping[str, str]) -> Links:
     """Return links to the files, grouped by figure or table. `of_searches` are titles of pictures, by name."""
     titles = {name: output.title for name, output in OUTPUTS.items()} | {
         "figure3": "Figure 3, throughput",
         "table9": "Table 9, throughput",
-        "comparison": f"Beside {current().published_as}",
+        "comparison": f"Beside {ladder.published_as}",
         "remarks": "Remarks",
         **of_searches,
     }

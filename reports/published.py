@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from ablations.ladders import current, variants
+from ablations.ladders import Ladder
 from neobert.errors import did_you_mean
 from neobert.glue.tasks import TASKS
 from neobert.kinds.mteb import TASKS_IN_SUITE
@@ -27,14 +27,14 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 MAY_BE_BLANK = frozenset({"title", "parent", "carried_forward", "printed_delta_percent"})
 
 
-def read(name: str) -> pd.DataFrame:
-    """Read one published figure or table; values that are not printed are None. Every row has a `source`; scores are in
-    points, changes in percent, throughputs in thousands of tokens per second on one A100.
+def read(ladder: Ladder, name: str) -> pd.DataFrame:
+    """Read one published figure or table of a ladder; values that are not printed are None. Every row has a `source`;
+    scores are in points, changes in percent, throughputs in thousands of tokens per second on one A100.
 
     Raises:
         ValueError: the file lacks a column or a value.
     """
-    return _read(current().published, name)
+    return _read(ladder.published, name)
 
 
 @cache
@@ -52,23 +52,25 @@ def _read(folder: Path | None, name: str) -> pd.DataFrame:
     return frame
 
 
-def figure1() -> Mapping[str, Any]:
+def figure1(ladder: Ladder) -> Mapping[str, Any]:
     """Return the bars of Figure 1 by variant: `average`, `parent`, and `printed_delta_percent` if printed.
 
     Raises:
         ValueError: a bar does not belong to a variant of the ladder.
     """
-    bars: dict[str, Any] = {row.variant: row for row in read("figure1").itertuples()}
+    bars: dict[str, Any] = {row.variant: row for row in read(ladder, "figure1").itertuples()}
     for name in {*bars, *(bar.parent for bar in bars.values() if bar.printed_delta_percent is not None)}:
-        if name not in variants():
-            raise ValueError(f"{current().published}/figure1.csv names {name}: {did_you_mean(str(name), variants())}")
+        if name not in ladder.variants:
+            raise ValueError(f"{ladder.published}/figure1.csv names {name}: {did_you_mean(str(name), ladder.variants)}")
     return bars
 
 
-def printed_checkpoints() -> "list[tuple[str, PublishedScores]]":
+def printed_checkpoints(ladder: Ladder) -> "list[tuple[str, PublishedScores]]":
     """Return (variant, row) for the rows of Table 3 that are checkpoints of a variant, in the paper's order."""
-    names = current().printed_as.items()
-    return [(variant, row) for variant, name in names for row in table3() if f"{row.model}-".startswith(f"{name}-")]
+    names = ladder.printed_as.items()
+    return [
+        (variant, row) for variant, name in names for row in table3(ladder) if f"{row.model}-".startswith(f"{name}-")
+    ]
 
 
 @dataclass(frozen=True)
@@ -86,26 +88,26 @@ class PublishedScores:
         return f"{self.model} ({self.size})"
 
 
-def table3() -> tuple[PublishedScores, ...]:
+def table3(ladder: Ladder) -> tuple[PublishedScores, ...]:
     """Return GLUE scores by task, in the paper's order."""
-    return _scores("table3", tuple(TASKS))
+    return _scores(ladder, "table3", tuple(TASKS))
 
 
-def table4() -> tuple[PublishedScores, ...]:
+def table4(ladder: Ladder) -> tuple[PublishedScores, ...]:
     """Return embedding scores by category, in the paper's order."""
-    return _scores("table4", tuple(TASKS_IN_SUITE))
+    return _scores(ladder, "table4", tuple(TASKS_IN_SUITE))
 
 
-def _scores(name: str, columns: tuple[str, ...]) -> tuple[PublishedScores, ...]:
+def _scores(ladder: Ladder, name: str, columns: tuple[str, ...]) -> tuple[PublishedScores, ...]:
     return tuple(
         PublishedScores(row["size"], row["model"], {each: row[each] for each in columns}, row["average"], row["source"])
-        for row in read(name).to_dict("records")
+        for row in read(ladder, name).to_dict("records")
     )
 
 
-def table5() -> dict[str, dict[str, Point]]:
+def table5(ladder: Ladder) -> dict[str, dict[str, Point]]:
     """Return the best grid point by model and task, in the paper's order."""
-    table = read("table5").set_index("task")
+    table = read(ladder, "table5").set_index("task")
     axes = list(Point.model_fields)
     return {
         model: {task: Point(**own.loc[task, axes]) for task in TASKS}
@@ -113,6 +115,6 @@ def table5() -> dict[str, dict[str, Point]]:
     }
 
 
-def table9() -> dict[str, pd.DataFrame]:
+def table9(ladder: Ladder) -> dict[str, pd.DataFrame]:
     """Return the rows of Table 9 by model, in the paper's order."""
-    return dict(list(read("table9").groupby("model", sort=False)))
+    return dict(list(read(ladder, "table9").groupby("model", sort=False)))

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from ablations.ladders import ladder
+from ablations.ladders import Ladder
 from ablations.names import at_rate
 from ablations.rates import Optimum, RateCurve, best_variant, shared_rate
-from ablations.scales import Scale, Vocabulary, scaled
+from ablations.scales import Scale, Vocabulary
+from ablations.scaling import scaled
 from ablations.variant import Variant
 from neobert.rates import rounded
 from neobert.recipe import Pretraining
@@ -42,6 +43,7 @@ class Sweep:
 
 def find_sweeps(evidence: Evidence, scale: Scale, data: str, vocabulary: Vocabulary) -> dict[str, Sweep]:
     """Return the sweep of every ladder variant that has one, by name."""
+    ladder = evidence.ladder
     done, lost = (select_group(frame, scale, data) for frame in (evidence.pilots, evidence.failed_pilots))
     if done.empty and lost.empty:
         return {}
@@ -49,8 +51,8 @@ def find_sweeps(evidence: Evidence, scale: Scale, data: str, vocabulary: Vocabul
     measured = dict(zip(zip(own_context.run, own_context.corpus, strict=True), own_context.loss, strict=True))
     done, lost = _by_recipe(done), _by_recipe(lost)
     sweeps = {}
-    for variant in ladder().values():
-        recipe = scaled(variant.recipe, scale, vocabulary).pretraining
+    for variant in ladder.steps.values():
+        recipe = scaled(ladder, variant.recipe, scale, vocabulary).pretraining
         # A run that failed in an earlier stage has no later one.
         stages = [_but_for_rate(weights_up_to(recipe, stage)) for stage in range(len(recipe.stages))]
         found, failed = done[done.but_for_rate == stages[-1]], lost[lost.but_for_rate.isin(stages)]
@@ -69,8 +71,8 @@ def find_sweeps(evidence: Evidence, scale: Scale, data: str, vocabulary: Vocabul
         if losses or failures:
             curve = RateCurve(losses, failures)
             optimum = curve.optimum()
-            best = "" if optimum is None else best_variant(variant, optimum, scale).name
-            shared = shared_rate(variant, scale)
+            best = "" if optimum is None else best_variant(ladder, variant, optimum, scale).name
+            shared = shared_rate(ladder, variant, scale)
             codes = tuple(sorted(own.code.dropna().unique()))
             sweeps[variant.name] = Sweep(variant.name, shared, curve, optimum, best, ids, codes, notes)
     return sweeps
@@ -86,11 +88,11 @@ def _on_one_basis(runs: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     return kept, tuple(notes)
 
 
-def variants_at_rates(runs: pd.DataFrame, scale: Scale, vocabulary: Vocabulary) -> dict[str, Variant]:
+def variants_at_rates(ladder: Ladder, runs: pd.DataFrame, scale: Scale, vocabulary: Vocabulary) -> dict[str, Variant]:
     """Return the ladder's variants at other rates than their own, if any of the runs have them, by name."""
     found, frame = {}, _by_recipe(runs)
-    for variant in ladder().values():
-        recipe = scaled(variant.recipe, scale, vocabulary).pretraining
+    for variant in ladder.steps.values():
+        recipe = scaled(ladder, variant.recipe, scale, vocabulary).pretraining
         rates = set(frame.rate[frame.but_for_rate == _but_for_rate(recipe)])
         for rate in sorted(rates - {recipe.optimization.peak_learning_rate}):
             if rate == rounded(rate):

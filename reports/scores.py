@@ -8,6 +8,7 @@ from functools import cached_property
 
 import pandas as pd
 
+from ablations.ladders import Ladder
 from ablations.rates import are_same, without_rate
 from ablations.scales import Scale, Vocabulary
 from ablations.variant import Recipe, Variant
@@ -256,10 +257,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """All rows of one scale and data source: one figure. `rows` are the ladder's variants and the alternatives with
+    """All rows of one scale and data source: one figure. `rows` are the variants of `ladder` and the alternatives with
     records, `external` the external models, `design_rows` the variants of designs and at other rates at their last
     checkpoint, by name, if they have records. `sweeps` are peak-rate sweeps, by variant of the ladder."""
 
+    ladder: Ladder
     scale: Scale
     data: str
     vocabulary: Vocabulary

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from ablations.ladders import Ladder
 from neobert.errors import DamagedFile
 from neobert.files import matching
 from neobert.kinds.glue import GlueStudy
@@ -50,7 +51,9 @@ class Tried:
         return f"{self.study.about.title}: {count} points {chosen}{early}; not the whole grid"
 
 
-def read_searches(folder: RunFiles, run_files: Iterable[RunFile], problems: list[str]) -> Iterator[Tried]:
+def read_searches(
+    ladder: Ladder, folder: RunFiles, run_files: Iterable[RunFile], problems: list[str]
+) -> Iterator[Tried]:
     """Yield what each search has tried; one that cannot be read is added to `problems`."""
     layout = Layout(folder.root)
     for run_file in run_files:
@@ -63,7 +66,7 @@ def read_searches(folder: RunFiles, run_files: Iterable[RunFile], problems: list
             done = [each for each in searched if each.state == "done"]
             yield Tried(
                 study=study,
-                labels=Labels.read(run_file.labels),
+                labels=Labels.read(run_file.labels, ladder),
                 points=tuple(each.point for each in done),
                 ended_early=sum(each.state == "pruned" for each in searched),
                 scored=frozenset(trial.id for each in done for trial in each.trials),

@@ -12,6 +12,7 @@ from neobert.errors import EXIT_DONE, MissingData
 from neobert.files import is_there, matching
 
 if TYPE_CHECKING:
+    from ablations.ladders import Ladder
     from ablations.launch.execute import Workspace
     from ablations.plan import VariantRow
     from ablations.recipe_runs import EmbeddingChoice
@@ -32,7 +33,7 @@ def add_encoder_flags(parser: argparse.ArgumentParser, shown: str) -> None:
     add_common_flags(parser, f"{shown} and their states,")
 
 
-def measure(options: argparse.Namespace, sweep: "Callable[[Workspace, bool], int]") -> int:
+def measure(options: argparse.Namespace, ladder: "Ladder", sweep: "Callable[[Workspace, bool], int]") -> int:
     """Call `sweep` with the workspace of the encoder that the flags name; return the exit code.
 
     The second argument of `sweep` is True if it may have to pre-train the encoder. `--model list` prints the models of
@@ -53,11 +54,11 @@ def measure(options: argparse.Namespace, sweep: "Callable[[Workspace, bool], int
     if options.model is not None and options.pretraining_seed:
         raise ValueError("--pretraining-seed belongs to a variant: leave it out with --model")
     pretrains = options.variant is None and options.model is None
-    pretrains = pretrains and _take_newest_run(options, Layout(options.runs.resolve()))
-    return sweep(open_workspace(options), pretrains)
+    pretrains = pretrains and _take_newest_run(options, ladder, Layout(options.runs.resolve()))
+    return sweep(open_workspace(ladder, options), pretrains)
 
 
-def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
+def _take_newest_run(options: argparse.Namespace, ladder: "Ladder", layout: "Layout") -> bool:
     """Set variant, scale, data and seed to those of the run that finished last.
 
     Returns True if there is none, so that the sample of the ladder has to be pre-trained at its default scale.
@@ -66,7 +67,6 @@ def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
         MissingData: there is no folder of runs.
         ValueError: a flag names one of these values, or the run is of another ladder or of a scale that it had.
     """
-    from ablations.ladders import current, refuse_scale
     from neobert.console import logs
     from neobert.runs.run_file import read_run_file
 
@@ -80,21 +80,21 @@ def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
         )
     finished = sorted(matching(layout.root, "pretraining/*/done.json"), key=lambda path: path.stat().st_mtime)
     if not finished:
-        sample = current().sample.name
+        sample = ladder.sample.name
         options.variant, options.data = sample, "synthetic"
         said = f"{layout.root} has no finished run: {sample} is pre-trained at {options.scale} scale first"
         logs().print(said, markup=False)
         return True
     run_file = read_run_file(finished[-1].parent)
     theirs = run_file.labels.get("ladder", "")
-    if theirs != current().name:
+    if theirs != ladder.name:
         raise ValueError(
             f"{run_file.id}, the run that finished last, is of {f'the ladder {theirs}' if theirs else 'the paper'}: "
             "name that with --ladder, or a variant with --variant"
         )
     options.variant = run_file.labels["variants"][0]
     options.scale, options.data = run_file.labels["scale"], run_file.source.name
-    refuse_scale(options.scale)
+    ladder.refuse_scale(options.scale)
     options.pretraining_seed = run_file.run.seed
     logs().print(f"on {options.variant}, the run that finished last ({run_file.id})", markup=False)
     return False
@@ -115,17 +115,17 @@ def variant_row(
     Raises:
         MissingData, ValueError: as `plan`; the variant is not pre-trained.
     """
-    from ablations.ladders import current
     from ablations.names import at_scale, one_variant
     from ablations.plan import plan
     from ablations.recipe_runs import EVERYTHING
 
-    options = workspace.options
-    variant = at_scale(one_variant(options.variant), options.scale)
+    options, ladder = workspace.options, workspace.ladder
+    variant = at_scale(ladder, one_variant(ladder, options.variant), options.scale)
     if grid is not None:
         recipe = variant.recipe.model_copy(update={"grid": grid})
         variant = replace(variant, recipe=recipe, parent=None, modifications=())
     (row,) = plan(
+        ladder,
         [variant],
         [options.pretraining_seed],
         options.scale,
@@ -139,7 +139,7 @@ def variant_row(
     for stage in row.stages if not (pretrains or options.dry_run) else ():
         if states[stage.id] != "done":
             flags = f"--variant {row.name} --seed {row.seed} --scale {options.scale} --data {shlex.quote(options.data)}"
-            flags += f" --stages pretraining --runs {shlex.quote(str(options.runs))}{current().flag}"
+            flags += f" --stages pretraining --runs {shlex.quote(str(options.runs))}{ladder.flag}"
             command = f"python ablations/run.py {flags}"
             raise MissingData(f"{row.name} is not pre-trained ({states[stage.id]}): run `{command}` first")
     return row

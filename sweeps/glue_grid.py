@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.ladders import on_ladder
+from ablations.loading import on_ladder
 from neobert.command_line import count, guarded, parser_from
 from neobert.errors import DamagedFile, MissingData, did_you_mean
 from neobert.search.space import PRUNERS, SAMPLERS, Search, Space, refuse_pruner
@@ -27,6 +27,7 @@ from sweeps.encoder import add_encoder_flags, measure, variant_row
 from sweeps.studies import STORAGE_HELP, open_storage, refuse_sampler
 
 if TYPE_CHECKING:
+    from ablations.ladders import Ladder
     from ablations.launch.execute import Workspace
     from ablations.plan import PlanRow
     from neobert.kinds.glue import GlueStudy, Trial
@@ -74,22 +75,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return guarded("glue_grid.py", on_ladder(options, _run), options.runs)
 
 
-def _run(options: argparse.Namespace) -> int:
-    from ablations.ladders import current
+def _run(options: argparse.Namespace, ladder: "Ladder") -> int:
 
-    known = list(current().tasks)
+    known = list(ladder.tasks)
     if unknown := [name for name in options.task if name not in (*known, "all")]:
         raise ValueError(f"{unknown[0]!r} is no task of this study: {did_you_mean(unknown[0], known)}")
-    _refuse_flags(options)
+    _refuse_flags(options, ladder)
     tasks = known if "all" in options.task else options.task
-    return measure(options, lambda workspace, pretrains: _sweep(workspace, tasks, pretrains=pretrains))
+    return measure(options, ladder, lambda workspace, pretrains: _sweep(workspace, tasks, pretrains=pretrains))
 
 
-def _refuse_flags(options: argparse.Namespace) -> None:
+def _refuse_flags(options: argparse.Namespace, ladder: "Ladder") -> None:
     """Raise ValueError if the flags for the grid and the search contradict each other."""
-    from ablations.ladders import current
 
-    grids, spaces = current().grids, current().spaces
+    grids, spaces = ladder.grids, ladder.spaces
     if options.grid and options.grid not in (*grids, *spaces):
         raise ValueError(f"--grid {options.grid!r}: {did_you_mean(options.grid, (*grids, *spaces))}")
     refuse_sampler(options, SAMPLERS)
@@ -106,7 +105,6 @@ def _search_of(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> Search
 
     Raises ValueError for a pruner on the paper's grid.
     """
-    from ablations.ladders import current
 
     options, points = workspace.options, studies[0].points
     if options.sampler == "grid":
@@ -123,7 +121,7 @@ def _search_of(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> Search
         trials=options.trials or len(points),
         pruner=options.pruner,
         seeds=tuple(dict.fromkeys(study.seed for study in studies)),
-        space=current().spaces.get(options.grid) or Space.of_grid(points),
+        space=workspace.ladder.spaces.get(options.grid) or Space.of_grid(points),
     )
 
 
@@ -153,18 +151,17 @@ def _sweep(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> 
 
 def _plan(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> "PlanRow":
     """Plan all studies of the encoder, and its pre-training if it has to be done first."""
-    from ablations.ladders import current
     from ablations.plan import plan_model
     from ablations.recipe_runs import missing_tasks
 
     options, source = workspace.options, workspace.source
-    missing = missing_tasks(source)
+    missing = missing_tasks(workspace.ladder, source)
     if unavailable := [f"{task}: {missing[task]}" for task in tasks if task in missing and "all" not in options.task]:
         raise MissingData(f"cannot fine-tune on {source.label} data: {'; '.join(unavailable)}")
-    grid = current().grids.get(options.grid)
+    grid = workspace.ladder.grids.get(options.grid)
     if options.model is not None:
         seeds, model = options.seed or [0], workspace.external_model()
-        return plan_model(model, seeds, options.scale, source, workspace.layout, ["glue"], grid=grid)
+        return plan_model(workspace.ladder, model, seeds, options.scale, source, workspace.layout, ["glue"], grid=grid)
     return variant_row(workspace, ["pretraining", "glue"], pretrains=pretrains, grid=grid)
 
 

@@ -14,14 +14,18 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.ladders import on_ladder
 from ablations.launch.flags import add_common_flags, add_execution_flags
+from ablations.loading import on_ladder
 from neobert.command_line import count, guarded, number_above_0, parser_from, seed
 from sweeps.studies import STORAGE_HELP, refuse_sampler
+
+if TYPE_CHECKING:
+    from ablations.ladders import Ladder
 
 LEAST_FACTOR, MOST_FACTOR = 1.2, 10
 """Bounds of --factor: noise dominates the parabola of closer rates, and the losses of farther ones do not fit one."""
@@ -62,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return guarded("learning_rates.py", on_ladder(options, _run), options.runs)
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, ladder: "Ladder") -> int:
     from ablations.launch.execute import open_workspace
     from ablations.names import chosen_variants
     from ablations.rates import MARK, PILOT_SEEDS
@@ -81,10 +85,10 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError(
             f"{flag} goes with a sampler of Optuna, as the rule tries rates alone: add one, or leave it out"
         )
-    variants = chosen_variants(options.variant)
+    variants = chosen_variants(ladder, options.variant)
     if named := [variant.name for variant in variants if MARK in variant.name]:
         raise ValueError(f"{named[0]} has its rate in its name: give the variant alone, and its rate is searched")
-    workspace = open_workspace(options)
+    workspace = open_workspace(ladder, options)
     return sweep(workspace, [VariantSweep.of(workspace, variant, seeds) for variant in variants])
 
 

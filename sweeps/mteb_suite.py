@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.ladders import on_ladder
 from ablations.launch.flags import add_benchmark_flag
+from ablations.loading import on_ladder
 from neobert.command_line import guarded, parser_from
 from sweeps.encoder import add_encoder_flags, measure, variant_row
 
 if TYPE_CHECKING:
+    from ablations.ladders import Ladder
     from ablations.launch.execute import Workspace
     from ablations.plan import PlanRow
     from neobert.external import ExternalModel
@@ -56,7 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.zero_shot and options.pairs:
         parser.error("--pairs are read by contrastive fine-tuning, which --zero-shot leaves out")
-    return guarded("mteb_suite.py", on_ladder(options, lambda options: measure(options, _sweep)), options.runs)
+    return guarded("mteb_suite.py", on_ladder(options, _run), options.runs)
+
+
+def _run(options: argparse.Namespace, ladder: "Ladder") -> int:
+    return measure(options, ladder, _sweep)
 
 
 def _sweep(workspace: "Workspace", pretrains: bool) -> int:
@@ -73,17 +78,17 @@ def _plan(workspace: "Workspace", *, pretrains: bool) -> "PlanRow":
     from neobert.console import logs
 
     options, source = workspace.options, workspace.source
-    choice = EmbeddingChoice(options.pairs, options.tasks, options.categories, options.benchmark, options.zero_shot)
+    choice = EmbeddingChoice(
+        options.pairs, options.tasks, options.categories, options.benchmark, options.zero_shot, options.protocol
+    )
     if options.model is None:
         if options.protocol:
             raise ValueError("--protocol is for --model: a variant has its own, so name M9@mteb-prompts and the like")
         return variant_row(workspace, ["pretraining", "mteb"], pretrains=pretrains, choice=choice)
     wanted_tasks(source, choice)  # refuses a wrong name before a model is loaded
     model = workspace.external_model()
-    seeds, protocol = options.seed or [0], options.protocol
-    planned = plan_model(
-        model, seeds, options.scale, source, workspace.layout, ["mteb"], choice=choice, protocol=protocol
-    )
+    seeds, layout = options.seed or [0], workspace.layout
+    planned = plan_model(workspace.ladder, model, seeds, options.scale, source, layout, ["mteb"], choice=choice)
     logs().print(pooling_remark(model, is_zero_shot=options.zero_shot), markup=False)
     return planned
 

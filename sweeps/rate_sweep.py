@@ -75,7 +75,7 @@ class VariantSweep:
         """Plan the sweep of a variant. Raises ValueError if its name has a number that is searched, or if it cannot
         have the numbers at the ends of the ranges."""
         layout, scale = workspace.layout, workspace.options.scale
-        (own,) = plan([variant], seeds[:1], scale, workspace.source, layout, ["pretraining"])
+        (own,) = plan(workspace.ladder, [variant], seeds[:1], scale, workspace.source, layout, ["pretraining"])
         by: RateRule | RateSearch
         by = _search(own, workspace.options) if workspace.options.trials else _rule(own, workspace.options)
         sweep = RateSweep(stages=own.stages, seeds=tuple(seeds), by=by)
@@ -155,7 +155,7 @@ class VariantSweep:
         optimum = curve.optimum(self.workspace.options.noise)
         if optimum is None:
             return None, self._why_none(curve)
-        name = best_variant(self.row.variant, optimum, self.workspace.options.scale).name
+        name = best_variant(self.row.ladder, self.row.variant, optimum, self.workspace.options.scale).name
         return _optimum_entry(optimum, name), optimum.reason
 
     def _best_tried(self) -> tuple[dict[str, Any] | None, str]:
@@ -193,7 +193,7 @@ def _optimum_entry(optimum: Optimum, name: str) -> dict[str, Any]:
 
 def _rule(own: VariantRow, options: argparse.Namespace) -> RateRule:
     steps = range(-options.most, options.most + 1)
-    grid = [rates.grid_rate(own.variant, options.scale, options.factor, step) for step in steps]
+    grid = [rates.grid_rate(own.ladder, own.variant, options.scale, options.factor, step) for step in steps]
     return RateRule(rates=tuple(grid), width=options.width)
 
 
@@ -204,9 +204,9 @@ def _search(own: VariantRow, options: argparse.Namespace) -> RateSearch:
         ends[name] = _ends(name, pair)
     if not ends:
         edges = (-options.width, options.width)
-        low, high = (rates.grid_rate(own.variant, options.scale, options.factor, step) for step in edges)
+        low, high = (rates.grid_rate(own.ladder, own.variant, options.scale, options.factor, step) for step in edges)
         ends = {RATE: (low, high)}
-    named = dict(split_numbers(own.variant.name)[1])
+    named = dict(split_numbers(own.ladder, own.variant.name)[1])
     for name, pair in ends.items():
         if name in named:
             raise ValueError(f"{own.name} has its {name} in its name: give the variant alone, and it is searched")

@@ -135,10 +135,12 @@ def signals_as_before() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def papers_ladder() -> Iterator[None]:
     """The ladder without variants that were added to the paper's, for what was recorded or printed before them."""
-    from ablations import ladders
+    from ablations import loading
 
-    alone = {name: each for name, each in ladders.variants().items() if "@" in name or name in PAPERS_LADDER}
-    with ladders.using(replace(ladders.current(), variants=alone)):
+    alone = {name: each for name, each in loading.papers().variants.items() if "@" in name or name in PAPERS_LADDER}
+    own = replace(loading.papers(), variants=alone)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading, "papers", lambda: own)
         yield
 
 

@@ -59,7 +59,7 @@ PLAN = """
 import json
 from pathlib import Path
 from typing import Any
-from ablations.ladders import variants
+from ablations.loading import papers
 from ablations.plan import plan
 from neobert.data.sources import open_source
 from neobert.evaluation.readouts import ASKED
@@ -67,7 +67,7 @@ from neobert.runs.layout import Layout
 
 source = open_source("synthetic", synthetic_documents=16_000)
 stages = ("pretraining", "readouts", "perplexity")
-(row,) = plan([variants()["M0"]], (0,), "study", source, Layout(Path("runs")), stages)
+(row,) = plan(papers(), [papers().variants["M0"]], (0,), "study", source, Layout(Path("runs")), stages)
 evaluations = [[run.id, run.readouts, [part.id for part in run.runs()]] for run in row.runs if run.kind == "readouts"]
 print(json.dumps([evaluations, list(ASKED)]))
 """

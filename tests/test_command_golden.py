@@ -77,7 +77,7 @@ def test_a_batch_script_is_golden(
 ) -> None:
     """The preview of NeoBERT's own run, with the profile that the repository brings."""
     FakeSlurm.make(tmp_path / "slurm").install(monkeypatch)
-    monkeypatch.setattr("ablations.scales.available_cores", lambda: 8)
+    monkeypatch.setattr("ablations.scaling.available_cores", lambda: 8)
     flags = ["--variant", "M9", "--scale", "paper", "--data", "hub", "--cluster", "slurm", "--cluster-profile", "h100"]
     assert run.main([*flags, "--dry-run", "--runs", str(tmp_path / "runs")]) == 0
     shown = without_paths(capsys.readouterr().out, tmp_path / "runs")

@@ -106,6 +106,6 @@ def test_commands_work_without_docstrings_and_asserts() -> None:
 
 
 def test_the_title_of_a_ladder_is_its_files_first_line_without_docstrings_too() -> None:
-    code = f"from ablations import ladders; print(ladders.load('{DEMO}').title)"
+    code = f"from ablations import loading; print(loading.load('{DEMO}').title)"
     said = [subprocess.check_output([sys.executable, *flag, "-c", code], cwd=ROOT) for flag in ((), ("-OO",))]
     assert said[0] == said[1] != b""

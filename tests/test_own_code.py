@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ablations.ladders import variants
+from ablations.loading import papers
 from neobert import own_code
 from neobert.errors import DamagedFile
 from neobert.own_code import Parts, load, name_of, own_name, register, source_named, sources_in
@@ -204,7 +204,7 @@ def test_a_part_is_called_with_its_settings_or_refused(file: Path) -> None:
 
 
 def test_a_recipe_with_settings_is_a_key_and_equals_what_is_read_again() -> None:
-    usual = variants()["M1"].recipe.pretraining.optimization
+    usual = papers().variants["M1"].recipe.pretraining.optimization
     own = Optimization.model_validate(usual.model_dump() | {"settings": {"decay": {"cycles": 3, "floor": 0.1}}})
     again = Optimization.model_validate_json(own.model_dump_json())
     assert {own: "own", usual: "usual"}[again] == "own" and again == own != usual

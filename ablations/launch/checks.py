@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from ablations.ladders import current
+from ablations.ladders import Ladder
 from ablations.launch.costs import GIGABYTE, Machine, stage_memory
 from ablations.names import at_scale
 from ablations.plan import PlanRow, unfinished
-from ablations.scales import Scale, scaled_variant
+from ablations.scales import Scale
+from ablations.scaling import scaled_variant
 from ablations.variant import Variant
 from neobert.data.catalog import TASK_SPLITS
 from neobert.data.mteb_tasks import benchmarks_for, member_names, members_of
@@ -53,7 +54,11 @@ class Problem:
 
 
 def requirements(
-    chosen: Sequence[Variant], scale: Scale, stages: Collection[str], benchmarks: Sequence[str] | None = None
+    ladder: Ladder,
+    chosen: Sequence[Variant],
+    scale: Scale,
+    stages: Collection[str],
+    benchmarks: Sequence[str] | None = None,
 ) -> Needs:
     """Return the corpora, tokenizers, tasks and pairs that variants read at a scale; every stage needs tokenizers.
 
@@ -62,24 +67,26 @@ def requirements(
     Raises:
         ValueError: there is no such benchmark.
     """
-    recipes = [scaled_variant(at_scale(variant, scale), scale, "published")[0] for variant in chosen]
+    recipes = [scaled_variant(ladder, at_scale(ladder, variant, scale), scale, "published")[0] for variant in chosen]
     tokenizers: dict[str, int] = {}
     for recipe in recipes:
         name, rows = recipe.pretraining.data.tokenizer, recipe.pretraining.model.vocabulary_size
         tokenizers[name] = min(rows, tokenizers.get(name, rows))
     pair_sets = dict.fromkeys(name for recipe in recipes for name in sets_of(recipe.embedding.pairs))
     return Needs(
-        corpora=_not_own(recipe.pretraining.data.corpus for recipe in recipes) if "pretraining" in stages else (),
+        corpora=_not_own(ladder, (recipe.pretraining.data.corpus for recipe in recipes))
+        if "pretraining" in stages
+        else (),
         tokenizers=tokenizers,
-        tasks=tuple(task for task in TASK_SPLITS if task in current().tasks) if "glue" in stages else (),
+        tasks=tuple(task for task in TASK_SPLITS if task in ladder.tasks) if "glue" in stages else (),
         embedding_tasks=members_of(benchmarks) if "mteb" in stages else (),
         pair_sets=tuple(pair_sets) if "contrastive" in stages else (),
     )
 
 
-def _not_own(corpora: Iterable[str]) -> tuple[str, ...]:
+def _not_own(ladder: Ladder, corpora: Iterable[str]) -> tuple[str, ...]:
     """Return each corpus once, without those that the ladder has in folders of its own."""
-    return tuple(corpus for corpus in dict.fromkeys(corpora) if corpus not in current().corpora)
+    return tuple(corpus for corpus in dict.fromkeys(corpora) if corpus not in ladder.corpora)
 
 
 def corpus_lines(rows: Sequence[PlanRow], source: Source) -> list[str]:
@@ -107,7 +114,8 @@ def require_data(rows: Sequence[PlanRow], source: Source) -> None:
         for corpus in _corpora_of(runs):
             source.corpus_size(corpus)  # reads the first rows
         return
-    needs = _read_by(runs)
+    ladder = rows[0].ladder
+    needs = _read_by(ladder, runs)
     read: Mapping[str, Collection[str]] = {
         "pretraining": needs.corpora,
         "glue": needs.tasks,
@@ -122,7 +130,7 @@ def require_data(rows: Sequence[PlanRow], source: Source) -> None:
     items = ", ".join(f"{item.name} ({item.repositories})" for item in items_of(needs))
     raise MissingData(
         f"runs do not read the hub, and this is not here: {items}; download it with `python ablations/prefetch.py "
-        f"--variant {variants} --scale {rows[0].scale} --stages {stages}{current().flag} --data-dir DIR` where there "
+        f"--variant {variants} --scale {rows[0].scale} --stages {stages}{ladder.flag} --data-dir DIR` where there "
         "is a network, and pass --data DIR"
     )
 
@@ -134,7 +142,7 @@ def require_scorable_tasks(rows: Sequence[PlanRow], layout: Layout, source: Sour
         MissingData, DamagedFile, ValueError: as `require_scorable`.
     """
     coming = (study for study in GlueStudy.among(unfinished(rows)) if not study.encoded_task(layout).exists())
-    for task in {study.task: current().tasks[study.task] for study in coming}.values():
+    for task in {study.task: rows[0].ladder.tasks[study.task] for study in coming}.values():
         require_scorable(task, source)
 
 
@@ -143,13 +151,13 @@ def _training(runs: Sequence[Run]) -> list[Work]:
     return [each for run in runs for each in run.trains]
 
 
-def _read_by(runs: Sequence[Work]) -> Needs:
+def _read_by(ladder: Ladder, runs: Sequence[Work]) -> Needs:
     stages = PretrainingRun.among(runs)
     tasks = (task for evaluation in EmbeddingEvaluation.among(runs) for task in evaluation.tasks)
     members = (member for task in tasks for member in member_names(task))
     sets = (pairs.name for run in ContrastiveRun.among(runs) for pairs in run.sets)
     return Needs(
-        corpora=_not_own(run.recipe.data.corpus for run in stages),
+        corpora=_not_own(ladder, (run.recipe.data.corpus for run in stages)),
         tokenizers={run.recipe.data.tokenizer: run.recipe.model.vocabulary_size for run in stages},
         tasks=tuple(dict.fromkeys(study.task for study in GlueStudy.among(runs) if study.own_task is None)),
         embedding_tasks=tuple(dict.fromkeys(members)),

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from ablations.ladders import current
 from ablations.plan import PlanRow, unfinished
 from neobert.data.catalog import CHARACTERS_PER_TOKEN
 from neobert.data.shards import DOCUMENT, MANIFEST, TOKEN
@@ -461,7 +460,8 @@ class PlanCosts:
     def _recorded(self) -> dict[str, frozenset[str]]:
         """The ids of each task's trials that have a record."""
         root = self.layout.root / "glue"
-        return {task: frozenset(path.stem for path in (root / task).glob("*.json")) for task in current().tasks}
+        tasks = {study.task for row in self.rows for study in GlueStudy.among(row.runs)}
+        return {task: frozenset(path.stem for path in (root / task).glob("*.json")) for task in tasks}
 
 
 COSTS: Mapping[str, Callable[[PlanCosts, Any], Cost]] = {

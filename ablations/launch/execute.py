@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
-from ablations.ladders import current
+from ablations.ladders import Ladder
 from ablations.launch.checks import refuse, require_data, require_scorable_tasks, validate
 from ablations.launch.flags import execution_of, kept_of, trust_of
 from ablations.launch.submit import (
@@ -22,7 +22,7 @@ from ablations.launch.submit import (
 )
 from ablations.paper_models import folder_or_repository
 from ablations.plan import PlanRow, unfinished
-from ablations.scales import synthetic_documents
+from ablations.scaling import synthetic_documents
 from neobert import processes
 from neobert.command_line import refuse_no_folder
 from neobert.console import Progress, Watch, logs
@@ -44,11 +44,12 @@ from neobert.runs.work import may_pass
 
 @dataclass(frozen=True)
 class Workspace:
-    """The flags of a command, its folder of runs, and the source that it opened.
+    """The ladder and the flags of a command, its folder of runs, and the source that it opened.
 
     `specification` describes the source in run files. `execution` is the execution of the scale on this machine.
     """
 
+    ladder: Ladder
     options: argparse.Namespace
     layout: Layout
     specification: SourceSpecification
@@ -57,7 +58,7 @@ class Workspace:
 
     def write(self, rows: Sequence[PlanRow], execution: Execution) -> None:
         """Write the run.json of every run of the rows, before anything starts."""
-        current().keep(self.layout)
+        self.ladder.keep(self.layout)
         for row in rows:
             row.write(self.layout, self.source, self.specification, execution, kept_of(self.options))
 
@@ -69,21 +70,21 @@ class Workspace:
         return resolve_model(self.layout, folder_or_repository(options.model, options.data), trust_of(options))
 
 
-def open_workspace(options: argparse.Namespace) -> Workspace:
+def open_workspace(ladder: Ladder, options: argparse.Namespace) -> Workspace:
     """Open the folder and the data that the flags name.
 
     Raises:
         MissingData, ValueError: as `open_source`; `--runs` is a file.
     """
     refuse_no_folder("--runs", options.runs)
-    execution = execution_of(options)
+    execution = execution_of(ladder, options)
     options.data = _chosen_data(options)
     unseen = vars(options).get("without_texts_of") or ()
-    task_folders = {name: task.folder for name, task in current().own_tasks.items()}
-    documents = synthetic_documents(options.scale)
-    specification = specify(options.data, documents, unseen, task_folders=task_folders, corpora=current().corpora)
+    task_folders = {name: task.folder for name, task in ladder.own_tasks.items()}
+    documents = synthetic_documents(ladder, options.scale)
+    specification = specify(options.data, documents, unseen, task_folders=task_folders, corpora=ladder.corpora)
     layout = Layout(options.runs.resolve())
-    return Workspace(options, layout, specification, open_specified(specification), execution)
+    return Workspace(ladder, options, layout, specification, open_specified(specification), execution)
 
 
 def _chosen_data(options: argparse.Namespace) -> str:
@@ -145,7 +146,7 @@ def _submit(
 ) -> int:
     """Submit missing work to SLURM and return immediately."""
     options, layout = workspace.options, workspace.layout
-    submitter = submitter_of(options, layout, leave_failed=leave_failed)
+    submitter = submitter_of(workspace.ladder, options, layout, leave_failed=leave_failed)
     profile = submitter.profile
     execution = execution_on(profile, workspace.execution).model_copy(update={"threads": submitter.threads("pretrain")})
     for remark in refuse(validate(rows, layout, machine_on(profile, execution))):

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ablations.ladders import add_ladder_flag, add_scale_flag
+from ablations.loading import add_ladder_flag, add_scale_flag
 from neobert.command_line import count, number_above_0, whole_number
 from neobert.external import Trust
 
 if TYPE_CHECKING:
+    from ablations.ladders import Ladder
     from neobert.runs.run_file import Execution
 
 DEFAULT_RUNS = Path("runs")
@@ -143,12 +144,12 @@ def add_stages_flag(parser: argparse.ArgumentParser, stages: Sequence[str], text
     )
 
 
-def execution_of(options: argparse.Namespace) -> "Execution":
+def execution_of(ladder: "Ladder", options: argparse.Namespace) -> "Execution":
     """Return the execution of a scale on this machine, with the values of the execution flags if the command has them.
     Raises ValueError if they request compilation of contrastive fine-tuning."""
-    from ablations.scales import execution_at
+    from ablations.scaling import execution_at
 
-    execution = execution_at(options.scale)
+    execution = execution_at(ladder, options.scale)
     if "compile" not in options:
         return execution
     if options.compile == "on" and "contrastive" in options.stages:

@@ -12,7 +12,6 @@ from typing import Any
 
 from rich.markup import escape
 
-from ablations.ladders import current
 from ablations.launch.costs import Cost, PlanCosts, stage_flops
 from ablations.plan import PlannedRun, PlanRow, VariantRow
 from neobert.console import Listing, output, quantity, table
@@ -74,7 +73,7 @@ def print_ladder(rows: Sequence[VariantRow], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(entries, indent=1))
         return
-    not_kept = current().not_kept
+    not_kept = rows[0].ladder.not_kept
     cells = [
         (
             entry["name"] + ("" if entry["kept"] else f" ({'another reading' if '@' in entry['name'] else not_kept})"),

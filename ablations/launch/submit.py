@@ -16,10 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from ablations.ladders import current
+from ablations.ladders import Ladder
 from ablations.launch.costs import ASSUMED_GPU, Machine
 from ablations.plan import PlanRow
-from ablations.scales import UNSCALED, Scale, uses_one_thread
+from ablations.scales import UNSCALED, Scale
+from ablations.scaling import uses_one_thread
 from neobert.console import logs, output, table
 from neobert.data.preparation import specify
 from neobert.errors import DamagedFile, MissingData, RunFailed
@@ -159,13 +160,14 @@ def tokenizer_variables(kind: JobKind, cores: int | None) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Submitter:
-    """Submits planned jobs at a scale to SLURM, with the resources of each kind and limits of arrays.
+    """Submits planned jobs at a scale of a ladder to SLURM, with the resources of each kind and limits of arrays.
 
     Work that failed before the submission is retried unless `leave_failed`. Jobs also get the variables `environment`.
     """
 
     layout: Layout
     profile: Profile
+    ladder: Ladder
     scale: Scale
     most_running: int | None
     leave_failed: bool = False
@@ -173,7 +175,7 @@ class Submitter:
 
     def threads(self, kind: JobKind) -> int:
         """Return the threads of a task: the cores that its job asks for, or 1; small scales always use 1."""
-        return 1 if uses_one_thread(self.scale) else self.profile[kind].cpus_per_task or 1
+        return 1 if uses_one_thread(self.ladder, self.scale) else self.profile[kind].cpus_per_task or 1
 
     def jobs(self, planned: PlannedJob, number: int, largest: int) -> list[Job]:
         """Return the job, or several if an array would exceed `largest`, numbered from `number`."""
@@ -330,7 +332,7 @@ def _writes_into(layout: Layout, job: str) -> bool:
     return any(parent.exists() and layout.root.samefile(parent) for parent in above)
 
 
-def _names_run(options: argparse.Namespace, layout: Layout, names: set[str], reference: str) -> bool:
+def _names_run(ladder: Ladder, options: argparse.Namespace, layout: Layout, names: set[str], reference: str) -> bool:
     """Return whether a reference is to a run of these variants, and of the scale, data and seeds that flags name."""
     folder = f"pretraining/{Path(reference).name}" if reference.startswith("corpus/") else reference
     try:
@@ -341,7 +343,7 @@ def _names_run(options: argparse.Namespace, layout: Layout, names: set[str], ref
     data = None if options.data is None else specify(options.data, 1).name
     return (
         not names.isdisjoint(labels.get("variants", ()))
-        and current().is_named(labels.get("ladder"), layout)
+        and ladder.is_named(labels.get("ladder"), layout)
         and options.given_scale in (None, labels.get("scale"))
         and data in (None, run_file.source.name)
         and (options.seed is None or run_file.run.seed in options.seed)
@@ -354,7 +356,7 @@ def _not_needed(living: Sequence[Submission], named: Sequence[Submission]) -> li
     return [each.job for each in named if each.kind != "prepare" or each.job not in needed]
 
 
-def cancel_jobs(options: argparse.Namespace, layout: Layout, names: set[str]) -> list[str]:
+def cancel_jobs(ladder: Ladder, options: argparse.Namespace, layout: Layout, names: set[str]) -> list[str]:
     """Cancel the live jobs of variants, by the labels in run files; return their ids.
 
     Jobs of all scales, data and seeds count, except where the flags name some. Preparations stay as long as jobs that
@@ -367,7 +369,7 @@ def cancel_jobs(options: argparse.Namespace, layout: Layout, names: set[str]) ->
         return []
     with _submission_claim(layout):
         living = _living(layout, read_submissions(layout))
-        is_named = partial(_names_run, options, layout, names)
+        is_named = partial(_names_run, ladder, options, layout, names)
         listed = _not_needed(living, [each for each in living if any(map(is_named, each.references))])
         jobs = [job for job in listed if _writes_into(layout, job)]
         if jobs:
@@ -477,15 +479,17 @@ def planned_machine(options: argparse.Namespace, execution: Execution) -> Machin
     return replace(machine, assumed_gpu=ASSUMED_GPU) if options.scale in UNSCALED else machine
 
 
-def submitter_of(options: argparse.Namespace, layout: Layout, *, leave_failed: bool = False) -> Submitter:
+def submitter_of(
+    ladder: Ladder, options: argparse.Namespace, layout: Layout, *, leave_failed: bool = False
+) -> Submitter:
     """Return the submitter for the flags. Raises as `profile_of` and `refuse_folder`."""
     refuse_folder(layout.root)
-    return Submitter(layout, profile_of(options), options.scale, options.max_running, leave_failed)
+    return Submitter(layout, profile_of(options), ladder, options.scale, options.max_running, leave_failed)
 
 
-def preview(options: argparse.Namespace, layout: Layout, rows: Sequence[PlanRow]) -> str:
+def preview(ladder: Ladder, options: argparse.Namespace, layout: Layout, rows: Sequence[PlanRow]) -> str:
     """Return the sbatch files that a submission would write."""
-    submitter = submitter_of(options, layout)
+    submitter = submitter_of(ladder, options, layout)
     return submitter.preview(plan_jobs(layout, rows, submitter.profile))
 
 

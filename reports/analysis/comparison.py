@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ablations.ladders import current
+from ablations.ladders import Ladder
 from ablations.scales import UNSCALED
 from neobert.data.catalog import is_from_hub
 from neobert.glue.tasks import TASKS
@@ -57,18 +57,18 @@ def tolerance_of(error: float) -> float:
     return DEVIATIONS * math.sqrt(2) * error + ROUNDING
 
 
-def tolerance_reason() -> str:
-    printed = [f"{row.model} in Table 3" for _, row in published.printed_checkpoints()]
+def tolerance_reason(ladder: Ladder) -> str:
+    printed = [f"{row.model} in Table 3" for _, row in published.printed_checkpoints(ladder)]
     return TOLERANCE_REASON.format(
-        published=current().published_as,
+        published=ladder.published_as,
         model=printed[-1] if printed else "a model that has the average in each task",
     )
 
 
-def average_tolerance(average: float) -> float:
+def average_tolerance(ladder: Ladder, average: float) -> float:
     """Return the tolerance of an average of the eight tasks, in points, computed from the scores of the last printed
     checkpoint if there is one."""
-    printed = [row.scores for _, row in published.printed_checkpoints()]
+    printed = [row.scores for _, row in published.printed_checkpoints(ladder)]
     scores = printed[-1] if printed else dict.fromkeys(TASKS, average)
     return tolerance_of(math.sqrt(sum(task_error(task, score) ** 2 for task, score in scores.items())) / len(scores))
 
@@ -116,32 +116,32 @@ def judge(ours: float, paper: float, tolerance: float, unit: str) -> str:
     return "reproduced" if unit != "percent" or abs(paper) > tolerance else "not resolvable"
 
 
-def count_published() -> int:
+def count_published(ladder: Ladder) -> int:
     """Count the paper's numbers for which this study could have a counterpart."""
-    changes = published.read("figure1").printed_delta_percent.count()
-    rows = len(published.printed_checkpoints())
-    return int(len(published.figure1()) + changes + rows * (len(TASKS) + 1))
+    changes = published.read(ladder, "figure1").printed_delta_percent.count()
+    rows = len(published.printed_checkpoints(ladder))
+    return int(len(published.figure1(ladder)) + changes + rows * (len(TASKS) + 1))
 
 
 def _averages(group: Group) -> Iterator[Number]:
-    for name, bar in published.figure1().items():
+    for name, bar in published.figure1(group.ladder).items():
         row = group.last_rows[name]
         if row.average is not None:
-            numbers = row.average.mean, bar.average, average_tolerance(bar.average)
+            numbers = row.average.mean, bar.average, average_tolerance(group.ladder, bar.average)
             yield Number(bar.source, name, "points", *numbers, _obstacle(row, group), row.trial_ids(TASKS))
 
 
 def _printed_changes(group: Group) -> Iterator[Number]:
     """Yield the paper's relative changes, in percent of the parent's average; ours are over the common seeds."""
-    for name, bar in published.figure1().items():
+    for name, bar in published.figure1(group.ladder).items():
         if bar.printed_delta_percent is None:
             continue
         row, parent = group.last_rows[name], group.last_rows[bar.parent]
         change = relative_change(row, parent, tuple(TASKS))
         if change is None:
             continue
-        printed = published.figure1()[parent.name].average
-        tolerance = 100 * math.sqrt(2) * average_tolerance(printed) / printed
+        printed = published.figure1(group.ladder)[parent.name].average
+        tolerance = 100 * math.sqrt(2) * average_tolerance(group.ladder, printed) / printed
         names, numbers = (bar.source, f"{name} against {bar.parent}"), (change, bar.printed_delta_percent, tolerance)
         obstacle = _obstacle(row, group) or _obstacle(parent, group)
         ids = sorted({*row.trial_ids(TASKS), *parent.trial_ids(TASKS)})
@@ -151,14 +151,16 @@ def _printed_changes(group: Group) -> Iterator[Number]:
 def _checkpoints(group: Group) -> Iterator[Number]:
     """Yield the numbers of Table 3's rows that are checkpoints of a variant, whose stages are in the same order
     (NeoBERT's have 1,024 and 4,096 tokens)."""
-    printed = published.printed_checkpoints()
-    ours = [row for name in current().printed_as for row in group.rows if row.name == name]
+    printed = published.printed_checkpoints(group.ladder)
+    ours = [row for name in group.ladder.printed_as for row in group.rows if row.name == name]
     for (_, paper), row in zip(printed, ours, strict=False):
         found = [
             (TASKS[task].title, row.cells[task].score, score, tolerance_of(task_error(task, score)), [task])
             for task, score in paper.scores.items()
         ]
-        found.append(("average", row.average, paper.average, average_tolerance(paper.average), list(TASKS)))
+        found.append(
+            ("average", row.average, paper.average, average_tolerance(group.ladder, paper.average), list(TASKS))
+        )
         for name, score, theirs, tolerance, tasks in found:
             if score is not None:
                 names, numbers = (paper.source, f"{paper.model} {name}"), (score.mean, theirs, tolerance)
@@ -184,7 +186,7 @@ def comparison_table(numbers: Sequence[Number], group: Group) -> Table:
     """Return a table with one line per published number that has a counterpart."""
     counts = sorted(Counter(number.verdict for number in numbers).items())
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts) or "none"
-    source = capitalized(current().published_source)
+    ladder, source = group.ladder, capitalized(group.ladder.published_source)
     columns: Sequence[Column[Number]] = (
         Column("Published in", "published_in", lambda number: number.published_in),
         Column("Number", "number", lambda number: number.name),
@@ -198,14 +200,14 @@ def comparison_table(numbers: Sequence[Number], group: Group) -> Table:
         Column("", "records", lambda number: " ".join(number.records)),
     )
     notes = (
-        f"{len(numbers)} of {count_published()} published numbers have a counterpart: {listed}. Only paper scale "
-        f"on {current().published_as}'s data is comparable; nothing in this study is tuned to these numbers.",
-        tolerance_reason(),
-        f"Not compared: rows of Table 3 that {current().published_as} copied from others (other protocols), and "
+        f"{len(numbers)} of {count_published(ladder)} published numbers have a counterpart: {listed}. Only paper scale "
+        f"on {ladder.published_as}'s data is comparable; nothing in this study is tuned to these numbers.",
+        tolerance_reason(ladder),
+        f"Not compared: rows of Table 3 that {ladder.published_as} copied from others (other protocols), and "
         "Tables 4, 5 and 9.",
     )
     return make_table(
-        f"Beside {current().published_as} (scale {group.scale}, data {group.data})",
+        f"Beside {ladder.published_as} (scale {group.scale}, data {group.data})",
         columns,
         numbers,
         notes,

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 
-from ablations.ladders import current, ladder
 from reports.analysis.pairing import Pair, pair_all
 from reports.analysis.quantities import BITS, LOSS
 from reports.figures.embeddings import EmbeddingRow
@@ -92,7 +91,8 @@ def _pairs_of_designs(group: Group) -> Iterator[tuple[str, Row, Row]]:
     for row in group.last_rows.values():
         if row.parent:
             yield ALTERNATIVES if "@" in row.name else LADDER, row, rows[row.parent]
-    for name, modification in product(ladder(), current().modifications):
+    ladder = group.ladder
+    for name, modification in product(ladder.steps, ladder.modifications):
         less, more = rows.get(f"{name}-{modification}"), rows.get(f"{name}+{modification}")
         if less is not None:
             yield LEAVE_ONE_OUT, rows[name], less
@@ -104,7 +104,7 @@ def _pairs_of_designs(group: Group) -> Iterator[tuple[str, Row, Row]]:
 def pairs_at_own_rates(group: Group) -> Iterator[tuple[Row, Row]]:
     """Yield the steps of the ladder with both arms at the best rates of their sweeps."""
     for row in group.last_rows.values():
-        if row.name in ladder() and row.parent:
+        if row.name in group.ladder.steps and row.parent:
             ours, theirs = group.row_at_best_rate(row.name), group.row_at_best_rate(row.parent)
             if ours is not None and theirs is not None:
                 yield ours, theirs

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
-from ablations.ladders import current
 from neobert.glue.tasks import TASKS
 from reports.analysis.quantities import (
     GLUE_AVERAGE,
@@ -58,14 +57,14 @@ def pair_all(
     variant: Row, parent: Row, tasks: Sequence[str], group: Group, embeddings: Sequence[EmbeddingRow]
 ) -> Iterator[Pair]:
     """Yield the pairs of two rows in every measure that one of them has; `tasks` are those of GLUE's mean."""
-    if current().fine_tunes_on_glue:
+    if group.ladder.fine_tunes_on_glue:
         yield pair_glue(variant, parent, tasks, group)
         scored = [task for task in tasks if any(row.cells[task].score for row in (variant, parent))]
         yield from (pair_task(variant, parent, task) for task in scored)
     if variant.recipe.pretraining != parent.recipe.pretraining:
         yield pair_losses(variant, parent)
     yield from _pairs_of_embeddings(variant, parent, embeddings)
-    for task in current().own_tasks:
+    for task in group.ladder.own_tasks:
         if any(task in row.own_cells and row.own_cells[task].score for row in (variant, parent)):
             yield pair_task(variant, parent, task)
     yield from _pairs_of_minimal_pairs(variant, parent)

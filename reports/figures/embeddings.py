@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ablations.ladders import current
+from ablations.ladders import Ladder
 from neobert.data.mteb_tasks import BENCHMARKS, count_by_category, suites_of
 from neobert.kinds.mteb import ENGLISH_SUITE, ENGLISH_SUITE_V2, TASKS_IN_SUITE, Category, Protocol
 from reports import published
@@ -210,15 +210,22 @@ def embedding_table(rows: Sequence[EmbeddingRow], group: Group, title: str) -> T
     """Return the table of rows under one protocol, of MTEB(eng, v2) or of other suites, after the paper's rows: means
     over categories, and averages if no task is missing. The CSV file also has every task."""
     shared, are_v2 = shared_tasks(rows), rows[0].is_v2
-    paper = published.table4() if rows[0].protocol == "contrastive" and not are_v2 else ()
+    paper = published.table4(group.ladder) if rows[0].protocol == "contrastive" and not are_v2 else ()
     averages = ["Mean (task)", "Mean (type)"] if are_v2 else ["Average"]
     header = ["Source", "Model", "Suite", *TITLES.values(), *averages, "Tasks", "Seeds"]
     header += [f"Mean of {len(shared)} shared"] if shared else []
     return Table(
         title=f"{title} (scale {group.scale}, data {group.data})",
-        shown=frame_of([*(_paper_cells(row, header) for row in paper), *(_cells(row, shared) for row in rows)], header),
+        shown=frame_of(
+            [*(_paper_cells(group.ladder, row, header) for row in paper), *(_cells(row, shared) for row in rows)],
+            header,
+        ),
         facts=frame_of(
-            [*chain.from_iterable(map(_paper_facts, paper)), *chain.from_iterable(map(_facts, rows))], FACTS
+            [
+                *chain.from_iterable(_paper_facts(group.ladder, row) for row in paper),
+                *chain.from_iterable(map(_facts, rows)),
+            ],
+            FACTS,
         ),
         alignment="lll" + "r" * (len(header) - 3),
         notes=tuple(_notes(rows, shared, group)),
@@ -226,8 +233,8 @@ def embedding_table(rows: Sequence[EmbeddingRow], group: Group, title: str) -> T
     )
 
 
-def _paper_cells(row: published.PublishedScores, header: Sequence[str]) -> list[str]:
-    cells = [current().published_source, row.name, ENGLISH_SUITE, *(number(row.scores[name]) for name in TITLES)]
+def _paper_cells(ladder: Ladder, row: published.PublishedScores, header: Sequence[str]) -> list[str]:
+    cells = [ladder.published_source, row.name, ENGLISH_SUITE, *(number(row.scores[name]) for name in TITLES)]
     cells += [number(row.average), f"{ALL_TASKS} of {ALL_TASKS}"]
     return cells + [""] * (len(header) - len(cells))
 
@@ -261,18 +268,19 @@ def _notes(rows: Sequence[EmbeddingRow], shared: Sequence[str], group: Group) ->
     yield f"Main scores in points. {average}, {lacking}."
     if any(score.spread is not None for row in rows for score in row.scores.values()):
         yield "± is one standard deviation (sd) over seeds."
+    published_as = group.ladder.published_as
     if rows[0].is_v2:
-        yield f"A task that is in v1, too, is measured once. {capitalized(current().published_as)} has no scores of v2."
+        yield f"A task that is in v1, too, is measured once. {capitalized(published_as)} has no scores of v2."
     elif any(row.suite != ENGLISH_SUITE for row in rows):
-        where = current().published_as
-        yield f"Rows of a suite other than {ENGLISH_SUITE} are on other tasks: nothing of them compares with {where}."
+        others = f"Rows of a suite other than {ENGLISH_SUITE} are on other tasks"
+        yield f"{others}: nothing of them compares with {published_as}."
     if shared:
         yield f"Mean of {len(shared)} shared: over the tasks that all rows of ours have ({', '.join(shared)})."
     yield from (f"{row.label}: {note}." for row in rows for note in row.notes)
 
 
-def _paper_facts(row: published.PublishedScores) -> Iterator[list[Any]]:
-    names = [current().published_source, row.name, ENGLISH_SUITE, "contrastive"]
+def _paper_facts(ladder: Ladder, row: published.PublishedScores) -> Iterator[list[Any]]:
+    names = [ladder.published_source, row.name, ENGLISH_SUITE, "contrastive"]
     for category, score in row.scores.items():
         tasks = TASKS_IN_SUITE[category]  # type: ignore[index]
         yield [*names, "category", category, tasks, tasks, f"{score:.1f}", "", "", row.source, ""]

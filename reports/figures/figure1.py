@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ablations.ladders import current
 from neobert.glue.tasks import TASKS
 from reports import published
 from reports.analysis.pairing import relative_change
@@ -77,7 +76,7 @@ def find_bars(group: Group) -> Bars:
     rows, eight = group.last_rows, tuple(TASKS)
     tasks = eight if not group.shared_tasks or any(row.average for row in rows.values()) else group.shared_tasks
     scores = {name: row.mean_over(tasks) for name, row in rows.items()}
-    paper = published.figure1() if tasks == eight else {}
+    paper = published.figure1(group.ladder) if tasks == eight else {}
     corpus, losses = _most_common_loss(rows)
     bars = []
     for name, row in rows.items():
@@ -273,7 +272,7 @@ def _legend_handles(bars: Bars) -> list[Any]:
 
     handles: list[Any] = [
         Patch(fc=KEPT, label="this study"),
-        Patch(fc=DISCARDED, label=f"this study, {current().not_kept}"),
+        Patch(fc=DISCARDED, label=f"this study, {bars.group.ladder.not_kept}"),
     ]
     if any(bar.score and not bar.row.is_best_of_whole_grid for bar in bars.bars):
         handles.append(Patch(fc=KEPT, hatch="////", ec="white", lw=0, label="not the whole grid"))
@@ -283,17 +282,16 @@ def _legend_handles(bars: Bars) -> list[Any]:
         label = "each seed, 95 % t interval" if has_interval else "each seed"
         handles.append(Line2D([], [], label=label, **seed | {"lw": 1.0 if has_interval else 0.0}))
     if any(bar.paper for bar in bars.bars):
+        published_as = bars.group.ladder.published_as
         handles.append(
-            Line2D(
-                [], [], label=f"printed in {current().published_as}, at its own scale and data", ls="", **PAPER_DIAMOND
-            )
+            Line2D([], [], label=f"printed in {published_as}, at its own scale and data", ls="", **PAPER_DIAMOND)
         )
     return handles
 
 
 def _foot(bars: Bars) -> str:
     """Return the sentences below the figure; of each pair the second is left out if the first is false."""
-    published_as, shown = current().published_as, {bar.row.name for bar in _shown(bars)}
+    published_as, shown = bars.group.ladder.published_as, {bar.row.name for bar in _shown(bars)}
     without, not_run = ([name for name in bars.missing if (name in shown) == is_shown] for is_shown in (True, False))
     scored = [bar for bar in bars.bars if bar.score]
     single = [bar.row.name for bar in scored if bar.score and bar.score.spread is None]

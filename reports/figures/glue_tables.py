@@ -6,8 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from ablations.ladders import current
-from ablations.scales import UNSCALED, scaled
+from ablations.ladders import Ladder
+from ablations.scales import UNSCALED
+from ablations.scaling import scaled
 from ablations.variant import Recipe, Variant
 from neobert.glue.tasks import TASKS
 from neobert.identity import plain
@@ -26,7 +27,7 @@ def _changes(variant: Variant, group: Group) -> Iterator[dict[str, str]]:
         return
     recipes = variant.parent.recipe, variant.recipe
     before, after = recipes
-    scale_before, scale_after = (scaled(recipe, group.scale, group.vocabulary) for recipe in recipes)
+    scale_before, scale_after = (scaled(group.ladder, recipe, group.scale, group.vocabulary) for recipe in recipes)
     for row, delta in variant.delta_by_row().items():
         for path in dict.fromkeys(map(_field, delta)):
             yield {
@@ -91,7 +92,7 @@ def table2(group: Group) -> Table:
     )
     if group.scale not in UNSCALED:
         shown[f"Scale {group.scale}"] = list(map(_arrow, facts.scale_before, facts.scale_after))
-    own = current()
+    own = group.ladder
     lines = [f"Variants in parentheses are {own.not_kept}: nothing continues them. {own.root.name} is the baseline."]
     if facts.variant.str.contains("@").any():
         lines.append(f"Those with an @ are another reading of {own.published_as} or its code.")
@@ -111,7 +112,7 @@ def _arrow(before: str, after: str) -> str:
 
 def table3(group: Group) -> Table:
     """Return the paper's rows, the ladder and external models: scores in points, ± standard deviation over seeds."""
-    paper = published.table3()
+    paper = published.table3(group.ladder)
     rules = {len(paper), len(paper) + len(group.rows)} if group.external else {len(paper)}
     title = f"Table 3: GLUE development scores (scale {group.scale}, data {group.data})"
     return _score_table(title, group, paper, group.all_rows, rules, notes(group, short=True))
@@ -154,8 +155,8 @@ def _score_table(
     header = ["Source", "Model", *(task.title for task in TASKS.values()), "Average", "Nested", "Seeds"]
     header += [f"Mean of {len(shared)} shared"] if shared else []
     header += [f"Loss ({corpus})" for corpus in corpora]
-    texts = [*map(_published_cells, paper), *(_cells(row, shared, corpora) for row in ours)]
-    values = [*map(_published_facts, paper), *(_facts(row, shared, corpora) for row in ours)]
+    texts = [*(_published_cells(group.ladder, row) for row in paper), *(_cells(row, shared, corpora) for row in ours)]
+    values = [*(_published_facts(group.ladder, row) for row in paper), *(_facts(row, shared, corpora) for row in ours)]
     return Table(
         title=title,
         shown=pd.DataFrame(texts, columns=header, dtype=object).fillna(""),
@@ -175,15 +176,15 @@ def _facts_header(corpora: Sequence[str]) -> list[str]:
     ]
 
 
-def _published_cells(row: published.PublishedScores) -> dict[str, str]:
+def _published_cells(ladder: Ladder, row: published.PublishedScores) -> dict[str, str]:
     scores = {TASKS[task].title: number(score) for task, score in row.scores.items()}
-    return {"Source": current().published_source, "Model": row.name, **scores, "Average": number(row.average)}
+    return {"Source": ladder.published_source, "Model": row.name, **scores, "Average": number(row.average)}
 
 
-def _published_facts(row: published.PublishedScores) -> dict[str, str]:
+def _published_facts(ladder: Ladder, row: published.PublishedScores) -> dict[str, str]:
     scores = {task: f"{score:.1f}" for task, score in row.scores.items()}
     return {
-        "source": current().published_source,
+        "source": ladder.published_source,
         "model": row.name,
         **scores,
         "average": f"{row.average:.1f}",
@@ -214,7 +215,7 @@ def print_estimate(estimate: Estimate | None, digits: int = 1) -> str:
 
 def _legend(group: Group, ours: Sequence[Row], shared: tuple[str, ...], corpora: Sequence[str]) -> list[str]:
     lines = [
-        f"Rows of {current().published_as} are as printed there; rows of this study come from records alone. "
+        f"Rows of {group.ladder.published_as} are as printed there; rows of this study come from records alone. "
         f"Scores are in points; the average is the flat mean of all eight tasks, {DASH} where one is missing."
     ]
     lines.append(
@@ -273,27 +274,27 @@ FACTS_OF_TABLE_5 = (
 
 def table5(group: Group) -> Table:
     """Return the best grid point for each task, as batch/rate/decay."""
-    ours = [row for row in group.recorded_rows if row.scored_tasks]
+    ladder, ours = group.ladder, [row for row in group.recorded_rows if row.scored_tasks]
     printed = [
-        [current().published_source, model, *map(point_name, points.values())]
-        for model, points in published.table5().items()
+        [ladder.published_source, model, *map(point_name, points.values())]
+        for model, points in published.table5(ladder).items()
     ]
-    source = next(iter(published.read("table5").source), "")
+    source = next(iter(published.read(ladder, "table5").source), "")
     paper = [
-        [current().published_source, model, task, *_axes_of(point), *[None] * 4, source, ""]
-        for model, points in published.table5().items()
+        [ladder.published_source, model, task, *_axes_of(point), *[None] * 4, source, ""]
+        for model, points in published.table5(ladder).items()
         for task, point in points.items()
     ]
     shown = [[THIS_STUDY, row.label, *(_print_point(row.cells[task]) for task in TASKS)] for row in ours]
     lines = [
-        f"Points as batch size/learning rate/weight decay. {capitalized(current().published_as)}'s rows are as printed "
+        f"Points as batch size/learning rate/weight decay. {capitalized(ladder.published_as)}'s rows are as printed "
         "there, from its own grid.",
         "Ours is the point with the highest mean over seeds; of equal ones the first in the grid.",
     ]
     if group.scale not in UNSCALED:
         lines.append(
             f"Scale {group.scale} has rates and batch sizes of its own: its points say nothing about "
-            f"{current().published_as}'s."
+            f"{ladder.published_as}'s."
         )
     if any(row.is_of_incomplete_grid for row in ours):
         lines.append(INCOMPLETE)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ablations.ladders import current
+from ablations.ladders import Ladder
 from reports.figures.glue_tables import print_estimate
 from reports.notes import searches_noted, warnings
 from reports.scores import Cell, Group, Row, point_name
@@ -19,13 +19,14 @@ NOTE = (
 class _Line:
     """A task of a row."""
 
+    ladder: Ladder
     task: str
     row: Row
     cell: Cell
 
     @property
     def metrics(self) -> str:
-        about = current().own_tasks[self.task]
+        about = self.ladder.own_tasks[self.task]
         return ", ".join(
             about.metric_on(metric, split) for split in about.validation_splits for metric in about.metrics
         )
@@ -44,7 +45,7 @@ COLUMNS: Sequence[Column[_Line]] = (
     ),
     Column("Seeds", "seeds", lambda line: len(line.cell.ids), side="r"),
     Column("Point", "point", lambda line: "" if line.cell.point is None else point_name(line.cell.point), side="r"),
-    Column("", "starts_from", lambda line: current().start_of(line.task) or "pretraining"),
+    Column("", "starts_from", lambda line: line.ladder.start_of(line.task) or "pretraining"),
     Column("", "records", lambda line: " ".join(line.cell.ids.values())),
 )
 
@@ -53,11 +54,11 @@ def own_tasks_table(group: Group) -> Table | None:
     """Return a table with a line for every task of every row; None without a score."""
     lines: list[_Line] = []
     names: dict[frozenset[str], str] = {}  # an arm of a design may have the trials of a variant
-    for task in current().own_tasks:
+    for task in group.ladder.own_tasks:
         for row in group.recorded_rows:
             cell = row.own_cells.get(task)
             if cell and cell.score and names.setdefault(frozenset(cell.ids.values()), row.name) == row.name:
-                lines.append(_Line(task, row, cell))
+                lines.append(_Line(group.ladder, task, row, cell))
     if not lines:
         return None
     title, about = (

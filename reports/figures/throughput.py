@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ablations.ladders import current
+from ablations.ladders import Ladder
 from reports import published
 from reports.evidence import split_repeats
 from reports.figures.drawing import (
@@ -49,10 +49,10 @@ FACTS = (
 )
 
 
-def table9(lines: Lines) -> Table:
+def table9(ladder: Ladder, lines: Lines) -> Table:
     """Return a table of thousands of tokens per second by length; the CSV file has tokens per second."""
-    lengths, paper = _lengths(lines), published.table9()
-    source = current().published_source
+    lengths, paper = _lengths(ladder, lines), published.table9(ladder)
+    source = ladder.published_source
     rows = [
         *((source, model, PAPER_DEVICE, "", *_print_speeds(_printed(own), lengths)) for model, own in paper.items()),
         *((THIS_STUDY, *names, *_print_speeds(_measured(own), lengths)) for names, own in lines.items()),
@@ -60,11 +60,11 @@ def table9(lines: Lines) -> Table:
     return Table(
         title="Table 9: throughput, in thousands of tokens per second",
         shown=frame_of(rows, ("Source", "Model", "Device", "Precision", *(f"{length:,}" for length in lengths))),
-        facts=frame_of(list(_facts(lines)), FACTS),
+        facts=frame_of(list(_facts(ladder, lines)), FACTS),
         alignment="llll" + "r" * len(lengths),
         notes=(
             "By sequence length in tokens; ours are medians of real tokens after warm-up at the best batch size found, "
-            f"± one standard deviation (sd) over steps. {capitalized(current().published_as)}'s rows are as printed "
+            f"± one standard deviation (sd) over steps. {capitalized(ladder.published_as)}'s rows are as printed "
             "there, on its own device.",
             "Only rows on the same device compare.",
         ),
@@ -72,17 +72,17 @@ def table9(lines: Lines) -> Table:
     )
 
 
-def throughput_files(lines: Lines) -> dict[str, bytes]:
+def throughput_files(ladder: Ladder, lines: Lines) -> dict[str, bytes]:
     """Return Figure 3 and Table 9 by file name; nothing if there are no records."""
     if not lines:
         return {}
-    images = {f"figure3.{suffix}": image for suffix, image in figure3(lines).items()}
-    return images | table9(lines).files("table9")
+    images = {f"figure3.{suffix}": image for suffix, image in figure3(ladder, lines).items()}
+    return images | table9(ladder, lines).files("table9")
 
 
-def _lengths(lines: Lines) -> list[int]:
+def _lengths(ladder: Ladder, lines: Lines) -> list[int]:
     lengths = {length for own in lines.values() for length in own.sequence_tokens}
-    return sorted(lengths.union(published.read("table9").sequence_tokens))
+    return sorted(lengths.union(published.read(ladder, "table9").sequence_tokens))
 
 
 def _printed(rows: pd.DataFrame) -> Speeds:
@@ -99,9 +99,9 @@ def _print_speeds(speeds: Speeds, lengths: Sequence[int]) -> list[str]:
     return [with_deviation(*speeds[length]) if length in speeds else DASH for length in lengths]
 
 
-def _facts(lines: Lines) -> Iterator[list[Any]]:
-    for each in published.read("table9").itertuples():
-        about = current().published_source, each.model, PAPER_DEVICE, "", each.sequence_tokens, None
+def _facts(ladder: Ladder, lines: Lines) -> Iterator[list[Any]]:
+    for each in published.read(ladder, "table9").itertuples():
+        about = ladder.published_source, each.model, PAPER_DEVICE, "", each.sequence_tokens, None
         numbers = each.thousand_tokens_per_second * THOUSAND, each.spread * THOUSAND
         yield [*about, *numbers, *[None] * 3, each.source, ""]
     for names, rows in lines.items():
@@ -111,9 +111,9 @@ def _facts(lines: Lines) -> Iterator[list[Any]]:
 
 
 @rendered
-def figure3(lines: Lines) -> "Figure":
+def figure3(ladder: Ladder, lines: Lines) -> "Figure":
     figure, axes = single_axes(5.8, 4.2)
-    for model, own in published.table9().items():
+    for model, own in published.table9(ladder).items():
         lengths, values = list(own.sequence_tokens), list(own.thousand_tokens_per_second)
         axes.plot(lengths, values, color=DISCARDED, ls="--", lw=0.9, marker=".", ms=3, zorder=2)
         axes.annotate(model, (max(lengths), values[-1]), fontsize=5, color=PAPER_INK)
@@ -123,7 +123,7 @@ def figure3(lines: Lines) -> "Figure":
         axes.errorbar(list(own.sequence_tokens), medians, spreads, **style)
     axes.set_xscale("log", base=2)
     use_logarithmic_axis(axes)
-    ticks = _lengths(lines)
+    ticks = _lengths(ladder, lines)
     axes.set_xticks(ticks, [f"{length:,}" for length in ticks])
     titles = "Throughput by length", f"dashed: printed in the paper, on {PAPER_DEVICE}"
     format_axes(axes, titles, "sequence length (tokens)", "thousands of tokens per second")

@@ -5,6 +5,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from ablations.ladders import Ladder
+from ablations.loading import papers
 from ablations.names import chosen_variants
 from ablations.plan import STAGES, VariantRow, plan
 from ablations.recipe_runs import EVERYTHING, EmbeddingChoice
@@ -26,9 +28,11 @@ def rows_of(
     source: Source = SYNTHETIC,
     stages: Collection[str] = STAGES,
     choice: EmbeddingChoice = EVERYTHING,
+    ladder: Ladder | None = None,
 ) -> list[VariantRow]:
-    """The rows of variants in a folder of runs."""
-    return plan(chosen_variants(names), seeds, scale, source, Layout(root), stages, choice=choice)
+    """The rows of variants in a folder of runs; of the paper's ladder if no other is given."""
+    own = ladder or papers()
+    return plan(own, chosen_variants(own, names), seeds, scale, source, Layout(root), stages, choice=choice)
 
 
 def with_leaf(tree: dict[str, Any], path: str, value: Any) -> dict[str, Any]:

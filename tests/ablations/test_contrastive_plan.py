@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ablations.ladders import variants
+from ablations.loading import papers
 from ablations.recipe_runs import pair_sets
 from ablations.run import main
 from neobert.data.pairs import DECLARED_SETS, Pair, sets_of
@@ -131,7 +131,7 @@ def test_the_codes_protocol_is_a_variant_of_its_own(tmp_path: Path) -> None:
     protocol = code.protocol
     assert (protocol.reduction, protocol.similar_above, protocol.false_negatives) == ("sum", None, "kept")
     assert (protocol.sampling_exponent, protocol.texts_per_step, protocol.instructed) == (0.1, 24, "nothing")
-    at_paper = variants()["M9@contrastive-code"].recipe.embedding
+    at_paper = papers().variants["M9@contrastive-code"].recipe.embedding
     assert (at_paper.contrastive.texts_per_step, at_paper.pairs) == (32, "code")
     (sts,) = (pairs for pairs in paper.sets if pairs.name == "STS12")
     unfiltered = paper.model_copy(update={"protocol": paper.protocol.model_copy(update={"similar_above": None})})

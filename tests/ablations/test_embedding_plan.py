@@ -10,6 +10,7 @@ import pytest
 from ablations.launch.costs import Machine, PlanCosts
 from ablations.launch.outcomes import means_of
 from ablations.launch.submit import plan_jobs
+from ablations.loading import papers
 from ablations.plan import ModelRow, VariantRow, plan_model
 from ablations.recipe_runs import EVERYTHING, EmbeddingChoice, EncoderWeights, embedding_runs
 from ablations.run import main
@@ -129,7 +130,8 @@ def test_an_external_model_gets_the_protocol_of_a_variant(tmp_path: Path) -> Non
     model = resolve_model(Layout(tmp_path), str(save(seeded(bert), tmp_path / "tiny-bert")))
 
     def planned_by(protocol: str | None) -> ModelRow:
-        return plan_model(model, [0], "smoke", SYNTHETIC, Layout(tmp_path), ["mteb"], protocol=protocol)
+        choice = EmbeddingChoice(protocol=protocol)
+        return plan_model(papers(), model, [0], "smoke", SYNTHETIC, Layout(tmp_path), ["mteb"], choice=choice)
 
     plans = [planned_by(name) for name in (None, "M9@code-prompts", "M9@mteb-prompts", "M10")]
     for plan_of, labelled in zip(plans, ({}, {"M9@code-prompts"}, {"M9@mteb-prompts"}, {}), strict=True):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ablations import ladders, run
-from ablations.scales import scaled_variant
+from ablations import loading, run
+from ablations.scaling import scaled_variant
 from neobert.errors import EXIT_DONE, EXIT_MISSING
 from reports import make_figures
 from tests.support.tree_copy import REPOSITORY
@@ -35,11 +35,11 @@ def test_an_example_trains_at_its_own_scale(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert len(path.read_text().splitlines()) <= MOST_LINES
-    with ladders.using(own := ladders.load(str(path))):
-        for variant in own.variants.values():
-            assert variant.source and all(each.source for each in variant.modifications)
-            for scale, vocabulary in (("tiny", "trained"), ("paper", "published")):
-                scaled_variant(variant, scale, vocabulary)
+    own = loading.load(str(path))
+    for variant in own.variants.values():
+        assert variant.source and all(each.source for each in variant.modifications)
+        for scale, vocabulary in (("tiny", "trained"), ("paper", "published")):
+            scaled_variant(own, variant, scale, vocabulary)
     chosen = TRAINED[path.stem]
     flags = ["--variant", *chosen, "--scale", "tiny", "--stages", "pretrain", "--cluster", "here"]
     assert run.main(["--ladder", str(path), *flags, "--json"]) == EXIT_DONE, capsys.readouterr().err

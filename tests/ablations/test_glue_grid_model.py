@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ablations.loading import papers
 from neobert.files import read_lines
 from neobert.glue.tasks import TASKS
 from neobert.kinds.glue import GlueStudy
@@ -84,7 +85,7 @@ def _assert_selections_say_what_decided(runs: Path) -> None:
 
 
 def _assert_it_has_a_row_below_ours(runs: Path, best: float) -> None:
-    group = group_of(read_evidence(runs), "smoke", "synthetic")
+    group = group_of(read_evidence(papers(), runs), "smoke", "synthetic")
     table = table3(group)
     (row,) = group.external
     assert table.rows[-1][:2] == ("this study", "tiny-bert") and len(table.rows) - 1 in table.rules

@@ -2,32 +2,35 @@
 
 import pytest
 
-from ablations.ladders import variants
+from ablations.loading import papers
 from ablations.names import named, variants_of_design
-from ablations.scales import RULES, Scale, Vocabulary, scaled
+from ablations.scales import RULES, Scale, Vocabulary
+from ablations.scaling import scaled
 from ablations.variant import Variant, change_label
 
 OWN = {"corpus": "texts/corpora/web:3f2a", "tokenizer": "trained:8192"}
 PUBLISHED = {"corpus": "hub:tiiuae/falcon-refinedweb@c735", "tokenizer": "hub:meta-llama/Llama-2-7b-hf@01c7"}
 POSSIBLE = [
-    variant.name for kind in ("leave-one-out", "add-one") for variant in variants_of_design(kind, "smoke", "trained")[0]
+    variant.name
+    for kind in ("leave-one-out", "add-one")
+    for variant in variants_of_design(papers(), kind, "smoke", "trained")[0]
 ]
 """Variants with one modification more or less that every scale holds."""
 
 
 def label(name: str, scale: Scale, origins: dict[str, str], vocabulary: Vocabulary = "trained") -> str:
-    variant = variants().get(name) or named(name)
+    variant = papers().variants.get(name) or named(papers(), name)
     assert isinstance(variant, Variant)
-    recipes = [scaled(each.recipe, scale, vocabulary) for each in (variant, variant.parent) if each]
+    recipes = [scaled(papers(), each.recipe, scale, vocabulary) for each in (variant, variant.parent) if each]
     return change_label(variant, recipes[0], recipes[1] if len(recipes) > 1 else None, origins)
 
 
-@pytest.mark.parametrize("name", variants())
+@pytest.mark.parametrize("name", papers().variants)
 def test_the_papers_recipe_on_published_data_has_the_papers_titles(name: str) -> None:
-    assert label(name, "paper", PUBLISHED, "published") == variants()[name].title
+    assert label(name, "paper", PUBLISHED, "published") == papers().variants[name].title
 
 
-@pytest.mark.parametrize("name", [*variants(), *POSSIBLE])
+@pytest.mark.parametrize("name", [*papers().variants, *POSSIBLE])
 @pytest.mark.parametrize("scale", list(RULES))
 def test_no_small_variant_is_named_after_the_papers_sizes_or_data(name: str, scale: Scale) -> None:
     text = label(name, scale, OWN)

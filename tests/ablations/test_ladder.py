@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from ablations import ladder, ladders, rates
+from ablations import ladder, rates
+from ablations.loading import papers
 from ablations.names import chosen_variants
-from ablations.scales import RULES, Scale, Vocabulary, scaled
+from ablations.scales import RULES, Scale, Vocabulary
+from ablations.scaling import scaled
 from ablations.variant import Modification, Recipe, Variant, prove, prove_scaled, validated
 from neobert.identity import canonical, difference, leaves
 from neobert.model.size import parameter_count
@@ -18,18 +20,18 @@ from tests.ablations.papers_ladder import PAPERS_LADDER
 from tests.ablations.plans import with_leaf
 from tests.support.golden_files import GoldenFiles
 
-ALL = list(ladders.variants().values())
+ALL = list(papers().variants.values())
 CHILDREN = [variant for variant in ALL if variant.parent is not None]
 SHRUNK: list[tuple[Scale, Vocabulary]] = [(s, v) for s in RULES for v in ("trained", "published")]
 
 
 def test_the_lineage_is_the_papers_tree() -> None:
     """M3 and M6 are discarded: M4 continues M2, and M7 continues M5."""
-    assert tuple(ladders.ladder())[:11] == PAPERS_LADDER
+    assert tuple(papers().steps)[:11] == PAPERS_LADDER
     assert ladder.M10.lineage() == ["M0", "M1", "M2", "M4", "M5", "M7", "M8", "M9", "M10"]
     assert ladder.M3.lineage() == ["M0", "M1", "M2", "M3"]
     assert ladder.M6.lineage()[-2:] == ["M5", "M6"]
-    discarded = [name for name, variant in ladders.ladder().items() if not variant.kept]
+    discarded = [name for name, variant in papers().steps.items() if not variant.kept]
     assert discarded[:2] == ["M3", "M6"] and not {*discarded[2:]} & {*PAPERS_LADDER}
 
 
@@ -45,7 +47,7 @@ def test_resolved_recipes_are_the_golden_ones(golden: GoldenFiles) -> None:
     ("name", "paper_parameters"), [("M7", 278.6e6), ("M7@code", 256.7e6), ("M8", 245_136_954), ("M9", 245_136_954)]
 )
 def test_sizes_are_the_papers(name: str, paper_parameters: float) -> None:
-    pretraining = ladders.variants()[name].recipe.pretraining
+    pretraining = papers().variants[name].recipe.pretraining
     count = parameter_count(pretraining.model, pretraining.longest_context).total
     assert count == pytest.approx(paper_parameters, rel=2e-4 if paper_parameters % 1e5 == 0 else 0)
 
@@ -131,21 +133,21 @@ def test_an_impossible_model_is_refused_in_one_sentence(changes: dict[str, Any],
 
 
 def test_a_scale_that_leaks_is_found() -> None:
-    parent = scaled(ladder.M2.recipe, "smoke", "trained")
-    child = _tampered(scaled(ladder.M4.recipe, "smoke", "trained"), "pretraining.model.layers", 5)
+    parent = scaled(papers(), ladder.M2.recipe, "smoke", "trained")
+    child = _tampered(scaled(papers(), ladder.M4.recipe, "smoke", "trained"), "pretraining.model.layers", 5)
     with pytest.raises(ValueError, match=r"more than it declares: pretraining\.model\.layers"):
         prove_scaled("M4", parent, child, ladder.M4)
 
 
 def test_a_scale_that_erases_a_modification_is_found() -> None:
-    parent = scaled(ladder.M4.recipe, "smoke", "trained")
+    parent = scaled(papers(), ladder.M4.recipe, "smoke", "trained")
     with pytest.raises(ValueError, match="erases modification '20% Masking'"):
         prove_scaled("M5", parent, parent, ladder.M5)
 
 
 @pytest.mark.parametrize(("scale", "vocabulary"), SHRUNK)
 def test_shrunk_m8_is_deeper_and_narrower_than_m7_at_equal_size(scale: Scale, vocabulary: Vocabulary) -> None:
-    m7, m8 = (scaled(node.recipe, scale, vocabulary).pretraining for node in (ladder.M7, ladder.M8))
+    m7, m8 = (scaled(papers(), node.recipe, scale, vocabulary).pretraining for node in (ladder.M7, ladder.M8))
     sizes = [parameter_count(recipe.model, recipe.longest_context).total for recipe in (m7, m8)]
     assert m8.model.layers > m7.model.layers
     assert m8.model.width < m7.model.width
@@ -154,7 +156,7 @@ def test_shrunk_m8_is_deeper_and_narrower_than_m7_at_equal_size(scale: Scale, vo
 
 @pytest.mark.parametrize(("scale", "vocabulary"), SHRUNK)
 def test_shrunk_m9_has_a_longer_context_and_a_larger_batch(scale: Scale, vocabulary: Vocabulary) -> None:
-    m8, m9 = (scaled(node.recipe, scale, vocabulary).pretraining.stages for node in (ladder.M8, ladder.M9))
+    m8, m9 = (scaled(papers(), node.recipe, scale, vocabulary).pretraining.stages for node in (ladder.M8, ladder.M9))
     assert m8[0].context < m9[0].context < m9[1].context
     assert m8[0].tokens_per_step < m9[0].tokens_per_step == m9[1].tokens_per_step
     longest = max(part.minimum_tokens for part in m9[1].mixture)
@@ -180,8 +182,8 @@ def test_every_contradiction_names_its_variant_or_says_why_there_is_none() -> No
     assert all(found or re.fullmatch(r"none( yet)?: .{10,}", row[-1]) for found, row in zip(named, rows, strict=True))
     names = [found.group(1) for found in named if found]
     at_rates = [name for name in names if rates.MARK in name]
-    assert sorted({*names} - {*at_rates}) == sorted(name for name in ladders.variants() if "@" in name)
-    (variant,) = chosen_variants(at_rates)
+    assert sorted({*names} - {*at_rates}) == sorted(name for name in papers().variants if "@" in name)
+    (variant,) = chosen_variants(papers(), at_rates)
     assert variant.delta() == {"pretraining.optimization.peak_learning_rate": (1e-4, 3e-4)}
-    assert scaled(variant.recipe, "paper", "published") == variant.recipe
+    assert scaled(papers(), variant.recipe, "paper", "published") == variant.recipe
     assert len({row[0] for row in rows}) == len(rows) > len(names)

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ablations import ladder, ladders, run, status
+from ablations import ladder, loading, run, status
 from ablations.ladder_checks import KINDS, refuse_unknown_names, refuse_wrong_kinds, verify
-from ablations.ladders import RETIRED_SETTINGS, Ladder
-from ablations.names import chosen_variants, names_of_design, variants_of_design
+from ablations.ladders import Ladder
+from ablations.loading import RETIRED_SETTINGS, papers
+from ablations.names import chosen_variants, names_of_design, one_variant, variants_of_design
 from ablations.scales import Rules
 from neobert.errors import EXIT_DONE, EXIT_REFUSED
 
@@ -41,11 +42,11 @@ def refusal(content: str, folder: Path, capsys: pytest.CaptureFixture[str], *fla
 def load(content: str, folder: Path) -> Ladder:
     path = folder / "mine.py"
     path.write_text(IMPORTS + content)
-    return ladders.load(str(path))
+    return loading.load(str(path))
 
 
 def test_the_papers_ladder_passes_all_checks() -> None:
-    own = ladders.papers()
+    own = papers()
     verify(own)
     declared = {name: vars(ladder)[name] for name in KINDS if name in vars(ladder)}
     others = {"SCALES": {}, "CORPORA": {}, "SCALE": own.scale, "TITLE": own.title, "PUBLISHED_AS": own.published_as}
@@ -137,27 +138,24 @@ B = A.derive("B", WIDER)
 
 
 def test_what_a_later_modification_overwrites_cannot_be_left_out(tmp_path: Path) -> None:
-    with ladders.using(load(TWICE, tmp_path)):
-        variants, left_out = variants_of_design("leave-one-out", "paper", "trained")
-        assert [variant.name for variant in variants] == ["B", "B-4-608-wide"]
-        assert left_out == ["B-4-096-wide: without '4,096 wide' B has the same recipe"]
+    variants, left_out = variants_of_design(load(TWICE, tmp_path), "leave-one-out", "paper", "trained")
+    assert [variant.name for variant in variants] == ["B", "B-4-608-wide"]
+    assert left_out == ["B-4-096-wide: without '4,096 wide' B has the same recipe"]
 
 
 @pytest.mark.parametrize("beside", ["B = M1.derive('B', WEB)", "B = A.derive('B', WEB)", "B = M0.derive('B', ROTARY)"])
 def test_a_variant_beside_the_declared_end_changes_no_design(beside: str, tmp_path: Path) -> None:
     alone = load(f"{ON_M1}END = A", tmp_path)
-    with ladders.using(alone):
-        left_out, added = (chosen_variants(names_of_design(kind)) for kind in ("leave-one-out", "add-one"))
+    left_out, added = (chosen_variants(alone, names_of_design(alone, kind)) for kind in ("leave-one-out", "add-one"))
     more = load(f"{ON_M1}{beside}\nEND = 'A'", tmp_path)
-    with ladders.using(more):
-        assert "B" in more.variants and (more.root, more.full_variant, more.last_kept) == (
-            alone.root,
-            alone.full_variant,
-            alone.last_kept,
-        )
-        assert chosen_variants(names_of_design("leave-one-out")) == left_out
-        now = {name: variant for name in names_of_design("add-one")[1:] for variant in chosen_variants([name])}
-        assert [now[variant.name] for variant in added if variant.name in now] == added[1:]
+    assert "B" in more.variants and (more.root, more.full_variant, more.last_kept) == (
+        alone.root,
+        alone.full_variant,
+        alone.last_kept,
+    )
+    assert chosen_variants(more, names_of_design(more, "leave-one-out")) == left_out
+    now = {name: one_variant(more, name) for name in names_of_design(more, "add-one")[1:]}
+    assert [now[variant.name] for variant in added if variant.name in now] == added[1:]
     derived = load(ON_M1 + beside, tmp_path)
     assert derived.last_kept.name == "B", "without END the last kept variant is meant"
 

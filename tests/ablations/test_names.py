@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ablations import ladder, ladders, run
 from ablations.ladders import SCALES
+from ablations.loading import papers
 from ablations.names import (
     at_rate,
     at_scale,
@@ -21,7 +22,8 @@ from ablations.names import (
     variants_of_design,
 )
 from ablations.rates import shared_rate, variant_at
-from ablations.scales import RULES, Scale, scaled_variant
+from ablations.scales import RULES, Scale
+from ablations.scaling import scaled_variant
 from neobert.errors import EXIT_DONE
 from neobert.rates import FIELDS, rate_text, rounded
 from neobert.runs.layout import Layout
@@ -38,15 +40,15 @@ RATES = st.integers(10, 99).flatmap(lambda digits: st.integers(-6, 1).map(lambda
 def test_a_rate_of_two_digits_is_the_same_in_a_name_and_out_of_it(rate: float) -> None:
     own = rounded(rate)
     assert math.isclose(own, rate, rel_tol=1e-9) and float(rate_text(own)) == own and len(rate_text(own)) <= 6
-    variant = named(f"M4@rate{rate_text(own)}")
+    variant = named(papers(), f"M4@rate{rate_text(own)}")
     assert variant is not None and variant.recipe.pretraining.optimization.peak_learning_rate == own
-    assert at_rate(ladder.M4, rate) == variant == named(f"M4@peak_learning_rate-{rate_text(own)}")
+    assert at_rate(ladder.M4, rate) == variant == named(papers(), f"M4@peak_learning_rate-{rate_text(own)}")
 
 
 @given(st.integers(1, 999))
 def test_a_share_is_the_same_in_a_name_and_out_of_it(thousandths: int) -> None:
     share = thousandths / 1000
-    variant = named(f"M4@steps{share:g}")
+    variant = named(papers(), f"M4@steps{share:g}")
     assert variant == shorter(ladder.M4, share) and variant is not None
     assert variant.recipe.pretraining.stages[0].steps == 1000 * thousandths
 
@@ -54,7 +56,7 @@ def test_a_share_is_the_same_in_a_name_and_out_of_it(thousandths: int) -> None:
 @given(field=st.sampled_from(FIELDS), value=st.integers(1, 999).map(lambda thousandths: thousandths / 1000))
 def test_a_number_of_the_optimizer_is_the_same_in_a_name_and_out_of_it(field: str, value: float) -> None:
     text = rate_text(value) if field == "peak_learning_rate" else f"{value:g}"
-    variant = named(f"M4@{field}-{text}")
+    variant = named(papers(), f"M4@{field}-{text}")
     assert variant is not None and variant.parent is ladder.M4
     assert vars(variant.recipe.pretraining.optimization)[field] == float(text)
 
@@ -78,37 +80,41 @@ def test_a_number_of_the_optimizer_is_the_same_in_a_name_and_out_of_it(field: st
 )
 def test_an_impossible_number_is_one_sentence(name: str, said: str) -> None:
     with pytest.raises(ValueError, match=" ") as refused:
-        chosen_variants([name])
+        chosen_variants(papers(), [name])
     assert said in str(refused.value) and "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_value_of_a_name_is_used_at_every_scale(scale: Scale) -> None:
-    (variant,) = chosen_variants(["M4@beta2-0.9"])
-    recipe, parent = scaled_variant(at_scale(variant, scale), scale, "published")
+    (variant,) = chosen_variants(papers(), ["M4@beta2-0.9"])
+    recipe, parent = scaled_variant(papers(), at_scale(papers(), variant, scale), scale, "published")
     assert recipe.pretraining.optimization.beta2 == 0.9 and parent is not None
     same = recipe.pretraining.optimization.model_copy(update={"beta2": parent.pretraining.optimization.beta2})
     assert same == parent.pretraining.optimization
 
 
-@pytest.mark.parametrize("name", ladders.ladder())
+@pytest.mark.parametrize("name", papers().steps)
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_variant_at_a_rate_is_its_parent_but_for_the_rate_at_every_scale(name: str, scale: Scale) -> None:
-    variant = at_rate(ladders.ladder()[name], 4.1e-3)
-    assert variant.parent is ladders.ladder()[name] and variant.source and chosen_variants([variant.name]) == [variant]
-    recipe, parent = scaled_variant(at_scale(variant, scale), scale, "published")
+    variant = at_rate(papers().steps[name], 4.1e-3)
+    assert (
+        variant.parent is papers().steps[name]
+        and variant.source
+        and chosen_variants(papers(), [variant.name]) == [variant]
+    )
+    recipe, parent = scaled_variant(papers(), at_scale(papers(), variant, scale), scale, "published")
     assert parent is not None and recipe.pretraining.optimization.peak_learning_rate == 4.1e-3
     same = {"peak_learning_rate": parent.pretraining.optimization.peak_learning_rate}
     optimization = recipe.pretraining.optimization.model_copy(update=same)
     assert recipe.pretraining.model_copy(update={"optimization": optimization}) == parent.pretraining
 
 
-@pytest.mark.parametrize("name", ladders.ladder())
+@pytest.mark.parametrize("name", papers().steps)
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_shorter_run_has_its_share_of_every_stage_and_all_else_of_its_parent(name: str, scale: Scale) -> None:
-    variant = shorter(ladders.ladder()[name], 0.25)
-    assert variant.parent is ladders.ladder()[name] and at_scale(variant, scale) is variant
-    recipe, parent = scaled_variant(variant, scale, "published")
+    variant = shorter(papers().steps[name], 0.25)
+    assert variant.parent is papers().steps[name] and at_scale(papers(), variant, scale) is variant
+    recipe, parent = scaled_variant(papers(), variant, scale, "published")
     for ours, theirs in zip(recipe.pretraining.stages, parent.pretraining.stages, strict=True):
         for part in ("steps", "warmup_steps", "decay_steps"):
             assert getattr(ours, part) == pytest.approx(getattr(theirs, part) / 4, abs=1)
@@ -122,42 +128,46 @@ def test_a_shorter_run_has_its_share_of_every_stage_and_all_else_of_its_parent(n
 
 @pytest.mark.parametrize("scale", RULES)
 def test_the_rate_of_a_scale_is_the_variant_itself_and_every_other_rate_is_used_as_it_is(scale: Scale) -> None:
-    shared = shared_rate(ladder.M4, scale)
-    assert at_scale(at_rate(ladder.M4, shared), scale) is ladder.M4 is variant_at(ladder.M4, shared, scale)
+    shared = shared_rate(papers(), ladder.M4, scale)
+    assert (
+        at_scale(papers(), at_rate(ladder.M4, shared), scale)
+        is ladder.M4
+        is variant_at(papers(), ladder.M4, shared, scale)
+    )
     for rate in (*RULES[scale].peak_learning_rates, 3e-4):  # also rates that the scale replaces, or refuses to scale
-        recipe, _ = scaled_variant(at_scale(at_rate(ladder.M4, rate), scale), scale, "published")
+        recipe, _ = scaled_variant(papers(), at_scale(papers(), at_rate(ladder.M4, rate), scale), scale, "published")
         assert recipe.pretraining.optimization.peak_learning_rate == rate
-    assert at_scale(at_rate(ladder.M4, 1e-4), "paper") is ladder.M4
+    assert at_scale(papers(), at_rate(ladder.M4, 1e-4), "paper") is ladder.M4
 
 
 def test_a_number_that_a_variant_has_anyway_is_the_variant_where_nothing_was_scaled(tmp_path: Path) -> None:
-    unscaled = named("M4@beta2-0.95")
+    unscaled = named(papers(), "M4@beta2-0.95")
     assert unscaled is not None and unscaled.delta() == {}
-    assert at_scale(unscaled, "smoke") is ladder.M4 and at_scale(unscaled, "study") is unscaled
+    assert at_scale(papers(), unscaled, "smoke") is ladder.M4 and at_scale(papers(), unscaled, "study") is unscaled
     rows = rows_of(tmp_path, "M4", "M4@beta2-0.95", scale="study", stages=["pretrain"])
     assert [row.recipe.pretraining.optimization.beta2 for row in rows] == [0.998845, 0.95]
     assert [row.name for row in rows_of(tmp_path, "M4", "M4@beta2-0.95", scale="smoke")] == ["M4"]
 
 
 def test_names_have_several_numbers_and_ranges_have_them_too() -> None:
-    (variant,) = chosen_variants(["M2@steps0.25@beta2-0.95@weight_decay-0.1@rate4e-3"])
-    recipe, _ = scaled_variant(variant, "study", "trained")
+    (variant,) = chosen_variants(papers(), ["M2@steps0.25@beta2-0.95@weight_decay-0.1@rate4e-3"])
+    recipe, _ = scaled_variant(papers(), variant, "study", "trained")
     optimization = recipe.pretraining.optimization
     assert (optimization.beta2, optimization.weight_decay, optimization.peak_learning_rate) == (0.95, 0.1, 4e-3)
     assert recipe.pretraining.stages[0].steps == 1500
-    assert [each.name for each in chosen_variants(["M1..M3@steps0.5", "M1"])] == [
+    assert [each.name for each in chosen_variants(papers(), ["M1..M3@steps0.5", "M1"])] == [
         "M1",
         *(f"{name}@steps0.5" for name in ("M1", "M2", "M3")),
     ]
-    at_rates = chosen_variants(["all@rate4e-3"])
-    assert [each.name for each in at_rates] == [f"{name}@rate4e-3" for name in ladders.ladder()]
-    assert chosen_variants(["M9-rope@steps0.5"])[0].parent == named("M9-rope")
-    assert [each.name for each in chosen_variants(["M7@code@rate4e-3"])] == ["M7@code@rate4e-3"]
+    at_rates = chosen_variants(papers(), ["all@rate4e-3"])
+    assert [each.name for each in at_rates] == [f"{name}@rate4e-3" for name in papers().steps]
+    assert chosen_variants(papers(), ["M9-rope@steps0.5"])[0].parent == named(papers(), "M9-rope")
+    assert [each.name for each in chosen_variants(papers(), ["M7@code@rate4e-3"])] == ["M7@code@rate4e-3"]
 
 
 def test_of_the_names_in_records_those_of_this_version_are_found_and_others_skipped() -> None:
     names = ["M4", "M4@beta2-0.95", "M9@contrastive-code", "M4@rate4e-3", "M4@beta9-1", "M9-rope", "F:norm", "M0+no"]
-    assert list(variants_in(names)) == ["M4@beta2-0.95", "M4@rate4e-3", "M9-rope"]
+    assert list(variants_in(papers(), names)) == ["M4@beta2-0.95", "M4@rate4e-3", "M9-rope"]
 
 
 def test_runs_at_a_rate_have_ids_of_their_own_and_are_planned_and_labelled_like_any_other(tmp_path: Path) -> None:
@@ -185,8 +195,8 @@ def test_a_plan_says_what_is_not_represented(tmp_path: Path, capsys: pytest.Capt
 
 # One modification more or less
 
-LEFT_OUT, _ = variants_of_design("leave-one-out", "paper", "published")
-ADDED, _ = variants_of_design("add-one", "paper", "published")
+LEFT_OUT, _ = variants_of_design(papers(), "leave-one-out", "paper", "published")
+ADDED, _ = variants_of_design(papers(), "add-one", "paper", "published")
 BY_ONE = [*LEFT_OUT[1:], *ADDED[1:]]
 
 
@@ -197,9 +207,9 @@ def test_all_modifications_of_m9_make_m9() -> None:
 
 @pytest.mark.parametrize("name", [variant.name for variant in BY_ONE])
 def test_every_variant_is_proven_and_made_again_from_its_name(name: str) -> None:
-    variant = named(name)
-    assert variant is not None and chosen_variants([name]) == [variant] and variant.parent is ladder.M0
-    scaled_variant(variant, "proxy", "published")
+    variant = named(papers(), name)
+    assert variant is not None and chosen_variants(papers(), [name]) == [variant] and variant.parent is ladder.M0
+    scaled_variant(papers(), variant, "proxy", "published")
     way = ladders.modifications_of(ladder.M9)
     if name.startswith("M9-"):
         assert [each for each in way if each not in variant.modifications] == list(variant.left_out)
@@ -211,14 +221,16 @@ def test_every_variant_is_proven_and_made_again_from_its_name(name: str) -> None
 def test_a_design_has_every_modification_that_is_possible() -> None:
     assert [each.name for each in LEFT_OUT[:3]] == ["M9", "M9-rope", "M9-swiglu"]
     assert [each.name for each in ADDED[:3]] == ["M0", "M0+rope", "M0+swiglu"]
-    assert "M0+llama-tokenizer" in names_of_design("add-one") and len(ADDED) == len(ladders.current().modifications) + 1
-    variants, left_out = variants_of_design("leave-one-out", "smoke", "trained")
-    assert len(variants) + len(left_out) == len(names_of_design("leave-one-out"))
+    assert (
+        "M0+llama-tokenizer" in names_of_design(papers(), "add-one") and len(ADDED) == len(papers().modifications) + 1
+    )
+    variants, left_out = variants_of_design(papers(), "leave-one-out", "smoke", "trained")
+    assert len(variants) + len(left_out) == len(names_of_design(papers(), "leave-one-out"))
     assert any(each.startswith("M9-2m-token-batch: scale smoke") for each in left_out)
 
 
 def test_any_variant_can_do_without_one_or_have_one_more() -> None:
-    less, more = named("M7-rope"), named("M3+cosine-decay")
+    less, more = named(papers(), "M7-rope"), named(papers(), "M3+cosine-decay")
     assert less is not None and less.recipe.pretraining.model.positions == "learned" and less.parent is ladder.M0
     assert more is not None and more.recipe.pretraining.optimization.decay == "cosine" and more.parent is ladder.M3
     for name, said in {
@@ -228,7 +240,7 @@ def test_any_variant_can_do_without_one_or_have_one_more() -> None:
         "M9-rop": "there is no variant 'M9-rop': did you mean 'M9-rope'",
     }.items():
         with pytest.raises(ValueError, match=" ") as refused:
-            chosen_variants([name])
+            chosen_variants(papers(), [name])
         assert said in str(refused.value)
 
 

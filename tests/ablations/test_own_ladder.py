@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ablations import ladders, prefetch, run, status
+from ablations import loading, prefetch, run, status
 from ablations.ladder import M0, M1, M5
+from ablations.loading import papers
 from ablations.names import chosen_variants, names_of_design
 from ablations.recipe_runs import pretraining_runs
-from ablations.scales import execution_at, scaled
+from ablations.scaling import execution_at, scaled
 from ablations.variant import Modification
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
 from neobert.kinds.glue import GlueStudy
@@ -52,18 +53,18 @@ def plan(file: Path, runs: Path, *flags: str) -> list[str]:
 
 
 def test_a_file_is_a_ladder_with_its_scales_and_modifications(file: Path) -> None:
-    with ladders.using(own := ladders.load(str(file))):
-        assert list(ladders.ladder()) == ["M0", "A1", "A2", "mask0.3", "mask0.4"]
-        assert (own.root.name, own.full_variant.name, own.last_kept.name) == ("M0", "A2", "A2") and own.root is M0
-        assert ladders.known_scales()[-1] == "tiny" and execution_at("tiny").heldout_context == 32
-        assert [each.name for each in chosen_variants(["A1..mask0.3"])] == ["A1", "A2", "mask0.3"]
-        assert [each.name for each in chosen_variants(["A2@steps0.25"])] == ["A2@steps0.25"]
-        assert list(own.modifications) == ["rope", "20-masking", "rate-0-3", "rate-0-4"]
-        assert names_of_design("leave-one-out") == ["A2", "A2-rope", "A2-20-masking"]
-        assert [each.name for each in chosen_variants(["M0+rate-0-3", "A1-rope"])] == ["M0+rate-0-3", "A1-rope"]
-        own_run = pretraining_runs(scaled(M0.recipe, "smoke", "trained").pretraining, 0, SYNTHETIC)[0]
-    assert "tiny" not in ladders.known_scales() and "M9-rope" in names_of_design("leave-one-out")
-    paper = pretraining_runs(scaled(M0.recipe, "smoke", "trained").pretraining, 0, SYNTHETIC)[0]
+    own = loading.load(str(file))
+    assert list(own.steps) == ["M0", "A1", "A2", "mask0.3", "mask0.4"]
+    assert (own.root.name, own.full_variant.name, own.last_kept.name) == ("M0", "A2", "A2") and own.root is M0
+    assert own.known_scales[-1] == "tiny" and execution_at(own, "tiny").heldout_context == 32
+    assert [each.name for each in chosen_variants(own, ["A1..mask0.3"])] == ["A1", "A2", "mask0.3"]
+    assert [each.name for each in chosen_variants(own, ["A2@steps0.25"])] == ["A2@steps0.25"]
+    assert list(own.modifications) == ["rope", "20-masking", "rate-0-3", "rate-0-4"]
+    assert names_of_design(own, "leave-one-out") == ["A2", "A2-rope", "A2-20-masking"]
+    assert [each.name for each in chosen_variants(own, ["M0+rate-0-3", "A1-rope"])] == ["M0+rate-0-3", "A1-rope"]
+    own_run = pretraining_runs(scaled(own, M0.recipe, "smoke", "trained").pretraining, 0, SYNTHETIC)[0]
+    assert "tiny" not in papers().known_scales and "M9-rope" in names_of_design(papers(), "leave-one-out")
+    paper = pretraining_runs(scaled(papers(), M0.recipe, "smoke", "trained").pretraining, 0, SYNTHETIC)[0]
     assert own_run.id == paper.id, "what both ladders hold is trained once"
 
 
@@ -72,19 +73,18 @@ def test_a_variant_that_a_scale_cannot_hold_keeps_no_other_from_it(tmp_path: Pat
     change = 'Modification("Rate", source="here", optimization={"peak_learning_rate": 3e-4})'
     derived = f'from ablations.variant import Modification\nA1 = M0.derive("A1", {change})\n'
     (tmp_path / "own.py").write_text(f"from ablations.ladder import M0\n{derived}")
-    with ladders.using(ladders.load(str(tmp_path / "own.py"))):
-        with pytest.raises(ValueError, match="lies between the rows"):
-            rows_of(tmp_path, "A1")
-        (row,) = rows_of(tmp_path, "M0")
-        assert row.labels(row.planned[0], SYNTHETIC)["variants"] == ["M0"]
+    own = loading.load(str(tmp_path / "own.py"))
+    with pytest.raises(ValueError, match="lies between the rows"):
+        rows_of(tmp_path, "A1", ladder=own)
+    (row,) = rows_of(tmp_path, "M0", ladder=own)
+    assert row.labels(row.planned[0], SYNTHETIC)["variants"] == ["M0"]
 
 
 def test_a_sweep_on_the_newest_run_refuses_a_scale_that_its_ladder_lost(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with ladders.using(ladders.load(str(file))):
-        (row,) = rows_of(tmp_path, "A1", scale="tiny")
-        row.write(Layout(tmp_path), SYNTHETIC, SOURCE, EXECUTION)
+    (row,) = rows_of(tmp_path, "A1", scale="tiny", ladder=loading.load(str(file)))
+    row.write(Layout(tmp_path), SYNTHETIC, SOURCE, EXECUTION)
     finish_pretraining(Layout(tmp_path), row.stages[-1])
     file.write_text(file.read_text().replace('"tiny"', '"small"'))
     flags = ["--task", "cola", "--ladder", str(file), "--runs", str(tmp_path)]
@@ -96,7 +96,7 @@ def test_a_ladder_may_be_named_as_a_module(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "own_steps.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    own = ladders.load("own_steps")
+    own = loading.load("own_steps")
     assert "A1" in own.variants and own.labels["ladder"] == "own_steps" and own.code == OWN.encode()
 
 
@@ -168,15 +168,15 @@ def test_the_file_of_the_page_for_programs_is_a_ladder(tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "automation.md"
     (block,) = re.findall(r"^   ```python\n(.*?)^   ```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     (tmp_path / "mine.py").write_text(textwrap.dedent(block))
-    assert ladders.load(str(tmp_path / "mine.py")).last_kept.delta() == {
+    assert loading.load(str(tmp_path / "mine.py")).last_kept.delta() == {
         "pretraining.model.feedforward_width": (3072, 4608)
     }
 
 
 def test_a_sample_may_be_named_and_no_task_starts_from_itself(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("from ablations.ladder import M0, M1\nSAMPLE = 'M1'\nTRANSFER_TASK = 'qnli'")
-    with ladders.using(own := ladders.load(str(tmp_path / "own.py"))):
-        (row,) = rows_of(tmp_path, "M0", stages=["glue"])
+    own = loading.load(str(tmp_path / "own.py"))
+    (row,) = rows_of(tmp_path, "M0", stages=["glue"], ladder=own)
     assert own.sample is M1
     starts = {study.task: study.starts_from.task for study in GlueStudy.among(row.runs)}
     assert starts["qnli"] is None and starts["rte"] == "qnli" and starts["mnli"] is None
@@ -323,7 +323,7 @@ def test_a_scale_of_another_ladder_is_unknown(file: Path, tmp_path: Path, capsys
     assert run.main(["--variant", "M0", "--scale", "tiny", "--list", "--runs", str(tmp_path)]) == EXIT_REFUSED
     assert "--scale 'tiny' is no scale" in capsys.readouterr().err
     assert run.main(plan(file, tmp_path, "--variant", "M5", "--dry-run")) == EXIT_REFUSED
-    assert "there is no variant 'M5'" in capsys.readouterr().err and M5.name not in ladders.load(str(file)).variants
+    assert "there is no variant 'M5'" in capsys.readouterr().err and M5.name not in loading.load(str(file)).variants
 
 
 def test_the_default_scale_is_the_files_own_or_as_written(
@@ -333,9 +333,9 @@ def test_the_default_scale_is_the_files_own_or_as_written(
     plain_file, named = tmp_path / "plain.py", tmp_path / "named.py"
     plain_file.write_text("from ablations.ladder import M0, M1\n")
     named.write_text(f"{OWN}\nSCALES['other'] = SMOKE\nSCALE = 'other'\n")
-    scales = [ladders.load(str(each)).scale for each in (file, plain_file, named)]
-    assert scales == ["tiny", "as-written", "other"] and ladders.papers().scale == "smoke"
+    scales = [loading.load(str(each)).scale for each in (file, plain_file, named)]
+    assert scales == ["tiny", "as-written", "other"] and papers().scale == "smoke"
     named.write_text(f"{OWN}\nSCALES['other'] = SMOKE\n")
-    assert ladders.load(str(named)).scale == "as-written"
+    assert loading.load(str(named)).scale == "as-written"
     assert run.main(["--ladder", str(file), "--runs", str(tmp_path), "--list", "--variant", "A1"]) == EXIT_DONE
     assert "The ladder at tiny scale" in capsys.readouterr().out

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ablations import ladders, run, status
+from ablations import loading, run, status
+from ablations.loading import papers
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
 from neobert.kinds.glue import GlueStudy
 from neobert.runs.layout import Layout
@@ -209,13 +210,13 @@ HEAD = EXAMPLE.read_text()
 def test_what_is_no_task_is_refused_in_a_sentence(tmp_path: Path, code: str, message: str) -> None:
     (tmp_path / "own.py").write_text(f"{HEAD}{code}\n")
     with pytest.raises(ValueError, match=r"^--ladder ") as refused:
-        ladders.load(str(tmp_path / "own.py"))
+        loading.load(str(tmp_path / "own.py"))
     assert message in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_a_ladder_may_name_some_of_glue(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(f"{HEAD}TASKS = ['rte', 'mnli', *TASKS]\n")
-    own = ladders.load(str(tmp_path / "own.py"))
+    own = loading.load(str(tmp_path / "own.py"))
     assert list(own.tasks) == ["rte", "mnli", "upos"] and own.start_of("rte") == "mnli"
     assert own.own_tasks["upos"].folder == str(tmp_path / "UD_English-EWT")
-    assert list(ladders.current().tasks) == ["mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb"]
+    assert list(papers().tasks) == ["mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ablations import ladders
+from ablations.loading import papers
 from ablations.names import chosen_variants
 from ablations.plan import plan
 from neobert.glue.tasks import SELECTION_RULES
@@ -23,13 +23,13 @@ from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of, with_le
     [
         (["M7"], ["M7"]),
         (["M2..M4"], ["M2", "M3", "M4"]),
-        (["all"], list(ladders.ladder())),
+        (["all"], list(papers().steps)),
         (["M8", "M0", "M8"], ["M0", "M8"]),
         (["M7@code"], ["M7@code"]),
     ],
 )
 def test_variants_are_chosen_by_name_range_or_all(words: list[str], names: list[str]) -> None:
-    assert [variant.name for variant in chosen_variants(words)] == names
+    assert [variant.name for variant in chosen_variants(papers(), words)] == names
 
 
 def test_m9_and_m10_share_their_weights_and_m10_measures_both_stages(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_without_mnli_training_data_transfer_falls_back_with_its_reason(tmp_path
         def tasks(self) -> dict[str, str | None]:
             return {**SYNTHETIC.tasks(), "mnli": "mnli has no train split here"}
 
-    (row,) = plan(chosen_variants(["M2"]), (0,), "smoke", WithoutMNLI(), Layout(tmp_path))  # type: ignore[arg-type]
+    (row,) = plan(papers(), chosen_variants(papers(), ["M2"]), (0,), "smoke", WithoutMNLI(), Layout(tmp_path))  # type: ignore[arg-type]
     assert row.skipped == {"mnli": "mnli has no train split here"}
     rte = next(study for study in GlueStudy.among(row.runs) if study.task == "rte")
     assert (rte.starts_from.kind, rte.starts_from.reason) == ("pretraining", "mnli has no train split here")

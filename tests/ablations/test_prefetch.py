@@ -14,6 +14,7 @@ from pathlib import Path
 import huggingface_hub.constants as hub_constants
 import pytest
 
+from ablations.loading import papers
 from ablations.names import chosen_variants
 from ablations.plan import plan
 from neobert.data import mteb_tasks
@@ -60,7 +61,11 @@ def test_a_prefetched_folder_gives_the_run_ids_of_the_hub(hub: StandIn, tmp_path
     commits = {place.partition("/")[2]: repository.commit for place, repository in hub.repositories.items()}
     layout = Layout(tmp_path / "runs")
     ids = [
-        [unit.run.id for row in plan(chosen_variants(["all"]), [0], "paper", source, layout) for unit in row.planned]
+        [
+            unit.run.id
+            for row in plan(papers(), chosen_variants(papers(), ["all"]), [0], "paper", source, layout)
+            for unit in row.planned
+        ]
         for source in (DirectorySource(tmp_path / "data"), HubSource(commits))
     ]
     assert ids[0] == ids[1] and len(ids[0]) > 100

@@ -13,9 +13,9 @@ from typing import NoReturn
 
 import pytest
 
-from ablations import ladders, prefetch
-from ablations.ladders import ladder
+from ablations import loading, prefetch
 from ablations.launch.checks import requirements
+from ablations.loading import papers
 from ablations.names import chosen_variants
 from ablations.paper_models import folder_or_repository, paper_models
 from ablations.plan import plan
@@ -155,8 +155,10 @@ def test_a_checked_folder_closes_the_plan_without_a_network(
     monkeypatch.setattr(socket, "socket", None)
     assert run(folder, "--check") == 0
     assert "complete: 12 items" in capsys.readouterr().out
-    rows = plan(chosen_variants(["all"]), [0], "smoke", DirectorySource(folder), Layout(tmp_path / "runs"))
-    assert len(rows) == len(ladder()) and not any(row.skipped for row in rows)
+    rows = plan(
+        papers(), chosen_variants(papers(), ["all"]), [0], "smoke", DirectorySource(folder), Layout(tmp_path / "runs")
+    )
+    assert len(rows) == len(papers().steps) and not any(row.skipped for row in rows)
     (folder / "corpora/wikibook/bookcorpus--bookcorpus--0000.parquet").unlink()
     assert run(folder, "--check") == 3
     assert "missing: corpus wikibook: corpus wikibook lacks 1 of the 2 files" in capsys.readouterr().out
@@ -266,7 +268,7 @@ def test_every_baseline_of_the_paper_is_declared_once_and_listed_with_what_it_ne
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     models = list(paper_models().values())
-    for number, printed in (("3", published.table3()), ("4", published.table4())):
+    for number, printed in (("3", published.table3(papers())), ("4", published.table4(papers()))):
         theirs = [(row.model, row.size) for row in printed if not row.model.startswith("NeoBERT")]
         assert [(model.model, model.size) for model in models if number in model.tables] == theirs
     assert len({model.repository for model in models}) == len(models)
@@ -283,10 +285,9 @@ def test_a_ladder_needs_no_tasks_but_its_own_ones_of_glue(tmp_path: Path) -> Non
     """Its flag in the commands that are named to users is one word of a shell, whatever the file is called."""
     path = tmp_path / "my ladder's.py"
     path.write_text('from ablations.ladder import M0\nTASKS = ["cola", "rte"]\n')
-    own = ladders.load(str(path))
+    own = loading.load(str(path))
     assert shlex.split(own.flag) == ["--ladder", str(path)]
-    with ladders.using(own):
-        assert requirements([own.root], "smoke", ["glue"]).tasks == ("rte", "cola")
+    assert requirements(own, [own.root], "smoke", ["glue"]).tasks == ("rte", "cola")
 
 
 def test_a_word_of_the_list_means_its_repository_unless_a_folder_has_that_name(

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ablations.ladders import SCALES, ladder
+from ablations.ladders import SCALES
+from ablations.loading import papers
 from ablations.scales import Scale
 from neobert.kinds.rates import RateSearch, RateSweep
 from neobert.search.space import Range
@@ -25,7 +26,7 @@ SPACE = {
 @pytest.mark.parametrize("scale", SCALES)
 @settings(max_examples=10)
 @given(
-    name=st.sampled_from([*ladder(), "M4@steps0.25"]),
+    name=st.sampled_from([*papers().steps, "M4@steps0.25"]),
     rate=RATES,
     decay=st.sampled_from([None, 0.0123, 0.2]),
     beta2=st.sampled_from([None, 0.91]),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ablations import ladder
 from ablations.ladders import SCALES
+from ablations.loading import papers
 from ablations.rates import (
     PILOT_SEEDS,
     Optimum,
@@ -18,7 +19,8 @@ from ablations.rates import (
     shared_rate,
     variant_at,
 )
-from ablations.scales import Scale, scaled_variant
+from ablations.scales import Scale
+from ablations.scaling import scaled_variant
 from neobert.rates import next_step, rate_text
 
 # The grid
@@ -62,7 +64,7 @@ def test_where_nothing_trains_nothing_more_is_tried() -> None:
 
 
 def test_a_grid_is_even_in_the_logarithm_up_to_two_digits() -> None:
-    rates = [grid_rate(ladder.M4, "study", 2, step) for step in range(-4, 7)]
+    rates = [grid_rate(papers(), ladder.M4, "study", 2, step) for step in range(-4, 7)]
     assert rates == [1.3e-4, 2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2, 0.13]
 
 
@@ -71,9 +73,9 @@ def test_a_grid_is_even_in_the_logarithm_up_to_two_digits() -> None:
 @example(factor=6, step=1, scale="paper")
 @example(factor=9.625, step=-1, scale="proxy")
 def test_every_rate_of_a_grid_is_one_that_a_variant_can_have(factor: float, step: int, scale: Scale) -> None:
-    rate = grid_rate(ladder.M4, scale, factor, step)
-    assert math.isclose(rate, shared_rate(ladder.M4, scale) * factor**step, rel_tol=0.1)
-    recipe, _ = scaled_variant(variant_at(ladder.M4, rate, scale), scale, "published")
+    rate = grid_rate(papers(), ladder.M4, scale, factor, step)
+    assert math.isclose(rate, shared_rate(papers(), ladder.M4, scale) * factor**step, rel_tol=0.1)
+    recipe, _ = scaled_variant(papers(), variant_at(papers(), ladder.M4, rate, scale), scale, "published")
     assert recipe.pretraining.optimization.peak_learning_rate == rate
 
 
@@ -81,7 +83,7 @@ def test_every_rate_of_a_grid_is_one_that_a_variant_can_have(factor: float, step
     ("exact", "name"), [(2.1e-3, "M4"), (1.83e-3, "M4"), (2.84e-3, "M4@rate2.8e-3"), (5.97e-4, "M4@rate6e-4")]
 )
 def test_the_best_variant_is_the_shared_one_within_a_tenth_of_its_rate(exact: float, name: str) -> None:
-    assert best_variant(ladder.M4, Optimum(exact, 3.0), "study").name == name
+    assert best_variant(papers(), ladder.M4, Optimum(exact, 3.0), "study").name == name
 
 
 # The optimum

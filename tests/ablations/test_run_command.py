@@ -15,8 +15,8 @@ import pandas as pd
 import pytest
 
 from ablations import recipe_runs, run, scales
-from ablations.ladders import variants
 from ablations.launch import execute
+from ablations.loading import papers
 from neobert import processes
 from neobert.data import synthetic
 from neobert.data.sources import open_source
@@ -180,7 +180,7 @@ def test_every_variant_really_computes_something_else_than_its_parent(tmp_path: 
         record = json.loads(path.read_text())
         curve = [line["loss"] for line in read_lines(path.with_name("metrics.jsonl")) if "loss" in line]
         losses |= {name: curve for name in record["labels"]["variants"] if record["config"]["stage"] == 0}
-    children = [variant for name, variant in variants().items() if name in losses and variant.parent]
+    children = [variant for name, variant in papers().variants.items() if name in losses and variant.parent]
     assert len(children) >= 11
     for variant in children:
         shared = losses[variant.name] == losses[variant.parent.name]

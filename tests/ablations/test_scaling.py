@@ -9,17 +9,10 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from ablations import ladder, ladders
-from ablations.scales import (
-    BETA2,
-    RULES,
-    SMOKE,
-    Rules,
-    Scale,
-    scaled,
-    scaled_variant,
-    unrepresented,
-)
+from ablations import ladder
+from ablations.loading import papers
+from ablations.scales import RULES, SMOKE, Rules, Scale
+from ablations.scaling import BETA2, scaled, scaled_variant, unrepresented
 from ablations.shrinking import nearest_row, replaced, scaled_count, scaled_number
 from ablations.variant import Modification, Variant
 from neobert.identity import leaves
@@ -79,7 +72,7 @@ def test_three_times_the_rate_stays_three_times_or_is_refused_with_the_row_to_ad
     three = Modification("3x rate", source="here", optimization={"peak_learning_rate": 3e-4})
     variant = ladder.M0.derive("three", three)
     with pytest.raises(ValueError, match=r"scale smoke: peak_learning_rate 0\.0003 lies between the rows .*add a row"):
-        scaled_variant(variant, "smoke", "trained")
+        scaled_variant(papers(), variant, "smoke", "trained")
     rates = replace(SMOKE, peak_learning_rates={1e-4: 2e-3})
     recipe, parent = at_rules(variant, rates)
     assert recipe.pretraining.optimization.peak_learning_rate == 6e-3
@@ -90,7 +83,7 @@ def at_rules(variant: Variant, rules: Rules) -> Any:
     """The recipes of a variant and its parent under rules of its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(RULES, "own", rules)  # type: ignore[arg-type]
-        return scaled_variant(variant, "own", "trained")
+        return scaled_variant(papers(), variant, "own", "trained")
 
 
 FIELDS: dict[str, tuple[str, ...]] = {
@@ -118,7 +111,7 @@ FIELD_NAMES = [(section, field) for section, fields in FIELDS.items() for field 
 def test_no_scale_turns_a_modification_of_any_number_around(
     name: str, place: tuple[str, str], factor: float, scale: Scale, unscaled: bool
 ) -> None:
-    parent, (section, field) = ladders.variants()[name], place
+    parent, (section, field) = papers().variants[name], place
     path = f"{PATHS.get(section, f'embedding.{section}' if section == 'contrastive' else section)}.{field}"
     before = leaves(parent.recipe)[path]
     after = type(before)(before * factor)
@@ -131,7 +124,7 @@ def test_no_scale_turns_a_modification_of_any_number_around(
     except ValueError:
         assume(False)
     try:
-        recipe, base = scaled_variant(variant, scale, "trained")
+        recipe, base = scaled_variant(papers(), variant, scale, "trained")
     except ValueError as error:
         assert scale in str(error) or "scaled" in str(error) or "the scale" in str(error)
         assert "unscaled" in str(error) and "--scale as-written" in str(error), "and what to do"
@@ -168,7 +161,7 @@ def test_no_scale_turns_a_modification_of_any_number_around(
 )
 def test_arms_that_a_scale_once_erased_are_there(changes: Any, path: str, pair: tuple[int, int]) -> None:
     recipe, parent = scaled_variant(
-        ladder.M0.derive("arm", Modification("arm", source="here", **changes)), "smoke", "trained"
+        papers(), ladder.M0.derive("arm", Modification("arm", source="here", **changes)), "smoke", "trained"
     )
     assert (leaves(parent)[path], leaves(recipe)[path]) == pair
 
@@ -177,7 +170,7 @@ def test_a_rate_of_contrastive_fine_tuning_keeps_its_ratio_to_the_baselines() ->
     usual = ladder.M0.recipe.embedding.contrastive.optimization
     change = {"optimization": usual.model_copy(update={"peak_learning_rate": 3e-4}).model_dump()}
     variant = ladder.M0.derive("arm", Modification("3x", source="here", contrastive=change))
-    recipe, parent = scaled_variant(variant, "smoke", "trained")
+    recipe, parent = scaled_variant(papers(), variant, "smoke", "trained")
     rates = [each.embedding.contrastive.optimization.peak_learning_rate for each in (parent, recipe) if each]
     assert rates == [1e-3, 3e-3]
 
@@ -185,7 +178,7 @@ def test_a_rate_of_contrastive_fine_tuning_keeps_its_ratio_to_the_baselines() ->
 def test_an_initialization_keeps_its_ratio_and_words_stay() -> None:
     initial = ladder.M0.recipe.pretraining.model.initialization.model_dump()
     wide = Modification("wide", source="here", model={"initialization": {**initial, "weight_scale": 0.04}})
-    recipe, _ = scaled_variant(ladder.M0.derive("wide", wide), "smoke", "trained")
+    recipe, _ = scaled_variant(papers(), ladder.M0.derive("wide", wide), "smoke", "trained")
     assert recipe.pretraining.model.initialization.weight_scale == 0.1
     assert replaced("x", "split", "cut", "split") == "cut" and replaced("x", "split", "cut", "cut") == "split"
     with pytest.raises(ValueError, match="train_examples 5000 has no ratio to the baseline's None"):
@@ -196,7 +189,7 @@ def test_a_rate_of_the_grid_without_a_row_keeps_its_ratio_to_the_nearest() -> No
     grid = ladder.M0.recipe.grid
     for rates, expected in (((4e-5,), (2e-3,)), ((1e-5, 2e-5, 3e-5), (1e-3, 1.5e-3))):
         changed = ladder.M0.recipe.model_copy(update={"grid": grid.model_copy(update={"learning_rates": rates})})
-        assert scaled(changed, "smoke", "trained").grid.learning_rates == expected
+        assert scaled(papers(), changed, "smoke", "trained").grid.learning_rates == expected
 
 
 def test_a_scale_that_would_turn_a_shape_around_refuses() -> None:
@@ -226,7 +219,7 @@ def test_an_added_stage_that_does_not_decay_has_no_plateau() -> None:
 
 @pytest.mark.parametrize("scale", ["as-written", "paper"])
 def test_scales_without_rules_take_recipes_as_they_are(scale: Scale) -> None:
-    assert all(scaled(each.recipe, scale, "trained") is each.recipe for each in ladders.variants().values())
+    assert all(scaled(papers(), each.recipe, scale, "trained") is each.recipe for each in papers().variants.values())
 
 
 # Time constants
@@ -235,7 +228,7 @@ def test_scales_without_rules_take_recipes_as_they_are(scale: Scale) -> None:
 @given(beta2=st.floats(0.1, 0.9999), scale=st.sampled_from(["study", "proxy"]))
 def test_the_second_moment_keeps_its_half_life_in_tokens_up_to_a_tenth_of_the_run(beta2: float, scale: Scale) -> None:
     recipe = Modification("b", source="here", optimization={"beta2": beta2}).apply(ladder.M0.recipe)
-    ours = scaled(recipe, scale, "trained").pretraining
+    ours = scaled(papers(), recipe, scale, "trained").pretraining
     written, stage = recipe.pretraining.stages[0], ours.stages[0]
     tokens = written.tokens_per_step * math.log(2) / -math.log(beta2)
     steps = min(tokens / stage.tokens_per_step, 0.1 * stage.steps)
@@ -243,18 +236,22 @@ def test_the_second_moment_keeps_its_half_life_in_tokens_up_to_a_tenth_of_the_ru
 
 
 def test_what_a_scale_does_not_represent_is_named() -> None:
-    assert unrepresented(ladder.M4, "study", "trained") == ("optimization.beta2",)
-    assert unrepresented(ladder.M4, "smoke", "trained") == unrepresented(ladder.M0, "study", "trained") == ()
-    assert unrepresented(ladder.M3, "smoke", "trained") == ("model.vocabulary_size",)
-    assert unrepresented(ladder.M3, "smoke", "published") == ()
-    assert unrepresented(ladder.M10, "smoke", "trained") == ("grid.batch_sizes", "grid.learning_rates")
-    assert all(unrepresented(each, "paper", "published") == () for each in ladders.variants().values())
+    assert unrepresented(papers(), ladder.M4, "study", "trained") == ("optimization.beta2",)
+    assert (
+        unrepresented(papers(), ladder.M4, "smoke", "trained")
+        == unrepresented(papers(), ladder.M0, "study", "trained")
+        == ()
+    )
+    assert unrepresented(papers(), ladder.M3, "smoke", "trained") == ("model.vocabulary_size",)
+    assert unrepresented(papers(), ladder.M3, "smoke", "published") == ()
+    assert unrepresented(papers(), ladder.M10, "smoke", "trained") == ("grid.batch_sizes", "grid.learning_rates")
+    assert all(unrepresented(papers(), each, "paper", "published") == () for each in papers().variants.values())
 
 
 def test_a_modification_of_beta2_alone_is_erased_where_the_cap_binds_and_said_to_be() -> None:
     beta2 = Modification("beta2", source="here", optimization={"beta2": 0.95})
     variant = ladder.M2.derive("beta2", beta2)
     with pytest.raises(ValueError, match=r"the scale erases modification 'beta2'.*unscaled=True.*--scale as-written"):
-        scaled_variant(variant, "study", "trained")
-    recipe, _ = scaled_variant(ladder.M2.derive("own", replace(beta2, unscaled=True)), "study", "trained")
+        scaled_variant(papers(), variant, "study", "trained")
+    recipe, _ = scaled_variant(papers(), ladder.M2.derive("own", replace(beta2, unscaled=True)), "study", "trained")
     assert recipe.pretraining.optimization.beta2 == 0.95

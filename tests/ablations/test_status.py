@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ablations import ladders, status
+from ablations import loading, status
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.index import Index, Row, read_index, state_of
 from neobert.runs.layout import Layout
@@ -313,7 +313,7 @@ def test_a_ladder_chooses_the_runs_that_were_planned_from_it(
     file.write_text("from ablations.ladder import M0, ROTARY\nM1 = M0.derive('M1', ROTARY)\n")
     declare(layout, papers, ("M1",))
     declare(layout, own, ("M1",), ladder="other.py")
-    kept = layout.ladder("other.py", ladders.load(str(file)).labels["ladder_sha256"][:12])
+    kept = layout.ladder("other.py", loading.load(str(file)).labels["ladder_sha256"][:12])
     write(kept, {}).write_bytes(file.read_bytes())
 
     def ids(*flags: str) -> set[str]:
@@ -321,7 +321,7 @@ def test_a_ladder_chooses_the_runs_that_were_planned_from_it(
 
     assert ids() == {papers.id, own.id}
     assert ids("--ladder", str(file)) == ids("--ladder", str(kept)) == {own.id}
-    assert ids("--ladder", ladders.PAPERS) == {papers.id}
+    assert ids("--ladder", loading.PAPERS) == {papers.id}
     assert "  M1 (other.py)  " in shown(layout, capsys)[1], "without the flag the file is named"
 
 

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from ablations import scales
 from ablations.launch.submit import plan_jobs
+from ablations.loading import papers
 from ablations.plan import plan_model
 from ablations.run import main
 from neobert.data.sources import SyntheticSource
@@ -93,6 +94,6 @@ def test_pairs_of_the_hub_are_named_with_what_brings_them(tmp_path: Path, capsys
 def test_slurm_waits_for_nothing_before_an_external_model(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "runs")
     model = resolve_model(layout, str(world.save(world.seeded(world.bert), tmp_path / "model")))
-    row = plan_model(model, [0], "smoke", SyntheticSource(100), layout, ["contrastive"])
+    row = plan_model(papers(), model, [0], "smoke", SyntheticSource(100), layout, ["contrastive"])
     (job,) = plan_jobs(layout, [row], dict.fromkeys(JOB_KINDS, Resources()))
     assert job.references == (f"contrastive/{row.runs[0].id}",) and job.after == ()

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ablations.ladder import M9
+from ablations.loading import papers
 from ablations.recipe_runs import EmbeddingChoice, EncoderWeights, embedding_runs
-from ablations.scales import scaled
+from ablations.scaling import scaled
 from neobert.data.preparation import open_specified
 from neobert.kinds.mteb import EmbeddingEvaluation
 from neobert.kinds.pretraining import PretrainingRun
@@ -17,7 +18,7 @@ from tests.support.tiny_runs import SOURCE
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)
 LABELS = {"variants": ["T"], "scale": "smoke", "data": "synthetic"}
 SOURCE_HERE = open_specified(SOURCE)
-SMOKE = scaled(M9.recipe, "smoke", "trained").embedding
+SMOKE = scaled(papers(), M9.recipe, "smoke", "trained").embedding
 
 
 def zero_shot(encoder: PretrainingRun, tasks: Sequence[str] | None = None) -> EmbeddingEvaluation:

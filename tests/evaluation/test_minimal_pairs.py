@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from ablations.ladders import SCALES, variants
+from ablations.ladders import SCALES
+from ablations.loading import papers
 from ablations.plan import plan
 from ablations.recipe_runs import PAIRS_PER_PARADIGM
 from ablations.scales import Scale
@@ -47,7 +48,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def evaluations(data: str, scale: Scale = "smoke") -> dict[tuple[str, ...], ReadoutEvaluation]:
     """The planned readouts of M2, by their names."""
     source = open_source(data, synthetic_documents=100)
-    (row,) = plan([variants()["M2"]], (0,), scale, source, Layout(Path("runs")), ("pretraining", "readouts"))
+    (row,) = plan(
+        papers(), [papers().variants["M2"]], (0,), scale, source, Layout(Path("runs")), ("pretraining", "readouts")
+    )
     return {run.readouts: run for run in ReadoutEvaluation.among(row.runs)}
 
 
@@ -116,7 +119,9 @@ def test_large_scales_read_all_pairs(scale: Scale, data: Path) -> None:
 @pytest.mark.parametrize("name", ["synthetic", "hub"])
 def test_data_without_blimp_say_so(name: str) -> None:
     source = open_source(name, synthetic_documents=100)
-    (row,) = plan([variants()["M2"]], (0,), "smoke", source, Layout(Path("runs")), ("pretraining", "readouts"))
+    (row,) = plan(
+        papers(), [papers().variants["M2"]], (0,), "smoke", source, Layout(Path("runs")), ("pretraining", "readouts")
+    )
     assert row.skipped.keys() == {BLIMP} and "DIR/blimp/data" in row.skipped[BLIMP]
     assert (BLIMP,) not in evaluations(name)
 

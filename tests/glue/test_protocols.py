@@ -11,10 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ablations import ladder, ladders, run, scales
+from ablations import ladder, run, scales
 from ablations.launch.costs import PUBLISHED, TrialWork
+from ablations.loading import papers
 from ablations.names import chosen_variants
 from ablations.plan import plan
+from ablations.scaling import execution_at
 from neobert.data.sources import open_source
 from neobert.files import read_json
 from neobert.glue import finetuning
@@ -50,7 +52,7 @@ CODE_INTERVAL: dict[str, Any] = {"evaluation_interval_steps": 1000, "epoch_count
 
 
 def test_the_code_is_all_of_its_readings_and_each_of_them_is_a_variant() -> None:
-    known = ladders.variants()
+    known = papers().variants
     paper, code = (known[name].recipe.finetuning.model_dump() for name in ("M10", "M10@code"))
     assert {name for name in paper if paper[name] != code[name]} == set.union(*READINGS.values())
     for name, fields in READINGS.items():
@@ -70,7 +72,7 @@ def test_any_other_rung_takes_the_codes_protocol_in_one_line() -> None:
 def studies_of(root: Path, name: str, documents: int = 100) -> dict[tuple[int, str], GlueStudy]:
     """A variant's studies by stage and task."""
     source = open_source("synthetic", synthetic_documents=documents)
-    (row,) = plan(chosen_variants([name]), (0,), "smoke", source, Layout(root))
+    (row,) = plan(papers(), chosen_variants(papers(), [name]), (0,), "smoke", source, Layout(root))
     return {(unit.run.stage, unit.run.task): unit.run for unit in row.planned if isinstance(unit.run, GlueStudy)}
 
 
@@ -264,8 +266,8 @@ def test_the_best_of_a_grid_and_its_nested_score_go_by_the_decisive_metric(
 def fine_tune(root: Path, name: str, tasks: set[str]) -> None:
     """What a worker does with a variant's studies on its last checkpoint, in this process."""
     layout, specification = Layout(root), SourceSpecification(name="synthetic", synthetic_documents=600)
-    source, execution = open_source(specification.name, synthetic_documents=600), scales.execution_at("smoke")
-    rows = plan(chosen_variants([name]), (0,), "smoke", source, layout, ("glue",))
+    source, execution = open_source(specification.name, synthetic_documents=600), execution_at(papers(), "smoke")
+    rows = plan(papers(), chosen_variants(papers(), [name]), (0,), "smoke", source, layout, ("glue",))
     for row in rows:
         row.write(layout, source, specification, execution)
     for study in (unit.run for unit in rows[0].planned if isinstance(unit.run, GlueStudy)):

@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
-from ablations.ladders import variants
+from ablations.loading import papers
 from benchmarks.contenders import MODES, OURS, RATE, Mode, Setting
 from benchmarks.data import IDS
 from benchmarks.measuring import race, tokens_per_second
@@ -207,7 +207,9 @@ def seconds_of_updates(tuner: FineTuner, point: Point) -> float:
 
 def test_cuda_graphs_fine_tune_twice_as_fast_with_the_same_loss(setting: Setting, record_property: Record) -> None:
     model = setting.recipe.model
-    protocol = variants()["M10"].recipe.finetuning.model_copy(update={"dropout": 0.0, "evaluations_per_epoch": 1})
+    protocol = (
+        papers().variants["M10"].recipe.finetuning.model_copy(update={"dropout": 0.0, "evaluations_per_epoch": 1})
+    )
     point = Point(batch_size=BATCH_SIZE, learning_rate=1e-5, weight_decay=0.01)
     found: list[tuple[Evaluation, float]] = []
     for policy in (CompilePolicy("off"), CompilePolicy("on")):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ablations.ladders import variants
+from ablations.loading import papers
 from benchmarks.contenders import SEED, masked_documents, neobert_recipe, own_batches, pretraining_engine
 from benchmarks.data import IDS, random_corpus
 from neobert.data.batches import Batch, collate
@@ -160,7 +160,7 @@ def fine_tune(layers: int = 28, fixed: bool = False) -> Pass:
     """Three updates of GLUE with their batches by the paper's protocol; in `work` the last one, in `reading` an
     evaluation."""
     measured, task = Pass(), encoded_task()
-    protocol = variants()["M10"].recipe.finetuning.model_copy(update={"epochs": 1})
+    protocol = papers().variants["M10"].recipe.finetuning.model_copy(update={"epochs": 1})
     with pretended_cuda() as gpu:
         with GPU:
             classifier = build_classifier(neobert_recipe("bf16", layers=layers).model, CONTEXT, task.task.labels, 0.1)

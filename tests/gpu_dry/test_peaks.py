@@ -2,7 +2,7 @@
 
 import pytest
 
-from ablations.ladders import variants
+from ablations.loading import papers
 from neobert.model.size import MicroBatchShape, training_memory
 from tests.ablations.papers_ladder import PAPERS_LADDER
 from tests.gpu_dry import passes
@@ -13,7 +13,7 @@ from tests.gpu_dry.conftest import Pretend
 @pytest.mark.parametrize("name", PAPERS_LADDER)
 def test_the_model_of_memory_is_within_one_percent_of_each_stage_of_the_ladder(pretend: Pretend, name: str) -> None:
     """With full rows: no micro-batch of a run keeps more."""
-    whole = variants()[name].recipe.pretraining
+    whole = papers().variants[name].recipe.pretraining
     for index, stage in enumerate(whole.stages):
         recipe = whole.model_copy(update={"stages": whole.stages[: index + 1]})
         table = (whole if whole.model.positions == "learned" else recipe).longest_context

@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import neobert.hub  # noqa: F401 - registers the classes
-from ablations import ladders
+from ablations import loading
 from ablations.ladder import M10
-from ablations.scales import scaled
+from ablations.scaling import scaled
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
 from neobert.export import huggingface
 from neobert.export.__main__ import main
@@ -216,8 +216,8 @@ def test_labels_cannot_smuggle_markup_into_the_card(tmp_path: Path) -> None:
 
 def local_folder(root: Path) -> Path:
     """The start of ModernBERT's last step at smoke scale, whose local blocks see 8 tokens on each side."""
-    with ladders.using(ladders.load(str(REPOSITORY / "examples" / "modernbert.py"))):
-        recipe = scaled(ladders.variants()["B7"].recipe, "tiny", "trained").pretraining
+    own = loading.load(str(REPOSITORY / "examples" / "modernbert.py"))
+    recipe = scaled(own, own.variants["B7"].recipe, "tiny", "trained").pretraining
     model = recipe.model.model_copy(update={"vocabulary_size": 512})
     assert (model.layers, model.attention_window, model.global_every) == (4, 16, 3)
     return write_checkpoints(root, tiny_run(model=model, stages=(tiny_stage(context=recipe.longest_context),)), 0)

@@ -4,8 +4,8 @@ import hashlib
 
 from torch import nn
 
-from ablations.ladders import variants
-from ablations.scales import scaled
+from ablations.loading import papers
+from ablations.scaling import scaled
 from neobert.model.build import build_classifier, build_masked_language_model, initialize, initialize_classifier
 from neobert.recipe import Pretraining
 from tests.support.golden_files import GoldenFiles
@@ -26,13 +26,16 @@ def masked_language_model(recipe: Pretraining) -> nn.Module:
 
 
 def test_every_variant_starts_from_the_same_weights(golden: GoldenFiles) -> None:
-    recipes = {name: scaled(variant.recipe, "smoke", "trained").pretraining for name, variant in variants().items()}
+    recipes = {
+        name: scaled(papers(), variant.recipe, "smoke", "trained").pretraining
+        for name, variant in papers().variants.items()
+    }
     modules = {name: masked_language_model(recipe) for name, recipe in recipes.items()}
     golden.compare_entries("initial_weights.json", {name: digest_of(module) for name, module in modules.items()})
 
 
 def test_the_head_of_a_fine_tuned_model_starts_from_the_same_weights(golden: GoldenFiles) -> None:
-    recipe = scaled(variants()["M7"].recipe, "smoke", "trained")
+    recipe = scaled(papers(), papers().variants["M7"].recipe, "smoke", "trained")
     classifier = build_classifier(recipe.pretraining.model, 64, 3, 0.1)
     initialize_classifier(classifier, recipe.finetuning.classifier_scale, 0)
     head = nn.ModuleDict({"dense": classifier.dense, "classifier": classifier.classifier})

@@ -7,18 +7,20 @@ import random
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from ablations.ladders import variants
-from ablations.names import chosen_variants
+from ablations import loading
+from ablations.ladders import Ladder
+from ablations.names import one_variant
 from ablations.recipe_runs import pretraining_runs, variant_studies
-from ablations.scales import Scale, Vocabulary, scaled
-from ablations.variant import Recipe, Variant
+from ablations.scales import Scale, Vocabulary
+from ablations.scaling import scaled
+from ablations.variant import Recipe
 from neobert.data.sources import Source
 from neobert.files import json_bytes, publish_once
 from neobert.glue.tasks import TASKS
@@ -43,16 +45,16 @@ LEVELS = dict(zip(PAPERS_LADDER, (52.0, 54.1, 57.3, 55.2, 57.0, 56.1, 53.9, 58.4
 TASK_SHIFTS = dict(zip(TASKS, (-4, 2, 6, -9, 8, 8, -16, 5), strict=True))  # they add up to 0
 
 
-def variant(name: str) -> Variant:
-    """A variant of the ladder, an alternative or one of a design."""
-    (found,) = chosen_variants([name])
-    return found
+def papers_ladder() -> Ladder:
+    """The paper's ladder, or what the fixture of this name has in its place."""
+    return loading.papers()
 
 
 @cache
-def recipe_at(name: str, scale: Scale, vocabulary: Vocabulary) -> Recipe:
-    """The recipe of a variant at a scale, which each of its records asks for."""
-    return scaled(variant(name).recipe, scale, vocabulary)
+def recipe_at(ladder: Ladder, name: str, scale: Scale, vocabulary: Vocabulary) -> Recipe:
+    """The recipe of a variant at a scale, which each of its records asks for. The variant is one of the ladder, an
+    alternative or one of a design."""
+    return scaled(ladder, one_variant(ladder, name).recipe, scale, vocabulary)
 
 
 def metric_names(task: str) -> list[str]:
@@ -154,10 +156,15 @@ class Study:
     measured: tuple[str, ...] = ()
     common_context: int | None = None
     frequency_loss: float | None = None
+    ladder: Ladder = field(default_factory=papers_ladder)
 
     @property
     def trains_tokenizers(self) -> bool:
         return self.data == "synthetic" if self.trained is None else self.trained
+
+    def on(self, ladder: Ladder) -> "Study":
+        """The same folder and levels, of variants of another ladder."""
+        return replace(self, ladder=ladder)
 
     @property
     def source(self) -> Source:
@@ -165,7 +172,7 @@ class Study:
 
     def recipe(self, name: str) -> Recipe:
         """The recipe of a variant at the study's scale."""
-        return recipe_at(name, self.scale, "trained" if self.trains_tokenizers else "published")
+        return recipe_at(self.ladder, name, self.scale, "trained" if self.trains_tokenizers else "published")
 
     def runs(self, name: str, seed: int = 0) -> list[PretrainingRun]:
         """The stages of a variant."""
@@ -173,7 +180,7 @@ class Study:
 
     def studies(self, name: str, seed: int = 0) -> Iterator[GlueStudy]:
         """All studies of a variant, on every checkpoint that it measures."""
-        yield from variant_studies(self.recipe(name), self.runs(name, seed), seed, self.source)
+        yield from variant_studies(self.ladder, self.recipe(name), self.runs(name, seed), seed, self.source)
 
     def study(self, name: str, task: str, seed: int = 0) -> GlueStudy:
         """The study of a task on the variant's last checkpoint."""
@@ -190,7 +197,7 @@ class Study:
     def labels(self, name: str) -> dict[str, Any]:
         """Labels as runs carry them: every variant with equal pre-training, whatever its grid."""
         own = self.recipe(name).pretraining
-        names = [other for other in variants() if self.recipe(other).pretraining == own]
+        names = [other for other in self.ladder.variants if self.recipe(other).pretraining == own]
         names += [] if name in names else [name]
         return {"variants": names, "scale": self.scale, "data": self.data, "unavailable_tasks": self.without}
 
@@ -342,11 +349,11 @@ class Study:
 
     def group(self) -> Group:
         """What reports read of the study."""
-        return group_of(read_evidence(self.root), self.scale, self.data)
+        return group_of(read_evidence(self.ladder, self.root), self.scale, self.data)
 
     def findings(self) -> Findings:
         """All that reports say of the study."""
-        evidence = read_evidence(self.root)
+        evidence = read_evidence(self.ladder, self.root)
         return Findings(group_of(evidence, self.scale, self.data), "out", evidence, Curves(self.root, evidence.runs))
 
     def select(self, study: GlueStudy, nested: float | None) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ablations.loading import papers
 from neobert.kinds.glue import GlueStudy
 from neobert.recipe import Point
 from neobert.runs import collected
@@ -82,7 +83,7 @@ def test_a_collected_folder_gives_the_same_tables_and_files(study: Study, copied
     # The reasons of the remarks and the page name folders by their names.
     told = {name for name, content in whole.items() if MACHINE.encode() in content}
     assert set(whole) == set(same) and {name for name in whole if whole[name] != same[name]} == told
-    assert "M1 − M0" in same["smoke-texts/differences.md"].decode() and not read_evidence(copied).problems
+    assert "M1 − M0" in same["smoke-texts/differences.md"].decode() and not read_evidence(papers(), copied).problems
 
 
 def test_what_is_restored_is_done_and_collected_as_it_was(

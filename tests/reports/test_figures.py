@@ -13,8 +13,8 @@ import pytest
 from matplotlib.text import Text
 from scipy import stats
 
-from ablations.ladders import ladder
-from ablations.scales import scaled
+from ablations import loading
+from ablations.scaling import scaled
 from neobert.glue.tasks import TASKS
 from neobert.runs.layout import Layout
 from reports import make_figures
@@ -67,7 +67,7 @@ def run(arguments: list[str | Path], cwd: Path, script: Path, **environment: str
 
 
 def test_bars_stand_in_the_order_of_the_ladder_with_alternatives_behind(bars: Bars) -> None:
-    assert [bar.row.name for bar in bars.bars] == [*ladder(), "M7@code"]
+    assert [bar.row.name for bar in bars.bars] == [*loading.papers().steps, "M7@code"]
     assert bars.missing == ["M3", "M6", "M7", "M8", "M9", "M10"]
     assert bars.incomplete == ["M5"]
 
@@ -155,7 +155,7 @@ def test_a_partial_ladder_is_a_figure_of_what_was_run(study: Study) -> None:
 def test_a_group_without_scores_is_a_figure_of_dashes(study: Study) -> None:
     study.pretrain("M0")
     bars = find_bars(study.group())
-    assert bars.missing == list(ladder())
+    assert bars.missing == list(loading.papers().steps)
     assert "no scores yet" in drawn(bars)
 
 
@@ -184,7 +184,7 @@ def test_files_hold_type_42_fonts_and_no_dates_whatever_style_the_user_has(bars:
 
 def test_table_2_lists_every_declared_leaf_of_every_variant(partial: Study) -> None:
     shown = {(row[2], row[3]) for row in table2(partial.group()).rows}
-    for variant in ladder().values():
+    for variant in loading.papers().steps.values():
         for row, delta in variant.delta_by_row().items():
             for path in delta:
                 field = path.removeprefix("pretraining.")
@@ -195,7 +195,10 @@ def test_table_2_shows_both_scales_and_marks_discarded_variants(partial: Study) 
     table = table2(partial.group())
     rows = {(row[0], row[3]): row for row in table.rows}
     assert rows["M7", "model.feedforward_width"][4] == "3,072 → 4,224"
-    small = [scaled(ladder()[name].recipe, "smoke", "trained").pretraining.model for name in ("M5", "M7")]
+    small = [
+        scaled(loading.papers(), loading.papers().steps[name].recipe, "smoke", "trained").pretraining.model
+        for name in ("M5", "M7")
+    ]
     assert rows["M7", "model.feedforward_width"][5] == " → ".join(str(model.feedforward_width) for model in small)
     assert ("(M3)", "data.tokenizer") in rows and ("(M6)", "packing") in rows
     assert 'M10,M9,yes,GLUE grid,grid.weight_decays,0.01,"0.01, 1e-05"' in table.csv

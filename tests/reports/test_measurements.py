@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ablations.loading import papers
 from neobert.data.mteb_tasks import BENCHMARKS, OFFICIAL_TASKS
 from neobert.kinds.mteb import TASKS_IN_SUITE
 from neobert.runs.layout import Layout
@@ -35,7 +36,7 @@ def our_cells(study: Study, label: str) -> tuple[str, ...]:
 
 
 def test_the_papers_averages_are_what_our_average_would_be() -> None:
-    for row in published.table4():
+    for row in published.table4(papers()):
         mean = sum(row.scores[name] * count for name, count in TASKS_IN_SUITE.items()) / ALL_TASKS
         assert mean == pytest.approx(row.average, abs=0.11)
 
@@ -223,7 +224,7 @@ def test_a_spoiled_record_is_named_and_left_out(plant: str, spoil: str, study: S
     study.pretrain("M8")
     path = PLANTS[plant](study)
     path.write_text(SPOILS[spoil](json.loads(path.read_text())))
-    evidence = read_evidence(study.root)
+    evidence = read_evidence(papers(), study.root)
     assert count_measured(evidence) == 0
     assert len(evidence.problems) == 1 and path.stem in evidence.problems[0]
 
@@ -233,7 +234,7 @@ def test_a_copied_record_is_counted_once_and_named(plant: str, study: Study) -> 
     study.pretrain("M8")
     path = PLANTS[plant](study)
     path.with_name("copy.json").write_bytes(path.read_bytes())
-    evidence = read_evidence(study.root)
+    evidence = read_evidence(papers(), study.root)
     assert count_measured(evidence) == 1
     assert len(evidence.problems) == 1
     assert f"copy.json is the record of {path.stem} and not of copy" in evidence.problems[0]
@@ -272,8 +273,8 @@ def test_table_9_stands_beside_the_papers_and_only_the_newest_of_equals_counts(s
     throughput(study, "NeoBERT", 512, 30_000.0)
     throughput(study, "NeoBERT", 512, 40_000.0, date="2026-02-01")
     throughput(study, "BERT", 512, 50_000.0)
-    lines, notes = throughput_lines(read_evidence(study.root).throughputs)
-    table = table9(lines)
+    lines, notes = throughput_lines(read_evidence(papers(), study.root).throughputs)
+    table = table9(papers(), lines)
     rows = {(row[0], row[1]): row for row in table.rows}
     assert rows["paper", "NeoBERT"][4:] == ("24.5 ± 1.4", "22.2 ± 1.7", "20.5 ± 1.6", "17.2 ± 1.2", "13.0 ± 0.2")
     assert rows["this study", "NeoBERT"][2:5] == ("Imaginary 9000", "bf16, compiled", "40.0 ± 0.8")

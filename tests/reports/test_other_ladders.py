@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ablations import ladders
+from ablations import loading
+from ablations.ladders import Ladder
+from ablations.loading import papers
 from neobert.errors import MissingData
 from reports import make_figures
 from reports.evidence import read_evidence
@@ -21,42 +23,38 @@ X2 = X1.derive("X2", ROTARY)
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> ladders.Ladder:
+def own(tmp_path: Path) -> Ladder:
     """It calls another variant M1 than the paper does."""
     path = tmp_path / "other.py"
     path.write_text(OWN)
-    return ladders.load(str(path))
+    return loading.load(str(path))
 
 
 def planned_on(study: Study, ladder: str) -> dict[str, object]:
     return {"variants": ["M1"], "scale": study.scale, "data": study.data, "ladder": ladder}
 
 
-def test_recipes_are_matched_and_names_are_not(study: Study, own: ladders.Ladder) -> None:
+def test_recipes_are_matched_and_names_are_not(study: Study, own: Ladder) -> None:
     study.pretrain("M0", labels=planned_on(study, "other.py"))
     study.pretrain("M1")
-    with ladders.using(own):
-        group = study.group()
-        assert len(group.last_rows["M0"].runs) == 1 and group.last_rows["M1"].runs.empty
-        assert (
-            "1 pre-training run(s) planned on the paper's ladder: leave out --ladder to include them" in group.problems
-        )
+    group = study.on(own).group()
+    assert len(group.last_rows["M0"].runs) == 1 and group.last_rows["M1"].runs.empty
+    assert "1 pre-training run(s) planned on the paper's ladder: leave out --ladder to include them" in group.problems
     group = study.group()
     assert len(group.last_rows["M0"].runs) == len(group.last_rows["M1"].runs) == 1 and not group.problems
 
 
-def test_a_run_of_another_ladder_is_told_with_the_ladder_that_shows_it(study: Study, own: ladders.Ladder) -> None:
+def test_a_run_of_another_ladder_is_told_with_the_ladder_that_shows_it(study: Study, own: Ladder) -> None:
     study.pretrain("M0")
-    with ladders.using(own):
-        study.levels["X2"] = 60.0
-        study.pretrain("X2", labels=planned_on(study, "other.py"))
+    theirs = study.on(own)
+    theirs.levels["X2"] = 60.0
+    theirs.pretrain("X2", labels=planned_on(study, "other.py"))
     group = study.group()
     assert group.last_rows["M1"].runs.empty, "whatever its label says"
     assert group.problems == (
         "1 pre-training run(s) planned on the ladder other.py: pass --ladder and that file to include them",
     )
-    with ladders.using(own):
-        assert len(study.group().last_rows["X2"].runs) == 1
+    assert len(theirs.group().last_rows["X2"].runs) == 1
 
 
 def test_reports_name_those_who_published_the_numbers(study: Study, tmp_path: Path) -> None:
@@ -73,8 +71,7 @@ def test_reports_name_those_who_published_the_numbers(study: Study, tmp_path: Pa
         "PUBLISHED, PUBLISHED_AS = 'printed', 'the literature'\n"
     )
     study.levels |= {"Y1": 59.0, "Y2": 60.0}
-    with ladders.using(ladders.load(str(file))):
-        study.write(["M0", "Y1", "Y2"], seeds=(0, 1))
+    study.on(loading.load(str(file))).write(["M0", "Y1", "Y2"], seeds=(0, 1))
     flags = ["--runs", str(study.root), "--out", str(tmp_path / "out"), "--ladder", str(file), "--compare"]
     with undrawn_figures():
         assert make_figures.main(flags) == 0
@@ -85,21 +82,20 @@ def test_reports_name_those_who_published_the_numbers(study: Study, tmp_path: Pa
     assert not any(found.values()), found
 
 
-def test_what_goes_by_its_labels_is_of_its_ladder_alone(study: Study, own: ladders.Ladder) -> None:
+def test_what_goes_by_its_labels_is_of_its_ladder_alone(study: Study, own: Ladder) -> None:
     """Embeddings have the names of their labels, external models the protocol of a ladder."""
     study.write(["M0"])
     path = embed(study, "M0", "a", "sts", 0.5)
-    assert len(read_evidence(study.root).embeddings) == 1
+    assert len(read_evidence(papers(), study.root).embeddings) == 1
     change_record(path, lambda record: record["labels"].update(ladder="other.py"))
-    evidence = read_evidence(study.root)
+    evidence = read_evidence(papers(), study.root)
     assert evidence.embeddings.empty
     assert "1 record(s) planned on the ladder other.py" in " ".join(evidence.problems)
-    with ladders.using(own):
-        evidence = read_evidence(study.root)
-        assert len(evidence.embeddings) == 1 and not group_of(evidence, "smoke", "synthetic").problems
+    evidence = read_evidence(own, study.root)
+    assert len(evidence.embeddings) == 1 and not group_of(evidence, "smoke", "synthetic").problems
     for trial in list(study.root.glob("glue/*/*.json")):
         change_record(trial, lambda record: record["labels"].update(model="BERT", ladder="other.py"))
-    assert len(read_evidence(study.root).trials) == 0
+    assert len(read_evidence(papers(), study.root).trials) == 0
 
 
 def test_a_scale_of_another_ladder_is_told_once(study: Study) -> None:
@@ -107,7 +103,7 @@ def test_a_scale_of_another_ladder_is_told_once(study: Study) -> None:
     study.pretrain("M1", labels=tiny)
     study.pretrain("M2", labels=tiny)
     with pytest.raises(MissingData, match=r"2 record\(s\) planned on the ladder other.py: pass --ladder"):
-        read_evidence(study.root)
+        read_evidence(papers(), study.root)
 
 
 def test_the_parent_of_a_recorded_variant_is_shown_without_records(study: Study, tmp_path: Path) -> None:
@@ -117,10 +113,10 @@ def test_the_parent_of_a_recorded_variant_is_shown_without_records(study: Study,
         "A = M0.derive('A@x', MASKING_20, kept=False)\nB = A.derive('B', ROTARY)\n"
     )
     study.levels |= {"A": 50.0, "B": 51.0}
-    with ladders.using(ladders.load(str(file))):
-        study.pretrain("M0")
-        study.pretrain("B")
-        assert set(study.group().last_rows) == {"M0", "A@x", "B"}
+    theirs = study.on(loading.load(str(file)))
+    theirs.pretrain("M0")
+    theirs.pretrain("B")
+    assert set(theirs.group().last_rows) == {"M0", "A@x", "B"}
     flags = ["--runs", str(study.root), "--out", str(tmp_path / "out"), "--ladder", str(file)]
     with undrawn_figures():
         assert make_figures.main(flags) == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ablations.loading import papers
 from neobert.runs.layout import Layout
 from reports import make_figures
 from reports.curves import PIECES, Curves
@@ -101,7 +102,7 @@ def test_a_curve_is_thinned_counts_steps_over_stages_and_leaves_out_a_torn_end(s
     first, last = study.runs("M9")
     path = Layout(study.root).pretraining(last.id) / "metrics.jsonl"
     path.write_text(path.read_text() + '{"step": 99, "lo')
-    evidence = read_evidence(study.root)
+    evidence = read_evidence(papers(), study.root)
     row = group_of(evidence, "smoke", "synthetic").last_rows["M9"]
     curves = Curves(study.root, evidence.runs)
     points = curves.training(row.runs.id.iloc[0])

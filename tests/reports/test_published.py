@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablations.ladders import ladder
+from ablations import loading
 from neobert.glue.tasks import TASKS
 from reports import published
 from reports.tables import DASH, Table, csv_text, escape_latex, frame_of, number, signed_percent
@@ -24,7 +24,7 @@ INCONSISTENT = {
 }
 
 
-@pytest.mark.parametrize("row", published.table3(), ids=lambda row: f"{row.model} {row.size}")
+@pytest.mark.parametrize("row", published.table3(loading.papers()), ids=lambda row: f"{row.model} {row.size}")
 def test_printed_averages_are_the_mean_of_eight_tasks_except_where_known(row: published.PublishedScores) -> None:
     mean = fmean(row.scores.values())
     known = INCONSISTENT.get((row.size, row.model))
@@ -36,7 +36,7 @@ def test_printed_averages_are_the_mean_of_eight_tasks_except_where_known(row: pu
 
 
 def test_figure_1_of_the_paper_has_the_ladder_and_its_tree() -> None:
-    bars, variants = published.figure1(), ladder()
+    bars, variants = published.figure1(loading.papers()), loading.papers().steps
     assert list(bars) == list(variants)
     for name, bar in bars.items():
         parent = variants[name].parent
@@ -45,7 +45,7 @@ def test_figure_1_of_the_paper_has_the_ladder_and_its_tree() -> None:
 
 
 def test_printed_changes_are_relative_to_the_parent_within_rounding() -> None:
-    bars = published.figure1()
+    bars = published.figure1(loading.papers())
     printed = {name: bar for name, bar in bars.items() if bar.printed_delta_percent is not None}
     assert set(printed) == {"M2", "M3", "M4", "M5", "M6", "M7"}
     for bar in printed.values():
@@ -55,13 +55,13 @@ def test_printed_changes_are_relative_to_the_parent_within_rounding() -> None:
 
 
 def test_m10_of_figure_1_is_neobert_4096_of_table_3() -> None:
-    averages = {row.model: row.average for row in published.table3()}
-    assert published.figure1()["M10"].average == averages["NeoBERT-4096"]
+    averages = {row.model: row.average for row in published.table3(loading.papers())}
+    assert published.figure1(loading.papers())["M10"].average == averages["NeoBERT-4096"]
 
 
 @pytest.mark.parametrize("name", published.COLUMNS)
 def test_every_published_number_has_a_source(name: str) -> None:
-    sources = published.read(name).source
+    sources = published.read(loading.papers(), name).source
     assert len(sources) and sources.str.startswith(("Figure", "Table")).all()
 
 
@@ -122,8 +122,8 @@ def test_relative_changes_carry_their_sign(value: float, text: str) -> None:
 
 
 def test_table_5_has_a_point_of_the_extended_grid_for_every_task_of_both_checkpoints() -> None:
-    optima = published.table5()
+    optima = published.table5(loading.papers())
     assert list(optima) == ["NeoBERT-1024", "NeoBERT-4096"]
-    grid = ladder()["M10"].recipe.grid.points()
+    grid = loading.papers().steps["M10"].recipe.grid.points()
     for points in optima.values():
         assert list(points) == list(TASKS) and set(points.values()) <= set(grid)

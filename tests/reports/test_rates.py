@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ablations.loading import papers
 from ablations.rates import PILOT_SEEDS, RateCurve
 from neobert.files import json_bytes, replace_file
 from neobert.runs.collected import ARCHIVE, read_archive
@@ -74,7 +75,7 @@ def test_pilot_seeds_are_in_nothing_but_the_sweep(study: Study) -> None:
     after, again, _ = read(study)
     assert {place: each.judged for place, each in again.items()} == {place: s.judged for place, s in steps.items()}
     assert after.sweeps and not before.sweeps
-    evidence = read_evidence(study.root)
+    evidence = read_evidence(papers(), study.root)
     assert not set(evidence.runs.seed) & set(PILOT_SEEDS) and set(evidence.pilots.seed) == {1000, 1001}
     assert evidence.trials.empty
     assert any("measurement(s) of runs with pilot seeds are left out" in problem for problem in evidence.problems)
@@ -138,7 +139,7 @@ def test_failures_are_points_without_a_loss_and_survive_collecting(study: Study,
     out = tmp_path / "collected"
     assert collect.main(["--runs", str(study.root), "--out", str(out)]) == 0
     for root in (study.root, out):
-        group = group_of(read_evidence(root), study.scale, study.data)
+        group = group_of(read_evidence(papers(), root), study.scale, study.data)
         sweep = group.sweeps["M4"]
         assert sweep.optimum is not None and sweep.optimum.reason == "the next rate, 4e-3, failed"
         assert sweep.best == "M4" and sweep.curve.failures == {4e-3: {1000: "RunFailed: step 7: the loss is nan"}}
@@ -170,7 +171,9 @@ def test_figure_and_table_hold_every_point_and_the_page_shows_them(study: Study,
     assert "scale smoke" in table.title and [row[0] for row in table.rows] == list(SHIFTS)
     facts = facts_of(table)
     assert len(facts) == 3 * 8 + 2 and sum(bool(fact["failure"]) for fact in facts) == 1
-    assert {fact["records"] for fact in facts if fact["heldout_loss"]} == set(read_evidence(study.root).pilots.id)
+    assert {fact["records"] for fact in facts if fact["heldout_loss"]} == set(
+        read_evidence(papers(), study.root).pilots.id
+    )
     assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out")]) == 0
     folder = tmp_path / "out" / "smoke-synthetic"
     assert {path.name for path in folder.glob("rates.*")} >= {"rates.md", "rates.csv", "rates.pdf"}
@@ -189,7 +192,7 @@ def test_a_failure_that_cannot_be_read_is_a_sentence(study: Study) -> None:
     fail(study, "M4@rate4e-3", 1000)
     (path,) = study.root.glob("pretraining/*/error.json")
     path.write_text(json.dumps(["no", "failure"]))
-    problems = read_evidence(study.root).problems
+    problems = read_evidence(papers(), study.root).problems
     assert any("the failure of" in problem and "error.json is left out" in problem for problem in problems)
 
 

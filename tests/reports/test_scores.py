@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ablations import loading
 from ablations.rates import PILOT_SEEDS
 from neobert.runs.layout import Layout
 from reports.evidence import read_evidence
@@ -339,7 +340,7 @@ def test_torn_foreign_and_malformed_files_are_named_and_not_counted(study: Study
     torn.write_bytes(torn.read_bytes()[:40])
     (torn.parent / "foreign.json").write_text(json.dumps({"schema": 99, "kind": "glue", "id": "foreign"}))
     (torn.parent / "empty.json").write_text(json.dumps({"schema": 1, "kind": "glue", "id": "hollow"}))
-    evidence = read_evidence(study.root)
+    evidence = read_evidence(loading.papers(), study.root)
     assert len(evidence.problems) == 3
     for name in (torn.name, "foreign.json", "empty.json"):
         assert any(name in problem for problem in evidence.problems)
@@ -353,14 +354,14 @@ def test_a_score_that_cannot_be_one_is_left_out(study: Study, score: float | str
     of_task = study.study("M2", "cola")
     path = Layout(study.root).trial("cola", of_task.trial_id(of_task.points[1]))
     change_record(path, lambda record: record["scores"].update(score=score))
-    assert len(read_evidence(study.root).problems) == 1
+    assert len(read_evidence(loading.papers(), study.root).problems) == 1
     assert last_row(study, "M2").cells["cola"].score is not None
 
 
 def test_a_record_of_an_unknown_scale_is_left_out_and_does_not_stop_the_others(study: Study) -> None:
     study.write(["M0"])
     study.pretrain("M1", labels={"variants": ["M1"], "scale": "smokey", "data": "synthetic"})
-    evidence = read_evidence(study.root)
+    evidence = read_evidence(loading.papers(), study.root)
     assert evidence.groups() == [("smoke", "synthetic")]
     assert "labels.scale" in evidence.problems[0] and "did you mean 'smoke'" in evidence.problems[0]
 
@@ -393,7 +394,7 @@ def test_runs_on_a_folder_are_their_variants_whichever_tokenizers_it_has(tmp_pat
     """The shapes of a scale depend on whether tokenizers are trained, which records alone can tell."""
     study = Study(tmp_path / "runs", scale="study", data="texts", trained=trained)
     study.write(["M0", "M8"])
-    found = group_of(read_evidence(study.root), "study", "texts")
+    found = group_of(read_evidence(loading.papers(), study.root), "study", "texts")
     assert found.problems == () and found.vocabulary == ("trained" if trained else "published")
     assert [row.name for row in found.rows if row.average] == ["M0", "M8"]
 
@@ -401,7 +402,7 @@ def test_runs_on_a_folder_are_their_variants_whichever_tokenizers_it_has(tmp_pat
 def test_groups_of_scale_and_data_are_never_mixed(study: Study) -> None:
     study.write(["M0"])
     Study(study.root, data="corpus").write(["M0"])
-    evidence = read_evidence(study.root)
+    evidence = read_evidence(loading.papers(), study.root)
     assert evidence.groups() == [("smoke", "corpus"), ("smoke", "synthetic")]
     for scale, data in evidence.groups():
         average = group_of(evidence, scale, data).last_rows["M0"].average

@@ -9,6 +9,7 @@ import pytest
 from matplotlib import pyplot as plt
 from matplotlib.text import Text
 
+from ablations import loading
 from neobert.kinds.glue import GlueStudy
 from neobert.recipe import Point
 from neobert.runs.layout import Layout
@@ -160,7 +161,7 @@ def test_a_search_with_a_link_out_of_the_folder_is_named_and_left_out(study: Stu
     asked = search.request_file(Layout(study.root), 0)
     asked.rename(tmp_path / "private.json")
     asked.symlink_to(tmp_path / "private.json")
-    evidence = read_evidence(study.root)
+    evidence = read_evidence(loading.papers(), study.root)
     assert not evidence.searches
     (problem,) = [each for each in evidence.problems if search.id in each]
     assert "is a link out of the folder" in problem
@@ -170,7 +171,7 @@ def test_the_size_of_a_search_costs_a_reader_nothing(study: Study) -> None:
     study.pretrain("M1")
     endless = search_by("tpe").model_copy(update={"trials": 10**15})
     search = study.sampled("M1", "cola", endless, SAMPLED)
-    assert read_evidence(study.root).searches[search.id].points == SAMPLED
+    assert read_evidence(loading.papers(), study.root).searches[search.id].points == SAMPLED
     cell = cell_of(study)
     assert cell.point is not None and point_name(cell.point)
 
@@ -210,7 +211,7 @@ def drawn_points(study: Study, tried: Tried) -> list[Shown]:
 def test_the_same_records_give_the_same_picture_from_a_collected_folder_too(study: Study, tmp_path: Path) -> None:
     findings = with_picture(study, search_by("tpe"))
     assert copy(study.root, tmp_path / "copy") == 0
-    evidence = read_evidence(tmp_path / "copy")
+    evidence = read_evidence(loading.papers(), tmp_path / "copy")
     ((_, tried),) = findings.searches.items()
     (collected,) = evidence.searches.values()
     group = findings.group

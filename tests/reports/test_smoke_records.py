@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ablations import loading
 from neobert.glue.tasks import TASKS
 from neobert.runs.collected import ARCHIVE, RunFiles
 from reports.evidence import Evidence, read_evidence
@@ -30,8 +31,8 @@ pytestmark = pytest.mark.usefixtures("papers_ladder")
 
 
 @pytest.fixture(scope="module")
-def evidence() -> Evidence:
-    return read_evidence(RECORDS)
+def evidence(papers_ladder: None) -> Evidence:
+    return read_evidence(loading.papers(), RECORDS)
 
 
 @pytest.fixture(scope="module")

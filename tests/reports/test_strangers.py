@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ablations.loading import papers
 from neobert.files import json_bytes, line_bytes, sha256_of
 from neobert.runs.collected import ARCHIVE, MOST_BYTES, read_archive
 from neobert.runs.layout import Layout
@@ -109,8 +110,11 @@ def test_the_folder_of_runs_and_what_is_inside_may_be_links(whole: Path, runs: P
     (runs / "pretraining").symlink_to("elsewhere")
     (tmp_path / "link").symlink_to(runs)
     assert copy(tmp_path / "link", tmp_path / "out") == copy(whole, tmp_path / "same") == 0
-    assert contents(tmp_path / "out") == contents(tmp_path / "same") and not read_evidence(tmp_path / "link").problems
-    assert len(read_evidence(tmp_path / "link").runs) == len(read_evidence(whole).runs) > 0
+    assert (
+        contents(tmp_path / "out") == contents(tmp_path / "same")
+        and not read_evidence(papers(), tmp_path / "link").problems
+    )
+    assert len(read_evidence(papers(), tmp_path / "link").runs) == len(read_evidence(papers(), whole).runs) > 0
 
 
 def test_what_is_no_regular_file_is_named_and_not_opened(
@@ -129,7 +133,9 @@ def test_what_is_no_regular_file_is_named_and_not_opened(
 def test_a_file_that_is_larger_than_any_record_is_not_read(runs: Path) -> None:
     with (runs / "glue" / "cola" / "large.json").open("wb") as file:
         file.truncate(MOST_BYTES + 1)  # without a block on the disk
-    assert read_evidence(runs).problems == ("glue/cola/large.json has 67 MB, more than any file of a study: left out",)
+    assert read_evidence(papers(), runs).problems == (
+        "glue/cola/large.json has 67 MB, more than any file of a study: left out",
+    )
 
 
 # Writing
@@ -141,14 +147,14 @@ def test_a_record_that_is_named_otherwise_than_its_file_is_left_out(
 ) -> None:
     path = min(runs.glob("glue/cola/*.json"))
     change_record(path, lambda record: record.update(id=name))
-    before = len(read_evidence(runs).trials)
+    before = len(read_evidence(papers(), runs).trials)
     (tmp_path / "out" / "below").mkdir(parents=True)
     there = set(tmp_path.rglob("*"))
     assert copy(runs, tmp_path / "out" / "below" / "copy") == 0
     new = {path for path in tmp_path.rglob("*") if path not in there}
     assert all(path.is_relative_to(tmp_path / "out" / "below" / "copy") for path in new)
     assert before == len(list(runs.glob("glue/*/*.json"))) - 1
-    (problem,) = read_evidence(runs).problems
+    (problem,) = read_evidence(papers(), runs).problems
     assert f"glue/cola/{path.name} is the record of {name} and not of {path.stem}: it was copied or changed" in problem
 
 
@@ -177,7 +183,7 @@ def test_the_curve_of_a_finished_run_is_the_one_that_its_record_names(
     bound: Study, tmp_path: Path, damage: str
 ) -> None:
     path, run = curve_of(bound, "M0"), bound.runs("M0")[0].id
-    whole = Curves(bound.root, read_evidence(bound.root).runs)
+    whole = Curves(bound.root, read_evidence(papers(), bound.root).runs)
     assert whole.training(run) and not whole.problems
     if damage == "other":
         path.write_bytes(curve_of(bound, "M1").read_bytes())
@@ -185,12 +191,12 @@ def test_the_curve_of_a_finished_run_is_the_one_that_its_record_names(
         path.write_bytes(path.read_bytes() + line_bytes({"step": 1, "loss": 9.0, "real_tokens": 5}))
     else:
         path.unlink() if damage == "gone" else path.write_bytes(b"")
-    curves = Curves(bound.root, read_evidence(bound.root).runs)
+    curves = Curves(bound.root, read_evidence(papers(), bound.root).runs)
     reason = "is not there" if damage == "gone" else "does not match the checksum in its record"
     name = f"pretraining/{run}/metrics.jsonl"
     assert not curves.training(run) and curves.problems == [f"the curve of {name} is left out: {name} {reason}"]
     assert copy(bound.root, tmp_path / "copy") == 0
-    copied = Curves(tmp_path / "copy", read_evidence(tmp_path / "copy").runs)
+    copied = Curves(tmp_path / "copy", read_evidence(papers(), tmp_path / "copy").runs)
     assert not copied.training(run) and copied.problems == curves.problems
 
 
@@ -208,7 +214,7 @@ def test_a_short_text_that_unpacks_to_much_fills_no_memory(tmp_path: Path) -> No
         change_record(path, lambda record, units=units: record["scores"].update(blimp=score | {"units": units}))  # type: ignore[misc]
         assert path.stat().st_size < 2**20
         tracemalloc.start()
-        evidence = read_evidence(study.root)
+        evidence = read_evidence(papers(), study.root)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert evidence.readouts.empty and reason in evidence.problems[0]
@@ -259,6 +265,6 @@ def test_packed_numbers_that_look_like_a_path_are_copied(tmp_path: Path) -> None
     (path,) = study.root.glob("readouts/blimp/*.json")
     assert "+/" in path.read_text()
     assert copy(study.root, tmp_path / "out") == 0
-    assert not read_evidence(tmp_path / "out").problems
-    ours, theirs = (read_evidence(root).readouts.answer[0] for root in (study.root, tmp_path / "out"))
+    assert not read_evidence(papers(), tmp_path / "out").problems
+    ours, theirs = (read_evidence(papers(), root).readouts.answer[0] for root in (study.root, tmp_path / "out"))
     assert ours.numerators == theirs.numerators

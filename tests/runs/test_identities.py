@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from ablations.ladders import SCALES, variants
+from ablations.ladders import SCALES
+from ablations.loading import papers
 from ablations.plan import plan
 from ablations.recipe_runs import EmbeddingChoice
-from ablations.scales import Scale, synthetic_documents
+from ablations.scales import Scale
+from ablations.scaling import synthetic_documents
 from ablations.variant import Variant
 from neobert.data.catalog import CORPORA, TASK_SPLITS
 from neobert.data.sources import Source, open_source
@@ -58,7 +60,7 @@ def ids_of(variant: Variant, scale: Scale, source: Source, layout: Layout) -> di
 
     def planned(*stages: str, zero_shot: bool = False) -> list[Run]:
         choice = EmbeddingChoice(zero_shot=zero_shot)
-        return plan([variant], (0,), scale, source, layout, ("pretraining", *stages), choice=choice)[0].runs
+        return plan(papers(), [variant], (0,), scale, source, layout, ("pretraining", *stages), choice=choice)[0].runs
 
     ids: dict[str, Any] = {}
     for run in planned("glue", "contrastive", "mteb"):
@@ -91,18 +93,18 @@ def told(ids: Mapping[str, str]) -> str:
 def test_every_variant_keeps_its_names_at_every_scale_on_every_source(
     folder: Path, tmp_path: Path, golden: GoldenFiles
 ) -> None:
-    made: dict[str, dict[str, Any]] = {name: {} for name in variants()}
+    made: dict[str, dict[str, Any]] = {name: {} for name in papers().variants}
     for scale in (each for each in SCALES if each != "as-written"):  # whose recipes are the paper's
         for word in ("synthetic", "hub", str(folder)):
-            source = open_source(word, synthetic_documents=synthetic_documents(scale))
+            source = open_source(word, synthetic_documents=synthetic_documents(papers(), scale))
             where = f"{scale}, {'a folder' if word == str(folder) else word}"
-            for name, variant in variants().items():
+            for name, variant in papers().variants.items():
                 made[name][where] = told(ids_of(variant, scale, source, Layout(tmp_path)))
     golden.compare_entries(IDENTITIES, made)
 
 
 def test_every_variant_is_recorded(golden: GoldenFiles) -> None:
-    missing = sorted(variants().keys() - golden.names(IDENTITIES))
+    missing = sorted(papers().variants.keys() - golden.names(IDENTITIES))
     assert golden.write or not missing, f"{', '.join(missing)}: not in golden/{IDENTITIES}; {ANEW}"
 
 
@@ -111,7 +113,7 @@ def test_a_folder_may_move(folder: Path, tmp_path: Path) -> None:
     for place in ("here", "there"):
         shutil.copytree(folder, tmp_path / place, ignore=shutil.ignore_patterns("mnli"))
     sources = [open_source(str(tmp_path / place), synthetic_documents=1) for place in ("here", "there")]
-    first, second = (ids_of(variants()["M2"], "smoke", source, Layout(tmp_path)) for source in sources)
+    first, second = (ids_of(papers().variants["M2"], "smoke", source, Layout(tmp_path)) for source in sources)
     assert first == second and "stage 1 rte" in first and "stage 1 mnli" not in first
 
 

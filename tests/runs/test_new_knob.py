@@ -84,16 +84,16 @@ def test_a_plan_does_not_take_the_new_field_for_a_difference(changed: Path, tmp_
 WRITE_RUN_FILE = """
 import sys
 from pathlib import Path
-from ablations.ladders import variants
+from ablations.loading import papers
 from ablations.plan import plan
-from ablations.scales import execution_at
+from ablations.scaling import execution_at
 from neobert.data.sources import open_source
 from neobert.data.preparation import specify
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import write_run_file
 
 layout, source = Layout(Path(sys.argv[1])), open_source("synthetic", synthetic_documents=16_000)
-(row,) = plan([variants()[sys.argv[2]]], [0], "smoke", source, layout, ["pretraining"])
+(row,) = plan(papers(), [papers().variants[sys.argv[2]]], [0], "smoke", source, layout, ["pretraining"])
 for run in row.runs:
-    print(write_run_file(layout, run, specify("synthetic", 16_000), execution_at("smoke"), {}))
+    print(write_run_file(layout, run, specify("synthetic", 16_000), execution_at(papers(), "smoke"), {}))
 """

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import PrivateAttr
 
-from ablations.ladders import variants
+from ablations.loading import papers
 from neobert.files import append_line, json_bytes, read_lines
 from neobert.glue.selection import best_trial
 from neobert.identity import plain
@@ -117,7 +117,7 @@ def study_of(
         weights="0123456789ab",
         stage=0,
         context=64,
-        protocol=variants()["M0"].recipe.finetuning,
+        protocol=papers().variants["M0"].recipe.finetuning,
         points=POINTS[:count],
         seed=0,
         search=search,

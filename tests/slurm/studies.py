@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from ablations.launch.submit import PlannedJob, Submitter
+from ablations.loading import papers
 from neobert.files import read_lines
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.processes import REPOSITORY
@@ -80,7 +81,7 @@ class Study:
     def send_all(self, **shell: str) -> list[Submission]:
         """Submit what is missing."""
         profile = dict.fromkeys(JOB_KINDS, self.resources)
-        submitter = Submitter(self.layout, profile, "smoke", None)
+        submitter = Submitter(self.layout, profile, papers(), "smoke", None)
         job = PlannedJob("pretrain", f"pretraining-T-{self.run.id}", (self.run.reference,), (), 1)
         with as_on_login_node(self.cluster), patch.dict(os.environ, shell):
             return submitter.send([] if self.is_done else [job])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ablations.launch.submit import Submitter, plan_jobs
+from ablations.loading import papers
 from ablations.plan import PlannedRun, PlanRow
 from neobert.data.preparation import open_specified
 from neobert.processes import REPOSITORY
@@ -160,9 +161,9 @@ def test_a_grid_runs_behind_the_pre_training_that_it_needs(cluster: Cluster, tmp
         PlannedRun(run, layout.root / run.folder, "waiting"),
         PlannedRun(study, layout.root / study.folder, "waiting"),
     )
-    row = PlanRow(name="T", heading="T", data_of="M0", scale="smoke", planned=planned, skipped={})
+    row = PlanRow(ladder=papers(), name="T", heading="T", data_of="M0", scale="smoke", planned=planned, skipped={})
     with as_on_login_node(cluster):
-        Submitter(layout, profile, "smoke", None).send(plan_jobs(layout, [row], profile))
+        Submitter(layout, profile, papers(), "smoke", None).send(plan_jobs(layout, [row], profile))
     selection = layout.root / study.folder / "selection.json"
     until(selection.exists, STUDY_SECONDS, "the grid's selection")
     assert len(starts(tmp_path)) == len(set(starts(tmp_path))) == 1 + 1 + len(study.points) + 1

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ablations import ladders
+from ablations import loading
 from ablations.plan import plan
 from ablations.run import main
 from neobert import recipe
@@ -155,10 +155,10 @@ OWN = M5.derive("own", Modification(
 
 def planned(file: Path, runs: Path) -> PretrainingRun:
     """The run of the variant `own`, with its run.json."""
-    with ladders.using(ladders.load(str(file))):
-        (row,) = plan([ladders.variants()["own"]], [0], "tiny", SYNTHETIC, Layout(runs), ["pretraining"])
-        execution = Execution(threads=1, processes=1, micro_batch_tokens=64, checkpoint_interval_steps=2)
-        row.write(Layout(runs), SYNTHETIC, SourceSpecification(name="synthetic", synthetic_documents=100), execution)
+    own = loading.load(str(file))
+    (row,) = plan(own, [own.variants["own"]], [0], "tiny", SYNTHETIC, Layout(runs), ["pretraining"])
+    execution = Execution(threads=1, processes=1, micro_batch_tokens=64, checkpoint_interval_steps=2)
+    row.write(Layout(runs), SYNTHETIC, SourceSpecification(name="synthetic", synthetic_documents=100), execution)
     (run,) = row.stages
     return run
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ablations.ladders import variants
-from ablations.scales import scaled_variant
+from ablations.loading import papers
+from ablations.scaling import scaled_variant
 from examples.optimizer import Muon
 from neobert.errors import RunFailed
 from neobert.model.build import build_masked_language_model, initialize
@@ -112,7 +112,7 @@ def test_a_restored_state_goes_on_bit_for_bit(recipe: Optimization) -> None:
 
 @pytest.mark.parametrize("name", ["M0", "M4"])
 def test_without_gradients_a_step_shrinks_every_parameter_by_rate_and_decay(name: str) -> None:
-    recipe = scaled_variant(variants()[name], "smoke", "trained")[0].pretraining
+    recipe = scaled_variant(papers(), papers().variants[name], "smoke", "trained")[0].pretraining
     decay = recipe.optimization.weight_decay
     assert decay == {"M0": 0, "M4": 0.01}[name]
     network = build_masked_language_model(recipe.model, recipe.longest_context)

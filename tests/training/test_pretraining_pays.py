@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from ablations import run
+from ablations.loading import papers
 from ablations.names import chosen_variants
 from ablations.plan import plan
-from ablations.scales import synthetic_documents
+from ablations.scaling import synthetic_documents
 from neobert.data.sources import open_source
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.study import _fine_tuner
@@ -38,9 +39,9 @@ def test_the_pretrained_smoke_model_beats_random_weights_by_ten_points(tmp_path:
     assert run.main(["--variant", "M5", "--seed", *seeds, "--runs", str(tmp_path)]) == 0
     torch.set_num_threads(1)
     layout = Layout(tmp_path)
-    source = open_source("synthetic", synthetic_documents=synthetic_documents("smoke"))
+    source = open_source("synthetic", synthetic_documents=synthetic_documents(papers(), "smoke"))
     gains = []
-    for row in plan(chosen_variants(["M5"]), SEEDS, "smoke", source, layout):
+    for row in plan(papers(), chosen_variants(papers(), ["M5"]), SEEDS, "smoke", source, layout):
         studies = [unit.run for unit in row.planned if isinstance(unit.run, GlueStudy)]
         trained = {study.task: json.loads(study.closing(layout).record.read_text())["score"] for study in studies}
         random = {study.task: score_from_random_weights(layout, study) for study in studies}

@@ -30,6 +30,7 @@ from ablations.launch.costs import (
     task_size,
     typical_batch_size,
 )
+from ablations.loading import papers
 from ablations.names import chosen_variants
 from ablations.plan import STAGES, PlanRow, VariantRow, with_search, with_tasks
 from neobert.data.catalog import CHARACTERS_PER_TOKEN, TASK_SPLITS
@@ -207,7 +208,7 @@ def test_a_typical_batch_size_is_in_the_middle() -> None:
 
 
 def test_a_trials_updates_are_those_of_its_course() -> None:
-    (row,) = chosen_variants(["M2"])
+    (row,) = chosen_variants(papers(), ["M2"])
     protocol = row.recipe.finetuning
     for task, size in PUBLISHED.items():
         course, work = FineTuningSchedule.of(protocol, size.train, 16), TrialWork.of(TASKS[task], size, protocol, 16)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ablations.launch.submit import PlannedJob, Submitter
+from ablations.loading import papers
 from ablations.run import main
 from neobert.processes import REPOSITORY
 from neobert.runs.claims import acquire
@@ -128,7 +129,7 @@ def test_a_sweep_goes_to_the_queue_as_well(slurm: FakeSlurm, runs: Path) -> None
 
 
 def test_the_name_of_a_job_is_one_that_a_folder_can_have(tmp_path: Path) -> None:
-    submitter = Submitter(Layout(tmp_path), read_profile(None, {}), "smoke", None)
+    submitter = Submitter(Layout(tmp_path), read_profile(None, {}), papers(), "smoke", None)
     planned = PlannedJob("glue", "glue-M0@" + "rate1e-3+" * 40, (), (), workers=2)
     (job,) = submitter.jobs(planned, 3, 10)
     assert job.name.endswith("-00003")

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ablations import ladders
-from ablations.ladders import Ladder
+from ablations import loading
 from neobert.glue.tasks import TASKS
 from neobert.runs.layout import Layout
 from reports.analysis.differences import ADD_ONE, LADDER, LEAVE_ONE_OUT, Step
@@ -222,9 +221,8 @@ def test_a_ladder_without_glue_has_no_differences_in_glue(study: Study, tmp_path
     file.write_text(
         "from ablations.ladder import M0, ROTARY\nX = M0.derive('X', ROTARY)\nTASKS = []\n", encoding="utf-8"
     )
-    own: Ladder = ladders.load(str(file))
-    study.levels["X"] = 60.0
-    with ladders.using(own):
-        for name in ("M0", "X"):
-            study.pretrain(name)
-        assert {step.pair.measure.name for step in study.findings().steps} == {"held-out loss"}
+    own = study.on(loading.load(str(file)))
+    own.levels["X"] = 60.0
+    for name in ("M0", "X"):
+        own.pretrain(name)
+    assert {step.pair.measure.name for step in own.findings().steps} == {"held-out loss"}
