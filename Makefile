@@ -61,10 +61,11 @@ bench: environment
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,export]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks $(if $(DATA),--data $(DATA))
 
-## formatter, linter, type checker
+## formatter, linters, type checker
 lint: environment
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/mypy
 
 ## how much of the code the tests execute; processes that they start count too
