@@ -73,10 +73,9 @@ def requirements(
         name, rows = recipe.pretraining.data.tokenizer, recipe.pretraining.model.vocabulary_size
         tokenizers[name] = min(rows, tokenizers.get(name, rows))
     pair_sets = dict.fromkeys(name for recipe in recipes for name in sets_of(recipe.embedding.pairs))
+    corpora = [recipe.pretraining.data.corpus for recipe in recipes]
     return Needs(
-        corpora=_not_own(ladder, (recipe.pretraining.data.corpus for recipe in recipes))
-        if "pretraining" in stages
-        else (),
+        corpora=_not_own(ladder, corpora) if "pretraining" in stages else (),
         tokenizers=tokenizers,
         tasks=tuple(task for task in TASK_SPLITS if task in ladder.tasks) if "glue" in stages else (),
         embedding_tasks=members_of(benchmarks) if "mteb" in stages else (),

@@ -214,19 +214,12 @@ def embedding_table(rows: Sequence[EmbeddingRow], group: Group, title: str) -> T
     averages = ["Mean (task)", "Mean (type)"] if are_v2 else ["Average"]
     header = ["Source", "Model", "Suite", *TITLES.values(), *averages, "Tasks", "Seeds"]
     header += [f"Mean of {len(shared)} shared"] if shared else []
+    printed = [_paper_cells(group.ladder, row, header) for row in paper]
+    facts_of_paper = [line for row in paper for line in _paper_facts(group.ladder, row)]
     return Table(
         title=f"{title} (scale {group.scale}, data {group.data})",
-        shown=frame_of(
-            [*(_paper_cells(group.ladder, row, header) for row in paper), *(_cells(row, shared) for row in rows)],
-            header,
-        ),
-        facts=frame_of(
-            [
-                *chain.from_iterable(_paper_facts(group.ladder, row) for row in paper),
-                *chain.from_iterable(map(_facts, rows)),
-            ],
-            FACTS,
-        ),
+        shown=frame_of([*printed, *(_cells(row, shared) for row in rows)], header),
+        facts=frame_of([*facts_of_paper, *chain.from_iterable(map(_facts, rows))], FACTS),
         alignment="lll" + "r" * (len(header) - 3),
         notes=tuple(_notes(rows, shared, group)),
         rules=frozenset({len(paper)} if paper and rows else ()),

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ablations import recipe_runs, run, scales
+from ablations import recipe_runs, run, scales, scaling
 from ablations.launch import execute
 from ablations.loading import papers
 from neobert import processes
@@ -245,7 +245,7 @@ def test_workers_of_a_large_scale_share_the_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], workers: int, threads: int
 ) -> None:
     """What workers are started with, and what the run file says of it."""
-    for module in (scales, execute):
+    for module in (scaling, execute):
         monkeypatch.setattr(module, "available_cores", lambda: 8)
     started: list[dict[str, str]] = []
     monkeypatch.setattr(processes, "work_here", lambda *_, environments, **__: started.extend(environments) or 0)
