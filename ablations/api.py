@@ -1,11 +1,4 @@
-"""The Python interface: variants, models and runs for notebooks and programs. `import neobert` forwards to it.
-
-    neobert.variants()["M7"].delta()                    the differences between M7 and its parent
-    neobert.build("M7")                                 the model with its initial weights
-    run = neobert.train("M9", scale="smoke", steps=50)  pre-training; the same call resumes or finds a finished run
-    run.loss, run.metrics, run.evaluate("cola"), run.export("hf", "folder")
-    neobert.load_records("runs")                        every record below a folder of runs as a frame
-    neobert.study("M7", "cola")                         a grid or search as a study of Optuna, made from its records
+"""The Python interface: variants, models and runs for notebooks and programs. `import ablations` forwards to it.
 
 All functions use the plan, the run files and the workers of `ablations/run.py`. Specifications, ids and folders are
 the same, so each finds the runs that the other has started or finished. pandas and torch are imported only by the

@@ -11,10 +11,7 @@ FOLDER = Path(__file__).resolve().parent.parent
 
 
 def import_beside(*names: str) -> None:
-    """Import packages from the folder of neobert, whatever else on the path has their names.
-
-    Raises ImportError if the program has imported another package of this name.
-    """
+    """Import packages from the folder of neobert, whatever else on the path has their names."""
     for name in names:
         file = FOLDER / name / "__init__.py"
         if name not in sys.modules:
@@ -23,10 +20,3 @@ def import_beside(*names: str) -> None:
                 raise ImportError(f"{file} cannot be imported: install neobert-ablations again")
             sys.modules[name] = module_from_spec(specification)
             specification.loader.exec_module(sys.modules[name])
-        known = sys.modules[name].__spec__
-        where = None if known is None else known.origin
-        if where is None or Path(where).resolve() != file:
-            raise ImportError(
-                f"this program has imported another package {name} ({where or 'a folder'}), and neobert needs its own, "
-                f"{file.parent}: rename the other one, or use neobert in a program that does not import it"
-            )

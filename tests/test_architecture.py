@@ -84,7 +84,7 @@ def test_heavy_packages_have_one_door() -> None:
 TORCH_FREE = ("ablations", "sweeps", "reports", "neobert/runs", "neobert/slurm")
 """Whole rooms; of others what commands need to list, plan or report."""
 ALSO_TORCH_FREE = (
-    "import neobert; neobert.variants(); neobert.train",
+    "import ablations; ablations.variants(); ablations.train",
     "import neobert.glue.selection, neobert.evaluation.items",
     "import neobert.data.hub_download, neobert.data.preparation, neobert.data.streams, neobert.data.mteb_tasks",
     "from neobert.export.__main__ import build_parser; build_parser()",
@@ -117,10 +117,10 @@ def test_training_loads_no_transformers() -> None:
 def test_a_model_is_loaded_without_what_reports_and_data_need(tmp_path: Path) -> None:
     """Of the packages that only the study uses none is imported to save, load and call a model."""
     code = f"""if True:
-        import neobert, sys, torch
+        import neobert.hub, sys, torch
         small = dict(vocab_size=64, hidden_size=24, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48)
-        neobert.NeoBERTModel(neobert.NeoBERTConfig(**small)).save_pretrained({str(tmp_path)!r})
-        neobert.NeoBERTModel.from_pretrained({str(tmp_path)!r})(torch.ones(1, 4, dtype=torch.int64))
+        neobert.hub.NeoBERTModel(neobert.hub.NeoBERTConfig(**small)).save_pretrained({str(tmp_path)!r})
+        neobert.hub.NeoBERTModel.from_pretrained({str(tmp_path)!r})(torch.ones(1, 4, dtype=torch.int64))
         study = {{'matplotlib', 'pandas', 'datasets', 'pyarrow', 'ablations', 'reports'}}
         sys.exit(', '.join(study & set(sys.modules)) or 0)"""
     ends_well(code)

@@ -65,27 +65,6 @@ def test_the_command_is_ours_where_the_working_folder_has_packages_of_the_same_n
     assert ended.returncode == 0 and "usage:" in ended.stdout, ended.stderr
 
 
-def test_the_interface_is_ours_and_the_rest_theirs(crowded: Path) -> None:
-    """Also where theirs is a folder without __init__.py; their other packages can still be imported."""
-    (crowded / "reports" / "__init__.py").write_text("OWNER = 'somebody else'")
-    code = "import neobert; assert 'M7' in neobert.variants(); import reports; print(reports.OWNER)"
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    for path in (crowded / "ablations" / "__init__.py", None):
-        command = [sys.executable, "-c", code]
-        ended = subprocess.run(command, cwd=crowded, env=environment, capture_output=True, text=True, check=False)
-        assert ended.stdout == "somebody else\n", ended.stderr
-        if path is not None:
-            path.unlink()
-
-
-def test_a_program_that_has_imported_another_package_of_the_name_is_told_so(crowded: Path) -> None:
-    (crowded / "ablations" / "__init__.py").write_text("")
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", "import ablations, neobert; neobert.variants()"]
-    ended = subprocess.run(command, cwd=crowded, env=environment, capture_output=True, text=True, check=False)
-    assert "has imported another package ablations" in ended.stderr and str(crowded) in ended.stderr
-
-
 def test_commands_work_without_docstrings_and_asserts() -> None:
     """In one process, which compiles all that they import once."""
     given = [*([name, "--help"] for name in COMMANDS), ["run", "--list"], ["run", "--ladder", DEMO, "--list"]]

@@ -53,7 +53,7 @@ def test_what_a_wheel_holds_builds_a_model_of_the_ladder(tmp_path: Path) -> None
         shutil.copytree(ROOT / package, tmp_path / package, ignore=not_packed)
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 4e6, "records are not packed"
     code = (
-        "import neobert, ablations; neobert.build('M1'); from ablations.commands import main; "
+        "import ablations; ablations.build('M1'); from ablations.commands import main; "
         "assert main(['figures', '--runs', 'nowhere']) == 3; print(ablations.__file__)"
     )
     ended = subprocess.run(
@@ -80,7 +80,7 @@ def test_a_model_loads_with_four_packages_and_what_they_ask_for(tmp_path: Path) 
     code = f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
-from neobert import NeoBERTConfig, NeoBERTModel
+from neobert.hub import NeoBERTConfig, NeoBERTModel
 small = {{"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}}
 NeoBERTModel(NeoBERTConfig(**small)).save_pretrained("model")
 NeoBERTModel.from_pretrained("model")

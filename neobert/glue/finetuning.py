@@ -238,7 +238,7 @@ class FineTuner:
         moments = optimizer_tensors(optimizer, self.classifier, numbers_beside_state(optimizer))
         return Progress(course, self.classifier.state_dict(), moments)
 
-    def _batches(self, batch_size: int, seed: int, after: int) -> Iterator[Any]:
+    def _batches(self, batch_size: int, seed: int, after: int = 0) -> Iterator[Any]:
         """Yield the batches of all steps after one. Each is collated and sent to the device before the previous
         update."""
         fixed_rows = batch_size if self.compiled else None

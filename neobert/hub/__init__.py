@@ -2,7 +2,7 @@
 
 Only this package defines transformers models. All of them are built from the blocks of `neobert.model`.
 
-    >>> from neobert import NeoBERTModel
+    >>> from neobert.hub import NeoBERTModel
     >>> model = NeoBERTModel.from_pretrained("chandar-lab/NeoBERT")
 """
 

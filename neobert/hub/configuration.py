@@ -111,7 +111,7 @@ class NeoBERTConfig(PreTrainedConfig):
     Example:
 
     ```python
-    >>> from neobert import NeoBERTConfig, NeoBERTModel
+    >>> from neobert.hub import NeoBERTConfig, NeoBERTModel
 
     >>> configuration = NeoBERTConfig()
     >>> model = NeoBERTModel(configuration)

@@ -151,7 +151,7 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
 
     ```python
     >>> from transformers import AutoTokenizer
-    >>> from neobert import NeoBERTModel
+    >>> from neobert.hub import NeoBERTModel
 
     >>> tokenizer = AutoTokenizer.from_pretrained("chandar-lab/NeoBERT")
     >>> model = NeoBERTModel.from_pretrained("chandar-lab/NeoBERT")
@@ -329,7 +329,7 @@ class NeoBERTForMaskedLM(LabelModel):
 
     ```python
     >>> from transformers import AutoTokenizer
-    >>> from neobert import NeoBERTForMaskedLM
+    >>> from neobert.hub import NeoBERTForMaskedLM
 
     >>> tokenizer = AutoTokenizer.from_pretrained("chandar-lab/NeoBERT")
     >>> model = NeoBERTForMaskedLM.from_pretrained("chandar-lab/NeoBERT")

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-import neobert
+import ablations
 from ablations import run, scales, status
 from ablations.api import TrainedVariant
 from ablations.launch import execute
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(folder: Path) -> TrainedVariant:
-    return neobert.train("M9", steps=20, runs=folder)
+    return ablations.train("M9", steps=20, runs=folder)
 
 
 def test_a_run_made_from_python_is_that_of_the_command(
@@ -59,8 +59,8 @@ def test_a_run_made_by_the_command_is_found(
         patch.setitem(scales.RULES, "smoke", replace(scales.RULES["smoke"], steps={1_000_000: 8}))  # type: ignore[arg-type]
         assert run.main(flags) == 0
         monkeypatch.setattr(execute.processes, "work_here", lambda *_, **__: pytest.fail("it is done"))
-        assert neobert.train("M1", runs=folder).metrics.step.tolist() == list(range(1, 9))
-    assert neobert.train("M9", steps=20, runs=folder).loss == trained.loss
+        assert ablations.train("M1", runs=folder).metrics.step.tolist() == list(range(1, 9))
+    assert ablations.train("M9", steps=20, runs=folder).loss == trained.loss
 
 
 def test_loss_and_metrics_are_those_of_the_run(trained: TrainedVariant, folder: Path) -> None:
@@ -69,7 +69,7 @@ def test_loss_and_metrics_are_those_of_the_run(trained: TrainedVariant, folder: 
     assert metrics.loss.notna().all()
     assert trained.loss == metrics.heldout_loss.iloc[-1]
     assert f"{trained.loss:.3f}" in repr(trained)
-    records = neobert.load_records(folder)
+    records = ablations.load_records(folder)
     of_run = records.set_index("id").loc[trained.id]
     assert of_run.variants == ["M9@steps0.1"] and of_run["scores.heldout_loss.web"] == trained.loss
 
@@ -86,20 +86,20 @@ def test_a_built_model_has_the_initial_weights_of_the_run(trained: TrainedVarian
     start = load_file(
         trained.workspace.layout.root / trained.stages[0].folder / "checkpoints/step-00000000/model.safetensors"
     )
-    model = neobert.build("M9")
+    model = ablations.build("M9")
     assert isinstance(model, torch.nn.Module)
     assert all(torch.equal(value, start[name]) for name, value in model.state_dict().items())
 
 
 def test_a_tracker_follows_a_run_and_changes_nothing_of_it(trained: TrainedVariant, folder: Path) -> None:
     loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
-    tracked = neobert.train("M1", steps=10, runs=folder, track="tensorboard")
+    tracked = ablations.train("M1", steps=10, runs=folder, track="tensorboard")
     (file,) = (folder / "tracking" / "tensorboard" / tracked.id).glob("events*")
     steps = [event.step for event in loader.EventFileLoader(str(file)).Load() if event.summary.value]
     assert sorted(set(steps)) == list(range(1, 11))
     assert set(tracked.record) == set(trained.record)
     with pytest.raises(ValueError, match="did you mean 'wandb'"):
-        neobert.train("M1", steps=10, runs=folder, track="wandbb")  # type: ignore[arg-type]
+        ablations.train("M1", steps=10, runs=folder, track="wandbb")  # type: ignore[arg-type]
 
 
 def test_a_ladder_of_ones_own_is_known(tmp_path: Path) -> None:
@@ -108,19 +108,19 @@ def test_a_ladder_of_ones_own_is_known(tmp_path: Path) -> None:
         "from ablations.ladder import M0\nfrom ablations.variant import Modification\n"
         "MINE = M0.derive('mine', Modification('wide', source='here', model={'heads': 8}))\n"
     )
-    assert list(neobert.variants(file)) == ["M0", "mine"] and "mine" not in neobert.variants()
-    assert isinstance(neobert.build("mine", "paper", ladder=file), torch.nn.Module)
+    assert list(ablations.variants(file)) == ["M0", "mine"] and "mine" not in ablations.variants()
+    assert isinstance(ablations.build("mine", "paper", ladder=file), torch.nn.Module)
 
 
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: neobert.build("M77"), "there is no variant 'M77': did you mean 'M7'"),
-        (lambda: neobert.build("M7", "smok"), "there is no scale 'smok': did you mean 'smoke'?"),
-        (lambda: neobert.build("M7", seed=-1), "seed: '-1' is no whole number from 0"),
-        (lambda: neobert.train("M7", steps=0), "steps: 0 is no whole number from 1"),
-        (lambda: neobert.train("M7", scale="study", steps=50), "M7 has 6,000 at scale study.* mean 48 or 54?"),
-        (lambda: neobert.train("M7", workers=0), "workers: 0 is no whole number from 1"),
+        (lambda: ablations.build("M77"), "there is no variant 'M77': did you mean 'M7'"),
+        (lambda: ablations.build("M7", "smok"), "there is no scale 'smok': did you mean 'smoke'?"),
+        (lambda: ablations.build("M7", seed=-1), "seed: '-1' is no whole number from 0"),
+        (lambda: ablations.train("M7", steps=0), "steps: 0 is no whole number from 1"),
+        (lambda: ablations.train("M7", scale="study", steps=50), "M7 has 6,000 at scale study.* mean 48 or 54?"),
+        (lambda: ablations.train("M7", workers=0), "workers: 0 is no whole number from 1"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence(call: object, said: str) -> None:
@@ -134,16 +134,16 @@ def test_other_errors_are_those_of_the_commands(trained: TrainedVariant, tmp_pat
     with pytest.raises(ValueError, match="there is no target 'hff': did you mean 'hf'"):
         trained.export("hff", tmp_path / "out")  # type: ignore[arg-type]
     with pytest.raises(MissingData, match="there is no folder of runs"):
-        neobert.load_records(tmp_path / "nowhere")
+        ablations.load_records(tmp_path / "nowhere")
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
-        neobert.trian  # noqa: B018
+        ablations.trian  # noqa: B018
 
 
 def test_a_run_that_fails_says_why(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wild = replace(scales.RULES["smoke"], peak_learning_rates={1e-4: 1e30})
     monkeypatch.setitem(scales.RULES, "smoke", wild)  # type: ignore[arg-type]
     with pytest.raises(RunFailed, match=r"pretraining stage 1 .*: RunFailed: step 2: the loss is nan, first seen in "):
-        neobert.train("M1", steps=10, runs=folder)
+        ablations.train("M1", steps=10, runs=folder)
 
 
 def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from ablations.loading import papers
 from ablations.plan import plan
 from ablations.recipe_runs import PAIRS_PER_PARADIGM
 from ablations.scales import Scale
-from neobert import NeoBERTConfig, NeoBERTForMaskedLM
 from neobert.data.blimp import FOLDER, PAIRS, PARADIGMS, MinimalPair, read_pairs
 from neobert.data.sources import DirectorySource, open_source
 from neobert.data.synthetic import corpus_documents
@@ -23,6 +22,7 @@ from neobert.errors import ChangedData, DamagedFile, MissingData
 from neobert.evaluation.items import Items, items_of
 from neobert.evaluation.readouts import Subject, measure
 from neobert.evaluation.readouts import read_pairs as score_pairs
+from neobert.hub import NeoBERTConfig, NeoBERTForMaskedLM
 from neobert.kinds.readouts import BLIMP, ReadoutEvaluation
 from neobert.processes import StopRequest
 from neobert.runs.layout import Layout

@@ -11,14 +11,15 @@ from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, DataCollatorWithFlattening
 from transformers.masking_utils import flash_attention_mask, sdpa_mask
 
-from neobert import (
+from neobert.hub import (
+    AUTO_CLASSES,
     NeoBERTConfig,
     NeoBERTForMaskedLM,
     NeoBERTForQuestionAnswering,
     NeoBERTForSequenceClassification,
     NeoBERTForTokenClassification,
+    attention,
 )
-from neobert.hub import AUTO_CLASSES, attention
 from neobert.hub.attention import eager_attention
 from neobert.model.heads import MaskedLanguageModel
 from tests.support.small_models import (

@@ -138,7 +138,7 @@ def test_it_loads_with_transformers_alone_to_equal_outputs(
 
 def test_with_the_package_its_own_classes_load_and_what_they_save_names_no_code(exported: Path, tmp_path) -> None:
     model = AutoModelForMaskedLM.from_pretrained(exported, trust_remote_code=True)
-    assert type(model) is neobert.NeoBERTForMaskedLM
+    assert type(model) is neobert.hub.NeoBERTForMaskedLM
     model.save_pretrained(tmp_path)
     assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
 

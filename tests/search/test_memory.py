@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import neobert
+import ablations
 from neobert.errors import MissingData
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy
@@ -79,11 +79,11 @@ def searched(papers_ladder: None, study: Study) -> GlueStudy:
 
 
 def test_a_study_is_asked_for_by_variant_and_task(searched: GlueStudy, study: Study, tmp_path: Path) -> None:
-    frame = neobert.study("M1", "cola", runs=study.root).trials_dataframe()
+    frame = ablations.study("M1", "cola", runs=study.root).trials_dataframe()
     assert frame.state.tolist() == ["PRUNED"] * 2 + ["COMPLETE"] * 6
     assert frame.params_learning_rate.tolist() == [point.learning_rate for point in SAMPLED]
     assert copy(study.root, tmp_path / "copy") == 0
-    of_copy = neobert.study("M1", "cola", runs=tmp_path / "copy")
+    of_copy = ablations.study("M1", "cola", runs=tmp_path / "copy")
     assert of_copy.best_value == frame.value.max() and of_copy.study_name == f"M1 cola tpe seed 0 ({searched.id})"
 
 
@@ -91,19 +91,19 @@ def test_of_several_studies_one_is_chosen(searched: GlueStudy, study: Study) -> 
     with pytest.raises(
         ValueError, match="there are 2 studies of rte on M1: choose one by its scale, seed, sampler or id"
     ):
-        neobert.study("M1", "rte", runs=study.root)
-    chosen = neobert.study("M1", "rte", seed=1, runs=study.root)
+        ablations.study("M1", "rte", runs=study.root)
+    chosen = ablations.study("M1", "rte", seed=1, runs=study.root)
     assert chosen.user_attrs["seed"] == 1 and len(chosen.trials) == len(study.study("M1", "rte", 1).points)
     study.search("M1", study.study("M1", "cola"))
-    assert "tpe" in neobert.study("M1", "cola", sampler="tpe", runs=study.root).study_name
-    assert "tpe" not in neobert.study("M1", "cola", sampler="grid", runs=study.root).study_name
-    assert neobert.study("M1", "cola", study_id=searched.id, runs=study.root).user_attrs["study"] == searched.id
+    assert "tpe" in ablations.study("M1", "cola", sampler="tpe", runs=study.root).study_name
+    assert "tpe" not in ablations.study("M1", "cola", sampler="grid", runs=study.root).study_name
+    assert ablations.study("M1", "cola", study_id=searched.id, runs=study.root).user_attrs["study"] == searched.id
 
 
 def test_a_study_that_is_not_there_is_named(searched: GlueStudy, study: Study, tmp_path: Path) -> None:
     with pytest.raises(MissingData, match="there is no study of mnli on M1 in"):
-        neobert.study("M1", "mnli", runs=study.root)
+        ablations.study("M1", "mnli", runs=study.root)
     with pytest.raises(MissingData, match="there is no study of cola on M1 with seed 3 in"):
-        neobert.study("M1", "cola", seed=3, runs=study.root)
+        ablations.study("M1", "cola", seed=3, runs=study.root)
     with pytest.raises(MissingData, match="there is no folder of runs"):
-        neobert.study("M1", "cola", runs=tmp_path / "nowhere")
+        ablations.study("M1", "cola", runs=tmp_path / "nowhere")
