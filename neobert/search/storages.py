@@ -4,13 +4,13 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
 from neobert.errors import did_you_mean
-from neobert.files import set_aside
+from neobert.files import set_aside, status_of
 
 STORAGE_VARIABLE = "NEOBERT_GRID_STORAGE"
 """Environment variable with the storage of a launcher's workers, or one whose address has a password."""
@@ -70,7 +70,10 @@ class Storage:
 
     address: str
     _opened: BaseStorage | None = None
-    _stamp: tuple[int, int] = (0, 0)
+    _held: BinaryIO | None = None
+    """The file, which is kept open: otherwise a file that replaces it could have its inode, and be taken for it."""
+    _inode: int | None = None
+    _size: int = 0
 
     @property
     def path(self) -> Path | None:
@@ -82,33 +85,39 @@ class Storage:
         scheme, separator, rest = self.address.partition("://")
         return scheme + separator + rest.rpartition("@")[2]  # without a password
 
-    def _stamp_now(self) -> tuple[int, int]:
-        try:
-            status = self.path.stat() if self.path else None
-        except FileNotFoundError:
-            status = None
-        return (status.st_ino, status.st_size) if status else (0, 0)
-
     @property
     def is_current(self) -> bool:
-        """Whether the file is still the one that was opened."""
-        return self._stamp_now()[0] == self._stamp[0]
+        """Whether the file is still the one that was opened; a server always is. Raises OSError if the system does not
+        tell."""
+        if self.path is None:
+            return True
+        status = status_of(self.path)
+        return status is not None and status.st_ino == self._inode
 
     def open(self) -> BaseStorage:
         """Return the storage, and create it if it does not exist. Raises whatever its driver raises."""
-        now = self._stamp_now()
-        if self._opened is None or now[0] != self._stamp[0] or now[1] < self._stamp[1]:
-            self._opened = self._connect()
-            self._opened.get_all_studies()
-        self._stamp = self._stamp_now()
+        if self._opened is None or not self.is_current or self._size_now() < self._size:
+            self.forget()
+            self._hold()
+            opened = self._connect()
+            opened.get_all_studies()
+            self._opened = opened
+        self._size = self._size_now()
         return self._opened
+
+    def _hold(self) -> None:
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._held = self.path.open("ab")
+            self._inode = os.fstat(self._held.fileno()).st_ino
+
+    def _size_now(self) -> int:
+        return 0 if self._held is None else os.fstat(self._held.fileno()).st_size
 
     def _connect(self) -> BaseStorage:
         from sqlalchemy.pool import NullPool
 
         kind, _, rest = self.address.partition(":")
-        if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
         if kind == "journal":
             return JournalStorage(JournalFileBackend(rest, JournalFileOpenLock(rest, JOURNAL_LOCK_SECONDS)))
         settings: dict[str, Any] = {"poolclass": NullPool}  # an open connection would have to be closed, also in forks
@@ -118,7 +127,13 @@ class Storage:
 
     def forget(self) -> None:
         """Open the storage anew the next time."""
-        self._opened = None
+        self._opened, self._inode = None, None
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+    def __del__(self) -> None:
+        self.forget()
 
     def set_aside(self, reason: str) -> None:
         """Rename the file, so that the next `open` makes a new one."""

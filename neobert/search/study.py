@@ -137,16 +137,20 @@ class Sweep:
                 lock.release()
 
     def _made_right(self) -> Study:
-        """Return the study after mending it; one that cannot be mended is made again, at most once a lease."""
+        """Return the study after mending it; one that cannot be mended is made again, at most once a lease. A file that
+        was deleted or replaced meanwhile is only opened anew."""
         try:
             return self._mended()
         except OtherFolder:
             raise
         except Exception as error:  # each backend has its own errors
-            if is_transient(error) or time.monotonic() - self._remade_at < self.lease_seconds:
+            if is_transient(error):
                 raise
-            logger.warning(f"{self.storage} is made again from the records: {cause_of(error)}")
-            self._remove()
+            if self.storage.is_current:
+                if time.monotonic() - self._remade_at < self.lease_seconds:
+                    raise
+                logger.warning(f"{self.storage} is made again from the records: {cause_of(error)}")
+                self._remove()
             return self._mended()
 
     def _mended(self) -> Study:
@@ -323,12 +327,11 @@ class Sweep:
 
     def _quietly(self, call: Callable[[], Any]) -> Any:
         """Call the study, if its file is the one that was opened. No trouble with it ends a trial."""
-        if self.storage.is_current:
-            try:
-                return call()
-            except Exception as error:  # what could not be told is told by the next worker that takes a trial
-                logger.info(f"{self.storage}: {cause_of(error)}")
-        return None
+        try:
+            return call() if self.storage.is_current else None
+        except Exception as error:  # what could not be told is told by the next worker that takes a trial
+            logger.info(f"{self.storage}: {cause_of(error)}")
+            return None
 
     def _touch_lock(self) -> None:
         """Keep the lock from being broken while many trials are added."""
