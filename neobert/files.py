@@ -85,11 +85,15 @@ def is_folder(path: Path) -> bool:
 def children(folder: Path, pattern: str = "*") -> list[Path]:
     """Return what matches a pattern in a folder, sorted; nothing if there is no folder. Raises OSError if it cannot be
     listed, which `Path.glob` takes for empty."""
+    return [folder / name for name in sorted(names_in(folder)) if fnmatchcase(name, pattern)]
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names in a folder; none if there is no folder. Raises OSError if it cannot be listed."""
     try:
-        names = os.listdir(folder)  # noqa: PTH208 (names alone)
+        return os.listdir(folder)  # noqa: PTH208 (names alone; a Path each is ten times slower)
     except ABSENT:
         return []
-    return [folder / name for name in sorted(names) if fnmatchcase(name, pattern)]
 
 
 def matching(root: Path, pattern: str, unlisted: Callable[[OSError], None] | None = None) -> Iterator[Path]:

@@ -109,7 +109,17 @@ def canonical(value: Any) -> str:
 
 def identity(value: Any) -> str:
     """Return the id of a value: the first twelve hexadecimal digits of the SHA-256 of its canonical JSON."""
-    return hashlib.sha256(canonical(value).encode()).hexdigest()[:IDENTITY_DIGITS]
+    return identity_of_canonical(canonical(value))
+
+
+def identity_of_canonical(text: str) -> str:
+    """Return the id of the value with this canonical JSON."""
+    return hashlib.sha256(text.encode()).hexdigest()[:IDENTITY_DIGITS]
+
+
+def canonical_object(items: Mapping[str, str]) -> str:
+    """Return the canonical JSON of an object whose values are canonical JSON already."""
+    return "{" + ",".join(f"{json.dumps(key)}:{items[key]}" for key in sorted(items)) + "}"
 
 
 def chosen(numerics: Mapping[str, int], mechanisms: Sequence[str]) -> dict[str, int]:

@@ -40,6 +40,7 @@ DOORS = {
         "neobert/external.py",
     },
     "matplotlib": {
+        "neobert/search/journals.py",
         "neobert/search/memory.py",
         "reports/figures/curves.py",
         "reports/demo.py",

@@ -123,7 +123,10 @@ def best_of_grid(layout: Layout, studies: Sequence[GlueStudy], labels: Labels | 
 
 
 def _recorded_score(trial: Trial) -> TrialScore:
-    scores, study = read_record(trial.record)["scores"], trial.study
+    outcome, study = trial.outcome, trial.study
+    if outcome is None:
+        raise DamagedFile(f"{trial.record} was set aside or damaged meanwhile: the same command runs its trial again")
+    scores = outcome.scores
     return TrialScore(trial.point, study.seed, study.about.decisive_score(study.protocol, scores), scores["score"])
 
 

@@ -182,7 +182,7 @@ def expected_points(layout: Layout, study: GlueStudy, trial: Trial) -> list[Poin
     """Return the points that this worker is likely to run: its share, from `trial` on, of those that are not done, if
     all workers that hold a trial of the study now go on with it. Those of a search are taken to be like `trial`'s."""
     if study.search is not None:
-        workers = sum(is_claimed(layout.claims(each.id)) for each in study.search_trials(layout))
+        workers = sum(is_claimed(layout.claims(each.id)) for each in study.search_trials(layout) if not each.is_done)
         runs = study.open_parts(layout) * len(study.search.seeds)
         return [trial.point] * math.ceil(runs / max(1, workers))
     trials = list(study.trials(layout))

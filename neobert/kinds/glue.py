@@ -1,7 +1,6 @@
 """Fine-tuning on a task: a study is a grid or a search of trials, followed by the selection of the best."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -10,18 +9,24 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from neobert.errors import DamagedFile
-from neobert.files import children, stamp_of
+from neobert.files import names_in
 from neobert.glue.tasks import Task, task_named
-from neobert.identity import NUMERICS, Neutral, chosen, decisive, identity
+from neobert.identity import (
+    NUMERICS,
+    Neutral,
+    canonical,
+    canonical_object,
+    chosen,
+    decisive,
+    identity,
+    identity_of_canonical,
+)
 from neobert.kinds.pretraining import EXTERNAL_PREFIX, pretraining_of
 from neobert.recipe import FineTuning, Point, Value
 from neobert.runs.layout import Layout
-from neobert.runs.records import Open, is_published, read_sealed
+from neobert.runs.records import Open, read_once, read_record, read_sealed
 from neobert.runs.work import Part, Work, error_beside
 from neobert.search.space import Search
-
-REQUEST_STEM = re.compile(r"\d{5,}", re.ASCII)
-"""Name of the file of a point that a search asked for, without its suffix."""
 
 
 class TrialConfig(Open):
@@ -145,8 +150,14 @@ class GlueStudy(Work):
 
     def trial_id(self, point: Point) -> str:
         """Return the id of the trial at one point."""
+        return identity_of_canonical(canonical_object({**self._hashed_of_trials, "point": canonical(point)}))
+
+    @cached_property
+    def _hashed_of_trials(self) -> dict[str, str]:
+        """What is hashed of every trial besides its point, in canonical JSON, since a study may have many points."""
         numerics = chosen(NUMERICS, self.mechanisms)
-        return identity({"kind": "glue", "trial": self.shared_by_trials, "point": point, "numerics": numerics})
+        hashed = {"kind": "glue", "trial": self.shared_by_trials, "numerics": numerics}
+        return {key: canonical(value) for key, value in hashed.items()}
 
     @cached_property
     def trial_ids(self) -> tuple[str, ...]:
@@ -185,7 +196,8 @@ class GlueStudy(Work):
         if self.search is None:
             trials: tuple[Part, ...] = self.trials(layout)
             return (*trials, replace(self.closing(layout), after=trials))
-        searched, asked = self.search_trials(layout), self.asked(layout)
+        asked = self.asked(layout)
+        searched = self._trials_at(layout, asked.values())
         unasked = next((number for number in range(self.total) if number not in asked), None)
         to_ask = () if unasked is None else (self._request(layout, unasked),)
         return (*searched, replace(self.closing(layout), after=(*searched, *to_ask)))
@@ -207,16 +219,15 @@ class GlueStudy(Work):
 
     def asked(self, layout: Layout) -> dict[int, Point]:
         """Return the points that a search has asked for, by their numbers. A sampler may ask for a point again."""
-        numbered = {
-            int(path.stem): path
-            for path in children(layout.root / self.folder / "asked", "*.json")
-            if REQUEST_STEM.fullmatch(path.stem) and int(path.stem) < self.total
-        }
-        return {number: read_request(numbered[number]) for number in sorted(numbered) if is_published(numbered[number])}
+        folder = layout.root / self.folder / "asked"
+        there = set(names_in(folder))
+        files = {number: path for number, name, path in request_files(folder, self.total) if name in there}
+        found = {number: read_once(path, read_request) for number, path in files.items()}
+        return {number: point for number, point in found.items() if point is not None}
 
     def _request(self, layout: Layout, number: int) -> Part:
         """Return the part that is done as soon as a search has asked for so many points. Its record has the point."""
-        record = layout.root / self.folder / "asked" / f"{number:05d}.json"
+        record = self.request_file(layout, number)
         return Part(
             work=self,
             id=f"{self.id}-asked-{number}",
@@ -228,11 +239,14 @@ class GlueStudy(Work):
 
     def request_file(self, layout: Layout, number: int) -> Path:
         """Return the file with the point that a search asked for as its `number`-th, from 0."""
-        return self._request(layout, number).record
+        return layout.root / self.folder / "asked" / request_name(number)
 
     def search_trials(self, layout: Layout) -> "tuple[SearchTrial, ...]":
         """Return the trials of a search that it has asked for, in this order, each once."""
-        return tuple(self.search_trial(layout, point) for point in dict.fromkeys(self.asked(layout).values()))
+        return self._trials_at(layout, self.asked(layout).values())
+
+    def _trials_at(self, layout: Layout, points: Iterable[Point]) -> "tuple[SearchTrial, ...]":
+        return tuple(self.search_trial(layout, point) for point in dict.fromkeys(points))
 
     def search_trial(self, layout: Layout, point: Point) -> "SearchTrial":
         """Return the trial of a search at one point."""
@@ -272,6 +286,32 @@ class GlueStudy(Work):
         return {"score": record["score"]}
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What the record of a trial says, as far as its study needs it. `state` is done or pruned, `ended_at` in Unix
+    seconds."""
+
+    state: str
+    scores: Mapping[str, Any]
+    course_steps: int | None
+    claim: int | None
+    ended_at: float
+    seconds: float
+
+
+def read_outcome(record: Path) -> Outcome:
+    """Read the record of a trial. Raises as `read_record`."""
+    content = read_record(record)
+    return Outcome(
+        state=content["state"],
+        scores=content["scores"],
+        course_steps=content.get("course_steps"),
+        claim=content.get("claim"),
+        ended_at=record.stat().st_mtime,
+        seconds=content.get("seconds", 0.0),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trial(Part):
     """Fine-tuning at one point of a study's grid, and the files beside its record."""
@@ -297,6 +337,11 @@ class Trial(Part):
     @property
     def study(self) -> GlueStudy:
         return self.work
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What its record says; None without an intact one."""
+        return read_once(self.record, read_outcome)
 
     @property
     def predictions(self) -> Path:
@@ -329,7 +374,7 @@ class SearchTrial(Part):
     def of(cls, layout: Layout, study: GlueStudy, trial_id: str, point: Point) -> Self:
         """Build it from the id of the trial with the first seed."""
         own_id = f"{study.id}-{trial_id}"
-        record = layout.root / study.folder / "trials" / f"{own_id}.json"
+        record = layout.root / f"{study.folder}/trials/{own_id}.json"
         return cls(
             id=own_id,
             title=f"search of {study.task} on {study.weights} ({point.name})",
@@ -357,25 +402,34 @@ class SearchTrial(Part):
     @property
     def is_done(self) -> bool:
         """Whether its record is intact, and the records of all seeds too, unless a pruner ended the trial."""
-        return self.state is not None
+        return self.outcome is not None
 
     @property
     def state(self) -> str | None:
         """The state in its record, done or pruned; None if it is not done."""
-        if not is_published(self.record, self.read):
-            return None
-        state = _state_in(self.record, stamp_of(self.record.stat()))
-        return state if state == "pruned" or all(trial.is_done for trial in self.trials) else None
+        outcome = self.outcome
+        return None if outcome is None else outcome.state
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What its record says; None if it is not done."""
+        outcome = read_once(self.record, read_outcome)
+        if outcome is None or outcome.state == "pruned" or all(trial.is_done for trial in self.trials):
+            return outcome
+        return None
 
 
-@lru_cache(maxsize=1 << 15)
-def _state_in(record: Path, stamp: tuple[int, ...]) -> str:
-    """Return the state in an intact record, which is read once as long as it does not change."""
-    del stamp
-    return str(read_sealed(record)["state"])
+def request_name(number: int) -> str:
+    """Return the name of the file with the point that a search asked for as its `number`-th."""
+    return f"{number:05d}.json"
 
 
-@lru_cache(maxsize=1 << 15)
+@lru_cache(maxsize=16)
+def request_files(folder: Path, count: int) -> tuple[tuple[int, str, Path], ...]:
+    """Return number, name and path of the files of the first `count` points that a search asks for."""
+    return tuple((number, request_name(number), folder / request_name(number)) for number in range(count))
+
+
 def read_request(path: Path) -> Point:
-    """Return a point that a search asked for; its file never changes."""
+    """Read a point that a search asked for. Raises as `read_sealed`."""
     return Point.read(read_sealed(path)["point"])

@@ -4,18 +4,16 @@ Records take precedence over claims, and claims over errors; submissions only ad
 scheduler and writes nothing.
 """
 
-import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from neobert.errors import EXIT_RUN_FAILED, DamagedFile, MissingData
-from neobert.files import ABSENT, TEMPORARY_MARK, line_value, matching, read_json, reason_of
+from neobert.files import TEMPORARY_MARK, line_value, matching, names_in, read_json, reason_of
 from neobert.runs.claims import LEASE_SECONDS, Owner, last_owner
 from neobert.runs.kinds import KINDS, RUN_FOLDERS, closing_record, is_done, kind_of
 from neobert.runs.layout import Layout
@@ -140,10 +138,7 @@ class Index:
     def names(self, folder: Path) -> frozenset[str]:
         """Return the names in a folder; empty if it does not exist. Raises OSError if it cannot be listed."""
         if folder not in self._listings:
-            found: list[str] = []
-            with suppress(*ABSENT):
-                found = os.listdir(folder)  # noqa: PTH208 (names alone; a Path each is ten times slower)
-            self._listings[folder] = frozenset(found)
+            self._listings[folder] = frozenset(names_in(folder))
         return self._listings[folder]
 
     def readable_names(self, folder: Path) -> frozenset[str]:
@@ -187,8 +182,8 @@ class Index:
         return {one.job: one for one in self.submissions}
 
     def is_done(self, part: Part) -> bool:
-        """Return whether a part has an intact record."""
-        return self.is_there(part.record) and part.is_done
+        """Return whether a part has an intact record. Those of the seeds of a search's trial are left to workers."""
+        return self.is_there(part.record) and part.is_recorded
 
     def progress(self, work: Work) -> Progress:
         """Return the progress of a piece of work."""

@@ -49,7 +49,7 @@ class Layout:
 
     def trial(self, task: str, trial_id: str) -> Path:
         """The record of one GLUE trial; its predictions and weights are siblings with other suffixes."""
-        return self.root / "glue" / task / f"{trial_id}.json"
+        return self.root / f"glue/{task}/{trial_id}.json"
 
     def embedding_task(self, task: str, result_id: str) -> Path:
         """The record of one embedding task on one encoder."""

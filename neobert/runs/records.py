@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ConfigDict, NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -25,6 +25,8 @@ from neobert.files import checksum_of, is_there, json_bytes, publish_once, read_
 from neobert.identity import NUMERICS
 from neobert.processes import REPOSITORY
 from neobert.recipe import Value
+
+Read = TypeVar("Read")
 
 SCHEMA = 3
 SNAPSHOT_FILE = "snapshot.json"
@@ -168,6 +170,25 @@ def is_published(path: Path, read: Callable[[Path], Any] = read_sealed) -> bool:
     OSError if it cannot be read."""
     status = status_of(path)
     return status is not None and _is_whole(read, path, stamp_of(status))
+
+
+def read_once(path: Path, read: Callable[[Path], Read]) -> Read | None:
+    """Return what `read` returns for a file, which is read once as long as it does not change; None if it does not
+    exist or is damaged. As many results stay in memory, they should be small. Raises NewerFile, and OSError if it
+    cannot be read."""
+    status = status_of(path)
+    return None if status is None else _read_intact(read, path, stamp_of(status))
+
+
+@lru_cache(maxsize=1 << 15)
+def _read_intact(read: Callable[[Path], Read], path: Path, stamp: tuple[int, ...]) -> Read | None:
+    del stamp
+    try:
+        return read(path)
+    except NewerFile:
+        raise
+    except DamagedFile:
+        return None
 
 
 @lru_cache(maxsize=1 << 17)

@@ -41,14 +41,19 @@ class Part:
     read: Callable[[Path], Any] = read_record
 
     @property
-    def is_done(self) -> bool:
+    def is_recorded(self) -> bool:
         """Whether the record exists and is intact."""
         return is_published(self.record, self.read)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do: it is recorded, and so is what its record is about."""
+        return self.is_recorded
 
 
 def error_beside(record: Path) -> Path:
     """Return the error file of a part whose record shares a folder with others."""
-    return record.parent / "errors" / record.name
+    return record.parent / f"errors/{record.name}"
 
 
 def name_attempt(part: Part, claim: Claim) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What a study of Optuna is about, and how its trials end according to records. Each kind of study has a module."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -80,17 +80,17 @@ class Subject(Protocol):
     def pruner(self) -> BasePruner:
         """Return what may end trials early."""
 
-    def sampler(self, number: int) -> BaseSampler:
-        """Return the sampler for the point of a number."""
+    def sampler(self, number: int, had: Sequence[Params]) -> BaseSampler:
+        """Return the sampler for the point of a number. `had` are the points that were asked for before."""
 
-    def trials(self) -> Mapping[Hashable, Part]:
-        """Return the trials that there are now, by what distinguishes them in the study."""
+    def trials(self) -> Sequence[Part]:
+        """Return the trials that there are now, in order. One that was asked for again is there again."""
 
-    def times(self) -> Mapping[str, int]:
-        """Return how often each trial was asked for, by the id of its part."""
+    def key_of_part(self, part: Part) -> Hashable:
+        """Return what distinguishes a trial in the study."""
 
     def key_of(self, trial: FrozenTrial) -> Hashable:
-        """Return what distinguishes a trial of Optuna; None if it has nothing such."""
+        """Return the same for a trial of Optuna; None if it has nothing such."""
 
     def params_of(self, part: Part) -> Params:
         """Return the parameters of a trial."""

@@ -1,10 +1,9 @@
 """A GLUE study as a study of Optuna: its grid, with every point once, or its search."""
 
 import math
-from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Literal
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution
@@ -12,12 +11,11 @@ from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from neobert.files import stamp_of
 from neobert.identity import plain
-from neobert.kinds.glue import GlueStudy, SearchTrial, Trial
+from neobert.kinds.glue import GlueStudy, Outcome, SearchTrial, Trial
 from neobert.recipe import Point
 from neobert.runs.layout import Layout
-from neobert.runs.records import publish_sealed, read_record
+from neobert.runs.records import publish_sealed
 from neobert.runs.run_file import RunFile
 from neobert.runs.work import Part
 from neobert.search.endings import UNDEFINED, Ending, Params, Report
@@ -85,25 +83,23 @@ class GlueSubject:
         name = "none" if self.study.search is None else self.study.search.pruner
         return pruner_named(name, TENTHS * self.study.protocol.epochs)
 
-    def sampler(self, number: int) -> BaseSampler:
+    def sampler(self, number: int, had: Sequence[Params]) -> BaseSampler:
         if self.sampler_name == "grid":
             return Given(self.space, plain(self.study.points[number]))
-        return Rounded(self.space, sampler_named(self.sampler_name, number), list(self.asked().values()))
+        return Rounded(self.space, sampler_named(self.sampler_name, number), had)
 
     @cached_property
-    def _of_grid(self) -> dict[Hashable, Part]:
-        return {trial.point: trial for trial in self.study.trials(self.layout)}
+    def _of_grid(self) -> Sequence[Part]:
+        return self.study.trials(self.layout)
 
-    def trials(self) -> Mapping[Hashable, Part]:
+    def trials(self) -> Sequence[Part]:
         if self.study.search is None:
             return self._of_grid
-        return {trial.point: trial for trial in self.study.search_trials(self.layout)}
+        return [self.study.search_trial(self.layout, point) for point in self.study.asked(self.layout).values()]
 
-    def times(self) -> Mapping[str, int]:
-        if self.study.search is None:
-            return Counter(trial.id for trial in self._of_grid.values())
-        points = self.study.asked(self.layout).values()
-        return Counter(self.study.search_trial(self.layout, point).id for point in points)
+    def key_of_part(self, part: Part) -> Hashable:
+        assert isinstance(part, AnyTrial)
+        return part.point
 
     def key_of(self, trial: FrozenTrial) -> Hashable:
         try:
@@ -150,21 +146,15 @@ def by_tenths(report: Report, course_steps: int, epochs: int) -> Report:
 
 
 def ending_of(trial: AnyTrial) -> Ending | None:
-    """Return how a trial ended; None without an intact record. A record is read once as long as it does not change."""
-    if not trial.is_done:
+    """Return how a trial ended; None without an intact record."""
+    outcome, study = trial.outcome, trial.study
+    if outcome is None:
         return None
-    return _read_ending(trial, stamp_of(trial.record.stat()))
-
-
-@lru_cache(maxsize=1 << 15)
-def _read_ending(trial: AnyTrial, stamp: tuple[int, ...]) -> Ending:
-    del stamp
-    record, study = read_record(trial.record), trial.study
     if isinstance(trial, SearchTrial):
-        score, curve = record["scores"]["score"], dict(record["scores"]["curve"])
+        score, curve = outcome.scores["score"], dict(outcome.scores["curve"])
     else:
-        score, curve = study.about.decisive_score(study.protocol, record["scores"]), _curve_of(trial, record)
-    if record["state"] == "pruned":  # Optuna takes the last report as its value
+        score, curve = study.about.decisive_score(study.protocol, outcome.scores), _curve_of(trial, outcome)
+    if outcome.state == "pruned":  # Optuna takes the last report as its value
         state, score = TrialState.PRUNED, curve[max(curve)] if curve else None
     else:
         state = TrialState.FAIL if score is None else TrialState.COMPLETE
@@ -173,17 +163,17 @@ def _read_ending(trial: AnyTrial, stamp: tuple[int, ...]) -> Ending:
         state=state,
         value=score,
         curve=curve,
-        attributes={"trial": trial.id, "claim": record.get("claim"), **error},
-        ended_at=trial.record.stat().st_mtime,
-        seconds=record.get("seconds", 0.0),
+        attributes={"trial": trial.id, "claim": outcome.claim, **error},
+        ended_at=outcome.ended_at,
+        seconds=outcome.seconds,
     )
 
 
-def _curve_of(trial: Trial, record: Mapping[str, Any]) -> dict[int, float]:
-    """Return the values of the evaluations in a trial's record by tenths of an epoch."""
+def _curve_of(trial: Trial, outcome: Outcome) -> dict[int, float]:
+    """Return the values of a trial's evaluations by tenths of an epoch."""
     curve: dict[int, float] = {}
-    if course := record.get("course_steps"):
-        for step, value in record["scores"].get("curve", ()):
+    if course := outcome.course_steps:
+        for step, value in outcome.scores.get("curve", ()):
             if value is not None:
                 curve.setdefault(tenth_of_epoch(step, course, trial.study.protocol.epochs), float(value))
     return curve

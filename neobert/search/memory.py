@@ -33,9 +33,8 @@ def study_in_memory(layout: Layout, study: GlueStudy, run_file: RunFile | None =
     """
     subject = GlueSubject(layout, study, run_file)
     sweep = Sweep(subject, storage_in_memory())
-    told, by_point = sweep.opened(), subject.trials()
-    points = study.asked(layout).values() if study.search else by_point
-    for part in (by_point[point] for point in points):
+    told = sweep.opened()
+    for part in subject.trials():
         ending = subject.ending_of(part) or failure_of(part, subject.marks_of(part))
         if ending is not None:
             told.add_trial(sweep.made_of(part, ending))

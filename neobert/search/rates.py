@@ -1,7 +1,6 @@
 """A sweep over numbers of the optimizer as a study of Optuna: a trial is one pre-training run."""
 
-from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -72,19 +71,19 @@ class RateSubject:
     def pruner(self) -> BasePruner:
         return pruner_named("none", 1)
 
-    def sampler(self, number: int) -> BaseSampler:
+    def sampler(self, number: int, had: Sequence[Params]) -> BaseSampler:
         """Return the sampler for the point of a number. The first point is as near the variant's own as may be."""
         if number == 0:
             return Given(self.space, self.sweep.first)
-        inner, had = sampler_named(self.sampler_name, number), list(self.asked().values())
-        return Rounded(self.space, inner, had, self.sweep.digits)
+        return Rounded(self.space, sampler_named(self.sampler_name, number), had, self.sweep.digits)
 
-    def trials(self) -> Mapping[Hashable, Part]:
-        return {_key(trial.point, trial.seed): trial for trial in self.sweep.trials(self.layout)}
-
-    def times(self) -> Mapping[str, int]:
+    def trials(self) -> Sequence[Part]:
         points = self.sweep.points(self.layout)
-        return Counter(trial.id for point in points for trial in self.sweep.trials_at(self.layout, point))
+        return [trial for point in points for trial in self.sweep.trials_at(self.layout, point)]
+
+    def key_of_part(self, part: Part) -> Hashable:
+        assert isinstance(part, RateTrial)
+        return _key(part.point, part.seed)
 
     def key_of(self, trial: FrozenTrial) -> Hashable:
         return _key(trial.params, trial.user_attrs.get("seed"))

@@ -29,12 +29,13 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from neobert.errors import RunFailed
 from neobert.files import is_there
-from neobert.runs.claims import LEASE_SECONDS, Claim, Owner, acquire, last_owner
+from neobert.runs.claims import LEASE_SECONDS, Claim, Owner, acquire, is_claimed, last_owner
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile, read_checked_run_file
 from neobert.runs.work import Part, Work
 from neobert.search.endings import UNDEFINED, Ending, Pruned, Subject, failure_of
 from neobert.search.glue import GlueSubject
+from neobert.search.journals import is_long, shorten, trials_in
 from neobert.search.rates import RateSubject
 from neobert.search.samplers import Given, import_for
 from neobert.search.storages import Storage, cause_of, is_transient, storage_address, storage_at
@@ -121,20 +122,8 @@ class Sweep:
 
     def show(self) -> Study:
         """Make the study agree with records and claims, and return it. Raises whatever the storage raises."""
-        with self._lock():
+        with _locked(self.layout):
             return self._made_right()
-
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        """Hold the lock of the folder. It keeps studies tidy; claims and records are exact without it."""
-        self.layout.root.mkdir(parents=True, exist_ok=True)
-        lock = JournalFileOpenLock(str(self.layout.root / "optuna"), LOCK_SECONDS)
-        lock.acquire()
-        try:
-            yield
-        finally:
-            with suppress(RuntimeError):  # it was broken, because this process was paused
-                lock.release()
 
     def _made_right(self) -> Study:
         """Return the study after mending it; one that cannot be mended is made again, at most once a lease. A file that
@@ -160,7 +149,9 @@ class Sweep:
         """
         study = self.opened()
         trials = study.get_trials(deepcopy=False)
-        subject, parts, times = self.subject, self.subject.trials(), self.subject.times()
+        subject, asked = self.subject, self.subject.trials()
+        parts = {subject.key_of_part(part): part for part in asked}
+        times = Counter(part.id for part in asked)
         shown = [(parts[key], trial) for trial in trials if (key := subject.key_of(trial)) in parts]
         running = [part.id for part, trial in shown if trial.state is TrialState.RUNNING]
         held = {name: owner.number for name in running if (owner := self._owner(name)) is not None}
@@ -186,7 +177,7 @@ class Sweep:
     def _add(self, study: Study, part: Part, ending: Ending, times: int) -> None:
         """Add trials with an ending that the study does not show."""
         for _ in range(times):
-            self._touch_lock()
+            _touch_lock(self.layout)
             study.add_trial(self.made_of(part, ending))
 
     def made_of(self, part: Part, ending: Ending) -> FrozenTrial:
@@ -226,7 +217,7 @@ class Sweep:
         deadline, failures = time.monotonic() + self.lease_seconds, 0
         while len(self.subject.asked()) < self.subject.total:
             try:
-                with self._lock():
+                with _locked(self.layout):
                     taken = self._ask_sampler()
                 if taken is not None:
                     return taken
@@ -247,8 +238,8 @@ class Sweep:
         number = next((number for number in range(subject.total) if number not in asked), None)
         if number is None:
             return None
-        self._touch_lock()
-        study.sampler = subject.sampler(number)
+        _touch_lock(self.layout)
+        study.sampler = subject.sampler(number, list(asked.values()))
         trial = study.ask(subject.space)
         if not subject.publish(number, trial.params):
             _tell(study, trial.number, None)  # the lock was broken, and another worker was faster
@@ -308,7 +299,7 @@ class Sweep:
         deadline = time.monotonic() + (0 if self._trouble_since else self.lease_seconds)
         while True:
             try:
-                with self._lock():
+                with _locked(self.layout):
                     study = self._made_right()
                     study.sampler = Given(self.subject.space, self.subject.params_of(part))
                     trial = study.ask(self.subject.space)
@@ -333,10 +324,24 @@ class Sweep:
             logger.info(f"{self.storage}: {cause_of(error)}")
             return None
 
-    def _touch_lock(self) -> None:
-        """Keep the lock from being broken while many trials are added."""
-        with suppress(OSError):
-            os.utime(self.layout.root / f"optuna{LOCK_SUFFIX}")
+
+@contextmanager
+def _locked(layout: Layout) -> Iterator[None]:
+    """Hold the lock of a folder. It keeps studies tidy; claims and records are exact without it."""
+    layout.root.mkdir(parents=True, exist_ok=True)
+    lock = JournalFileOpenLock(str(layout.root / "optuna"), LOCK_SECONDS)
+    lock.acquire()
+    try:
+        yield
+    finally:
+        with suppress(RuntimeError):  # it was broken, because this process was paused
+            lock.release()
+
+
+def _touch_lock(layout: Layout) -> None:
+    """Keep the lock from being broken while many trials are added."""
+    with suppress(OSError):
+        os.utime(layout.root / f"optuna{LOCK_SUFFIX}")
 
 
 def _require_agreement(shown: Shown, endings: Endings, times: Mapping[str, int]) -> Counter[str]:
@@ -435,12 +440,16 @@ def sweep_of(layout: Layout, folder: Path, address: str) -> Sweep:
 
 
 def open_studies(layout: Layout, works: Sequence[Work], address: str) -> None:
-    """Open a storage, and make those studies agree with their records whose work has a run file.
+    """Open a storage, and make those studies agree with their records whose work has a run file. A long journal of the
+    folder's own is shortened first, unless somebody is at work.
 
     Raises ValueError if the storage cannot be used, or has the study of another folder.
     """
     try:
-        _open_or_replace(storage_at(address), is_own=address == storage_address("journal", layout.root))
+        is_own = address == storage_address("journal", layout.root)
+        _open_or_replace(storage_at(address), is_own=is_own)
+        if is_own:
+            _shorten(layout, storage_at(address))
         for work in works:
             folder = layout.root / work.folder
             if is_there(folder / "run.json"):
@@ -461,3 +470,14 @@ def _open_or_replace(storage: Storage, *, is_own: bool) -> None:
             raise
         storage.set_aside(cause_of(error))
         storage.open()
+
+
+def _shorten(layout: Layout, storage: Storage) -> None:
+    """Shorten an opened journal that is long, unless one of its running trials has a live owner."""
+    with _locked(layout):
+        opened, path = storage.open(), storage.path
+        assert path is not None
+        trials = trials_in(opened)
+        running = (each.user_attrs.get("trial") for each in trials if each.state is TrialState.RUNNING)
+        if is_long(path, trials) and not any(name and is_claimed(layout.claims(name)) for name in running):
+            shorten(path, opened, lambda: _touch_lock(layout))

@@ -4,6 +4,7 @@ import signal
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.work import Part
-from neobert.search import storages
+from neobert.search import journals, storages
 from neobert.search.glue import GlueSubject, tenth_of_epoch
 from neobert.search.storages import STORAGE_VARIABLE, storage_address, storage_at
 from neobert.search.study import Sweep, open_studies
@@ -131,6 +132,68 @@ def test_a_study_that_is_lost_damaged_or_wrong_is_made_again_from_the_records(
     assert run_all(layout, storage, monkeypatch) == 0
     assert started(layout) == COUNT
     assert_shows_records(layout, COUNT, storage)
+
+
+@pytest.mark.parametrize("content", ["none", "an older study"])
+def test_a_file_in_the_place_of_a_deleted_one_is_opened_anew_and_not_made_again(
+    tmp_path: Path, storage: str, content: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A report of another worker makes such a file, or one that begins sooner. It may have the inode of the old one."""
+    layout, opened = Layout(tmp_path), storage_at(storage_address(storage, tmp_path))
+    path = opened.path
+    assert path is not None
+    assert run_all(layout, storage, monkeypatch, COUNT // 2) == 0
+    older = path.read_bytes()
+    load(layout, COUNT, storage)
+    path.unlink()
+    path.write_bytes(older if content == "an older study" else b"")
+    assert not opened.is_current
+    assert run_all(layout, storage, monkeypatch) == 0
+    assert_exactly_once(layout, COUNT, storage)
+    assert "made again" not in caplog.text
+
+
+def test_a_file_that_is_deleted_while_a_study_is_mended_is_opened_anew(
+    tmp_path: Path, storage: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    layout, opened = Layout(tmp_path), storage_at(storage_address(storage, tmp_path))
+    assert run_all(layout, storage, monkeypatch) == 0
+    key_of, deleted = GlueSubject.key_of, []
+
+    def delete_once(*arguments: Any) -> Any:
+        if not deleted:
+            assert opened.path is not None
+            opened.path.unlink()
+            opened.path.touch()
+            deleted.append(True)
+            raise ValueError("no such table: studies")
+        return key_of(*arguments)
+
+    monkeypatch.setattr(GlueSubject, "key_of", delete_once)
+    assert_exactly_once(layout, COUNT, storage)
+    assert deleted and "made again" not in caplog.text
+
+
+def test_a_long_journal_is_shortened_to_the_same_trials_when_nobody_is_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "FEW_LINES", 0)
+    layout, address, path = Layout(tmp_path), storage_address("journal", tmp_path), tmp_path / "optuna.journal"
+    (tmp_path / "break-3").touch()
+    assert run_all(layout, "journal", monkeypatch) == 1
+    (tmp_path / "break-3").rename(tmp_path / "hold-3")
+    worker = start_worker(layout, COUNT, 0.0, "journal")
+    until((tmp_path / "inside-3-2").exists)
+    inode = path.stat().st_ino
+    open_studies(layout, [], address)
+    assert path.stat().st_ino == inode, "a worker reports to it"
+    (tmp_path / "hold-3").unlink()
+    assert worker.wait(timeout=60) == 0
+    before, lines = load(layout, COUNT, "journal").trials, path.read_bytes().count(b"\n")
+    open_studies(layout, [], address)
+    assert load(layout, COUNT, "journal").trials == before and len(before) == COUNT + 1
+    assert path.read_bytes().count(b"\n") < lines / journals.LINES_PER_TRIAL
+    assert_exactly_once(layout, COUNT, "journal")
 
 
 def test_a_study_is_made_again_with_its_failures(tmp_path: Path, storage: str) -> None:
