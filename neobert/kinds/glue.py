@@ -28,6 +28,9 @@ from neobert.runs.records import Open, read_once, read_record, read_sealed
 from neobert.runs.work import Part, Work, error_beside
 from neobert.search.space import Search
 
+MOST_DIGITS = 12
+"""Digits of the number of a point; a longer name is that of no request."""
+
 
 class TrialConfig(Open):
     """One point of a grid on one task, with its protocol."""
@@ -220,9 +223,9 @@ class GlueStudy(Work):
     def asked(self, layout: Layout) -> dict[int, Point]:
         """Return the points that a search has asked for, by their numbers. A sampler may ask for a point again."""
         folder = layout.root / self.folder / "asked"
-        there = set(names_in(folder))
-        files = {number: path for number, name, path in request_files(folder, self.total) if name in there}
-        found = {number: read_once(path, read_request) for number, path in files.items()}
+        files = {number: path for name in names_in(folder) for number, path in request_in(folder, name)}
+        wanted = sorted(number for number in files if number < self.total)
+        found = {number: read_once(files[number], read_request) for number in wanted}
         return {number: point for number, point in found.items() if point is not None}
 
     def _request(self, layout: Layout, number: int) -> Part:
@@ -424,10 +427,12 @@ def request_name(number: int) -> str:
     return f"{number:05d}.json"
 
 
-@lru_cache(maxsize=16)
-def request_files(folder: Path, count: int) -> tuple[tuple[int, str, Path], ...]:
-    """Return number, name and path of the files of the first `count` points that a search asks for."""
-    return tuple((number, request_name(number), folder / request_name(number)) for number in range(count))
+@lru_cache(maxsize=1 << 16)
+def request_in(folder: Path, name: str) -> tuple[tuple[int, Path], ...]:
+    """Return number and path of the point that a search asked for if a file has such a name; else nothing."""
+    stem = name.removesuffix(".json")
+    number = int(stem) if stem.isascii() and stem.isdecimal() and len(stem) < MOST_DIGITS else -1
+    return ((number, folder / name),) if name == request_name(number) else ()
 
 
 def read_request(path: Path) -> Point:
