@@ -18,7 +18,8 @@ DOORS = {
     "trackio": {"neobert/runs/tracking.py"},
     "wandb": {"neobert/runs/tracking.py"},
     "optuna": {
-        f"neobert/search/{name}.py" for name in ("endings", "glue", "memory", "rates", "samplers", "storages", "study")
+        f"neobert/search/{name}.py"
+        for name in ("endings", "glue", "journals", "memory", "rates", "samplers", "storages", "study")
     },
     "sentence_transformers": {"benchmarks/encoding.py", "neobert/export/huggingface.py"},
     "transformers": {
@@ -40,7 +41,6 @@ DOORS = {
         "neobert/external.py",
     },
     "matplotlib": {
-        "neobert/search/journals.py",
         "neobert/search/memory.py",
         "reports/figures/curves.py",
         "reports/demo.py",
