@@ -196,7 +196,8 @@ def test_a_search_costs_its_trials_with_all_seeds_until_they_are_recorded(
     assert study_bytes(study, row.stages[0], HUB) > 9 * len(seeds) * TRIAL_RECORD_BYTES
     publish_sealed(study.request_file(layout, 0), {"point": plain(point)})
     part = study.search_trial(layout, point)
-    publish_sealed(part.record, {"kind": "search", "id": part.id, "state": "pruned"})
+    scores = {"score": None, "curve": []}
+    publish_sealed(part.record, {"kind": "search", "id": part.id, "state": "pruned", "scores": scores})
     assert hours(searched, study) == pytest.approx(9 * len(seeds) * hours(of_one, one))
 
 
