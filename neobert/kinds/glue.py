@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from neobert.errors import DamagedFile
-from neobert.files import names_in
 from neobert.glue.tasks import Task, task_named
 from neobert.identity import (
     NUMERICS,
@@ -26,10 +25,8 @@ from neobert.recipe import FineTuning, Point, Value
 from neobert.runs.layout import Layout
 from neobert.runs.records import Open, read_once, read_record, read_sealed
 from neobert.runs.work import Part, Work, error_beside
+from neobert.search.requests import read_requests, request_file, request_part
 from neobert.search.space import Search
-
-MOST_DIGITS = 12
-"""Digits of the number of a point; a longer name is that of no request."""
 
 
 class TrialConfig(Open):
@@ -202,7 +199,7 @@ class GlueStudy(Work):
         asked = self.asked(layout)
         searched = self._trials_at(layout, asked.values())
         unasked = next((number for number in range(self.total) if number not in asked), None)
-        to_ask = () if unasked is None else (self._request(layout, unasked),)
+        to_ask = () if unasked is None else (request_part(self, layout.root / self.folder, unasked, self.total),)
         return (*searched, replace(self.closing(layout), after=(*searched, *to_ask)))
 
     def open_parts(self, layout: Layout) -> int:
@@ -222,27 +219,11 @@ class GlueStudy(Work):
 
     def asked(self, layout: Layout) -> dict[int, Point]:
         """Return the points that a search has asked for, by their numbers. A sampler may ask for a point again."""
-        folder = layout.root / self.folder / "asked"
-        files = {number: path for name in names_in(folder) for number, path in request_in(folder, name)}
-        wanted = sorted(number for number in files if number < self.total)
-        found = {number: read_once(files[number], read_request) for number in wanted}
-        return {number: point for number, point in found.items() if point is not None}
-
-    def _request(self, layout: Layout, number: int) -> Part:
-        """Return the part that is done as soon as a search has asked for so many points. Its record has the point."""
-        record = self.request_file(layout, number)
-        return Part(
-            work=self,
-            id=f"{self.id}-asked-{number}",
-            title=f"point {number + 1} of {self.total}",
-            record=record,
-            error=error_beside(record),
-            read=read_sealed,
-        )
+        return read_requests(layout.root / self.folder, self.total, read_request)
 
     def request_file(self, layout: Layout, number: int) -> Path:
         """Return the file with the point that a search asked for as its `number`-th, from 0."""
-        return layout.root / self.folder / "asked" / request_name(number)
+        return request_file(layout.root / self.folder, number)
 
     def search_trials(self, layout: Layout) -> "tuple[SearchTrial, ...]":
         """Return the trials of a search that it has asked for, in this order, each once."""
@@ -420,19 +401,6 @@ class SearchTrial(Part):
         if outcome is None or outcome.state == "pruned" or all(trial.is_done for trial in self.trials):
             return outcome
         return None
-
-
-def request_name(number: int) -> str:
-    """Return the name of the file with the point that a search asked for as its `number`-th."""
-    return f"{number:05d}.json"
-
-
-@lru_cache(maxsize=1 << 16)
-def request_in(folder: Path, name: str) -> tuple[tuple[int, Path], ...]:
-    """Return number and path of the point that a search asked for if a file has such a name; else nothing."""
-    stem = name.removesuffix(".json")
-    number = int(stem) if stem.isascii() and stem.isdecimal() and len(stem) < MOST_DIGITS else -1
-    return ((number, folder / name),) if name == request_name(number) else ()
 
 
 def read_request(path: Path) -> Point:

@@ -9,7 +9,6 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,8 +21,9 @@ from neobert.rates import IN_NAMES, RATE, RATE_DIGITS, next_step, with_number
 from neobert.recipe import Start, Value
 from neobert.runs.claims import is_claimed
 from neobert.runs.layout import Layout
-from neobert.runs.records import is_published, read_record, read_sealed
-from neobert.runs.work import Part, Work, error_beside
+from neobert.runs.records import read_record, read_sealed
+from neobert.runs.work import Part, Work
+from neobert.search.requests import read_requests, request_file, request_part
 from neobert.search.space import Range
 
 Numbers = Mapping[str, float]
@@ -229,8 +229,11 @@ class RateSweep(Work):
         """Return the trials so far; of a search also one that cannot be taken, until all points are asked for."""
         trials, asked = self.trials(layout), self.asked(layout)
         total = self.search.trials if self.search else 0
-        unasked = (self._request(layout, number) for number in range(total) if number not in asked)
-        return (*trials, *(replace(each, after=(each,)) for each in islice(unasked, 1)))
+        unasked = next((number for number in range(total) if number not in asked), None)
+        if unasked is None:
+            return trials
+        request = request_part(self, layout.root / self.folder, unasked, total)
+        return (*trials, replace(request, after=(request,)))
 
     def open_parts(self, layout: Layout) -> int:
         """Return how many trials workers could do side by side. Samplers that learn try one point at a time."""
@@ -255,24 +258,11 @@ class RateSweep(Work):
         """Return the points that a search has asked for, by their numbers."""
         if self.search is None:
             return {}
-        files = {number: self.request_file(layout, number) for number in range(self.search.trials)}
-        return {number: _read_request(path) for number, path in files.items() if is_published(path)}
+        return read_requests(layout.root / self.folder, self.search.trials, _read_request)
 
     def request_file(self, layout: Layout, number: int) -> Path:
         """Return the file with the point that a search asked for as its `number`-th, from 0."""
-        return layout.root / self.folder / "asked" / f"{number:05d}.json"
-
-    def _request(self, layout: Layout, number: int) -> Part:
-        """Return the part that is done as soon as a search has asked for so many points."""
-        record = self.request_file(layout, number)
-        return Part(
-            work=self,
-            id=f"{self.id}-asked-{number}",
-            title=f"point {number + 1}",
-            record=record,
-            error=error_beside(record),
-            read=read_sealed,
-        )
+        return request_file(layout.root / self.folder, number)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,7 +307,6 @@ def _heldout_losses(record: Path, stamp: tuple[int, ...]) -> Mapping[str, float]
     return losses
 
 
-@lru_cache(maxsize=1 << 12)
 def _read_request(path: Path) -> Numbers:
-    """Return a point that a search asked for; its file never changes."""
+    """Read a point that a search asked for. Raises as `read_sealed`."""
     return dict(read_sealed(path)["point"])

@@ -52,8 +52,8 @@ def failure_of(part: Part, marks: Mapping[str, Any]) -> Ending | None:
 class Subject(Protocol):
     """What a study of Optuna is about: trials that are parts of work, each with parameters.
 
-    `grows` is whether trials are added while workers run, and `prunes` whether a pruner may end them. `total` is the
-    number of points that the sampler is asked for, 0 if it is never asked.
+    `prunes` is whether a pruner may end trials. `total` is the number of points that the sampler is asked for, 0 if it
+    is never asked.
     """
 
     layout: Layout
@@ -68,8 +68,6 @@ class Subject(Protocol):
     def direction(self) -> Literal["maximize", "minimize"]: ...
     @property
     def space(self) -> dict[str, BaseDistribution]: ...
-    @property
-    def grows(self) -> bool: ...
     @property
     def prunes(self) -> bool: ...
     @property

@@ -64,10 +64,6 @@ class GlueSubject:
         return {axis: CategoricalDistribution(sorted({point[axis] for point in points})) for axis in points[0]}
 
     @property
-    def grows(self) -> bool:
-        return self.study.search is not None
-
-    @property
     def prunes(self) -> bool:
         return self.study.search is not None
 

@@ -53,10 +53,6 @@ class RateSubject:
         return axes_of((name, self.sweep.by.space[name]) for name in self.sweep.own)
 
     @property
-    def grows(self) -> bool:
-        return True
-
-    @property
     def prunes(self) -> bool:
         return False
 
