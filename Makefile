@@ -12,10 +12,13 @@ export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo smoke-figures test test-slurm test-gpu test-slow test-compat drills bench lint coverage lock environment
 
-## four runs on embedded data, two arms with two seeds each, then a picture; installs what these need and no more
+## the main job on embedded data: M0, M1 and M2 at demo size, the GLUE grid, Figure 1; installs what these need and no more
 demo: .venv/demo
-	$(BIN)/python ablations/run.py --ladder examples/demo.py --variant all --seed 0 1 --stages pretrain --cluster here --runs $(RUNS)
-	$(BIN)/python -m reports.demo --runs $(RUNS)
+	$(BIN)/python ablations/run.py --ladder examples/demo.py --variant all --cluster here --runs $(RUNS)
+	$(BIN)/python reports/make_figures.py --ladder examples/demo.py --runs $(RUNS)
+	@cp reports/out/demo-synthetic/figure1.png reports/out/figure1.png
+	@echo 'studies of Optuna: $(RUNS)/optuna.journal'
+	@echo 'Figure 1: reports/out/figure1.png'
 
 ## environment and the tests; one process more than there are cores, as many tests wait for processes of their own
 test: environment

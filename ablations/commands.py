@@ -20,7 +20,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "figures": ("reports.make_figures", "make figures, tables and the page from records"),
     "collect": ("reports.collect", "collect the records of a folder of runs in one archive"),
     "export": ("neobert.export.__main__", "export a checkpoint for another library"),
-    "demo": ("reports.demo", "show what `make demo` trained"),
 }
 """Modules with a function `main(arguments)`, and what they do. A module is imported when its command runs."""
 

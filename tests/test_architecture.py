@@ -43,7 +43,6 @@ DOORS = {
     "matplotlib": {
         "neobert/search/memory.py",
         "reports/figures/curves.py",
-        "reports/demo.py",
         "reports/figures/drawing.py",
         "reports/figures/embeddings.py",
         "reports/figures/figure1.py",
