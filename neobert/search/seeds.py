@@ -5,12 +5,13 @@ import statistics
 import time
 from collections.abc import Callable
 
+from neobert.execution import utc_now
 from neobert.files import set_aside
 from neobert.identity import plain
 from neobert.kinds.glue import SearchTrial, Trial
 from neobert.processes import StopRequest
 from neobert.runs.claims import Claim, ClaimLost, acquire
-from neobert.runs.records import publish_sealed, timed_provenance, utc_now
+from neobert.runs.records import publish_sealed, timed_provenance
 from neobert.search.endings import Pruned, Report
 from neobert.search.glue import ending_of
 from neobert.search.study import POLL_SECONDS, Reports, Sweep

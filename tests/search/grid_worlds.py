@@ -15,8 +15,8 @@ from typing import Any
 from pydantic import PrivateAttr
 
 from ablations.loading import papers
+from neobert.executors.selection import best_trial
 from neobert.files import append_line, json_bytes, read_lines
-from neobert.glue.selection import best_trial
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy, SearchTrial, Start, Trial
 from neobert.processes import StopRequest
