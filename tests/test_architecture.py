@@ -17,10 +17,7 @@ DOORS = {
     "tensorboard": {"neobert/runs/tracking.py"},
     "trackio": {"neobert/runs/tracking.py"},
     "wandb": {"neobert/runs/tracking.py"},
-    "optuna": {
-        f"neobert/search/{name}.py"
-        for name in ("endings", "glue", "journals", "memory", "rates", "samplers", "storages", "study")
-    },
+    "optuna": {f"neobert/search/{name}.py" for name in ("memory", "samplers", "storages", "study", "subjects")},
     "sentence_transformers": {"benchmarks/encoding.py", "neobert/export/huggingface.py"},
     "transformers": {
         "benchmarks/contenders.py",

@@ -21,6 +21,7 @@ from neobert.execution import utc_now
 from neobert.executors.corpus import text_tokenizer
 from neobert.executors.external import read_model_file
 from neobert.executors.preparation import open_specified, prepare_once, require_origin
+from neobert.executors.search import run_search_trial
 from neobert.executors.selection import best_weights, drop_beaten_weights, may_become_best, select
 from neobert.executors.training import last_checkpoint
 from neobert.files import replace_file, set_aside, sha256_of, temporary_sibling
@@ -48,11 +49,9 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, timed_provenance
 from neobert.runs.run_file import RunFile, read_checked_run_file, read_run_file
 from neobert.runs.work import Part
-from neobert.search.endings import Report
-from neobert.search.glue import by_tenths
-from neobert.search.seeds import run_search_trial
 from neobert.search.storages import address_of_environment
 from neobert.search.study import sweep_of
+from neobert.search.subjects import Report, by_tenths
 from neobert.tensors import load_tensors, save_tensors
 from neobert.training.accounting import attention_record
 from neobert.training.compiling import CompilePolicy

@@ -26,8 +26,7 @@ from neobert.recipe import FineTuning, Point, Value
 from neobert.runs.layout import Layout
 from neobert.runs.records import Open, read_once, read_record, read_sealed
 from neobert.runs.work import Part, Work, error_beside
-from neobert.search.requests import read_requests, request_file, request_part
-from neobert.search.space import Search
+from neobert.search.space import Search, read_requests, request_file, request_part
 
 
 class TrialConfig(Open):
