@@ -28,7 +28,9 @@ from ablations.scaling import scaled, scaled_recipes, scaled_variant, unrepresen
 from ablations.variant import EmbeddingProtocol, Recipe, Variant, change_label
 from neobert.data.sources import Source
 from neobert.errors import MissingData
-from neobert.external import ExternalModel, write_model_file
+from neobert.execution import Execution
+from neobert.executors.external import write_model_file
+from neobert.external import ExternalModel
 from neobert.identity import difference
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
@@ -37,7 +39,7 @@ from neobert.recipe import Grid
 from neobert.runs.index import Index, State
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
+from neobert.runs.run_file import SourceSpecification, write_run_file
 from neobert.search.space import Search
 
 STAGES = ("pretraining", "glue")

@@ -13,8 +13,8 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,8 @@ if __name__ == "__main__":  # a script's own folder would hide packages of the s
 from ablations.launch.flags import add_benchmark_flag, add_stages_flag
 from ablations.loading import add_ladder_flag, add_scale_flag, on_ladder
 from neobert.command_line import byte_count, count, guarded, parser_from
-from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_RUN_FAILED, exit_code
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_RUN_FAILED, RunFailed, exit_code
+from neobert.files import inside
 
 if TYPE_CHECKING:
     from ablations.ladders import Ladder
@@ -120,7 +121,7 @@ def _command(options: argparse.Namespace) -> str:
 
 def _download(options: argparse.Namespace, needs: "Needs") -> int:
     from neobert.console import logs
-    from neobert.data.hub_download import download, require_room, select, sole_prefetch
+    from neobert.data.hub_download import download, require_room, select
     from neobert.data.requirements import items_of
 
     folder: Path = options.data_dir
@@ -136,6 +137,19 @@ def _download(options: argparse.Namespace, needs: "Needs") -> int:
         print(f"prefetch.py: {problem}", file=sys.stderr)
     codes = {exit_code(error) for error in errors} | ({EXIT_MISSING} if selection.problems else set())
     return max(codes & {EXIT_MISSING, EXIT_RUN_FAILED}, default=EXIT_DONE)
+
+
+@contextmanager
+def sole_prefetch(folder: Path) -> Iterator[None]:
+    """Lock the folder against other prefetches; raise RunFailed if another one holds the lock."""
+    from neobert.data.hub_download import WORK_FOLDER
+    from neobert.runs.claims import acquire
+
+    claim = acquire(inside(folder, f"{WORK_FOLDER}/claims"))
+    if claim is None:
+        raise RunFailed(f"another prefetch is at work on {folder}: wait for its end")
+    with claim:
+        yield
 
 
 def _print_plan(selection: "Selection", *, as_json: bool) -> None:

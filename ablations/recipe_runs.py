@@ -12,7 +12,7 @@ from ablations.scales import Scale
 from ablations.scaling import rules_of, shortest_context
 from ablations.variant import EmbeddingProtocol, Recipe
 from neobert.data.blimp import PAIRS
-from neobert.data.mteb_tasks import EmbeddingTask, chosen_tasks, task_prompts
+from neobert.data.mteb_tasks import EmbeddingTask, TaskOnData, chosen_tasks, task_prompts
 from neobert.data.pairs import DECLARED_SETS, Mix, sets_of
 from neobert.data.sources import NoCorpus, Source
 from neobert.embeddings.sentence_modules import read_sentence_modules
@@ -23,7 +23,7 @@ from neobert.glue.tasks import SELECTION_RULES, Task
 from neobert.identity import neutral_values
 from neobert.kinds.contrastive import ContrastiveRun, PairSet
 from neobert.kinds.glue import GlueStudy, Start
-from neobert.kinds.mteb import EmbeddingEvaluation, MeasuredEncoder, TaskOnData
+from neobert.kinds.mteb import EmbeddingEvaluation, MeasuredEncoder
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.kinds.readouts import BLIMP, ReadoutEvaluation, ReadoutName
 from neobert.recipe import FineTuning, Point, Pretraining

@@ -15,9 +15,9 @@ from ablations.scales import HALF_LIFE_SHARE, RULES, UNSCALED, Rules, Scale, Voc
 from ablations.shrinking import nearest_row, replaced, scaled_count, scaled_number, scaled_shape
 from ablations.variant import WAYS_OUT, Recipe, Variant, prove_scaled, validated
 from neobert.data.sources import Source
+from neobert.execution import Execution
 from neobert.identity import difference
 from neobert.processes import available_cores
-from neobert.runs.run_file import Execution
 
 BETA_DIGITS = 6
 """Decimals of a scaled beta2, so that ids do not depend on a platform's last bit of a power."""

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from benchmarks.contenders import huggingface_shape, neobert_recipe
 from benchmarks.measuring import OPERATIONS_RATIO, Result, count_operations, device_name, fastest, median_ratio, race
+from neobert.execution import utc_now
 from neobert.files import replace_file
 from neobert.identity import identity, plain
 from neobert.model.attention import is_flash_attn_available, whole_rows_plan
 from neobert.model.build import build_encoder, initialize
 from neobert.recipe import Precision
 from neobert.runs.layout import Layout
-from neobert.runs.records import ThroughputConfig, ThroughputScores, sealed, timed_provenance, utc_now
+from neobert.runs.records import ThroughputConfig, ThroughputScores, sealed, timed_provenance
 from neobert.training.accounting import DTYPES
 from neobert.training.distributed import set_up_device
 

@@ -78,7 +78,7 @@ def trainer_of(model: str, source: SourceSpecification, study: GlueStudy, point:
 
 def examples_of(study: GlueStudy, source: SourceSpecification, split: str, tokenizer: Any) -> list[dict[str, Any]]:
     """Return token ids and label of the examples that a worker trains or evaluates on."""
-    from neobert.data.preparation import open_specified
+    from neobert.executors.preparation import open_specified
     from neobert.glue.encoding import CAP_KEY, permutation
 
     task, examples = task_named(study.task), open_specified(source).task_examples(study.task, split)

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import PositiveInt, TypeAdapter
+from pydantic import PositiveInt
 
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import as_written, is_local, is_there, json_bytes, read_json, replace_file, sha256_of
+from neobert.files import is_local, sha256_of
 from neobert.identity import identity
-from neobert.kinds.pretraining import EXTERNAL_PREFIX
 from neobert.recipe import Value
-from neobert.runs.layout import Layout
+
+EXTERNAL_PREFIX = "model-"
+"""Prefix of the ids of external models. Run ids are hexadecimal digits."""
 
 CONFIGURATION = "config.json"
 WEIGHTS = ("model.safetensors", "model-*.safetensors", "model.safetensors.index.json")
@@ -273,24 +274,3 @@ def _hub_snapshot(repository: str, revision: str | None, trust: Trust) -> Path:
             f"{repository} is no folder, and the hub gave no such model ({cause}): check the name, or fetch it where "
             f"there is a network with `hf download {repository}`"
         ) from error
-
-
-def write_model_file(layout: Layout, model: ExternalModel) -> None:
-    """Write models/<id>/model.json for workers, also to update the folder of a model that moved."""
-    path = layout.model(model.id)
-    content = json_bytes(model.model_dump(mode="json"))
-    if not is_there(path) or path.read_bytes() != content:
-        replace_file(path, content)
-
-
-def read_model_file(layout: Layout, model_id: str) -> ExternalModel:
-    """Read the model that `write_model_file` wrote.
-
-    Raises:
-        MissingData: the file does not exist.
-        DamagedFile: the file is torn or of another version.
-    """
-    path = layout.model(model_id)
-    if not is_there(path):
-        raise MissingData(f"{path} is not there: give --model the folder of {model_id}")
-    return as_written(TypeAdapter(ExternalModel), read_json(path), path, f"give --model the folder of {model_id} again")

@@ -26,7 +26,6 @@ from types import FrameType
 from typing import TypeVar
 
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, RunFailed
-from neobert.runs.layout import Layout
 
 logger = logging.getLogger(__name__)
 
@@ -353,20 +352,20 @@ def worker_environment(threads: int) -> dict[str, str]:
 
 
 def work_here(
-    layout: Layout,
+    runs: Path,
     arguments: Sequence[str],
     *,
     environments: Sequence[Mapping[str, str]],
     watch: Callable[[], None],
     interval_seconds: float,
 ) -> int:
-    """Run a worker in each environment until all end, calling `watch` every `interval_seconds`.
+    """Run a worker on the folder `runs` in each environment until all end, calling `watch` every `interval_seconds`.
 
     `arguments` are the flags and references of the worker command. Ctrl-C, SIGTERM and SIGHUP are passed on: workers
     save their state, and the same command continues later. Returns 0 if any worker did, else their highest code.
     The working folder is not on the path of workers: what lies there may have the names of packages.
     """
-    command = [sys.executable, "-P", "-m", "neobert.runs.worker", "--runs", str(layout.root), *arguments]
+    command = [sys.executable, "-P", "-m", "neobert.runs.worker", "--runs", str(runs), *arguments]
     children = [start_child(command, environment) for environment in environments]
     codes = documented_codes(wait_for(children, watch, interval_seconds))
     return EXIT_DONE if EXIT_DONE in codes else max(codes)

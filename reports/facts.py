@@ -20,11 +20,12 @@ from pydantic import (
 
 from ablations.scales import Vocabulary
 from ablations.scaling import trained_vocabulary_size
+from neobert.evaluation.scores import HeldoutScore
 from neobert.glue.tasks import Task, declared_task
 from neobert.identity import canonical
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.mteb import EmbeddingConfig, EmbeddingScores
-from neobert.kinds.pretraining import HeldoutScore, PretrainingRun
+from neobert.kinds.pretraining import PretrainingRun
 from neobert.kinds.readouts import ReadoutConfig, ReadoutScore
 from neobert.recipe import FineTuning, Point, Pretraining, Value
 from neobert.runs import records

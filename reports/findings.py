@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from neobert.data.mteb_tasks import ENGLISH_SUITE_V2
 from neobert.kinds import mteb
-from neobert.kinds.mteb import ENGLISH_SUITE_V2
 from reports.analysis.differences import Step, differences_table, find_steps
 from reports.curves import Curves
 from reports.evidence import Evidence

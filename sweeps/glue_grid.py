@@ -247,9 +247,9 @@ def _best(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> dict[str, A
     Damaged predictions are set aside, but not by a dry run. Without whole predictions there is no nested score.
     """
     from neobert.console import logs
-    from neobert.data.preparation import require_origin
+    from neobert.executors.preparation import require_origin
+    from neobert.executors.selection import best_of_grid, redo_damaged
     from neobert.glue.encoding import true_labels
-    from neobert.glue.selection import best_of_grid, redo_damaged
     from neobert.glue.task_data import data_origin, read_examples
     from neobert.identity import plain
 

@@ -20,11 +20,12 @@ from ablations.variant import Variant
 from neobert.console import logs, output, table
 from neobert.data.sources import Source
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, did_you_mean
+from neobert.execution import Execution
 from neobert.kinds.rates import Numbers, RateRule, RateSearch, RateSweep, RateTrial, mean_loss
 from neobert.rates import FIELDS, RATE, RATE_DIGITS, rate_text
 from neobert.runs.index import Index
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
+from neobert.runs.run_file import SourceSpecification, write_run_file
 from neobert.search.samplers import RATE_DIGITS as OTHER_DIGITS
 from neobert.search.space import Range
 from sweeps.studies import open_storage

@@ -17,10 +17,7 @@ DOORS = {
     "tensorboard": {"neobert/runs/tracking.py"},
     "trackio": {"neobert/runs/tracking.py"},
     "wandb": {"neobert/runs/tracking.py"},
-    "optuna": {
-        f"neobert/search/{name}.py"
-        for name in ("endings", "glue", "journals", "memory", "rates", "samplers", "storages", "study")
-    },
+    "optuna": {f"neobert/search/{name}.py" for name in ("memory", "samplers", "storages", "study", "subjects")},
     "sentence_transformers": {"benchmarks/encoding.py", "neobert/export/huggingface.py"},
     "transformers": {
         "benchmarks/contenders.py",
@@ -85,8 +82,8 @@ TORCH_FREE = ("ablations", "sweeps", "reports", "neobert/runs", "neobert/slurm")
 """Whole rooms; of others what commands need to list, plan or report."""
 ALSO_TORCH_FREE = (
     "import ablations; ablations.variants(); ablations.train",
-    "import neobert.glue.selection, neobert.evaluation.items",
-    "import neobert.data.hub_download, neobert.data.preparation, neobert.data.streams, neobert.data.mteb_tasks",
+    "import neobert.executors.selection, neobert.glue.selection, neobert.evaluation.items",
+    "import neobert.data.hub_download, neobert.executors.corpus, neobert.data.streams, neobert.data.mteb_tasks",
     "from neobert.export.__main__ import build_parser; build_parser()",
     "from ablations.run import build_parser; build_parser()",
     "from sweeps.mteb_suite import build_parser; build_parser()",
@@ -109,7 +106,7 @@ def test_what_lists_plans_or_reports_imports_no_torch() -> None:
 
 def test_training_loads_no_transformers() -> None:
     """It takes a second of every worker's start."""
-    code = "import neobert.training.pretraining, neobert.glue.study, sys"
+    code = "import neobert.executors.pretraining, neobert.executors.glue, sys"
     code += "; sys.exit(', '.join({'transformers', 'mteb'} & set(sys.modules)) or 0)"
     ends_well(code)
 

@@ -26,9 +26,10 @@ from ablations.scaling import synthetic_documents
 from neobert import processes
 from neobert.command_line import refuse_no_folder
 from neobert.console import Progress, Watch, logs
-from neobert.data.preparation import open_specified, specify
 from neobert.data.sources import Source
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, DamagedFile
+from neobert.execution import Execution
+from neobert.executors.preparation import open_specified, specify
 from neobert.external import ExternalModel
 from neobert.files import children, is_there
 from neobert.processes import available_cores, visible_gpus, worker_environment
@@ -36,7 +37,7 @@ from neobert.runs.index import Index, Row, age
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record, why_no_commit
-from neobert.runs.run_file import Execution, SourceSpecification, read_run_file
+from neobert.runs.run_file import SourceSpecification, read_run_file
 from neobert.runs.tracking import VARIABLE as TRACKER_VARIABLE
 from neobert.runs.tracking import require_tracker
 from neobert.runs.work import may_pass
@@ -64,7 +65,7 @@ class Workspace:
 
     def external_model(self) -> ExternalModel:
         """Return the model that --model names. Raises MissingData or ValueError if it is not there or is no encoder."""
-        from neobert.hub.external import resolve_model
+        from neobert.executors.external import resolve_model
 
         options = self.options
         return resolve_model(self.layout, folder_or_repository(options.model, options.data), trust_of(options))
@@ -241,7 +242,7 @@ def _run_locally(
     for batch, gpus in shared.phases(runs):
         with Watch(partial(_progress, layout, batch)) as watch:
             code = processes.work_here(
-                layout,
+                layout.root,
                 [*flags, *(run.reference for run in batch)],
                 environments=[variables | ({} if each is None else _on_gpus(each, len(gpus))) for each in gpus],
                 watch=watch,

@@ -11,7 +11,7 @@ from neobert.external import Trust
 
 if TYPE_CHECKING:
     from ablations.ladders import Ladder
-    from neobert.runs.run_file import Execution
+    from neobert.execution import Execution
 
 DEFAULT_RUNS = Path("runs")
 MEASURED = ("heldout", "heldout_context")

@@ -8,11 +8,19 @@ from typing import Any
 
 from ablations.plan import ModelRow, VariantRow
 from neobert.console import output, table
-from neobert.data.mteb_tasks import BENCHMARKS, CATEGORIES, EmbeddingTask, count_by_category, suites_of
+from neobert.data.mteb_tasks import (
+    BENCHMARKS,
+    CATEGORIES,
+    Category,
+    EmbeddingTask,
+    TaskOnData,
+    count_by_category,
+    suites_of,
+)
 from neobert.files import read_json
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.glue import GlueStudy
-from neobert.kinds.mteb import Category, EmbeddingEvaluation, TaskOnData
+from neobert.kinds.mteb import EmbeddingEvaluation
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.kinds.readouts import ReadoutEvaluation
 from neobert.runs.claims import is_claimed

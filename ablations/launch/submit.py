@@ -22,8 +22,9 @@ from ablations.plan import PlanRow
 from ablations.scales import UNSCALED, Scale
 from ablations.scaling import uses_one_thread
 from neobert.console import logs, output, table
-from neobert.data.preparation import specify
 from neobert.errors import DamagedFile, MissingData, RunFailed
+from neobert.execution import Execution
+from neobert.executors.preparation import specify
 from neobert.files import is_there
 from neobert.identity import plain
 from neobert.processes import (
@@ -36,7 +37,7 @@ from neobert.processes import (
 )
 from neobert.runs.claims import Claim, ClaimLost, acquire, file_time
 from neobert.runs.layout import SUBMISSION_CLAIM, Layout
-from neobert.runs.run_file import Execution, read_run_file
+from neobert.runs.run_file import read_run_file
 from neobert.runs.submissions import Submission, announce_submission, note_submission, read_announced, read_submissions
 from neobert.runs.work import JobKind, Work
 from neobert.slurm.job import take_snapshot

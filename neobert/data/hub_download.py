@@ -23,7 +23,6 @@ from neobert.data.manifest import Entry, Manifest, has_content, has_size, is_dow
 from neobert.data.requirements import Item
 from neobert.errors import DamagedFile, MissingData, RunFailed, name_first
 from neobert.files import differing, inside, is_local, remember, sha256_of, sync_file, sync_folder, temporary_sibling
-from neobert.runs.claims import acquire
 
 WORK_FOLDER = ".prefetch"
 FILES_AT_A_TIME = 64
@@ -264,19 +263,9 @@ def require_room(folder: Path, missing_bytes: int) -> None:
         )
 
 
-@contextmanager
-def sole_prefetch(folder: Path) -> Iterator[None]:
-    """Lock the folder against other prefetches; raise RunFailed if another one holds the lock."""
-    claim = acquire(inside(folder, f"{WORK_FOLDER}/claims"))
-    if claim is None:
-        raise RunFailed(f"another prefetch is at work on {folder}: wait for its end")
-    with claim:
-        yield
-
-
 def download(folder: Path, selection: Selection, *, workers: int, report: Callable[[str], None]) -> list[Exception]:
-    """Download the files of the selection that are not in the folder; return the errors of those that failed. Call it
-    inside `sole_prefetch`.
+    """Download the files of the selection that are not in the folder; return the errors of those that failed. One
+    process at a time may do so.
 
     Raises:
         OSError: a local disk error.

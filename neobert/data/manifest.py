@@ -27,6 +27,11 @@ from neobert.files import (
 )
 
 MANIFEST = "manifest.json"
+"""File of a prefetched folder, or of a tokenised corpus, that is written last."""
+
+PARTIAL = ".partial"
+"""Suffix of the name of an unfinished tokenised corpus."""
+
 SCHEMA = 1
 ORIGIN_DIGITS = 12
 LOCAL_ORIGIN = "directory:"

@@ -28,8 +28,15 @@ from neobert.data.catalog import hub_origin, require_known
 from neobert.data.manifest import Manifest, files_origin, require_complete, require_unchanged
 from neobert.data.reading import as_number, count_rows, read_table, require_file, require_there, split_name, table_file
 from neobert.errors import DamagedFile, MissingData, did_you_mean
-from neobert.kinds.mteb import ENGLISH_SUITE, ENGLISH_SUITE_V2, Category, TaskOnData
-from neobert.recipe import Instructed
+from neobert.recipe import Instructed, Value
+
+ENGLISH_SUITE = "MTEB(eng, v1)"
+ENGLISH_SUITE_V2 = "MTEB(eng, v2)"
+Category = Literal[
+    "classification", "clustering", "pair_classification", "reranking", "retrieval", "sts", "summarization"
+]
+MECHANISMS = ("tokenization", "model")
+"""What decides a score besides weights and data, see `neobert.identity.NUMERICS`."""
 
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 
@@ -51,6 +58,23 @@ class EmbeddingTask:
     split: str
     members: tuple[str, ...] = ()
     instruction: str | None = None
+
+
+class TaskOnData(Value):
+    """Embedding task with its data (see `EmbeddingTask`).
+
+    `origin` identifies the data. `prompts` are the texts put before an encoder's inputs ("query", "document"); it may
+    be empty.
+    """
+
+    name: str
+    category: Category
+    suite: str
+    metric: str
+    split: str
+    members: tuple[str, ...]
+    origin: str
+    prompts: dict[str, str]
 
 
 def _read_table(name: str) -> dict[str, dict[str, str]]:

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
+from neobert.data.manifest import MANIFEST, PARTIAL
 from neobert.data.packing import Integers
 from neobert.data.shared_arrays import LEAST_DOCUMENTS, SharedArrays
 from neobert.data.tokenizers import SpecialIds, TextTokenizer
@@ -47,7 +48,6 @@ from neobert.files import (
 )
 from neobert.files import verify as verify_files
 from neobert.recipe import LongDocuments
-from neobert.runs.layout import MANIFEST, PARTIAL
 
 logger = logging.getLogger(__name__)
 

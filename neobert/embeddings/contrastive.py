@@ -1,8 +1,8 @@
 """Contrastive fine-tuning: InfoNCE over all texts of a step with GradCache, its batches and its trainer."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,33 +11,19 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from neobert.data.preparation import open_specified
 from neobert.data.tokenizers import Array, Text
-from neobert.embeddings.encoders import EmbeddingModel, base_model
-from neobert.embeddings.pairs import EncodedPairs, Sampling, open_pairs, prepare_pairs, split_heldout
-from neobert.identity import plain
-from neobert.kinds.contrastive import ContrastiveRun
+from neobert.embeddings.encoders import EmbeddingModel
+from neobert.embeddings.pairs import EncodedPairs, Sampling, split_heldout
+from neobert.execution import Execution
 from neobert.model.attention import Tensors, send
-from neobert.model.heads import encoder_part
-from neobert.processes import StopRequest
+from neobert.model.heads import Weights, encoder_part
 from neobert.recipe import Contrastive, Precision
-from neobert.runs.claims import Claim
-from neobert.runs.layout import Layout
-from neobert.runs.records import publish_record
-from neobert.runs.run_file import RunFile
-from neobert.runs.work import Part
-from neobert.training.accounting import machine_record
-from neobert.training.distributed import Process, default_device
+from neobert.training.distributed import ALONE, Process
 from neobert.training.engine import autocast
 from neobert.training.loop import StepBatches
-from neobert.training.trainer import (
-    Trainer,
-    engine_class,
-    last_checkpoint,
-    merge_metrics,
-    train,
-    training_loss,
-)
+from neobert.training.trainer import Trainer, engine_class
+
+NOT_DECLARED: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,21 +251,38 @@ class StepCollator:
 
 
 class ContrastiveTrainer(Trainer[TextBatch]):
-    """Trainer of contrastive fine-tuning in one process: encoder, pairs and optimizer. The weights are named as in
-    pre-training ("model.…")."""
+    """Trainer of contrastive fine-tuning in one rank. Checkpoints name the weights as in pre-training ("model.…").
+
+    Args:
+        folder: where the checkpoints are.
+        sets: data sets of pairs, by name.
+        texts_per_pair: number of texts that a pair of a set counts as in a step, by default those it has.
+        initial_weights: reads the weights to start from; by default those that the model has.
+    """
 
     model: EmbeddingModel
 
-    def __init__(self, layout: Layout, run_file: RunFile, process: Process, stop: StopRequest | None = None) -> None:
-        self.run = run_file.specification(ContrastiveRun)
-        protocol = self.protocol = self.stage = self.run.protocol
-        super().__init__(layout, run_file, process, protocol.optimization, protocol.seed)
-        source, max_tokens = run_file.source, self.run.max_tokens
-        self.model, self.tokenizer = base_model(layout, self.run.weights, source, max_tokens, stop)
-        self.sets = prepare_pairs(layout, self.run, open_specified(source), self.tokenizer, stop or StopRequest())
+    def __init__(
+        self,
+        folder: Path,
+        protocol: Contrastive,
+        model: EmbeddingModel,
+        sets: Mapping[str, EncodedPairs],
+        execution: Execution,
+        process: Process = ALONE,
+        *,
+        texts_per_pair: Mapping[str, int] = NOT_DECLARED,
+        initial_weights: Callable[[], Weights] | None = None,
+    ) -> None:
+        self.protocol = self.stage = protocol
+        super().__init__(folder, execution, process, protocol.optimization, protocol.seed)
+        self.model = model
+        self.names, self.sets = list(sets), list(sets.values())
+        self.texts_per_pair = texts_per_pair
+        self.initial_weights = initial_weights
         self.members, self.heldout_members = zip(*(split_heldout(len(pairs)) for pairs in self.sets), strict=True)
         contrast = GradCache(protocol.temperature, summed=protocol.reduction == "sum")
-        self.engine = engine_class(run_file.execution.engine, process.count)(
+        self.engine = engine_class(execution.engine, process.count)(
             self.model,
             contrast.loss,
             lambda batch: batch.query_count,
@@ -288,7 +291,7 @@ class ContrastiveTrainer(Trainer[TextBatch]):
             self.device,
             contrast.prepare,
         )
-        tokens = run_file.execution.micro_batch_tokens
+        tokens = execution.micro_batch_tokens
         self.collator = StepCollator(self.model, tokens, protocol.precision, process, self.device)
         self.done = 0
         self.data_state = {"step": 0}
@@ -305,14 +308,13 @@ class ContrastiveTrainer(Trainer[TextBatch]):
         )
 
     def _pairs_per_step(self, number: int) -> int:
-        declared = self.run.sets[number].texts_per_pair
+        declared = self.texts_per_pair.get(self.names[number])
         texts = declared or self.sets[number].texts_per_pair(self.protocol.most_negatives)
         return max(2, self.protocol.texts_per_step // texts)
 
     def begin(self) -> None:
-        if not self.run.is_external:
-            checkpoint = last_checkpoint(self.layout, self.run.weights)
-            self.model.load_state_dict(encoder_part(checkpoint.weights()))
+        if self.initial_weights is not None:
+            self.model.load_state_dict(encoder_part(self.initial_weights()))
         self.engine.restore_optimizer({})
 
     def restore_data(self, state: Mapping[str, Any]) -> None:
@@ -336,7 +338,7 @@ class ContrastiveTrainer(Trainer[TextBatch]):
     def heldout_scores(self) -> dict[str, Any]:
         """Return for each data set the loss in nats on its held-out pairs, and the share of queries that find their
         document. A set too small to hold out pairs is scored on all. `heldout_loss` is the mean over data sets."""
-        scores = {pairs.name: self._heldout_score(number) for number, pairs in enumerate(self.run.sets)}
+        scores = {name: self._heldout_score(number) for number, name in enumerate(self.names)}
         losses = {name: loss for name, (loss, _) in scores.items()}
         return {
             "heldout_loss": float(np.mean(list(losses.values()))),
@@ -358,38 +360,3 @@ class ContrastiveTrainer(Trainer[TextBatch]):
         losses = contrastive_losses(vectors, matching, self.protocol.temperature)
         found = cosine_scores(vectors, matching).argmax(dim=1) == matching.targets
         return float(losses.mean()), float(found.float().mean())
-
-
-def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    """Fine-tune from the last checkpoint to the end, then publish the record."""
-    run = run_file.specification(ContrastiveRun)
-    if not all(layout.pairs(run.pairs_id(pairs)).exists() for pairs in run.sets):
-        # Encode the pairs before other ranks start, which would wait for them.
-        _, tokenizer = base_model(layout, run.weights, run_file.source, run.max_tokens, stop)
-        prepare_pairs(layout, run, open_specified(run_file.source), tokenizer, stop)
-    result = train(layout, run_file, partial(ContrastiveTrainer, layout, stop=stop), claim, stop)
-    totals, metrics = result.totals, merge_metrics(layout.root / run.folder)
-    heldout = result.heldout
-    assert heldout is not None
-    counts = {pairs.name: open_pairs(layout.pairs(run.pairs_id(pairs))).counts for pairs in run.sets}
-    record = {
-        "kind": "contrastive",
-        "id": run.id,
-        "state": "done",
-        "inputs": {"weights": run.weights, "pairs": [run.pairs_id(pairs) for pairs in run.sets]},
-        "config": {"protocol": plain(run.protocol), "sets": plain(run.sets), "max_tokens": run.max_tokens},
-        "labels": run_file.labels,
-        "scores": {
-            "heldout_loss": heldout["heldout_losses"],
-            "heldout_accuracy": heldout["heldout_accuracies"],
-            "training_loss": training_loss(metrics, run.protocol.steps),
-        },
-        "pairs": {name: asdict(count) for name, count in counts.items()},
-        "seed": run.protocol.seed,
-        "steps": run.protocol.steps,
-        "real_tokens": totals.real_tokens,
-        "slots": totals.slots,
-        "seconds": round(totals.seconds, 3),
-        **machine_record(result, default_device()),
-    }
-    publish_record(part.record, record)

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,14 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from neobert.data.packing import Placement
-from neobert.data.preparation import open_specified, text_tokenizer
 from neobert.data.tokenizers import Array, FramedTexts, Framing, Text, frame_texts
-from neobert.embeddings.sentence_modules import SentenceModules, SentencePooling, read_sentence_modules
-from neobert.errors import MissingData, RunFailed
-from neobert.external import ExternalModel, read_model_file
+from neobert.embeddings.sentence_modules import SentenceModules, SentencePooling
+from neobert.errors import RunFailed
+from neobert.external import ExternalModel
 from neobert.glue.batching import PaddedLayout, PaddedTexts, padded_batches
-from neobert.kinds.contrastive import ContrastiveRun
-from neobert.kinds.pretraining import EXTERNAL_PREFIX, PretrainingRun
 from neobert.model.attention import (
     AttentionPlan,
     Tensors,
@@ -27,16 +23,11 @@ from neobert.model.attention import (
     packed_plan,
     whole_rows_plan,
 )
-from neobert.model.build import build_encoder
 from neobert.model.encoder import Encoder
-from neobert.model.heads import encoder_part, mean_over_tokens
+from neobert.model.heads import mean_over_tokens
 from neobert.model.positions import Positions
-from neobert.processes import StopRequest
 from neobert.recipe import EmbeddingPrecision
-from neobert.runs.layout import Layout
-from neobert.runs.run_file import SourceSpecification, read_run_file
-from neobert.training import checkpoints
-from neobert.training.trainer import last_checkpoint, prefetch
+from neobert.training.trainer import prefetch
 
 if TYPE_CHECKING:
     from neobert.hub.external import ExternalEncoder
@@ -372,80 +363,18 @@ class NamedEncoder:
     encoder: TextEncoder
 
 
-def base_model(
-    layout: Layout,
-    weights: str,
-    source: SourceSpecification,
-    context: int | None,
-    stop: StopRequest | None = None,
-) -> tuple[EmbeddingModel, Framing]:
-    """Return the model that contrastive fine-tuning trains, and its tokenizer.
-
-    For a pre-training run `weights`, this is the run's encoder with initial weights, and its tokenizer from `source`.
-    For an external model `weights`, the published parameters are loaded. A `stop` ends the training of a tokenizer.
-
-    Raises:
-        MissingData, DamagedFile: files are missing, or do not match the id.
-        ValueError: transformers cannot load them.
-    """
-    if weights.startswith(EXTERNAL_PREFIX):
-        return _external_model(read_model_file(layout, weights), context)
-    run = read_run_file(layout.pretraining(weights)).specification(PretrainingRun)
-    tokenizer = text_tokenizer(layout, run, open_specified(source), stop)
-    return PackedEncoder(build_encoder(run.recipe.model, run.context)), tokenizer
-
-
-def _external_model(
+def external_embedding_model(
     described: ExternalModel, context: int | None, modules: SentenceModules | None = None
 ) -> tuple[EmbeddingModel, Framing]:
+    """Load an external model and its tokenizer, with the pooling and the prompts of its modules if it has any.
+
+    Raises:
+        MissingData, DamagedFile: its files are missing or have changed.
+        ValueError: transformers cannot load it.
+    """
     from neobert.hub.external import load_external
 
     encoder, tokenizer = load_external(described.require_unchanged(), described.name, described.trust)
     if modules is None:
         return PaddedEncoder(encoder, context), tokenizer
     return PaddedEncoder(encoder, context, modules.pooling), tokenizer.behind(modules.prompts.values())
-
-
-def load_encoder(
-    layout: Layout,
-    weights: str,
-    device: torch.device,
-    precision: EmbeddingPrecision = "fp32",
-    max_tokens: int | None = None,
-    *,
-    step: int | None = None,
-) -> TextEncoder:
-    """Load the encoder with the id `weights`: the last checkpoint (or that of `step`) of a pre-training or contrastive
-    run, or an external model as published, with its modules of sentence-transformers.
-
-    Texts are cut to `max_tokens`, and to the longest context that the encoder was trained on or accepts.
-
-    Raises:
-        MissingData: the run is not finished or has no such step, or an external model is gone.
-        DamagedFile: the checkpoint is damaged, or the external model has changed.
-        ValueError: transformers cannot load the model, or its modules are not supported.
-    """
-    if weights.startswith(EXTERNAL_PREFIX):
-        described = read_model_file(layout, weights)
-        modules = read_sentence_modules(Path(described.folder), described.name)
-        context = _least(max_tokens, described.context, modules.max_tokens if modules else None)
-        model, tokenizer = _external_model(described, context, modules)
-        return TextEncoder(model, tokenizer, context, precision=precision, device=device, modules=modules)
-    folder = layout.trained(weights)
-    run_file = read_run_file(folder)
-    if step is None and not (folder / "done.json").exists():
-        kind = "contrastive fine-tuning" if run_file.run.kind == "contrastive" else "pre-training"
-        raise MissingData(f"{kind} {weights} is not finished: run it to its end first")
-    if isinstance(run_file.run, ContrastiveRun):
-        base, longest = run_file.run.weights, run_file.run.max_tokens
-    else:
-        base, longest = weights, run_file.specification(PretrainingRun).recipe.longest_context
-    context = _least(max_tokens, longest)
-    model, tokenizer = base_model(layout, base, run_file.source, context)
-    checkpoint = last_checkpoint(layout, weights) if step is None else checkpoints.load(folder / "checkpoints", step)
-    model.load_state_dict(encoder_part(checkpoint.weights()))
-    return TextEncoder(model, tokenizer, context, precision=precision, device=device)
-
-
-def _least(*limits: int | None) -> int | None:
-    return min((limit for limit in limits if limit is not None), default=None)

@@ -35,14 +35,23 @@ from mteb.results import TaskResult
 from mteb.types import BatchedInput, EncodeKwargs, PromptType
 from torch.utils.data import DataLoader
 
-from neobert.data.mteb_tasks import BENCHMARKS, CATEGORY_FACTS, EmbeddingTask, PublishedTask, Table, TaskTables
+from neobert.data.mteb_tasks import (
+    BENCHMARKS,
+    CATEGORY_FACTS,
+    MECHANISMS,
+    Category,
+    EmbeddingTask,
+    PublishedTask,
+    Table,
+    TaskOnData,
+    TaskTables,
+)
 from neobert.data.sources import Source
 from neobert.data.tokenizers import Array
 from neobert.embeddings.encoders import NamedEncoder, TextCounts
 from neobert.errors import DamagedFile, RunFailed
 from neobert.files import NO_FILE, reason_of, replace_file
 from neobert.identity import NUMERICS, chosen, identity
-from neobert.kinds.mteb import Category, EmbeddingEvaluation, TaskOnData
 from neobert.processes import Stopped, StopRequest
 
 TASK_CLASSES: Mapping[Category, type[AbsTask]] = {
@@ -355,7 +364,7 @@ def _read_result(model: ModelMeta, task: AbsTask, results: Path) -> TaskScore | 
 def _versions() -> dict[str, int]:
     """Return the numerics versions that decide a result. Those of weights that a run made are part of their id, those
     of an external model's are not."""
-    return chosen(NUMERICS, EmbeddingEvaluation.mechanisms)
+    return chosen(NUMERICS, MECHANISMS)
 
 
 def _require_score(result: TaskResult) -> None:

@@ -10,29 +10,20 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from neobert.data.pairs import Pair
-from neobert.data.preparation import prepare_once, require_origin
-from neobert.data.sources import Source
 from neobert.data.streams import shuffle
 from neobert.data.tokenizers import Array, FramedTexts, Framing, frame_texts
 from neobert.errors import DamagedFile
 from neobert.files import (
     as_written,
     checksummed,
-    clear_temporaries,
     is_file,
-    is_there,
     json_bytes,
     publish_folder,
     read_checksummed,
-    set_aside,
     sha256_of,
     temporary_sibling,
     verify,
 )
-from neobert.kinds.contrastive import ContrastiveRun, PairSet
-from neobert.processes import Stopped, StopRequest
-from neobert.runs.claims import Claim
-from neobert.runs.layout import Layout
 
 MANIFEST = "manifest.json"
 PARTS = ("queries", "documents", "negatives")
@@ -240,67 +231,8 @@ def split_heldout(pairs: int) -> tuple[Array, Array]:
     return np.sort(order[heldout:]), order[:heldout]
 
 
-def prepare_pairs(
-    layout: Layout, run: ContrastiveRun, source: Source, tokenizer: Framing, stop: StopRequest
-) -> list[EncodedPairs]:
-    """Return every data set of a run, from disk or encoded now. One worker encodes a set while the others wait.
-
-    Raises:
-        MissingData: the source has no such set, or not the planned one.
-        ValueError: a set has fewer than two pairs with text.
-        Stopped: a stop was requested while a set was encoded.
-    """
-    return [_prepare(layout, run, pairs, source, tokenizer, stop) for pairs in run.sets]
-
-
-def _prepare(
-    layout: Layout, run: ContrastiveRun, pairs: PairSet, source: Source, tokenizer: Framing, stop: StopRequest
-) -> EncodedPairs:
-    folder = layout.pairs(run.pairs_id(pairs))
-
-    def make(damage: DamagedFile | None, claim: Claim) -> None:
-        if damage is not None and is_there(folder):
-            set_aside(folder, str(damage))
-        if folder.parent.is_dir():
-            clear_temporaries(folder.parent, folder.name)
-        encoded = _encode(run, pairs, source, tokenizer, stop)
-        claim.check()
-        save_pairs(folder, encoded)
-
-    claims = layout.claims(f"pairs-{folder.name}")
-    encoded = prepare_once(claims, f"the pairs of {pairs.name}", stop, lambda: open_pairs(folder), make)
-    if len(encoded) < FEWEST_PAIRS:
-        raise ValueError(
-            f"data set {pairs.name} has {len(encoded)} pairs with text (of {encoded.counts.read}): a pair needs "
-            "another one to be told from, so leave the set out or fill it"
-        )
-    return encoded
-
-
-def _encode(run: ContrastiveRun, pairs: PairSet, source: Source, tokenizer: Framing, stop: StopRequest) -> EncodedPairs:
-    name, instructed = f"data set {pairs.name} of {source.label}", run.protocol.instructed
-    require_origin(name, pairs.origin, source.pair_origin(pairs.name))
-    encoded = encode_pairs(
-        _until_stopped(alike(source.pairs(pairs.name), run.protocol.similar_above), pairs.name, stop),
-        tokenizer,
-        run.max_tokens,
-        query_instruction=None if instructed == "nothing" else pairs.instruction,
-        document_instruction=pairs.instruction if instructed == "queries_and_documents" else None,
-        leaves_out=source.leaves_out,
-    )
-    require_origin(name, pairs.origin, source.pair_origin(pairs.name))
-    return encoded
-
-
 def alike(pairs: Iterable[Pair], similar_above: float | None) -> Iterator[Pair]:
     """Yield the pairs without a similarity and those with a similarity above `similar_above` (None: all pairs)."""
     return (
         pair for pair in pairs if similar_above is None or pair.similarity is None or pair.similarity > similar_above
     )
-
-
-def _until_stopped(pairs: Iterable[Pair], name: str, stop: StopRequest) -> Iterator[Pair]:
-    for pair in pairs:
-        if stop.requested:
-            raise Stopped(f"encoding {name} was asked to stop")
-        yield pair

@@ -7,10 +7,9 @@ from typing import Any, Literal, cast, get_args
 
 from pydantic import PositiveInt
 
-from neobert.data.mteb_tasks import CATEGORY_FACTS, EmbeddingTask, member_names
+from neobert.data.mteb_tasks import CATEGORY_FACTS, Category, EmbeddingTask, member_names
 from neobert.external import CONFIGURATION, MODULES, read_json_as, read_settings
 from neobert.files import is_local
-from neobert.kinds.mteb import Category
 from neobert.recipe import Value
 
 SentencePooling = Literal["cls", "mean", "max", "mean_sqrt_len_tokens"]

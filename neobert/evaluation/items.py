@@ -1,15 +1,13 @@
 """Items of readouts: stretches of held-out text, beginnings of documents, and the minimal pairs of BLiMP. Torch-free.
 
 Items of held-out text are drawn by hashes of the text, so that all variants and tokenizers get the same ones. They are
-drawn once for a source and context, and kept in the folder of runs. They are for languages written with blanks; of a
-long run without blanks only the end is read.
+for languages written with blanks; of a long run without blanks only the end is read.
 """
 
 import hashlib
 import heapq
 import re
 from array import array
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import cached_property
@@ -20,16 +18,10 @@ import numpy as np
 
 from neobert.data.blimp import MinimalPair
 from neobert.data.masking import counter_hash
-from neobert.data.preparation import open_specified, prepare_once, require_origin
 from neobert.data.shards import heldout_bound, text_hash
 from neobert.errors import DamagedFile
-from neobert.files import checksummed, json_bytes, read_checksummed, replace_file, set_aside
+from neobert.files import checksummed, json_bytes, read_checksummed, replace_file
 from neobert.identity import IDENTITY_DIGITS, canonical
-from neobert.kinds.readouts import BLIMP, ReadoutRun
-from neobert.processes import Stopped, StopRequest
-from neobert.runs.claims import Claim
-from neobert.runs.layout import Layout
-from neobert.runs.run_file import SourceSpecification
 
 HELDOUT_BYTES = 2**22
 """Largest amount of held-out text of each corpus that is kept in memory to draw from."""
@@ -85,8 +77,13 @@ def _as_lists(items: Items) -> dict[str, Any]:
     }
 
 
+def write_items(path: Path, items: Items) -> None:
+    """Write items that were drawn, atomically."""
+    replace_file(path, json_bytes(checksummed(_as_lists(items))))
+
+
 def read_items(path: Path) -> Items:
-    """Read items that `items_of` wrote.
+    """Read what `write_items` wrote.
 
     Raises:
         FileNotFoundError: the file does not exist.
@@ -101,58 +98,6 @@ def read_items(path: Path) -> Items:
         return Items(stretches=drawn["stretches"], documents=drawn["documents"])
     except (TypeError, AttributeError) as error:
         raise DamagedFile(f"{path} holds no items of readouts ({error!r})") from error
-
-
-def items_of(layout: Layout, run: ReadoutRun, specification: SourceSpecification, stop: StopRequest) -> Items:
-    """Return the items of a source, from disk or drawn now by one process while others wait; those of BLiMP as its
-    files have them.
-
-    Raises:
-        ChangedData: a corpus, or BLiMP, is not the planned one.
-        DamagedFile: a file of BLiMP has too few pairs.
-        MissingData: a corpus is missing or has no text.
-        Stopped: a stop was requested.
-    """
-    if run.pairs_per_paradigm is not None:
-        source, planned = open_specified(specification), run.corpora[BLIMP]
-        require_origin("BLiMP", planned, source.blimp_origin())
-        pairs = source.minimal_pairs(run.pairs_per_paradigm)
-        require_origin("BLiMP", planned, open_specified(specification).blimp_origin())
-        return Items(pairs={BLIMP: pairs})
-    path = layout.readout_items(run.items_id)
-
-    def make(damage: DamagedFile | None, claim: Claim) -> None:
-        if damage is not None:
-            set_aside(path, str(damage))
-        drawn: defaultdict[str, dict[str, Sequence[Any]]] = defaultdict(dict)
-        for corpus, origin in run.corpora.items():
-            for kind, own in _draw_of_corpus(corpus, origin, specification, run, stop).items():
-                drawn[kind][corpus] = own
-        items = Items(**drawn)
-        claim.check()
-        replace_file(path, json_bytes(checksummed(_as_lists(items))))
-
-    return prepare_once(
-        layout.claims(f"readouts-{run.items_id}"), "items of readouts", stop, lambda: read_items(path), make
-    )
-
-
-def _draw_of_corpus(
-    corpus: str, origin: str, specification: SourceSpecification, run: ReadoutRun, stop: StopRequest
-) -> dict[str, Sequence[Any]]:
-    require_origin(f"corpus {corpus}", origin, open_specified(specification).corpus_origin(corpus))
-
-    def texts() -> Iterator[str]:
-        for text in open_specified(specification).documents(corpus):
-            if stop.requested:
-                raise Stopped("asked to stop while items of readouts were drawn", progressed=False)
-            yield text
-
-    heldout = survey(texts(), DOCUMENTS_FROM_BYTES if run.reads_documents else HELDOUT_BYTES)
-    require_origin(f"corpus {corpus}", origin, open_specified(specification).corpus_origin(corpus))
-    if run.reads_documents:
-        return {"documents": choose_documents(heldout, run.context)}
-    return {"stretches": choose_stretches(cut_stretches(heldout))}
 
 
 def survey(texts: Iterator[str], most_bytes: int = HELDOUT_BYTES) -> dict[int, str]:

@@ -1,14 +1,12 @@
-"""Readouts of a finished stage of pre-training, a kind of work: each part is one readout with one record.
+"""Readouts of a masked language model on items, the same for all variants (`neobert.evaluation.items`).
 
-All variants are measured on the same items (`neobert.evaluation.items`). Of held-out text: the loss under fixed masks,
-and pseudo-perplexity by length. Of BLiMP: minimal pairs. Records have one number per unit.
+Of held-out text: the loss under fixed masks, and pseudo-perplexity by length. Of BLiMP: minimal pairs. All have one
+number per unit.
 """
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from statistics import fmean
 from typing import Any
 
@@ -21,27 +19,15 @@ from neobert.data.batches import EXACT, HELDOUT_MASKING, Batch, gather_by_row
 from neobert.data.blimp import PARADIGMS, MinimalPair
 from neobert.data.masking import counter_hash, mask_tokens
 from neobert.data.packing import Integers, Placement, best_fit_decreasing
-from neobert.data.preparation import open_specified, text_tokenizer
 from neobert.data.shards import FRAME_TOKENS
 from neobert.data.tokenizers import SpecialIds, TextTokenizer
 from neobert.errors import MissingData, RunFailed
-from neobert.evaluation.items import READ_BYTES, Items, Stretch, items_of
-from neobert.evaluation.losses import BATCH_TOKENS, batch_losses
-from neobert.identity import plain
-from neobert.kinds.pretraining import PretrainingRun
-from neobert.kinds.readouts import ReadoutConfig, ReadoutEvaluation, ReadoutScore
+from neobert.evaluation.heldout import BATCH_TOKENS, batch_losses
+from neobert.evaluation.items import READ_BYTES, Items, Stretch
 from neobert.model.attention import AttentionPlan
-from neobert.model.build import build_masked_language_model
 from neobert.model.heads import IGNORED_TARGET, MaskedLanguageModel
 from neobert.processes import StopRequest
 from neobert.recipe import Masking, PretrainingPrecision
-from neobert.runs.claims import Claim, ClaimLost
-from neobert.runs.layout import Layout
-from neobert.runs.records import pack_numbers, publish_record, timed_provenance, utc_now
-from neobert.runs.run_file import RunFile, read_run_file
-from neobert.runs.work import Part
-from neobert.training.distributed import choose_kernels, default_device
-from neobert.training.trainer import last_checkpoint
 
 Sums = NDArray[np.float64]
 Span = tuple[int, int]
@@ -359,60 +345,3 @@ def measure(readout: str, items: Items, subject: Subject, stop: StopRequest) -> 
     if not measured:
         raise MissingData(f"the held-out text has nothing to ask for the readout {readout}: take more text")
     return measured
-
-
-def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    """Measure one readout of an evaluation, then publish the record."""
-    started_at, started = utc_now(), time.perf_counter()
-    choose_kernels(deterministic=False)
-    evaluation = run_file.specification(ReadoutEvaluation)
-    run = next(run for run in evaluation.runs() if run.id == part.id)
-    items = items_of(layout, run, run_file.source, stop)
-    subject = _open_subject(layout, run.weights, run.context, default_device())
-    measured = measure(run.readout, items, subject, stop)
-    claim.check()
-    config = ReadoutConfig(readout=run.readout, stage=evaluation.stage, context=run.context, items=items.name)
-    record = {
-        "kind": evaluation.kind,
-        "id": part.id,
-        "state": "done",
-        "inputs": {
-            "pretraining": run.weights,
-            "evaluation": run_file.id,
-            "corpora": run.corpora,
-            "tokenizer": run.tokenizer_origin,
-        },
-        "config": plain(config),
-        "labels": run_file.labels,
-        "scores": {corpus: plain(_score(own)) for corpus, own in measured.items()},
-        "seed": evaluation.seed,
-        "precision": subject.precision,
-        "threads": torch.get_num_threads(),
-        "device": subject.device.type,
-        "seconds": round(time.perf_counter() - started, 3),
-        **timed_provenance(started_at),
-    }
-    if not publish_record(part.record, record):
-        raise ClaimLost(f"readout {part.id} was recorded by another process; this result is dropped")
-
-
-def _score(measured: Measured) -> ReadoutScore:
-    return ReadoutScore(
-        value=measured.value,
-        units=len(measured.numerators),
-        numerators=pack_numbers(measured.numerators, "<f4"),
-        denominators=pack_numbers(measured.denominators, "<i4"),
-        groups=dict(measured.groups),
-        ties=measured.ties,
-    )
-
-
-@lru_cache(maxsize=1)
-def _open_subject(layout: Layout, weights: str, context: int, device: torch.device) -> Subject:
-    """Open the model of a finished stage with its tokenizer, once per process for all of its readouts."""
-    run_file = read_run_file(layout.pretraining(weights))
-    run = run_file.specification(PretrainingRun)
-    model = build_masked_language_model(run.recipe.model, run.context, run.recipe.precision)
-    model.load_state_dict(last_checkpoint(layout, weights).weights())
-    tokenizer = text_tokenizer(layout, run, open_specified(run_file.source))
-    return Subject(model.to(device).eval(), tokenizer, context, run.recipe.precision, device)

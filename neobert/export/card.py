@@ -16,10 +16,10 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from neobert.console import quantity
 from neobert.errors import DamagedFile, MissingData
+from neobert.executors.selection import best_of_grid
 from neobert.export.checkpoint import PretrainedCheckpoint
 from neobert.export.contrastive import ContrastiveCheckpoint
 from neobert.files import matching
-from neobert.glue.selection import best_of_grid
 from neobert.identity import identity, neutral_values, plain
 from neobert.kinds.glue import GlueStudy
 from neobert.model.size import parameter_count

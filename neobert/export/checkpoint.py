@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neobert.data.preparation import open_specified, text_tokenizer
 from neobert.data.tokenizers import TextTokenizer
 from neobert.errors import MissingData, ParityOff
+from neobert.executors.corpus import text_tokenizer
+from neobert.executors.preparation import open_specified
 from neobert.files import is_there
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.attention import packed_plan

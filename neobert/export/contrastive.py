@@ -15,15 +15,18 @@ from neobert.data.mteb_tasks import (
     BENCHMARKS,
     CATEGORY_FACTS,
     OFFICIAL_TASKS,
+    Category,
     EmbeddingTask,
     Wording,
     member_names,
     task_prompts,
 )
-from neobert.data.preparation import open_specified
 from neobert.data.tokenizers import TextTokenizer, frame_texts
-from neobert.embeddings.encoders import PaddedEncoder, TextEncoder, load_encoder
+from neobert.embeddings.encoders import PaddedEncoder, TextEncoder
 from neobert.embeddings.sentence_modules import PROMPT_TYPES
+from neobert.executors.encoders import load_encoder
+from neobert.executors.external import read_model_file
+from neobert.executors.preparation import open_specified
 from neobert.export.checkpoint import TEXTS, chosen_step, require_close, require_equal_weights
 from neobert.export.huggingface import (
     TOLERANCE,
@@ -32,11 +35,9 @@ from neobert.export.huggingface import (
     save_modules,
     transformers_tokenizer,
 )
-from neobert.external import read_model_file
 from neobert.hub import NeoBERTModel
 from neobert.hub.external import ExternalTokenizer, load_external
 from neobert.kinds.contrastive import ContrastiveRun
-from neobert.kinds.mteb import Category
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.own_code import sources_in
 from neobert.runs.layout import Layout
@@ -140,12 +141,12 @@ def open_contrastive_checkpoint(folder: Path, step: int | None, wording: Wording
     if run.is_external and (model := read_model_file(layout, run.weights)).trust.code:
         raise ValueError(
             f"{model.name} runs code of its own, which exports do not hold: use the run with load_encoder of "
-            "neobert.embeddings.encoders"
+            "neobert.executors.encoders"
         )
     if not run.is_external and (parts := sources_in(_pretraining(layout, run).recipe.model)):
         raise ValueError(
             f"the encoder of {run_file.id} has the own parts {', '.join(parts)}, whose code exports of contrastive "
-            "runs do not hold: use the run with load_encoder of neobert.embeddings.encoders"
+            "runs do not hold: use the run with load_encoder of neobert.executors.encoders"
         )
     embedder = load_encoder(layout, run_file.id, CPU, "fp32", step=chosen)
     encoder, tokenizer = _convert(layout, run, embedder)

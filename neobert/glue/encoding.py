@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
@@ -17,11 +18,10 @@ from safetensors.numpy import save
 
 from neobert.data.reading import as_number
 from neobert.data.streams import random_order
-from neobert.data.tokenizers import Array, FramedTexts, Framing
+from neobert.data.tokenizers import Array, Framed, FramedTexts, Framing, Offsets
 from neobert.errors import DamagedFile, MissingData, did_you_mean
 from neobert.files import is_file, is_there, publish_once
 from neobert.glue.tasks import TRAIN, Task, declared_task
-from neobert.glue.words import frame_words
 from neobert.identity import plain
 from neobert.tensors import open_tensors
 
@@ -31,6 +31,9 @@ CAP_KEY = (0, 2**64 - 1)
 """Key of the permutation whose first `train_examples` are used: the same in every study, and not that of an epoch."""
 
 ENCODED_AT_ONCE = 8192
+
+UNREAD = 0
+"""Place at which a word without a piece is read: that of [CLS]."""
 
 UNLABELLED = ("-1", "-1.0", "None", "nan", "")
 """What stands in place of labels in splits whose labels are not published."""
@@ -286,3 +289,48 @@ def _digest(arrays: Mapping[str, Array]) -> str:
         digest.update(f"{key} {arrays[key].dtype} {arrays[key].shape} ".encode())
         digest.update(arrays[key].tobytes())
     return digest.hexdigest()
+
+
+def join_words(words: Sequence[str]) -> tuple[str, list[Offsets]]:
+    """Return the words joined by spaces, and the character range (begin, end) of each.
+
+    They are tokenised as one text, as in pre-training: whatever a tokenizer does with a space before a word, it does
+    here too.
+    """
+    spans, begin = [], 0
+    for word in words:
+        spans.append((begin, begin + len(word)))
+        begin += len(word) + 1
+    return " ".join(words), spans
+
+
+def first_pieces(text: str, spans: Sequence[Offsets], offsets: Sequence[Offsets]) -> list[int]:
+    """Return the index of the first piece of each word.
+
+    A piece belongs to the word of its first character that is no space, because pieces of many tokenizers include the
+    space before a word; one that is a space alone belongs to the word after it. A word has no piece, and is `UNREAD`,
+    if the tokenizer drops its characters, if a piece of the word before covers it, or if the text is cut before it.
+
+    Args:
+        text: words joined by spaces.
+        spans: character range of each word, in ascending order.
+        offsets: character range of each piece; empty ones belong to no word.
+    """
+    places: dict[int, int] = {}
+    begins = [begin for begin, _ in spans]
+    for place, (begin, end) in enumerate(offsets):
+        character = end - len(text[begin:end].lstrip())
+        word = bisect_right(begins, character) - 1
+        if begin < end and character < spans[word][1]:
+            places.setdefault(word, place)
+    return [places.get(word, UNREAD) for word in range(len(spans))]
+
+
+def frame_words(
+    sentences: Sequence[Sequence[str]], tokenizer: Framing, max_tokens: int
+) -> tuple[list[Framed], list[list[int]]]:
+    """Tokenise sentences, cut to `max_tokens`; return the place of each word's first piece too."""
+    joined = [join_words(words) for words in sentences]
+    framed = tokenizer.frame_with_offsets([text for text, _ in joined], max_tokens=max_tokens)
+    places = [first_pieces(*one, offsets) for one, (_, offsets) in zip(joined, framed, strict=True)]
+    return [tokens for tokens, _ in framed], places

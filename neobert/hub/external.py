@@ -22,17 +22,12 @@ from neobert.external import (
     CONFIGURATION,
     NO_TRUST,
     PICKLES,
-    ExternalModel,
     Trust,
-    external_id,
-    locate,
     model_files,
-    read_model_file,
     read_settings,
 )
-from neobert.files import is_local, is_there, json_bytes
+from neobert.files import is_local, json_bytes
 from neobert.hub.modeling import list_tensors
-from neobert.runs.layout import Layout
 
 
 class Refused(ValueError):
@@ -377,18 +372,3 @@ def _require_two_directions(encoder: ExternalEncoder, name: str, rows: int) -> N
     deviation = float((states - masked).abs().max() / states.abs().max())
     if not deviation <= PADDING_TOLERANCE:
         raise ValueError(f"padding changes what {name} computes (by {deviation:.0e}): batches would decide its scores")
-
-
-def resolve_model(layout: Layout, name_or_folder: str, trust: Trust = NO_TRUST) -> ExternalModel:
-    """Return the model that `--model` names. A model without a model.json is loaded once and inspected. Writes nothing.
-
-    Raises MissingData or ValueError if the model does not exist or is not an encoder that can be fine-tuned.
-    """
-    located = locate(name_or_folder, trust)
-    found_at: dict[str, Any] = {"name": located.name, "folder": str(located.folder), "trust": trust}
-    model_id = external_id(located.origin)
-    if is_there(layout.model(model_id)):
-        return read_model_file(layout, model_id).model_copy(update=found_at)
-    found = inspect_model(located.folder, name_or_folder, trust)
-    origin, tokenizer_origin = dict(located.origin), located.tokenizer_origin
-    return ExternalModel(**found_at, **found, origin=origin, tokenizer_origin=tokenizer_origin)

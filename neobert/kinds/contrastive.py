@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import PositiveInt, model_validator
 
+from neobert.external import EXTERNAL_PREFIX
 from neobert.identity import NUMERICS, Neutral, chosen, decisive, identity, neutral_values
-from neobert.kinds.pretraining import EXTERNAL_PREFIX, pretraining_of
+from neobert.kinds.pretraining import pretraining_of
 from neobert.recipe import Contrastive, Instructed, Value
 from neobert.runs.layout import Layout
 from neobert.runs.work import Training

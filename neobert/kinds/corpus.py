@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from neobert.data.manifest import MANIFEST, PARTIAL
 from neobert.files import children, read_json
 from neobert.identity import chosen, identity
-from neobert.runs.layout import MANIFEST, PARTIAL, Layout
+from neobert.runs.layout import Layout
 from neobert.runs.work import Part, Work
 
 

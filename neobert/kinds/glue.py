@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from neobert.errors import DamagedFile
+from neobert.external import EXTERNAL_PREFIX
 from neobert.glue.tasks import Task, task_named
 from neobert.identity import (
     NUMERICS,
@@ -20,13 +21,12 @@ from neobert.identity import (
     identity,
     identity_of_canonical,
 )
-from neobert.kinds.pretraining import EXTERNAL_PREFIX, pretraining_of
+from neobert.kinds.pretraining import pretraining_of
 from neobert.recipe import FineTuning, Point, Value
 from neobert.runs.layout import Layout
 from neobert.runs.records import Open, read_once, read_record, read_sealed
 from neobert.runs.work import Part, Work, error_beside
-from neobert.search.requests import read_requests, request_file, request_part
-from neobert.search.space import Search
+from neobert.search.space import Search, read_requests, request_file, request_part
 
 
 class TrialConfig(Open):

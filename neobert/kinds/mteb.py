@@ -7,17 +7,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from neobert.data.mteb_tasks import MECHANISMS, Category, TaskOnData
 from neobert.identity import NUMERICS, Neutral, chosen, identity
 from neobert.kinds.pretraining import pretraining_of
 from neobert.recipe import EmbeddingPrecision, Value
 from neobert.runs.layout import Layout
 from neobert.runs.work import Evaluation, Part
 
-ENGLISH_SUITE = "MTEB(eng, v1)"
-ENGLISH_SUITE_V2 = "MTEB(eng, v2)"
-Category = Literal[
-    "classification", "clustering", "pair_classification", "reranking", "retrieval", "sts", "summarization"
-]
 Protocol = Literal["contrastive", "zero_shot"]
 TASKS_IN_SUITE: Mapping[Category, int] = {  # paper, Table 4; CQADupstack's forums count as one task
     "classification": 12,
@@ -51,23 +47,6 @@ class EmbeddingScores(Value):
 
     score: float = Field(ge=-1, le=1)
     metrics: dict[str, float]
-
-
-class TaskOnData(Value):
-    """Embedding task with its data (see `neobert.data.mteb_tasks.EmbeddingTask`).
-
-    `origin` identifies the data. `prompts` are the texts put before an encoder's inputs ("query", "document"); it may
-    be empty.
-    """
-
-    name: str
-    category: Category
-    suite: str
-    metric: str
-    split: str
-    members: tuple[str, ...]
-    origin: str
-    prompts: dict[str, str]
 
 
 class MeasuredEncoder(Value):
@@ -130,7 +109,7 @@ class EmbeddingEvaluation(Evaluation):
     scores = EmbeddingScores
     named_by = "task"
     hashed_as = ("embedding_evaluation", "evaluation")
-    mechanisms = ("tokenization", "model")
+    mechanisms = MECHANISMS
 
     @model_validator(mode="after")
     def _has_tasks(self) -> Self:

@@ -5,46 +5,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import Field, PositiveInt
 
+from neobert.evaluation.scores import HeldoutScore
+from neobert.external import EXTERNAL_PREFIX
 from neobert.identity import Neutral
 from neobert.kinds.corpus import Corpus
-from neobert.recipe import ANY, Pretraining, Start, Value
+from neobert.recipe import Pretraining, Start
 from neobert.runs.layout import Layout
 from neobert.runs.records import Open
 from neobert.runs.work import Training, Work
-
-EXTERNAL_PREFIX = "model-"
-"""Prefix of the ids of external models. Run ids are hexadecimal digits."""
 
 
 def pretraining_of(weights: str) -> tuple[str, ...]:
     """Return the reference of the run that produced the weights; empty for an external model."""
     return () if weights.startswith(EXTERNAL_PREFIX) else (f"pretraining/{weights}",)
-
-
-class HeldoutScore(Value):
-    """Loss on the held-out documents of a corpus under fixed masks, in one context (tokens).
-
-    Part of the record of pre-training. `texts` identifies the set of documents; only losses on the same set are
-    compared. `tokens` and `text_bytes` measure what is shown of them. `loss` is in nats per predicted token;
-    `neobert.evaluation.heldout` explains `bits_per_byte` and what it can compare. `frequency_loss` is the loss of token
-    frequencies alone on the same documents; None in records from before it was measured.
-
-    """
-
-    retired: ClassVar = {"units": ANY, "numerators": ANY, "denominators": ANY}
-
-    corpus: str
-    context: PositiveInt
-    texts: str
-    documents: PositiveInt
-    tokens: PositiveInt
-    text_bytes: PositiveInt
-    predicted_tokens: PositiveInt
-    loss: NonNegativeFloat
-    bits_per_byte: NonNegativeFloat
-    frequency_loss: Annotated[NonNegativeFloat | None, Neutral(None)]
 
 
 class PretrainingConfig(Open):

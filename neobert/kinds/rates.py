@@ -23,8 +23,7 @@ from neobert.runs.claims import is_claimed
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record, read_sealed
 from neobert.runs.work import Part, Work
-from neobert.search.requests import read_requests, request_file, request_part
-from neobert.search.space import Range
+from neobert.search.space import Range, read_requests, request_file, request_part
 
 Numbers = Mapping[str, float]
 """A point of a sweep: numbers of the optimizer by field."""

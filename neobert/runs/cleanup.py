@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from neobert.console import logs, output, quantity, table
+from neobert.data.manifest import MANIFEST, PARTIAL
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import TEMPORARY_MARK, children, is_folder, is_there, matching, read_json, temporary_sibling
 from neobert.identity import IDENTITY_DIGITS
@@ -29,7 +30,7 @@ from neobert.kinds.glue import GlueStudy
 from neobert.runs.claims import acquire, is_claimed, last_owner
 from neobert.runs.index import Index, read_index
 from neobert.runs.kinds import CLOSING_FILES, RUN_FOLDERS, closing_record, kind_of, read_records
-from neobert.runs.layout import MANIFEST, PARTIAL, SUBMISSION_CLAIM, Layout
+from neobert.runs.layout import SUBMISSION_CLAIM, Layout
 from neobert.runs.records import SNAPSHOT_FILE, read_record
 from neobert.runs.run_file import read_run_file
 from neobert.runs.submissions import Submission

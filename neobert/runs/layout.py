@@ -5,13 +5,6 @@ from pathlib import Path
 
 from neobert.files import is_there
 
-MANIFEST = "manifest.json"
-"""File of a tokenised corpus that is written last."""
-
-PARTIAL = ".partial"
-"""Suffix of the name of an unfinished tokenised corpus."""
-
-
 SUBMISSION_CLAIM = "submission"
 """Claim for submitting jobs for a folder of runs."""
 

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, TypeVar
 from pydantic import ConfigDict, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from neobert.errors import DamagedFile, NewerFile
+from neobert.execution import utc_now
 from neobert.files import checksum_of, is_there, json_bytes, publish_once, read_json, set_aside, stamp_of, status_of
 from neobert.identity import NUMERICS
 from neobert.processes import REPOSITORY
@@ -93,11 +93,6 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def utc_now() -> str:
-    """Return the time in UTC, to the second, in ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @cache

@@ -5,16 +5,17 @@ It contains the specification, the source of the data, how the run is executed, 
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
+from pydantic import Field, PositiveInt, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from neobert.errors import DamagedFile, MissingData, NewerFile
+from neobert.execution import Execution
 from neobert.files import is_there, publish_once, replace_file, set_aside
 from neobert.identity import NUMERICS, Neutral, plain
 from neobert.own_code import register, sources_in
-from neobert.recipe import ANY, EngineWord, Value
+from neobert.recipe import ANY, Value
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
 from neobert.runs.records import provenance, read_sealed, sealed
@@ -23,8 +24,6 @@ from neobert.starts import folder_of, remember
 
 Specified = TypeVar("Specified", bound=Work)
 EXECUTION = "execution.json"
-HeldoutWord = Literal["own", "all"]
-CompileWord = Literal["auto", "on", "off"]
 
 
 class SourceSpecification(Value):
@@ -39,46 +38,6 @@ class SourceSpecification(Value):
     unseen: tuple[str, ...] = ()
     task_folders: dict[str, str] = Field(default_factory=dict)
     corpora: dict[str, tuple[str, str]] = Field(default_factory=dict)
-
-
-class Execution(Value):
-    """How a run is executed; nothing in it affects a result.
-
-    `engine` is how processes share a model: not at all (single), each with a full copy (ddp), with the optimizer state
-    sharded (zero1), or with the gradients sharded too (zero2). With one process all are the same. Every
-    `checkpoint_interval_steps` a checkpoint is written if the last one is `checkpoint_interval_seconds` old; if that is
-    not 0, training goes on meanwhile. `compile` is whether models are compiled; auto compiles if that saves time. A
-    trace is written of `trace_steps` steps after the first few. `deterministic` makes a GPU sum in a fixed order, at
-    some cost. `heldout` is on which corpora of the source the held-out loss is measured, and `heldout_context` a second
-    context (tokens) for it, so that runs with different contexts can be compared.
-    """
-
-    retired: ClassVar = {"checkpoint_words": ANY}
-
-    threads: PositiveInt
-    processes: PositiveInt
-    micro_batch_tokens: PositiveInt
-    checkpoint_interval_steps: PositiveInt
-    checkpoint_interval_seconds: NonNegativeInt = 0
-    engine: EngineWord = "ddp"
-    compile: CompileWord = "auto"
-    trace_steps: NonNegativeInt = 0
-    deterministic: bool = False
-    heldout: HeldoutWord = "own"
-    heldout_context: PositiveInt | None = None
-
-    @model_validator(mode="after")
-    def _engine_serves_all_processes(self) -> Self:
-        if self.engine == "single" and self.processes > 1:
-            raise ValueError(
-                f"engine 'single' trains in one process, not in {self.processes}: choose ddp, zero1 or zero2, "
-                "or give the run one process"
-            )
-        return self
-
-    def with_processes(self, processes: int) -> "Execution":
-        """Return a copy with another number of processes. Raises ValueError if the engine cannot use so many."""
-        return Execution.model_validate(plain(self) | {"processes": processes})
 
 
 class RunFile(Value):

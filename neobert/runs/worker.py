@@ -269,7 +269,8 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     end_with_parent()
     keep_freed_memory()
     allow_many_files()
-    from neobert.training.distributed import JobRank, host_ranks, set_up_device  # only now: it imports torch
+    from neobert.executors.ranks import JobRank, host_ranks
+    from neobert.training.distributed import set_up_device  # only now: it imports torch
 
     needs_device = not all(reference.startswith("corpus/") for reference in options.references)
     if needs_device:
@@ -278,7 +279,7 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     if place is not None:
         set_up_logging(place.process.rank, place.process.count)
     if place is not None and not place.process.writes:
-        from neobert.training.trainer import join_runs
+        from neobert.executors.training import join_runs
 
         return Ended(join_runs(layout, place, stop, executors.make_trainer), progressed=False)
     if needs_device:

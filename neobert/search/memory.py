@@ -12,10 +12,9 @@ from optuna.trial import TrialState
 from neobert.kinds.glue import GlueStudy
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile
-from neobert.search.endings import failure_of
-from neobert.search.glue import GlueSubject
 from neobert.search.storages import storage_in_memory
 from neobert.search.study import Sweep
+from neobert.search.subjects import GlueSubject, failure_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,8 +12,10 @@ from optuna.samplers import BaseSampler, GPSampler, QMCSampler, RandomSampler, T
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from neobert.search.endings import Params
 from neobert.search.space import PrunerName, Range, SamplerName, Space
+
+Params = Mapping[str, Any]
+"""The parameters of a trial of Optuna, by name."""
 
 RESAMPLED = 100
 """How often a sampler is asked again if it suggests a point that it had before; then the point counts once more."""

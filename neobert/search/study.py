@@ -33,12 +33,18 @@ from neobert.runs.claims import LEASE_SECONDS, Claim, Owner, acquire, is_claimed
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile, read_checked_run_file
 from neobert.runs.work import Part, Work
-from neobert.search.endings import UNDEFINED, Ending, Pruned, Subject, failure_of
-from neobert.search.glue import GlueSubject
-from neobert.search.journals import is_long, shorten, trials_in
-from neobert.search.rates import RateSubject
 from neobert.search.samplers import Given, import_for
-from neobert.search.storages import Storage, cause_of, is_transient, storage_address, storage_at
+from neobert.search.storages import (
+    Storage,
+    cause_of,
+    is_long,
+    is_transient,
+    shorten,
+    storage_address,
+    storage_at,
+    trials_in,
+)
+from neobert.search.subjects import UNDEFINED, Ending, GlueSubject, Pruned, RateSubject, Subject, failure_of
 
 logger = logging.getLogger(__name__)
 optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from neobert.execution import Execution
 from neobert.files import sync_file, temporary_sibling
 from neobert.model.attention import has_variable_length_kernels, variable_length_kernels
 from neobert.model.size import datasheet_peak, stage_flops_per_token
 from neobert.recipe import Pretraining, PretrainingPrecision
-from neobert.runs.records import timed_provenance
-from neobert.runs.run_file import Execution
 from neobert.training.loop import Step
 
 logger = logging.getLogger(__name__)
@@ -77,21 +76,6 @@ class TrainResult:
     steps: int
     heldout: dict[str, Any] | None
     started_at: str | None
-
-
-def machine_record(result: TrainResult, device: torch.device) -> dict[str, Any]:
-    """Return the record's keys about hardware, kernels and environment."""
-    seconds = result.totals.seconds + result.totals.checkpoint_seconds
-    hours = seconds / 3600 * result.execution.processes
-    return {
-        "gpu_hours": hours if device.type == "cuda" else 0.0,
-        **attention_record(device),
-        "threads": torch.get_num_threads(),
-        "processes": result.execution.processes,
-        "engine": result.execution.engine,
-        "optimizer_state_bytes": result.optimizer_state_bytes,
-        **timed_provenance(result.started_at),
-    }
 
 
 ROW_KERNELS = "torch, by row, without cuDNN"

@@ -21,7 +21,6 @@ from neobert.files import (
     sha256_of,
     temporary_sibling,
 )
-from neobert.runs.claims import Claim
 from neobert.tensors import load_tensors, save_tensors
 from neobert.training.schedule import NEWEST_KEPT
 
@@ -62,12 +61,12 @@ def save(
     weights: Mapping[str, Tensor],
     optimizer: Mapping[str, Tensor],
     state: Mapping[str, Any],
-    claim: Claim,
+    check: Callable[[], None] = lambda: None,
 ) -> None:
     """Write a checkpoint of `step`; an existing one is kept if it is valid and has its optimizer state.
 
-    The tensors are contiguous and share no memory, as safetensors wants them. Raises ClaimLost if another process owns
-    the run now.
+    The tensors are contiguous and share no memory, as safetensors wants them. `check` is called before the
+    checkpoint is published; what it raises is raised, and nothing is left.
     """
     final = folder_of(checkpoints, step)
     if is_valid(final, with_optimizer=True):
@@ -80,7 +79,7 @@ def save(
         (temporary / STATE).write_bytes(json_bytes(state))
         digests = {name: sha256_of(temporary / name) for name in (WEIGHTS, OPTIMIZER, STATE)}
         (temporary / MANIFEST).write_bytes(json_bytes({"step": step, "sha256": digests}))
-        claim.check()
+        check()
         if is_there(final):
             shutil.rmtree(final)
         publish_folder(temporary, final)

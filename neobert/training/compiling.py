@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from neobert.errors import RunFailed
+from neobert.execution import CompileWord
 from neobert.model.heads import MaskedLanguageModel
 from neobert.recipe import PretrainingPrecision
-from neobert.runs.run_file import CompileWord
 from neobert.training.engine import autocast
 
 logger = logging.getLogger(__name__)

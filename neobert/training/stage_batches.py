@@ -12,18 +12,18 @@ from neobert.data.rows import PackedRows
 from neobert.data.shards import Documents, TokenizedCorpus, split_corpus
 from neobert.data.streams import StepIterator
 from neobert.evaluation.heldout import token_frequencies
-from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.attention import has_variable_length_kernels
-from neobert.recipe import Masking
+from neobert.recipe import Masking, Pretraining
 from neobert.training.distributed import Process
 from neobert.training.loop import StepBatches
 
 
 class StageBatches:
-    """The micro-batches of a stage's steps, a function of the run and its tokenised corpus.
+    """The micro-batches of a stage's steps, a function of the recipe and its tokenised corpus.
 
     Args:
-        corpus: that of the run.
+        recipe: its last stage is the one to train.
+        corpus: that of `recipe.data`.
         device: where the model is. bf16 on a device with variable-length kernels gets batches for them.
         most_tokens: upper bound on the token slots of a micro-batch; a row is never split.
         process: the rank that the micro-batches are for.
@@ -31,19 +31,20 @@ class StageBatches:
 
     def __init__(
         self,
-        run: PretrainingRun,
+        recipe: Pretraining,
         corpus: TokenizedCorpus,
         device: torch.device,
         most_tokens: int,
         process: Process,
     ) -> None:
-        self.run = run
-        self.stage = run.recipe.stages[-1]
+        self.recipe = recipe
+        self.stage = recipe.stages[-1]
+        self.number = len(recipe.stages) - 1
         self.corpus = corpus
         self.device = device
         self.most_tokens = most_tokens
         self.process = process
-        self.flat = has_variable_length_kernels(device) and run.recipe.precision != "fp32"
+        self.flat = has_variable_length_kernels(device) and recipe.precision != "fp32"
 
     @cached_property
     def documents(self) -> Documents:
@@ -52,17 +53,17 @@ class StageBatches:
 
     def frequencies(self) -> NDArray[np.float64]:
         """Return the share of each token in training, (vocabulary,), as `token_frequencies`."""
-        return token_frequencies(self.documents, self.run.recipe.model.vocabulary_size)
+        return token_frequencies(self.documents, self.recipe.model.vocabulary_size)
 
     def rows(self) -> StepIterator:
         """Return the rows of the stage's steps, from the first step on."""
-        recipe = self.run.recipe
+        recipe = self.recipe
         return StepIterator(
             self.documents,
             self.stage,
             recipe.packing,
             seed=recipe.seed,
-            stage_number=self.run.stage,
+            stage_number=self.number,
             long_documents=recipe.data.long_documents,
         )
 
@@ -105,7 +106,7 @@ class StageBatches:
 
     @cached_property
     def _few_sizes(self) -> PaddingBuckets:
-        recipe, context = self.run.recipe, self.stage.context
+        recipe, context = self.recipe, self.stage.context
         document_tokens = self.documents.fitted_mean(context, recipe.data.long_documents)
         return PaddingBuckets(self._most_rows, context, recipe.masking.highest_rate, document_tokens)
 
@@ -116,8 +117,8 @@ class StageBatches:
 
     def _masking(self, step: int) -> Masking:
         """Return the masking of a step of this stage; steps count from 1."""
-        is_first = self.run.stage == 0
-        return self.run.recipe.masking.at((step - 1) / max(1, self.stage.steps - 1) if is_first else 1.0)
+        is_first = self.number == 0
+        return self.recipe.masking.at((step - 1) / max(1, self.stage.steps - 1) if is_first else 1.0)
 
     def _collate(self, share: PackedRows, sizes: PaddingSizes, masking: Masking) -> Batch:
         return collate(share, self.corpus, masking, sizes=sizes, flat=self.flat)

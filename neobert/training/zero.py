@@ -30,6 +30,9 @@ from neobert.training.engine import Engine, Phases, autocast, on_device
 
 MicroBatch = TypeVar("MicroBatch")
 STEP, MOMENTS = "step", ("exp_avg", "exp_avg_sq")
+INTERNALS = ("single_partition_of_fp32_groups", "refresh_fp32_params", "_lazy_init_hp_params_optimizer_state")
+"""What is used of DeepSpeed's sharded optimizer beyond its documented interface: checkpoints name the state by
+parameter, whatever the engine."""
 
 
 def _deepspeed(device: torch.device) -> ModuleType:
@@ -50,6 +53,15 @@ def _deepspeed(device: torch.device) -> ModuleType:
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else compiled at first use
     module: ModuleType = deepspeed
     return module
+
+
+def require_internals(sharded: object, version: str) -> None:
+    """Raise MissingData if this version of DeepSpeed has another optimizer inside."""
+    if missing := [name for name in INTERNALS if not hasattr(sharded, name)]:
+        raise MissingData(
+            f"engines zero1 and zero2 work with deepspeed 0.19, not with {version}, which lacks {', '.join(missing)}: "
+            "pip install 'deepspeed>=0.19,<0.20', or choose engine ddp"
+        )
 
 
 class _Autocast(nn.Module):
@@ -95,6 +107,7 @@ class ZeroEngine(Engine[MicroBatch]):
             config=settings,
             dist_init_required=False,
         )
+        require_internals(self._sharded, self._package.__version__)
         network: nn.Module = self._deepspeed
         return network
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ablations.ladders import Ladder
-from neobert.data.mteb_tasks import BENCHMARKS, count_by_category, suites_of
-from neobert.kinds.mteb import ENGLISH_SUITE, ENGLISH_SUITE_V2, TASKS_IN_SUITE, Category, Protocol
+from neobert.data.mteb_tasks import BENCHMARKS, ENGLISH_SUITE, ENGLISH_SUITE_V2, Category, count_by_category, suites_of
+from neobert.kinds.mteb import TASKS_IN_SUITE, Protocol
 from reports import published
 from reports.evidence import Evidence, select_group, split_repeats
 from reports.figures.drawing import INK, KEPT, describe_data, format_axes, rendered, single_axes

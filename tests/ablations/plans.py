@@ -12,8 +12,9 @@ from ablations.plan import STAGES, VariantRow, plan
 from ablations.recipe_runs import EVERYTHING, EmbeddingChoice
 from ablations.scales import Scale
 from neobert.data.sources import Source, open_source
+from neobert.execution import Execution
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Execution, SourceSpecification
+from neobert.runs.run_file import SourceSpecification
 
 SOURCE = SourceSpecification(name="synthetic", synthetic_documents=100)
 SYNTHETIC = open_source("synthetic", synthetic_documents=100)

@@ -6,13 +6,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from neobert.execution import Execution
 from neobert.files import append_line, json_bytes
 from neobert.identity import NUMERICS, plain
 from neobert.kinds.glue import GlueStudy, Start
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.layout import Layout
 from neobert.runs.records import sealed
-from neobert.runs.run_file import Execution, RunFile
+from neobert.runs.run_file import RunFile
 from tests.glue.glue_worlds import point, protocol
 from tests.support.tiny_runs import SOURCE, tiny_run
 

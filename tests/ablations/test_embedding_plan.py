@@ -14,13 +14,13 @@ from ablations.loading import papers
 from ablations.plan import ModelRow, VariantRow, plan_model
 from ablations.recipe_runs import EVERYTHING, EmbeddingChoice, EncoderWeights, embedding_runs
 from ablations.run import main
-from neobert.data.mteb_tasks import BENCHMARKS, CATEGORIES
+from neobert.data.mteb_tasks import BENCHMARKS, CATEGORIES, ENGLISH_SUITE
 from neobert.data.sources import DirectorySource
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
-from neobert.hub.external import resolve_model
+from neobert.executors.external import resolve_model
 from neobert.identity import canonical, plain
 from neobert.kinds.contrastive import ContrastiveRun
-from neobert.kinds.mteb import ENGLISH_SUITE, EmbeddingEvaluation
+from neobert.kinds.mteb import EmbeddingEvaluation
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.cleanup import collectable, read_uses
 from neobert.runs.index import read_index, state_of

@@ -25,9 +25,9 @@ from neobert.data.manifest import Entry
 from neobert.data.mteb_tasks import members_of
 from neobert.data.requirements import Item, Needs, items_of
 from neobert.data.sources import DirectorySource, HubSource
+from neobert.executors.external import resolve_model
 from neobert.external import Trust
 from neobert.files import sha256_of
-from neobert.hub.external import resolve_model
 from neobert.processes import offline_environment
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout

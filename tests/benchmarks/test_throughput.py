@@ -22,11 +22,12 @@ from benchmarks.throughput import (
     ThroughputSetting,
     throughput_record,
 )
+from neobert.execution import utc_now
 from neobert.files import replace_file
 from neobert.recipe import Precision
 from neobert.runs.kinds import read_records
 from neobert.runs.layout import Layout
-from neobert.runs.records import ThroughputConfig, ThroughputScores, sealed, utc_now
+from neobert.runs.records import ThroughputConfig, ThroughputScores, sealed
 from neobert.training.accounting import DTYPES
 
 CPU = torch.device("cpu")

@@ -14,6 +14,8 @@ from neobert.data.mteb_tasks import (
     BENCHMARKS,
     CATEGORIES,
     CATEGORY_FACTS,
+    ENGLISH_SUITE,
+    ENGLISH_SUITE_V2,
     FOLDER_SUITE,
     GOLD_DIGITS,
     MTEB_REPOSITORIES,
@@ -34,7 +36,7 @@ from neobert.data.mteb_tasks import (
 from neobert.data.sources import DirectorySource, HubSource, SyntheticSource
 from neobert.data.synthetic.world import lexicon
 from neobert.errors import DamagedFile, MissingData
-from neobert.kinds.mteb import ENGLISH_SUITE, ENGLISH_SUITE_V2, TASKS_IN_SUITE
+from neobert.kinds.mteb import TASKS_IN_SUITE
 from tests.embeddings.embedding_worlds import card_of, own_tables, write_own_tasks, write_published
 from tests.support.small_corpora import REAL_DATA, write_table
 

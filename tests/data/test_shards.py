@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from neobert import files as verification
 from neobert.data import shards
-from neobert.data.preparation import prepare_once
 from neobert.data.shards import (
     HELDOUT_LEAST_TEXTS,
     HELDOUT_SHARE,
+    MANIFEST,
     TokenizedCorpus,
     all_documents,
     open_shards,
@@ -29,10 +29,10 @@ from neobert.data.shards import (
 from neobert.data.streams import StepIterator
 from neobert.data.tokenizers import TextTokenizer, train_wordpiece
 from neobert.errors import DamagedFile, MissingData
+from neobert.executors.preparation import prepare_once
 from neobert.files import VERIFIED, checksummed
 from neobert.processes import StopRequest
 from neobert.runs.claims import Claim, ClaimLost
-from neobert.runs.layout import MANIFEST
 from tests.support.small_corpora import corpus_of, stage, texts, with_ids
 
 TEXTS = texts(300)

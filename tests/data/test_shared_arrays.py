@@ -10,11 +10,19 @@ import numpy as np
 import pytest
 
 from neobert.data import shards
-from neobert.data.shards import DOCUMENT, Shard, TokenizedCorpus, documents_name, open_shards, split_corpus, tokens_name
+from neobert.data.shards import (
+    DOCUMENT,
+    MANIFEST,
+    Shard,
+    TokenizedCorpus,
+    documents_name,
+    open_shards,
+    split_corpus,
+    tokens_name,
+)
 from neobert.data.shared_arrays import SharedArrays
 from neobert.errors import DamagedFile
 from neobert.files import checksummed, json_bytes, sha256_of
-from neobert.runs.layout import MANIFEST
 from tests.support.small_corpora import IDS
 
 PRIVATE_BYTES = """

@@ -16,10 +16,10 @@ from ablations.loading import papers
 from ablations.plan import plan_model
 from ablations.run import main
 from neobert.data.sources import SyntheticSource
-from neobert.embeddings.encoders import load_encoder
 from neobert.errors import EXIT_DONE, EXIT_MISSING
+from neobert.executors.encoders import load_encoder
+from neobert.executors.external import resolve_model
 from neobert.files import read_lines
-from neobert.hub.external import resolve_model
 from neobert.runs.kinds import read_records
 from neobert.runs.layout import Layout
 from neobert.slurm.profile import JOB_KINDS, Resources

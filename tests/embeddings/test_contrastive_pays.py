@@ -7,8 +7,8 @@ import torch
 
 from ablations.run import main
 from neobert.data.sources import open_source
-from neobert.embeddings.encoders import load_encoder
 from neobert.errors import EXIT_DONE
+from neobert.executors.encoders import load_encoder
 from neobert.runs.kinds import read_records
 from neobert.runs.layout import Layout
 from tests.embeddings.real_similarity import FOLDER, TASKS, measured_texts, plain_words, similarity_scores

@@ -13,15 +13,16 @@ from transformers import AutoTokenizer
 
 from neobert.data.sources import SyntheticSource, open_source
 from neobert.embeddings.contrastive import ContrastiveTrainer
-from neobert.embeddings.encoders import load_encoder
 from neobert.embeddings.pairs import PairCounts
 from neobert.errors import MissingData
-from neobert.external import write_model_file
-from neobert.hub.external import resolve_model
+from neobert.execution import Execution
+from neobert.executors.contrastive import open_trainer
+from neobert.executors.encoders import load_encoder
+from neobert.executors.external import resolve_model, write_model_file
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Execution, SourceSpecification, read_run_file, write_run_file
-from neobert.training.distributed import Process
+from neobert.runs.run_file import SourceSpecification, read_run_file, write_run_file
+from neobert.training.distributed import ALONE
 from tests.embeddings.tiny_contrastive import (
     STEPS,
     WORLD,
@@ -42,7 +43,7 @@ WITHOUT_TIME = ("seconds", "gpu_hours", "commit", "dirty", "checksum", "started_
 def trainer_of(root: Path, run: ContrastiveRun, **execution: int) -> ContrastiveTrainer:
     """The run in this process, at its start."""
     folder = write_tiny_contrastive(root, run, **execution)
-    return ContrastiveTrainer(Layout(root), read_run_file(folder), Process(0, 1))
+    return open_trainer(Layout(root), read_run_file(folder), ALONE)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,7 @@ def test_what_it_ended_with_encodes_texts_as_it_was_trained(undisturbed: Trainab
     """A query behind its instruction has the vector that the loss saw, and so has a document without one."""
     root, run = undisturbed
     encoder = load_encoder(Layout(root), run.id, torch.device("cpu"))
-    trainer = ContrastiveTrainer(Layout(root), read_run_file(root / run.reference), Process(0, 1))
+    trainer = open_trainer(Layout(root), read_run_file(root / run.reference), ALONE)
     assert trainer.restore() == STEPS
     trainer.model.eval()
     pairs, encoded = list(WORLD.pairs("answers"))[:5], trainer.sets[1]

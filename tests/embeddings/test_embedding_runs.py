@@ -15,12 +15,12 @@ import pytest
 from ablations import run, scales
 from ablations.recipe_runs import EmbeddingChoice, EncoderWeights, embedding_runs, evaluation_after
 from neobert.data.mteb_tasks import CATEGORIES
-from neobert.embeddings import evaluation as mteb_evaluation
 from neobert.embeddings.encoders import TextEncoder
-from neobert.embeddings.evaluation import execute, load_named_encoder
 from neobert.errors import EXIT_MISSING
-from neobert.external import write_model_file
-from neobert.hub.external import resolve_model
+from neobert.executors import mteb as mteb_evaluation
+from neobert.executors.encoders import load_named_encoder
+from neobert.executors.external import resolve_model, write_model_file
+from neobert.executors.mteb import execute
 from neobert.kinds.mteb import EmbeddingConfig, EmbeddingScores
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.layout import Layout

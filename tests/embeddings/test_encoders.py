@@ -16,18 +16,13 @@ from neobert.data.sources import SyntheticSource
 from neobert.data.tokenizers import TextTokenizer
 from neobert.embeddings import encoders
 from neobert.embeddings.contrastive import StepCollator
-from neobert.embeddings.encoders import (
-    PackedEncoder,
-    PaddedEncoder,
-    TextCounts,
-    TextEncoder,
-    load_encoder,
-    packed_batches,
-)
+from neobert.embeddings.encoders import PackedEncoder, PaddedEncoder, TextCounts, TextEncoder, packed_batches
 from neobert.errors import EXIT_DONE, MissingData, RunFailed
+from neobert.executors.encoders import load_encoder
+from neobert.executors.external import resolve_model
 from neobert.export.__main__ import main
 from neobert.export.checkpoint import open_checkpoint
-from neobert.hub.external import ExternalEncoder, load_external, resolve_model
+from neobert.hub.external import ExternalEncoder, load_external
 from neobert.model.attention import whole_rows_plan
 from neobert.model.build import build_encoder, initialize
 from neobert.model.positions import POSITIONS

@@ -13,10 +13,10 @@ import torch
 from ablations.recipe_runs import EmbeddingChoice, EncoderWeights, embedding_runs
 from neobert.data.mteb_tasks import OFFICIAL_TASKS
 from neobert.embeddings.encoders import TextCounts
-from neobert.embeddings.evaluation import load_named_encoder, measure_task
+from neobert.embeddings.evaluation import measure_task
 from neobert.embeddings.sentence_modules import SentenceModules, read_sentence_modules
-from neobert.external import write_model_file
-from neobert.hub.external import resolve_model
+from neobert.executors.encoders import load_named_encoder
+from neobert.executors.external import resolve_model, write_model_file
 from neobert.kinds.mteb import EmbeddingEvaluation
 from neobert.runs.kinds import read_records
 from neobert.runs.layout import Layout

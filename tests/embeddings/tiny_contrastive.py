@@ -4,12 +4,13 @@ from pathlib import Path
 
 from ablations.ladder import CONTRASTIVE_PROTOCOL
 from neobert.data.sources import SyntheticSource
+from neobert.execution import Execution
 from neobert.kinds.contrastive import ContrastiveRun, PairSet
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.recipe import Contrastive
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
-from neobert.runs.run_file import Execution, write_run_file
+from neobert.runs.run_file import write_run_file
 from tests.support.exported_runs import write_checkpoints
 from tests.support.tiny_runs import SOURCE, tiny_model, tiny_recipe, tiny_run, tiny_stage
 

@@ -7,11 +7,12 @@ from ablations.ladder import M9
 from ablations.loading import papers
 from ablations.recipe_runs import EmbeddingChoice, EncoderWeights, embedding_runs
 from ablations.scaling import scaled
-from neobert.data.preparation import open_specified
+from neobert.execution import Execution
+from neobert.executors.preparation import open_specified
 from neobert.kinds.mteb import EmbeddingEvaluation
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Execution, write_run_file
+from neobert.runs.run_file import write_run_file
 from tests.embeddings.tiny_contrastive import write_encoder
 from tests.support.tiny_runs import SOURCE
 

@@ -18,12 +18,12 @@ from neobert.errors import MissingData
 from neobert.evaluation import heldout
 from neobert.evaluation.heldout import (
     HeldoutText,
+    batch_losses,
     choose_heldout_texts,
     measure_heldout,
     token_frequencies,
     token_losses,
 )
-from neobert.evaluation.losses import batch_losses
 from tests.support.small_corpora import IDS, corpus_of, realistic_lengths
 from tests.support.small_models import language_model
 

@@ -19,9 +19,10 @@ from neobert.data.sources import DirectorySource, open_source
 from neobert.data.synthetic import corpus_documents
 from neobert.data.tokenizers import TextTokenizer, train_bpe, train_wordpiece
 from neobert.errors import ChangedData, DamagedFile, MissingData
-from neobert.evaluation.items import Items, items_of
+from neobert.evaluation.items import Items
 from neobert.evaluation.readouts import Subject, measure
 from neobert.evaluation.readouts import read_pairs as score_pairs
+from neobert.executors.readouts import items_of
 from neobert.hub import NeoBERTConfig, NeoBERTForMaskedLM
 from neobert.kinds.readouts import BLIMP, ReadoutEvaluation
 from neobert.processes import StopRequest

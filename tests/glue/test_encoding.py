@@ -13,8 +13,8 @@ from neobert.data.catalog import TASK_SPLITS
 from neobert.data.synthetic import task_examples
 from neobert.data.tokenizers import Framed, train_wordpiece
 from neobert.errors import DamagedFile, MissingData
+from neobert.executors.glue import _encoded_task
 from neobert.glue.encoding import EncodedSplit, EncodedTask, encode_task, load_encoded, permutation, save_encoded
-from neobert.glue.study import _encoded_task
 from neobert.glue.tasks import TASKS
 from neobert.identity import NUMERICS
 from neobert.processes import Stopped, StopRequest
@@ -170,7 +170,7 @@ def test_a_stop_ends_the_encoding_and_leaves_no_file(tmp_path, tokenizer, monkey
     layout, stop = Layout(tmp_path), StopRequest()
     study = study_of(task_origin=WORLD.task_origin("cola"))
     run_file = read_run_file(write_tiny_run(tmp_path, study))
-    monkeypatch.setattr("neobert.glue.study.encode_task", lambda *_: stop.request() or time.sleep(60))
+    monkeypatch.setattr("neobert.executors.glue.encode_task", lambda *_: stop.request() or time.sleep(60))
     with pytest.raises(Stopped, match="asked to stop while waiting for the tokens of CoLA"):
         _encoded_task(layout, run_file, SimpleNamespace(tokenizer=lambda source: tokenizer), stop)
     assert not study.encoded_task(layout).exists()

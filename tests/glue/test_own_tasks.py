@@ -13,12 +13,11 @@ from sklearn import metrics as sk
 
 from neobert.data.tokenizers import train_wordpiece
 from neobert.glue.batching import PackedLayout, PaddedLayout
-from neobert.glue.encoding import EncodedTask, TaggedSplit, encode_task, load_encoded, save_encoded, true_labels
+from neobert.glue.encoding import UNREAD, EncodedTask, TaggedSplit, encode_task, load_encoded, save_encoded, true_labels
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.metrics import evaluate, refuse_impossible_metrics, span_f1, spans
 from neobert.glue.selection import halves, halves_of
 from neobert.glue.tasks import TASKS, Task
-from neobert.glue.words import UNREAD
 from neobert.model.build import build_token_classifier, initialize
 from neobert.recipe import Initialization
 from tests.glue.glue_worlds import CONTEXT, CPU, VOCABULARY, encoder_weights, point, protocol, study_of

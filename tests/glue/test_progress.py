@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from neobert.glue import progress
-from neobert.glue import study as trials_of_a_study
-from neobert.glue.finetuning import Evaluation, FineTuner
-from neobert.glue.progress import SavedProgress
+from neobert.execution import Execution
+from neobert.executors import glue as trials_of_a_study
+from neobert.glue import finetuning
+from neobert.glue.finetuning import Evaluation, FineTuner, SavedProgress
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
-from neobert.runs.run_file import Execution, read_run_file, write_run_file
+from neobert.runs.run_file import read_run_file, write_run_file
 from neobert.training import checkpoints
 from tests.glue.glue_worlds import digest, fine_tuner, marked_task, point, study_of
 from tests.support.tiny_runs import SOURCE, claimed
@@ -23,7 +23,7 @@ EVALUATIONS = 9
 
 @pytest.fixture(autouse=True)
 def at_every_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "SAVE_SECONDS", 0)
+    monkeypatch.setattr(finetuning, "SAVE_SECONDS", 0)
 
 
 def tuner() -> FineTuner:
@@ -35,7 +35,7 @@ def evaluated(layout: Layout, most: int = 99) -> tuple[list[Evaluation], str | N
     it was stopped."""
     stop, found = StopRequest(), []
     with claimed(layout, "trial") as claim:
-        run = tuner().evaluations(point(), 0, stop, SavedProgress(layout.root / "progress", claim))
+        run = tuner().evaluations(point(), 0, stop, SavedProgress(layout.root / "progress", claim.check))
         while True:
             try:
                 found.append(next(run))
@@ -66,13 +66,13 @@ def test_damaged_progress_is_passed_over_for_the_one_before(tmp_path: Path) -> N
     before, newest = checkpoints.steps_on_disk(saved)
     (checkpoints.folder_of(saved, newest) / checkpoints.WEIGHTS).write_bytes(b"torn")
     with claimed(layout, "trial") as claim:
-        found = SavedProgress(saved, claim).load()
+        found = SavedProgress(saved, claim.check).load()
     assert found is not None and found.course.step == before
     assert evaluated(layout) == (whole, outcome)
 
 
 def test_a_short_run_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "SAVE_SECONDS", 600)
+    monkeypatch.setattr(finetuning, "SAVE_SECONDS", 600)
     evaluated(Layout(tmp_path))
     assert not (tmp_path / "progress").exists()
 

@@ -18,12 +18,13 @@ from ablations.names import chosen_variants
 from ablations.plan import plan
 from ablations.scaling import execution_at
 from neobert.data.sources import open_source
+from neobert.executors.selection import best_of_grid, select
 from neobert.files import read_json
 from neobert.glue import finetuning
 from neobert.glue.encoding import EncodedTask
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.metrics import Scores
-from neobert.glue.selection import best_of_grid, halves, select
+from neobert.glue.selection import halves
 from neobert.glue.tasks import SELECTION_RULES, TASKS
 from neobert.identity import neutral_values
 from neobert.kinds.glue import GlueStudy, Trial

@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from neobert.errors import DamagedFile
+from neobert.execution import Execution
+from neobert.executors import selection
+from neobert.executors.selection import best_of_grid
 from neobert.files import sha256_of
-from neobert.glue import selection
-from neobert.glue.selection import TrialScore, best_of_grid, best_point, halves, nested_score
+from neobert.glue.selection import TrialScore, best_point, halves, nested_score
 from neobert.kinds.glue import GlueStudy, Trial
 from neobert.runs.index import state_of
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, read_sealed
-from neobert.runs.run_file import Execution, write_run_file
+from neobert.runs.run_file import write_run_file
 from tests.ablations.status_worlds import record_trial, study_of
 from tests.glue import glue_worlds
 from tests.glue.glue_worlds import point

@@ -9,16 +9,17 @@ import torch
 from safetensors.torch import load_file
 
 from neobert.errors import RunFailed
+from neobert.execution import Execution
+from neobert.executors import glue as trials_of_a_study
+from neobert.executors.glue import expected_points, write_weights
+from neobert.executors.selection import may_become_best
 from neobert.files import sha256_of
-from neobert.glue import study as trials_of_a_study
-from neobert.glue.selection import may_become_best
-from neobert.glue.study import expected_points, write_weights
 from neobert.kinds.glue import GlueStudy
 from neobert.processes import StopRequest
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
-from neobert.runs.run_file import Execution, read_run_file, write_run_file
+from neobert.runs.run_file import read_run_file, write_run_file
 from neobert.runs.worker import OpenPart, from_own_block
 from neobert.training.distributed import choose_kernels
 from tests.glue.glue_worlds import point, study_of

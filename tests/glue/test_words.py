@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from neobert.data.tokenizers import train_bpe, train_wordpiece, wrap_tokenizer
-from neobert.glue.words import UNREAD, first_pieces, frame_words, join_words
+from neobert.glue.encoding import UNREAD, first_pieces, frame_words, join_words
 
 TEXTS = ["the cat sat on the mat, and a café naïve señor said: don't go to 中文 3.14 times-out"] * 3 + [
     "abcde é ñ 0 . , ' -"

@@ -14,12 +14,13 @@ import torch.distributed as dist
 
 from benchmarks.contenders import Setting
 from neobert.errors import EXIT_RUN_FAILED
+from neobert.execution import Execution
+from neobert.executors.ranks import JobRank, host_ranks
 from neobert.files import read_json
 from neobert.processes import StopRequest
 from neobert.recipe import EngineWord, Pretraining
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Execution
-from neobert.training.distributed import ABORT_SECONDS, VANISHED_SECONDS, JobRank, Process, host_ranks
+from neobert.training.distributed import ABORT_SECONDS, VANISHED_SECONDS, Process
 from neobert.training.pretraining import SIZED_STEPS
 from tests.gpu.workers import (
     ROW_TOKENS,

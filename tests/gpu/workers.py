@@ -10,14 +10,17 @@ from typing import Any
 
 from ablations.recipe_runs import pretraining_runs
 from benchmarks.contenders import neobert_recipe
-from neobert.data.preparation import open_specified, tokenized_corpus
+from neobert.execution import CompileWord, Execution
+from neobert.executors.corpus import tokenized_corpus
+from neobert.executors.preparation import open_specified
+from neobert.executors.pretraining import open_trainer
 from neobert.files import read_lines
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.processes import start_child, worker_environment
 from neobert.recipe import EngineWord, Pretraining, Subset
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import CompileWord, Execution, SourceSpecification, read_run_file, write_run_file
-from neobert.training.distributed import Process
+from neobert.runs.run_file import SourceSpecification, read_run_file, write_run_file
+from neobert.training.distributed import ALONE
 from neobert.training.pretraining import PretrainingTrainer
 
 SOURCE = SourceSpecification(name="synthetic", synthetic_documents=2000)
@@ -86,7 +89,7 @@ class SmallRun:
 
     def trainer(self, name: str) -> PretrainingTrainer:
         """Plan the run and return its trainer, in this process."""
-        return PretrainingTrainer(Layout(self.root / name), read_run_file(self.plan(name)), Process(0, 1))
+        return open_trainer(Layout(self.root / name), read_run_file(self.plan(name)), ALONE)
 
 
 def small_run(root: Path, recipe: Pretraining, **options: Any) -> SmallRun:

@@ -12,19 +12,20 @@ from transformers import AutoModel, AutoTokenizer
 
 from ablations.recipe_runs import evaluation_after
 from neobert.data.mteb_tasks import Wording
-from neobert.embeddings.contrastive import ContrastiveTrainer
-from neobert.embeddings.encoders import NamedEncoder, load_encoder
+from neobert.embeddings.encoders import NamedEncoder
 from neobert.embeddings.evaluation import measure_task
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
+from neobert.executors import make_trainer
+from neobert.executors.encoders import load_encoder
+from neobert.executors.external import resolve_model, write_model_file
 from neobert.export import contrastive
 from neobert.export.__main__ import main
-from neobert.external import Trust, write_model_file
-from neobert.hub.external import resolve_model
+from neobert.external import Trust
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
 from neobert.runs.run_file import read_run_file
-from neobert.training.distributed import Process
+from neobert.training.distributed import ALONE
 from tests.embeddings.tiny_contrastive import pair_set, tiny_contrastive, write_encoder, write_tiny_contrastive
 from tests.embeddings.tiny_suite import SMOKE, SOURCE_HERE
 from tests.support import external_models as world
@@ -40,14 +41,14 @@ ASKED = ["the cat sleeps", "", "a dog and a cat " * 20, "x"]
 def saved_run(root: Path, run: ContrastiveRun) -> Path:
     """A run as a finished one leaves it, with other weights than it began with."""
     folder = write_tiny_contrastive(root, run)
-    course = ContrastiveTrainer(Layout(root), read_run_file(folder), Process(0, 1))
+    course = make_trainer(Layout(root), read_run_file(folder), ALONE)
     course.begin()
     torch.manual_seed(0)
     with torch.no_grad():
         for weight in course.model.parameters():
             weight.add_(0.01 * torch.randn_like(weight))
     with claimed(Layout(root), run.id) as claim:
-        course.save(run.protocol.steps, claim)
+        course.save(run.protocol.steps, claim.check)
     scores: dict[str, dict[str, float]] = {
         "heldout_loss": dict.fromkeys(SETS, 1.5),
         "heldout_accuracy": dict.fromkeys(SETS, 0.25),

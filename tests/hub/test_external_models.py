@@ -12,18 +12,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from neobert.data.preparation import open_specified
 from neobert.data.synthetic import task_examples
 from neobert.errors import DamagedFile, MissingData
+from neobert.executors.external import read_model_file, resolve_model, write_model_file
+from neobert.executors.glue import load_model
+from neobert.executors.preparation import open_specified
 from neobert.export.publishing import export
-from neobert.external import read_model_file, write_model_file
 from neobert.glue.batching import PaddedLayout
-from neobert.glue.encoding import encode_task
+from neobert.glue.encoding import UNREAD, encode_task, frame_words
 from neobert.glue.finetuning import FineTuner
-from neobert.glue.study import load_model
 from neobert.glue.tasks import TASKS
-from neobert.glue.words import UNREAD, frame_words
-from neobert.hub.external import load_external, resolve_model
+from neobert.hub.external import load_external
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.build import initialize_classifier
 from neobert.model.heads import Classifier

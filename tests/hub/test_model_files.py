@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from neobert.errors import MissingData
+from neobert.executors.external import resolve_model
 from neobert.external import NO_TRUST, Trust, external_id, locate, model_files, tokenizer_files
-from neobert.hub.external import load_external, resolve_model
+from neobert.hub.external import load_external
 from neobert.runs.layout import Layout
 from tests.support import external_models as world
 from tests.support.published_layouts import save_deberta

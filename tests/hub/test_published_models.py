@@ -10,8 +10,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from neobert.errors import DamagedFile, MissingData
+from neobert.executors.external import resolve_model
 from neobert.external import Trust, locate
-from neobert.hub.external import load_external, resolve_model
+from neobert.hub.external import load_external
 from neobert.runs.layout import Layout
 from sweeps import glue_grid
 from tests.support.external_models import text_encoder

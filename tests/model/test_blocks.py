@@ -99,7 +99,7 @@ def test_tied_embeddings_are_one_matrix_on_disk_and_back(tmp_path) -> None:
     assert sum(parameter.numel() for parameter in network.parameters()) == parameter_count(model, CONTEXT).total
     with claimed(Layout(tmp_path), "tied") as claim:
         weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-        checkpoints.save(tmp_path / "checkpoints", 1, weights, {}, {"step": 1}, claim)
+        checkpoints.save(tmp_path / "checkpoints", 1, weights, {}, {"step": 1}, claim.check)
     again = build_masked_language_model(model, CONTEXT)
     again.load_state_dict(checkpoints.load(tmp_path / "checkpoints", 1).weights())
     assert again.decoder.weight is again.model.encoder.weight

@@ -17,7 +17,7 @@ from benchmarks.contenders import masked_documents, neobert_recipe
 from benchmarks.data import NEOBERT_MASKING
 from neobert.data.batches import EXACT, PaddingBuckets, PaddingSizes, collate
 from neobert.data.rows import pack_documents
-from neobert.evaluation import losses
+from neobert.evaluation import heldout
 from neobert.evaluation.heldout import HeldoutText, token_losses
 from neobert.glue.batching import PackedLayout, Pooling
 from neobert.glue.encoding import EncodedSplit
@@ -94,9 +94,9 @@ def test_the_heldout_loss_of_each_token_is_that_of_rows(
     text = HeldoutText("web", documents, CONTEXT, ROWS, "cut", frequencies)
     by_row = token_losses(model, text, "fp32", CPU)
     assert not CALLS
-    for module in (attention, losses):
+    for module in (attention, heldout):
         monkeypatch.setattr(module, "has_variable_length_kernels", lambda device: True)
-    monkeypatch.setattr(losses, "autocast", lambda device, precision: nullcontext())
+    monkeypatch.setattr(heldout, "autocast", lambda device, precision: nullcontext())
     np.testing.assert_allclose(token_losses(model, text, "bf16", CPU), by_row, rtol=1e-4)
     assert CALLS
 

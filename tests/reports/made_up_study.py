@@ -22,6 +22,7 @@ from ablations.scales import Scale, Vocabulary
 from ablations.scaling import scaled
 from ablations.variant import Recipe
 from neobert.data.sources import Source
+from neobert.execution import Execution
 from neobert.files import json_bytes, publish_once
 from neobert.glue.tasks import TASKS
 from neobert.identity import plain
@@ -30,7 +31,7 @@ from neobert.kinds.pretraining import PretrainingRun
 from neobert.recipe import Point
 from neobert.runs.layout import Layout
 from neobert.runs.records import checksum_of, publish_record, publish_sealed
-from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
+from neobert.runs.run_file import SourceSpecification, write_run_file
 from neobert.search.space import PrunerName, Range, SamplerName, Search, Space
 from reports.analysis.differences import Step
 from reports.curves import Curves

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neobert.data.mteb_tasks import ENGLISH_SUITE, Category
 from neobert.identity import identity
-from neobert.kinds.mteb import ENGLISH_SUITE, TASKS_IN_SUITE, Category
+from neobert.kinds.mteb import TASKS_IN_SUITE
 from neobert.kinds.readouts import BLIMP, ReadoutName, ReadoutScore
 from neobert.runs.layout import Layout
 from neobert.runs.records import pack_numbers, publish_record

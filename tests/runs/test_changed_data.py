@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from neobert.data.preparation import text_tokenizer, tokenized_corpus
 from neobert.data.sources import DirectorySource
 from neobert.data.tokenizers import train_wordpiece
-from neobert.embeddings.encoders import load_encoder
 from neobert.errors import EXIT_MISSING, ChangedData
+from neobert.executors.corpus import text_tokenizer, tokenized_corpus
+from neobert.executors.encoders import load_encoder
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.processes import StopRequest
 from neobert.runs import worker

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from neobert.data import preparation
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, DamagedFile, RunFailed
+from neobert.executors import preparation
 from neobert.files import replace_file
 from neobert.processes import Stopped, StopRequest
 from neobert.runs import claims, worker

@@ -35,10 +35,9 @@ import sys
 from pathlib import Path
 from neobert.command_line import guarded
 from neobert.processes import work_here, worker_environment
-from neobert.runs.layout import Layout
 
 def work():
-    return work_here(Layout(Path(sys.argv[1])), sys.argv[3:], environments=[worker_environment(1)] * int(sys.argv[2]),
+    return work_here(Path(sys.argv[1]), sys.argv[3:], environments=[worker_environment(1)] * int(sys.argv[2]),
                      watch=lambda: None, interval_seconds=1.0)
 
 sys.exit(guarded("test", work, Path(sys.argv[1])))

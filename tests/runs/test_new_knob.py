@@ -88,7 +88,7 @@ from ablations.loading import papers
 from ablations.plan import plan
 from ablations.scaling import execution_at
 from neobert.data.sources import open_source
-from neobert.data.preparation import specify
+from neobert.executors.preparation import specify
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import write_run_file
 

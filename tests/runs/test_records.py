@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neobert.data.preparation import open_specified, tokenized_corpus
 from neobert.errors import DamagedFile, NewerFile
+from neobert.executors.corpus import tokenized_corpus
+from neobert.executors.preparation import open_specified
 from neobert.files import json_bytes
 from neobert.identity import NUMERICS, Neutral, decisive, identity, plain
 from neobert.recipe import Value

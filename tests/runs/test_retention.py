@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ablations import run
-from neobert.data.preparation import measured_corpora
+from neobert.executors.corpus import measured_corpora
 from neobert.kinds.glue import Start
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.recipe import Data

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from neobert.execution import Execution
 from neobert.processes import REPOSITORY
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
-from neobert.runs.run_file import Execution, write_run_file
+from neobert.runs.run_file import write_run_file
 from tests.support.tiny_runs import SOURCE, finish, tiny_run, write_tiny_run
 
 RUN = tiny_run()

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from neobert import files
-from neobert.data.preparation import prepare_once
 from neobert.data.shards import open_shards
 from neobert.data.tokenizers import DIGEST_FILE, TOKENIZER_FILE, kept_tokenizer
 from neobert.errors import EXIT_RUN_FAILED
-from neobert.glue import selection
+from neobert.executors import selection
+from neobert.executors.preparation import prepare_once
+from neobert.executors.training import last_checkpoint, merge_metrics
 from neobert.glue.encoding import EncodedTask, load_encoded, save_encoded
 from neobert.glue.tasks import task_named
 from neobert.processes import StopRequest
@@ -31,7 +32,6 @@ from neobert.runs.submissions import ANNOUNCEMENT, read_announced
 from neobert.runs.worker import Worker, open_parts
 from neobert.tensors import load_tensors, open_tensors
 from neobert.training import checkpoints
-from neobert.training.trainer import last_checkpoint, merge_metrics
 from tests.ablations.status_worlds import EXECUTION, declare, record_trial, study_of
 from tests.support.hidden import WAYS, hidden, tree
 from tests.support.tiny_runs import SOURCE, starts, tiny_run, work, write_tiny_run

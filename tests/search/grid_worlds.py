@@ -15,8 +15,9 @@ from typing import Any
 from pydantic import PrivateAttr
 
 from ablations.loading import papers
+from neobert.executors.search import run_search_trial
+from neobert.executors.selection import best_trial
 from neobert.files import append_line, json_bytes, read_lines
-from neobert.glue.selection import best_trial
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy, SearchTrial, Start, Trial
 from neobert.processes import StopRequest
@@ -31,12 +32,10 @@ from neobert.runs.work import Part, Work
 from neobert.runs.worker import Worker
 from neobert.search import storages
 from neobert.search import study as studies
-from neobert.search.endings import Report
-from neobert.search.glue import GlueSubject, by_tenths, tenth_of_epoch
-from neobert.search.seeds import run_search_trial
 from neobert.search.space import Range, Search, Space
 from neobert.search.storages import STORAGE_VARIABLE, address_of_environment, storage_address, storage_at
 from neobert.search.study import Sweep
+from neobert.search.subjects import GlueSubject, Report, by_tenths, tenth_of_epoch
 from tests.support import forking
 
 

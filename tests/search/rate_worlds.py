@@ -21,9 +21,9 @@ from neobert.runs.records import publish_record
 from neobert.runs.run_file import RunFile
 from neobert.runs.work import Part, Work
 from neobert.runs.worker import Worker
-from neobert.search.rates import RateSubject
 from neobert.search.storages import STORAGE_VARIABLE, address_of_environment, storage_address, storage_at
 from neobert.search.study import Sweep
+from neobert.search.subjects import RateSubject
 from tests.support import forking
 
 SEEDS = (1000, 1001)

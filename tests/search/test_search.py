@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from neobert.errors import RunFailed
+from neobert.executors.selection import best_of_grid, best_trial
 from neobert.files import read_lines
-from neobert.glue.selection import best_of_grid, best_trial
 from neobert.identity import plain
 from neobert.recipe import Point
 from neobert.runs.claims import acquire

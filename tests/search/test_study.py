@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.work import Part
-from neobert.search import journals, storages
-from neobert.search.glue import GlueSubject, tenth_of_epoch
+from neobert.search import storages
 from neobert.search.storages import STORAGE_VARIABLE, storage_address, storage_at
 from neobert.search.study import Sweep, open_studies
+from neobert.search.subjects import GlueSubject, tenth_of_epoch
 from tests.search.grid_worlds import (
     assert_exactly_once,
     assert_shows_records,
@@ -177,7 +177,7 @@ def test_a_file_that_is_deleted_while_a_study_is_mended_is_opened_anew(
 def test_a_long_journal_is_shortened_to_the_same_trials_when_nobody_is_at_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journals, "FEW_LINES", 0)
+    monkeypatch.setattr(storages, "FEW_LINES", 0)
     layout, address, path = Layout(tmp_path), storage_address("journal", tmp_path), tmp_path / "optuna.journal"
     (tmp_path / "break-3").touch()
     assert run_all(layout, "journal", monkeypatch) == 1
@@ -192,7 +192,7 @@ def test_a_long_journal_is_shortened_to_the_same_trials_when_nobody_is_at_work(
     before, lines = load(layout, COUNT, "journal").trials, path.read_bytes().count(b"\n")
     open_studies(layout, [], address)
     assert load(layout, COUNT, "journal").trials == before and len(before) == COUNT + 1
-    assert path.read_bytes().count(b"\n") < lines / journals.LINES_PER_TRIAL
+    assert path.read_bytes().count(b"\n") < lines / storages.LINES_PER_TRIAL
     assert_exactly_once(layout, COUNT, "journal")
 
 

@@ -13,7 +13,7 @@ import pytest
 from ablations.launch.submit import Submitter, plan_jobs
 from ablations.loading import papers
 from ablations.plan import PlannedRun, PlanRow
-from neobert.data.preparation import open_specified
+from neobert.executors.preparation import open_specified
 from neobert.processes import REPOSITORY
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import write_run_file

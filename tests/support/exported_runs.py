@@ -23,7 +23,9 @@ def write_checkpoints(root: Path, run: PretrainingRun, *steps: int) -> Path:
             network = build_masked_language_model(run.recipe.model, run.context)
             initialize(network, run.recipe.model.initialization, seed=step)
             weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-            checkpoints.save(folder / "checkpoints", step, weights, {"step": torch.zeros(1)}, {"step": step}, claim)
+            checkpoints.save(
+                folder / "checkpoints", step, weights, {"step": torch.zeros(1)}, {"step": step}, claim.check
+            )
     return folder
 
 

@@ -23,9 +23,11 @@ from transformers import (
 
 from neobert.data.synthetic import task_examples
 from neobert.data.tokenizers import TextTokenizer, train_wordpiece
-from neobert.embeddings.encoders import TextEncoder, load_encoder
+from neobert.embeddings.encoders import TextEncoder
+from neobert.executors.encoders import load_encoder
+from neobert.executors.external import write_model_file
 from neobert.export.huggingface import transformers_tokenizer
-from neobert.external import ExternalModel, write_model_file
+from neobert.external import ExternalModel
 from neobert.runs.layout import Layout
 
 CONTEXT = 48

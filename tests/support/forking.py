@@ -156,7 +156,7 @@ def serve(descriptor: int, imported: str) -> int:
     else:
         import torch
 
-        import neobert.training.pretraining  # noqa: F401 - what every worker needs
+        import neobert.executors.pretraining  # noqa: F401 - what every worker needs
         from neobert.search import study  # noqa: F401
         from neobert.training import zero
 

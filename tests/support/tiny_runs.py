@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from neobert.data.preparation import open_specified
+from neobert.execution import Execution
+from neobert.executors.preparation import open_specified
+from neobert.executors.pretraining import open_trainer
 from neobert.files import read_lines
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.glue import GlueStudy
@@ -28,9 +30,9 @@ from neobert.recipe import (
 )
 from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Execution, SourceSpecification, read_run_file, write_run_file
+from neobert.runs.run_file import SourceSpecification, read_run_file, write_run_file
 from neobert.runs.worker import Worker, open_parts
-from neobert.training.distributed import Process
+from neobert.training.distributed import ALONE
 from neobert.training.pretraining import PretrainingTrainer
 from tests.support.forking import ForkedProcess, start_worker
 from tests.support.small_models import small_model
@@ -114,7 +116,7 @@ def write_tiny_run(root: Path, run: PretrainingRun | GlueStudy, **execution: int
 
 def trainer_of(root: Path, run: PretrainingRun, **execution: int | str) -> PretrainingTrainer:
     """The run in this process, where it stands."""
-    return PretrainingTrainer(Layout(root), read_run_file(write_tiny_run(root, run, **execution)), Process(0, 1))
+    return open_trainer(Layout(root), read_run_file(write_tiny_run(root, run, **execution)), ALONE)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from ablations.plan import plan
 from ablations.run import main
 from neobert import recipe
 from neobert.errors import EXIT_REFUSED, EXIT_RUN_FAILED
+from neobert.execution import Execution
 from neobert.files import read_lines
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.model import build
@@ -25,7 +26,7 @@ from neobert.model.size import parameter_count
 from neobert.own_code import is_own
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record, read_sealed, sealed
-from neobert.runs.run_file import Execution, SourceSpecification
+from neobert.runs.run_file import SourceSpecification
 from neobert.training import checkpoints
 from tests.ablations.plans import SYNTHETIC
 from tests.support.small_models import CONTEXT, pack, random_document, small_model

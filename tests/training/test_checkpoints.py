@@ -24,7 +24,7 @@ def claim(tmp_path: Path) -> Claim:
 def save(folder: Path, step: int, claim: Claim) -> None:
     weights = {"model.weight": torch.full((3, 2), float(step))}
     optimizer = {"exp_avg/model.weight": torch.ones(3, 2) * step, "step/model.weight": torch.tensor(float(step))}
-    checkpoints.save(folder, step, weights, optimizer, STATE, claim)
+    checkpoints.save(folder, step, weights, optimizer, STATE, claim.check)
 
 
 def test_what_is_saved_comes_back(tmp_path: Path, claim: Claim) -> None:

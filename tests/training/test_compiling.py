@@ -209,7 +209,7 @@ def test_a_compiled_run_has_the_losses_of_an_eager_one_and_stopped_goes_on_bit_f
     steps = undisturbed.steps(0)
     first = losses(islice(steps, STOPPED_AFTER))
     with claimed(Layout(root), run.id) as claim:
-        undisturbed.save(STOPPED_AFTER, claim)
+        undisturbed.save(STOPPED_AFTER, claim.check)
     rest = losses(steps)
     eager = begun(beside(tmp_path / "eager", corpus), run, "off")
     assert not eager.compiled and losses(eager.steps(0)) == pytest.approx(first + rest, rel=1e-5)
@@ -254,7 +254,7 @@ def test_a_run_that_began_eager_stays_so_and_says_so(
     eager = begun(root, run, "off")
     losses(islice(eager.steps(0), 2))
     with claimed(Layout(root), run.id) as claim:
-        eager.save(2, claim)
+        eager.save(2, claim.check)
     resumed = trainer_of(root, run, micro_batch_tokens=1024, compile="on")
     assert resumed.restore() == 2 and not resumed.compiled
     assert "continues without compiling, as it began" in capsys.readouterr().err

@@ -17,14 +17,17 @@ from pydantic import ValidationError
 from torch.distributed import DistError, HashStore
 
 from neobert.errors import RunFailed
-from neobert.executors import make_trainer
+from neobert.execution import Execution
+from neobert.executors import make_trainer, ranks
+from neobert.executors.ranks import JobRank, find_rendezvous, has_ended, host_ranks
+from neobert.executors.training import join_runs
 from neobert.files import read_json, read_lines
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Execution, read_run_file
+from neobert.runs.run_file import read_run_file
 from neobert.training import checkpoints, distributed
-from neobert.training.distributed import JobRank, Process, find_rendezvous, has_ended, host_ranks, set_up_device
-from neobert.training.trainer import engine_class, join_runs
+from neobert.training.distributed import Process, set_up_device
+from neobert.training.trainer import engine_class
 from tests.support import forking
 from tests.support.tiny_runs import (
     STEPS,
@@ -60,10 +63,9 @@ BRIEF = timedelta(seconds=0.3)
 HOST = """
 import sys, time
 from pathlib import Path
-from types import SimpleNamespace
+from neobert.executors.ranks import JobRank, host_ranks
 from neobert.runs.layout import Layout
-from neobert.training import checkpoints, distributed
-from neobert.training.distributed import JobRank, Process, set_up_device, find_rendezvous, has_ended, host_ranks
+from neobert.training.distributed import Process
 with host_ranks(Layout(Path(sys.argv[1])), JobRank(sys.argv[2], Process(0, 2))):
     print("here", flush=True)
     time.sleep(60)
@@ -278,7 +280,7 @@ def test_no_step_is_saved_whose_collectives_were_aborted(local: Trainable, monke
 
     monkeypatch.setattr("neobert.training.trainer.broadcast_from_rank0", fail)
     with claimed(Layout(local[0]), "x") as claim, pytest.raises(RuntimeError, match="aborted"):
-        trainer._save_together(7, claim)
+        trainer._save_together(7, claim.check)
     assert checkpoints.steps_on_disk(trainer.checkpoints) == before
 
 
@@ -330,8 +332,8 @@ def test_a_rank_gives_up_when_the_first_dies(tmp_path: Path) -> None:
 
 def test_a_node_is_called_by_the_first_of_its_names_that_is_known_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's own name need not be resolvable on other nodes of a cluster; SLURM's name of the node may be."""
-    own = distributed.own_names({"SLURMD_NODENAME": "node7"})
-    assert own == [socket.gethostname(), "node7"] and distributed.own_names({}) == own[:1]
+    own = ranks.own_names({"SLURMD_NODENAME": "node7"})
+    assert own == [socket.gethostname(), "node7"] and ranks.own_names({}) == own[:1]
 
     def resolve(host: str, port: None) -> list[object]:
         if host != "node7":
@@ -339,13 +341,13 @@ def test_a_node_is_called_by_the_first_of_its_names_that_is_known_here(monkeypat
         return []
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    assert distributed.first_known(["inner-7", "node7"]) == "node7"
-    assert distributed.first_known(["inner-7", "inner-8"]) == "inner-7"
+    assert ranks.first_known(["inner-7", "node7"]) == "node7"
+    assert ranks.first_known(["inner-7", "inner-8"]) == "inner-7"
 
 
 def test_ranks_here_compile_on_their_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed, "available_cores", lambda: 32)
-    shares = [distributed.compiler_variables(count)["TORCHINDUCTOR_COMPILE_THREADS"] for count in (1, 8, 64)]
+    monkeypatch.setattr(ranks, "available_cores", lambda: 32)
+    shares = [ranks.compiler_variables(count)["TORCHINDUCTOR_COMPILE_THREADS"] for count in (1, 8, 64)]
     assert shares == ["32", "4", "1"]
 
 

@@ -15,8 +15,11 @@ import torch
 
 from examples.optimizer import Muon
 from neobert.data import shards, synthetic
-from neobert.data.preparation import measured_corpora, tokenized_corpus
 from neobert.errors import DamagedFile, MissingData, RunFailed
+from neobert.executors import pretraining
+from neobert.executors.corpus import measured_corpora, tokenized_corpus
+from neobert.executors.pretraining import execute, open_trainer
+from neobert.executors.training import last_checkpoint
 from neobert.files import read_json, read_lines
 from neobert.identity import NUMERICS
 from neobert.kinds.pretraining import PretrainingRun
@@ -26,10 +29,7 @@ from neobert.runs.index import state_of
 from neobert.runs.layout import Layout
 from neobert.runs.records import cpu_model
 from neobert.runs.run_file import read_run_file
-from neobert.training import pretraining
-from neobert.training.distributed import Process
-from neobert.training.pretraining import PretrainingTrainer, execute
-from neobert.training.trainer import last_checkpoint
+from neobert.training.distributed import ALONE
 from tests.support.tiny_runs import (
     SOURCE,
     STEPS,
@@ -173,7 +173,7 @@ def test_the_loss_is_measured_on_all_corpora_where_that_is_wanted(undisturbed: T
     alone = run_file.model_copy(
         update={"run": other, "execution": read_run_file(root / folder.relative_to(tmp_path)).execution}
     )
-    trainer = PretrainingTrainer(Layout(tmp_path), alone, Process(0, 1))
+    trainer = open_trainer(Layout(tmp_path), alone, ALONE)
     trainer.model.load_state_dict(final_weights(tmp_path, run))
     assert trainer.heldout_scores()["heldout_losses"] == {"wikibook": losses["wikibook"]}
 
@@ -334,7 +334,7 @@ def test_a_worker_that_is_asked_to_stop_just_before_training_trains_no_step(
     trainer, stop = trainer_of(root, run), StopRequest()
     stop.request()
     with claimed(Layout(root), run.id) as claim:
-        result = trainer.fit(stop, claim, root / "attempt")
+        result = trainer.fit(root / "attempt", stop, check=claim.check)
     assert (result.begun, result.step, result.steps) == (0, 0, STEPS) and not (root / "attempt").exists()
 
 

@@ -13,8 +13,8 @@ from ablations.names import chosen_variants
 from ablations.plan import plan
 from ablations.scaling import synthetic_documents
 from neobert.data.sources import open_source
+from neobert.executors.glue import _fine_tuner
 from neobert.glue.finetuning import FineTuner
-from neobert.glue.study import _fine_tuner
 from neobert.kinds.glue import GlueStudy
 from neobert.processes import StopRequest
 from neobert.runs.layout import Layout

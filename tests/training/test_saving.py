@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from neobert.processes import StopRequest
 from neobert.runs.layout import Layout
 from neobert.training import checkpoints
 from neobert.training.checkpoints import Checkpoint, Writer
@@ -30,9 +29,7 @@ def test_a_checkpoint_is_due_by_the_clock_and_looked_for_at_some_steps(trainer: 
     assert not trainer._save_is_due(1)
     trainer._saved_at -= 901
     assert trainer._save_is_due(1)
-    trainer.run_file = trainer.run_file.model_copy(
-        update={"execution": trainer.run_file.execution.model_copy(update={"checkpoint_interval_steps": 2})}
-    )
+    trainer.execution = trainer.execution.model_copy(update={"checkpoint_interval_steps": 2})
     assert not trainer._save_is_due(1) and trainer._save_is_due(2)
 
 
@@ -53,7 +50,7 @@ def test_training_goes_on_while_a_checkpoint_of_the_weights_then_is_written(
     moments = {name: tensor.clone() for name, tensor in trainer.engine.optimizer_tensors().items()}
     tokens = trainer.totals.real_tokens
     with claimed(Layout(tmp_path), "x") as claim:
-        trainer._save_together(1, claim, wait=False)
+        trainer._save_together(1, claim.check, wait=False)
         next(steps).measured()
         assert not checkpoints.steps_on_disk(trainer.checkpoints)
         go_on.set()
@@ -75,9 +72,9 @@ def test_a_checkpoint_that_could_not_be_written_is_an_error_at_the_next_one(
 
     monkeypatch.setattr(checkpoints, "save", fail)
     with claimed(Layout(tmp_path), "x") as claim:
-        trainer._save_together(1, claim, wait=False)
+        trainer._save_together(1, claim.check, wait=False)
         with pytest.raises(OSError, match="no space left"):
-            trainer._save_together(2, claim, wait=False)
+            trainer._save_together(2, claim.check, wait=False)
 
 
 def test_a_run_by_the_clock_has_its_milestones_and_their_time_in_the_record(
@@ -86,7 +83,7 @@ def test_a_run_by_the_clock_has_its_milestones_and_their_time_in_the_record(
     with claimed(Layout(tmp_path), "x") as claim:
         folder = tmp_path / "attempt"
         folder.mkdir()
-        result = trainer.fit(StopRequest(), claim, folder)
+        result = trainer.fit(folder, check=claim.check)
     assert set(checkpoints.steps_on_disk(trainer.checkpoints)) == trainer.milestones
     assert result.totals.checkpoint_seconds > 0
 

@@ -14,14 +14,14 @@ from ablations.ladder import M0
 from ablations.variant import Modification
 from neobert import starts
 from neobert.errors import EXIT_DONE, EXIT_MISSING, DamagedFile, MissingData
+from neobert.executors import make_trainer
 from neobert.export.__main__ import main as export
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
 from neobert.starts import start_files, start_from
 from neobert.training import checkpoints
-from neobert.training.distributed import Process
-from neobert.training.pretraining import PretrainingTrainer
+from neobert.training.distributed import ALONE
 from tests.support.tiny_runs import tiny_model, tiny_recipe, tiny_run, tiny_stage, work, write_tiny_run
 from tests.support.tree_copy import REPOSITORY
 
@@ -68,7 +68,7 @@ def test_a_run_begins_where_another_ended(finished: Path, tmp_path: Path, optimi
     """With no more than its run.json, as in another process."""
     folder = write_tiny_run(tmp_path, run := adapted(finished, optimizer))
     starts._folders.clear()
-    trainer = PretrainingTrainer(Layout(tmp_path), read_run_file(folder), Process(0, 1))
+    trainer = make_trainer(Layout(tmp_path), read_run_file(folder), ALONE)
     trainer.begin()
     weights, state = last(finished).weights(), last(finished).optimizer()
     assert all(torch.equal(tensor, weights[name]) for name, tensor in trainer.model.state_dict().items())

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from neobert.errors import MissingData
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.training.zero import _deepspeed
+from neobert.training.zero import _deepspeed, require_internals
 from tests.support import forking
 from tests.support.tiny_runs import (
     STEPS,
@@ -131,3 +131,8 @@ def test_without_the_package_one_sentence_names_the_extra(monkeypatch: pytest.Mo
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     with pytest.raises(MissingData, match=r"pip install -e '\.\[deepspeed\]', or choose engine ddp"):
         _deepspeed(torch.device("cpu"))
+
+
+def test_another_version_of_the_package_is_refused_in_one_sentence() -> None:
+    with pytest.raises(MissingData, match=r"not with 0\.20\.1, which lacks single_partition_of_fp32_groups.*ddp$"):
+        require_internals(object(), "0.20.1")

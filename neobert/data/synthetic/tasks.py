@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Literal
 
 from neobert.data.catalog import TASK_SPLITS, require_split
-from neobert.data.mteb_tasks import CATEGORY_FACTS, EmbeddingTask, Table, TaskTables, checked_tables
+from neobert.data.mteb_tasks import CATEGORY_FACTS, Category, EmbeddingTask, Table, TaskTables, checked_tables
 from neobert.data.pairs import Pair
 from neobert.data.synthetic.corpora import review
 from neobert.data.synthetic.world import (
@@ -41,7 +41,6 @@ from neobert.data.synthetic.world import (
     sentence,
     weaken,
 )
-from neobert.kinds.mteb import Category
 
 Violation = Literal["agreement", "determiner", "valency", "order"]
 

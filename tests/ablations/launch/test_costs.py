@@ -279,7 +279,7 @@ def test_a_finished_stage_keeps_what_was_reckoned(tmp_path: Path) -> None:
     optimizer = {f"{moment}/{name}": tensor.clone() for moment in ("m", "v") for name, tensor in weights.items()}
     claim = acquire(tmp_path / "claims")
     for step in range(0, 25, 2):
-        checkpoints.save(tmp_path / "c", step, weights, optimizer, {}, claim)
+        checkpoints.save(tmp_path / "c", step, weights, optimizer, {}, claim.check)
         checkpoints.prune(tmp_path / "c", milestones(24), step)
     kept = sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))
     assert kept == pytest.approx(checkpoint_bytes(run), rel=0.05)

@@ -17,10 +17,10 @@ from ablations import run
 from ablations.launch import execute, submit
 from ablations.launch.execute import plan_locally
 from neobert import processes
+from neobert.execution import Execution
+from neobert.executors.ranks import JobRank
 from neobert.processes import available_cores, visible_gpus, worker_environment
-from neobert.runs.run_file import Execution
 from neobert.runs.work import JobKind
-from neobert.training.distributed import JobRank
 
 Started = list[tuple[str | None, tuple[str, ...]]]
 """Of each worker the GPUs that it sees, and the kinds of its units."""

@@ -5,15 +5,15 @@ import statistics
 import time
 from collections.abc import Callable
 
+from neobert.execution import utc_now
 from neobert.files import set_aside
 from neobert.identity import plain
 from neobert.kinds.glue import SearchTrial, Trial
 from neobert.processes import StopRequest
 from neobert.runs.claims import Claim, ClaimLost, acquire
-from neobert.runs.records import publish_sealed, timed_provenance, utc_now
-from neobert.search.endings import Pruned, Report
-from neobert.search.glue import ending_of
+from neobert.runs.records import publish_sealed, timed_provenance
 from neobert.search.study import POLL_SECONDS, Reports, Sweep
+from neobert.search.subjects import Pruned, Report, ending_of
 
 RunTrial = Callable[[Trial, Claim, Report], None]
 """Executes the claimed trial of one seed. It reports the values of its evaluations by tenths of an epoch."""

@@ -14,20 +14,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from neobert.data.preparation import open_specified, prepare_once, require_origin, text_tokenizer
 from neobert.data.sources import Source
 from neobert.data.tokenizers import Framing
 from neobert.errors import DamagedFile
-from neobert.external import read_model_file
+from neobert.execution import utc_now
+from neobert.executors.corpus import text_tokenizer
+from neobert.executors.external import read_model_file
+from neobert.executors.preparation import open_specified, prepare_once, require_origin
+from neobert.executors.search import run_search_trial
+from neobert.executors.selection import best_weights, drop_beaten_weights, may_become_best, select
+from neobert.executors.training import last_checkpoint
 from neobert.files import replace_file, set_aside, sha256_of, temporary_sibling
 from neobert.glue.batching import ExampleLayout, PackedLayout, PaddedLayout
-from neobert.glue.encoding import EncodedTask, TaggedSplit, encode_task, load_encoded, save_encoded
-from neobert.glue.finetuning import FineTuner, Outcome
-from neobert.glue.progress import SavedProgress
-from neobert.glue.selection import best_weights, drop_beaten_weights, may_become_best, select
+from neobert.glue.encoding import UNREAD, EncodedTask, TaggedSplit, encode_task, load_encoded, save_encoded
+from neobert.glue.finetuning import FineTuner, Outcome, SavedProgress
 from neobert.glue.task_data import data_origin, read_examples
 from neobert.glue.tasks import Task
-from neobert.glue.words import UNREAD
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy, SearchTrial, Trial
 from neobert.kinds.pretraining import PretrainingRun
@@ -44,19 +46,16 @@ from neobert.processes import StopRequest
 from neobert.recipe import Point
 from neobert.runs.claims import Claim, ClaimLost, is_claimed
 from neobert.runs.layout import Layout
-from neobert.runs.records import publish_record, timed_provenance, utc_now
+from neobert.runs.records import publish_record, timed_provenance
 from neobert.runs.run_file import RunFile, read_checked_run_file, read_run_file
 from neobert.runs.work import Part
-from neobert.search.endings import Report
-from neobert.search.glue import by_tenths
-from neobert.search.seeds import run_search_trial
 from neobert.search.storages import address_of_environment
 from neobert.search.study import sweep_of
+from neobert.search.subjects import Report, by_tenths
 from neobert.tensors import load_tensors, save_tensors
 from neobert.training.accounting import attention_record
 from neobert.training.compiling import CompilePolicy
 from neobert.training.distributed import choose_kernels, default_device
-from neobert.training.trainer import last_checkpoint
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +135,7 @@ def _run_trial(
     if tuner.compiled is None:
         tuner.points = expected_points(layout, study, trial)
     steps = tuner.schedule(trial.point).steps
-    reported, keeper = by_tenths(report, steps, study.protocol.epochs), SavedProgress(trial.progress, claim)
+    reported, keeper = by_tenths(report, steps, study.protocol.epochs), SavedProgress(trial.progress, claim.check)
     outcome = tuner.run(trial.point, trial.study.seed, stop, reported, keeper)
     record = _written(layout, run_file, trial, claim, outcome, tuner) | {
         **timed_provenance(started_at),

@@ -30,43 +30,43 @@ Raises:
 
 
 def _corpus() -> Execute:
-    from neobert.data.preparation import execute
+    from neobert.executors.corpus import execute
 
     return execute
 
 
 def _pretraining() -> Execute:
-    from neobert.training.pretraining import execute
+    from neobert.executors.pretraining import execute
 
     return execute
 
 
 def _rates() -> Execute:
-    from neobert.search.rate_trial import execute
+    from neobert.executors.rates import execute
 
     return execute
 
 
 def _contrastive() -> Execute:
-    from neobert.embeddings.contrastive import execute
+    from neobert.executors.contrastive import execute
 
     return execute
 
 
 def _glue() -> Execute:
-    from neobert.glue.study import execute
+    from neobert.executors.glue import execute
 
     return execute
 
 
 def _mteb() -> Execute:
-    from neobert.embeddings.evaluation import execute
+    from neobert.executors.mteb import execute
 
     return execute
 
 
 def _readouts() -> Execute:
-    from neobert.evaluation.readouts import execute
+    from neobert.executors.readouts import execute
 
     return execute
 
@@ -90,12 +90,12 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
 def make_trainer(layout: Layout, run_file: RunFile, process: "Process") -> "Trainer[Any]":
     """Return the trainer of a training run in one of the ranks that train it."""
     if run_file.run.kind == "pretraining":
-        from neobert.training.pretraining import PretrainingTrainer
+        from neobert.executors import pretraining
 
-        return PretrainingTrainer(layout, run_file, process)
-    from neobert.embeddings.contrastive import ContrastiveTrainer
+        return pretraining.open_trainer(layout, run_file, process)
+    from neobert.executors import contrastive
 
-    return ContrastiveTrainer(layout, run_file, process)
+    return contrastive.open_trainer(layout, run_file, process)
 
 
 def ask(layout: Layout, work: Work) -> tuple[Part, Claim] | None:

@@ -2,6 +2,7 @@
 
 import time
 
+from neobert.executors import pretraining
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.kinds.rates import RateTrial
 from neobert.processes import StopRequest
@@ -11,7 +12,6 @@ from neobert.runs.run_file import RunFile, read_checked_run_file, write_run_file
 from neobert.runs.work import Part
 from neobert.search.storages import address_of_environment
 from neobert.search.study import POLL_SECONDS, sweep_of
-from neobert.training import pretraining
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
