@@ -61,8 +61,8 @@ class Source(ABC):
         own = self._own_corpus(corpus)
         return own.documents() if own else self._common_documents(corpus)
 
-    def corpus_size(self, corpus: str) -> tuple[float, float] | None:
-        """Return the approximate numbers of tokens and documents of a corpus, or None if unknown."""
+    def corpus_size(self, corpus: str) -> tuple[float, float]:
+        """Return the approximate numbers of tokens and documents of a corpus."""
         own = self._own_corpus(corpus)
         return own.size() if own else self._common_size(corpus)
 
@@ -84,7 +84,7 @@ class Source(ABC):
     def _common_documents(self, corpus: str) -> Iterator[str]: ...
 
     @abstractmethod
-    def _common_size(self, corpus: str) -> tuple[float, float] | None: ...
+    def _common_size(self, corpus: str) -> tuple[float, float]: ...
 
     def _origin_once(self, what: str, find: Callable[[], str]) -> str:
         """Cache an origin: plans need it many times, and computing it may read thousands of files."""

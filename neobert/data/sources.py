@@ -187,19 +187,13 @@ class HubSource(Source):
     trains_tokenizers = False
 
     def _common_origin(self, corpus: str) -> str:
-        repositories = CORPORA[corpus].repositories
-        if not repositories:
-            raise MissingData(
-                f"corpus {corpus} is in no repository of the hub: pass --data DIR of a folder that has it"
-            )
-        return self._origin(*repositories)
+        return self._origin(*CORPORA[corpus].repositories)
 
     def _common_documents(self, corpus: str) -> Iterator[str]:
         raise _not_downloaded(corpus)
 
-    def _common_size(self, corpus: str) -> tuple[float, float] | None:
-        facts = CORPORA[corpus]
-        return None if facts.tokens is None or facts.documents is None else (facts.tokens, facts.documents)
+    def _common_size(self, corpus: str) -> tuple[float, float]:
+        return CORPORA[corpus].tokens, CORPORA[corpus].documents
 
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
         return self._origin(TOKENIZERS[require_known(tokenizer, TOKENIZERS, "tokenizer")])
