@@ -349,19 +349,6 @@ def read_table(path: Path, needed: Sequence[str]) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def count_rows(path: Path) -> int:
-    """Return the number of rows of a file; 0 if it is missing or unreadable, since reading it raises the error."""
-    from pyarrow import OSFile, parquet
-
-    try:
-        if split_name(path)[1] == ".parquet":
-            with readable(path, ".parquet"):
-                return int(parquet.read_metadata(OSFile(os.fsencode(path))).num_rows)
-        return sum(1 for _ in read_rows(path))
-    except (FileNotFoundError, DamagedFile, ValueError):
-        return 0
-
-
 def read_texts(path: Path, column: str) -> Iterator[str]:
     """Yield the texts of a file; missing ones are empty. The only column of .txt files is "text".
 
