@@ -12,14 +12,16 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from neobert.data.heldout import COUNTED_BYTES, HELDOUT_BYTES, sample
 from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.errors import MissingData
 from neobert.evaluation import heldout
 from neobert.evaluation.heldout import (
+    COUNTED_BYTES,
+    HELDOUT_BYTES,
     HeldoutText,
     choose_heldout_texts,
     measure_heldout,
+    sample,
     token_frequencies,
     token_losses,
 )
