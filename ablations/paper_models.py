@@ -9,8 +9,8 @@ from pathlib import Path
 
 from neobert.console import output, table
 from neobert.data.catalog import Repository
+from neobert.data.download import MODELS
 from neobert.data.manifest import read_manifest
-from neobert.data.requirements import MODELS
 from neobert.errors import did_you_mean
 
 FILE = Path(__file__).with_suffix(".csv")

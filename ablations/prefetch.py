@@ -15,7 +15,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,8 +31,7 @@ from neobert.files import inside
 
 if TYPE_CHECKING:
     from ablations.ladders import Ladder
-    from neobert.data.hub_download import PlannedItem, Selection
-    from neobert.data.requirements import Needs
+    from neobert.data.download import Needs, PlannedItem, Selection
 
 DOWNLOADS = 4
 
@@ -90,7 +89,7 @@ def _run(options: argparse.Namespace, ladder: "Ladder") -> int:
 
 
 def _check(options: argparse.Namespace, needs: "Needs") -> int:
-    from neobert.data.requirements import items_of, verify_prefetch
+    from neobert.data.download import items_of, verify_prefetch
 
     found = verify_prefetch(options.data_dir, needs, contents=options.check == "contents")
     command = _command(options)
@@ -110,19 +109,18 @@ def _check(options: argparse.Namespace, needs: "Needs") -> int:
 
 def _command(options: argparse.Namespace) -> str:
     """Return the command that downloads what is missing for the same plan."""
-    flags = ["--variant", *options.variant, "--data-dir", str(options.data_dir), "--scale", options.scale]
-    models = ["--models", *options.models] if options.models else []
-    benchmarks = ["--benchmark", *options.benchmark] if options.benchmark else []
-    own = [] if options.ladder is None else ["--ladder", options.ladder]
-    cap = [] if options.most_bytes is None else ["--most-bytes", str(options.most_bytes)]
-    stages = ["--stages", *options.stages, *benchmarks]
-    return shlex.join(["python", "ablations/prefetch.py", *flags, *stages, *own, *models, *cap])
+    words = ["python", "ablations/prefetch.py", "--variant", *options.variant, "--data-dir", str(options.data_dir)]
+    words += ["--scale", options.scale, "--stages", *options.stages]
+    words += ["--benchmark", *options.benchmark] if options.benchmark else []
+    words += ["--ladder", options.ladder] if options.ladder else []
+    words += ["--models", *options.models] if options.models else []
+    words += ["--most-bytes", str(options.most_bytes)] if options.most_bytes else []
+    return shlex.join(words)
 
 
 def _download(options: argparse.Namespace, needs: "Needs") -> int:
     from neobert.console import logs
-    from neobert.data.hub_download import download, require_room, select
-    from neobert.data.requirements import items_of
+    from neobert.data.download import download, items_of, require_room, select
 
     folder: Path = options.data_dir
     errors: list[Exception] = []
@@ -142,10 +140,10 @@ def _download(options: argparse.Namespace, needs: "Needs") -> int:
 @contextmanager
 def sole_prefetch(folder: Path) -> Iterator[None]:
     """Lock the folder against other prefetches; raise RunFailed if another one holds the lock."""
-    from neobert.data.hub_download import WORK_FOLDER
+    from neobert.data.download import CLAIMS
     from neobert.runs.claims import acquire
 
-    claim = acquire(inside(folder, f"{WORK_FOLDER}/claims"))
+    claim = acquire(inside(folder, CLAIMS))
     if claim is None:
         raise RunFailed(f"another prefetch is at work on {folder}: wait for its end")
     with claim:
@@ -175,18 +173,8 @@ def _print_plan(selection: "Selection", *, as_json: bool) -> None:
 
 
 def _summary(row: "PlannedItem") -> dict[str, object]:
-    return {
-        "item": row.item.name,
-        "folder": row.item.folder,
-        "from": [part.name for part in row.item.parts],
-        "revisions": list(row.revisions),
-        "files": row.files,
-        "published_files": row.published_files,
-        "bytes": row.bytes,
-        "missing_bytes": row.missing_bytes,
-        "state": row.state,
-        "problem": row.problem,
-    }
+    sources = [part.name for part in row.item.parts]
+    return {**asdict(row), "item": row.item.name, "folder": row.item.folder, "from": sources}
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ablations.ladders import Ladder
     from ablations.launch.execute import Workspace
     from ablations.plan import VariantRow
-    from neobert.data.source import Source
+    from neobert.data.sources import Source
 
 MODEL_STAGES = ("contrastive",)
 FLAGS_OF_STAGES = {

@@ -33,7 +33,7 @@ DOORS = {
     "datasets": {"benchmarks/data.py", "neobert/embeddings/mteb.py"},
     "jinja2": {"reports/page.py"},
     "huggingface_hub": {
-        "neobert/data/hub_download.py",
+        "neobert/data/download.py",
         "neobert/export/card.py",
         "neobert/external.py",
     },
@@ -83,7 +83,7 @@ TORCH_FREE = ("ablations", "sweeps", "reports", "neobert/runs", "neobert/slurm")
 ALSO_TORCH_FREE = (
     "import ablations; ablations.variants(); ablations.train",
     "import neobert.executors.selection, neobert.glue.selection, neobert.evaluation.items",
-    "import neobert.data.hub_download, neobert.executors.corpus, neobert.data.streams, neobert.data.mteb_tasks",
+    "import neobert.data.download, neobert.executors.corpus, neobert.data.streams, neobert.data.mteb_tasks",
     "from neobert.export.__main__ import build_parser; build_parser()",
     "from ablations.run import build_parser; build_parser()",
     "from sweeps.mteb_suite import build_parser; build_parser()",

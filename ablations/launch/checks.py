@@ -14,9 +14,9 @@ from ablations.scales import Scale
 from ablations.scaling import scaled_variant
 from ablations.variant import Variant
 from neobert.data.catalog import TASK_SPLITS
+from neobert.data.download import Needs, items_of
 from neobert.data.mteb_tasks import benchmarks_for, member_names, members_of
 from neobert.data.pairs import sets_of
-from neobert.data.requirements import Needs, items_of
 from neobert.data.shards import FRAME_TOKENS
 from neobert.data.sources import Source
 from neobert.errors import MissingData

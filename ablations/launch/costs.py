@@ -227,10 +227,10 @@ SYNTHETIC_CHARACTERS = 80.0
 """Mean length of a GLUE example of the synthetic world."""
 
 
-def corpus_bytes(source: Source, corpus: str) -> float | None:
-    """Return the size of a source's tokenised corpus in bytes; None if unknown."""
-    size = source.corpus_size(corpus)
-    return None if size is None else size[0] * TOKEN.itemsize + size[1] * DOCUMENT.itemsize
+def corpus_bytes(source: Source, corpus: str) -> float:
+    """Return the size of a source's tokenised corpus in bytes."""
+    tokens, documents = source.corpus_size(corpus)
+    return tokens * TOKEN.itemsize + documents * DOCUMENT.itemsize
 
 
 def checkpoint_bytes(run: PretrainingRun) -> int:
@@ -379,8 +379,7 @@ class PlanCosts:
         for data_id, corpus in read.items():
             costs[data_id] = Cost()
             if corpus.run in self._unfinished and not (self.layout.data(data_id) / MANIFEST).exists():
-                size = corpus_bytes(self.source, corpus.corpus)
-                costs[data_id] = Cost(disk_gb=None if size is None else size / GIGABYTE)
+                costs[data_id] = Cost(disk_gb=corpus_bytes(self.source, corpus.corpus) / GIGABYTE)
         return costs
 
     @cached_property

@@ -42,12 +42,12 @@ CHARACTERS_PER_TOKEN = 4.5
 
 @dataclass(frozen=True)
 class CorpusEntry:
-    """A corpus that a recipe can name: its repositories (none if it only exists in folders), and its approximate
-    numbers of tokens and documents, for cost estimates."""
+    """A corpus that a recipe can name: its repositories, and its approximate numbers of tokens and documents, for cost
+    estimates."""
 
-    repositories: tuple[Repository, ...] = ()
-    tokens: float | None = None
-    documents: float | None = None
+    repositories: tuple[Repository, ...]
+    tokens: float
+    documents: float
 
 
 CORPORA: Mapping[str, CorpusEntry] = {

@@ -8,7 +8,7 @@ import hashlib
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from pydantic import NonNegativeInt, TypeAdapter
 
@@ -57,6 +57,11 @@ class Entry:
     column: str | None = None
 
     @property
+    def is_downloaded(self) -> bool:
+        """Whether prefetch downloaded and checked the file. One still to come may be a user's file of the same name."""
+        return self.sha256 is not None
+
+    @property
     def source(self) -> tuple[str, str, str, str | None]:
         """The fields that determine the content."""
         return self.repository, self.revision, self.file, self.checksum
@@ -100,11 +105,6 @@ def has_size(path: Path, entry: Entry) -> bool:
     return path.is_file() and path.stat().st_size == entry.bytes
 
 
-def is_downloaded(path: Path, entry: Entry) -> bool:
-    """Return whether prefetch downloaded a file. One that is still to come may be a user's file of the same name."""
-    return entry.sha256 is not None or has_size(path, entry)
-
-
 def has_content(path: Path, entry: Entry) -> bool:
     """Return whether a file matches its `sha256` or, before the download, the hub's `checksum`."""
     checksum = entry.checksum if entry.sha256 is None else f"sha256:{entry.sha256}"
@@ -122,7 +122,7 @@ def has_content(path: Path, entry: Entry) -> bool:
 
 def require_complete(what: str, folder: Path, entries: Mapping[str, Entry]) -> None:
     """Raise MissingData if prefetch has not downloaded all files of `what`."""
-    missing = [name for name in entries if not (folder / name).is_file()]
+    missing = [name for name, entry in entries.items() if not entry.is_downloaded or not (folder / name).is_file()]
     if missing:
         raise MissingData(
             f"{what} lacks {len(missing)} of the {len(entries)} files that {folder / MANIFEST} lists "
@@ -131,12 +131,14 @@ def require_complete(what: str, folder: Path, entries: Mapping[str, Entry]) -> N
 
 
 def require_unchanged(folder: Path, entries: Mapping[str, Entry]) -> None:
-    """Check files since the download. Raises MissingData if one has other bytes, DamagedFile if its length differs."""
+    """Check files since the download. Raises MissingData if one has other bytes or was not checked, DamagedFile if its
+    length differs."""
     for name, entry in entries.items():
+        if not entry.is_downloaded:
+            raise MissingData(f"{folder / name} was not checked after its download: run ablations/prefetch.py again")
         if not has_size(folder / name, entry):
             raise DamagedFile(f"{folder / name} is not {entry.bytes} bytes long: prefetch it again")
-    hashed = {name: entry.sha256 for name, entry in entries.items() if entry.sha256 is not None}
-    for name in differing(folder, hashed):
+    for name in differing(folder, {name: str(entry.sha256) for name, entry in entries.items()}):
         raise MissingData(f"{folder / name} does not match its checksum: run ablations/prefetch.py again")
 
 
@@ -146,14 +148,15 @@ def files_origin(folder: Path, manifest: Manifest, files: Sequence[Path]) -> str
     If only part of the published files are present, the origin identifies that part. Raises as `require_unchanged`.
     """
     names = sorted(path.relative_to(folder).as_posix() for path in files)
-    entries = {
-        name: entry for name in names if (entry := manifest.files.get(name)) and is_downloaded(folder / name, entry)
-    }
+    noted = {name: manifest.files[name] for name in names if name in manifest.files}
+    entries = {name: entry for name, entry in noted.items() if entry.is_downloaded or has_size(folder / name, entry)}
     if len(entries) < len(names):
         return f"{LOCAL_ORIGIN}{_digest(f'{name} {sha256_once(folder / name)}' for name in names)}"
     require_unchanged(folder, entries)
     origin = hub_origin([(entry.repository, entry.revision) for entry in entries.values()])
-    published = manifest.published.get(PurePosixPath(names[0]).parent.as_posix(), len(names))
+    published = next(
+        (count for item, count in manifest.published.items() if names[0].startswith(f"{item}/")), len(names)
+    )
     if len(names) == published:
         return origin
     part = _digest(f"{entry.repository} {entry.file}" for entry in entries.values())

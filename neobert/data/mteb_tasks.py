@@ -1,33 +1,32 @@
 """Embedding tasks: the 56 of MTEB(eng, v1), the 41 of MTEB(eng, v2) (25 are in both), user-provided tasks, and their
 data in a folder.
 
-Names, metrics, splits, repositories and sizes are those of mteb 2.26.24; a test compares them with the installed mteb.
+Names, metrics, splits, repositories and members are those of mteb 2.26.24, which plans and reports do without: a test
+compares them with the installed mteb.
 mteb_tasks.csv has a row for each task, with its benchmarks and its instruction in three wordings: the paper's (Tables 8
 and 9; in v1 7 and 8), mteb's own, and the released code's (conf/mteb_task_to_instruction_{query,corpus}.json), which
 end in the name of a field and differ for documents. The paper and the code have no instructions for tasks of v2 alone,
 which use mteb's own. The two forums of CQADupstack in v2 use the wordings of CQADupstack as a whole.
-mteb_repositories.csv has the dataset and commit of each mteb task, the v1 task that it is part of if several count as
-one and, for data in plain tables, the numbers that identify them.
+mteb_repositories.csv has the dataset and commit of each mteb task, and the v1 task that it is part of if several count
+as one.
 
-A folder contains tasks as mteb/<Category>/<Task>/<table>.parquet (or another format of `reading`), or as prefetched
-repositories. Tables count as an mteb task if name and sizes agree. Otherwise the number of rows is appended to their
-name, so that they are not mistaken for it.
+A folder contains mteb's tasks as prefetched repositories, which mteb itself loads, and tasks of a user as
+mteb/<Category>/<Task>/<table>.parquet (or another format of `reading`).
 """
 
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from neobert.data.catalog import hub_origin, require_known
 from neobert.data.manifest import Manifest, files_origin, require_complete, require_unchanged
-from neobert.data.reading import as_number, count_rows, read_table, require_file, require_there, split_name, table_file
-from neobert.errors import DamagedFile, MissingData, did_you_mean
+from neobert.data.reading import as_number, read_table, require_file, require_there, split_name, table_file
+from neobert.errors import MissingData, did_you_mean
 from neobert.recipe import Instructed, Value
 
 ENGLISH_SUITE = "MTEB(eng, v1)"
@@ -124,24 +123,6 @@ MTEB_REPOSITORIES: Mapping[str, tuple[str, str]] = {
 """Dataset repository and commit of each mteb task; CQADupstack's twelve forums are separate tasks here."""
 
 
-class OfficialNumbers(NamedTuple):
-    """Row count of each table of a task, and `gold`: the number of distinct labels or the mean gold score, rounded to
-    `GOLD_DIGITS`."""
-
-    rows: Mapping[str, int]
-    gold: float
-
-
-GOLD_DIGITS = 4
-OFFICIAL_NUMBERS: Mapping[str, OfficialNumbers] = {
-    task: OfficialNumbers(
-        {table: int(row[f"{table}_rows"]) for table in ("train", "test") if row[f"{table}_rows"]}, float(row["gold"])
-    )
-    for task, row in _REPOSITORIES.items()
-    if row["gold"]
-}
-"""Numbers that identify the data of tasks in plain tables."""
-
 Wording = Literal["paper", "mteb", "code"]
 """Wording of the instructions of mteb's tasks; other tasks have only one."""
 
@@ -200,52 +181,34 @@ def chosen_tasks(
         MissingData: an mteb task, or every task of a benchmark, is not available.
     """
     names = () if names is None or "all" in names else tuple(names)
-    categories, benchmarks = tuple(categories or ()), tuple(benchmarks or ())
-    _require_available(available, names, categories, benchmarks)
-    chosen = _only(available, attrgetter("name"), names)
-    chosen = _only(chosen, attrgetter("category"), categories)
-    if benchmarks:
-        chosen = [task for task in chosen if _is_in(task, benchmarks)]
-    elif not names:
-        chosen = [task for task in chosen if task.suite != ENGLISH_SUITE_V2]
-    if not chosen:
-        asked = ", ".join((*names, *categories, *benchmarks)) or "any"
-        raise ValueError(f"no task is left of {asked}: {_listed(available)}")
-    return tuple(chosen)
-
-
-def _only(
-    tasks: Sequence[EmbeddingTask], value_of: Callable[[EmbeddingTask], str], wanted: Sequence[str]
-) -> Sequence[EmbeddingTask]:
-    """Return the tasks with one of the values `wanted`, or all if none is given."""
-    return [task for task in tasks if value_of(task) in wanted] if wanted else tasks
-
-
-def _require_available(
-    available: Sequence[EmbeddingTask], names: Sequence[str], categories: Sequence[str], benchmarks: Sequence[str]
-) -> None:
+    known = {task.name: task for task in available}
+    here = f"here are {', '.join(known) or 'none'}"
     require_benchmarks(benchmarks)
-    for benchmark in benchmarks:
-        if not any(_is_in(task, [benchmark]) for task in available):
-            raise MissingData(
-                f"no task of {benchmark} is in this data ({_listed(available)}): download it with "
-                f"`python ablations/prefetch.py … --stages mteb --benchmark '{benchmark}'`"
-            )
-    for category in categories:
+    for category in categories or ():
         require_known(category, CATEGORIES, "category of tasks")
-    known = [task.name for task in available]
     for name in names:
         if name not in known and name in OFFICIAL_TASKS:
-            raise MissingData(f"task {name} of {OFFICIAL_TASKS[name].suite} is not in this data: {_listed(available)}")
+            raise MissingData(f"task {name} of {OFFICIAL_TASKS[name].suite} is not in this data: {here}")
         require_known(name, [*known, *OFFICIAL_TASKS], "task")
+    for benchmark in benchmarks or ():
+        if not any(benchmark in suites_of(task.name, task.suite) for task in available):
+            raise MissingData(
+                f"no task of {benchmark} is in this data ({here}): download it with "
+                f"`python ablations/prefetch.py … --stages mteb --benchmark '{benchmark}'`"
+            )
 
+    def is_chosen(task: EmbeddingTask) -> bool:
+        if (names and task.name not in names) or (categories and task.category not in categories):
+            return False
+        if benchmarks:
+            return not set(benchmarks).isdisjoint(suites_of(task.name, task.suite))
+        return bool(names) or task.suite != ENGLISH_SUITE_V2
 
-def _is_in(task: EmbeddingTask, benchmarks: Sequence[str]) -> bool:
-    return not set(benchmarks).isdisjoint(suites_of(task.name, task.suite))
-
-
-def _listed(available: Sequence[EmbeddingTask]) -> str:
-    return f"here are {', '.join(task.name for task in available) or 'none'}"
+    chosen = tuple(filter(is_chosen, available))
+    if not chosen:
+        asked = ", ".join((*names, *(categories or ()), *(benchmarks or ()))) or "any"
+        raise ValueError(f"no task is left of {asked}: {here}")
+    return chosen
 
 
 Table = Mapping[str, Sequence[Any]]
@@ -496,6 +459,8 @@ CATEGORY_FACTS: Mapping[Category, CategoryFacts] = {
 }
 
 FOLDER_SUITE = "tasks of a folder"
+OWN = "-own"
+"""Ending of the name of a user's task that is named like one of mteb's."""
 
 
 @dataclass(frozen=True)
@@ -568,18 +533,11 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def _own_task(folder: Path, category: Category) -> FolderTask:
-    """Return a user-provided task; it counts as an mteb task only if its numbers agree."""
-    facts, name = CATEGORY_FACTS[category], folder.name
-    files = {table: _file_of(folder, table) for table in facts.columns}
-    official = OFFICIAL_TASKS.get(name)
-    if official is not None:
-        rows, known = {table: count_rows(path) for table, path in files.items()}, OFFICIAL_NUMBERS.get(name)
-        is_whole = known is not None and official.category == category and rows == known.rows
-        if known is not None and is_whole and _gold(category, files["test"]) == known.gold:
-            return FolderTask(official, files, {})
-        name = f"{name}-{rows[list(files)[-1]]}rows"
+    """Return a user's task. It never counts as mteb's task of that name."""
+    facts = CATEGORY_FACTS[category]
+    name = f"{folder.name}{OWN}" if folder.name in OFFICIAL_TASKS else folder.name
     task = EmbeddingTask(name, category, FOLDER_SUITE, facts.metric, "test", instruction=facts.instruction)
-    return FolderTask(task, files, {})
+    return FolderTask(task, {table: _file_of(folder, table) for table in facts.columns}, {})
 
 
 def _file_of(folder: Path, table: str) -> Path:
@@ -593,16 +551,3 @@ def _file_of(folder: Path, table: str) -> Path:
         raise ValueError(f"{folder} holds {table} as {names}: keep one of them, or join them to {exact.name}")
     require_file(others[0])
     return others[0]
-
-
-def _gold(category: Category, path: Path) -> float | None:
-    """Compute `OfficialNumbers.gold` of a file; return None if the column is missing or not usable."""
-    column = list(CATEGORY_FACTS[category].columns["test"])[-1]
-    try:
-        values = list(map(as_number, read_table(path, (column,))[column]))
-        if category == "classification":
-            return len(set(values))
-    except (DamagedFile, ValueError, TypeError):
-        return None
-    numbers = [value for value in values if isinstance(value, int | float)]
-    return round(sum(numbers) / len(numbers), GOLD_DIGITS) if len(numbers) == len(values) else None

@@ -29,6 +29,7 @@ _POINTERS = (b"version https://git-lfs.github.com/spec/", b"/annex/objects/")
 _POINTER_BYTES = 1024
 """A pointer of git LFS is shorter."""
 
+_NUMBERED = re.compile(r"-\d{5}-of-\d{5}")
 _NUMBER = re.compile(r"[+-]?(\d{1,300}|(\d+\.\d*|\.?\d+)([eE][+-]?\d+)?)", re.ASCII)
 _ESCAPED_HALF = re.compile(r"\\u[dD]")
 _TRUTHS = {"true": True, "false": False}
@@ -114,10 +115,10 @@ def require_file(path: Path) -> None:
 
 
 def table_file(folder: Path, name: str) -> Path:
-    """Return the file of the table `name` in a folder; if there is none, the path <name>.parquet. Raises ValueError if
-    there are several such files, and as `require_file`."""
-    found = [path for path in sorted(folder.glob(f"{glob.escape(name)}.*")) if split_name(path)[0] == name]
-    found = [path for path in found if split_name(path)[1]]
+    """Return the file of the table `name` in a folder, which may be numbered as on the hub (train-00000-of-00001); if
+    there is none, the path <name>.parquet. Raises ValueError if there are several such files, and as `require_file`."""
+    found = [path for path in sorted(folder.glob(f"{glob.escape(name)}*")) if split_name(path)[1]]
+    found = [path for path in found if _NUMBERED.sub("", split_name(path)[0]) == name]
     if not found:
         return folder / f"{name}.parquet"
     if len(found) > 1:
@@ -346,19 +347,6 @@ def read_table(path: Path, needed: Sequence[str]) -> dict[str, list[Any]]:
         raise ValueError(f"{path} has a quote that begins a cell and ends in another row: write it as jsonl")
     names = dict.fromkeys(chain.from_iterable([*rows, needed]))
     return {name: [row.get(name) for row in rows] for name in names}
-
-
-def count_rows(path: Path) -> int:
-    """Return the number of rows of a file; 0 if it is missing or unreadable, since reading it raises the error."""
-    from pyarrow import OSFile, parquet
-
-    try:
-        if split_name(path)[1] == ".parquet":
-            with readable(path, ".parquet"):
-                return int(parquet.read_metadata(OSFile(os.fsencode(path))).num_rows)
-        return sum(1 for _ in read_rows(path))
-    except (FileNotFoundError, DamagedFile, ValueError):
-        return 0
 
 
 def read_texts(path: Path, column: str) -> Iterator[str]:

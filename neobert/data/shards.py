@@ -3,7 +3,7 @@
 A folder contains tokens-00000.bin (uint16) and documents-00000.npy (one `DOCUMENT` record per document) for every
 shard, and manifest.json, written last, with the SHA-256 of each file. During tokenisation the folder is named
 <folder>.partial and keeps every finished shard, so that a killed run resumes after the last one. Of a large corpus,
-columns of the documents are kept beside them (`neobert.data.shared_arrays`).
+columns of the documents are kept beside them, so that the processes of a machine share their memory.
 """
 
 import hashlib
@@ -25,8 +25,6 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from neobert.data.manifest import MANIFEST, PARTIAL
-from neobert.data.packing import Integers
-from neobert.data.shared_arrays import LEAST_DOCUMENTS, SharedArrays
 from neobert.data.tokenizers import SpecialIds, TextTokenizer
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import (
@@ -45,13 +43,19 @@ from neobert.files import (
     require_files,
     sha256_of,
     sync_file,
+    temporary_sibling,
 )
 from neobert.files import verify as verify_files
 from neobert.recipe import LongDocuments
 
 logger = logging.getLogger(__name__)
 
+Integers = NDArray[np.int64]
+
 TOKEN = np.dtype("<u2")
+LEAST_DOCUMENTS = 2**20
+"""Columns of a smaller corpus take a few megabytes, and each process has its own."""
+
 DOCUMENT = np.dtype([("length", "<i4"), ("text_bytes", "<i4"), ("text_hash", "<u8"), ("words", "<i4")])
 
 
@@ -96,8 +100,8 @@ class TokenizedCorpus:
 
     `lengths` (documents,) int64: tokens; `text_bytes` (documents,) int64: size of the text in UTF-8; `text_hashes`
     (documents,) uint64: a hash of the text, the same for every tokenizer; `shards`: the token arrays whose
-    concatenation is the corpus; `manifest`: the content of manifest.json; `shared`: where arrays of a large corpus are
-    kept, which processes of a machine share; None for a small one, or for one that is not on disk.
+    concatenation is the corpus; `manifest`: the content of manifest.json; `shared`: the beginning of the paths of
+    columns that processes of a machine share; None for a small corpus, or for one that is not on disk.
     """
 
     ids: SpecialIds
@@ -106,16 +110,12 @@ class TokenizedCorpus:
     text_hashes: NDArray[np.uint64]
     shards: tuple[NDArray[np.uint16], ...]
     manifest: Mapping[str, Any]
-    shared: SharedArrays | None = None
+    shared: Path | None = None
 
     @cached_property
     def starts(self) -> Integers:
         """(documents,) index of each document's first token in the concatenated shards."""
-        return self.array("starts", lambda: np.cumsum(self.lengths, dtype=np.int64) - self.lengths)
-
-    def array(self, name: str, make: Callable[[], Integers]) -> Integers:
-        """Return what `make` computes from the documents, of a large corpus in memory that processes share."""
-        return make() if self.shared is None else self.shared.read(name, make)
+        return mapped(self.shared, "starts", lambda: np.cumsum(self.lengths, dtype=np.int64) - self.lengths)
 
     @cached_property
     def _shard_starts(self) -> Integers:
@@ -158,9 +158,9 @@ def open_shards(folder: Path, *, verify: bool = True) -> TokenizedCorpus:
     shared = None
     if sum(shard.documents for shard in shards) >= LEAST_DOCUMENTS:
         content = hashlib.sha256(json_bytes(list(map(asdict, shards)))).hexdigest()[:12]
-        shared = SharedArrays(folder, content, verify)
+        shared = folder / f"columns-{content}"
     make = partial(_columns, [folder / documents_name(number) for number in range(len(shards))])
-    lengths, text_bytes, text_hashes = make() if shared is None else shared.read("documents", make)
+    lengths, text_bytes, text_hashes = mapped(shared, "documents", make)
     corpus = TokenizedCorpus(
         ids=SpecialIds(**manifest["special_ids"]),
         lengths=lengths,
@@ -173,6 +173,27 @@ def open_shards(folder: Path, *, verify: bool = True) -> TokenizedCorpus:
     if int(corpus.lengths.sum()) != corpus.tokens:
         raise DamagedFile(f"{folder} holds {corpus.tokens} tokens but its documents add up to another number: redo it")
     return corpus
+
+
+def mapped(shared: Path | None, name: str, make: Callable[[], Integers]) -> Integers:
+    """Return the int64 array that `make` computes from the documents: mapped from a file that begins with `shared`,
+    which is written if it is not there. Without `shared`, or if the file cannot be written or read, it is this
+    process's own."""
+    if shared is None:
+        return make()
+    path = shared.with_name(f"{shared.name}-{name}.npy")
+    with suppress(OSError, ValueError):
+        if not is_file(path):
+            temporary = temporary_sibling(path)
+            try:
+                with temporary.open("xb") as file:
+                    np.save(file, make(), allow_pickle=False)
+                sync_file(temporary)
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    return make()
 
 
 def _columns(paths: Sequence[Path]) -> Integers:
@@ -566,7 +587,7 @@ def split_corpus(corpus: TokenizedCorpus) -> tuple[Documents, Documents]:
         numbers = np.flatnonzero(corpus.text_hashes > bound)
         return np.stack((numbers, corpus.lengths[numbers]))
 
-    numbers, lengths = corpus.array("training", training)
+    numbers, lengths = mapped(corpus.shared, "training", training)
     heldout = np.flatnonzero(corpus.text_hashes <= bound)
     return Documents(corpus, numbers, lengths), Documents(corpus, heldout, corpus.lengths[heldout])
 

@@ -65,10 +65,6 @@ TASK_CLASSES: Mapping[Category, type[AbsTask]] = {
 }
 """mteb's task class of each category in MTEB(eng, v1)."""
 
-GOLD_RANGE = (0, 5)
-"""Range of gold scores. It has no effect, because the metric is a correlation."""
-
-
 LOADED_TEXTS = 1024
 """Batch size of mteb's loaders in texts; all batches of a call are encoded together."""
 
@@ -86,20 +82,16 @@ FIRST_VERSIONS = {"tokenization": 2, "model": 1}
 
 
 def mteb_tasks(task: EmbeddingTask | TaskOnData, data: TaskTables | PublishedTask, origin: str) -> Iterator[AbsTask]:
-    """Yield the mteb task of `task`, or its members, with their data or the folder of the data."""
-    if isinstance(data, PublishedTask):
-        for name in task.members or (task.name,):
-            found = official_task(name)
-            dataset = {**found.metadata.dataset, "path": str(data.folders[name])}
-            found.metadata = found.metadata.model_copy(update={"dataset": dataset})
-            yield found
+    """Yield the mteb task of `task`, or its members: mteb's own, which load the folders of `data`, or one that has
+    loaded its tables."""
+    if isinstance(data, TaskTables):
+        yield _declare(task, data, origin)
         return
-    found = official_task(task.name) if task.suite in BENCHMARKS else _declare(task)
-    dataset = {**found.metadata.dataset, "revision": origin}
-    found.metadata = found.metadata.model_copy(update={"dataset": dataset})
-    found.dataset = _CONVERTERS.get(task.category, _rows)(data.tables)
-    found.data_loaded = True
-    yield found
+    for name, folder in data.folders.items():
+        found = official_task(name)
+        dataset = {**found.metadata.dataset, "path": str(folder)}
+        found.metadata = found.metadata.model_copy(update={"dataset": dataset})
+        yield found
 
 
 @contextmanager
@@ -115,7 +107,7 @@ def _temporary_datasets_cache() -> Iterator[None]:
             datasets.config.HF_DATASETS_CACHE = usual
 
 
-def _load_published(task: AbsTask) -> None:
+def _load(task: AbsTask) -> None:
     """Load the data of a task from its folder, unless they are loaded.
 
     Raises:
@@ -125,15 +117,14 @@ def _load_published(task: AbsTask) -> None:
     try:
         task.load_data()
     except (DatasetsError, OSError, ValueError) as error:
-        folder, reason = task.metadata.dataset["path"], str(error).partition("\n")[0]
-        cause = error.__cause__ or error
-        if getattr(cause, "errno", None) == ENOSPC or "disk space" in reason:
-            raise RunFailed(
-                f"{task.metadata.name} does not fit into {gettempdir()}: make room, or set TMPDIR to a larger folder"
-            ) from error
+        place = f"{task.metadata.name} in {task.metadata.dataset['path']}"
+        reason, cause = str(error).partition("\n")[0], error.__cause__ or error
+        is_full = getattr(cause, "errno", None) == ENOSPC or "disk space" in reason
+        if is_full:
+            raise RunFailed(f"{place} does not fit into {gettempdir()}: set TMPDIR to a larger folder") from error
         if isinstance(cause, OSError) and cause.errno is not None and not isinstance(cause, NO_FILE):
-            raise RunFailed(f"{task.metadata.name} in {folder} cannot be read ({reason_of(cause)})") from error
-        raise DamagedFile(f"{task.metadata.name} in {folder} cannot be read ({reason}): prefetch it again") from error
+            raise RunFailed(f"{place} cannot be read ({reason_of(cause)})") from error
+        raise DamagedFile(f"{place} cannot be read ({reason}): prefetch it again") from error
 
 
 def official_task(name: str) -> AbsTask:
@@ -146,7 +137,7 @@ def official_task(name: str) -> AbsTask:
     return found
 
 
-def _declare(task: EmbeddingTask | TaskOnData) -> AbsTask:
+def _declare(task: EmbeddingTask | TaskOnData, data: TaskTables, origin: str) -> AbsTask:
     task_class = TASK_CLASSES[task.category]
     metadata = TaskMetadata(
         name=task.name,
@@ -156,12 +147,12 @@ def _declare(task: EmbeddingTask | TaskOnData) -> AbsTask:
         main_score=task.metric,
         eval_splits=[task.split],
         eval_langs=["eng-Latn"],
-        dataset={"path": task.suite, "revision": "declared"},
+        dataset={"path": task.suite, "revision": origin},
     )
-    minimum, maximum = GOLD_RANGE
-    found: AbsTask = type(
-        task_class.__name__, (task_class,), {"metadata": metadata, "min_score": minimum, "max_score": maximum}
-    )()
+    gold_range = {"min_score": 0, "max_score": 5}  # without effect, because the metric is a correlation
+    found: AbsTask = type(task_class.__name__, (task_class,), {"metadata": metadata, **gold_range})()
+    found.dataset = _CONVERTERS.get(task.category, _rows)(data.tables)
+    found.data_loaded = True
     return found
 
 
@@ -335,7 +326,7 @@ def _measure_part(model: MtebModel, task: AbsTask, results: Path) -> TaskScore:
     encoder.counts = TextCounts()
     options: EncodeKwargs = {"batch_size": LOADED_TEXTS, "show_progress_bar": False}
     with _temporary_datasets_cache():
-        _load_published(task)
+        _load(task)
         try:
             found = mteb.evaluate(
                 model, task, cache=None, encode_kwargs=options, co2_tracker=False, show_progress_bar=False

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from neobert.data.manifest import LOCAL_ORIGIN, files_origin, read_manifest
-from neobert.data.source import Source
+from neobert.data.sources import Source
 from neobert.data.task_files import SplitFiles
 from neobert.glue.tasks import Task
 

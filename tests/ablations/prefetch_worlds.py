@@ -40,7 +40,7 @@ def run(folder: Path, *flags: str) -> int:
 
 def contents(folder: Path) -> dict[str, str]:
     """The SHA-256 of every file but those of prefetch's own."""
-    files = [path for path in folder.rglob("*") if path.is_file() and ".prefetch" not in path.parts]
+    files = [path for path in folder.rglob("*") if path.is_file() and not {".prefetch", ".cache"} & set(path.parts)]
     return {path.relative_to(folder).as_posix(): sha256_of(path) for path in files if path.name not in OWN}
 
 

@@ -9,8 +9,8 @@ import pytest
 from ablations.loading import papers
 from ablations.recipe_runs import pair_sets
 from ablations.run import main
+from neobert.data.download import Needs, items_of
 from neobert.data.pairs import DECLARED_SETS, Pair, sets_of
-from neobert.data.requirements import Needs, items_of
 from neobert.data.sources import DirectorySource, HubSource, open_source
 from neobert.embeddings.pairs import alike
 from neobert.errors import EXIT_MISSING, EXIT_REFUSED

@@ -21,6 +21,7 @@ from neobert.data import mteb_tasks
 from neobert.data.catalog import REFINEDWEB
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
 from neobert.data.sources import DirectorySource, HubSource
+from neobert.errors import MissingData
 from neobert.files import checksummed
 from neobert.runs.layout import Layout
 from tests.ablations.hub_stand_in import StandIn, StandInRepository
@@ -41,7 +42,7 @@ def test_everything_that_the_ladder_reads_comes_in_the_directory_layout(hub: Sta
     assert source.tokenizer("bpe", 32_064, tmp_path).opens_second
     entries = manifest(folder)
     assert {name: entry["sha256"] for name, entry in entries.items()} == contents(folder)
-    web = entries["corpora/web/tiiuae--falcon-refinedweb--train-00001-of-00003-abc.parquet"]
+    web = entries["corpora/web/tiiuae--falcon-refinedweb/data/train-00001-of-00003-abc.parquet"]
     assert web == {
         "repository": REFINEDWEB.name,
         "repository_type": "dataset",
@@ -78,29 +79,51 @@ def test_what_is_here_is_not_fetched_again_and_what_differs_is(hub: StandIn, tmp
     assert len(hub.fetched) == len(whole) == FILES
     assert run(folder) == 0
     assert len(hub.fetched) == FILES
-    damaged, removed = folder / "glue/rte/train.parquet", folder / "tokenizers/llama-2/tokenizer.json"
+    damaged, removed = folder / "glue/rte/train-00000-of-00001.parquet", folder / "tokenizers/llama-2/tokenizer.json"
     damaged.write_bytes(bytes(reversed(damaged.read_bytes())))
     removed.unlink()
     assert run(folder) == 0
     names = sorted(path.rpartition("/")[2] for path in hub.fetched[FILES:])
     assert names == ["tokenizer.json", "train-00000-of-00001.parquet"]
     assert contents(folder) == whole
-
-
-def test_a_copied_folder_is_hashed_and_not_fetched(hub: StandIn, tmp_path: Path) -> None:
-    assert run(tmp_path / "data") == 0
-    shutil.copytree(tmp_path / "data", tmp_path / "copy", copy_function=shutil.copyfile)
+    shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copyfile)
     assert run(tmp_path / "copy") == 0
-    assert len(hub.fetched) == FILES
+    assert len(hub.fetched) == FILES + 2
 
 
-@pytest.mark.parametrize("file", [2, FILES])
-def test_kill_9_in_the_middle_of_a_file_is_completed_by_the_same_command(
-    hub: StandIn, tmp_path: Path, file: int
-) -> None:
+def test_files_that_were_not_checked_are_hashed_and_not_fetched(hub: StandIn, tmp_path: Path) -> None:
+    """As a kill between the two leaves them: until then they are missing, and not files of somebody else."""
+    folder = tmp_path / "data"
+    assert run(folder) == 0
+    noted, path = manifest(folder), folder / "manifest.json"
+    content = json.loads(path.read_text())
+    content["files"] = {name: entry | {"sha256": None} for name, entry in noted.items()}
+    path.write_text(json.dumps(checksummed(content)))
+    with pytest.raises(MissingData, match="was not checked after its download"):
+        DirectorySource(folder).task_origin("rte")
+    assert run(folder, "--check", "sizes") == 3
+    assert run(folder) == 0 and manifest(folder) == noted and len(hub.fetched) == FILES
+
+
+def test_a_folder_with_other_names_of_the_same_files_stays_as_it_is(hub: StandIn, tmp_path: Path) -> None:
+    """As earlier versions named them: without the folders of the repository."""
+    folder = tmp_path / "data"
+    assert run(folder) == 0
+    before, path = DirectorySource(folder).corpus_origin("web"), folder / "manifest.json"
+    content = json.loads(path.read_text())
+    for name in [name for name in content["files"] if name.startswith("corpora/web/")]:
+        other = f"corpora/web/tiiuae--falcon-refinedweb--{name.rpartition('/')[2]}"
+        (folder / name).rename(folder / other)
+        content["files"][other] = content["files"].pop(name)
+    path.write_text(json.dumps(checksummed(content)))
+    assert run(folder) == 0 and len(hub.fetched) == FILES
+    assert manifest(folder) == content["files"] and DirectorySource(folder).corpus_origin("web") == before
+
+
+def test_kill_9_in_the_middle_of_a_file_is_completed_by_the_same_command(hub: StandIn, tmp_path: Path) -> None:
     assert run(tmp_path / "undisturbed") == 0
     hub.asked.clear()
-    hub.stall_at = file
+    hub.stall_at = 12
     command = [sys.executable, str(ROOT / "ablations" / "prefetch.py"), "--variant", "all", "--workers", "1"]
     environment = os.environ | {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "home")}
     process = subprocess.Popen(
@@ -113,10 +136,9 @@ def test_kill_9_in_the_middle_of_a_file_is_completed_by_the_same_command(
     hub.stall_at = None
     hub.asked.clear()
     assert run(tmp_path / "data") == 0
-    assert len(hub.fetched) == FILES - (file - 1)
+    assert len(hub.fetched) == FILES - 11
     assert contents(tmp_path / "data") == contents(tmp_path / "undisturbed")
     assert manifest(tmp_path / "data") == manifest(tmp_path / "undisturbed")
-    assert not (tmp_path / "data" / ".prefetch" / "staging").exists()
 
 
 def test_the_commit_is_resolved_once_even_where_the_branch_moves_on(hub: StandIn, tmp_path: Path) -> None:
@@ -125,7 +147,7 @@ def test_the_commit_is_resolved_once_even_where_the_branch_moves_on(hub: StandIn
     for repository in hub.repositories.values():
         repository.newest = "9" * 40
     hub.repositories[LLAMA].gated = False
-    (tmp_path / "data/glue/rte/train.parquet").unlink()
+    (tmp_path / "data/glue/rte/train-00000-of-00001.parquet").unlink()
     assert run(tmp_path / "data") == 0
     assert {entry["revision"] for entry in manifest(tmp_path / "data").values()} == {letter * 40 for letter in "abcdef"}
 
@@ -137,7 +159,7 @@ def test_a_gated_tokenizer_is_one_sentence_and_all_others_are_brought(
     folder = tmp_path / "data"
     assert run(folder) == 3
     (line,) = capsys.readouterr().err.splitlines()
-    assert "meta-llama/Llama-2-7b-hf is gated: accept its licence at" in line and "set HF_TOKEN" in line
+    assert "meta-llama/Llama-2-7b-hf" in line and "accept its licence at" in line and "set HF_TOKEN" in line
     assert len(contents(folder)) == FILES - 1
     monkeypatch.setenv("HF_TOKEN", "hf_of_somebody")
     assert run(folder) == 0
@@ -150,13 +172,13 @@ def test_a_repository_that_the_hub_does_not_show_is_one_sentence(
     del hub.repositories["datasets/nyu-mll/glue"]
     assert run(tmp_path / "data") == 3
     (line,) = capsys.readouterr().err.splitlines()
-    assert "GLUE task mnli" in line and "no dataset nyu-mll/glue" in line
+    assert "GLUE task mnli" in line and "dataset nyu-mll/glue cannot be read" in line
     assert len(contents(tmp_path / "data")) == 7
 
 
 @pytest.mark.parametrize(
     ("setting", "value", "advice"),
-    [("HF_HUB_OFFLINE", True, "unset it to prefetch"), ("ENDPOINT", "http://127.0.0.1:9", "does not answer")],
+    [("HF_HUB_OFFLINE", True, "unset the `HF_HUB_OFFLINE`"), ("ENDPOINT", "http://127.0.0.1:9", "does not answer")],
 )
 def test_a_hub_that_cannot_be_asked_is_one_sentence(
     tmp_path: Path,
@@ -174,7 +196,7 @@ def test_a_hub_that_cannot_be_asked_is_one_sentence(
     assert not contents(tmp_path / "data")
 
 
-def test_bytes_that_the_hub_did_not_state_never_reach_their_place(
+def test_bytes_that_the_hub_did_not_state_are_removed(
     hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = hub.repositories[WEB].files
@@ -229,7 +251,7 @@ def test_a_manifest_that_leads_out_of_its_folder_is_refused(
     assert len(hub.fetched) == FILES
 
 
-@pytest.mark.parametrize("link", ["corpora/web", "glue/rte/train.parquet", ".prefetch"])
+@pytest.mark.parametrize("link", ["corpora/web", "glue/rte/train-00000-of-00001.parquet", ".prefetch"])
 def test_nothing_is_brought_through_a_link_that_leaves_the_folder(
     hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str], link: str
 ) -> None:

@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,15 +18,12 @@ from ablations.loading import papers
 from ablations.names import chosen_variants
 from ablations.paper_models import folder_or_repository, paper_models
 from ablations.plan import plan
-from neobert.data import hub_download
+from neobert.data import download
 from neobert.data.catalog import REFINEDWEB
-from neobert.data.manifest import Entry
 from neobert.data.mteb_tasks import members_of
-from neobert.data.requirements import Item, Needs, items_of
 from neobert.data.sources import DirectorySource, HubSource
 from neobert.executors.external import resolve_model
 from neobert.external import Trust
-from neobert.files import sha256_of
 from neobert.processes import offline_environment
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
@@ -79,15 +75,6 @@ def test_a_plan_is_printed_before_anything_is_written(
     assert not (tmp_path / "data").exists() and not hub.fetched
 
 
-def test_a_corpus_of_folders_alone_is_one_sentence_and_all_others_are_brought(tmp_path: Path, hub: StandIn) -> None:
-    items = [Item("corpus", "recipes", "corpora/recipes", ()), *items_of(Needs(corpora=("web",)))]
-    selection = hub_download.select(tmp_path, items)
-    assert [row.state for row in selection.rows] == ["unavailable", "to download"]
-    assert selection.problems == [
-        f"corpus recipes: corpus recipes is in no repository: put its files into {tmp_path / 'corpora/recipes'}"
-    ]
-
-
 @pytest.mark.parametrize("flags", [(), ("--dry-run",)])
 def test_a_disk_with_too_little_room_is_refused_before_the_first_byte(
     hub: StandIn,
@@ -97,7 +84,7 @@ def test_a_disk_with_too_little_room_is_refused_before_the_first_byte(
     flags: tuple[str, ...],
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(hub_download.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda _: usage._replace(free=1000))
     assert run(tmp_path / "data", *flags) == 2
     assert "cap each corpus with --most-bytes" in capsys.readouterr().err
     assert not hub.fetched
@@ -109,7 +96,7 @@ def test_files_that_somebody_else_put_there_stay_as_they_are(hub: StandIn, tmp_p
     own = folder / "tokenizers/llama-2/tokenizer.json"
     hub.repositories[LLAMA].gated = True
     assert run(folder) == 3
-    own.parent.mkdir(parents=True)
+    own.parent.mkdir(parents=True, exist_ok=True)
     own.write_bytes(hub.repositories[LLAMA].files["tokenizer.json"] + b"\n")
     assert DirectorySource(folder).tokenizer_origin("bpe", 32_064).startswith("directory:")
     assert run(folder, "--check") == 0
@@ -159,7 +146,7 @@ def test_a_checked_folder_closes_the_plan_without_a_network(
         papers(), chosen_variants(papers(), ["all"]), [0], "smoke", DirectorySource(folder), Layout(tmp_path / "runs")
     )
     assert len(rows) == len(papers().steps) and not any(row.skipped for row in rows)
-    (folder / "corpora/wikibook/bookcorpus--bookcorpus--0000.parquet").unlink()
+    (folder / "corpora/wikibook/bookcorpus--bookcorpus/plain_text/train/0000.parquet").unlink()
     assert run(folder, "--check") == 3
     assert "missing: corpus wikibook: corpus wikibook lacks 1 of the 2 files" in capsys.readouterr().out
 
@@ -169,7 +156,7 @@ def test_the_check_reads_every_byte_unless_sizes_are_asked_for(
 ) -> None:
     folder = tmp_path / "data"
     assert run(folder) == 0
-    path = folder / "corpora/web/tiiuae--falcon-refinedweb--train-00000-of-00003-abc.parquet"
+    path = folder / "corpora/web/tiiuae--falcon-refinedweb/data/train-00000-of-00003-abc.parquet"
     whole = path.read_bytes()
     path.write_bytes(whole[:4] + bytes([whole[4] ^ 1]) + whole[5:])
     assert run(folder, "--check", "sizes") == 0
@@ -220,7 +207,7 @@ def test_models_of_table_4_are_brought_by_name_and_their_commits_noted(
     assert "did you mean 'BERT-large'" in capsys.readouterr().err
     assert run(folder, "--stages", "pretrain", "--models", "BERT-large") == 0
     brought = folder / "models" / "BERT-large"
-    assert sorted(path.name for path in brought.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert sorted(path.name for path in brought.glob("[!.]*")) == ["config.json", "model.safetensors", "tokenizer.json"]
     assert folder_or_repository("BERT-large", str(folder)) == str(brought)
     capsys.readouterr()
     assert mteb_suite.main(["--model", "list", "--data", str(folder)]) == 0
@@ -259,7 +246,7 @@ def test_a_pickle_is_brought_where_there_is_nothing_else(hub: StandIn, tmp_path:
     files |= {"pytorch_model.generator.bin": b"p", **({"model.safetensors": b"x"} if has_safetensors else {})}
     hub.repositories["models/microsoft/deberta-v3-base"] = StandInRepository(files, "b" * 40)
     assert run(tmp_path / "data", "--stages", "pretrain", "--models", "DeBERTaV3-base") == 0
-    brought = {path.name for path in (tmp_path / "data" / "models" / "DeBERTaV3-base").iterdir()}
+    brought = {path.name for path in (tmp_path / "data" / "models" / "DeBERTaV3-base").glob("[!.]*")}
     weights = "model.safetensors" if has_safetensors else "pytorch_model.bin"
     assert brought == {"config.json", "tokenizer_config.json", "spm.model", weights}
 
@@ -298,14 +285,3 @@ def test_a_word_of_the_list_means_its_repository_unless_a_folder_has_that_name(
     (tmp_path / "BERT-base").mkdir()
     assert folder_or_repository("BERT-base", "hub") == "BERT-base"
     assert folder_or_repository("my/own", "hub") == "my/own"
-
-
-def test_a_file_whose_sha256_the_hub_states_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = tmp_path / "corpora" / "web" / "a.parquet"
-    content.parent.mkdir(parents=True)
-    content.write_bytes(b"text")
-    digits = sha256_of(content)
-    entry = Entry("owner/name", "commit", 4, checksum=f"sha256:{digits}")
-    monkeypatch.setattr(hub_download, "sha256_of", lambda path: "read again")
-    found = hub_download._already_here(tmp_path, {"corpora/web/a.parquet": entry})
-    assert found == {"corpora/web/a.parquet": replace(entry, sha256=digits)}

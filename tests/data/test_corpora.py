@@ -69,7 +69,8 @@ def test_prefetched_files_keep_the_identity_of_the_hub(folder: Path) -> None:
 
 def test_what_prefetch_has_not_completed_is_missing_and_not_a_part_or_a_corpus_less(folder: Path) -> None:
     def listed(*names: str) -> dict[str, Entry]:
-        return {name: Entry("someone/data", "c0ffee", (folder / names[0]).stat().st_size) for name in names}
+        size, sha256 = (folder / names[0]).stat().st_size, sha256_of(folder / names[0])
+        return {name: Entry("someone/data", "c0ffee", size, sha256) for name in names}
 
     shutil.copytree(folder / "corpora" / "web", folder / "pairs" / "FEVER" / "corpus")
     corpus = listed("corpora/web/a.parquet", "corpora/web/z.parquet")

@@ -1,6 +1,5 @@
 """What the processes of a machine share of a large corpus: memory, and the same numbers as each would compute."""
 
-import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -10,17 +9,8 @@ import numpy as np
 import pytest
 
 from neobert.data import shards
-from neobert.data.shards import (
-    DOCUMENT,
-    MANIFEST,
-    Shard,
-    TokenizedCorpus,
-    documents_name,
-    open_shards,
-    split_corpus,
-    tokens_name,
-)
-from neobert.data.shared_arrays import SharedArrays
+from neobert.data.manifest import MANIFEST
+from neobert.data.shards import DOCUMENT, Shard, TokenizedCorpus, documents_name, open_shards, split_corpus, tokens_name
 from neobert.errors import DamagedFile
 from neobert.files import checksummed, json_bytes, sha256_of
 from tests.support.small_corpora import IDS
@@ -91,7 +81,7 @@ def _all_large(monkeypatch: pytest.MonkeyPatch, private: TokenizedCorpus) -> Non
 
 
 def kept(folder: Path) -> list[str]:
-    return sorted(path.name.split("-")[0] for path in folder.glob("*-*-*.npy"))
+    return sorted(path.stem.rpartition("-")[2] for path in folder.glob("columns-*.npy"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -121,35 +111,11 @@ def test_shared_arrays_have_the_numbers_of_private_ones(private: TokenizedCorpus
         side.lengths[0] = 0
 
 
-def test_processes_that_make_an_array_at_once_map_one_file(tmp_path: Path) -> None:
-    arrays = SharedArrays(tmp_path, "content", verify=True)
-    kept: list[os.stat_result] = []
-
-    def make() -> np.ndarray:
-        arrays.read("starts", lambda: np.arange(9))  # the other process, which is faster
-        kept.extend(path.stat() for path in tmp_path.glob("starts-*"))
-        return np.arange(9)
-
-    np.testing.assert_array_equal(arrays.read("starts", make), np.arange(9))
-    (path,), (before,) = tmp_path.glob("starts-*"), kept
-    assert path.stat().st_ino == before.st_ino
-    assert not list(tmp_path.glob("*.tmp-*"))
-
-
-@pytest.mark.usefixtures("_all_large")
-def test_damaged_arrays_are_made_anew(private: TokenizedCorpus, folder: Path) -> None:
-    arrays(open_shards(folder))
-    for path in folder.glob("*-*-*.npy"):
-        path.write_bytes(path.read_bytes()[:-8] + b"damaged!")
-    assert_same(open_shards(folder), private)
-    assert_same(open_shards(folder, verify=False), private)
-
-
 @pytest.mark.usefixtures("_all_large")
 def test_arrays_of_other_content_are_not_read(folder: Path, tmp_path: Path) -> None:
     arrays(open_shards(folder))
     other = write_corpus(tmp_path / "other", 999)
-    for path in folder.glob("*-*-*.npy"):
+    for path in folder.glob("columns-*.npy"):
         (other / path.name).write_bytes(path.read_bytes())
     assert open_shards(other, verify=False).documents == 999
 
@@ -161,7 +127,7 @@ def test_in_a_folder_that_cannot_be_written_each_process_has_its_own(
     def refuse(*_: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr("neobert.data.shared_arrays.sync_file", refuse)
+    monkeypatch.setattr("neobert.data.shards.sync_file", refuse)
     assert_same(open_shards(folder), private)
     assert not kept(folder) and not list(folder.glob("*.tmp-*"))
 

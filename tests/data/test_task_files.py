@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neobert.data.conll import conll_file, read_conll
-from neobert.data.task_files import SplitFiles
+from neobert.data.task_files import SplitFiles, conll_file, read_conll
 from neobert.errors import DamagedFile, MissingData
 from tests.support.tree_copy import REPOSITORY
 

@@ -1,19 +1,21 @@
 """Tasks of embeddings measured by mteb: scores that tell encoders apart, kept for its tools, lost by no kill."""
 
 import json
+import socket
 import warnings
 from collections.abc import Callable, Iterator
 from errno import ENOSPC
 from itertools import count
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from neobert.data.mteb_tasks import OFFICIAL_NUMBERS, OFFICIAL_TASKS, EmbeddingTask, OfficialNumbers
+from neobert.data.download import Needs, download, items_of, select
+from neobert.data.mteb_tasks import MTEB_REPOSITORIES, OFFICIAL_TASKS, EmbeddingTask
 from neobert.data.sources import DirectorySource, SyntheticSource
 from neobert.embeddings import evaluation
 from neobert.embeddings.encoders import NamedEncoder, PackedEncoder, TextCounts, TextEncoder
@@ -23,6 +25,7 @@ from neobert.export.checkpoint import open_checkpoint
 from neobert.files import sha256_of
 from neobert.identity import NUMERICS
 from neobert.processes import StopRequest
+from tests.ablations.hub_stand_in import StandIn, StandInRepository, parquet_bytes
 from tests.embeddings.embedding_worlds import (
     SENTENCES,
     KnowsTheWorld,
@@ -68,11 +71,11 @@ def test_the_synthetic_suite_tells_who_knows_the_world_from_random_vectors(tmp_p
     assert all(score > 0.7 for score in knowing.values()), knowing
 
 
-def raising(error: BaseException, after: int = 0) -> Callable[[], None]:
+def raising(error: BaseException, after: int = 0) -> Callable[..., None]:
     """What raises whenever it is called, but for some first times."""
     called = count()
 
-    def call() -> None:
+    def call(*_: object, **__: object) -> None:
         if next(called) >= after:
             raise error
 
@@ -103,7 +106,7 @@ def test_scores_of_other_weights_prompts_data_mteb_or_numerics_are_not_reused(
 ) -> None:
     measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
     if other == "data":
-        monkeypatch.setattr(SyntheticSource, "_world", lambda _: "synthetic:other")
+        monkeypatch.setattr(SyntheticSource, "_world", "synthetic:other")
     if other == "mteb":
         for path in tmp_path.rglob(f"{SIMILARITY.name}.json"):
             path.write_text(path.read_text().replace('"mteb_version": "', '"mteb_version": "1'))
@@ -117,7 +120,7 @@ def test_scores_of_other_weights_prompts_data_mteb_or_numerics_are_not_reused(
 
 @pytest.mark.filterwarnings("ignore")
 def test_mtebs_own_tools_read_the_results(tmp_path: Path, mteb: ModuleType) -> None:
-    source = official_copy(tmp_path / "data")
+    source = published_similarity(tmp_path / "data")
     measured = measure_task(named(RandomVectors()), OFFICIAL_TASKS["STS12"], source, tmp_path / "results")
     told = measure_task(
         named(RandomVectors()), OFFICIAL_TASKS["STS12"], source, tmp_path / "results", {"query": "find"}
@@ -131,15 +134,11 @@ def test_mtebs_own_tools_read_the_results(tmp_path: Path, mteb: ModuleType) -> N
     assert "STS12" in str(loaded.to_dataframe())
 
 
-def official_copy(folder: Path) -> DirectorySource:
-    """A folder whose STS12 counts as official while the test runs, as its numbers do not."""
-    table = own_tables()["STS/Similar"]["test"]
-    write_table(folder / "mteb/STS/STS12/test.parquet", table)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(OFFICIAL_NUMBERS, "STS12", OfficialNumbers({"test": 6}, 2.5833))
-        source = DirectorySource(folder)
-        assert source.embedding_tasks() == (OFFICIAL_TASKS["STS12"],)
-    return source
+def published_similarity(folder: Path, **changes: Any) -> DirectorySource:
+    """A folder with a small STS12, as prefetch leaves it."""
+    table = own_tables()["STS/Similar"]["test"] | changes
+    write_published(folder, "STS12", {"data/test.parquet": table}, card_of(default__test="data/test.parquet"))
+    return DirectorySource(folder)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 0.999])
@@ -233,12 +232,22 @@ def test_queries_and_documents_get_their_own_instructions(tmp_path: Path) -> Non
     assert retrieving.instructions == {"find", "be found"} and alike.instructions == {"find"}
 
 
-def test_a_published_repository_is_read_by_mteb_itself(tmp_path: Path) -> None:
+def test_mteb_itself_reads_what_prefetch_brought_without_a_network(
+    tmp_path: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, commit = MTEB_REPOSITORIES["STS12"]
     table = own_tables()["STS/Similar"]["test"]
-    write_published(tmp_path, "STS12", {"data/test.parquet": table}, card_of(default__test="data/test.parquet"))
+    files = {
+        "README.md": card_of(default__test="data/test.parquet").encode(),
+        "data/test.parquet": parquet_bytes(table),
+    }
+    hub.repositories[f"datasets/{name}"] = StandInRepository(files, commit)
+    (item,) = items_of(Needs(embedding_tasks=("STS12",)))
+    assert not download(tmp_path, select(tmp_path, [item]), workers=1, report=print)
     write_table(tmp_path / "mteb/STS/Similar/test.parquet", table)
+    monkeypatch.setattr(socket, "socket", raising(AssertionError("a socket was opened")))
     published, own = measured_in(tmp_path, "STS12"), measured_in(tmp_path, "Similar")
-    assert published.score == own.score and published.revision == "a0d554a64d88156834ff5ae9920b964011b16384"
+    assert published.score == own.score and published.revision == commit
 
 
 def write_v2_tasks(folder: Path) -> None:
@@ -284,17 +293,14 @@ def test_tasks_of_v2_alone_are_measured_alike_whatever_a_process_measured_before
 
 
 def test_tables_of_another_folder_of_the_same_name_are_not_taken_for_its_own(tmp_path: Path) -> None:
-    table = own_tables()["STS/Similar"]["test"]
-    for name, scores in (("one", table["score"]), ("two", table["score"][::-1])):
-        changed = {**table, "score": scores}
-        write_published(tmp_path / name, "STS12", {"test.parquet": changed}, card_of(default__test="test.parquet"))
+    for name, step in (("one", 1), ("two", -1)):
+        published_similarity(tmp_path / name, score=own_tables()["STS/Similar"]["test"]["score"][::step])
     one, two = (measured_in(tmp_path / name, "STS12") for name in ("one", "two"))
     assert one.score == -two.score != 0
 
 
 def test_a_published_repository_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
-    table = own_tables()["STS/Similar"]["test"]
-    write_published(tmp_path, "STS12", {"data/test.parquet": table}, card_of(default__test="data/test.parquet"))
+    published_similarity(tmp_path)
     path = tmp_path / "mteb/STS12/data/test.parquet"
     whole = sha256_of(path)
     path.write_bytes(b"x" * path.stat().st_size)
@@ -308,8 +314,7 @@ def test_a_published_repository_that_cannot_be_read_is_one_sentence(tmp_path: Pa
 
 
 def test_a_full_disk_is_no_damaged_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = own_tables()["STS/Similar"]["test"]
-    write_published(tmp_path, "STS12", {"data/test.parquet": table}, card_of(default__test="data/test.parquet"))
+    published_similarity(tmp_path)
 
     def full(*_: object, **__: object) -> None:
         raise OSError(ENOSPC, "No space left on device")
