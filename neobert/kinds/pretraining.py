@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
@@ -10,7 +9,6 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 from neobert.identity import Neutral
 from neobert.kinds.corpus import Corpus
 from neobert.recipe import ANY, Pretraining, Start, Value
-from neobert.runs.layout import Layout
 from neobert.runs.records import Open
 from neobert.runs.work import Training, Work
 
@@ -118,9 +116,6 @@ class PretrainingRun(Training):
     @property
     def preparation(self) -> tuple[Work, ...]:
         return (self.corpus,)
-
-    def uses(self, layout: Layout) -> tuple[Path, ...]:
-        return (layout.data(self.data_id),)
 
     def heldout_loss(self, losses: Mapping[str, float]) -> float | None:
         """Return the loss on the run's own corpus, None if there is none."""

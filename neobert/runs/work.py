@@ -209,14 +209,6 @@ class Work(Value):
         """Work that it does itself, or of which it does the like: data, memory and models are checked for this."""
         return (self,)
 
-    def uses(self, layout: Layout) -> tuple[Path, ...]:
-        """Return the files and folders that cleanup keeps for it, besides those of `after`."""
-        return ()
-
-    def results(self, layout: Layout) -> tuple[str, ...]:
-        """Return the ids of the results whose files cleanup keeps until it is done."""
-        return tuple(part.id for part in self.parts(layout))
-
     def parts(self, layout: Layout) -> tuple[Part, ...]:
         """Return all parts; by default the closing part alone."""
         return tuple(filter(None, (self.closing(layout),)))

@@ -21,7 +21,6 @@ from neobert.glue.tasks import task_named
 from neobert.processes import StopRequest
 from neobert.runs import claims
 from neobert.runs.claims import acquire, last_owner
-from neobert.runs.cleanup import collect, collectable
 from neobert.runs.index import Index
 from neobert.runs.kinds import is_done, read_records, record_paths
 from neobert.runs.layout import Layout
@@ -232,20 +231,6 @@ def test_weights_stay_while_a_study_that_may_need_them_cannot_be_read(tmp_path: 
     shutil.rmtree(layout.study("cola", other.id))
     selection.drop_beaten_weights(layout, study)
     assert [path.exists() for path in weights] == [False, True]
-
-
-@pytest.mark.parametrize("hide", ["pretraining/{run}", "pretraining/{run}/run.json", "pretraining", "claims"])
-def test_nothing_is_collected_that_a_hidden_run_may_refer_to(unfinished: Path, hide: str) -> None:
-    layout, path = Layout(unfinished), unfinished / hide.format(run=tiny_run().id)
-    with hidden(path):
-        before = tree(unfinished)
-        try:
-            assert collect(layout, collectable(layout)[0]) == []
-        except PermissionError as error:
-            assert str(path) in str(error)
-        gone = before.keys() - tree(unfinished).keys()
-        assert not gone
-    assert data_of(unfinished).is_dir()
 
 
 def test_a_claim_that_cannot_be_read_is_held(tmp_path: Path) -> None:
