@@ -172,8 +172,6 @@ class Trainer(ABC, Generic[MicroBatch]):
             execution = self.run_file.execution
             log = _MetricsLog(folder / "metrics.jsonl" if claim else None, self, tracker)
             begun = step = self.restore()
-            if tracker is not None:
-                tracker.replay(folder.parent, begun)
             if begun == 0:
                 self._save_together(0, claim)
             steps = self.steps(begun, stop)

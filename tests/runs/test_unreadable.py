@@ -26,12 +26,12 @@ from neobert.runs.kinds import is_done, read_records, record_paths
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, read_record
 from neobert.runs.run_file import read_run_file, write_run_file
-from neobert.runs.submissions import ANNOUNCEMENT, read_announced
+from neobert.runs.submissions import read_submissions
 from neobert.runs.worker import Worker, open_parts
 from neobert.tensors import load_tensors, open_tensors
 from neobert.training import checkpoints
 from neobert.training.trainer import last_checkpoint, merge_metrics
-from tests.ablations.status_worlds import EXECUTION, declare, record_trial, study_of
+from tests.ablations.status_worlds import EXECUTION, declare, record_trial, study_of, submit
 from tests.support.hidden import WAYS, hidden, tree
 from tests.support.tiny_runs import SOURCE, starts, tiny_run, work, write_tiny_run
 
@@ -267,12 +267,10 @@ def test_a_process_that_has_no_file_left_to_open_takes_nobody_for_dead(
 
 
 def test_a_job_whose_announcement_cannot_be_read_is_not_foreign(tmp_path: Path) -> None:
-    path = tmp_path / "jobs" / "name" / ANNOUNCEMENT
-    path.parent.mkdir(parents=True)
-    path.write_text("{}")
-    assert read_announced(Layout(tmp_path), "name", "1") is None
+    path = submit(Layout(tmp_path), "1", tiny_run())
     with hidden(path), pytest.raises(PermissionError):
-        read_announced(Layout(tmp_path), "name", "1")
+        read_submissions(Layout(tmp_path))
+    assert [each.job for each in read_submissions(Layout(tmp_path))] == ["1"]
 
 
 def test_reports_name_a_folder_that_they_cannot_list(root: Path) -> None:
