@@ -94,7 +94,7 @@ def test_a_run_is_shown_under_one_id_whatever_is_killed(tmp_path: Path, tracker:
     assert [loss for _, loss in sent] == pytest.approx([losses[step - 1] for step, _ in sent])
     newest = max((root / trained.folder / "attempts").iterdir())
     again = min(line["step"] for line in read_lines(newest / "metrics.jsonl"))
-    assert 1 < again and steps >= set(range(1 if tracker == "tensorboard" else again, STEPS + 1))
+    assert again > 1 and steps >= set(range(1 if tracker == "tensorboard" else again, STEPS + 1))
 
 
 def test_the_variables_of_an_agent_name_no_run(tmp_path: Path) -> None:
