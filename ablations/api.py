@@ -111,7 +111,7 @@ def train(
         scale: None means smoke, or the default of your own ladder.
         data: synthetic (the default below the paper's scale), hub, or a folder, as `--data`.
         runs: the folder of runs.
-        track: tensorboard, trackio or wandb; logs metrics there, offline, below `runs`/tracking.
+        track: tensorboard or wandb; logs metrics there, offline, below `runs`/tracking.
         workers: number of parallel processes; None means as many as the machine has room for.
         steps: number of steps of the first stage, with a schedule that ends there; other stages take the same share
             of theirs. 50 of 5,000 steps is the variant `M9@steps0.01`. None means all steps.

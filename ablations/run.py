@@ -80,7 +80,11 @@ def build_parser() -> argparse.ArgumentParser:
     mode("--list", action="store_true", help="print the ladder and stop")
     cancelled = "cancel the variants' live jobs (only of --scale, --data and --seed if given), and stop"
     mode("--cancel", action="store_true", help=cancelled)
-    mode("--gc", action="store_true", help="print which checkpoints, data and code are not needed any more, and stop")
+    mode(
+        "--gc",
+        action="store_true",
+        help="print which checkpoints of finished training could go, and stop",
+    )
     add("--delete", action="store_true", help="with --gc: remove them")
     add_common_flags(parser, "plan")
     add_execution_flags(parser)

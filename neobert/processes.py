@@ -248,40 +248,24 @@ def available_cores() -> int:
 
 def quota_cores(system: Path = Path("/")) -> int | None:
     """Return the cores that the CPU time of this process's control group and those above it amounts to, rounded up;
-    None without a quota. `system` is the folder with proc and sys."""
-    quotas = [quota for group in _control_groups(system) if (quota := _quota(group)) is not None]
-    return max(1, math.ceil(min(quotas))) if quotas else None
-
-
-def _control_groups(system: Path) -> Iterator[Path]:
-    """Yield the folders of the control groups that limit the CPU time of this process, the innermost first."""
-    try:
+    None without a quota. `system` is the folder with proc and sys, which has groups of version 2."""
+    with suppress(OSError):
         groups = (system / "proc/self/cgroup").read_text().splitlines()
-        mounts = (system / "proc/self/mountinfo").read_text().splitlines()
-    except OSError:  # no Linux
-        return
-    own = {controllers: path for _, controllers, path in (line.split(":", 2) for line in groups)}
-    for line in mounts:
-        fields, _, (kind, _, options) = (part.split() for part in line.partition(" - "))
-        root, mount = (re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), name) for name in fields[3:5])
-        names = [name for name in own if kind == "cgroup" and "cpu" in name.split(",") and "cpu" in options.split(",")]
-        for name in names or [""] * (kind == "cgroup2" and "" in own):
-            below = Path(own[name])
-            # Where the namespace hides the groups above the mount, the mount is the group itself.
-            inner = below.relative_to(root) if below.is_relative_to(root) else Path()
-            top = system / mount.lstrip("/")
-            yield from (top / path for path in (inner, *inner.parents))
+        own = next((line.removeprefix("0::/") for line in groups if line.startswith("0::/")), "")
+        top = system / "sys/fs/cgroup"
+        # Where a container hides the groups above its mount, the mount is the group itself.
+        quotas = [_quota(top / group) for group in (Path(own), *Path(own).parents)]
+        cores = [math.ceil(quota) for quota in quotas if quota is not None]
+        return max(1, min(cores)) if cores else None
+    return None
 
 
 def _quota(group: Path) -> float | None:
     """Return the CPU time that a control group may use, in cores; None without a quota."""
     try:
-        if (group / "cpu.max").exists():
-            quota, period = (group / "cpu.max").read_text().split()
-        else:
-            quota, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
-        return int(quota) / int(period) if quota not in ("max", "-1") else None
-    except (OSError, ValueError):  # the outermost group has no files
+        quota, period = (group / "cpu.max").read_text().split()
+        return int(quota) / int(period)
+    except (OSError, ValueError):  # the outermost group has no file, and no quota is "max"
         return None
 
 

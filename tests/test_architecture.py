@@ -15,7 +15,6 @@ DOORS = {
     "flash_attn": {"neobert/model/attention.py"},
     "mteb": {"neobert/embeddings/mteb.py"},
     "tensorboard": {"neobert/runs/tracking.py"},
-    "trackio": {"neobert/runs/tracking.py"},
     "wandb": {"neobert/runs/tracking.py"},
     "optuna": {f"neobert/search/{name}.py" for name in ("memory", "samplers", "storages", "study", "subjects")},
     "sentence_transformers": {"benchmarks/encoding.py", "neobert/export/huggingface.py"},

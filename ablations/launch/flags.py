@@ -33,7 +33,7 @@ def add_common_flags(parser: argparse.ArgumentParser, shown: str, *, models: boo
     add("--dry-run", action="store_true", help=f"print the {shown} and stop")
     add("--json", action="store_true", help="print JSON on stdout")
     track = "send metrics and scores of runs to a tracker, offline, below RUNS/tracking (docs/guide.md)"
-    add("--track", choices=("tensorboard", "trackio", "wandb"), help=track)
+    add("--track", choices=("tensorboard", "wandb"), help=track)
     if models:
         _add_trust_flags(parser)
     _add_cluster_flags(parser)

@@ -38,7 +38,7 @@ from neobert.processes import (
 from neobert.runs.claims import Claim, ClaimLost, acquire, file_time
 from neobert.runs.layout import SUBMISSION_CLAIM, Layout
 from neobert.runs.run_file import read_run_file
-from neobert.runs.submissions import Submission, announce_submission, note_submission, read_announced, read_submissions
+from neobert.runs.submissions import Submission, announce, read_announced
 from neobert.runs.work import JobKind, Work
 from neobert.slurm.job import take_snapshot
 from neobert.slurm.profile import Profile, Resources, read_profile
@@ -46,7 +46,6 @@ from neobert.slurm.submit import (
     Job,
     answers,
     cancel,
-    has_payload,
     is_inside_job,
     largest_array,
     live_jobs,
@@ -216,7 +215,7 @@ class Submitter:
             RunFailed: the controller does not answer, or another command submits the rest.
         """
         with _submission_claim(self.layout) as claim:
-            earlier = read_submissions(self.layout)
+            earlier = read_announced(self.layout)
             own, at_work = _living(self.layout, earlier), AtWork()
             for submission in own:
                 at_work.add(submission.job, submission.references)
@@ -255,10 +254,8 @@ class Submitter:
             at=time.time(),
             runs=str(root),
         )
-        announce_submission(self.layout, announced)
-        submission = announced.model_copy(update={"job": submit(job, root, snapshot, folder, after)})
-        note_submission(self.layout, submission)
-        return submission
+        announce(self.layout, announced)
+        return announced.model_copy(update={"job": submit(job, root, snapshot, folder, after)})
 
     def _logs(self, job: Job) -> Path:
         return self.layout.root / "jobs" / job.name
@@ -277,7 +274,7 @@ class Submitter:
 
 
 def _submission_claim(layout: Layout) -> Claim:
-    """Wait for the claim on a folder's submissions: between sbatch and its line in the file a job looks lost."""
+    """Wait for the claim on a folder's submissions: between sbatch and its payload a job looks lost."""
     while (claim := acquire(layout.claims(SUBMISSION_CLAIM))) is None:
         time.sleep(LOCK_POLL_SECONDS)
     return claim
@@ -294,27 +291,17 @@ def _require(claim: Claim) -> None:
         ) from error
 
 
-def _living(layout: Layout, submissions: Sequence[Submission]) -> list[Submission]:
+def _living(layout: Layout, announced: Sequence[Submission]) -> list[Submission]:
     """Return a folder's submissions whose jobs are pending or running. Id and name must match, as ids are reused.
 
-    Call it while holding the submission claim. A job of this folder without a line, since its launcher died or the line
-    was damaged, is noted again; if its launcher died before the job had its payload, it is cancelled.
+    Call it while holding the submission claim. A job whose launcher died before it had its payload is cancelled.
     """
     alive = live_jobs()
-    living = [each for each in submissions if alive.get(each.job) == each.name and _is_of(layout, each)]
-    noted = {each.job for each in living}
-    without_payload = []
-    for each in (read_announced(layout, name, job) for job, name in alive.items() if job not in noted):
-        if each is None or not _is_of(layout, each) or not _writes_into(layout, each.job):
-            continue
-        if has_payload(each.job, layout.root / "jobs" / each.name):
-            note_submission(layout, each)
-            living.append(each)
-        else:
-            without_payload.append(each.job)
-    if without_payload:
-        cancel(without_payload)
-    return living
+    own = {each.name: each for each in announced if _is_of(layout, each)}
+    lost = [job for job, name in alive.items() if name in own and own[name].job != job and _writes_into(layout, job)]
+    if lost:
+        cancel(lost)
+    return [each for each in own.values() if alive.get(each.job) == each.name]
 
 
 def _is_of(layout: Layout, submission: Submission) -> bool:
@@ -366,10 +353,10 @@ def cancel_jobs(ladder: Ladder, options: argparse.Namespace, layout: Layout, nam
     Raises:
         RunFailed: SLURM refuses or does not answer.
     """
-    if not any(map(is_there, (layout.submissions, layout.root / "jobs"))):
+    if not is_there(layout.root / "jobs"):
         return []
     with _submission_claim(layout):
-        living = _living(layout, read_submissions(layout))
+        living = _living(layout, read_announced(layout))
         is_named = partial(_names_run, ladder, options, layout, names)
         listed = _not_needed(living, [each for each in living if any(map(is_named, each.references))])
         jobs = [job for job in listed if _writes_into(layout, job)]

@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import PositiveInt, model_validator
@@ -11,7 +10,6 @@ from neobert.external import EXTERNAL_PREFIX
 from neobert.identity import NUMERICS, Neutral, chosen, decisive, identity, neutral_values
 from neobert.kinds.pretraining import pretraining_of
 from neobert.recipe import Contrastive, Instructed, Value
-from neobert.runs.layout import Layout
 from neobert.runs.work import Training
 
 
@@ -75,9 +73,6 @@ class ContrastiveRun(Training):
     @property
     def after(self) -> tuple[str, ...]:
         return pretraining_of(self.weights)
-
-    def uses(self, layout: Layout) -> tuple[Path, ...]:
-        return tuple(layout.pairs(self.pairs_id(pairs)) for pairs in self.sets)
 
     def heldout_loss(self, losses: Mapping[str, float]) -> float:
         """Return the mean over the data sets of pairs."""

@@ -127,9 +127,6 @@ class GlueStudy(Work):
         study = () if start.study is None else (f"glue/{start.task}/studies/{start.study}",)
         return (*pretraining_of(self.weights), *study)
 
-    def uses(self, layout: Layout) -> tuple[Path, ...]:
-        return (self.encoded_task(layout),)
-
     def encoded_task(self, layout: Layout) -> Path:
         """Return the path of the task in token ids. Studies with the same task, tokenizer and length share it."""
         decides: dict[str, Any] = {
@@ -243,9 +240,6 @@ class GlueStudy(Work):
     def _search_trials(self) -> "dict[tuple[Layout, Point], SearchTrial]":
         """The trials of a search that were made, because every taken point looks at all of them."""
         return {}
-
-    def results(self, layout: Layout) -> tuple[str, ...]:
-        return tuple(trial.id for trial in self.trials(layout))
 
     def closing(self, layout: Layout) -> Part:
         """Return the part that selects the best point."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
@@ -149,9 +148,6 @@ class EmbeddingEvaluation(Evaluation):
         if self.encoder.protocol == "contrastive":
             return (f"contrastive/{self.weights}",)
         return pretraining_of(self.weights)
-
-    def uses(self, layout: Layout) -> tuple[Path, ...]:
-        return tuple(layout.root / reference for reference in pretraining_of(self.encoder.pretraining))
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
         """Return one part per task, in order."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
@@ -12,7 +11,6 @@ from neobert.external import EXTERNAL_PREFIX
 from neobert.identity import Neutral
 from neobert.kinds.corpus import Corpus
 from neobert.recipe import Pretraining, Start
-from neobert.runs.layout import Layout
 from neobert.runs.records import Open
 from neobert.runs.work import Training, Work
 
@@ -93,9 +91,6 @@ class PretrainingRun(Training):
     @property
     def preparation(self) -> tuple[Work, ...]:
         return (self.corpus,)
-
-    def uses(self, layout: Layout) -> tuple[Path, ...]:
-        return (layout.data(self.data_id),)
 
     def heldout_loss(self, losses: Mapping[str, float]) -> float | None:
         """Return the loss on the run's own corpus, None if there is none."""

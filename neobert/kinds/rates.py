@@ -114,9 +114,6 @@ class RateSweep(Work):
     def grows(self) -> bool:
         return True
 
-    def uses(self, layout: Layout) -> tuple[Path, ...]:
-        return tuple(path for run in self.stages for path in run.uses(layout))
-
     # Points and their runs
 
     @cached_property

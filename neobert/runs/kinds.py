@@ -40,8 +40,6 @@ STAGES_OF_VARIANTS = tuple(kind for kind in RUN_KINDS if kind != "rates")
 """The kinds that a variant has runs of; a sweep is planned by a command of its own."""
 RUN_FOLDERS = tuple(KINDS[kind].folders() for kind in RUN_KINDS)
 """Glob patterns of the folders with a run.json, in the order of listings."""
-CLOSING_FILES = tuple(f"{kind.folders()}/{kind.closing_file}" for kind in KINDS.values())
-"""Glob patterns of the files that mark work as done."""
 RECORD_PLACES = {kind: each.record_place for kind, each in KINDS.items() if each.record_place is not None} | {
     "throughput": "throughput/{id}.json"
 }

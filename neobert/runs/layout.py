@@ -86,11 +86,6 @@ class Layout:
         return self.root / "tracking"
 
     @property
-    def submissions(self) -> Path:
-        """The file with one line per submitted job."""
-        return self.root / "submissions.jsonl"
-
-    @property
     def starts(self) -> Path:
         """The file with one line per start of a part of a run."""
         return self.root / "starts.jsonl"

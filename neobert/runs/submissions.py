@@ -1,4 +1,4 @@
-"""Jobs that were submitted to SLURM: the lines of submissions.jsonl, and the announcement in each job's folder."""
+"""Jobs that were submitted to SLURM: one file in the log folder of each, beside the payloads that it runs."""
 
 import logging
 import re
@@ -8,17 +8,7 @@ from typing import Any
 from pydantic import ConfigDict, NonNegativeFloat, PositiveInt
 
 from neobert.errors import DamagedFile
-from neobert.files import (
-    ABSENT,
-    append_line,
-    checksummed,
-    is_local,
-    json_bytes,
-    line_value,
-    mend_lines,
-    read_checksummed,
-    replace_file,
-)
+from neobert.files import checksummed, children, json_bytes, matching, read_checksummed, replace_file
 from neobert.identity import plain
 from neobert.recipe import Value
 from neobert.runs.layout import Layout
@@ -27,13 +17,15 @@ from neobert.runs.work import JobKind
 logger = logging.getLogger(__name__)
 
 ANNOUNCEMENT = "submission.json"
+PAYLOADS = "[0-9]*_submitted.pkl"
+"""What submitit names the payloads of a job, or of the elements of an array: 17_submitted.pkl, 17_0_submitted.pkl."""
 
 
 class Submission(Value):
-    """Job (or array of `elements`) that SLURM accepted. Folders are relative to the folder of `runs`.
+    """Job (or array of `elements`) that was submitted. Folders are relative to the folder of `runs`.
 
-    `runs` distinguishes a copied folder, which has the lines but not the jobs; lines without it count as the folder's
-    own. Fields of other versions are ignored. `job` is empty in an announcement, as SLURM has given no id yet.
+    `job` is the id that SLURM gave it, by the names of its payloads; in the file it is empty. `runs` distinguishes a
+    copied folder, which has the files but not the jobs. Fields of other versions are ignored.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -62,40 +54,27 @@ class Submission(Value):
         return None if per_node is None else int(per_node) * int(self.resources.get("nodes") or 1)
 
 
-def note_submission(layout: Layout, submission: Submission) -> None:
-    """Append a submission. Call it right after SLURM accepted the job, while holding the submission claim."""
-    mend_lines(layout.submissions, "job")
-    append_line(layout.submissions, plain(submission))
-
-
-def announce_submission(layout: Layout, submission: Submission) -> None:
+def announce(layout: Layout, submission: Submission) -> None:
     """Write a submission into its log folder. Call it before the job is submitted: a job without it is not ours."""
     replace_file(layout.root / submission.logs / ANNOUNCEMENT, json_bytes(checksummed(plain(submission))))
 
 
-def read_announced(layout: Layout, name: str, job: str) -> Submission | None:
-    """Return the submission that was announced under a name, with its job; None if there is none or it is damaged.
-    Raises OSError if it cannot be read."""
-    if not is_local(name):
-        return None
-    try:
-        announced = Submission.model_validate(read_checksummed(layout.root / "jobs" / name / ANNOUNCEMENT))
-    except (DamagedFile, *ABSENT, ValueError):
-        return None
-    return announced.model_copy(update={"job": job}) if announced.name == name else None
+def read_announced(layout: Layout, report: Callable[[str], None] = logger.warning) -> list[Submission]:
+    """Return all submissions, oldest first. Those whose job has no payload yet, or that SLURM refused, have no `job`.
+    `report` gets a sentence for each file that is left out. Raises OSError if one cannot be read."""
+    found = []
+    for path in matching(layout.root, f"jobs/*/{ANNOUNCEMENT}"):
+        try:
+            announced = Submission.model_validate(read_checksummed(path))
+        except (DamagedFile, ValueError):
+            report(f"{path} is torn or of another version: left out")
+            continue
+        if announced.name == path.parent.name:
+            jobs = (payload.name.partition("_")[0] for payload in children(path.parent, PAYLOADS))
+            found.append(announced.model_copy(update={"job": next(jobs, "")}))
+    return sorted(found, key=lambda each: each.at)
 
 
 def read_submissions(layout: Layout, report: Callable[[str], None] = logger.warning) -> list[Submission]:
-    """Return all submissions, oldest first. `report` gets a sentence for each line that is left out. Raises OSError if
-    the file cannot be read."""
-    path, found = layout.submissions, []
-    try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
-    for number, line in enumerate(lines, start=1):
-        try:
-            found.append(Submission.model_validate(line_value(line) or {}))
-        except ValueError:
-            report(f"{path} line {number} is torn or of another version: left out")
-    return found
+    """Return the submissions whose jobs have a payload, as `read_announced`."""
+    return [each for each in read_announced(layout, report) if each.job]

@@ -1,26 +1,24 @@
-"""Trackers: TensorBoard, Weights & Biases and trackio show runs while they work.
+"""Trackers: TensorBoard and Weights & Biases show runs while they work.
 
 A worker whose environment names a tracker sends it what it writes to metrics.jsonl, and the scores of trials, tasks and
 readouts. Nothing is read back: records and ids do not depend on a tracker, and a run goes on without one that fails.
-After a kill a run is sent again from its first step. TensorBoard hides what came before; in the others a step may be
-there twice.
+After a kill a run goes on from its last checkpoint. TensorBoard hides what the killed process sent after it; in W&B
+these steps may be there twice.
 
-All three write below RUNS/tracking and ask no network, unless WANDB_MODE, TRACKIO_SPACE_ID or TRACKIO_SERVER_URL say
-so. Later: `wandb sync RUNS/tracking/wandb/offline-run-*`, `tensorboard --logdir RUNS/tracking/tensorboard`, and with
-TRACKIO_DIR=RUNS/tracking/trackio `trackio show` or `trackio sync`.
+Both write below RUNS/tracking and ask no network, unless WANDB_MODE says so. Later:
+`wandb sync RUNS/tracking/wandb/offline-run-*`, `tensorboard --logdir RUNS/tracking/tensorboard`.
 """
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from neobert.errors import MissingData
-from neobert.files import matching, read_lines
 from neobert.identity import plain
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile
@@ -28,7 +26,7 @@ from neobert.runs.work import Part
 
 logger = logging.getLogger(__name__)
 
-TrackerName = Literal["tensorboard", "trackio", "wandb"]
+TrackerName = Literal["tensorboard", "wandb"]
 TRACKERS: tuple[TrackerName, ...] = get_args(TrackerName)
 VARIABLE = "NEOBERT_TRACK"
 """Environment variable of workers: the tracker of their runs."""
@@ -59,7 +57,7 @@ class Session(Protocol):
 
 
 class _TensorBoard:
-    """A run in TensorBoard; what was logged there for `first_step` and later is hidden."""
+    """A run in TensorBoard. What was logged there for `first_step` and later is hidden."""
 
     def __init__(self, tracker: "Tracker", folder: Path, first_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -75,24 +73,38 @@ class _TensorBoard:
         self._writer.close()
 
 
-class _Trackio:
-    """A run in trackio."""
+def _open_wandb(tracker: "Tracker", folder: Path, first_step: int) -> Session:
+    """Open a run of Weights & Biases, which goes on under its id if it is there."""
+    import wandb
 
-    def __init__(self, tracker: "Tracker", folder: Path, first_step: int) -> None:
-        os.environ.setdefault("TRACKIO_DIR", str(folder))  # read at import
-        import trackio
+    run_file = tracker.run_file
+    owner = run_file.owner or run_file.id
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in WANDB_IDENTITY:
+        os.environ.pop(name, None)  # of this process for good: wandb warns where they come and go
+    settings = wandb.Settings(
+        silent=True,
+        console="off",
+        x_disable_stats=True,
+        disable_git=True,
+        disable_code=True,
+        sagemaker_disable=True,  # it names runs too
+    )
+    return wandb.init(
+        name=f"{owner} {tracker.part.title.removesuffix(tracker.part.id).strip()} {tracker.part.id}",
+        group=f"{owner} {run_file.run.title}",
+        config={"run": plain(run_file.run), **{key: run_file.labels.get(key) for key in ("scale", "data")}},
+        project=os.environ.get("WANDB_PROJECT", PROJECT),
+        id=tracker.part.id,
+        dir=str(folder.parent),
+        mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
+        resume="allow",
+        reinit="create_new",
+        settings=settings,
+    )
 
-        self._run = trackio.init(
-            PROJECT, **tracker.described, resume="allow", embed=False, auto_log_gpu=False, auto_log_cpu=False
-        )
 
-    def log(self, values: Values, step: int) -> None:
-        self._run.log(values, step=step)
-
-    def finish(self) -> None:
-        import trackio
-
-        trackio.finish()  # the run's own `finish` would be called again at exit, and would print
+OPENERS: Mapping[str, Callable[..., Session]] = {"tensorboard": _TensorBoard, "wandb": _open_wandb}
 
 
 @dataclass
@@ -114,17 +126,6 @@ class Tracker:
         if self.name is not None and numbers:
             self._attempt(lambda: self._opened(step).log(numbers, step=step))
 
-    def replay(self, attempts: Path, last: int) -> None:
-        """Send again what earlier attempts logged up to step `last`: a killed process may not have sent all of it."""
-        if self.name is None:
-            return
-        merged: dict[int, dict[str, Any]] = {}
-        for path in matching(attempts, "*/metrics.jsonl"):
-            for line in read_lines(path, "step"):
-                merged.setdefault(line.pop("step"), {}).update(line)
-        for step in sorted(step for step in merged if step <= last):
-            self.log(step, merged[step])
-
     def close(self) -> None:
         """Send what is pending and end the session."""
         if self._session is not None:
@@ -132,74 +133,20 @@ class Tracker:
         self._session = None
 
     def _attempt(self, action: Callable[[], object]) -> None:
+        """Act, with what trackers print in a log file, because a command's stdout may be JSON."""
         try:
-            with self._quiet():
+            self.layout.tracking.mkdir(parents=True, exist_ok=True)
+            with (self.layout.tracking / f"{self.name}.log").open("a") as log, redirect_stdout(log):
                 action()
         except Exception as error:  # whatever a tracker raises, the run goes on
             logger.warning(f"{self.name} takes no more of {self.part.title}: {error}")
             self.name = self._session = None
-
-    @contextmanager
-    def _quiet(self) -> Iterator[None]:
-        """Append to a log file what trackers print, because a command's stdout may be JSON."""
-        self.layout.tracking.mkdir(parents=True, exist_ok=True)
-        with (self.layout.tracking / f"{self.name}.log").open("a") as log, redirect_stdout(log):
-            yield
 
     def _opened(self, first_step: int) -> Session:
         if self._session is None:
             assert self.name is not None
             self._session = OPENERS[self.name](self, self.layout.tracking / self.name, first_step)
         return self._session
-
-    @property
-    def title(self) -> str:
-        """The run's name in the tracker: variant, part and id."""
-        return f"{self._owner} {self.part.title.removesuffix(self.part.id).strip()} {self.part.id}"
-
-    @property
-    def described(self) -> dict[str, Any]:
-        """What trackers store of a run beside its values."""
-        labels = self.run_file.labels
-        config = {"run": plain(self.run_file.run), "scale": labels.get("scale"), "data": labels.get("data")}
-        return {"name": self.title, "group": f"{self._owner} {self.run_file.run.title}", "config": config}
-
-    @property
-    def _owner(self) -> str:
-        return self.run_file.owner or self.run_file.id
-
-
-def _open_wandb(tracker: Tracker, folder: Path, first_step: int) -> Session:
-    import wandb
-
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in WANDB_IDENTITY:
-        os.environ.pop(name, None)  # of this process for good: wandb warns where they come and go
-    settings = wandb.Settings(
-        silent=True,
-        console="off",
-        x_disable_stats=True,
-        disable_git=True,
-        disable_code=True,
-        sagemaker_disable=True,  # it names runs too
-    )
-    return wandb.init(
-        **tracker.described,
-        project=os.environ.get("WANDB_PROJECT", PROJECT),
-        id=tracker.part.id,
-        dir=str(folder.parent),
-        mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
-        resume="allow",
-        reinit="create_new",
-        settings=settings,
-    )
-
-
-OPENERS: Mapping[str, Callable[[Tracker, Path, int], Session]] = {
-    "tensorboard": _TensorBoard,
-    "trackio": _Trackio,
-    "wandb": _open_wandb,
-}
 
 
 def track_scores(layout: Layout, run_file: RunFile, part: Part) -> None:

@@ -3,6 +3,7 @@
 State, readiness, listing, cleanup and jobs are generic over it. `neobert.runs.kinds` lists the kinds.
 """
 
+import re
 import traceback
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,9 @@ from neobert.recipe import Start, Value
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.records import CLOSING_RECORD, is_published, read_record
+
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
+"""A name in a `folder_pattern`."""
 
 JobKind = Literal["prepare", "pretrain", "glue", "mteb"]
 """Kinds of jobs. Kinds of work whose jobs request the same resources share one."""
@@ -128,27 +132,18 @@ class Work(Value):
     @property
     def folder(self) -> str:
         """Folder of the result, relative to the folder of runs."""
-        return "/".join(str(getattr(self, step[1:-1])) if _is_name(step) else step for step in self._folder_steps())
-
-    @classmethod
-    def _folder_steps(cls) -> list[str]:
-        return cls.folder_pattern.split("/")
+        return PLACEHOLDER.sub(lambda name: str(getattr(self, name[1])), self.folder_pattern)
 
     @classmethod
     def folders(cls) -> str:
         """Return the glob pattern of the folders of all runs of the kind."""
-        return "/".join("*" if _is_name(step) else step for step in cls._folder_steps())
+        return PLACEHOLDER.sub("*", cls.folder_pattern)
 
     @classmethod
     def names_in(cls, folder: str) -> dict[str, str] | None:
         """Return the value of each {name} in the folder of a run; None if the folder is not of this kind."""
-        pattern, steps = cls._folder_steps(), folder.split("/")
-        if len(pattern) != len(steps):
-            return None
-        pairs = list(zip(pattern, steps, strict=True))
-        if any(expected != step for expected, step in pairs if not _is_name(expected)):
-            return None
-        return {name[1:-1]: step for name, step in pairs if _is_name(name)}
+        found = re.fullmatch(PLACEHOLDER.sub(r"(?P<\1>[^/]*)", cls.folder_pattern), folder)
+        return None if found is None else found.groupdict()
 
     @classmethod
     def among(cls, runs: "Iterable[Work]") -> list[Self]:
@@ -209,14 +204,6 @@ class Work(Value):
         """Work that it does itself, or of which it does the like: data, memory and models are checked for this."""
         return (self,)
 
-    def uses(self, layout: Layout) -> tuple[Path, ...]:
-        """Return the files and folders that cleanup keeps for it, besides those of `after`."""
-        return ()
-
-    def results(self, layout: Layout) -> tuple[str, ...]:
-        """Return the ids of the results whose files cleanup keeps until it is done."""
-        return tuple(part.id for part in self.parts(layout))
-
     def parts(self, layout: Layout) -> tuple[Part, ...]:
         """Return all parts; by default the closing part alone."""
         return tuple(filter(None, (self.closing(layout),)))
@@ -233,10 +220,6 @@ class Work(Value):
     def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the columns that the record of the closing part adds to the row."""
         return {}
-
-
-def _is_name(step: str) -> bool:
-    return step.startswith("{")
 
 
 class Training(Work):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from neobert.errors import RunFailed
-from neobert.files import temporary_sibling
+from neobert.files import children, temporary_sibling
 from neobert.processes import PLACE_VARIABLES
 from neobert.runs.work import JobKind
 from neobert.slurm.job import Payload
@@ -32,7 +32,8 @@ REGISTRATION_SECONDS = 60.0
 """How long to wait for nodes to register with a controller that has just started."""
 DEFAULT_LARGEST_ARRAY = 1001
 SETUP = "setup.sh"
-BARE_ANSWER = re.compile(r"([0-9]+)(?:;\S+)?")
+BARE_ANSWER = re.compile(r"^\s*([0-9]+)(?:;\S+)?\s*$", re.MULTILINE)
+"""A line with a number alone, with or without a cluster, as by --parsable."""
 MOST_TIMEOUTS = 3
 """How often submitit would requeue a job itself. Payloads requeue theirs."""
 OVERRIDING = (
@@ -146,11 +147,6 @@ def log_folders(job: str) -> set[Path]:
     return {Path(path).parent for path in re.findall(r"^ *StdOut=(/.+)$", answer.stdout, re.MULTILINE)}
 
 
-def has_payload(job: str, logs: Path) -> bool:
-    """Return whether a job, or an element of an array, has what it is to run."""
-    return any(logs.glob(f"{job}_*submitted.pkl"))
-
-
 def refuse_folder(folder: Path) -> None:
     """Raise ValueError if a path has a character that SLURM's logs or Python's imports interpret even when quoted."""
     wrong = next((letter for letter in str(folder) if letter in "%\\:" or unicodedata.category(letter) == "Cc"), None)
@@ -163,26 +159,13 @@ def refuse_folder(folder: Path) -> None:
 
 def sbatch_text(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> str:
     """Return the sbatch file of a job, as submitit writes it when the job is submitted."""
-    parameters = _parameters(job, snapshot, logs, after)
-    setup, srun = parameters.pop("setup"), parameters.pop("srun_args")
-    options = {key.replace("_", "-"): value for key, value in parameters.pop("additional_parameters").items()}
-    most_running, grace_seconds = parameters.pop("array_parallelism", 1), parameters.pop("signal_delay_s")
-    options |= {key.replace("_", "-"): value for key, value in parameters.items() if value is not None}
-    options |= {"open-mode": "append", "signal": f"USR2@{grace_seconds}"}
-    outputs = {"output": f"{logs}/%j_%t_log.out", "error": f"{logs}/%j_%t_log.err"}
-    if job.elements is not None:
-        options["array"] = f"0-{job.elements - 1}%{min(job.elements, most_running)}"
-        outputs = {name: path.replace("%j", "%A_%a") for name, path in outputs.items()}
-    options |= {name: path.replace("%t", "0") for name, path in outputs.items()}
-    flags = [f"--{key}" if value is True else f"--{key}={shlex.quote(str(value))}" for key, value in options.items()]
-    words = ["srun", "--unbuffered", *(word for name, path in outputs.items() for word in (f"--{name}", path)), *srun]
-    command = [sys.executable, "-u", "-m", "submitit.core._submit", str(logs)]
-    lines = [
-        *("#!/bin/bash", "", "# Parameters", *(f"#SBATCH {flag}" for flag in sorted(flags))),
-        *("", "# setup", *setup),
-        *("", "# command", "export SUBMITIT_EXECUTOR=slurm", shlex.join([*words, *command]), ""),
-    ]
-    return "\n".join(lines)
+    text: str = _submitit().slurm.slurm._make_sbatch_string(
+        command=shlex.join([sys.executable, "-u", "-m", "submitit.core._submit", str(logs)]),
+        folder=logs,
+        map_count=job.elements,
+        **_parameters(job, snapshot, logs, after),
+    )
+    return text
 
 
 def test(job: Job, snapshot: Path, logs: Path) -> None:
@@ -222,37 +205,36 @@ def submit(job: Job, runs: Path, snapshot: Path, logs: Path, after: Sequence[str
     executor.update_parameters(**_parameters(job, snapshot, logs, after))
     payload = Payload(str(snapshot), ("--runs", str(runs), *job.flags, *job.references))
     try:
-        number, is_adopted = _submit(executor, payload, job)
-        if is_adopted:
-            _write_payload(payload, job, number, logs)
+        return _submit(executor, payload, job, logs)
     except BaseException:
         _cancel_named(job.name)
         raise
-    return number
 
 
-def _submit(executor: Any, payload: Payload, job: Job) -> tuple[str, bool]:
-    """Call sbatch until SLURM has the job or refuses it. Returns the job's id, and whether submitit could not read it
-    from the answer, so that the job has no payload yet."""
+def _submit(executor: Any, payload: Payload, job: Job, logs: Path) -> str:
+    """Call sbatch until SLURM has the job or refuses it, and see that the job has its payload. Returns the job's id."""
     utils = _submitit().core.utils
-    reason, is_accepted = "", False
+    reason, read, number, is_accepted = "", None, None, False
     for attempt in range(CONTROLLER_RETRIES):
         if attempt:
             time.sleep(RETRY_SECONDS)
-            if found := _jobs_named(job.name):  # submitted, but the answer was lost
-                return found[0], True
-        if is_accepted:
-            continue
-        try:
-            return _as_named(_send(executor, payload, job.elements), job.name)
-        except utils.FailedJobError as error:
-            reason = _last_words(str(error)) or "sbatch failed and said nothing"
-        except utils.FailedSubmissionError as error:
-            is_accepted = True
-            answer = str(error).partition('"')[2].rpartition('"')[0].strip()
-            if number := _found_as(answer, job.name):
-                return number, True
-            reason = f"sbatch did not say which job it made: {answer!r}"
+            number = next(iter(_jobs_named(job.name)), None)  # submitted, but the answer was lost
+        if number is None and not is_accepted:
+            try:
+                read = _send(executor, payload, job.elements)
+                number = _job_made(job.name, read)
+            except utils.FailedJobError as error:
+                reason = _last_words(str(error)) or "sbatch failed and said nothing"
+            except utils.FailedSubmissionError as error:
+                is_accepted = True
+                answer = str(error).partition('"')[2].rpartition('"')[0].strip()
+                reason = f"sbatch did not say which job it made: {answer!r}"
+                bare = BARE_ANSWER.findall(answer)
+                number = _job_made(job.name, bare[0] if len(bare) == 1 else None)
+        if number is not None:
+            if number != read:
+                _write_payload(payload, job, number, logs)
+            return number
         if not (_is_silence(reason) or _waits_for_nodes(reason)):
             break
     raise _refusal(job, reason)
@@ -268,28 +250,13 @@ def _send(executor: Any, payload: Payload, elements: int | None) -> str:
     return str(jobs[0].job_id).partition("_")[0]
 
 
-def _as_named(number: str, name: str) -> tuple[str, bool]:
-    """Return the id of the job, and whether submitit read another one: it takes the first number after "job", and sites
-    print sentences of their own."""
+def _job_made(name: str, said: str | None) -> str | None:
+    """Return the id of the job of a name. If it has ended, or the controller is busy, it is what sbatch `said`. The
+    queue is asked first, as sites print sentences of their own."""
     try:
-        found = _jobs_named(name)
-    except RunFailed:  # the controller is busy; the usual answer is right
-        return number, False
-    return (found[0], True) if found and number not in found else (number, False)
-
-
-def _found_as(answer: str, name: str) -> str | None:
-    """Return the id of a job that sbatch has accepted with an answer that submitit cannot read; None if it is unknown.
-
-    The job is found by its name. If it has ended already, a number alone in a line counts, with or without a cluster as
-    by --parsable.
-    """
-    try:
-        found = _jobs_named(name)
+        return next(iter(_jobs_named(name)), said)
     except RunFailed:
-        found = []
-    bare = [match[1] for line in answer.splitlines() if (match := BARE_ANSWER.fullmatch(line.strip()))]
-    return next(iter([*found, *(bare if len(bare) == 1 else [])]), None)
+        return said
 
 
 def _jobs_named(name: str) -> list[str]:
@@ -307,8 +274,10 @@ def _cancel_named(name: str) -> None:
 
 
 def _write_payload(payload: Payload, job: Job, number: str, logs: Path) -> None:
-    """Write what each element of a job runs to where submitit looks for it in the job."""
+    """Write what each element of a job runs to where submitit looks for it in the job, and nowhere else."""
     utils = _submitit().core.utils
+    for path in children(logs, "*.pkl"):
+        path.unlink()
     delayed = utils.DelayedSubmission(payload)
     delayed.set_timeout(math.ceil(job.resources.hours * 60), MOST_TIMEOUTS)
     for element in [number] if job.elements is None else [f"{number}_{index}" for index in range(job.elements)]:

@@ -44,9 +44,6 @@ PREFETCHED_STEPS = 2
 class Tracker(Protocol):
     """What gets the metrics of a run besides its file."""
 
-    def replay(self, attempts: Path, last: int) -> None:
-        """Send again what earlier attempts, folders in `attempts`, logged up to step `last`."""
-
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Send the numbers of a step."""
 
@@ -159,8 +156,6 @@ class Trainer(ABC, Generic[MicroBatch]):
             execution, writes = self.execution, self.process.writes
             log = _MetricsLog(metrics / "metrics.jsonl" if writes else None, self, tracker)
             begun = step = self.restore()
-            if tracker is not None:
-                tracker.replay(metrics.parent, begun)
             if begun == 0:
                 self._save_together(0, check)
             steps = self.steps(begun, stop)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from neobert.execution import Execution
-from neobert.files import append_line, json_bytes
+from neobert.files import checksummed, json_bytes
 from neobert.identity import NUMERICS, plain
 from neobert.kinds.glue import GlueStudy, Start
 from neobert.kinds.pretraining import PretrainingRun
@@ -148,14 +148,14 @@ def checkpoint(layout: Layout, run: PretrainingRun, step: int, seconds: float = 
     return folder
 
 
-def submit(layout: Layout, job: str, *runs: Run, ago_seconds: float = 60.0, **fields: Any) -> None:
-    """A line of submissions.jsonl."""
-    references = [run.folder for run in runs]
-    line = {
-        "job": job,
-        "name": f"pretrain-{job}",
+def submit(layout: Layout, job: str, *runs: Run, ago_seconds: float = 60.0, **fields: Any) -> Path:
+    """What a launcher writes of a job that it submitted; returns the announcement."""
+    logs = layout.root / "jobs" / f"pretrain-{job}"
+    content = {
+        "job": "",
+        "name": logs.name,
         "kind": "pretrain",
-        "references": references,
+        "references": [run.folder for run in runs],
         "after": [],
         "elements": None,
         "logs": f"jobs/{job}",
@@ -163,7 +163,9 @@ def submit(layout: Layout, job: str, *runs: Run, ago_seconds: float = 60.0, **fi
         "resources": {"nodes": 2, "gpus_per_node": 4},
         "at": time.time() - ago_seconds,
     }
-    append_line(layout.root / "submissions.jsonl", line | fields)
+    path = write(logs / "submission.json", checksummed(content | fields))
+    (logs / f"{job}_submitted.pkl").touch()
+    return path
 
 
 def encode(layout: Layout, study: GlueStudy) -> Path:

@@ -15,13 +15,11 @@ from neobert.data.sources import DirectorySource, HubSource, open_source
 from neobert.embeddings.pairs import alike
 from neobert.errors import EXIT_MISSING, EXIT_REFUSED
 from neobert.kinds.contrastive import ContrastiveRun
-from neobert.runs.cleanup import read_uses
 from neobert.runs.index import read_index
-from neobert.runs.kinds import record_paths
 from neobert.runs.layout import Layout
 from neobert.runs.records import sealed
 from tests.ablations.plans import SYNTHETIC, rows_of
-from tests.embeddings.tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
+from tests.embeddings.tiny_contrastive import tiny_contrastive, write_tiny_contrastive
 from tests.support.small_corpora import REAL_DATA, write_table
 
 STAGES: tuple[...] = ("pretrain", "contrastive")
@@ -156,15 +154,6 @@ def test_missing_sets_are_named_before_anything_runs(tmp_path: Path, capsys: pyt
     assert all(DECLARED_SETS[name].repository in said for name in sets_of("paper")) and "prefetch.py" in said
     assert "PAQ_pairs" not in said
     assert not (tmp_path / "runs").exists()
-
-
-def test_the_encoder_of_a_contrastive_run_is_kept(tmp_path: Path) -> None:
-    encoder = write_encoder(tmp_path)
-    run = tiny_contrastive(encoder.id)
-    folder = write_tiny_contrastive(tmp_path, run)
-    (folder / "done.json").write_text("{}")
-    assert Layout(tmp_path).pretraining(encoder.id) in read_uses(Layout(tmp_path)).paths
-    assert folder / "done.json" in list(record_paths(tmp_path))
 
 
 @pytest.mark.skipif(not (REAL_DATA / "pairs").is_dir(), reason="the real pairs are not here")

@@ -72,7 +72,7 @@ def test_what_one_user_begins_another_goes_on_with(shared: Path) -> None:
 
     code, said = run(SECOND, "pretrain", "glue")
     assert code == 0, said
-    for command in (["ablations/status.py"], ["reports/make_figures.py", "--out", str(shared / "out" / "figures")]):
+    for command in (["ablations/status.py"], ["reports/collect.py", "--out", str(shared / "out" / "records")]):
         code, said = run_as(SECOND, [*command, *own], shared / "2")
         assert code == 0, said
     code, said = run(FIRST, "pretrain", "glue")

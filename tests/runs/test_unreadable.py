@@ -22,17 +22,16 @@ from neobert.glue.tasks import task_named
 from neobert.processes import StopRequest
 from neobert.runs import claims
 from neobert.runs.claims import acquire, last_owner
-from neobert.runs.cleanup import collect, collectable
 from neobert.runs.index import Index
 from neobert.runs.kinds import is_done, read_records, record_paths
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, read_record
 from neobert.runs.run_file import read_run_file, write_run_file
-from neobert.runs.submissions import ANNOUNCEMENT, read_announced
+from neobert.runs.submissions import read_submissions
 from neobert.runs.worker import Worker, open_parts
 from neobert.tensors import load_tensors, open_tensors
 from neobert.training import checkpoints
-from tests.ablations.status_worlds import EXECUTION, declare, record_trial, study_of
+from tests.ablations.status_worlds import EXECUTION, declare, record_trial, study_of, submit
 from tests.support.hidden import WAYS, hidden, tree
 from tests.support.tiny_runs import SOURCE, starts, tiny_run, work, write_tiny_run
 
@@ -234,20 +233,6 @@ def test_weights_stay_while_a_study_that_may_need_them_cannot_be_read(tmp_path: 
     assert [path.exists() for path in weights] == [False, True]
 
 
-@pytest.mark.parametrize("hide", ["pretraining/{run}", "pretraining/{run}/run.json", "pretraining", "claims"])
-def test_nothing_is_collected_that_a_hidden_run_may_refer_to(unfinished: Path, hide: str) -> None:
-    layout, path = Layout(unfinished), unfinished / hide.format(run=tiny_run().id)
-    with hidden(path):
-        before = tree(unfinished)
-        try:
-            assert collect(layout, collectable(layout)[0]) == []
-        except PermissionError as error:
-            assert str(path) in str(error)
-        gone = before.keys() - tree(unfinished).keys()
-        assert not gone
-    assert data_of(unfinished).is_dir()
-
-
 def test_a_claim_that_cannot_be_read_is_held(tmp_path: Path) -> None:
     folder = tmp_path / "claims" / "part"
     assert acquire(folder) is not None
@@ -282,12 +267,10 @@ def test_a_process_that_has_no_file_left_to_open_takes_nobody_for_dead(
 
 
 def test_a_job_whose_announcement_cannot_be_read_is_not_foreign(tmp_path: Path) -> None:
-    path = tmp_path / "jobs" / "name" / ANNOUNCEMENT
-    path.parent.mkdir(parents=True)
-    path.write_text("{}")
-    assert read_announced(Layout(tmp_path), "name", "1") is None
+    path = submit(Layout(tmp_path), "1", tiny_run())
     with hidden(path), pytest.raises(PermissionError):
-        read_announced(Layout(tmp_path), "name", "1")
+        read_submissions(Layout(tmp_path))
+    assert [each.job for each in read_submissions(Layout(tmp_path))] == ["1"]
 
 
 def test_reports_name_a_folder_that_they_cannot_list(root: Path) -> None:

@@ -231,14 +231,6 @@ def test_a_storage_that_cannot_be_used_ends_the_worker_and_loses_no_point(
     assert_search_is_right(layout, search)
 
 
-def test_cleanup_keeps_the_weights_of_a_search_that_is_open(tmp_path: Path) -> None:
-    layout, search = Layout(tmp_path), search_by("random", 2, seeds=(0, 1))
-    study = study_of(0, search=search)
-    assert study.sweep(layout).take() is not None
-    (first,) = study.search_trials(layout)
-    assert set(study.results(layout)) == {trial.id for trial in first.trials}
-
-
 def test_a_search_does_not_change_the_ids_of_grids_and_trials() -> None:
     grid, search = study_of(3), study_of(3, search=search_by("tpe", 3))
     assert "search" not in json.loads(json.dumps(grid.shared_by_trials))

@@ -107,9 +107,9 @@ def test_two_folders_of_one_account_leave_each_others_jobs_alone(cluster: Cluste
     assert not list(tmp_path.rglob("gotcha")) and not list((cluster.folder / "jobs").glob("gotcha"))
 
 
-def test_neither_a_copy_nor_a_damaged_line_nor_a_name_costs_a_job(cluster: Cluster, tmp_path: Path) -> None:
-    """The copy lacks submissions.jsonl, a line of the original loses a bit, and a job of the user is called like a
-    folder in jobs/. Every command then finds the jobs of its own folder, and --cancel takes those alone."""
+def test_neither_a_copy_nor_a_damaged_file_nor_a_name_costs_a_job(cluster: Cluster, tmp_path: Path) -> None:
+    """A file of the copy loses a bit, and a job of the user is called like a folder in jobs/. Every command then finds
+    the jobs of its own folder, and --cancel takes those alone."""
     mine, copy = tmp_path / "mine", tmp_path / "copy"
     flags = (
         "--variant",
@@ -127,14 +127,14 @@ def test_neither_a_copy_nor_a_damaged_line_nor_a_name_costs_a_job(cluster: Clust
     launch(cluster, 1, *flags, "--runs", str(mine))
     jobs = {each.job for each in read_submissions(Layout(mine))}
     (mine / "jobs" / "precious").mkdir()
-    shutil.copytree(mine, copy, ignore=shutil.ignore_patterns("submissions.jsonl"))
+    shutil.copytree(mine, copy)
+    damaged = next(copy.glob("jobs/*/submission.json"))
+    damaged.write_bytes(damaged.read_bytes().replace(b'"job": "', b'"jmb": "', 1))
     launch(cluster, 1, *flags, "--runs", str(copy))
-    path = mine / "submissions.jsonl"
-    path.write_bytes(path.read_bytes().replace(b'"job": "', b'"jmb": "', 1))
     assert json.loads(launch(cluster, 1, *flags, "--runs", str(mine), "--json")) == []
     assert {each.job for each in read_submissions(Layout(mine))} == jobs
     launch(cluster, 1, "--variant", "M0", "--cancel", "--runs", str(copy))
-    copied = {each.job for each in read_submissions(Layout(copy))}
+    copied = {each.job for each in read_submissions(Layout(copy))} - jobs
     until(lambda: all(cluster.states(job) == {"CANCELLED"} for job in copied), 60, "cancelled jobs of the copy")
     assert len(jobs) == len(copied) == 2
     assert [cluster.states(job) for job in (*jobs, precious)] == [{"PENDING"}, {"PENDING"}, {"RUNNING"}]

@@ -357,19 +357,20 @@ def test_cancel_finds_jobs_whatever_their_scale_and_seed_and_keeps_to_those_name
     assert json.loads(capsys.readouterr().out) == [corpus, third]
 
 
-def test_cancel_takes_no_job_of_a_launcher_that_has_not_noted_it_yet(slurm: FakeSlurm, runs: Path) -> None:
-    """A job between sbatch and its line looks like one that a killed launcher lost."""
+def test_cancel_takes_no_job_of_a_launcher_that_is_about_to_write_its_payload(slurm: FakeSlurm, runs: Path) -> None:
+    """Between sbatch and its payload a job looks like one that a killed launcher lost."""
     submit(runs)
-    path = runs / "submissions.jsonl"
-    whole = path.read_text()
-    path.write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    payloads = {path: path.read_bytes() for path in sorted((runs / "jobs").iterdir())[-1].glob("*.pkl")}
+    for path in payloads:
+        path.unlink()
     claim = acquire(Layout(runs).claims(SUBMISSION_CLAIM))
     assert claim is not None
     with ThreadPoolExecutor() as pool:
         with claim:
             cancelling = pool.submit(main, ["--variant", "M5", "--cancel", "--runs", str(runs)])
             assert wait([cancelling], timeout=2).not_done
-            path.write_text(whole)
+            for path, content in payloads.items():
+                path.write_bytes(content)
         assert cancelling.result() == 0
     assert not (slurm.state / "cancelled").exists()
 
