@@ -327,23 +327,17 @@ def _distinct(texts: Sequence[str]) -> tuple[list[str], Array]:
     seen: dict[str, int] = {}
     numbers = np.empty(len(texts), np.int64)
     for number, text in enumerate(texts):
-        _require_text(text, number)
+        if not isinstance(text, str):
+            raise ValueError(f"text {number} is {text!r}, not a text: leave it out or give an empty text")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            character = text[error.start]
+            raise ValueError(
+                f"text {number} holds {character!r}, half of a surrogate pair and no character: decode its source anew"
+            ) from error
         numbers[number] = seen.setdefault(text, len(seen))
     return list(seen), numbers
-
-
-def _require_text(text: object, number: int) -> None:
-    if not isinstance(text, str):
-        raise ValueError(f"text {number} is {text!r}, not a text: leave it out or give an empty text")
-    if text.isascii():
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        character = text[error.start]
-        raise ValueError(
-            f"text {number} holds {character!r}, half of a surrogate pair and no character: decode its source anew"
-        ) from error
 
 
 def _require_finite(vectors: Array, numbers: Array) -> None:

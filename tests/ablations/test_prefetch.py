@@ -266,15 +266,3 @@ def test_nothing_is_brought_through_a_link_that_leaves_the_folder(
     assert run(folder) == 1
     assert f"leads out of {folder}" in capsys.readouterr().err
     assert sorted(outside.rglob("*")) == before and (outside / "train.parquet").read_text() == "mine"
-
-
-@pytest.mark.parametrize(
-    "content", ["[]", '{"files": {"a": {}}}', '{"files": {"a": []}}', "[" * 200_000, '{"files": 3}']
-)
-def test_a_manifest_that_is_none_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
-) -> None:
-    (tmp_path / "manifest.json").write_text(content)
-    assert run(tmp_path) == 1
-    told = capsys.readouterr().err.splitlines()
-    assert "manifest.json" in told[0] and not any("Traceback" in line for line in told)

@@ -94,6 +94,8 @@ def test_a_manifest_of_a_newer_version_is_not_read(folder: Path) -> None:
     ("content", "said"),
     [
         ({"files": {"corpora/web/a": {"repository": "a/b", "revision": "c", "bytes": -3}}}, r"a\.bytes: .* equal to 0"),
+        ([], ""),
+        ({"files": {"a": []}}, ""),
         ({"files": {"corpora/web/\n": {"repository": "a/b", "revision": "c", "bytes": 3}}}, r"names 'corpora/web/\\n'"),
         (
             {"files": {"a": {"repository": "a/b", "revision": "c", "bytes": 3, "file": "b\x1b"}}},

@@ -499,5 +499,5 @@ def test_the_arrays_that_ranks_share_are_made_before_they_meet(tmp_path: Path, m
     run_file, (part,) = read_run_file(write_tiny_run(tmp_path, run)), run.parts(layout)
     with claimed(layout, run.id) as claim, pytest.raises(RunFailed, match="the ranks meet"):
         execute(layout, run_file, part, claim, StopRequest())
-    kept = {path.name.split("-")[0] for path in layout.data(run.data_id).glob("*-*-*.npy")}
+    kept = {path.stem.rpartition("-")[2] for path in layout.data(run.data_id).glob("columns-*.npy")}
     assert kept == {"documents", "starts", "training"}
