@@ -232,8 +232,8 @@ def _search(own: VariantRow, request: RateRequest) -> RateSearch:
         for end in pair:
             NUMBERS["rate" if name == RATE else name].make(own.variant, end)  # raises if it is impossible
     space = {name: Range(low=low, high=high, log=low > 0) for name, (low, high) in ends.items()}
-    words = {"sampler": request.study.sampler, "trials": request.study.trials}
-    return RateSearch.model_validate({**words, "space": space})
+    study = {"sampler": request.study.sampler, "trials": request.study.trials}
+    return RateSearch.model_validate({**study, "space": space})
 
 
 def _ends(name: str, texts: Sequence[str]) -> tuple[float, float]:
