@@ -13,14 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ablations import loading
-from ablations.ladders import Ladder
 from ablations.launch.execute import Workspace, open_workspace, run_or_submit
-from ablations.launch.flags import DEFAULT_RUNS
 from ablations.launch.outcomes import part_entry
+from ablations.loading import load
 from ablations.names import one_variant, split_numbers
 from ablations.plan import PlanRow, VariantRow, plan, with_tasks
-from ablations.run import build_parser
+from ablations.request import Place, Selection
 from ablations.scales import Scale
 from ablations.scaling import scaled, vocabulary_of
 from ablations.variant import Variant
@@ -61,7 +59,7 @@ def variants(ladder: str | Path | None = None) -> dict[str, Variant]:
     Raises:
         MissingData, ValueError: there is no such file, or it declares no ladder.
     """
-    return dict(load_ladder(ladder).variants)
+    return dict(load(ladder).variants)
 
 
 def build(
@@ -84,7 +82,7 @@ def build(
     """
     from neobert.model.build import build_masked_language_model, initialize
 
-    workspace = open_here(load_ladder(ladder), scale, data, dry_run=True)
+    workspace = open_workspace(_selection(ladder, scale, data), Place("here"), dry_run=True)
     recipe = plan_variant(workspace, variant, seed, ["pretraining"]).recipe.pretraining
     model = build_masked_language_model(recipe.model, recipe.longest_context, recipe.precision)
     initialize(model, recipe.model.initialization, seed)
@@ -121,7 +119,10 @@ def train(
         MissingData: the data are not there.
         RunFailed: training failed or was stopped; the same call resumes.
     """
-    workspace = open_here(load_ladder(ladder), scale, data, runs=runs, workers=workers, track=track)
+    if track is not None and track not in TRACKERS:
+        raise ValueError(f"there is no tracker {track!r}: {did_you_mean(track, TRACKERS)}")
+    processes = None if workers is None else _whole("workers", workers, count)
+    workspace = open_workspace(_selection(ladder, scale, data, runs), Place("here", workers=processes, track=track))
     name = variant if steps is None else _with_steps(variant, steps, workspace)
     row = plan_variant(workspace, name, seed, ["pretraining"])
     _run(workspace, row)
@@ -314,33 +315,11 @@ class TrainedVariant:
         return Path(out)
 
 
-def load_ladder(ladder: str | Path | None) -> Ladder:
-    """Return the ladder of a file, or the paper's."""
-    return loading.papers() if ladder is None else loading.load(str(ladder))
-
-
-def open_here(
-    ladder: Ladder,
-    scale: str | None,
-    data: str | Path | None,
-    *,
-    runs: str | Path = DEFAULT_RUNS,
-    workers: int | None = None,
-    track: str | None = None,
-    dry_run: bool = False,
-) -> Workspace:
-    """Open the workspace that run.py opens with the same values as flags."""
-    own = ladder.scale if scale is None else scale
-    if own not in ladder.known_scales:
-        raise ValueError(f"there is no scale {own!r}: {did_you_mean(str(own), ladder.known_scales)}")
-    options = build_parser().parse_args(["--cluster", "here"])
-    options.given_scale, options.scale = scale, own
-    options.data, options.runs = None if data is None else str(data), Path(runs)
-    options.workers = None if workers is None else _whole("workers", workers, count)
-    if track is not None and track not in TRACKERS:
-        raise ValueError(f"there is no tracker {track!r}: {did_you_mean(track, TRACKERS)}")
-    options.track, options.dry_run = track, dry_run
-    return open_workspace(ladder, options)
+def _selection(
+    ladder: str | Path | None, scale: Scale | None, data: str | Path | None, runs: str | Path = "runs"
+) -> Selection:
+    own = load(ladder)
+    return Selection(own, own.scale_named(scale), None if data is None else str(data), Path(runs))
 
 
 def _whole(name: str, value: int, read: Callable[[str], int]) -> int:
@@ -354,14 +333,14 @@ def _whole(name: str, value: int, read: Callable[[str], int]) -> int:
 def plan_variant(workspace: Workspace, name: str, seed: int, stages: Sequence[str]) -> VariantRow:
     """Plan the stages of a variant; raises ValueError if there is none of this name."""
     seed = _whole("seed", seed, seed_flag)
-    ladder, scale = workspace.ladder, workspace.options.scale
+    ladder, scale = workspace.ladder, workspace.scale
     (row,) = plan(ladder, [one_variant(ladder, name)], [seed], scale, workspace.source, workspace.layout, stages)
     return row
 
 
 def _with_steps(name: str, steps: int, workspace: Workspace) -> str:
     """Return the name of the variant with this number of steps in its first stage."""
-    ladder, scale, vocabulary = workspace.ladder, workspace.options.scale, vocabulary_of(workspace.source)
+    ladder, scale, vocabulary = workspace.ladder, workspace.scale, vocabulary_of(workspace.source)
     variant = one_variant(ladder, name)
     base, _ = split_numbers(ladder, variant.name)
     numbers = variant.name.removeprefix(base)

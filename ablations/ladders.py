@@ -138,10 +138,11 @@ class Ladder:
         """The scales that every ladder has, followed by its own."""
         return (*SCALES, *self.scales)
 
-    def refuse_scale(self, scale: str) -> None:
-        """Raise ValueError if there is no scale of this name."""
-        if scale not in self.known_scales:
-            raise ValueError(f"--scale {scale!r} is no scale: {did_you_mean(scale, self.known_scales)}")
+    def scale_named(self, name: str | None) -> str:
+        """Return the scale of a name; None means the default. Raises ValueError if there is none."""
+        if name is not None and name not in self.known_scales:
+            raise ValueError(f"there is no scale {name!r}: {did_you_mean(name, self.known_scales)}")
+        return self.scale if name is None else name
 
     @property
     def labels(self) -> dict[str, str]:

@@ -11,7 +11,7 @@ import importlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.machinery import ModuleSpec
@@ -50,31 +50,8 @@ def add_ladder_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def add_scale_flag(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add --scale. `on_ladder` checks its value, because a ladder can have scales of its own, and fills in the default.
-
-    `given_scale` is None if the flag is not given.
-    """
+    """Add --scale. `Ladder.scale_named` checks its value, because a ladder can have scales of its own."""
     parser.add_argument("--scale", metavar=f"{{{','.join(SCALES)}}}", help=text)
-    parser.set_defaults(given_scale=None)
-
-
-def on_ladder(options: argparse.Namespace, action: Callable[[argparse.Namespace, Ladder], int]) -> Callable[[], int]:
-    """Return a function that loads the ladder that the flags name, and runs the action on it.
-
-    The function raises:
-        MissingData: there is no such file or module.
-        ValueError: it declares no ladder, or there is no such scale.
-    """
-
-    def act() -> int:
-        ladder = papers() if options.ladder is None else load(options.ladder)
-        if "given_scale" in options:
-            options.given_scale = options.scale
-            options.scale = ladder.scale if options.scale is None else options.scale
-            ladder.refuse_scale(options.scale)
-        return action(options, ladder)
-
-    return act
 
 
 # Loading
@@ -86,16 +63,16 @@ def papers() -> Ladder:
     return _ladder_of(importlib.import_module(PAPERS), "")
 
 
-def load(given: str) -> Ladder:
-    """Load a ladder from a file, or from a module by its name.
+def load(given: str | Path | None) -> Ladder:
+    """Load a ladder from a file, or from a module by its name; None means the paper's.
 
     Raises:
         MissingData: there is no such file or module.
         ValueError: it cannot be run, or does not declare a valid ladder.
     """
-    if given == PAPERS:
+    if given in (None, PAPERS):
         return papers()
-    path = Path(given)
+    given, path = str(given), Path(str(given))
     is_file = path.suffix == ".py" or "/" in given or path.is_file()
     return _run_file(path, given) if is_file else _import_module(given)
 

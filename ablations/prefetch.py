@@ -24,7 +24,7 @@ if __name__ == "__main__":  # a script's own folder would hide packages of the s
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ablations.launch.flags import add_benchmark_flag, add_stages_flag
-from ablations.loading import add_ladder_flag, add_scale_flag, on_ladder
+from ablations.loading import add_ladder_flag, add_scale_flag, load
 from neobert.command_line import byte_count, count, guarded, parser_from
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_RUN_FAILED, RunFailed, exit_code
 from neobert.files import inside
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.benchmark and "mteb" not in options.stages:
         parser.error("--benchmark goes with --stages … mteb")
-    return guarded("prefetch.py", on_ladder(options, _run), options.data_dir)
+    return guarded("prefetch.py", lambda: _run(options, load(options.ladder)), options.data_dir)
 
 
 def _run(options: argparse.Namespace, ladder: "Ladder") -> int:
@@ -82,6 +82,7 @@ def _run(options: argparse.Namespace, ladder: "Ladder") -> int:
     from ablations.names import chosen_variants
     from ablations.paper_models import chosen_models
 
+    options.scale = ladder.scale_named(options.scale)
     chosen = chosen_variants(ladder, options.variant)
     needs = requirements(ladder, chosen, options.scale, options.stages, options.benchmark)
     needs = replace(needs, models=chosen_models(options.models))

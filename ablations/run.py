@@ -1,17 +1,21 @@
 # PYTHON_ARGCOMPLETE_OK
 """Run variants of the ladder: pre-training, then the GLUE grid. The same command starts, resumes and retries.
 
-python ablations/run.py --list                        the ladder: parents, changes, sources, states
+python ablations/run.py list                          the ladder: parents, changes, sources, states
 python ablations/run.py --variant M7 --dry-run        what would run, with ids, sizes and states
-python ablations/run.py --variant M0..M5 --seed 0 1   run what is missing, on this machine
-python ablations/run.py --stages contrastive --model DIR     contrastive fine-tuning of an external encoder
+python ablations/run.py --variant M0..M5 --seed 0 1   run what is missing, on this machine or on SLURM
 python ablations/run.py --design leave-one-out --dry-run   M9, and M9 without each of its modifications
+python ablations/run.py cancel --variant M7           cancel the jobs of a variant
+python ablations/run.py gc                            which checkpoints could go; --delete removes them
+python ablations/run.py model DIR_OR_ID               contrastive fine-tuning of an external encoder
+
+`run.py list --help` has the flags of `list`, and so on. --list, --cancel, --gc and --model NAME select these too.
 """
 
-import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,25 +23,31 @@ if __name__ == "__main__":  # a script's own folder would hide packages of the s
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ablations.launch.flags import (
+    DEFAULT_RUNS,
     MODEL_HELP,
+    Flags,
     add_benchmark_flag,
-    add_common_flags,
+    add_data_flags,
     add_execution_flags,
+    add_place_flags,
     add_stages_flag,
-    trust_of,
+    add_trust_flags,
+    selection_from,
+    workspace_from,
 )
-from ablations.loading import on_ladder
-from neobert.command_line import guarded, parser_from, seed
+from ablations.loading import load
+from neobert.command_line import Parser, guarded, parser_from, seed
 from neobert.errors import EXIT_DONE
 from neobert.runs.kinds import STAGES_OF_VARIANTS
 
 if TYPE_CHECKING:
-    from ablations.ladders import Ladder
     from ablations.launch.execute import Workspace
     from ablations.plan import VariantRow
+    from ablations.request import Selection
     from neobert.data.sources import Source
 
 MODEL_STAGES = ("contrastive",)
+PROGRAM = "python ablations/run.py"
 FLAGS_OF_STAGES = {
     "zero_shot": ("mteb",),
     "benchmark": ("mteb",),
@@ -45,18 +55,44 @@ FLAGS_OF_STAGES = {
     "without_texts_of": ("contrastive", "mteb"),
 }
 """Flags that are only allowed with some stages."""
-COMPANIONS = {"delete": "gc", "protocol": "model"}
-"""Flags that are only allowed with another one."""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the command's parser."""
-    parser = parser_from("python ablations/run.py", __doc__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code (0 done, 1 a run failed, 2 refused, 3 missing data or run)."""
+    command, *words = _with_command(sys.argv[1:] if arguments is None else arguments)
+    return COMMANDS[command](words)
+
+
+def _with_command(words: Sequence[str]) -> list[str]:
+    """Return the words with a command in front: `run`, or the one that a flag of the same name stands for."""
+    if words and words[0] in COMMANDS:
+        return list(words)
+    for number, word in enumerate(words):
+        flag, _, value = word.partition("=")
+        if flag == "--model":
+            named = [value] if value else words[number + 1 : number + 2]
+            return ["model", *named, *words[:number], *words[number + (1 if value else 2) :]]
+        if word in ("--list", "--cancel", "--gc"):
+            return [word.removeprefix("--"), *words[:number], *words[number + 1 :]]
+    return ["run", *words]
+
+
+# Variants
+
+
+def build_parser(command: str = "run") -> Parser:
+    """Return the parser of `run`, `list` or `cancel`. All flags of a run are allowed for the others, so that one word
+    turns a command into another."""
+    described = {
+        "list": "Print the ladder and stop.",
+        "cancel": "Cancel live jobs; finished runs and checkpoints stay.",
+    }
+    parser = parser_from(f"{PROGRAM} {command}" if command in described else PROGRAM, described.get(command, __doc__))
     add = parser.add_argument
-    add("--variant", nargs="+", action="extend", metavar="NAME", help="names, M0..M5, or all")
+    chosen = parser.add_mutually_exclusive_group().add_argument
+    chosen("--variant", nargs="+", action="extend", metavar="NAME", help="names (M7), ranges (M0..M5), or all")
     design = "the last variant without each modification, or the baseline with each, instead of --variant"
-    add("--design", choices=("leave-one-out", "add-one"), help=design)
-    add("--protocol", metavar="VARIANT", help="with --model: protocol of this variant (default: the ladder's)")
+    chosen("--design", choices=("leave-one-out", "add-one"), help=design)
     add("--seed", nargs="+", action="extend", type=seed, metavar="N", help="seeds; one run for each (default: 0)")
     add_stages_flag(
         parser,
@@ -65,187 +101,90 @@ def build_parser() -> argparse.ArgumentParser:
         "includes contrastive. readouts: held-out loss on all corpora, and BLiMP. perplexity: pseudo-perplexity by "
         "length (Figure 2)",
     )
-    add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets of pairs for contrastive (default: all)")
     add("--zero-shot", action="store_true", help="with mteb: measure encoders as they were pre-trained (Figure 4)")
     add_benchmark_flag(parser)
-    add(
-        "--without-texts-of",
-        nargs="+",
-        action="extend",
-        metavar="PATH",
-        help="leave out pairs that share a text with these parquet files or folders, ignoring case and punctuation",
-    )
-    mode = parser.add_mutually_exclusive_group().add_argument
-    mode("--model", metavar="DIR_OR_ID", help=f"instead of variants: {MODEL_HELP}")
-    mode("--list", action="store_true", help="print the ladder and stop")
-    cancelled = "cancel the variants' live jobs (only of --scale, --data and --seed if given), and stop"
-    mode("--cancel", action="store_true", help=cancelled)
-    mode(
-        "--gc",
-        action="store_true",
-        help="print which checkpoints of finished training could go, and stop",
-    )
-    add("--delete", action="store_true", help="with --gc: remove them")
-    add_common_flags(parser, "plan")
+    _add_pair_flags(parser)
+    add_data_flags(parser)
+    add_place_flags(parser, "plan" if command != "cancel" else "")
     add_execution_flags(parser)
     return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code (0 done, 1 a run failed, 2 refused, 3 missing data or run)."""
-    parser = build_parser()
-    options = parser.parse_args(arguments)
-    given = {flag for flag, value in vars(options).items() if value}
-    for flag, stages in FLAGS_OF_STAGES.items():
-        if flag in given and not set(stages).intersection(options.stages):
-            parser.error(f"--{flag.replace('_', '-')} goes with --stages … {' or '.join(stages)}")
-    for flag, other in COMPANIONS.items():
-        if flag in given and other not in given:
-            parser.error(f"--{flag.replace('_', '-')} goes with --{other.replace('_', '-')}")
-    if given >= {"cancel", "dry_run"}:
-        parser.error("--cancel and --dry-run exclude each other: ablations/status.py shows the jobs of every run")
-    if given >= {"variant", "design"}:
-        parser.error("--variant and --design both choose variants: give one of them")
-    if "cancel" in given and not given.intersection(("variant", "design")):
-        parser.error("--cancel needs the variants whose jobs it cancels: name them with --variant (M7, M0..M5, all)")
-    if not given.intersection((*MODES, "variant", "design")):
-        parser.error("name variants with --variant (M7, M0..M5, all), --design or --model, or see them with --list")
-    mode = next((mode for flag, mode in MODES.items() if flag in given), _run_variants)
-    return guarded("run.py", on_ladder(options, mode), options.runs)
+def _add_pair_flags(parser: Parser) -> None:
+    add = parser.add_argument
+    add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets of pairs for contrastive (default: all)")
+    text = "leave out pairs that share a text with these parquet files or folders, ignoring case and punctuation"
+    add("--without-texts-of", nargs="+", action="extend", metavar="PATH", help=text)
 
 
-def _clean(options: argparse.Namespace, _ladder: "Ladder") -> int:
-    from neobert.runs.cleanup import clean
-    from neobert.runs.layout import Layout
-
-    clean(Layout(options.runs.resolve()), delete=options.delete, as_json=options.json)
-    return EXIT_DONE
-
-
-def _cancel(options: argparse.Namespace, ladder: "Ladder") -> int:
-    from ablations.launch.submit import cancel_jobs
-    from ablations.names import chosen_variants, names_of_design
-    from neobert.console import logs
-    from neobert.runs.layout import Layout
-
-    variants = [] if options.design else chosen_variants(ladder, options.variant)
-    names = names_of_design(ladder, options.design) if options.design else [variant.name for variant in variants]
-    jobs = cancel_jobs(ladder, options, Layout(options.runs.resolve()), set(names))
-    if options.json:
-        print(json.dumps(jobs))
-    said = f"{len(jobs)} job(s) cancelled {' '.join(jobs)}; what they finished or saved stays"
-    none = f"no matching job is running in {options.runs}: ablations/status.py shows all jobs"
-    logs().print(said if jobs else none, markup=False)
-    return EXIT_DONE
+def _parse(command: str, words: Sequence[str]) -> Flags:
+    """Parse the words behind a command on variants; the parser ends the command if flags do not go together."""
+    parser = build_parser(command)
+    flags = vars(parser.parse_args(words))
+    if command != "list" and not flags["variant"] and not flags["design"]:
+        parser.error("name variants with --variant (M7, M0..M5, all) or --design; `run.py list` shows them")
+    for name, stages in FLAGS_OF_STAGES.items():
+        if flags[name] and not set(stages).intersection(flags["stages"]):
+            parser.error(f"--{name.replace('_', '-')} goes with --stages … {' or '.join(stages)}")
+    return flags
 
 
-def _run_model(options: argparse.Namespace, ladder: "Ladder") -> int:
-    from ablations.launch.execute import open_workspace, run_or_submit
-    from ablations.launch.outcomes import print_model_outcome
-    from ablations.paper_models import LISTED, print_paper_models
-    from ablations.plan import plan_model
-    from ablations.recipe_runs import EmbeddingChoice
-
-    if options.model == LISTED:
-        print_paper_models(options.data or "synthetic", as_json=options.json)
-        return EXIT_DONE
-    for flag in ("variant", "design"):
-        if vars(options)[flag]:
-            raise ValueError(f"--model cannot be combined with --{flag}")
-    for stage in options.stages:
-        if stage not in MODEL_STAGES:
-            raise ValueError(
-                f"the stage {stage} is for variants: --model goes with --stages {' '.join(MODEL_STAGES)} "
-                "(others of a model: sweeps/glue_grid.py and sweeps/mteb_suite.py, each with --model)"
-            )
-    workspace = open_workspace(ladder, options)
-    layout = workspace.layout
-    row = plan_model(
-        ladder,
-        workspace.external_model(),
-        options.seed or [0],
-        options.scale,
-        workspace.source,
-        layout,
-        options.stages,
-        choice=EmbeddingChoice(pairs=options.pairs, protocol=options.protocol),
-    )
-    return run_or_submit(workspace, [row], lambda: print_model_outcome(layout, row, as_json=options.json))
-
-
-def _planned(options: argparse.Namespace, ladder: "Ladder") -> "tuple[Workspace, list[VariantRow], list[str]]":
-    """Open what the flags name and plan the chosen variants; the sentences are about variants of a design that are left
-    out."""
-    from ablations.launch.checks import require_heldout_context
-    from ablations.launch.execute import open_workspace
+def _plan(workspace: "Workspace") -> "tuple[list[VariantRow], list[str]]":
+    """Plan the selected variants; the sentences are about variants of a design that are left out."""
     from ablations.names import chosen_variants, variants_of_design
     from ablations.plan import plan
-    from ablations.recipe_runs import EmbeddingChoice
     from ablations.scaling import vocabulary_of
 
-    trust_of(options)
-    workspace = open_workspace(ladder, options)
-    layout, source = workspace.layout, workspace.source
+    its, source = workspace.selection, workspace.source
     left_out: list[str] = []
-    if options.design:
-        chosen, left_out = variants_of_design(ladder, options.design, options.scale, vocabulary_of(source))
+    if its.design is None:
+        chosen = chosen_variants(its.ladder, its.variants or list(its.ladder.variants))
     else:
-        chosen = chosen_variants(ladder, options.variant or list(ladder.variants))
-    choice = EmbeddingChoice(pairs=options.pairs, benchmarks=options.benchmark, zero_shot=options.zero_shot)
-    rows = plan(ladder, chosen, options.seed or [0], options.scale, source, layout, options.stages, choice=choice)
-    require_heldout_context(options.heldout_context, rows)
-    return workspace, rows, [f"left out: {sentence}" for sentence in left_out]
+        chosen, left_out = variants_of_design(its.ladder, its.design, its.scale, vocabulary_of(source))
+    rows = plan(its.ladder, chosen, its.seeds, its.scale, source, workspace.layout, its.stages, choice=its.embedding)
+    return rows, [f"left out: {sentence}" for sentence in left_out]
 
 
-def _list_variants(options: argparse.Namespace, ladder: "Ladder") -> int:
-    from ablations.launch.listing import print_ladder
-    from ablations.recipe_runs import MissingTask
-
-    beside = []
-    try:
-        _, rows, lines = _planned(options, ladder)
-    except MissingTask as error:  # a ladder can be looked at before the data of its tasks are there
-        options.stages = [stage for stage in options.stages if stage != "glue"]
-        _, rows, lines = _planned(options, ladder)
-        beside = [f"without fine-tuning: {error}"]
-    print_ladder(rows, as_json=options.json)
-    _print_beside(options, [*lines, *beside])
-    return EXIT_DONE
+def _run(words: Sequence[str]) -> int:
+    flags = _parse("run", words)
+    return guarded("run.py", lambda: _run_variants(workspace_from(flags, selection_from(flags))), flags["runs"])
 
 
-def _run_variants(options: argparse.Namespace, ladder: "Ladder") -> int:
+def _run_variants(workspace: "Workspace") -> int:
+    from ablations.launch.checks import require_heldout_context
     from ablations.launch.execute import run_or_submit
     from ablations.launch.outcomes import print_outcome
     from neobert.console import logs
 
-    workspace, rows, lines = _planned(options, ladder)
-    if options.dry_run:
+    rows, lines = _plan(workspace)
+    if "heldout_context" not in workspace.kept:
+        require_heldout_context(workspace.execution.heldout_context, rows)
+    if workspace.dry_run:
         return _show_plan(workspace, rows, lines)
     lines += dict.fromkeys(f"left out: {task}: {why}" for row in rows for task, why in row.skipped.items())
     for line in lines:
         logs().print(line, markup=False)
-    return run_or_submit(workspace, rows, lambda: print_outcome(workspace.layout, rows, as_json=options.json))
-
-
-def _print_beside(options: argparse.Namespace, lines: Sequence[str]) -> None:
-    """Print lines; to stderr if stdout has JSON."""
-    for line in lines:
-        print(line, file=sys.stderr if options.json else sys.stdout)
+    return run_or_submit(workspace, rows, lambda: print_outcome(workspace.layout, rows, as_json=workspace.as_json))
 
 
 def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequence[str]) -> int:
     """Print the plan, the batch files for SLURM and the lines; refuse stages that do not fit."""
     from ablations.launch.checks import corpus_lines, misfits, refuse, require_scorable_tasks
-    from ablations.launch.costs import PlanCosts
+    from ablations.launch.costs import Machine, PlanCosts
     from ablations.launch.listing import print_plan
-    from ablations.launch.submit import planned_machine, preview
+    from ablations.launch.submit import plan_jobs, submitter_of
 
-    options, layout = workspace.options, workspace.layout
-    _print_beside(options, corpus_lines(rows, workspace.source))
-    jobs = preview(workspace.ladder, options, layout, rows) if options.cluster == "slurm" else ""
-    machine = planned_machine(options, workspace.execution)
-    print_plan(rows, PlanCosts(layout, rows, workspace.source, machine), as_json=options.json)
-    _print_beside(options, [*jobs.splitlines(), *lines, *_tokenizer_lines(workspace.source)])
+    layout, place = workspace.layout, workspace.place
+    _print_beside(corpus_lines(rows, workspace.source), as_json=workspace.as_json)
+    jobs = ""
+    if place.cluster == "slurm":
+        jobs = submitter_of(workspace.selection, place, layout).preview(plan_jobs(layout, rows, place.profile))
+    if place.cluster == "here":
+        place.refuse_here()
+    machine = Machine.of(place, workspace.execution, workspace.scale)
+    print_plan(rows, PlanCosts(layout, rows, workspace.source, machine), as_json=workspace.as_json)
+    beside = [*jobs.splitlines(), *lines, *_tokenizer_lines(workspace.source)]
+    _print_beside(beside, as_json=workspace.as_json)
     refuse(misfits(rows, machine))
     require_scorable_tasks(rows, layout, workspace.source)
     return EXIT_DONE
@@ -260,13 +199,124 @@ def _tokenizer_lines(source: "Source") -> list[str]:
     return [f"{line} ({hint})" if set(source.tokenizer_texts) - set(source.corpora) else line]
 
 
-MODES: "dict[str, Callable[[argparse.Namespace, Ladder], int]]" = {
-    "gc": _clean,
+def _print_beside(lines: Sequence[str], *, as_json: bool) -> None:
+    """Print lines; to stderr if stdout has JSON."""
+    for line in lines:
+        print(line, file=sys.stderr if as_json else sys.stdout)
+
+
+# Other commands
+
+
+def _list(words: Sequence[str]) -> int:
+    flags = _parse("list", words)
+    return guarded("run.py", lambda: _print_ladder(selection_from(flags), as_json=flags["json"]), flags["runs"])
+
+
+def _print_ladder(selection: "Selection", *, as_json: bool) -> int:
+    from ablations.launch.execute import open_workspace
+    from ablations.launch.listing import print_ladder
+    from ablations.recipe_runs import MissingTask
+    from ablations.request import Place
+
+    workspace = open_workspace(selection, Place(), dry_run=True)
+    try:
+        rows, lines = _plan(workspace)
+    except MissingTask as error:  # a ladder can be looked at before the data of its tasks are there
+        others = tuple(stage for stage in selection.stages if stage != "glue")
+        rows, lines = _plan(replace(workspace, selection=replace(selection, stages=others)))
+        lines.append(f"without fine-tuning: {error}")
+    print_ladder(rows, as_json=as_json)
+    _print_beside(lines, as_json=as_json)
+    return EXIT_DONE
+
+
+def _cancel(words: Sequence[str]) -> int:
+    flags = _parse("cancel", words)
+    return guarded("run.py", lambda: _cancel_jobs(flags), flags["runs"])
+
+
+def _cancel_jobs(flags: Flags) -> int:
+    from ablations.launch.submit import JobFilter, cancel_jobs
+    from ablations.names import chosen_variants, names_of_design
+    from neobert.console import logs
+    from neobert.runs.layout import Layout
+
+    ladder, design = load(flags["ladder"]), flags["design"]
+    of_design = names_of_design(ladder, design) if design else []
+    named = [variant.name for variant in chosen_variants(ladder, flags["variant"] or [])]
+    scale = flags["scale"] and ladder.scale_named(flags["scale"])
+    wanted = JobFilter(ladder, frozenset([*of_design, *named]), scale, flags["data"], flags["seed"])
+    jobs = cancel_jobs(Layout(flags["runs"].resolve()), wanted)
+    if flags["json"]:
+        print(json.dumps(jobs))
+    said = f"{len(jobs)} job(s) cancelled {' '.join(jobs)}; what they finished or saved stays"
+    none = f"no matching job is running in {flags['runs']}: ablations/status.py shows all jobs"
+    logs().print(said if jobs else none, markup=False)
+    return EXIT_DONE
+
+
+def _clean(words: Sequence[str]) -> int:
+    parser = parser_from(f"{PROGRAM} gc", "Print which checkpoints of finished training could go.")
+    parser.add_argument("--delete", action="store_true", help="remove them")
+    parser.add_argument("--runs", type=Path, default=DEFAULT_RUNS, help="folder of runs (default: ./runs)")
+    parser.add_argument("--json", action="store_true", help="print JSON on stdout")
+    options = parser.parse_args(words)
+
+    def clean_up() -> int:
+        from neobert.runs.cleanup import clean
+        from neobert.runs.layout import Layout
+
+        clean(Layout(options.runs.resolve()), delete=options.delete, as_json=options.json)
+        return EXIT_DONE
+
+    return guarded("run.py", clean_up, options.runs)
+
+
+def _run_model(words: Sequence[str]) -> int:
+    parser = parser_from(f"{PROGRAM} model", "Fine-tune an external encoder contrastively.")
+    parser.add_argument("model", metavar="DIR_OR_ID", help=MODEL_HELP)
+    protocol = "protocol of this variant (default: the ladder's)"
+    parser.add_argument("--protocol", metavar="VARIANT", help=protocol)
+    parser.add_argument(
+        "--seed", dest="finetuning_seed", nargs="+", action="extend", type=seed, metavar="N", help="seeds (default: 0)"
+    )
+    others = "GLUE and MTEB: sweeps/glue_grid.py and sweeps/mteb_suite.py, each with --model"
+    parser.add_argument(
+        "--stages", nargs="+", choices=MODEL_STAGES, default=MODEL_STAGES, help=f"contrastive ({others})"
+    )
+    _add_pair_flags(parser)
+    add_data_flags(parser)
+    add_trust_flags(parser)
+    add_place_flags(parser, "plan")
+    add_execution_flags(parser)
+    flags = vars(parser.parse_args(words))
+    return guarded("run.py", lambda: _tune_model(flags), flags["runs"])
+
+
+def _tune_model(flags: Flags) -> int:
+    from ablations.launch.execute import run_or_submit
+    from ablations.launch.outcomes import print_model_outcome
+    from ablations.paper_models import LISTED, print_paper_models
+    from ablations.plan import plan_model
+
+    if flags["model"] == LISTED:
+        print_paper_models(flags["data"] or "synthetic", as_json=flags["json"])
+        return EXIT_DONE
+    workspace = workspace_from(flags, selection_from(flags))
+    its, layout, source = workspace.selection, workspace.layout, workspace.source
+    model, seeds = workspace.external_model(), its.finetuning_seeds or [0]
+    row = plan_model(its.ladder, model, seeds, its.scale, source, layout, its.stages, choice=its.embedding)
+    return run_or_submit(workspace, [row], lambda: print_model_outcome(layout, row, as_json=workspace.as_json))
+
+
+COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "run": _run,
+    "list": _list,
     "cancel": _cancel,
+    "gc": _clean,
     "model": _run_model,
-    "list": _list_variants,
 }
-"""What the command does under a flag; without one of these it runs variants."""
 
 
 if __name__ == "__main__":

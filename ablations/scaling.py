@@ -11,8 +11,19 @@ from fractions import Fraction
 from typing import Any
 
 from ablations.ladders import Ladder
-from ablations.scales import HALF_LIFE_SHARE, RULES, UNSCALED, Rules, Scale, Vocabulary
-from ablations.shrinking import nearest_row, replaced, scaled_count, scaled_number, scaled_shape
+from ablations.scales import (
+    HALF_LIFE_SHARE,
+    RULES,
+    UNSCALED,
+    Rules,
+    Scale,
+    Vocabulary,
+    nearest_row,
+    replaced,
+    scaled_count,
+    scaled_number,
+    scaled_shape,
+)
 from ablations.variant import WAYS_OUT, Recipe, Variant, prove_scaled, validated
 from neobert.data.sources import Source
 from neobert.execution import Execution

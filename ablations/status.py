@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 if __name__ == "__main__":  # a script's own folder would hide packages of the same names as its modules
@@ -33,7 +33,7 @@ from neobert.command_line import guarded, parser_from, seconds_of_a_day
 from neobert.console import Listing, logs, output, table
 from neobert.errors import EXIT_DONE, name_first
 from neobert.runs.collected import RunFiles
-from neobert.runs.index import STATES, Cause, Row, Worker, age, causes_of, read_index
+from neobert.runs.index import STATES, Cause, Row, State, Worker, age, causes_of, read_index
 from neobert.runs.layout import Layout
 
 WATCH_SECONDS = 5.0
@@ -82,48 +82,62 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.json and options.watch is not None:
         parser.error("--watch draws and --json prints once: choose one of them")
-    return guarded("status.py", partial(_show, options), options.runs)
+
+    def show() -> int:
+        ladder = None if options.ladder is None else load(options.ladder)
+        wanted = Wanted(options.runs.resolve(), ladder, options.variant or (), options.state or STATES)
+        return _show(wanted, options.watch, as_json=options.json, tracebacks=options.errors)
+
+    return guarded("status.py", show, options.runs)
 
 
-def _show(options: argparse.Namespace) -> int:
-    ladder = None if options.ladder is None else load(options.ladder)
-    options.runs = options.runs.resolve()
-    files = RunFiles(options.runs)
+@dataclass(frozen=True)
+class Wanted:
+    """The rows to show: of a ladder's runs, of variants by name, in one of the states.
+
+    Without a ladder names are those of the paper's; without names every run counts.
+    """
+
+    runs: Path
+    ladder: Ladder | None
+    variants: Sequence[str]
+    states: Sequence[State]
+
+    def read(self, layout: Layout) -> tuple[list[Row], list[str]]:
+        """Return the rows of all states, and a sentence for each unreadable file without a row.
+
+        Raises:
+            MissingData: there is no such folder.
+            ValueError: a variant is neither on the ladder nor on any run.
+        """
+        index = read_index(layout)
+        rows = index.rows()
+        if self.ladder is not None:
+            rows = [row for row in rows if self.ladder.is_named(row.ladder, layout)]
+        if self.variants:
+            names = _variant_names(self.variants, rows, self.ladder or papers())
+            rows = [row for row in rows if names.intersection(row.variants)]
+        return rows, index.problems
+
+    def shown(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows in wanted states."""
+        return [row for row in rows if row.state in self.states]
+
+
+def _show(wanted: Wanted, watch: float | None, *, as_json: bool, tracebacks: bool) -> int:
+    files = RunFiles(wanted.runs)
     layout = Layout(files.root)
     try:
-        rows, problems = _read(layout, options, ladder) if options.watch is None else _watch(layout, options, ladder)
+        rows, problems = wanted.read(layout) if watch is None else _watch(layout, wanted, watch)
     except KeyboardInterrupt:  # the usual way to end a watch
         return EXIT_DONE
-    rows = _of_states(rows, options)
-    if options.json:
-        _print_json(rows, tracebacks=options.errors)
+    if as_json:
+        _print_json(wanted.shown(rows), tracebacks=tracebacks)
     else:
-        _print(rows, options.runs, tracebacks=options.errors)
+        _print(wanted.shown(rows), wanted.runs, tracebacks=tracebacks)
     for problem in (*problems, *files.problems):
         logs().print(problem, markup=False)
     return EXIT_DONE
-
-
-def _read(layout: Layout, options: argparse.Namespace, ladder: Ladder | None) -> tuple[list[Row], list[str]]:
-    """Return the rows that the flags select, of all states, and a sentence for each unreadable file without a row. With
-    a ladder they are its own; without one, names of variants are those of the paper's.
-
-    Raises:
-        MissingData: there is no such folder.
-        ValueError: a variant is neither on the ladder nor on any run.
-    """
-    index = read_index(layout)
-    rows = index.rows()
-    if ladder is not None:
-        rows = [row for row in rows if ladder.is_named(row.ladder, layout)]
-    if options.variant:
-        names = _variant_names(options.variant, rows, ladder or papers())
-        rows = [row for row in rows if names.intersection(row.variants)]
-    return rows, index.problems
-
-
-def _of_states(rows: Sequence[Row], options: argparse.Namespace) -> list[Row]:
-    return [row for row in rows if not options.state or row.state in options.state]
 
 
 def _variant_names(wanted: Sequence[str], rows: Sequence[Row], ladder: Ladder) -> set[str]:
@@ -135,21 +149,21 @@ def _variant_names(wanted: Sequence[str], rows: Sequence[Row], ladder: Ladder) -
     return {name for name in wanted if name in labelled} | chosen
 
 
-def _watch(layout: Layout, options: argparse.Namespace, ladder: Ladder | None) -> tuple[list[Row], list[str]]:
+def _watch(layout: Layout, wanted: Wanted, seconds: float) -> tuple[list[Row], list[str]]:
     """Redraw in place on a terminal, elsewhere print repeatedly, until there is something and all of it, of whatever
     state, is done; return what was read last."""
     console = output()
     with Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live:
         while True:
-            rows, problems = _read(layout, options, ladder)
-            shown = _of_states(rows, options)
+            rows, problems = wanted.read(layout)
+            shown = wanted.shown(rows)
             if live is not None:
-                live.update(_drawn(shown, options.runs), refresh=True)
+                live.update(_drawn(shown, wanted.runs), refresh=True)
             else:
-                print("\n".join(_plain_lines(shown, options.runs)), end="\n\n", flush=True)
+                print("\n".join(_plain_lines(shown, wanted.runs)), end="\n\n", flush=True)
             if rows and all(row.state == "done" for row in rows):
                 return rows, problems
-            time.sleep(options.watch)
+            time.sleep(seconds)
 
 
 def _print_json(rows: Sequence[Row], *, tracebacks: bool) -> None:

@@ -150,13 +150,14 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one sentence and exit. The usage of some commands is longer than a screen: --help has it."""
-        words, _, unknown = message.partition("unrecognized arguments: ")
-        flags = [word.partition("=")[0] for word in unknown.split() if word.startswith("--")] if not words else []
+        before, _, unknown = message.partition("unrecognized arguments: ")
+        flags = [word.partition("=")[0] for word in unknown.split() if word.startswith("--")] if not before else []
         near = [
             did_you_mean(flag, [name for name in self._option_string_actions if name[:2] == "--"]) for flag in flags
         ]
         hints = [hint for hint in near if hint.startswith("did you mean")]
-        script = self.prog.split()[-1].rpartition("/")[2]
+        words = self.prog.split()
+        script = next((word for word in words if word.endswith(".py")), words[-1]).rpartition("/")[2]
         tell_error(script, "; ".join([message, *(hints or ["--help lists the flags"])]), EXIT_REFUSED)
         self.exit(EXIT_REFUSED)
 

@@ -17,7 +17,7 @@ if not __package__:  # run as a script: the repository in place of the script's 
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ablations.ladders import is_as_kept
-from ablations.loading import add_ladder_flag, on_ladder
+from ablations.loading import add_ladder_flag, load
 from neobert.command_line import Parser, guarded, refuse_no_folder
 from neobert.errors import EXIT_DONE, DamagedFile, MissingData
 
@@ -150,7 +150,7 @@ def main(given: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     arguments = _arguments(given)
     act = _collect if arguments.restore is None else _restore
-    return guarded("collect.py", on_ladder(arguments, act), arguments.out or arguments.runs)
+    return guarded("collect.py", lambda: act(arguments, load(arguments.ladder)), arguments.out or arguments.runs)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if not __package__:  # run as a script: the repository in place of the script's own folder, with its `statistics`
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.loading import add_ladder_flag, on_ladder
+from ablations.loading import add_ladder_flag, load
 from neobert.command_line import Parser, guarded, refuse_no_folder
 from neobert.errors import EXIT_DONE, EXIT_OFF, MissingData
 from neobert.files import replace_file
@@ -68,7 +68,7 @@ def _choose_groups(
 ) -> "list[tuple[Scale, str]]":
 
     if scale is not None:
-        ladder.refuse_scale(scale)
+        ladder.scale_named(scale)
     name = Path(data).name if data else None  # records carry a folder's name, not its path
     chosen = [group for group in groups if group[0] == (scale or group[0]) and group[1] in (data or group[1], name)]
     if not chosen:
@@ -204,7 +204,7 @@ def _print_problems(problems: Sequence[str]) -> None:
 def main(given: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     arguments = _arguments(given)
-    return guarded("make_figures.py", on_ladder(arguments, _report), arguments.out)
+    return guarded("make_figures.py", lambda: _report(arguments, load(arguments.ladder)), arguments.out)
 
 
 if __name__ == "__main__":

@@ -9,22 +9,23 @@ python sweeps/glue_grid.py --task all --model DIR --scale paper    any encoder t
 optuna-dashboard runs/optuna.journal                         to watch the studies while they run
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.loading import on_ladder
-from neobert.command_line import count, guarded, parser_from
+from ablations.launch.flags import Flags, selection_from
+from neobert.command_line import Parser, guarded, parser_from
 from neobert.errors import DamagedFile, MissingData, did_you_mean
-from neobert.search.space import PRUNERS, SAMPLERS, Search, Space, refuse_pruner
+from neobert.search.space import PRUNERS, SAMPLERS, PrunerName, Search, Space, refuse_pruner
 from sweeps.encoder import add_encoder_flags, measure, variant_row
-from sweeps.studies import STORAGE_HELP, open_storage, refuse_sampler
+from sweeps.studies import StudyRequest, add_study_flags, open_storage, study_from
 
 if TYPE_CHECKING:
     from ablations.ladders import Ladder
@@ -37,7 +38,7 @@ SCORE_COLUMNS = frozenset({"score", "mean", "sd", "nested"})
 BEST_COLUMNS = ("task", "context", "batch_size", "learning_rate", "weight_decay", "seeds", "mean", "sd", "nested")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """Return the command's parser."""
     parser = parser_from("python sweeps/glue_grid.py", __doc__)
     add = parser.add_argument
@@ -55,89 +56,92 @@ def build_parser() -> argparse.ArgumentParser:
         help="limited or extended, six or sixty points at scale paper (default: the variant's grid; for --model, "
         "limited), or of the ladder's GRIDS",
     )
-    add("--sampler", default="grid", metavar=f"{{{','.join(SAMPLERS)}}}", help="what chooses points (default: grid)")
-    add("--trials", type=count, metavar="N", help="number of points that a sampler chooses")
+    add_study_flags(parser, SAMPLERS, "grid (default), or a sampler of Optuna")
     add(
         "--pruner",
         choices=PRUNERS,
         default="none",
         help="ends bad trials early: median and hyperband by evaluations, wilcoxon by the scores of seeds",
     )
-    add("--storage", metavar="WHERE", help=STORAGE_HELP)
-    add("--retry-failed", action="store_true", help="run failed points again")
     add_encoder_flags(parser, "points")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code (0 done, 1 a trial failed, 2 refused, 3 missing data or run)."""
-    options = build_parser().parse_args(arguments)
-    return guarded("glue_grid.py", on_ladder(options, _run), options.runs)
+    flags = vars(build_parser().parse_args(arguments))
+
+    def run() -> int:
+        selection = selection_from(flags)
+        return measure(flags, selection, partial(_sweep, request_from(flags, selection.ladder)))
+
+    return guarded("glue_grid.py", run, flags["runs"])
 
 
-def _run(options: argparse.Namespace, ladder: "Ladder") -> int:
+@dataclass(frozen=True)
+class GridRequest:
+    """The tasks, `every` one of the ladder or some by name, and the grid or search of each; None is the usual grid."""
 
-    known = list(ladder.tasks)
-    if unknown := [name for name in options.task if name not in (*known, "all")]:
+    tasks: tuple[str, ...]
+    every: bool
+    grid: str | None
+    pruner: PrunerName
+    study: StudyRequest
+
+
+def request_from(flags: Flags, ladder: "Ladder") -> GridRequest:
+    """Return what the flags request. Raises ValueError if they contradict each other, or a name is unknown."""
+    known, grids, spaces = list(ladder.tasks), ladder.grids, ladder.spaces
+    grid, study, every = flags["grid"], study_from(flags, SAMPLERS), "all" in flags["task"]
+    if unknown := [name for name in flags["task"] if name not in (*known, "all")]:
         raise ValueError(f"{unknown[0]!r} is no task of this study: {did_you_mean(unknown[0], known)}")
-    _refuse_flags(options, ladder)
-    tasks = known if "all" in options.task else options.task
-    return measure(options, ladder, lambda workspace, pretrains: _sweep(workspace, tasks, pretrains=pretrains))
-
-
-def _refuse_flags(options: argparse.Namespace, ladder: "Ladder") -> None:
-    """Raise ValueError if the flags for the grid and the search contradict each other."""
-
-    grids, spaces = ladder.grids, ladder.spaces
-    if options.grid and options.grid not in (*grids, *spaces):
-        raise ValueError(f"--grid {options.grid!r}: {did_you_mean(options.grid, (*grids, *spaces))}")
-    refuse_sampler(options, SAMPLERS)
-    if options.sampler == "grid" and options.trials is not None:
+    if grid and grid not in (*grids, *spaces):
+        raise ValueError(f"--grid {grid!r}: {did_you_mean(grid, (*grids, *spaces))}")
+    if study.sampler == "grid" and study.trials is not None:
         raise ValueError("--trials goes with a sampler, as the grid has every point once: leave it out, or add one")
-    if options.sampler == "grid" and options.grid in spaces:
-        raise ValueError(f"--grid {options.grid} has ranges in the place of points: name a sampler and its --trials")
-    if options.pruner != "none":
-        refuse_pruner(options.pruner, len(set(options.seed or [0])))
+    if study.sampler == "grid" and grid in spaces:
+        raise ValueError(f"--grid {grid} has ranges in the place of points: name a sampler and its --trials")
+    if flags["pruner"] != "none":
+        refuse_pruner(flags["pruner"], len(set(flags["finetuning_seed"] or [0])))
+    return GridRequest(tuple(known if every else flags["task"]), every, grid, flags["pruner"], study)
 
 
-def _search_of(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> Search | None:
-    """Return the search that the flags name, between the ends of the studies' grid; None for the whole grid.
-
-    Raises ValueError for a pruner on the paper's grid.
-    """
-
-    options, points = workspace.options, studies[0].points
-    if options.sampler == "grid":
-        if options.pruner == "none":
+def _search_of(request: GridRequest, workspace: "Workspace", studies: "Sequence[GlueStudy]") -> Search | None:
+    """Return the requested search between the ends of the studies' grid; None for the whole grid. Raises ValueError for
+    a pruner on the paper's grid."""
+    points, sampler = studies[0].points, request.study.sampler
+    if sampler == "grid":
+        if request.pruner == "none":
             return None
-        if options.scale == "paper":
+        if workspace.scale == "paper":
             raise ValueError(
                 "--pruner cannot end trials of the grid at scale paper: rates decay over the whole course, so early "
                 "scores favour high rates and small batches, and the nested score needs every point: leave it out, or "
                 "add a sampler"
             )
+    assert sampler != "rule"
     return Search(
-        sampler=options.sampler,
-        trials=options.trials or len(points),
-        pruner=options.pruner,
+        sampler=sampler,
+        trials=request.study.trials or len(points),
+        pruner=request.pruner,
         seeds=tuple(dict.fromkeys(study.seed for study in studies)),
-        space=workspace.ladder.spaces.get(options.grid) or Space.of_grid(points),
+        space=workspace.ladder.spaces.get(request.grid or "") or Space.of_grid(points),
     )
 
 
-def _sweep(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> int:
+def _sweep(request: GridRequest, workspace: "Workspace", pretrains: bool) -> int:
     from ablations.launch.execute import retry_failed, run_or_submit
     from ablations.plan import with_search, with_tasks
     from neobert.kinds.glue import GlueStudy
 
-    row = with_tasks(_plan(workspace, tasks, pretrains=pretrains), tasks)
-    if (search := _search_of(workspace, GlueStudy.among(row.runs))) is not None:
+    row = with_tasks(_plan(request, workspace, pretrains=pretrains), request.tasks)
+    if (search := _search_of(request, workspace, GlueStudy.among(row.runs))) is not None:
         row = with_search(row, search, workspace.layout)
     studies = GlueStudy.among(row.runs)
 
     def prepare() -> dict[str, str]:
-        environment = open_storage(workspace, studies)
-        retry_failed(workspace.layout, row.runs, retry=workspace.options.retry_failed)
+        environment = open_storage(workspace, request.study.storage, studies)
+        retry_failed(workspace.layout, row.runs, retry=request.study.retry_failed)
         return environment
 
     return run_or_submit(
@@ -149,20 +153,20 @@ def _sweep(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> 
     )
 
 
-def _plan(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> "PlanRow":
+def _plan(request: GridRequest, workspace: "Workspace", *, pretrains: bool) -> "PlanRow":
     """Plan all studies of the encoder, and its pre-training if it has to be done first."""
     from ablations.plan import plan_model
     from ablations.recipe_runs import missing_tasks
 
-    options, source = workspace.options, workspace.source
-    missing = missing_tasks(workspace.ladder, source)
-    if unavailable := [f"{task}: {missing[task]}" for task in tasks if task in missing and "all" not in options.task]:
+    its, source = workspace.selection, workspace.source
+    missing = missing_tasks(its.ladder, source)
+    if unavailable := [f"{task}: {missing[task]}" for task in request.tasks if task in missing and not request.every]:
         raise MissingData(f"cannot fine-tune on {source.label} data: {'; '.join(unavailable)}")
-    grid = workspace.ladder.grids.get(options.grid)
-    if options.model is not None:
-        seeds, model = options.seed or [0], workspace.external_model()
-        return plan_model(workspace.ladder, model, seeds, options.scale, source, workspace.layout, ["glue"], grid=grid)
-    return variant_row(workspace, ["pretraining", "glue"], pretrains=pretrains, grid=grid)
+    grid = its.ladder.grids.get(request.grid or "")
+    if its.model is None:
+        return variant_row(workspace, ["pretraining", "glue"], pretrains=pretrains, grid=grid)
+    model, seeds = workspace.external_model(), its.finetuning_seeds or [0]
+    return plan_model(its.ladder, model, seeds, its.scale, source, workspace.layout, ["glue"], grid=grid)
 
 
 def print_outcome(workspace: "Workspace", heading: str, studies: "Sequence[GlueStudy]") -> None:
@@ -177,7 +181,7 @@ def print_outcome(workspace: "Workspace", heading: str, studies: "Sequence[GlueS
         grids.setdefault((study.task, study.weights), []).append(study)
     by_grid = [_entries(workspace, seeds) for seeds in grids.values()]
     entries = [entry for grid in by_grid for entry in grid]
-    if workspace.options.json:
+    if workspace.as_json:
         print(json.dumps(entries, indent=1))
         return
     title = f"{heading}: scores on the validation sets, ×100"
@@ -254,7 +258,7 @@ def _best(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> dict[str, A
     from neobert.identity import plain
 
     layout, source = workspace.layout, workspace.source
-    if not workspace.options.dry_run and True in [redo_damaged(layout, study) for study in studies]:
+    if not workspace.dry_run and True in [redo_damaged(layout, study) for study in studies]:
         logs().print("run the same command again: it makes what was set aside anew", markup=False)
     task = studies[0].about
     require_origin(f"task {task.name}", studies[0].task_origin, data_origin(task, source))

@@ -10,7 +10,6 @@ optuna-dashboard runs/optuna.journal                                        to w
 python ablations/run.py --variant M4@rate2.8e-3 --seed 0 1 2                then train at the rate that it names
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,13 +18,19 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.launch.flags import add_common_flags, add_execution_flags
-from ablations.loading import on_ladder
-from neobert.command_line import count, guarded, number_above_0, parser_from, seed
-from sweeps.studies import STORAGE_HELP, refuse_sampler
+from ablations.launch.flags import (
+    Flags,
+    add_data_flags,
+    add_execution_flags,
+    add_place_flags,
+    selection_from,
+    workspace_from,
+)
+from neobert.command_line import Parser, count, guarded, number_above_0, parser_from, seed
+from sweeps.studies import add_study_flags, study_from
 
 if TYPE_CHECKING:
-    from ablations.ladders import Ladder
+    from sweeps.rate_sweep import RateRequest
 
 LEAST_FACTOR, MOST_FACTOR = 1.2, 10
 """Bounds of --factor: noise dominates the parabola of closer rates, and the losses of farther ones do not fit one."""
@@ -34,7 +39,7 @@ MOST_STEPS = 12
 SAMPLERS = ("rule", "random", "tpe", "gp", "qmc")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """Return the command's parser."""
     parser = parser_from("python sweeps/learning_rates.py", __doc__)
     add = parser.add_argument
@@ -47,14 +52,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("--most", type=count, default=5, metavar="N", help=most)
     noise = "standard deviation of the loss over seeds, from which one pilot seed gives an error of the optimum"
     add("--noise", type=number_above_0, metavar="NATS", help=noise)
-    samplers = "what chooses points: the rule (default) that extends the grid, or a sampler of Optuna"
-    add("--sampler", default="rule", metavar=f"{{{','.join(SAMPLERS)}}}", help=samplers)
-    add("--trials", type=count, metavar="N", help="number of points that a sampler chooses")
+    add_study_flags(parser, SAMPLERS, "the rule (default) that extends the grid, or a sampler of Optuna")
     ranges = "a number of the optimizer that a sampler chooses (default: the peak rate, between the ends of the grid)"
     add("--field", nargs=3, action="append", metavar=("NAME", "LOW", "HIGH"), help=ranges)
-    add("--storage", metavar="WHERE", help=STORAGE_HELP)
-    add("--retry-failed", action="store_true", help="run failed points again")
-    add_common_flags(parser, "points and their states,", models=False)
+    add_data_flags(parser)
+    add_place_flags(parser, "points and their states,")
     add_execution_flags(parser)
     parser.set_defaults(stages=["pretraining"])
     return parser
@@ -62,34 +64,43 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code (0 done or submitted, 1 a run failed, 2 refused, 3 missing data)."""
-    options = build_parser().parse_args(arguments)
-    return guarded("learning_rates.py", on_ladder(options, _run), options.runs)
+    flags = vars(build_parser().parse_args(arguments))
+    return guarded("learning_rates.py", lambda: _run(flags), flags["runs"])
 
 
-def _run(options: argparse.Namespace, ladder: "Ladder") -> int:
-    from ablations.launch.execute import open_workspace
+def _run(flags: Flags) -> int:
     from ablations.names import chosen_variants
-    from ablations.rates import MARK, PILOT_SEEDS
+    from ablations.rates import MARK
     from sweeps.rate_sweep import VariantSweep, sweep
 
-    seeds = tuple(dict.fromkeys(options.pilot_seed or PILOT_SEEDS[:PILOT_SEEDS_IF_NOT_NAMED]))
+    request, selection = request_from(flags), selection_from(flags)
+    variants = chosen_variants(selection.ladder, selection.variants)
+    if named := [variant.name for variant in variants if MARK in variant.name]:
+        raise ValueError(f"{named[0]} has its rate in its name: give the variant alone, and its rate is searched")
+    workspace = workspace_from(flags, selection)
+    return sweep(workspace, request, [VariantSweep.of(workspace, request, variant) for variant in variants])
+
+
+def request_from(flags: Flags) -> "RateRequest":
+    """Return what the flags request. Raises ValueError if they contradict each other, or a value is out of bounds."""
+    from ablations.rates import PILOT_SEEDS
+    from sweeps.rate_sweep import RateRequest
+
+    factor, width, most = flags["factor"], flags["width"], flags["most"]
+    seeds = tuple(dict.fromkeys(flags["pilot_seed"] or PILOT_SEEDS[:PILOT_SEEDS_IF_NOT_NAMED]))
     if others := [each for each in seeds if each not in PILOT_SEEDS]:
         raise ValueError(f"--pilot-seed {others[0]}: pilot seeds are {PILOT_SEEDS[0]} to {PILOT_SEEDS[-1]}")
-    if not LEAST_FACTOR <= options.factor <= MOST_FACTOR:
-        raise ValueError(f"--factor {options.factor:g}: give one from {LEAST_FACTOR} to {MOST_FACTOR}")
-    if not options.width <= options.most <= MOST_STEPS:
-        raise ValueError(f"--most {options.most}: give one from --width, {options.width}, to {MOST_STEPS}")
-    refuse_sampler(options, SAMPLERS)
-    if options.sampler == "rule" and (options.trials or options.field):
-        flag = "--trials" if options.trials else "--field"
+    if not LEAST_FACTOR <= factor <= MOST_FACTOR:
+        raise ValueError(f"--factor {factor:g}: give one from {LEAST_FACTOR} to {MOST_FACTOR}")
+    if not width <= most <= MOST_STEPS:
+        raise ValueError(f"--most {most}: give one from --width, {width}, to {MOST_STEPS}")
+    study, fields = study_from(flags, SAMPLERS), flags["field"] or ()
+    if study.sampler == "rule" and (study.trials or fields):
+        flag = "--trials" if study.trials else "--field"
         raise ValueError(
             f"{flag} goes with a sampler of Optuna, as the rule tries rates alone: add one, or leave it out"
         )
-    variants = chosen_variants(ladder, options.variant)
-    if named := [variant.name for variant in variants if MARK in variant.name]:
-        raise ValueError(f"{named[0]} has its rate in its name: give the variant alone, and its rate is searched")
-    workspace = open_workspace(ladder, options)
-    return sweep(workspace, [VariantSweep.of(workspace, variant, seeds) for variant in variants])
+    return RateRequest(seeds, factor, width, most, flags["noise"], tuple(map(tuple, fields)), study)
 
 
 if __name__ == "__main__":

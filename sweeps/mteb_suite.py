@@ -12,7 +12,6 @@ The same command starts, resumes and retries; each task has one record, and mteb
 RUNS/mteb/result_cache.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -22,13 +21,11 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.launch.flags import add_benchmark_flag
-from ablations.loading import on_ladder
-from neobert.command_line import guarded, parser_from
+from ablations.launch.flags import add_benchmark_flag, selection_from
+from neobert.command_line import Parser, guarded, parser_from
 from sweeps.encoder import add_encoder_flags, measure, variant_row
 
 if TYPE_CHECKING:
-    from ablations.ladders import Ladder
     from ablations.launch.execute import Workspace
     from ablations.plan import PlanRow
     from neobert.external import ExternalModel
@@ -37,7 +34,7 @@ TASK_COLUMNS = ("protocol", "seed", "task", "category", "suite", "state", "score
 MEAN_COLUMNS = ("protocol", "seed", "suite", "category", "mean", "tasks")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """Return the command's parser."""
     parser = parser_from("python sweeps/mteb_suite.py", __doc__)
     add = parser.add_argument
@@ -54,14 +51,10 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code (0 done, 1 a task failed, 2 refused, 3 missing data or run)."""
     parser = build_parser()
-    options = parser.parse_args(arguments)
-    if options.zero_shot and options.pairs:
+    flags = vars(parser.parse_args(arguments))
+    if flags["zero_shot"] and flags["pairs"]:
         parser.error("--pairs are read by contrastive fine-tuning, which --zero-shot leaves out")
-    return guarded("mteb_suite.py", on_ladder(options, _run), options.runs)
-
-
-def _run(options: argparse.Namespace, ladder: "Ladder") -> int:
-    return measure(options, ladder, _sweep)
+    return guarded("mteb_suite.py", lambda: measure(flags, selection_from(flags), _sweep), flags["runs"])
 
 
 def _sweep(workspace: "Workspace", pretrains: bool) -> int:
@@ -74,22 +67,18 @@ def _sweep(workspace: "Workspace", pretrains: bool) -> int:
 def _plan(workspace: "Workspace", *, pretrains: bool) -> "PlanRow":
     """Plan the evaluations of the encoder and the runs that they need."""
     from ablations.plan import plan_model
-    from ablations.recipe_runs import EmbeddingChoice, wanted_tasks
+    from ablations.recipe_runs import wanted_tasks
     from neobert.console import logs
 
-    options, source = workspace.options, workspace.source
-    choice = EmbeddingChoice(
-        options.pairs, options.tasks, options.categories, options.benchmark, options.zero_shot, options.protocol
-    )
-    if options.model is None:
-        if options.protocol:
+    its, source = workspace.selection, workspace.source
+    if its.model is None:
+        if its.embedding.protocol:
             raise ValueError("--protocol is for --model: a variant has its own, so name M9@mteb-prompts and the like")
-        return variant_row(workspace, ["pretraining", "mteb"], pretrains=pretrains, choice=choice)
-    wanted_tasks(source, choice)  # refuses a wrong name before a model is loaded
-    model = workspace.external_model()
-    seeds, layout = options.seed or [0], workspace.layout
-    planned = plan_model(workspace.ladder, model, seeds, options.scale, source, layout, ["mteb"], choice=choice)
-    logs().print(pooling_remark(model, is_zero_shot=options.zero_shot), markup=False)
+        return variant_row(workspace, ["pretraining", "mteb"], pretrains=pretrains)
+    wanted_tasks(source, its.embedding)  # refuses a wrong name before a model is loaded
+    model, seeds = workspace.external_model(), its.finetuning_seeds or [0]
+    planned = plan_model(its.ladder, model, seeds, its.scale, source, workspace.layout, ["mteb"], choice=its.embedding)
+    logs().print(pooling_remark(model, is_zero_shot=its.embedding.zero_shot), markup=False)
     return planned
 
 
@@ -117,7 +106,7 @@ def print_outcome(workspace: "Workspace", row: "PlanRow") -> None:
     evaluations = EmbeddingEvaluation.among(row.runs)
     entries = [task_entries(workspace.layout, evaluation) for evaluation in evaluations]
     means = [means_of(each, available) for each in entries]
-    if workspace.options.json:
+    if workspace.as_json:
         found = zip(entries, means, strict=True)
         print(json.dumps([{"tasks": tasks, "means": of_tasks} for tasks, of_tasks in found], indent=1))
         return

@@ -1,10 +1,9 @@
 """Sweeps over peak rates, and over other numbers of the optimizer: one work for each variant, and its outcome."""
 
-import argparse
 import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,6 @@ from ablations import rates
 from ablations.launch.checks import require_heldout_context
 from ablations.launch.execute import Workspace, retry_failed, run_or_submit
 from ablations.launch.listing import state_of_all
-from ablations.launch.submit import place_of
 from ablations.names import NUMBERS, split_numbers
 from ablations.plan import PlannedRun, VariantRow, plan
 from ablations.rates import Optimum, RateCurve, best_variant
@@ -28,10 +26,28 @@ from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, write_run_file
 from neobert.search.samplers import RATE_DIGITS as OTHER_DIGITS
 from neobert.search.space import Range
-from sweeps.studies import open_storage
+from sweeps.studies import StudyRequest, open_storage
 
 POINT_COLUMNS = ("variant", "rate", "seed", "run", "state", "loss")
 BEST_COLUMNS = ("variant", "shared rate", "loss at it", "optimum", "within 1 s.e.", "loss there", "train as", "remark")
+
+
+@dataclass(frozen=True)
+class RateRequest:
+    """The points of a sweep, each trained on pilot `seeds`.
+
+    The rule tries `width` rates on each side of a scale's own, `factor` from one to the next, and at most `most`.
+    `noise` is the standard deviation of the loss over seeds, in nats per token; None means that of the losses. A
+    sampler of Optuna chooses the `fields` between ends: (name, low, high).
+    """
+
+    seeds: tuple[int, ...]
+    factor: float
+    width: int
+    most: int
+    noise: float | None
+    fields: tuple[tuple[str, str, str], ...]
+    study: StudyRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,23 +84,26 @@ class VariantSweep:
     """The sweep of one variant; `name` is what the user calls it."""
 
     workspace: Workspace
+    request: RateRequest
     name: str
     row: SweepRow
 
     @classmethod
-    def of(cls, workspace: Workspace, variant: Variant, seeds: Sequence[int]) -> "VariantSweep":
+    def of(cls, workspace: Workspace, request: RateRequest, variant: Variant) -> "VariantSweep":
         """Plan the sweep of a variant. Raises ValueError if its name has a number that is searched, or if it cannot
         have the numbers at the ends of the ranges."""
-        layout, scale = workspace.layout, workspace.options.scale
-        (own,) = plan(workspace.ladder, [variant], seeds[:1], scale, workspace.source, layout, ["pretraining"])
+        layout, seeds = workspace.layout, request.seeds
+        (own,) = plan(
+            workspace.ladder, [variant], seeds[:1], workspace.scale, workspace.source, layout, ["pretraining"]
+        )
         by: RateRule | RateSearch
-        by = _search(own, workspace.options) if workspace.options.trials else _rule(own, workspace.options)
-        sweep = RateSweep(stages=own.stages, seeds=tuple(seeds), by=by)
+        by = _rule(own, request) if request.study.sampler == "rule" else _search(own, request)
+        sweep = RateSweep(stages=own.stages, seeds=seeds, by=by)
         state = Index(layout).progress(sweep).state
         planned = (PlannedRun(sweep, layout.root / sweep.folder, state),)
         shared = {each.name: vars(own)[each.name] for each in fields(VariantRow)}
         row = SweepRow(**{**shared, "planned": planned}, sweep=sweep, trained=own.planned[-1])
-        return cls(workspace, variant.name, row)
+        return cls(workspace, request, variant.name, row)
 
     @property
     def sweep(self) -> RateSweep:
@@ -129,7 +148,7 @@ class VariantSweep:
         in_order = sorted(self.trials, key=lambda trial: self.rate(trial.point)) if self.sweep.rule else self.trials
         return {
             "variant": self.name,
-            "scale": self.workspace.options.scale,
+            "scale": self.workspace.scale,
             "shared_rate": shared,
             "shared_loss": at_own,
             "optimum": best,
@@ -153,10 +172,10 @@ class VariantSweep:
     def _vertex(self) -> tuple[dict[str, Any] | None, str]:
         """Return the optimum of a rule's rates, and why there is none or what is special about it."""
         curve = self.curve()
-        optimum = curve.optimum(self.workspace.options.noise)
+        optimum = curve.optimum(self.request.noise)
         if optimum is None:
             return None, self._why_none(curve)
-        name = best_variant(self.row.ladder, self.row.variant, optimum, self.workspace.options.scale).name
+        name = best_variant(self.row.ladder, self.row.variant, optimum, self.workspace.scale).name
         return _optimum_entry(optimum, name), optimum.reason
 
     def _best_tried(self) -> tuple[dict[str, Any] | None, str]:
@@ -178,7 +197,7 @@ class VariantSweep:
         if not curve.means:
             return "no rate trained"
         best = min(curve.means, key=lambda rate: curve.means[rate])
-        return f"the best rate, {rate_text(best)}, is the last that --most {self.workspace.options.most} allows"
+        return f"the best rate, {rate_text(best)}, is the last that --most {self.request.most} allows"
 
 
 def _optimum_entry(optimum: Optimum, name: str) -> dict[str, Any]:
@@ -192,20 +211,20 @@ def _optimum_entry(optimum: Optimum, name: str) -> dict[str, Any]:
     }
 
 
-def _rule(own: VariantRow, options: argparse.Namespace) -> RateRule:
-    steps = range(-options.most, options.most + 1)
-    grid = [rates.grid_rate(own.ladder, own.variant, options.scale, options.factor, step) for step in steps]
-    return RateRule(rates=tuple(grid), width=options.width)
+def _rule(own: VariantRow, request: RateRequest) -> RateRule:
+    steps = range(-request.most, request.most + 1)
+    grid = [rates.grid_rate(own.ladder, own.variant, own.scale, request.factor, step) for step in steps]
+    return RateRule(rates=tuple(grid), width=request.width)
 
 
-def _search(own: VariantRow, options: argparse.Namespace) -> RateSearch:
-    """Return the search that the flags describe, by default of the rate between the ends of the grid."""
+def _search(own: VariantRow, request: RateRequest) -> RateSearch:
+    """Return the requested search, by default of the rate between the ends of the grid."""
     ends: dict[str, tuple[float, float]] = {}
-    for name, *pair in options.field or ():
-        ends[name] = _ends(name, pair)
+    for name, *words in request.fields:
+        ends[name] = _ends(name, words)
     if not ends:
-        edges = (-options.width, options.width)
-        low, high = (rates.grid_rate(own.ladder, own.variant, options.scale, options.factor, step) for step in edges)
+        edges = (-request.width, request.width)
+        low, high = (rates.grid_rate(own.ladder, own.variant, own.scale, request.factor, step) for step in edges)
         ends = {RATE: (low, high)}
     named = dict(split_numbers(own.ladder, own.variant.name)[1])
     for name, pair in ends.items():
@@ -214,7 +233,8 @@ def _search(own: VariantRow, options: argparse.Namespace) -> RateSearch:
         for end in pair:
             NUMBERS["rate" if name == RATE else name].make(own.variant, end)  # raises if it is impossible
     space = {name: Range(low=low, high=high, log=low > 0) for name, (low, high) in ends.items()}
-    return RateSearch(sampler=options.sampler, trials=options.trials, space=space)
+    study = {"sampler": request.study.sampler, "trials": request.study.trials}
+    return RateSearch.model_validate({**study, "space": space})
 
 
 def _ends(name: str, texts: Sequence[str]) -> tuple[float, float]:
@@ -234,20 +254,22 @@ def _ends(name: str, texts: Sequence[str]) -> tuple[float, float]:
 # The command
 
 
-def sweep(workspace: Workspace, sweeps: Sequence[VariantSweep]) -> int:
+def sweep(workspace: Workspace, request: RateRequest, sweeps: Sequence[VariantSweep]) -> int:
     """Run or submit what is open of the sweeps, whose workers add the next points; return the exit code."""
-    options, layout, show = workspace.options, workspace.layout, partial(_print_outcome, workspace, sweeps)
-    require_heldout_context(options.heldout_context, [each.row for each in sweeps])
-    if options.dry_run:
+    layout, show = workspace.layout, partial(_print_outcome, workspace, sweeps)
+    if "heldout_context" not in workspace.kept:
+        require_heldout_context(workspace.execution.heldout_context, [each.row for each in sweeps])
+    if workspace.dry_run:
         show()
         return EXIT_DONE
     works = [each.sweep for each in sweeps]
-    retry_failed(layout, works, retry=options.retry_failed)
-    opened: Callable[[], dict[str, str]] = partial(open_storage, workspace, works)
+    retry_failed(layout, works, retry=request.study.retry_failed)
+    opened: Callable[[], dict[str, str]] = partial(open_storage, workspace, request.study.storage, works)
     if waiting := [each.row for each in sweeps if each.is_open]:
-        options.cluster = place_of(options)  # once: a controller may be too busy with these jobs to answer again
+        # decided once: a controller may be too busy with these jobs to answer again
+        workspace = replace(workspace, place=workspace.place.decided())
         code = run_or_submit(workspace, waiting, lambda: None, leave_failed=True, environment=opened)
-        if options.cluster == "slurm":
+        if workspace.place.cluster == "slurm":
             logs().print("these jobs find the next points by themselves, until the sweep is done", markup=False)
             logs().print("when they are done, the same command reads their records", markup=False)
             return code
@@ -262,16 +284,16 @@ def sweep(workspace: Workspace, sweeps: Sequence[VariantSweep]) -> int:
 def _print_outcome(workspace: Workspace, sweeps: Sequence[VariantSweep]) -> None:
     """Print every point with its state and loss, then the best rate of each variant."""
     entries = [each.entry() for each in sweeps]
-    if workspace.options.json:
+    if workspace.as_json:
         print(json.dumps(entries, indent=1))
         return
-    is_search = workspace.options.sampler != "rule"
+    is_search = any(each.sweep.search for each in sweeps)
     points = [
         {**point, "variant": point["variant"] if is_search else entry["variant"]}
         for entry in entries
         for point in entry["points"]
     ]
-    title = f"Held-out loss by peak rate, {workspace.options.scale} scale, in nats per token"
+    title = f"Held-out loss by peak rate, {workspace.scale} scale, in nats per token"
     output().print(table(title, POINT_COLUMNS, [_point_cells(point) for point in points]))
     for point in points:
         if point["error"]:

@@ -30,8 +30,11 @@ def without_paths(text: str, runs: Path) -> str:
     return text.replace(str(runs), "RUNS").replace(sys.executable, "python")
 
 
-def test_the_ladder_as_json_is_golden(golden: GoldenFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.main(["--list", "--json", "--runs", str(tmp_path)]) == 0 and not list(tmp_path.iterdir())
+@pytest.mark.parametrize("word", ["list", "--list"])
+def test_the_ladder_as_json_is_golden(
+    word: str, golden: GoldenFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run.main([word, "--json", "--runs", str(tmp_path)]) == 0 and not list(tmp_path.iterdir())
     entries = json.loads(capsys.readouterr().out)
     golden.compare_entries("list.json", {entry["name"]: entry for entry in entries})
 

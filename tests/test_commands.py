@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ablations import commands
-from ablations.commands import COMMANDS
-from neobert import __main__
+from neobert import __main__ as commands
+from neobert.__main__ import COMMANDS
 from neobert.errors import EXIT_DONE, EXIT_REFUSED
 
 ROOT = Path(__file__).parent.parent
@@ -21,7 +20,7 @@ FIRST_OF_PACKAGES = {module.partition(".")[0]: name for name, (module, _) in rev
 
 def test_the_script_is_the_dispatcher() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["scripts"] == {"neobert-ablations": f"{__main__.__name__}:{__main__.main.__name__}"}
+    assert project["scripts"] == {"neobert-ablations": f"{commands.__name__}:{commands.main.__name__}"}
 
 
 def test_without_a_command_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,7 +41,7 @@ def test_arguments_and_exit_codes_are_those_of_the_command(capsys: pytest.Captur
 
 def test_listing_imports_no_command() -> None:
     modules = [module for module, _ in COMMANDS.values()]
-    code = f"import sys; from ablations.commands import main; main(['-h']); print(set({modules!r}) & set(sys.modules))"
+    code = f"import sys; from neobert.__main__ import main; main(['-h']); print(set({modules!r}) & set(sys.modules))"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
     assert ended.stdout.splitlines()[-1] == "set()"
 
@@ -69,7 +68,7 @@ def test_commands_work_without_docstrings_and_asserts() -> None:
     """In one process, which compiles all that they import once."""
     given = [*([name, "--help"] for name in COMMANDS), ["run", "--list"], ["run", "--ladder", DEMO, "--list"]]
     code = f"""if True:
-        from ablations.commands import main
+        from neobert.__main__ import main
         from neobert.runs import worker
         for command, words in [*((main, each) for each in {given!r}), (worker.main, ["--help"])]:
             try:

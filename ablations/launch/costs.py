@@ -14,6 +14,8 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from ablations.plan import PlanRow, unfinished
+from ablations.request import Place
+from ablations.scales import UNSCALED, Scale
 from neobert.data.catalog import CHARACTERS_PER_TOKEN
 from neobert.data.shards import DOCUMENT, MANIFEST, TOKEN
 from neobert.data.sources import Source, SyntheticSource
@@ -36,6 +38,7 @@ from neobert.model.size import (
 from neobert.recipe import EngineWord, FineTuning
 from neobert.runs.kinds import Run, stage_records
 from neobert.runs.layout import Layout
+from neobert.runs.run_file import Execution
 from neobert.search.space import Range, Space
 from neobert.training.schedule import MILESTONES, NEWEST_KEPT, FineTuningSchedule
 
@@ -312,6 +315,22 @@ class Machine:
     gpu: str | None
     assumed_gpu: str | None = None
     compiles: bool = True
+
+    @classmethod
+    def of(cls, place: Place, execution: Execution, scale: Scale) -> "Machine":
+        """Return the machine of a place: the GPUs of its pre-training job. At the scales without rules H100s are
+        assumed if no GPU is named. Raises as `Place.execution`."""
+        known, execution = place.profile["pretrain"], place.execution(execution)
+        return cls(
+            gpu_memory_gb=known.gpu_memory_gb,
+            gpus=execution.processes,
+            engine=execution.engine,
+            micro_batch_tokens=execution.micro_batch_tokens,
+            tokens_per_second_per_gpu=known.tokens_per_second_per_gpu,
+            gpu=known.gpu,
+            assumed_gpu=ASSUMED_GPU if scale in UNSCALED else None,
+            compiles=execution.compile != "off",
+        )
 
     @property
     def seconds_per_update(self) -> float:

@@ -1,28 +1,22 @@
-"""Execution of a plan according to the flags: show it, submit it, or run it with workers on this machine."""
+"""Execution of a plan: show it, submit it, or run it with workers on this machine."""
 
-import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from ablations.ladders import Ladder
 from ablations.launch.checks import refuse, require_data, require_scorable_tasks, validate
-from ablations.launch.flags import execution_of, kept_of, trust_of
-from ablations.launch.submit import (
-    AtWork,
-    execution_on,
-    machine_on,
-    place_of,
-    plan_jobs,
-    print_submissions,
-    profile_of,
-    submitter_of,
-)
+from ablations.launch.costs import Machine
+from ablations.launch.submit import AtWork, plan_jobs, print_submissions, submitter_of
 from ablations.paper_models import folder_or_repository
 from ablations.plan import PlanRow, unfinished
-from ablations.scaling import synthetic_documents
+from ablations.request import Place, Selection
+from ablations.scales import Scale
+from ablations.scaling import execution_at, synthetic_documents
 from neobert import processes
 from neobert.command_line import refuse_no_folder
 from neobert.console import Progress, Watch, logs
@@ -42,66 +36,91 @@ from neobert.runs.tracking import VARIABLE as TRACKER_VARIABLE
 from neobert.runs.tracking import require_tracker
 from neobert.runs.work import may_pass
 
+MEASURED = ("heldout", "heldout_context")
+"""Fields of the execution that say what pre-training measures. A run has one record, so it keeps those of its first
+plan, except where a later one gives them."""
+
 
 @dataclass(frozen=True)
 class Workspace:
-    """The ladder and the flags of a command, its folder of runs, and the source that it opened.
+    """A selection with its folder of runs and the source that was opened, and how and where its runs execute.
 
-    `specification` describes the source in run files. `execution` is the execution of the scale on this machine.
+    `specification` describes the source in run files. Fields of the `execution` that are `kept` stay as a run was
+    planned first. With `dry_run` plans are only shown, `as_json` as JSON.
     """
 
-    ladder: Ladder
-    options: argparse.Namespace
+    selection: Selection
+    place: Place
     layout: Layout
     specification: SourceSpecification
     source: Source
     execution: Execution
+    kept: tuple[str, ...] = MEASURED
+    dry_run: bool = False
+    as_json: bool = False
+
+    @property
+    def ladder(self) -> Ladder:
+        return self.selection.ladder
+
+    @property
+    def scale(self) -> Scale:
+        return self.selection.scale
 
     def write(self, rows: Sequence[PlanRow], execution: Execution) -> None:
         """Write the run.json of every run of the rows, before anything starts."""
         self.ladder.keep(self.layout)
         for row in rows:
-            row.write(self.layout, self.source, self.specification, execution, kept_of(self.options))
+            row.write(self.layout, self.source, self.specification, execution, self.kept)
 
     def external_model(self) -> ExternalModel:
-        """Return the model that --model names. Raises MissingData or ValueError if it is not there or is no encoder."""
+        """Return the model of the selection. Raises MissingData or ValueError if it is not there or is no encoder."""
         from neobert.executors.external import resolve_model
 
-        options = self.options
-        return resolve_model(self.layout, folder_or_repository(options.model, options.data), trust_of(options))
+        assert self.selection.model is not None
+        name = folder_or_repository(self.selection.model, self.specification.name)
+        return resolve_model(self.layout, name, self.selection.trust)
 
 
-def open_workspace(ladder: Ladder, options: argparse.Namespace) -> Workspace:
-    """Open the folder and the data that the flags name.
+def open_workspace(
+    selection: Selection,
+    place: Place,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    dry_run: bool = False,
+    as_json: bool = False,
+) -> Workspace:
+    """Open the folder and the data of a selection. `changes` are to the execution of the scale on this machine.
 
     Raises:
-        MissingData, ValueError: as `open_source`; `--runs` is a file.
+        MissingData, ValueError: as `open_source`; the folder of runs is a file; contrastive fine-tuning is to be
+            compiled.
     """
-    refuse_no_folder("--runs", options.runs)
-    execution = execution_of(ladder, options)
-    options.data = _chosen_data(options)
-    unseen = vars(options).get("without_texts_of") or ()
-    task_folders = {name: task.folder for name, task in ladder.own_tasks.items()}
-    documents = synthetic_documents(ladder, options.scale)
-    specification = specify(options.data, documents, unseen, task_folders=task_folders, corpora=ladder.corpora)
-    layout = Layout(options.runs.resolve())
-    return Workspace(ladder, options, layout, specification, open_specified(specification), execution)
-
-
-def _chosen_data(options: argparse.Namespace) -> str:
-    """Return the value of `--data`; the default is synthetic text. At the paper's scale there is none, and a plan
-    counts the published data."""
-    if options.data is not None:
-        if not options.data.strip():
-            raise ValueError("--data is empty: give synthetic, hub or a folder")
-        return str(options.data)
-    only_shows = options.dry_run or vars(options).get("list")
-    if options.scale == "paper" and not only_shows:
+    refuse_no_folder("--runs", selection.runs)
+    if changes.get("compile") == "on" and "contrastive" in selection.stages:
         raise ValueError(
-            "--scale paper needs --data: download the paper's data with `python ablations/prefetch.py --variant NAME "
-            "--scale paper --data-dir DIR`, then add --data DIR (or --data synthetic, which reproduces nothing)"
+            "--compile on does not reach contrastive fine-tuning, in which no two micro-batches have the same lengths: "
+            "run the other stages with it first, and contrastive without"
         )
-    return "hub" if options.scale == "paper" else "synthetic"
+    ladder, scale = selection.ladder, selection.scale
+    specification = specify(
+        selection.named_data(only_shows=dry_run),
+        synthetic_documents(ladder, scale),
+        selection.without_texts_of,
+        task_folders={name: task.folder for name, task in ladder.own_tasks.items()},
+        corpora=ladder.corpora,
+    )
+    return Workspace(
+        selection=selection,
+        place=place,
+        layout=Layout(selection.runs.resolve()),
+        specification=specification,
+        source=open_specified(specification),
+        execution=execution_at(ladder, scale).model_copy(update=dict(changes)),
+        kept=tuple(name for name in MEASURED if name not in changes),
+        dry_run=dry_run,
+        as_json=as_json,
+    )
 
 
 def run_or_submit(
@@ -122,35 +141,36 @@ def run_or_submit(
         ValueError: flags, profile or plan are invalid.
         MissingData: data or an earlier run is not there.
     """
-    if workspace.options.dry_run:
-        require_scorable_tasks(rows, workspace.layout, workspace.source)
+    layout, track = workspace.layout, workspace.place.track
+    if workspace.dry_run:
+        require_scorable_tasks(rows, layout, workspace.source)
         show()
         return EXIT_DONE
-    place = place_of(workspace.options)
+    workspace = replace(workspace, place=workspace.place.decided())
     if reason := why_no_commit():
         logs().print(f"the commit of the code is not recorded: {reason}", markup=False, soft_wrap=True)
     require_data(rows, workspace.source)
-    require_scorable_tasks(rows, workspace.layout, workspace.source)
-    if workspace.options.track is not None:
-        require_tracker(workspace.options.track)
-    if place == "slurm":
-        return _submit(workspace, rows, leave_failed=leave_failed, environment=environment)
+    require_scorable_tasks(rows, layout, workspace.source)
+    if track is not None:
+        require_tracker(track)
+    tracked = {TRACKER_VARIABLE: track} if track else {}
+    if workspace.place.cluster == "slurm":
+        return _submit(workspace, rows, leave_failed=leave_failed, environment=lambda: {**environment(), **tracked})
     runs = unfinished(rows)
-    flags, variables = ["--leave-failed"] if leave_failed else [], environment()
+    flags, variables = ["--leave-failed"] if leave_failed else [], {**environment(), **tracked}
     code = _run_locally(workspace, rows, runs, flags, variables) if runs else EXIT_DONE
     show()
-    return _report_failures(workspace.layout, runs) if code == EXIT_RUN_FAILED else code
+    return _report_failures(layout, runs) if code == EXIT_RUN_FAILED else code
 
 
 def _submit(
     workspace: Workspace, rows: Sequence[PlanRow], *, leave_failed: bool, environment: Callable[[], Mapping[str, str]]
 ) -> int:
     """Submit missing work to SLURM and return immediately."""
-    options, layout = workspace.options, workspace.layout
-    submitter = submitter_of(workspace.ladder, options, layout, leave_failed=leave_failed)
-    profile = submitter.profile
-    execution = execution_on(profile, workspace.execution).model_copy(update={"threads": submitter.threads("pretrain")})
-    for remark in refuse(validate(rows, layout, machine_on(profile, execution))):
+    layout, place = workspace.layout, workspace.place
+    submitter = submitter_of(workspace.selection, place, layout, leave_failed=leave_failed)
+    execution = place.execution(workspace.execution).model_copy(update={"threads": submitter.threads("pretrain")})
+    for remark in refuse(validate(rows, layout, Machine.of(place, execution, workspace.scale))):
         logs().print(remark, markup=False)
 
     def write(at_work: AtWork) -> None:
@@ -162,15 +182,10 @@ def _submit(
         if queued:
             logs().print(f"{len(queued)} run(s) have a job already and execute as it was submitted", markup=False)
 
-    submitter = replace(submitter, environment=_with_tracker(environment(), options))
-    jobs = plan_jobs(layout, rows, profile)
-    print_submissions(submitter.send(jobs, write) if jobs else [], as_json=options.json)
+    submitter = replace(submitter, environment=environment())
+    jobs = plan_jobs(layout, rows, place.profile)
+    print_submissions(submitter.send(jobs, write) if jobs else [], as_json=workspace.as_json)
     return EXIT_DONE
-
-
-def _with_tracker(environment: Mapping[str, str], options: argparse.Namespace) -> dict[str, str]:
-    """Return variables for workers and jobs with that of the tracker that the flags name."""
-    return {**environment, **({TRACKER_VARIABLE: options.track} if options.track else {})}
 
 
 @dataclass(frozen=True)
@@ -230,14 +245,14 @@ def _run_locally(
 
     Runs that train in several processes come first. `flags` and `environment` are added to the workers' command.
     """
-    options, layout = workspace.options, workspace.layout
-    execution = execution_on(profile_of(options), workspace.execution)
+    layout, place = workspace.layout, workspace.place
+    execution = place.execution(workspace.execution)
     open_parts = sum(run.open_parts(layout) for run in runs)
-    shared = plan_locally(visible_gpus(), available_cores(), execution, open_parts, options.workers)
+    shared = plan_locally(visible_gpus(), available_cores(), execution, open_parts, place.workers)
     workspace.write(rows, execution.model_copy(update={"threads": shared.threads}))
     if not shared.gpus and any(shared.processes > 1 and run.job == "pretrain" for run in runs):
         logs().print(f"no GPU here: {shared.processes} processes train together on its cores", markup=False)
-    variables = worker_environment(shared.threads) | _with_tracker(environment, options)
+    variables = worker_environment(shared.threads) | dict(environment)
     worst = EXIT_DONE
     for batch, gpus in shared.phases(runs):
         with Watch(partial(_progress, layout, batch)) as watch:

@@ -1,45 +1,49 @@
 """Flags that commands share, and values computed from them. Imports nothing heavy, so that --help is fast."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ablations.loading import add_ladder_flag, add_scale_flag
+from ablations.loading import add_ladder_flag, add_scale_flag, load
 from neobert.command_line import count, number_above_0, whole_number
 from neobert.external import Trust
+from neobert.processes import REPOSITORY
 
 if TYPE_CHECKING:
-    from ablations.ladders import Ladder
-    from neobert.execution import Execution
+    from ablations.launch.execute import Workspace
+    from ablations.request import Place, Selection
 
 DEFAULT_RUNS = Path("runs")
-MEASURED = ("heldout", "heldout_context")
-"""Flags of what pre-training measures. A run has one record, so later commands change them only if given."""
+EXECUTION = ("compile", "trace_steps", "deterministic", "heldout", "heldout_context")
+"""Flags of how runs execute, named like the fields of `neobert.runs.run_file.Execution`."""
+Flags = Mapping[str, Any]
+"""The values of a command's flags by name."""
 MODEL_HELP = "an external encoder: a folder, a hub model, or a baseline of the paper (--model list names them)"
 
 
-def add_common_flags(parser: argparse.ArgumentParser, shown: str, *, models: bool = True) -> None:
-    """Add the flags of a command that runs something: scale, data, folder, place.
-
-    `shown` is what a dry run prints; `models` is True if the command also takes external models.
-    """
+def add_data_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of every command on a ladder: the ladder, a scale, the data, the folder of runs, and --json."""
     add = parser.add_argument
     add_ladder_flag(parser)
     add_scale_flag(parser, "size of models and runs (default: smoke; for a ladder of your own, its own or as-written)")
     add("--data", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
-    add("--workers", type=count, metavar="N", help="processes at a time (default: cores / threads of the scale)")
     add("--runs", type=Path, default=DEFAULT_RUNS, help="folder of runs (default: ./runs)")
-    add("--dry-run", action="store_true", help=f"print the {shown} and stop")
     add("--json", action="store_true", help="print JSON on stdout")
+
+
+def add_place_flags(parser: argparse.ArgumentParser, shown: str = "") -> None:
+    """Add the flags of a command that runs something; `shown` is what a dry run prints, if there is one."""
+    add = parser.add_argument
+    add("--workers", type=count, metavar="N", help="processes at a time (default: cores / threads of the scale)")
+    if shown:
+        add("--dry-run", action="store_true", help=f"print the {shown} and stop")
     track = "send metrics and scores of runs to a tracker, offline, below RUNS/tracking (docs/guide.md)"
     add("--track", choices=("tensorboard", "wandb"), help=track)
-    if models:
-        _add_trust_flags(parser)
     _add_cluster_flags(parser)
 
 
-def _add_trust_flags(parser: argparse.ArgumentParser) -> None:
+def add_trust_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     pickle = "with --model: read pickled weights (pytorch_model.bin); only tensors are loaded, no code runs"
     code = "with --model: run Python files of the folder or of NAME@COMMIT with all your permissions; read them first"
@@ -56,14 +60,6 @@ def add_benchmark_flag(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help='with mteb: only the tasks of "MTEB(eng, v1)" or "MTEB(eng, v2)" (default: v1, and tasks of your own)',
     )
-
-
-def trust_of(options: argparse.Namespace) -> Trust:
-    """Return what the flags allow an external model to load. Raises ValueError if one is given without a model."""
-    for flag in ("allow_pickle", "trust_remote_code"):
-        if vars(options)[flag] and options.model is None:
-            raise ValueError(f"--{flag.replace('_', '-')} goes with --model: name the model, or leave it out")
-    return Trust(pickle=options.allow_pickle, code=options.trust_remote_code)
 
 
 def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
@@ -144,23 +140,69 @@ def add_stages_flag(parser: argparse.ArgumentParser, stages: Sequence[str], text
     )
 
 
-def execution_of(ladder: "Ladder", options: argparse.Namespace) -> "Execution":
-    """Return the execution of a scale on this machine, with the values of the execution flags if the command has them.
-    Raises ValueError if they request compilation of contrastive fine-tuning."""
-    from ablations.scaling import execution_at
+def selection_from(flags: Flags) -> "Selection":
+    """Return what a command's flags select; a flag that the command does not have counts as not given.
 
-    execution = execution_at(ladder, options.scale)
-    if "compile" not in options:
-        return execution
-    if options.compile == "on" and "contrastive" in options.stages:
-        raise ValueError(
-            "--compile on does not reach contrastive fine-tuning, in which no two micro-batches have the same lengths: "
-            "run the other stages with it first, and contrastive without"
-        )
-    words = {"compile", "trace_steps", "deterministic", *MEASURED} - set(kept_of(options))
-    return execution.model_copy(update={word: vars(options)[word] for word in words})
+    Raises:
+        MissingData, ValueError: as `load`; there is no such scale; a flag of models is given without one.
+    """
+    from ablations.recipe_runs import EmbeddingChoice
+    from ablations.request import Selection
+
+    get = flags.get
+    for name in ("allow_pickle", "trust_remote_code"):
+        if get(name) and get("model") is None:
+            raise ValueError(f"--{name.replace('_', '-')} goes with --model: name the model, or leave it out")
+    ladder = load(flags["ladder"])
+    return Selection(
+        ladder=ladder,
+        scale=ladder.scale_named(flags["scale"]),
+        data=flags["data"],
+        runs=flags["runs"],
+        variants=tuple(get("variant") or ()),
+        design=get("design"),
+        model=get("model"),
+        trust=Trust(pickle=get("allow_pickle", False), code=get("trust_remote_code", False)),
+        seeds=tuple(get("seed") or [0]),
+        finetuning_seeds=tuple(get("finetuning_seed") or ()),
+        stages=tuple(get("stages", ())),
+        embedding=EmbeddingChoice(
+            get("pairs"), get("tasks"), get("categories"), get("benchmark"), get("zero_shot", False), get("protocol")
+        ),
+        without_texts_of=tuple(get("without_texts_of") or ()),
+    )
 
 
-def kept_of(options: argparse.Namespace) -> list[str]:
-    """Return the fields of the execution that a run keeps from its first plan: those that no flag gives."""
-    return [word for word in MEASURED if vars(options).get(word) is None]
+def place_from(flags: Flags) -> "Place":
+    """Return where the flags of `add_place_flags` let the work run.
+
+    Raises:
+        MissingData: there is no such cluster profile.
+        ValueError: a key or value of it is refused.
+    """
+    from ablations.request import Place
+    from neobert.slurm.profile import Resources, read_profile
+
+    named = {name: flags[name] for name in Resources.model_fields if flags.get(name) is not None}
+    if "sbatch" in named:
+        named["sbatch"] = tuple(named["sbatch"])
+    profile = flags["cluster_profile"]
+    is_file = profile is None or profile.endswith(".toml") or "/" in profile
+    path = Path(profile) if profile and is_file else None if is_file else REPOSITORY / "clusters" / f"{profile}.toml"
+    return Place(
+        cluster=flags["cluster"],
+        profile=read_profile(path, named),
+        named=frozenset(named),
+        workers=flags["workers"],
+        max_running=flags["max_running"],
+        track=flags["track"],
+    )
+
+
+def workspace_from(flags: Flags, selection: "Selection") -> "Workspace":
+    """Open the workspace of a selection in the place and with the execution that the flags name. Raises as
+    `place_from` and `open_workspace`."""
+    from ablations.launch.execute import open_workspace
+
+    changes = {name: flags[name] for name in EXECUTION if flags.get(name) is not None}
+    return open_workspace(selection, place_from(flags), changes, dry_run=flags["dry_run"], as_json=flags["json"])

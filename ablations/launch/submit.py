@@ -1,11 +1,9 @@
 """Submission of a plan's missing work to SLURM: corpora and training, then GLUE and MTEB as arrays."""
 
-import argparse
 import json
 import math
 import os
 import re
-import shutil
 import time
 import uuid
 from collections import defaultdict
@@ -14,39 +12,29 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ablations.ladders import Ladder
-from ablations.launch.costs import ASSUMED_GPU, Machine
 from ablations.plan import PlanRow
-from ablations.scales import UNSCALED, Scale
+from ablations.request import Place, Selection
+from ablations.scales import Scale
 from ablations.scaling import uses_one_thread
 from neobert.console import logs, output, table
 from neobert.errors import DamagedFile, MissingData, RunFailed
-from neobert.execution import Execution
 from neobert.executors.preparation import specify
 from neobert.files import is_there
 from neobert.identity import plain
-from neobert.processes import (
-    REPOSITORY,
-    available_cores,
-    gpu_variables,
-    offline_environment,
-    thread_variables,
-    visible_gpus,
-)
+from neobert.processes import gpu_variables, offline_environment, thread_variables
 from neobert.runs.claims import Claim, ClaimLost, acquire, file_time
 from neobert.runs.layout import SUBMISSION_CLAIM, Layout
 from neobert.runs.run_file import read_run_file
 from neobert.runs.submissions import Submission, announce, read_announced
 from neobert.runs.work import JobKind, Work
 from neobert.slurm.job import take_snapshot
-from neobert.slurm.profile import Profile, Resources, read_profile
+from neobert.slurm.profile import Profile
 from neobert.slurm.submit import (
     Job,
-    answers,
     cancel,
-    is_inside_job,
     largest_array,
     live_jobs,
     log_folders,
@@ -64,10 +52,6 @@ MANY_PARTS = ("grid points", "tasks", "runs")
 
 LONGEST_LABEL = 200
 """Characters of a job's name before its numbers: a folder has this name, and file systems allow 255."""
-
-Place = Literal["here", "slurm"]
-SLURM_ONLY = ("partition", "account", "qos", "constraint", "memory_gb", "hours", "sbatch", "max_running")
-"""Flags that only apply when jobs are submitted."""
 
 
 # Jobs of a plan
@@ -320,21 +304,31 @@ def _writes_into(layout: Layout, job: str) -> bool:
     return any(parent.exists() and layout.root.samefile(parent) for parent in above)
 
 
-def _names_run(ladder: Ladder, options: argparse.Namespace, layout: Layout, names: set[str], reference: str) -> bool:
-    """Return whether a reference is to a run of these variants, and of the scale, data and seeds that flags name."""
+@dataclass(frozen=True)
+class JobFilter:
+    """Which jobs to cancel: those of a ladder's variants. None means any scale, any data or any seed."""
+
+    ladder: Ladder
+    names: frozenset[str]
+    scale: Scale | None = None
+    data: str | None = None
+    seeds: tuple[int, ...] | None = None
+
+
+def _names_run(wanted: JobFilter, layout: Layout, reference: str) -> bool:
     folder = f"pretraining/{Path(reference).name}" if reference.startswith("corpus/") else reference
     try:
         run_file = read_run_file(layout.root / folder)
     except (DamagedFile, MissingData):
         return False
     labels = run_file.labels
-    data = None if options.data is None else specify(options.data, 1).name
+    data = None if wanted.data is None else specify(wanted.data, 1).name
     return (
-        not names.isdisjoint(labels.get("variants", ()))
-        and ladder.is_named(labels.get("ladder"), layout)
-        and options.given_scale in (None, labels.get("scale"))
+        not wanted.names.isdisjoint(labels.get("variants", ()))
+        and wanted.ladder.is_named(labels.get("ladder"), layout)
+        and wanted.scale in (None, labels.get("scale"))
         and data in (None, run_file.source.name)
-        and (options.seed is None or run_file.run.seed in options.seed)
+        and (wanted.seeds is None or run_file.run.seed in wanted.seeds)
     )
 
 
@@ -344,10 +338,10 @@ def _not_needed(living: Sequence[Submission], named: Sequence[Submission]) -> li
     return [each.job for each in named if each.kind != "prepare" or each.job not in needed]
 
 
-def cancel_jobs(ladder: Ladder, options: argparse.Namespace, layout: Layout, names: set[str]) -> list[str]:
+def cancel_jobs(layout: Layout, wanted: JobFilter) -> list[str]:
     """Cancel the live jobs of variants, by the labels in run files; return their ids.
 
-    Jobs of all scales, data and seeds count, except where the flags name some. Preparations stay as long as jobs that
+    Preparations stay as long as jobs that
     are not cancelled wait for them.
 
     Raises:
@@ -357,7 +351,7 @@ def cancel_jobs(ladder: Ladder, options: argparse.Namespace, layout: Layout, nam
         return []
     with _submission_claim(layout):
         living = _living(layout, read_announced(layout))
-        is_named = partial(_names_run, ladder, options, layout, names)
+        is_named = partial(_names_run, wanted, layout)
         listed = _not_needed(living, [each for each in living if any(map(is_named, each.references))])
         jobs = [job for job in listed if _writes_into(layout, job)]
         if jobs:
@@ -367,118 +361,10 @@ def cancel_jobs(ladder: Ladder, options: argparse.Namespace, layout: Layout, nam
     return jobs
 
 
-# Location and resources from the flags
-
-
-def place_of(options: argparse.Namespace) -> Place:
-    """Return where the work runs. Raises ValueError if SLURM is requested inside a job or does not answer, or SLURM or
-    this machine lacks what the flags request."""
-    if options.cluster == "slurm" and is_inside_job():
-        raise ValueError("--cluster slurm inside a job would submit jobs from a job: use --cluster here")
-    if options.cluster != "here" and not is_inside_job():
-        if answers():
-            if options.workers is not None:
-                raise ValueError("--workers is for local runs: use --max-running N on SLURM, or --cluster here")
-            return "slurm"
-        if options.cluster == "slurm":
-            raise ValueError(
-                "--cluster slurm: sbatch is not there or the controller does not answer (sinfo): use --cluster here"
-            )
-        if shutil.which("sbatch"):
-            logs().print("SLURM does not answer (sinfo): this runs here", markup=False)
-    refuse_here(options)
-    return "here"
-
-
-def refuse_here(options: argparse.Namespace) -> None:
-    """Raise ValueError if this machine lacks what flags and profile request."""
-    for flag in SLURM_ONLY if not is_inside_job() else ():
-        if vars(options)[flag]:
-            name = f"--{flag.replace('_', '-')}"
-            raise ValueError(f"{name} is a SLURM option: use --cluster slurm or drop it")
-    wanted = profile_of(options)["pretrain"]
-    if wanted.nodes > 1:
-        raise ValueError(f"{wanted.nodes} nodes need --cluster slurm: this machine is one node")
-    if options.engine in ("zero1", "zero2") and wanted.tasks == 1:
-        raise ValueError(f"--engine {options.engine} splits a model's training among GPUs: say how many with --gpus")
-    if wanted.tasks == 1 and options.workers is None:
-        return  # one process fits everywhere: no need to query torch for GPUs
-    if gpus := len(visible_gpus()):
-        for what, count in (("GPUs for a run are", wanted.tasks), ("workers are", options.workers or 1)):
-            if count > gpus:
-                has = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-                raise ValueError(f"{count} {what} requested, but this machine has {has}: each process needs its own")
-    elif wanted.tasks > available_cores():
-        raise ValueError(
-            f"{wanted.tasks} GPUs or processes are requested, but this machine has no GPU and {available_cores()} cores"
-        )
-
-
-def profile_of(options: argparse.Namespace) -> Profile:
-    """Return the profile given by file and flags.
-
-    Raises:
-        MissingData: there is no such file.
-        ValueError: a key or value is refused.
-    """
-    flags = {name: value for name, value in vars(options).items() if name in Resources.model_fields}
-    flags["sbatch"] = tuple(options.sbatch) if options.sbatch else None
-    name = options.cluster_profile
-    is_file = name is None or name.endswith(".toml") or "/" in name
-    path = Path(name) if name and is_file else None if is_file else REPOSITORY / "clusters" / f"{name}.toml"
-    return read_profile(path, flags)
-
-
-def execution_on(profile: Profile, execution: Execution) -> Execution:
-    """Return the execution of a run with the processes of a profile's pre-training job; a pinned thread stays one.
-    Raises ValueError if the engine does not support so many."""
-    resources = profile["pretrain"]
-    if resources.engine == "single" and resources.tasks > 1:
-        raise ValueError(f"engine single trains in one process, and the job has {resources.tasks}: ddp, zero1 or zero2")
-    changes: dict[str, Any] = {"processes": resources.tasks, "engine": resources.engine}
-    if execution.threads > 1 and resources.cpus_per_task is not None:
-        changes["threads"] = resources.cpus_per_task
-    if resources.micro_batch_tokens is not None:
-        changes["micro_batch_tokens"] = resources.micro_batch_tokens
-    return execution.model_copy(update=changes)
-
-
-def machine_on(profile: Profile, execution: Execution) -> Machine:
-    """Return the machine that costs are computed for: the GPUs of the profile's pre-training job."""
-    known = profile["pretrain"]
-    return Machine(
-        gpu_memory_gb=known.gpu_memory_gb,
-        gpus=execution.processes,
-        engine=execution.engine,
-        micro_batch_tokens=execution.micro_batch_tokens,
-        tokens_per_second_per_gpu=known.tokens_per_second_per_gpu,
-        gpu=known.gpu,
-        compiles=execution.compile != "off",
-    )
-
-
-def planned_machine(options: argparse.Namespace, execution: Execution) -> Machine:
-    """Return the machine of a dry run, without contacting a cluster; at the scales without rules one of H100s, if no
-    GPU is named. With --cluster here, raises as `refuse_here`."""
-    if options.cluster == "here":
-        refuse_here(options)
-    profile = profile_of(options)
-    machine = machine_on(profile, execution_on(profile, execution))
-    return replace(machine, assumed_gpu=ASSUMED_GPU) if options.scale in UNSCALED else machine
-
-
-def submitter_of(
-    ladder: Ladder, options: argparse.Namespace, layout: Layout, *, leave_failed: bool = False
-) -> Submitter:
-    """Return the submitter for the flags. Raises as `profile_of` and `refuse_folder`."""
+def submitter_of(selection: Selection, place: Place, layout: Layout, *, leave_failed: bool = False) -> Submitter:
+    """Return the submitter of a selection's jobs. Raises as `refuse_folder`."""
     refuse_folder(layout.root)
-    return Submitter(layout, profile_of(options), ladder, options.scale, options.max_running, leave_failed)
-
-
-def preview(ladder: Ladder, options: argparse.Namespace, layout: Layout, rows: Sequence[PlanRow]) -> str:
-    """Return the sbatch files that a submission would write."""
-    submitter = submitter_of(ladder, options, layout)
-    return submitter.preview(plan_jobs(layout, rows, submitter.profile))
+    return Submitter(layout, place.profile, selection.ladder, selection.scale, place.max_running, leave_failed)
 
 
 def print_submissions(submissions: Sequence[Submission], *, as_json: bool) -> None:

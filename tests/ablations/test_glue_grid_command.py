@@ -122,7 +122,7 @@ def test_two_encoders_of_one_context_have_a_best_point_each(
     monkeypatch.setattr(
         glue_grid, "_entries", lambda _, seeds: [{**empty, "context": 64, "best": {"mean": scores[seeds[0].weights]}}]
     )
-    workspace = SimpleNamespace(options=SimpleNamespace(json=False))
+    workspace = SimpleNamespace(as_json=False)
     glue_grid.print_outcome(workspace, "own", studies)  # type: ignore[arg-type]
     said = capsys.readouterr().out
     assert "12.3" in said and "56.8" in said

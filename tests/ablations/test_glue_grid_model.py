@@ -7,9 +7,11 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ablations import scales
 from ablations.loading import papers
 from neobert.files import read_lines
 from neobert.glue.tasks import TASKS
@@ -21,6 +23,7 @@ from reports.figures.glue_tables import table3
 from reports.matching import group_of
 from sweeps import glue_grid
 from tests.ablations.test_glue_grid_command import sweep
+from tests.ablations.toy_scale import toy
 from tests.support import external_models as world
 from tests.support.tiny_runs import starts
 from tests.support.waiting import until
@@ -28,14 +31,13 @@ from tests.support.waiting import until
 ROOT = Path(__file__).resolve().parents[2]
 
 
-FEWER_STEPS = """
+SLOWER_POINTS: dict[str, Any] = {"finetuning": {**scales.SMOKE.finetuning, "epochs": 4, "train_examples": 300}}
+SCRIPT = f"""
 import sys
-from dataclasses import replace
-from ablations import scales
-few = {**scales.SMOKE.finetuning, "epochs": 2, "train_examples": 300}
-scales.RULES["smoke"] = replace(scales.SMOKE, finetuning=few)
-from sweeps import glue_grid
-sys.exit(glue_grid.main(sys.argv[1:]))
+from tests.ablations.toy_scale import toy
+with toy(**{SLOWER_POINTS!r}):
+    from sweeps import glue_grid
+    glue_grid.main(sys.argv[1:])
 """
 
 
@@ -93,23 +95,28 @@ def _assert_it_has_a_row_below_ours(runs: Path, best: float) -> None:
     assert row.average is None and not group.problems and all(not row.scored_tasks for row in group.rows)
 
 
-def test_the_command_killed_at_its_second_point_repeats_nothing(tmp_path: Path) -> None:
-    """In real processes: kill −9 of launcher and worker, then the same command again."""
+def test_the_command_killed_at_its_second_point_repeats_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kill −9 of launcher and worker, then the same command again."""
     runs, folder = tmp_path / "runs", world.save(world.seeded(world.bert), tmp_path / "tiny-bert")
-    command = [sys.executable, "-c", FEWER_STEPS, "--task", "cola", "--model", str(folder)]
-    command += ["--runs", str(runs), "--workers", "1", "--json"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    first = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
+    words = ["--task", "cola", "--model", str(folder), "--runs", str(runs), "--cluster", "here"]
+    first = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, *words, "--workers", "1"],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+    )
     try:
         until(lambda: len(list(read_lines(runs / "starts.jsonl"))) == 2)
     finally:
         os.killpg(first.pid, signal.SIGKILL)
         first.wait()
     finished = {path: path.stat().st_mtime_ns for path in runs.glob("glue/*/*.json")}
-    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
-    points = json.loads(answer.stdout)
-    assert answer.returncode == 0, answer.stderr
-    assert {entry["state"] for entry in points} == {"done"}
+    capsys.readouterr()
+    with toy(**SLOWER_POINTS):
+        code, points, _ = sweep(capsys, *words)
+    assert code == 0 and {entry["state"] for entry in points} == {"done"}
     assert finished and all(path.stat().st_mtime_ns == written for path, written in finished.items())
     interrupted = [unit for unit, count in Counter(starts(runs)).items() if count > 1]
     assert len(interrupted) == 1 and not any(interrupted[0] == path.stem for path in finished)

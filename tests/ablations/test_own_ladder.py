@@ -89,7 +89,7 @@ def test_a_sweep_on_the_newest_run_refuses_a_scale_that_its_ladder_lost(
     file.write_text(file.read_text().replace('"tiny"', '"small"'))
     flags = ["--task", "cola", "--ladder", str(file), "--runs", str(tmp_path)]
     assert glue_grid.main(flags) == EXIT_REFUSED
-    assert "'tiny' is no scale" in capsys.readouterr().err
+    assert "there is no scale 'tiny'" in capsys.readouterr().err
 
 
 def test_a_ladder_may_be_named_as_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +321,7 @@ def test_what_is_wrong_in_the_package_of_a_ladder_is_one_sentence(
 
 def test_a_scale_of_another_ladder_is_unknown(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(["--variant", "M0", "--scale", "tiny", "--list", "--runs", str(tmp_path)]) == EXIT_REFUSED
-    assert "--scale 'tiny' is no scale" in capsys.readouterr().err
+    assert "there is no scale 'tiny'" in capsys.readouterr().err
     assert run.main(plan(file, tmp_path, "--variant", "M5", "--dry-run")) == EXIT_REFUSED
     assert "there is no variant 'M5'" in capsys.readouterr().err and M5.name not in loading.load(str(file)).variants
 

@@ -13,6 +13,7 @@ import pytest
 
 from ablations.launch.submit import PlannedJob, Submitter
 from ablations.loading import papers
+from ablations.request import Place
 from ablations.run import main
 from neobert.processes import REPOSITORY
 from neobert.runs.claims import acquire
@@ -322,21 +323,15 @@ def test_a_cluster_is_taken_where_there_is_one(
     slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     """auto: SLURM where it answers; inside a job, and where no controller answers, this machine."""
-    from ablations.launch.submit import place_of
-    from ablations.run import build_parser
-
-    def place(*flags: str) -> str:
-        return place_of(build_parser().parse_args(["--variant", "M0", *flags]))
-
-    assert place() == "slurm"
-    assert place("--cluster", "here") == "here"
+    assert Place().decided().cluster == "slurm"
+    assert Place("here").decided().cluster == "here"
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert place() == "here"
+    assert Place().decided().cluster == "here"
     with pytest.raises(ValueError, match="inside a job"):
-        place("--cluster", "slurm")
+        Place("slurm").decided()
     monkeypatch.delenv("SLURM_JOB_ID")
     (slurm.state / "down").touch()
-    assert place() == "here"
+    assert Place().decided().cluster == "here"
     assert capsys.readouterr().err == "SLURM does not answer (sinfo): this runs here\n"
 
 

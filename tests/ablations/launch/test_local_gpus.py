@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablations import run
+from ablations import request, run
 from ablations.launch import execute, submit
 from ablations.launch.execute import plan_locally
 from neobert import processes
@@ -30,7 +30,7 @@ Started = list[tuple[str | None, tuple[str, ...]]]
 def gpus(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """As many GPUs as a test puts under `count`, on 16 cores."""
     has = {"count": 0}
-    for module in (submit, execute):
+    for module in (request, execute):
         monkeypatch.setattr(module, "visible_gpus", lambda: tuple(map(str, range(has["count"]))))
         monkeypatch.setattr(module, "available_cores", lambda: 16)
     return has
@@ -117,7 +117,7 @@ def test_failed_pre_training_keeps_nothing_else_from_starting(
         (8, ["--gpus", "8", "--engine", "single"], "engine single trains in one process"),
         (8, ["--engine", "zero2"], "say how many with --gpus"),
         (8, ["--nodes", "2"], "2 nodes need --cluster slurm"),
-        (8, ["--partition", "gpu"], "--partition is a SLURM option: use --cluster slurm or drop it"),
+        (8, ["--partition", "gpu"], "--partition is a SLURM option: use --cluster slurm or leave it out"),
         (8, ["--memory-gb", "10"], "--memory-gb is a SLURM option"),
     ],
 )
@@ -159,7 +159,7 @@ def test_two_processes_train_together_where_there_is_no_gpu(
     """The real command with the real workers: gloo on the cores of this machine."""
     if visible_gpus():
         pytest.skip("this machine has GPUs")
-    monkeypatch.setattr(submit, "available_cores", lambda: 2)
+    monkeypatch.setattr(request, "available_cores", lambda: 2)
     command = ["--variant", "M0", "--stages", "pretrain", "--cluster", "here", "--gpus", "2", "--engine", "zero1"]
     assert run.main([*command, "--runs", str(tmp_path)]) == 0
     (done,) = tmp_path.glob("pretraining/*/done.json")
