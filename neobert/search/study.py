@@ -159,21 +159,35 @@ class Sweep:
         parts = {subject.key_of_part(part): part for part in asked}
         times = Counter(part.id for part in asked)
         shown = [(parts[key], trial) for trial in trials if (key := subject.key_of(trial)) in parts]
-        running = [part.id for part, trial in shown if trial.state is TrialState.RUNNING]
-        held = {name: owner.number for name in running if (owner := self._owner(name)) is not None}
+        held = self._live_claims(shown)
         endings = {part.id: subject.ending_of(part) for part in parts.values()}
         told = _require_agreement(shown, endings, times)
         told += _tell_dead(study, shown, endings, held, told)
         _tell_pointless(study, trials, {trial.number for _, trial in shown})
-        failed = {(part.id, trial.user_attrs.get("claim")) for part, trial in shown if trial.state is TrialState.FAIL}
-        for part in parts.values():
-            ending = endings[part.id] or failure_of(part, subject.marks_of(part))
-            if ending is not None and part.id not in held:
-                untold = times[part.id] - told[part.id]
-                if ending.state is TrialState.FAIL:  # each failure is shown once
-                    untold = int((part.id, ending.attributes["claim"]) not in failed)
-                self._add(study, part, ending, untold)
+        free = [part for part in parts.values() if part.id not in held]
+        self._add_untold(study, free, endings, shown, times - told)
         return study
+
+    def _live_claims(self, shown: Shown) -> dict[str, int]:
+        """Return the claim of each part with a running trial and a live owner."""
+        running = [part.id for part, trial in shown if trial.state is TrialState.RUNNING]
+        return {name: owner.number for name in running if (owner := self._owner(name)) is not None}
+
+    def _add_untold(
+        self, study: Study, parts: Sequence[Part], endings: Endings, shown: Shown, untold: Counter[str]
+    ) -> None:
+        """Add the recorded endings that were not told, `untold` times each, and failures that the study does not show;
+        each failure is shown once."""
+        failed = {(part.id, trial.user_attrs.get("claim")) for part, trial in shown if trial.state is TrialState.FAIL}
+        for part in parts:
+            ending = endings[part.id] or failure_of(part, self.subject.marks_of(part))
+            if ending is None:
+                continue
+            if ending.state is TrialState.FAIL:
+                times = int((part.id, ending.attributes["claim"]) not in failed)
+            else:
+                times = untold[part.id]
+            self._add(study, part, ending, times)
 
     def _owner(self, name: str) -> Owner | None:
         """Return the live owner of a part; None if it has none."""
