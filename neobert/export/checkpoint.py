@@ -1,6 +1,6 @@
 """A checkpoint of a run: opened, written for another library, and compared with what is read back."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,12 +8,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoModel, AutoTokenizer
 
 from neobert.data.tokenizers import Array, TextTokenizer
 from neobert.embeddings.encoders import TextEncoder, base_model, load_encoder
 from neobert.errors import MissingData, ParityOff
-from neobert.export.huggingface import configuration_of, save_modules, transformers_tokenizer
+from neobert.export.huggingface import (
+    configuration_of,
+    save_modules,
+    sentence_vectors,
+    transformers_tokenizer,
+    transformers_vectors,
+)
 from neobert.external import read_model_file
 from neobert.files import is_there
 from neobert.hub import NeoBERTForMaskedLM, NeoBERTModel
@@ -144,7 +149,7 @@ def measure(checkpoint: Checkpoint, target: str, folder: Path, instructions: Map
     """
     if target == "hf":
         _require_equal_weights(type(checkpoint.model).from_pretrained(folder).state_dict(), checkpoint.weights)
-    encode = _transformers_vectors(folder) if target == "hf" else _sentence_vectors(folder)
+    encode = (transformers_vectors if target == "hf" else sentence_vectors)(folder)
     parity = {"vectors": _deviation("vectors", encode(PROBES, None), checkpoint.embedder.encode(PROBES))}
     if target == "sentence-transformers":
         names = {instruction: name for name, instruction in instructions.items()}
@@ -158,29 +163,6 @@ def measure(checkpoint: Checkpoint, target: str, folder: Path, instructions: Map
         ]
         parity |= {"vectors behind prompts": max(behind)} if behind else {}
     return parity
-
-
-Encode = Callable[[Sequence[str], str | None], Any]
-"""Function of texts and the name of a prompt that returns vectors (texts, width)."""
-
-
-def _transformers_vectors(folder: Path) -> Encode:
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
-
-    @torch.no_grad()
-    def encode(texts: Sequence[str], prompt: str | None) -> Any:
-        tokens = tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt")
-        mask = tokens["attention_mask"].unsqueeze(-1)
-        return ((model(**tokens).last_hidden_state * mask).sum(1) / mask.sum(1)).numpy()
-
-    return encode
-
-
-def _sentence_vectors(folder: Path) -> Encode:
-    from sentence_transformers import SentenceTransformer
-
-    model = SentenceTransformer(str(folder), device="cpu")
-    return lambda texts, prompt: model.encode(list(texts), prompt_name=prompt, show_progress_bar=False)
 
 
 def _deviation(what: str, found: Array, expected: Array) -> float:

@@ -1,12 +1,13 @@
 """Models and tokenizers of runs as those of transformers and sentence-transformers."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerFast
+import torch
+from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
 from neobert.data.tokenizers import TextTokenizer
 from neobert.hub import NeoBERTConfig
@@ -61,6 +62,31 @@ def save_modules(encoder: Any, tokenizer: Any, folder: Path, prompts: Mapping[st
         modules = [Transformer(scratch), Pooling(encoder.config.hidden_size, "mean")]
         model = SentenceTransformer(modules=modules, device="cpu", prompts=dict(prompts))
         model.save_pretrained(str(folder), create_model_card=False)
+
+
+Encode = Callable[[Sequence[str], str | None], Any]
+"""Function of texts and the name of a prompt that returns vectors (texts, width)."""
+
+
+def transformers_vectors(folder: Path) -> Encode:
+    """Return a function that encodes with a folder for transformers, which has no prompts."""
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
+
+    @torch.no_grad()
+    def encode(texts: Sequence[str], prompt: str | None) -> Any:
+        tokens = tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt")
+        mask = tokens["attention_mask"].unsqueeze(-1)
+        return ((model(**tokens).last_hidden_state * mask).sum(1) / mask.sum(1)).numpy()
+
+    return encode
+
+
+def sentence_vectors(folder: Path) -> Encode:
+    """Return a function that encodes with a folder for sentence-transformers."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folder), device="cpu")
+    return lambda texts, prompt: model.encode(list(texts), prompt_name=prompt, show_progress_bar=False)
 
 
 def require_packages(*names: str) -> None:
