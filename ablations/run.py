@@ -24,7 +24,7 @@ from ablations.launch.flags import (
     add_common_flags,
     add_execution_flags,
     add_stages_flag,
-    trust_of,
+    trusts_code,
 )
 from ablations.loading import on_ladder
 from neobert.command_line import guarded, parser_from, seed
@@ -179,7 +179,7 @@ def _planned(options: argparse.Namespace, ladder: "Ladder") -> "tuple[Workspace,
     from ablations.recipe_runs import EmbeddingChoice
     from ablations.scaling import vocabulary_of
 
-    trust_of(options)
+    trusts_code(options)
     workspace = open_workspace(ladder, options)
     layout, source = workspace.layout, workspace.source
     left_out: list[str] = []

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ablations.launch.flags import DEFAULT_RUNS, MODEL_HELP, add_common_flags, trust_of
+from ablations.launch.flags import DEFAULT_RUNS, MODEL_HELP, add_common_flags, trusts_code
 from neobert.command_line import seed
 from neobert.errors import EXIT_DONE, MissingData
 from neobert.files import is_there, matching
@@ -50,7 +50,7 @@ def measure(options: argparse.Namespace, ladder: "Ladder", sweep: "Callable[[Wor
     if options.model == LISTED:
         print_paper_models(options.data or "synthetic", as_json=options.json)
         return EXIT_DONE
-    trust_of(options)  # refuses a flag before anything is opened
+    trusts_code(options)  # refuses a flag before anything is opened
     if options.model is not None and options.pretraining_seed:
         raise ValueError("--pretraining-seed belongs to a variant: leave it out with --model")
     pretrains = options.variant is None and options.model is None

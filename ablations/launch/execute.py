@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ablations.ladders import Ladder
 from ablations.launch.checks import refuse, require_data, require_scorable_tasks, validate
-from ablations.launch.flags import execution_of, kept_of, trust_of
+from ablations.launch.flags import execution_of, kept_of, trusts_code
 from ablations.launch.submit import (
     AtWork,
     execution_on,
@@ -67,7 +67,7 @@ class Workspace:
         from neobert.hub.external import resolve_model
 
         options = self.options
-        return resolve_model(self.layout, folder_or_repository(options.model, options.data), trust_of(options))
+        return resolve_model(self.layout, folder_or_repository(options.model, options.data), trusts_code(options))
 
 
 def open_workspace(ladder: Ladder, options: argparse.Namespace) -> Workspace:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from ablations.loading import add_ladder_flag, add_scale_flag
 from neobert.command_line import count, number_above_0, whole_number
-from neobert.external import Trust
 
 if TYPE_CHECKING:
     from ablations.ladders import Ladder
@@ -35,16 +34,9 @@ def add_common_flags(parser: argparse.ArgumentParser, shown: str, *, models: boo
     track = "send metrics and scores of runs to a tracker, offline, below RUNS/tracking (docs/guide.md)"
     add("--track", choices=("tensorboard", "trackio", "wandb"), help=track)
     if models:
-        _add_trust_flags(parser)
+        code = "with --model: run Python files of the folder or of NAME@COMMIT with all your rights; read them first"
+        add("--trust-remote-code", action="store_true", help=code)
     _add_cluster_flags(parser)
-
-
-def _add_trust_flags(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    pickle = "with --model: read pickled weights (pytorch_model.bin); only tensors are loaded, no code runs"
-    code = "with --model: run Python files of the folder or of NAME@COMMIT with all your permissions; read them first"
-    add("--allow-pickle", action="store_true", help=pickle)
-    add("--trust-remote-code", action="store_true", help=code)
 
 
 def add_benchmark_flag(parser: argparse.ArgumentParser) -> None:
@@ -58,12 +50,11 @@ def add_benchmark_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def trust_of(options: argparse.Namespace) -> Trust:
-    """Return what the flags allow an external model to load. Raises ValueError if one is given without a model."""
-    for flag in ("allow_pickle", "trust_remote_code"):
-        if vars(options)[flag] and options.model is None:
-            raise ValueError(f"--{flag.replace('_', '-')} goes with --model: name the model, or leave it out")
-    return Trust(pickle=options.allow_pickle, code=options.trust_remote_code)
+def trusts_code(options: argparse.Namespace) -> bool:
+    """Return whether an external model may run its own code. Raises ValueError if this is allowed without a model."""
+    if options.trust_remote_code and options.model is None:
+        raise ValueError("--trust-remote-code goes with --model: name the model, or leave it out")
+    return bool(options.trust_remote_code)
 
 
 def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:

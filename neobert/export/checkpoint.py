@@ -105,7 +105,7 @@ def _pretrained(layout: Layout, run_file: RunFile, step: int) -> tuple[TextEncod
 def _contrastive(layout: Layout, run_file: RunFile, step: int) -> tuple[TextEncoder, dict[str, Tensor], Any, Any]:
     run = run_file.specification(ContrastiveRun)
     start = None if run.is_external else read_run_file(layout.pretraining(run.weights)).specification(PretrainingRun)
-    if start is None and (described := read_model_file(layout, run.weights)).trust.code:
+    if start is None and (described := read_model_file(layout, run.weights)).trusts_code:
         raise ValueError(
             f"{described.name} runs code of its own, which exports do not contain: use the run with load_encoder of "
             "neobert.embeddings.encoders"

@@ -18,7 +18,7 @@ from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
 from neobert.export import checkpoint
 from neobert.export.__main__ import main
 from neobert.export.instructions import instructions_of
-from neobert.external import Trust, write_model_file
+from neobert.external import write_model_file
 from neobert.hub.external import resolve_model
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.runs.layout import Layout
@@ -196,7 +196,7 @@ def test_an_external_encoder_is_exported_as_its_own_class(
 def test_an_encoder_with_code_of_its_own_is_refused_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = resolve_model(Layout(tmp_path), str(save_remote(tmp_path / "model")), Trust(code=True))
+    model = resolve_model(Layout(tmp_path), str(save_remote(tmp_path / "model")), trusts_code=True)
     write_model_file(Layout(tmp_path), model)
     run = tiny_contrastive(model.id, SETS).model_copy(
         update={"context": 32, "tokenizer_origin": model.tokenizer_origin}
