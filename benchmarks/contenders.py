@@ -16,7 +16,7 @@ from benchmarks.data import IDS, NEOBERT_MASKING, SHORTEST, random_corpus
 from benchmarks.measuring import Step
 from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, collate, micro_batches
 from neobert.data.masking import counter_hash
-from neobert.data.rows import PackedRows, Spans, pack_documents, reorder_rows
+from neobert.data.packing import PackedRows, Spans, pack_documents, reorder_rows
 from neobert.data.shards import FRAME_TOKENS, Documents, Integers, all_documents
 from neobert.data.streams import shuffle
 from neobert.model.build import build_masked_language_model, initialize
@@ -97,7 +97,7 @@ def own_batches(
     tokens = float(documents.view.framed_lengths.mean())
     shapes = PaddingBuckets(size, documents.context, NEOBERT_MASKING.rate, tokens) if fixed else ExactSizes(size)
     return [
-        collate(part, documents.view.corpus, NEOBERT_MASKING, sizes=shapes, flat=device.type == "cuda")
+        collate(part, documents.view.corpus, NEOBERT_MASKING, sizes=shapes, varlen=device.type == "cuda")
         for part in micro_batches(rows, size)
     ]
 

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.measuring import Result, Timing, comparison, in_new_process, time_call, time_in_turns
 from neobert.data.batches import collate, micro_batches
 from neobert.data.masking import counter_hash
-from neobert.data.rows import pack_documents
+from neobert.data.packing import pack_documents
 from neobert.data.shards import TOKEN, Integers, TokenizedCorpus, all_documents, prepare
 from neobert.data.sources import open_source
 from neobert.data.tokenizers import SpecialIds, load_tokenizer

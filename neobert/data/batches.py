@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from neobert.data.masking import counter_hash, mask_tokens
-from neobert.data.packing import Integers, Placement
-from neobert.data.rows import PackedRows, pack_documents
-from neobert.data.shards import Documents, TokenizedCorpus
+from neobert.data.packing import PackedRows, Placement, pack_documents
+from neobert.data.shards import Documents, Integers, TokenizedCorpus
 from neobert.model.attention import AttentionPlan, GatherIndex, Tensors
 from neobert.model.heads import IGNORED_TARGET
 from neobert.recipe import Masking
@@ -101,43 +100,42 @@ PaddingSizes = ExactSizes | PaddingBuckets
 EXACT = ExactSizes()
 
 
-def gather_by_row(flat: Integers, rows: int, context: int, sizes: PaddingSizes) -> GatherIndex:
-    """Build the gather index of masked positions, for kernels by row. `flat` are ascending indices of the flattened
-    rows.
+def gather_by_row(masked_indices: Integers, rows: int, context: int, sizes: PaddingSizes) -> GatherIndex:
+    """Build the gather index of masked positions, for kernels by row. `masked_indices` are ascending indices into the
+    flattened rows.
 
     Padding queries point at the first token of their row; the gather index is padded with the first query.
     """
-    firsts = np.searchsorted(flat, np.arange(rows + 1) * context)
+    firsts = np.searchsorted(masked_indices, np.arange(rows + 1) * context)
     counts = np.diff(firsts)
     row = np.repeat(np.arange(rows), counts)
     most = sizes.row_queries(int(counts.max(initial=0)))
     queries = np.repeat(np.arange(rows)[:, None] * context, most, axis=1)
-    within = np.arange(len(flat)) - firsts[row]
-    queries[row, within] = flat
-    used = _filled(sizes.gathered(len(flat), rows), 0, row * most + within)
+    within = np.arange(len(masked_indices)) - firsts[row]
+    queries[row, within] = masked_indices
+    used = _filled(sizes.gathered(len(masked_indices), rows), 0, row * most + within)
     return GatherIndex(torch.from_numpy(queries), torch.from_numpy(used))
 
 
-def gather_in_a_run(flat: Integers, boundaries: Integers, rows: int, sizes: PaddingSizes) -> GatherIndex:
-    """Build the gather index of masked positions, `flat` as in `gather_by_row`, for variable-length kernels over
-    documents with `boundaries`.
+def gather_varlen(masked_indices: Integers, cu_seqlens: Tensor, rows: int, sizes: PaddingSizes) -> GatherIndex:
+    """Build the gather index of masked positions, `masked_indices` as in `gather_by_row`, for variable-length kernels
+    over documents with `cu_seqlens`.
 
     Padding queries point at the last token, so that they belong to a document like all others.
     """
-    last = int(boundaries[-1]) - 1
-    queries = _filled(sizes.gathered(len(flat), rows), last, flat)
-    of_documents = np.searchsorted(queries, boundaries).astype(np.int32)
-    return GatherIndex(torch.from_numpy(queries[None]), boundaries=torch.from_numpy(of_documents))
+    last = int(cu_seqlens[-1]) - 1
+    queries = torch.from_numpy(_filled(sizes.gathered(len(masked_indices), rows), last, masked_indices))
+    return GatherIndex(queries[None], cu_seqlens=torch.searchsorted(queries, cu_seqlens.long(), out_int32=True))
 
 
-def document_boundaries(documents: Integers, sizes: PaddingSizes) -> Integers:
-    """Return the cumulative lengths, from 0, of the documents and paddings of the flattened `documents` (rows,
+def document_cu_seqlens(doc_ids: Integers, sizes: PaddingSizes) -> Tensor:
+    """Return the cumulative lengths, int32 from 0, of the documents and paddings of the flattened `doc_ids` (rows,
     context), with empty documents at the end up to the number given by `sizes`."""
-    starts = np.ones_like(documents, dtype=bool)
-    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    begins = np.flatnonzero(starts)
-    count = sizes.documents(len(begins), len(documents))
-    return _filled(count + 1, documents.size, begins)
+    is_first = np.ones_like(doc_ids, dtype=bool)
+    is_first[:, 1:] = doc_ids[:, 1:] != doc_ids[:, :-1]
+    starts = np.flatnonzero(is_first)
+    count = sizes.documents(len(starts), len(doc_ids))
+    return torch.from_numpy(_filled(count + 1, doc_ids.size, starts).astype(np.int32))
 
 
 def _filled(size: int, padding: int, values: Integers) -> Integers:
@@ -170,8 +168,8 @@ class Batch(Tensors):
     @property
     def sizes(self) -> tuple[int, ...]:
         """Sizes of the tensors; a compiled model has one graph for equal sizes."""
-        boundaries = 0 if self.plan.boundaries is None else len(self.plan.boundaries)
-        return (*self.token_ids.shape, *self.gather.queries.shape, len(self.targets), boundaries)
+        documents = 0 if self.plan.cu_seqlens is None else len(self.plan.cu_seqlens)
+        return (*self.token_ids.shape, *self.gather.queries.shape, len(self.targets), documents)
 
 
 def micro_batches(rows: PackedRows, most_rows: int, *, rank: int = 0, ranks: int = 1) -> Iterator[PackedRows]:
@@ -192,46 +190,44 @@ def collate(
     masking: Masking,
     *,
     sizes: PaddingSizes = EXACT,
-    flat: bool = False,
+    varlen: bool = False,
 ) -> Batch:
     """Read the tokens of the rows and mask them.
 
-    `sizes` gives the padded numbers of rows, positions and documents. `flat` is for variable-length kernels, which take
-    the rows as one sequence of tokens.
+    `sizes` gives the padded numbers of rows, positions and documents. `varlen` is for variable-length kernels, which
+    take the rows as one sequence of tokens.
     """
     spans, count, context = rows.spans, sizes.rows(rows.count), rows.context
-    placed = Placement.of(spans.rows, spans.columns, spans.tokens, (count, context))
     token_ids = _read(rows, corpus)
-    framed = placed.offsets + spans.first[placed.owner]
-    offsets = framed - 1 + spans.begins[placed.owner]
-    masked, predicted = mask_tokens(token_ids, spans.keys[placed.owner], offsets, masking, corpus.ids)
+    placed = Placement.of(spans.rows, spans.columns, spans.tokens, (count, context))
+    in_document = placed.positions + spans.first[placed.doc_ids]
+    offsets = in_document - 1 + spans.begins[placed.doc_ids]  # of the text, so that cut and split documents agree
+    masked, is_predicted = mask_tokens(token_ids, spans.keys[placed.doc_ids], offsets, masking, corpus.ids)
     if rows.isolated:
-        first_of_row = np.searchsorted(spans.rows, spans.rows)
-        numbers, positions = (np.arange(len(first_of_row)) - first_of_row)[placed.owner], framed
+        doc_ids = (np.arange(len(spans.rows)) - np.searchsorted(spans.rows, spans.rows))[placed.doc_ids]
+        doc_ids, positions = placed.grid(doc_ids, -1), placed.grid(in_document, -1)
     else:
-        numbers, positions = np.zeros_like(placed.flat), placed.flat % context
-    documents = placed.grid(numbers, -1)
-    chosen = np.flatnonzero(predicted)
-    if flat:
-        cumulated = document_boundaries(documents, sizes)
-        boundaries = torch.from_numpy(cumulated.astype(np.int32))
-        gather = gather_in_a_run(placed.flat[chosen], cumulated, count, sizes)
+        doc_ids = placed.grid(np.zeros_like(placed.indices), -1)
+        positions = placed.grid(placed.indices % context, -1)
+    masked_indices = placed.indices[is_predicted]
+    cu_seqlens = document_cu_seqlens(doc_ids, sizes) if varlen else None
+    if cu_seqlens is None:
+        gather = gather_by_row(masked_indices, count, context, sizes)
     else:
-        boundaries = None
-        gather = gather_by_row(placed.flat[chosen], count, context, sizes)
-    targets = _filled(sizes.gathered(len(chosen), count), IGNORED_TARGET, token_ids[predicted])
+        gather = gather_varlen(masked_indices, cu_seqlens, count, sizes)
+    targets = _filled(sizes.gathered(len(masked_indices), count), IGNORED_TARGET, token_ids[is_predicted])
     return Batch(
         token_ids=torch.from_numpy(placed.grid(masked, corpus.ids.pad)),
         plan=AttentionPlan(
-            positions=torch.from_numpy(placed.grid(positions, -1)),
-            boundaries=boundaries,
-            longest=context,
-            documents=torch.from_numpy(documents),
+            positions=torch.from_numpy(positions),
+            cu_seqlens=cu_seqlens,
+            max_seqlen=context,
+            doc_ids=torch.from_numpy(doc_ids),
         ),
         gather=gather,
         targets=torch.from_numpy(targets),
         real_tokens=len(token_ids),
-        predicted_tokens=len(chosen),
+        predicted_tokens=len(masked_indices),
     )
 
 

@@ -1,37 +1,39 @@
-"""Texts packed into rows: which row each goes to, and the index of every token in the flattened rows."""
+"""Texts packed into rows: which row each goes to, and the index of every token in the flattened rows. No tokens are
+read here."""
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
+from neobert.data.shards import Documents, Integers
 
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """Tokens of texts in rows. `shape`: (rows, tokens of a row). For every token, in the order of the texts, (tokens,):
-    `owner`, the index of its text; `offsets`, its index in the text; `flat`, its index in the flattened rows."""
+    """Tokens of documents in rows. `shape`: (rows, tokens of a row). For every token, in the order of the documents,
+    (tokens,): `doc_ids`, the index of its document; `positions`, its index in the document; `indices`, its index in the
+    flattened rows."""
 
     shape: tuple[int, int]
-    owner: Integers
-    offsets: Integers
-    flat: Integers
+    doc_ids: Integers
+    positions: Integers
+    indices: Integers
 
     @classmethod
     def of(cls, rows: Integers, columns: Integers, lengths: Integers, shape: tuple[int, int]) -> "Placement":
-        """Place texts of `lengths` at `rows` and first `columns`, (texts,) each."""
-        owner = np.repeat(np.arange(len(lengths)), lengths)
-        offsets = np.arange(len(owner)) - (np.cumsum(lengths) - lengths)[owner]
-        return cls(shape, owner, offsets, (rows * shape[1] + columns)[owner] + offsets)
+        """Place documents of `lengths` at `rows` and first `columns`, (documents,) each."""
+        doc_ids = np.repeat(np.arange(len(lengths)), lengths)
+        positions = np.arange(len(doc_ids)) - (np.cumsum(lengths) - lengths)[doc_ids]
+        return cls(shape, doc_ids, positions, (rows * shape[1] + columns)[doc_ids] + positions)
 
     def grid(self, values: NDArray[Any], padding: int) -> Integers:
         """Return rows with the `values` (tokens,), and `padding` elsewhere."""
         filled = np.full(self.shape, padding, dtype=np.int64)
-        filled.reshape(-1)[self.flat] = values
+        filled.reshape(-1)[self.indices] = values
         return filled
 
 
@@ -118,3 +120,96 @@ def _columns(lengths: Integers, rows: Integers, order: Integers) -> Integers:
     columns = np.empty(len(lengths), dtype=np.int64)
     columns[by_row] = starts - row_starts
     return columns
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """Spans of framed documents ([CLS] text [SEP]); every field (spans,) int64.
+
+    `rows`, `columns`: position of the span's first token; `tokens`: its length; `documents`: number in the corpus;
+    `first`: index of its first token in the framed document; `framed_lengths`: tokens of that document; `keys`: its
+    mask key in this epoch; `begins`: offset of the framed document in the whole one, if it is a passage.
+    """
+
+    rows: Integers
+    columns: Integers
+    tokens: Integers
+    documents: Integers
+    first: Integers
+    framed_lengths: Integers
+    keys: Integers
+    begins: Integers
+
+    def __getitem__(self, chosen: slice | Integers) -> Self:
+        return type(self)(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+
+@dataclass(frozen=True, eq=False)
+class PackedRows:
+    """`count` rows of `context` tokens; spans are sorted by row and column.
+
+    `isolated`: tokens attend only within their document; otherwise each row is one attention document with consecutive
+    positions.
+    """
+
+    context: int
+    count: int
+    spans: Spans
+    isolated: bool
+
+    @property
+    def real_tokens(self) -> int:
+        """Number of tokens without padding, specials included."""
+        return int(self.spans.tokens.sum())
+
+    @property
+    def attended_tokens(self) -> int:
+        """Number of token pairs that attend to each other: the sum of the squared lengths of the attention
+        documents."""
+        by_row = np.bincount(self.spans.rows, self.spans.tokens, self.count).astype(np.int64)
+        return int(((self.spans.tokens if self.isolated else by_row) ** 2).sum())
+
+    def __getitem__(self, chosen: slice) -> "PackedRows":
+        """Return consecutive rows, renumbered from 0; indices beyond the end select none."""
+        start, stop, _ = chosen.indices(self.count)
+        stop = max(start, stop)
+        first, last = np.searchsorted(self.spans.rows, [start, stop])
+        spans = self.spans[first:last]
+        return replace(self, count=stop - start, spans=replace(spans, rows=spans.rows - start))
+
+
+def pack_documents(documents: Documents, indices: Integers, keys: Integers, context: int) -> PackedRows:
+    """Best-fit pack documents `indices` of a view fitted to `context`, with borders, fullest rows first."""
+    lengths = documents.framed(indices)
+    rows, columns, count = best_fit_decreasing(lengths, context)
+    spans = Spans(
+        rows=rows,
+        columns=columns,
+        tokens=lengths,
+        documents=documents.numbers[indices],
+        first=np.zeros_like(lengths),
+        framed_lengths=lengths,
+        keys=keys,
+        begins=np.zeros_like(lengths) if documents.begins is None else documents.begins[indices],
+    )
+    return PackedRows(context, count, _sorted(spans), isolated=True)
+
+
+def reorder_rows(rows: PackedRows, order: Integers) -> PackedRows:
+    """Move row r to `order[r]`; `order` (rows,) is a permutation."""
+    return replace(rows, spans=_sorted(replace(rows.spans, rows=order[rows.spans.rows])))
+
+
+def join_rows(parts: list[PackedRows]) -> PackedRows:
+    """Concatenate packed rows: at least one part, all with the same context and `isolated`."""
+    if len(parts) == 1:
+        return parts[0]
+    starts = np.cumsum([0, *(part.count for part in parts)])
+    names = [field.name for field in fields(Spans)]
+    spans = Spans(*(np.concatenate([getattr(part.spans, name) for part in parts]) for name in names))
+    shifts = np.repeat(starts[:-1], [len(part.spans.rows) for part in parts])
+    return replace(parts[0], count=int(starts[-1]), spans=replace(spans, rows=spans.rows + shifts))
+
+
+def _sorted(spans: Spans) -> Spans:
+    return spans[np.lexsort((spans.columns, spans.rows))]

@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from neobert.data.packing import Integers
 from neobert.data.shared_arrays import LEAST_DOCUMENTS, SharedArrays
 from neobert.data.tokenizers import SpecialIds, TextTokenizer
 from neobert.errors import DamagedFile, MissingData
@@ -50,6 +49,8 @@ from neobert.recipe import LongDocuments
 from neobert.runs.layout import MANIFEST, PARTIAL
 
 logger = logging.getLogger(__name__)
+
+Integers = NDArray[np.int64]
 
 TOKEN = np.dtype("<u2")
 DOCUMENT = np.dtype([("length", "<i4"), ("text_bytes", "<i4"), ("text_hash", "<u8"), ("words", "<i4")])

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from neobert.data.packing import Integers
 from neobert.files import NO_LINKS, children, differing, remember, sha256_of, sync_file, sync_folder, temporary_sibling
+
+Integers = NDArray[np.int64]
 
 LEAST_DOCUMENTS = 2**20
 """Arrays of a smaller corpus take a few megabytes, and each process has its own."""

@@ -16,9 +16,8 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from neobert.data.masking import Words, counter_hash, fold, threshold
-from neobert.data.packing import Integers
-from neobert.data.rows import PackedRows, Spans, join_rows, pack_documents, reorder_rows
-from neobert.data.shards import FRAME_TOKENS, Documents
+from neobert.data.packing import PackedRows, Spans, join_rows, pack_documents, reorder_rows
+from neobert.data.shards import FRAME_TOKENS, Documents, Integers
 from neobert.recipe import LongDocuments, Stage
 
 _LEAST_SIDE = 16
@@ -172,15 +171,15 @@ class AcrossStream(RowStream):
         starts = ends - lengths - taken
         borders = starts[(starts > 0) & (starts < wanted)]
         cuts = np.union1d(borders, np.arange(0, wanted, self.context))
-        owner = np.searchsorted(starts, cuts, side="right") - 1
+        doc_ids = np.searchsorted(starts, cuts, side="right") - 1
         spans = Spans(
             rows=cuts // self.context,
             columns=cuts % self.context,
             tokens=np.diff(cuts, append=wanted),
-            documents=self.documents.numbers[indices[owner]],
-            first=cuts - starts[owner],
-            framed_lengths=lengths[owner],
-            keys=keys[owner],
+            documents=self.documents.numbers[indices[doc_ids]],
+            first=cuts - starts[doc_ids],
+            framed_lengths=lengths[doc_ids],
+            keys=keys[doc_ids],
             begins=np.zeros_like(cuts),
         )
         finished = int(np.searchsorted(ends, taken + wanted, side="right"))

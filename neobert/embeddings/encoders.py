@@ -156,14 +156,14 @@ class PackedEncoder(EmbeddingModel):
         columns = np.cumsum(lengths) - lengths
         placed = Placement.of(np.zeros_like(columns), columns, lengths, (1, int(lengths.sum())))
         token_ids = placed.grid(np.concatenate([ids for ids, _ in texts]), 0)
-        positions = torch.from_numpy(placed.offsets).unsqueeze(0)
+        positions = torch.from_numpy(placed.positions).unsqueeze(0)
         if _has_kernels(device, precision) or self.model.local is not None or self._has_score_bias:
-            plan = packed_plan(torch.from_numpy(placed.owner).unsqueeze(0), positions, device)
+            plan = packed_plan(torch.from_numpy(placed.doc_ids).unsqueeze(0), positions, device)
         else:
             first = np.flatnonzero(np.diff(lengths, prepend=-1))
             counts = np.diff(first, append=len(lengths))
             runs = tuple(zip(counts.tolist(), lengths[first].tolist(), strict=True))
-            plan = AttentionPlan(positions, longest=int(lengths.max()), attention=AttentionOfEqualLengths(runs))
+            plan = AttentionPlan(positions, max_seqlen=int(lengths.max()), attention=AttentionOfEqualLengths(runs))
         return PackedTexts(torch.from_numpy(token_ids), plan, torch.from_numpy(lengths)).to(device)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from neobert.data.batches import Batch, heldout_batches, heldout_rows
 from neobert.data.heldout import COUNTED_BYTES, sample
-from neobert.data.rows import PackedRows
+from neobert.data.packing import PackedRows
 from neobert.data.shards import Documents, TokenizedCorpus, split_corpus
 from neobert.errors import MissingData, RunFailed
 from neobert.evaluation.losses import batch_losses
@@ -120,12 +120,12 @@ def measure_frequency_loss(batches: Iterable[Batch], frequencies: NDArray[np.flo
     """
     of_training, of_document = [np.empty(0)], [np.empty(0)]
     for batch in batches:
-        assert batch.plan.documents is not None
+        assert batch.plan.doc_ids is not None
         rows, context = batch.token_ids.shape
-        numbers, token_ids = batch.plan.documents.numpy(), batch.token_ids.numpy().ravel()
+        numbers, token_ids = batch.plan.doc_ids.numpy(), batch.token_ids.numpy().ravel()
         owner = (np.arange(rows)[:, None] * context + numbers).ravel()  # a unique number for each place's document
         is_target = (batch.targets != IGNORED_TARGET).numpy()
-        targets, places = batch.targets.numpy()[is_target], batch.gather.places.numpy()[is_target]
+        targets, places = batch.targets.numpy()[is_target], batch.gather.indices.numpy()[is_target]
         is_visible = (numbers.ravel() >= 0) & (frequencies[token_ids] > 0)
         is_visible[places] = False
         # Encode each pair of document and token as one number; the last number is larger than all of them.

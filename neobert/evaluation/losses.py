@@ -19,8 +19,8 @@ def batch_losses(
     model: MaskedLanguageModel, batch: Batch, precision: PretrainingPrecision, device: torch.device
 ) -> torch.Tensor:
     """Return the loss of each predicted token in nats, (predicted,) in fp32, without a sync."""
-    if batch.plan.documents is not None and has_variable_length_kernels(device) and precision != "fp32":
-        batch = replace(batch, plan=packed_plan(batch.plan.documents, batch.plan.positions, device))
+    if batch.plan.doc_ids is not None and has_variable_length_kernels(device) and precision != "fp32":
+        batch = replace(batch, plan=packed_plan(batch.plan.doc_ids, batch.plan.positions, device))
     moved = batch.to(device)
     with autocast(device, precision):
         losses = model.losses(moved.token_ids, moved.plan, moved.gather, moved.targets)

@@ -20,9 +20,9 @@ from torch.nn import functional
 from neobert.data.batches import EXACT, HELDOUT_MASKING, Batch, gather_by_row
 from neobert.data.blimp import PARADIGMS, MinimalPair
 from neobert.data.masking import counter_hash, mask_tokens
-from neobert.data.packing import Integers, Placement, best_fit_decreasing
+from neobert.data.packing import Placement, best_fit_decreasing
 from neobert.data.preparation import open_specified, text_tokenizer
-from neobert.data.shards import FRAME_TOKENS
+from neobert.data.shards import FRAME_TOKENS, Integers
 from neobert.data.tokenizers import SpecialIds, TextTokenizer
 from neobert.errors import MissingData, RunFailed
 from neobert.evaluation.items import READ_BYTES, Items, Stretch, items_of
@@ -125,7 +125,7 @@ class Subject:
         rows, columns, count = best_fit_decreasing(lengths, self.context)
         placed = Placement.of(rows, columns, lengths, (count, self.context))
         token_ids = placed.grid(np.concatenate(inputs), self.ids.pad)
-        documents, positions = placed.grid(placed.owner, -1), placed.grid(placed.offsets, -1)
+        documents, positions = placed.grid(placed.doc_ids, -1), placed.grid(placed.positions, -1)
         starts = (rows * self.context + columns)[shared]
         places = np.concatenate([start + question.places for start, question in zip(starts, batch, strict=True)])
         order = np.argsort(places, kind="stable")
@@ -134,10 +134,10 @@ class Subject:
         gather = gather_by_row(places[order], count, self.context, EXACT)
         made = Batch(
             token_ids=torch.from_numpy(token_ids),
-            plan=AttentionPlan(torch.from_numpy(positions), documents=torch.from_numpy(documents)),
+            plan=AttentionPlan(torch.from_numpy(positions), doc_ids=torch.from_numpy(documents)),
             gather=gather,
             targets=functional.pad(
-                torch.from_numpy(targets), (0, len(gather.places) - len(targets)), value=IGNORED_TARGET
+                torch.from_numpy(targets), (0, len(gather.indices) - len(targets)), value=IGNORED_TARGET
             ),
             real_tokens=int(lengths.sum()),
             predicted_tokens=len(targets),

@@ -120,7 +120,7 @@ class PackedLayout:
         width = int(numbers.max()) + 1
         placed = Placement.of(rows, columns, lengths, shape)
         token_ids = placed.grid(np.concatenate([split[example][0] for example in examples]), 0)
-        documents, positions = placed.grid(numbers[placed.owner], -1), placed.grid(placed.offsets, -1)
+        documents, positions = placed.grid(numbers[placed.doc_ids], -1), placed.grid(placed.positions, -1)
         owners, places, indices = split.targets(examples)
         read_rows, read_columns = rows[owners], columns[owners] + places
         read_numbers = _number_in_rows(read_rows, read_columns)

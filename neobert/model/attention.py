@@ -77,24 +77,24 @@ def has_cuda_kernels(tensor: Tensor) -> bool:
     return tensor.device.type in CUDA_KERNELS
 
 
-def gather_tokens(values: Tensor, places: Tensor) -> Tensor:
-    """Gather entries of `values` (rows, tokens, …) at `places` of the flattened rows: (*places.shape, …)."""
-    return values.flatten(0, 1).index_select(0, places.flatten()).unflatten(0, places.shape)
+def gather_tokens(values: Tensor, indices: Tensor) -> Tensor:
+    """Gather entries of `values` (rows, tokens, …) at `indices` of the flattened rows: (*indices.shape, …)."""
+    return values.flatten(0, 1).index_select(0, indices.flatten()).unflatten(0, indices.shape)
 
 
 @dataclass(frozen=True, eq=False)
 class GatherIndex(Tensors):
     """The tokens for which the last block computes more than keys and values.
 
-    queries: int64 places in the flattened rows × tokens. For kernels that work row by row (rows, most), each row
-        padded with any of its own places; for variable-length kernels (1, gathered), ascending.
+    queries: int64 indices into the flattened rows × tokens. For kernels that work row by row (rows, most), each row
+        padded with any of its own indices; for variable-length kernels (1, gathered), ascending.
     used: (gathered,) int64 indices of the flattened queries that are kept, in the order of the result; None for all.
-    boundaries: int32 cumulative counts of the documents' gathered tokens, for variable-length kernels.
+    cu_seqlens: int32 cumulative counts of the documents' gathered tokens, for variable-length kernels.
     """
 
     queries: Tensor
     used: Tensor | None = None
-    boundaries: Tensor | None = None
+    cu_seqlens: Tensor | None = None
 
     @classmethod
     def at(cls, columns: Tensor, tokens: int, used: Tensor | None = None) -> Self:
@@ -103,8 +103,8 @@ class GatherIndex(Tensors):
         return cls(columns + first, used)
 
     @property
-    def places(self) -> Tensor:
-        """(gathered,) places in the flattened rows × tokens."""
+    def indices(self) -> Tensor:
+        """(gathered,) indices into the flattened rows × tokens."""
         return self.kept(self.queries)
 
     def kept(self, values: Tensor) -> Tensor:
@@ -124,28 +124,28 @@ class AttentionPlan(Tensors):
     positions: (rows, tokens) int64, position in the document from 0, −1 at padding.
     bias: float32, added to the scores: (rows, 1, tokens, tokens) packed, (rows, 1, 1, tokens) padded, (rows, heads,
         tokens, tokens) with a score bias.
-    documents: (rows, tokens) number of the document in its row, −1 at filler; replaces a packed bias.
-    boundaries: int32 cumulative document lengths over the flattened rows, in addition to `documents` or a padded bias,
+    doc_ids: (rows, tokens) number of the document in its row, −1 at filler; replaces a packed bias.
+    cu_seqlens: int32 cumulative document lengths over the flattened rows, in addition to `doc_ids` or a padded bias,
         for variable-length kernels.
-    longest: upper bound on the longest document, in tokens; 0 means a whole row.
+    max_seqlen: upper bound on the tokens of a document; 0 means a whole row.
     attention: the caller's own attention function, which masks by itself and replaces all of the above but the
         positions.
     window: tokens of its document that a token sees on each side; 0 means the whole document.
-    Without bias, documents and attention every token sees its whole row.
+    Without bias, doc_ids and attention every token sees its whole row.
     """
 
     positions: Tensor
     bias: Tensor | None = None
-    boundaries: Tensor | None = None
-    longest: int = 0
-    documents: Tensor | None = None
+    cu_seqlens: Tensor | None = None
+    max_seqlen: int = 0
+    doc_ids: Tensor | None = None
     attention: Attention | None = None
     window: int = 0
 
     @property
     def most_tokens(self) -> int:
         """Upper bound on the tokens of a document, known without a sync."""
-        return self.longest or self.positions.shape[1]
+        return self.max_seqlen or self.positions.shape[1]
 
     def with_bias(self, score_bias: Tensor | None = None) -> Self:
         """Return the plan with its bias computed once for all blocks, unless variable-length kernels need none.
@@ -156,41 +156,41 @@ class AttentionPlan(Tensors):
         Raises:
             ValueError: no kernel for this plan supports a score bias.
         """
-        masks_by_itself = self.attention is not None or self.documents is None
-        if score_bias is None and (masks_by_itself or self.boundaries is not None):
+        masks_by_itself = self.attention is not None or self.doc_ids is None
+        if score_bias is None and (masks_by_itself or self.cu_seqlens is not None):
             return self
         if self.attention is not None:
             raise ValueError(f"{type(self.attention).__name__} takes no score bias, which this model's positions add")
         bias = _bias(self, None)
-        if self.documents is None and self.bias is None and self.boundaries is not None:
+        if self.doc_ids is None and self.bias is None and self.cu_seqlens is not None:
             raise ValueError("variable-length attention takes no score bias, which this model's positions add")
         if score_bias is not None:
             bias = score_bias if bias is None else score_bias + bias
-        return replace(self, bias=bias, documents=None, boundaries=None)
+        return replace(self, bias=bias, doc_ids=None, cu_seqlens=None)
 
     def with_window(self, window: int) -> Self:
         """Return the plan with tokens that see `window` tokens on each side. Call it on the plan of `with_bias`."""
         assert self.attention is None, "a caller's own attention function masks by itself"
-        if self.documents is not None:  # the kernel, or else `_bias`, applies the window
+        if self.doc_ids is not None:  # the kernel, or else `_bias`, applies the window
             return replace(self, window=window)
         outside = _bias_where(_is_within(window, self.positions, self.positions))
         return replace(self, bias=outside if self.bias is None else self.bias + outside, window=window)
 
 
-def packed_plan(documents: Tensor, positions: Tensor, device: torch.device | None = None) -> AttentionPlan:
+def packed_plan(doc_ids: Tensor, positions: Tensor, device: torch.device | None = None) -> AttentionPlan:
     """Make the plan for rows of several documents that do not attend to each other.
 
-    documents: (rows, tokens) number of the document within its row, −1 at filler; the tokens of a document are
+    doc_ids: (rows, tokens) number of the document within its row, −1 at filler; the tokens of a document are
         contiguous. Filler sees filler. Documents with the same number see each other.
     positions: (rows, tokens) position in the document, −1 at filler.
-    device: where the model runs, by default the device of `documents`. With `documents` still on the CPU, computing
-        the boundaries needs no sync with an accelerator.
+    device: where the model runs, by default the device of `doc_ids`. With `doc_ids` still on the CPU, computing
+        `cu_seqlens` needs no sync with an accelerator.
     """
-    device = documents.device if device is None else device
+    device = doc_ids.device if device is None else device
     if has_variable_length_kernels(device):
-        boundaries, longest = _boundaries(documents)
-        return AttentionPlan(positions, None, boundaries, longest, documents).to(device)
-    return AttentionPlan(positions, documents=documents).to(device)
+        cu_seqlens, max_seqlen = _cu_seqlens(doc_ids)
+        return AttentionPlan(positions, None, cu_seqlens, max_seqlen, doc_ids).to(device)
+    return AttentionPlan(positions, doc_ids=doc_ids).to(device)
 
 
 def padded_plan(mask: Tensor, device: torch.device | None = None) -> AttentionPlan:
@@ -210,8 +210,8 @@ def padded_plan(mask: Tensor, device: torch.device | None = None) -> AttentionPl
     first = token.int().argmax(dim=1)  # 0 in a row of padding
     within = torch.stack([torch.zeros_like(first), first, first + token.sum(dim=1)], dim=1)
     starts = torch.arange(rows, device=mask.device)[:, None] * tokens + within
-    boundaries = functional.pad(starts.flatten(), (0, 1), value=rows * tokens)
-    return replace(plan, boundaries=boundaries.to(torch.int32), longest=tokens)
+    cu_seqlens = functional.pad(starts.flatten(), (0, 1), value=rows * tokens)
+    return replace(plan, cu_seqlens=cu_seqlens.to(torch.int32), max_seqlen=tokens)
 
 
 def whole_rows_plan(token_ids: Tensor) -> AttentionPlan:
@@ -264,9 +264,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, gathe
     missing = -head_size % KERNEL_HEAD_MULTIPLE if has_cuda_kernels(query) else 0
     if missing:  # zeros change neither scores nor sums
         query, key, value = (functional.pad(vectors, (0, missing)) for vectors in (query, key, value))
-    boundaries = plan.boundaries if gather is None else gather.boundaries
-    if boundaries is not None and query.dtype in LOW_PRECISION:
-        attended = _variable_length_attention(query, key, value, plan, boundaries, head_size**-0.5)
+    cu_seqlens = plan.cu_seqlens if gather is None else gather.cu_seqlens
+    if cu_seqlens is not None and query.dtype in LOW_PRECISION:
+        attended = _variable_length_attention(query, key, value, plan, cu_seqlens, head_size**-0.5)
     else:
         heads_first = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
         attended = _attention_by_row(*heads_first, _bias(plan, gather), head_size**-0.5).transpose(1, 2)
@@ -276,17 +276,17 @@ def attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, gathe
 
 
 def _variable_length_attention(
-    query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, query_boundaries: Tensor, scale: float
+    query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, cu_seqlens_q: Tensor, scale: float
 ) -> Tensor:
     """Compute attention with `variable_length_kernels`."""
     flat = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
-    key_boundaries, longest = plan.boundaries, plan.longest
-    assert key_boundaries is not None
+    cu_seqlens_k, max_seqlen = plan.cu_seqlens, plan.max_seqlen
+    assert cu_seqlens_k is not None
     # The kernel aligns the window with the end of the keys; here there are as many queries as keys.
     window = (plan.window or -1, plan.window or -1)
     if is_flash_attn_available() and current_flash_attention_impl() is None:
         attended = flash_attn_varlen_func(
-            *(*flat, query_boundaries, key_boundaries, longest, longest),
+            *(*flat, cu_seqlens_q, cu_seqlens_k, max_seqlen, max_seqlen),
             softmax_scale=scale,
             window_size=window,
             deterministic=torch.are_deterministic_algorithms_enabled(),
@@ -295,7 +295,7 @@ def _variable_length_attention(
         from torch.nn.attention.varlen import varlen_attn
 
         attended = varlen_attn(
-            *flat, query_boundaries, key_boundaries, longest, longest, scale=scale, window_size=window
+            *flat, cu_seqlens_q, cu_seqlens_k, max_seqlen, max_seqlen, scale=scale, window_size=window
         )
     return attended.view(query.shape)
 
@@ -324,8 +324,8 @@ def explicit_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor |
 
 def _bias(plan: AttentionPlan, gather: GatherIndex | None) -> Tensor | None:
     """Return the bias for all queries or those of `gather`: (rows, 1 or heads, queries or 1, tokens)."""
-    if plan.documents is not None:
-        visible = _is_same_document(_at_queries(plan.documents, gather), plan.documents)
+    if plan.doc_ids is not None:
+        visible = _is_same_document(_at_queries(plan.doc_ids, gather), plan.doc_ids)
         if plan.window:
             visible = visible & _is_within(plan.window, _at_queries(plan.positions, gather), plan.positions)
         return _bias_where(visible)
@@ -353,19 +353,19 @@ def _bias_where(visible: Tensor) -> Tensor:
     return torch.zeros(visible.shape, device=visible.device).masked_fill(~visible, float("-inf"))
 
 
-def _boundaries(documents: Tensor) -> tuple[Tensor, int]:
-    """Return cumulative lengths of the documents in the flattened rows (int32, from 0), and a bound on the longest.
+def _cu_seqlens(doc_ids: Tensor) -> tuple[Tensor, int]:
+    """Return cumulative lengths of the documents in the flattened rows (int32, from 0), and a bound on their lengths.
 
     The number of documents (padded with empty ones) and the bound are rounded up to powers of two, so that a compiled
     graph sees few shapes.
     """
-    starts = torch.ones_like(documents, dtype=torch.bool)
-    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    starts = torch.ones_like(doc_ids, dtype=torch.bool)
+    starts[:, 1:] = doc_ids[:, 1:] != doc_ids[:, :-1]
     begins = starts.flatten().nonzero().flatten()
-    longest = int(begins.diff(append=begins.new_tensor([documents.numel()])).max())
+    max_seqlen = int(begins.diff(append=begins.new_tensor([doc_ids.numel()])).max())
     missing = _power_of_two(len(begins)) + 1 - len(begins)
-    padded = functional.pad(begins, (0, missing), value=documents.numel())
-    return padded.to(torch.int32), _power_of_two(longest)
+    padded = functional.pad(begins, (0, missing), value=doc_ids.numel())
+    return padded.to(torch.int32), _power_of_two(max_seqlen)
 
 
 def _power_of_two(number: int) -> int:

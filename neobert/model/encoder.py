@@ -32,7 +32,7 @@ def query_key_value(
     qkv: the fused projection; its rows are grouped by head, and within a head by query, key, value. It is called as a
         module, so that adapters and hooks work, unless the rotation wants another order of dimensions or `gather` is
         given.
-    gather: compute the query only at these places: (rows, most, heads, head size).
+    gather: compute the query only at these tokens: (rows, most, heads, head size).
     normalize: is applied to query and key before they are rotated.
     """
     if normalize is not None:
@@ -159,7 +159,7 @@ class PostNormBlock(Block):
 
 def gathered(hidden: Tensor, gather: GatherIndex | None) -> Tensor:
     """Return the states of the gathered tokens, (gathered, width), or all, (rows, tokens, width), without `gather`."""
-    return hidden if gather is None else gather_tokens(hidden, gather.places)
+    return hidden if gather is None else gather_tokens(hidden, gather.indices)
 
 
 BLOCKS = Parts[Block]("block", "its parts, as BlockParts", {"pre_norm": Block, "post_norm": PostNormBlock})
@@ -245,9 +245,9 @@ class Encoder(nn.Module):
         for block, view in zip(blocks, views, strict=True):
             hidden = block(hidden, *view)
         plan, _ = last_view
-        is_flat = plan.boundaries is not None and not plan.window
-        if gather is not None and is_flat != (gather.boundaries is not None):
+        is_varlen = plan.cu_seqlens is not None and not plan.window
+        if gather is not None and is_varlen != (gather.cu_seqlens is not None):
             # Flattened queries need variable-length kernels, which a score bias rules out, and those need flattened
-            # queries; and a window counts places in the document, not among the gathered queries.
-            return self.layer_norm(gather_tokens(last(hidden, *last_view), gather.places))
+            # queries; and a window counts tokens of the document, not among the gathered queries.
+            return self.layer_norm(gather_tokens(last(hidden, *last_view), gather.indices))
         return self.layer_norm(last(hidden, *last_view, gather))

@@ -41,9 +41,9 @@ class Rotation:
     def __init__(self, *tables: Tensor) -> None:
         self.tables = tables
 
-    def at(self, places: Tensor) -> Self:
-        """Return the rotation of the tokens at `places` (rows, slots) of the flattened rows."""
-        return type(self)(*(gather_tokens(table, places) for table in self.tables))
+    def at(self, indices: Tensor) -> Self:
+        """Return the rotation of the tokens at `indices` (rows, slots) of the flattened rows."""
+        return type(self)(*(gather_tokens(table, indices) for table in self.tables))
 
     def to(self, device: torch.device | str) -> Self:
         """Return a copy on a device."""

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, PaddingSizes, collate, micro_batches
-from neobert.data.rows import PackedRows
+from neobert.data.packing import PackedRows
 from neobert.data.shards import Documents, TokenizedCorpus, split_corpus
 from neobert.data.streams import StepIterator
 from neobert.evaluation.heldout import token_frequencies
@@ -43,7 +43,7 @@ class StageBatches:
         self.device = device
         self.most_tokens = most_tokens
         self.process = process
-        self.flat = has_variable_length_kernels(device) and run.recipe.precision != "fp32"
+        self.varlen = has_variable_length_kernels(device) and run.recipe.precision != "fp32"
 
     @cached_property
     def documents(self) -> Documents:
@@ -120,4 +120,4 @@ class StageBatches:
         return self.run.recipe.masking.at((step - 1) / max(1, self.stage.steps - 1) if is_first else 1.0)
 
     def _collate(self, share: PackedRows, sizes: PaddingSizes, masking: Masking) -> Batch:
-        return collate(share, self.corpus, masking, sizes=sizes, flat=self.flat)
+        return collate(share, self.corpus, masking, sizes=sizes, varlen=self.varlen)

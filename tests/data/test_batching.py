@@ -24,7 +24,7 @@ from neobert.data.batches import (
     heldout_rows,
     micro_batches,
 )
-from neobert.data.rows import PackedRows, join_rows, pack_documents
+from neobert.data.packing import PackedRows, join_rows, pack_documents
 from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.data.streams import STREAMS, WINDOW_DOCUMENTS, PackingWord, StepIterator
 from neobert.recipe import LongDocuments, Masking, Subset
@@ -56,7 +56,7 @@ def framed(corpus: TokenizedCorpus, document: int) -> list[int]:
 
 def masks(batch: Batch) -> Iterator[tuple[int, int, int]]:
     """(row, column, target) of each predicted token."""
-    for place, target in zip(batch.gather.places.tolist(), batch.targets.tolist(), strict=True):
+    for place, target in zip(batch.gather.indices.tolist(), batch.targets.tolist(), strict=True):
         if target != -100:
             yield *divmod(place, batch.token_ids.shape[1]), target
 
@@ -65,7 +65,7 @@ def predicted_places(rows: PackedRows, batch: Batch) -> set[tuple[int, int, int]
     """(document, token offset, target) of each predicted token."""
     spans = rows.spans
     kept = (batch.targets != -100).numpy()
-    places, targets = batch.gather.places.numpy()[kept], batch.targets.numpy()[kept]
+    places, targets = batch.gather.indices.numpy()[kept], batch.targets.numpy()[kept]
     begins = spans.rows * rows.context + spans.columns
     piece = np.searchsorted(begins, places, side="right") - 1
     offsets = spans.begins[piece] + spans.first[piece] + places - begins[piece] - 1
@@ -208,9 +208,9 @@ def test_all_ranks_meet_the_same_few_sizes(packing: PackingWord) -> None:
     for rows in islice(StepIterator(documents, stage(128, 256), packing, seed=0), 8):
         for rank in range(8):
             for part in micro_batches(rows, 8, rank=rank, ranks=8):
-                batch = collate(part, documents.corpus, BERT, sizes=shapes, flat=True)
-                assert batch.plan.boundaries is not None and part.count
-                sizes.add((*batch.token_ids.shape, len(batch.targets), len(batch.plan.boundaries)))
+                batch = collate(part, documents.corpus, BERT, sizes=shapes, varlen=True)
+                assert batch.plan.cu_seqlens is not None and part.count
+                sizes.add((*batch.token_ids.shape, len(batch.targets), len(batch.plan.cu_seqlens)))
     assert len(sizes) <= 4
 
 
@@ -248,7 +248,7 @@ def test_rows_across_documents_are_the_stream_of_uncut_documents_cut_evenly() ->
             rows, corpus, Masking(rate=1e-9, mask_share=1, random_share=0, final_rate=None, drawn_up_to=None)
         )
         assert batch.token_ids.shape == (7, CONTEXT) and rows.real_tokens == 7 * CONTEXT
-        assert (batch.plan.documents == 0).all()
+        assert (batch.plan.doc_ids == 0).all()
         assert (batch.plan.positions == torch.arange(CONTEXT)).all()
         stream.extend(batch.token_ids.flatten().tolist())
         order.extend(rows.spans.documents[rows.spans.first == 0].tolist())
@@ -283,11 +283,11 @@ def test_a_batch_is_what_its_rows_say(packing: PackingWord, seed: int, rate: flo
         assert target == token_ids[row, column] and target not in IDS.never_predicted
         token_ids[row, column] = int(batch.token_ids[row, column])
     assert batch.token_ids.tolist() == token_ids.tolist()
-    assert batch.plan.documents.tolist() == numbers.tolist()
+    assert batch.plan.doc_ids.tolist() == numbers.tolist()
     assert batch.plan.positions.tolist() == positions.tolist()
     assert batch.real_tokens == rows.real_tokens == int((batch.plan.positions >= 0).sum())
     assert batch.predicted_tokens == int((batch.targets != -100).sum()) > 0
-    assert batch.gather.places.shape == batch.targets.shape and len(batch.targets) % 8 == 0
+    assert batch.gather.indices.shape == batch.targets.shape and len(batch.targets) % 8 == 0
     assert len(batch.targets) < batch.predicted_tokens + 8 and batch.gather.queries.shape[1] <= CONTEXT
     assert len({(row, column) for row, column, _ in masks(batch)}) == batch.predicted_tokens
 
@@ -320,16 +320,16 @@ def test_one_run_of_tokens_holds_what_rows_hold(packing: PackingWord, seed: int,
     documents = small_documents(50, seed=seed)
     rows = next(StepIterator(documents, stage(CONTEXT, 6), packing, seed=seed))
     shapes = PaddingBuckets(6, CONTEXT, BERT.rate, float(documents.framed_lengths.mean())) if fixed else ExactSizes()
-    batch, by_row = (collate(rows, documents.corpus, BERT, sizes=shapes, flat=flat) for flat in (True, False))
+    batch, by_row = (collate(rows, documents.corpus, BERT, sizes=shapes, varlen=varlen) for varlen in (True, False))
     assert list(masks(batch)) == list(masks(by_row)) and torch.equal(batch.targets, by_row.targets)
-    assert batch.plan.boundaries is not None and by_row.plan.boundaries is None and batch.gather.boundaries is not None
-    flat = batch.plan.documents.flatten()
-    owner = torch.bucketize(torch.arange(len(flat)), batch.plan.boundaries, right=True)
-    for first, last in pairwise(batch.plan.boundaries.tolist()):
+    assert batch.plan.cu_seqlens is not None and by_row.plan.cu_seqlens is None and batch.gather.cu_seqlens is not None
+    flat = batch.plan.doc_ids.flatten()
+    owner = torch.bucketize(torch.arange(len(flat)), batch.plan.cu_seqlens, right=True)
+    for first, last in pairwise(batch.plan.cu_seqlens.tolist()):
         assert len(set(flat[first:last].tolist())) <= 1 and last - first <= CONTEXT
-    asking = torch.bucketize(torch.arange(len(batch.targets)), batch.gather.boundaries, right=True)
-    assert torch.equal(asking, owner[batch.gather.places])
-    assert len(batch.plan.boundaries) == len(batch.gather.boundaries)
+    asking = torch.bucketize(torch.arange(len(batch.targets)), batch.gather.cu_seqlens, right=True)
+    assert torch.equal(asking, owner[batch.gather.indices])
+    assert len(batch.plan.cu_seqlens) == len(batch.gather.cu_seqlens)
 
 
 @packings
@@ -393,7 +393,7 @@ def test_an_empty_micro_batch_is_filler() -> None:
     rows = next(StepIterator(documents, stage(CONTEXT, 4), "packed", seed=0))
     batch = collate(rows[4:8], documents.corpus, BERT, sizes=ExactSizes(4))
     assert batch.real_tokens == batch.predicted_tokens == 0
-    assert (batch.plan.documents == -1).all() and (batch.targets == -100).all() and (batch.token_ids == IDS.pad).all()
+    assert (batch.plan.doc_ids == -1).all() and (batch.targets == -100).all() and (batch.token_ids == IDS.pad).all()
 
 
 @packings
@@ -440,8 +440,8 @@ def evaluation(documents: Documents, rows: int) -> list[tuple[list[int], list[in
             assert batch.token_ids[row, column] == IDS.mask
             targets[row, column] = target
         for row in range(len(batch.token_ids)):
-            for number in range(int(batch.plan.documents[row].max()) + 1):
-                here = batch.plan.documents[row] == number
+            for number in range(int(batch.plan.doc_ids[row].max()) + 1):
+                here = batch.plan.doc_ids[row] == number
                 found.append((batch.token_ids[row, here].tolist(), targets[row, here].tolist()))
     return sorted(found)
 

@@ -100,10 +100,10 @@ def test_the_loss_of_frequencies_is_that_of_their_best_mixture_counted_by_hand()
     found: list[tuple[float, float]] = []
     for batch in text.batches():
         context = batch.token_ids.shape[1]
-        for place, target in zip(batch.gather.places.tolist(), batch.targets.tolist(), strict=True):
+        for place, target in zip(batch.gather.indices.tolist(), batch.targets.tolist(), strict=True):
             if target != -100:
                 row = place // context
-                own = batch.plan.documents[row] == batch.plan.documents[row, place % context]
+                own = batch.plan.doc_ids[row] == batch.plan.doc_ids[row, place % context]
                 seen = [token for token in batch.token_ids[row, own].tolist() if token >= IDS.first_text_id]
                 found.append((counts[target] / counts.total(), seen.count(target) / max(1, len(seen))))
     training, document = np.array(found).T
@@ -123,8 +123,8 @@ def test_a_shorter_context_measures_the_same_texts_under_the_same_masks() -> Non
         found = {}
         for batch in text.batches():
             for row in range(len(batch.token_ids)):
-                for number in range(int(batch.plan.documents[row].max()) + 1):
-                    tokens = batch.token_ids[row, batch.plan.documents[row] == number].tolist()
+                for number in range(int(batch.plan.doc_ids[row].max()) + 1):
+                    tokens = batch.token_ids[row, batch.plan.doc_ids[row] == number].tolist()
                     found[len(found)] = tokens
         masked.append(found)
     beginnings = [sorted(tuple(tokens[:11]) for tokens in found.values()) for found in masked]

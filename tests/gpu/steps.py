@@ -16,7 +16,7 @@ from torch import Tensor
 from benchmarks.contenders import Mode, Setting, masked_documents, neobert_recipe, own_batches
 from benchmarks.data import IDS, NEOBERT_MASKING
 from neobert.data.batches import Batch, collate
-from neobert.data.rows import pack_documents
+from neobert.data.packing import pack_documents
 from neobert.embeddings.contrastive import GradCache, StepCollator, StepTexts, match_texts
 from neobert.embeddings.encoders import DTYPES, PackedEncoder
 from neobert.model.build import build_encoder, initialize
@@ -122,7 +122,7 @@ def varied_batches(setting: Setting, count: int) -> list[Batch]:
     ends = np.cumsum(sizes)
     flat = setting.device.type == "cuda"
     return [
-        collate(packed[end - size : end], documents.view.corpus, NEOBERT_MASKING, flat=flat)
+        collate(packed[end - size : end], documents.view.corpus, NEOBERT_MASKING, varlen=flat)
         for size, end in zip(sizes.tolist(), ends.tolist(), strict=True)
     ]
 

@@ -17,7 +17,7 @@ from benchmarks.contenders import SEED, masked_documents, neobert_recipe, own_ba
 from benchmarks.data import IDS, random_corpus
 from neobert.data.batches import Batch, collate
 from neobert.data.masking import counter_hash
-from neobert.data.rows import pack_documents
+from neobert.data.packing import pack_documents
 from neobert.data.shards import FRAME_TOKENS, all_documents
 from neobert.data.sources import SyntheticSource
 from neobert.embeddings.contrastive import GradCache, StepCollator, StepTexts, match_texts
@@ -117,7 +117,7 @@ def peak_of_full_rows(recipe: Pretraining, position_table: int, rows: int) -> in
         with GPU:
             model = build_masked_language_model(recipe.model, position_table, recipe.precision)
         engine = pretraining_engine(model.train(), recipe, GPU)
-        batch = collate(packed, documents.corpus, recipe.masking, flat=True).to(GPU)
+        batch = collate(packed, documents.corpus, recipe.masking, varlen=True).to(GPU)
         engine.step([batch, batch], 1e-4)
         with gpu.counted() as counts:
             engine.step([batch, batch], 1e-4)

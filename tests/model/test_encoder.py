@@ -126,10 +126,10 @@ def batch() -> PackedBatch:
     token_ids, numbers, positions = pack(texts, CONTEXT)
     columns = torch.tensor([[0, 6, 7, 21, 0], [3, 4, 9, 19, 0], [0, 0, 0, 0, 0]])
     slots = GatherIndex.at(columns, token_ids.shape[1], used=torch.tensor([0, 1, 2, 3, 5, 6, 7, 8, 0, 0]))
-    targets = (gather_tokens(token_ids, slots.places) + 1) % 50
+    targets = (gather_tokens(token_ids, slots.indices) + 1) % 50
     targets[8:] = -100
     everywhere = torch.full_like(token_ids, -100)
-    everywhere.view(-1)[slots.places[:8]] = targets[:8]
+    everywhere.view(-1)[slots.indices[:8]] = targets[:8]
     return PackedBatch(token_ids, numbers, packed_plan(numbers, positions), slots, targets, everywhere)
 
 
@@ -146,7 +146,7 @@ def test_states_loss_and_gradients_at_slots_are_the_full_ones(network, batch):
     token_ids, _, plan, slots, targets, everywhere = batch
     states = network.model(token_ids, plan)
     at_slots = network.model(token_ids, plan, slots)
-    torch.testing.assert_close(at_slots, gather_tokens(states, slots.places), rtol=0, atol=2e-6)
+    torch.testing.assert_close(at_slots, gather_tokens(states, slots.indices), rtol=0, atol=2e-6)
     parameters = list(network.parameters())
     pruned, full = network(token_ids, plan, slots, targets), network(token_ids, plan, None, everywhere)
     torch.testing.assert_close(pruned, full, rtol=1e-6, atol=0)

@@ -97,7 +97,7 @@ def test_rows_of_documents_and_gathered_tokens_give_the_same(layers: int) -> Non
     asked = torch.tensor([[1, 16, 19, 30]])
     gathered = encoder(ids, plan, GatherIndex.at(asked, CONTEXT))
     torch.testing.assert_close(gathered, alone[asked[0]], rtol=0, atol=1e-5)
-    in_a_run = GatherIndex(asked, boundaries=torch.tensor([0, 2, 4, 4], dtype=torch.int32))
+    in_a_run = GatherIndex(asked, cu_seqlens=torch.tensor([0, 2, 4, 4], dtype=torch.int32))
     torch.testing.assert_close(encoder(ids, plan, in_a_run), alone[asked[0]], rtol=0, atol=1e-5)
 
 

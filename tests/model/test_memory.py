@@ -54,7 +54,7 @@ def counted_bytes(model: recipe.Model, precision: PretrainingPrecision) -> int:
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
         autocast(torch.device("cpu"), precision),
     ):
-        network(token_ids, packed_plan(places // 100, places % 100), slots, slots.places % model.vocabulary_size)
+        network(token_ids, packed_plan(places // 100, places % 100), slots, slots.indices % model.vocabulary_size)
     return sum(storage.nbytes() for storage in storages.values())
 
 

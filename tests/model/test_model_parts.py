@@ -270,13 +270,13 @@ def test_attention_at_query_slots_is_that_part_of_the_whole(plan, dtype):
     at_slots = attend(gather_tokens(query, slots.queries), key, value, plan, slots)
     tolerance = 1e-6 if dtype == torch.float32 else 2**-7
     whole = attend(query, key, value, plan)
-    torch.testing.assert_close(at_slots, gather_tokens(whole, slots.places), rtol=0, atol=tolerance)
+    torch.testing.assert_close(at_slots, gather_tokens(whole, slots.indices), rtol=0, atol=tolerance)
 
 
 def test_a_plan_with_documents_in_place_of_a_bias_attends_the_same():
     """What accelerators do where their variable-length kernels do not apply."""
-    boundaries, longest = attention._boundaries(DOCUMENTS)
-    plan = AttentionPlan(PACKED.positions, None, boundaries, longest, DOCUMENTS)
+    cu_seqlens, max_seqlen = attention._cu_seqlens(DOCUMENTS)
+    plan = AttentionPlan(PACKED.positions, None, cu_seqlens, max_seqlen, DOCUMENTS)
     query, key, value = vectors_of_attention()
     slots = GatherIndex.at(torch.tensor([[0, 4, 10], [9, 9, 2]]), TOKENS)
     assert torch.equal(attend(query, key, value, plan), attend(query, key, value, PACKED))
@@ -284,11 +284,11 @@ def test_a_plan_with_documents_in_place_of_a_bias_attends_the_same():
     assert torch.equal(attend(asking, key, value, plan, slots), attend(asking, key, value, PACKED, slots))
 
 
-def test_boundaries_follow_the_documents_of_the_flattened_rows_and_are_padded_with_empty_ones():
+def test_cu_seqlens_follow_the_documents_of_the_flattened_rows_and_are_padded_with_empty_ones():
     documents = torch.tensor([[0, 0, 0, 1], [0, 1, -1, -1], [0, 0, 0, 0]])
-    boundaries, longest = attention._boundaries(documents)
-    assert boundaries.tolist() == [0, 3, 4, 5, 6, 8, 12, 12, 12]
-    assert boundaries.dtype == torch.int32 and longest == 4
+    cu_seqlens, max_seqlen = attention._cu_seqlens(documents)
+    assert cu_seqlens.tolist() == [0, 3, 4, 5, 6, 8, 12, 12, 12]
+    assert cu_seqlens.dtype == torch.int32 and max_seqlen == 4
 
 
 @pytest.mark.parametrize("head_size", [8, 12, 11])
@@ -335,13 +335,13 @@ def test_variable_length_kernels_equal_the_cpu_with_their_gradients(head_size, d
     for one, other in zip(torch.autograd.grad(ours.float(), on_cuda, direction.cuda()), theirs, strict=True):
         torch.testing.assert_close(one.cpu(), other, rtol=0, atol=10 * tolerance["atol"])
     query, key, value = (tensor.detach().to(dtype) for tensor in on_cuda)
-    boundaries = torch.tensor([0, 2, 3, 3, 5, 6, 6, 6, 6], dtype=torch.int32)
-    in_a_run = GatherIndex(torch.tensor([[0, 3, 10, 13, 14, 20]]), boundaries=boundaries[: len(plan.boundaries)])
+    cu_seqlens = torch.tensor([0, 2, 3, 3, 5, 6, 6, 6, 6], dtype=torch.int32)
+    in_a_run = GatherIndex(torch.tensor([[0, 3, 10, 13, 14, 20]]), cu_seqlens=cu_seqlens[: len(plan.cu_seqlens)])
     by_row = GatherIndex.at(torch.tensor([[0, 4, 10], [9, 9, 2]]), TOKENS)
     for slots in (by_row, in_a_run)[: 1 if dtype == torch.float32 else 2]:
         there = slots.mapped(Tensor.cuda)
         at_slots = attend(gather_tokens(query, there.queries), key, value, plan, there)
-        torch.testing.assert_close(at_slots.float().cpu(), gather_tokens(expected, slots.places).detach(), **tolerance)
+        torch.testing.assert_close(at_slots.float().cpu(), gather_tokens(expected, slots.indices).detach(), **tolerance)
 
 
 @pytest.mark.gpu

@@ -16,7 +16,7 @@ from torch import Tensor
 from benchmarks.contenders import masked_documents, neobert_recipe
 from benchmarks.data import NEOBERT_MASKING
 from neobert.data.batches import EXACT, PaddingBuckets, PaddingSizes, collate
-from neobert.data.rows import pack_documents
+from neobert.data.packing import pack_documents
 from neobert.evaluation import losses
 from neobert.evaluation.heldout import HeldoutText, token_losses
 from neobert.glue.batching import PackedLayout, Pooling
@@ -59,11 +59,11 @@ def model(request: pytest.FixtureRequest) -> MaskedLanguageModel:
 
 
 def losses_and_gradients(
-    model: MaskedLanguageModel, precision: Precision, sizes: PaddingSizes, *, flat: bool
+    model: MaskedLanguageModel, precision: Precision, sizes: PaddingSizes, *, varlen: bool
 ) -> tuple[float, Tensor]:
     documents = masked_documents(web_lengths(60) // 8 + 8, VOCABULARY, CONTEXT)
     rows = pack_documents(documents.view, np.arange(len(documents)), documents.keys, CONTEXT)[:ROWS]
-    batch = collate(rows, documents.view.corpus, NEOBERT_MASKING, sizes=sizes, flat=flat)
+    batch = collate(rows, documents.view.corpus, NEOBERT_MASKING, sizes=sizes, varlen=varlen)
     model.zero_grad()
     with autocast(CPU, precision):
         loss = summed_loss(model, batch)
@@ -78,9 +78,9 @@ def test_flat_tokens_give_the_loss_and_gradients_of_rows(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "LOW_PRECISION", (torch.bfloat16, torch.float16))
-        loss, gradient = losses_and_gradients(model, "fp32", EXACT, flat=False)
+        loss, gradient = losses_and_gradients(model, "fp32", EXACT, varlen=False)
     assert not CALLS
-    found, found_gradient = losses_and_gradients(model, precision, sizes, flat=True)
+    found, found_gradient = losses_and_gradients(model, precision, sizes, varlen=True)
     assert len(CALLS) == len(model.model.transformer_encoder)
     assert found == pytest.approx(loss, rel=DISTANCE[precision])
     assert (found_gradient - gradient).norm() <= DISTANCE[precision] * gradient.norm()
@@ -137,18 +137,18 @@ def test_sizes_of_padded_rows_depend_on_the_mask_alone(monkeypatch: pytest.Monke
     masks = [[[1] * 8, [1] * 3 + [0] * 5, [0] * 8], [[0] * 2 + [1] * 6, [0, 1, 1, 0, 0, 0, 0, 0], [1] * 8]]
     for mask in masks:
         plan = attention.padded_plan(torch.tensor(mask))
-        assert plan.boundaries is not None and plan.boundaries.shape == (10,) and plan.longest == 8
+        assert plan.cu_seqlens is not None and plan.cu_seqlens.shape == (10,) and plan.max_seqlen == 8
         tokens = torch.zeros(24, 2, 8)
-        check(tokens, tokens, tokens, plan.boundaries, plan.boundaries, 8, 8)
+        check(tokens, tokens, tokens, plan.cu_seqlens, plan.cu_seqlens, 8, 8)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda boundaries: boundaries.long(),
-        lambda boundaries: boundaries.repeat_interleave(2)[::2],
-        lambda boundaries: boundaries + 1,
-        lambda boundaries: boundaries.flip(0),
+        lambda cu_seqlens: cu_seqlens.long(),
+        lambda cu_seqlens: cu_seqlens.repeat_interleave(2)[::2],
+        lambda cu_seqlens: cu_seqlens + 1,
+        lambda cu_seqlens: cu_seqlens.flip(0),
     ],
     ids=["int64", "strided", "beyond the end", "falling"],
 )
@@ -220,14 +220,14 @@ def test_a_gpu_before_ampere_computes_attention_by_row(
     monkeypatch.setattr(attention.AttentionPlan, "to", lambda plan, device: plan)
     documents = torch.tensor([[0, 0, 1, -1]])
     plan = attention.packed_plan(documents, documents, torch.device("cuda"))
-    assert (plan.boundaries is not None) == expected
+    assert (plan.cu_seqlens is not None) == expected
 
 
 def one_row_of_two_documents() -> tuple[Tensor, Tensor, Tensor, attention.AttentionPlan]:
     """Query, key and value of three and five tokens in two heads, and who attends to whom."""
     tokens = torch.zeros(1, 8, 2, 8, dtype=torch.bfloat16)
-    boundaries = torch.tensor([0, 3, 8], dtype=torch.int32)
-    plan = attention.AttentionPlan(torch.zeros(1, 8, dtype=torch.int64), boundaries=boundaries, longest=5)
+    cu_seqlens = torch.tensor([0, 3, 8], dtype=torch.int32)
+    plan = attention.AttentionPlan(torch.zeros(1, 8, dtype=torch.int64), cu_seqlens=cu_seqlens, max_seqlen=5)
     return tokens, tokens, tokens, plan
 
 

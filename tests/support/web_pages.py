@@ -5,7 +5,7 @@ import torch
 
 from benchmarks.contenders import Setting, masked_documents
 from benchmarks.data import SHORTEST
-from neobert.data.packing import Integers
+from neobert.data.shards import Integers
 from neobert.recipe import Pretraining
 
 WEB_MEAN, WEB_SIGMA = 620.0, 1.0

@@ -82,10 +82,8 @@ def test_padding_and_work_are_those_of_the_tensors(finished: Path, runs: Runs, p
         for batch in step.micro_batches:
             slots += batch.token_ids.numel()
             real += int((batch.plan.positions >= 0).sum())
-            rows = torch.arange(len(batch.plan.documents))[:, None].expand_as(batch.plan.documents)[
-                batch.plan.documents >= 0
-            ]
-            lengths = Counter(zip(rows.tolist(), batch.plan.documents[batch.plan.documents >= 0].tolist(), strict=True))
+            rows = torch.arange(len(batch.plan.doc_ids))[:, None].expand_as(batch.plan.doc_ids)[batch.plan.doc_ids >= 0]
+            lengths = Counter(zip(rows.tolist(), batch.plan.doc_ids[batch.plan.doc_ids >= 0].tolist(), strict=True))
             attended += sum(length**2 for length in lengths.values())
     assert told["real_tokens"] == real
     assert told["padding"] == pytest.approx(1 - real / slots, abs=1e-12)

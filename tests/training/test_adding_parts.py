@@ -60,7 +60,7 @@ def test_a_score_bias_holds_at_masked_positions_alone(encoder: Encoder) -> None:
     everywhere = encoder(token_ids, packed_plan(numbers, places))
     by_row = GatherIndex.at(torch.tensor([[0, 4], [1, 5]]), CONTEXT)
     flat_places = torch.tensor([[0, 4, CONTEXT + 1, CONTEXT + 5]])
-    in_a_run = GatherIndex(flat_places, boundaries=torch.tensor([0, 2, 3, 4], dtype=torch.int32))
+    in_a_run = GatherIndex(flat_places, cu_seqlens=torch.tensor([0, 2, 3, 4], dtype=torch.int32))
     for slots in (by_row, in_a_run):
         states = encoder(token_ids, packed_plan(numbers, places), slots)
         torch.testing.assert_close(states, everywhere.flatten(0, 1)[flat_places[0]], rtol=0, atol=1e-5)
@@ -87,7 +87,7 @@ def test_a_kernel_that_takes_no_score_bias_is_refused_by_name(encoder: Encoder) 
     with pytest.raises(ValueError, match="OwnAttention takes no score bias"):
         encoder(document, AttentionPlan(plan.positions, attention=OwnAttention()))
     with pytest.raises(ValueError, match="variable-length attention takes no score bias"):
-        encoder(document, AttentionPlan(plan.positions, boundaries=torch.tensor([0, 4])))
+        encoder(document, AttentionPlan(plan.positions, cu_seqlens=torch.tensor([0, 4])))
 
 
 LADDER = '''

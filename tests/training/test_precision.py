@@ -44,7 +44,7 @@ def batch_of(model: Model) -> Batch:
     documents = (torch.arange(TOKENS) >= TOKENS // 2).long()
     columns = torch.randint(TOKENS, (ROWS, PREDICTED // ROWS), generator=generator)
     targets = torch.randint(model.vocabulary_size, (PREDICTED,), generator=generator)
-    plan = AttentionPlan(half.expand(ROWS, -1), documents=documents.expand(ROWS, -1))
+    plan = AttentionPlan(half.expand(ROWS, -1), doc_ids=documents.expand(ROWS, -1))
     return Batch(token_ids, plan, GatherIndex.at(columns, TOKENS), targets, ROWS * TOKENS, PREDICTED)
 
 
