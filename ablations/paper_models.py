@@ -20,7 +20,7 @@ LISTED = "list"
 
 NOTES = (
     "prefetch: run ablations/prefetch.py --models NAME first: it downloads what the repository lacks (tokenizer, code)",
-    "--allow-pickle: published as a pickle, of which only tensors are read; its tokenizer needs sentencepiece",
+    "safetensors: published as a pickle: save it as model.safetensors first; its tokenizer needs sentencepiece",
     "--trust-remote-code: its classes are Python files, which run with all your permissions",
 )
 

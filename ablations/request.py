@@ -14,9 +14,8 @@ from ablations.names import DesignKind
 from ablations.recipe_runs import EVERYTHING, EmbeddingChoice
 from ablations.scales import Scale
 from neobert.console import logs
-from neobert.external import NO_TRUST, Trust
+from neobert.execution import Execution
 from neobert.processes import available_cores, visible_gpus
-from neobert.runs.run_file import Execution
 from neobert.runs.tracking import TrackerName
 from neobert.slurm.profile import Profile, read_profile
 from neobert.slurm.submit import answers, is_inside_job
@@ -42,7 +41,7 @@ class Selection:
     variants: tuple[str, ...] = ()
     design: DesignKind | None = None
     model: str | None = None
-    trust: Trust = NO_TRUST
+    trusts_code: bool = False
     seeds: tuple[int, ...] = (0,)
     finetuning_seeds: tuple[int, ...] = ()
     stages: tuple[str, ...] = ("pretraining", "glue")

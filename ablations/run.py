@@ -31,7 +31,7 @@ from ablations.launch.flags import (
     add_execution_flags,
     add_place_flags,
     add_stages_flag,
-    add_trust_flags,
+    add_trust_flag,
     selection_from,
     workspace_from,
 )
@@ -287,7 +287,7 @@ def _run_model(words: Sequence[str]) -> int:
     )
     _add_pair_flags(parser)
     add_data_flags(parser)
-    add_trust_flags(parser)
+    add_trust_flag(parser)
     add_place_flags(parser, "plan")
     add_execution_flags(parser)
     flags = vars(parser.parse_args(words))

@@ -18,7 +18,7 @@ from ablations.recipe_runs import variant_studies
 from ablations.scaling import scaled_variant, vocabulary_of
 from benchmarks.measuring import Result, comparison, in_new_process, time_in_turns
 from benchmarks.trainer_peer import train_point
-from neobert.export.checkpoint import require_packages
+from neobert.export.huggingface import require_packages
 from neobert.export.publishing import export
 from neobert.kinds.glue import GlueStudy
 from neobert.processes import worker_environment

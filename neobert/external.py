@@ -6,12 +6,12 @@ models/<id>/model.json below the folder of runs records the model's folder for w
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import PositiveInt
+from pydantic import PositiveInt, model_validator
 
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import is_local, sha256_of
@@ -22,8 +22,8 @@ EXTERNAL_PREFIX = "model-"
 """Prefix of the ids of external models. Run ids are hexadecimal digits."""
 
 CONFIGURATION = "config.json"
-WEIGHTS = ("model.safetensors", "model-*.safetensors", "model.safetensors.index.json")
-PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+INDEX = "model.safetensors.index.json"
+WEIGHTS = ("model.safetensors", "model-*.safetensors", INDEX)
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "*.model")
 TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 CODE = "*.py"
@@ -33,23 +33,6 @@ SENTENCE_SETTINGS = ("config_sentence_transformers.json", "sentence_*_config.jso
 MODULE_SETTINGS = "[0-9]*_*/config.json"
 
 Content = TypeVar("Content")
-
-SAFETENSORS = ".safetensors"
-
-
-@dataclass(frozen=True)
-class Trust:
-    """What a user allows to be read from a model's folder beyond safetensors and transformers' own classes.
-
-    pickle: weights in pytorch_model.bin, read like torch.load with weights_only, which refuses all but tensors.
-    code: the model's own modules, which run with all rights of the process.
-    """
-
-    pickle: bool = False
-    code: bool = False
-
-
-NO_TRUST = Trust()
 
 
 def tokenizer_files(folder: Path) -> list[str]:
@@ -70,17 +53,16 @@ def sentence_files(folder: Path) -> list[str]:
 def code_files(folder: Path) -> list[str]:
     """Return the Python files of a folder; empty unless config.json or tokenizer_config.json has an auto_map."""
     settings = (folder / CONFIGURATION, folder / "tokenizer_config.json")
-    if not any(path.is_file() and read_settings(path).get("auto_map") for path in settings):
-        return []
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob(CODE) if path.is_file())
+    has_classes = any(path.is_file() and read_settings(path).get("auto_map") for path in settings)
+    return _present(folder, (f"**/{CODE}",)) if has_classes else []
 
 
-def model_files(folder: Path, name: str, trust: Trust) -> list[str]:
+def model_files(folder: Path, name: str, trusts_code: bool = False) -> list[str]:
     """Return the names, relative to the folder, of the files that are read. `name` is used in errors.
 
     Raises:
-        MissingData: config.json, weights, a tokenizer, or a file that an index names is missing.
-        ValueError: weights are pickles that `trust` does not allow, or outside the folder, or a JSON file is torn.
+        MissingData: config.json, weights, a tokenizer, or a file that the index names is missing.
+        ValueError: weights are pickles, or a JSON file is torn.
     """
     if not (folder / CONFIGURATION).is_file():
         raise MissingData(f"{name} has no {CONFIGURATION}: --model takes a folder that AutoModel.from_pretrained reads")
@@ -89,43 +71,34 @@ def model_files(folder: Path, name: str, trust: Trust) -> list[str]:
             f"{CONFIGURATION} of {name} names its weights itself (transformers_weights): call them model.safetensors, "
             "and leave that key out"
         )
-    weights = _weight_files(folder, name, trust)
     tokenizer = tokenizer_files(folder)
     if not set(tokenizer) - set(TOKENIZER_SETTINGS):
         raise MissingData(f"{name} has no tokenizer ({', '.join(VOCABULARIES[:3])} …): save it beside the model")
-    code = code_files(folder) if trust.code else []
-    return sorted({CONFIGURATION, *weights, *tokenizer, *sentence_files(folder), *code})
+    code = code_files(folder) if trusts_code else []
+    return sorted({CONFIGURATION, *_weight_files(folder, name), *tokenizer, *sentence_files(folder), *code})
 
 
-def _weight_files(folder: Path, name: str, trust: Trust) -> list[str]:
-    """Return the safetensors files, or else the pickles, including an index and the files that it names."""
-    for patterns in (WEIGHTS, PICKLES):
-        found = _present(folder, patterns)
-        if patterns[0] not in found:
-            found += [shard for file in found if file.endswith(".json") for shard in _shards(folder, file, name)]
-        tensors = [file for file in found if not file.endswith(".json")]
-        pickles = [file for file in tensors if not file.endswith(SAFETENSORS)]
-        if pickles and not trust.pickle:
+def _weight_files(folder: Path, name: str) -> list[str]:
+    """Return the safetensors files, with an index and the files that it names."""
+    found = _present(folder, WEIGHTS)
+    if not found:
+        pickles = _present(folder, ("*.bin",))
+        if pickles:
             raise ValueError(
                 f"{name} has its weights in {pickles[0]}, a pickle, which runs code when read, and is refused: save "
-                "the model as model.safetensors, or give --allow-pickle, which reads tensors from it and nothing else"
+                "the model as model.safetensors"
             )
-        if tensors:
-            return found
-    raise MissingData(f"{name} has no model.safetensors, and weights in other formats are not read")
-
-
-def _shards(folder: Path, index: str, name: str) -> Iterator[str]:
-    """Yield the files that an index names. Raises ValueError or MissingData if one is outside the folder or missing."""
-    shards = read_settings(folder / index).get("weight_map")
-    if not isinstance(shards, dict) or not all(isinstance(file, str) for file in shards.values()):
-        raise ValueError(f"{index} of {name} is no index of weights: fetch it again")
-    for file in sorted(set(shards.values())):
-        if not is_local(file):
-            raise ValueError(f"{index} of {name} names {file}, which is outside the folder: put the weights beside it")
-        if not (folder / file).is_file():
-            raise MissingData(f"{index} of {name} names {file}, which is not there: fetch it")
-        yield file
+        raise MissingData(f"{name} has no model.safetensors, and weights in other formats are not read")
+    if "model.safetensors" in found or INDEX not in found:
+        return found
+    shards = read_settings(folder / INDEX).get("weight_map")
+    if not isinstance(shards, dict):
+        raise ValueError(f"{INDEX} of {name} has no weight_map: fetch it again")
+    for shard in sorted(set(map(str, shards.values()))):
+        if not (is_local(shard) and shard.endswith(".safetensors") and (folder / shard).is_file()):
+            raise MissingData(f"{INDEX} of {name} names {shard}, which is no safetensors file in the folder")
+        found.append(shard)
+    return found
 
 
 def _present(folder: Path, patterns: Iterable[str]) -> list[str]:
@@ -145,7 +118,7 @@ def read_json_as(kind: type[Content], path: Path) -> Content:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not readable as JSON ({error}): fetch it again") from error
     if not isinstance(content, kind):
-        raise ValueError(f"{path} holds no JSON {'object' if kind is dict else 'array'}: fetch it again")
+        raise ValueError(f"{path} has no JSON {'object' if kind is dict else 'array'}: fetch it again")
     return content
 
 
@@ -158,7 +131,7 @@ class ExternalModel(Value):
 
     origin: the SHA-256 of each file that determines it, or its hub `repository` and `revision` (a commit).
     context: maximum number of tokens that it reads, including special tokens; None if unlimited.
-    trust: what the flags allowed when the model was given.
+    trusts_code: whether its own modules run, with all rights of the process, as --trust-remote-code allowed.
     """
 
     name: str
@@ -168,7 +141,15 @@ class ExternalModel(Value):
     model_type: str
     parameters: PositiveInt
     context: PositiveInt | None
-    trust: Trust = NO_TRUST
+    trusts_code: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_older_versions_wrote_it(cls, content: Any) -> Any:
+        if not isinstance(content, dict) or "trust" not in content:
+            return content
+        rest = {key: value for key, value in content.items() if key != "trust"}
+        return {**rest, "trusts_code": content["trust"]["code"]}
 
     @property
     def id(self) -> str:
@@ -187,7 +168,7 @@ class ExternalModel(Value):
             raise MissingData(f"{self.name} is no longer in {folder}: give its new folder to --model")
         revision = self.origin.get("revision")
         repository = self.origin["repository"] if revision is not None else None
-        if self.origin != origin_of(folder, self.name, self.trust, repository, revision):
+        if self.origin != origin_of(folder, self.name, self.trusts_code, repository, revision):
             raise DamagedFile(f"the files in {folder} are not those that {self.id} names: give --model {folder} again")
         return folder
 
@@ -207,7 +188,7 @@ def external_id(origin: Mapping[str, str]) -> str:
 
 
 def origin_of(
-    folder: Path, name: str, trust: Trust = NO_TRUST, repository: str | None = None, revision: str | None = None
+    folder: Path, name: str, trusts_code: bool = False, repository: str | None = None, revision: str | None = None
 ) -> dict[str, str]:
     """Return what identifies a model's computation: {file name: SHA-256} of every file that is read.
 
@@ -215,10 +196,10 @@ def origin_of(
     are not always read, namely modules of sentence-transformers, which once had no effect, and trusted code. Raises the
     same errors as `model_files`.
     """
-    files = model_files(folder, name, trust)
+    files = model_files(folder, name, trusts_code)
     if repository is None or revision is None:
         return _digests(folder, files)
-    read_by_some = {*sentence_files(folder), *(code_files(folder) if trust.code else ())}
+    read_by_some = {*sentence_files(folder), *(code_files(folder) if trusts_code else ())}
     return {"repository": repository, "revision": revision, **_digests(folder, sorted(read_by_some))}
 
 
@@ -226,7 +207,7 @@ def _digests(folder: Path, files: Iterable[str]) -> dict[str, str]:
     return {file: sha256_of(folder / file) for file in files}
 
 
-def locate(name_or_folder: str, trust: Trust = NO_TRUST) -> Located:
+def locate(name_or_folder: str, trusts_code: bool = False) -> Located:
     """Locate the files of a folder, or of a model on the Hugging Face hub.
 
     A hub model is NAME@REVISION, or NAME for its newest commit (offline: the newest in the local cache).
@@ -238,19 +219,19 @@ def locate(name_or_folder: str, trust: Trust = NO_TRUST) -> Located:
     folder = Path(name_or_folder)
     if folder.is_dir():
         folder = folder.resolve()
-        origin = origin_of(folder, name_or_folder, trust)
+        origin = origin_of(folder, name_or_folder, trusts_code)
         return Located(folder.name, folder, origin, _tokenizer_origin(folder))
     found = HUB_NAME.fullmatch(name_or_folder)
     if found is None or folder.exists():
         raise MissingData(f"there is no folder {name_or_folder}: --model takes a folder or a model of the hub")
     repository, revision = found["repository"], found["revision"]
-    if trust.code and not (revision and COMMIT.fullmatch(revision)):
+    if trusts_code and not (revision and COMMIT.fullmatch(revision)):
         raise ValueError(
             f"--trust-remote-code runs what {name_or_folder} holds, which may be other code tomorrow: name the commit "
             f"that you have read, --model {repository}@<40 hexadecimal digits>"
         )
-    folder = _hub_snapshot(repository, revision, trust)
-    origin = origin_of(folder, name_or_folder, trust, repository, folder.name)
+    folder = _hub_snapshot(repository, revision, trusts_code)
+    origin = origin_of(folder, name_or_folder, trusts_code, repository, folder.name)
     return Located(repository, folder, origin, _tokenizer_origin(folder))
 
 
@@ -258,14 +239,13 @@ def _tokenizer_origin(folder: Path) -> str:
     return f"tokenizer:{identity(_digests(folder, tokenizer_files(folder)))}"
 
 
-def _hub_snapshot(repository: str, revision: str | None, trust: Trust) -> Path:
+def _hub_snapshot(repository: str, revision: str | None, trusts_code: bool) -> Path:
     """Download a repository's files and return their folder, whose name is the commit."""
     from huggingface_hub import snapshot_download
 
     wanted = [CONFIGURATION, *WEIGHTS, *VOCABULARIES, *TOKENIZER_SETTINGS]
     wanted += [MODULES, *SENTENCE_SETTINGS, f"*/{CONFIGURATION}"]  # modules may be in any folder
-    wanted += [*PICKLES, "pytorch_model-*.bin"] if trust.pickle else []
-    wanted += [CODE] if trust.code else []
+    wanted += [CODE] if trusts_code else []
     try:
         return Path(snapshot_download(repository, revision=revision, allow_patterns=wanted))
     except Exception as error:  # no network, no such repository, no permission: each has its own class

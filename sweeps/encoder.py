@@ -12,7 +12,7 @@ from ablations.launch.flags import (
     Flags,
     add_data_flags,
     add_place_flags,
-    add_trust_flags,
+    add_trust_flag,
     workspace_from,
 )
 from neobert.command_line import seed
@@ -38,7 +38,7 @@ def add_encoder_flags(parser: argparse.ArgumentParser, shown: str) -> None:
     add("--pretraining-seed", dest="seed", type=seed, nargs=1, metavar="N", help="seed of pre-training (default: 0)")
     add_data_flags(parser)
     add_place_flags(parser, f"{shown} and their states,")
-    add_trust_flags(parser)
+    add_trust_flag(parser)
 
 
 def measure(flags: Flags, selection: "Selection", sweep: "Callable[[Workspace, bool], int]") -> int:

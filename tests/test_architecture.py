@@ -130,17 +130,15 @@ def test_the_package_itself_is_light() -> None:
 def test_no_pickle_and_no_remote_code() -> None:
     """Arrays are loaded without pickle, of pickled weights tensors alone are read, code of a checkpoint is not run.
 
-    The exceptions: an export that carries code says so in its card, and tries it where this package cannot be found;
-    one module runs the code of a folder that the user trusts.
+    The exception: one module runs the code of a folder that the user trusts.
     """
-    own_code = {"neobert/export/card.py", "neobert/export/remote_code.py"}
     trusted_code = {"neobert/hub/external.py"}
     patterns = {
         r"\bimport pickle": set(),
         r"torch\.(load|save)\(": set(),
         r"weights_only=False": set(),
         r"allow_pickle=True": set(),
-        r"trust_remote_code=True": own_code,
+        r"trust_remote_code=True": set(),
         r"get_class_from_dynamic_module": trusted_code,
     }
     wrong = [

@@ -20,6 +20,7 @@ from neobert.data.catalog import CHARACTERS_PER_TOKEN
 from neobert.data.shards import DOCUMENT, MANIFEST, TOKEN
 from neobert.data.sources import Source, SyntheticSource
 from neobert.errors import did_you_mean
+from neobert.execution import Execution
 from neobert.glue.task_data import own_files
 from neobert.glue.tasks import Task
 from neobert.identity import plain
@@ -38,7 +39,6 @@ from neobert.model.size import (
 from neobert.recipe import EngineWord, FineTuning
 from neobert.runs.kinds import Run, stage_records
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Execution
 from neobert.search.space import Range, Space
 from neobert.training.schedule import MILESTONES, NEWEST_KEPT, FineTuningSchedule
 

@@ -79,7 +79,7 @@ class Workspace:
 
         assert self.selection.model is not None
         name = folder_or_repository(self.selection.model, self.specification.name)
-        return resolve_model(self.layout, name, self.selection.trust)
+        return resolve_model(self.layout, name, self.selection.trusts_code)
 
 
 def open_workspace(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from ablations.loading import add_ladder_flag, add_scale_flag, load
 from neobert.command_line import count, number_above_0, whole_number
-from neobert.external import Trust
 from neobert.processes import REPOSITORY
 
 if TYPE_CHECKING:
@@ -43,12 +42,9 @@ def add_place_flags(parser: argparse.ArgumentParser, shown: str = "") -> None:
     _add_cluster_flags(parser)
 
 
-def add_trust_flags(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    pickle = "with --model: read pickled weights (pytorch_model.bin); only tensors are loaded, no code runs"
+def add_trust_flag(parser: argparse.ArgumentParser) -> None:
     code = "with --model: run Python files of the folder or of NAME@COMMIT with all your permissions; read them first"
-    add("--allow-pickle", action="store_true", help=pickle)
-    add("--trust-remote-code", action="store_true", help=code)
+    parser.add_argument("--trust-remote-code", action="store_true", help=code)
 
 
 def add_benchmark_flag(parser: argparse.ArgumentParser) -> None:
@@ -150,9 +146,8 @@ def selection_from(flags: Flags) -> "Selection":
     from ablations.request import Selection
 
     get = flags.get
-    for name in ("allow_pickle", "trust_remote_code"):
-        if get(name) and get("model") is None:
-            raise ValueError(f"--{name.replace('_', '-')} goes with --model: name the model, or leave it out")
+    if get("trust_remote_code") and get("model") is None:
+        raise ValueError("--trust-remote-code goes with --model: name the model, or leave it out")
     ladder = load(flags["ladder"])
     return Selection(
         ladder=ladder,
@@ -162,7 +157,7 @@ def selection_from(flags: Flags) -> "Selection":
         variants=tuple(get("variant") or ()),
         design=get("design"),
         model=get("model"),
-        trust=Trust(pickle=get("allow_pickle", False), code=get("trust_remote_code", False)),
+        trusts_code=get("trust_remote_code", False),
         seeds=tuple(get("seed") or [0]),
         finetuning_seeds=tuple(get("finetuning_seed") or ()),
         stages=tuple(get("stages", ())),

@@ -368,7 +368,7 @@ def external_embedding_model(
     """
     from neobert.hub.external import load_external
 
-    encoder, tokenizer = load_external(described.require_unchanged(), described.name, described.trust)
+    encoder, tokenizer = load_external(described.require_unchanged(), described.name, described.trusts_code)
     if modules is None:
         return PaddedEncoder(encoder, context), tokenizer
     return PaddedEncoder(encoder, context, modules.pooling), tokenizer.behind(modules.prompts.values())

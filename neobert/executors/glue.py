@@ -97,7 +97,7 @@ def _load_external(layout: Layout, study: GlueStudy) -> StudyModel:
     from neobert.hub.external import load_external
 
     model = read_model_file(layout, study.weights)
-    encoder, tokenizer = load_external(model.require_unchanged(), model.name, model.trust)
+    encoder, tokenizer = load_external(model.require_unchanged(), model.name, model.trusts_code)
     task, kind = study.about, TokenClassifier if study.about.tags_words else Classifier
     classifier = kind(encoder, encoder.width, task.labels, study.protocol.dropout)
     return StudyModel(

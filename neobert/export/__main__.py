@@ -40,7 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--remote-code",
         action=argparse.BooleanOptionalAction,
-        help="include the model's code, for use without this package (default: for pre-training runs)",
+        help="include the model's code, for use without this package (default: if it has no own parts)",
     )
     add(
         "--instructions",

@@ -1,177 +1,182 @@
-"""Checkpoints to export with their metadata, and checks of exports against them."""
+"""A checkpoint of a run: opened, written for another library, and compared with what is read back."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from neobert.data.tokenizers import TextTokenizer
+from neobert.data.tokenizers import Array, TextTokenizer
+from neobert.embeddings.encoders import TextEncoder
 from neobert.errors import MissingData, ParityOff
-from neobert.executors.corpus import text_tokenizer
-from neobert.executors.preparation import open_specified
+from neobert.executors.encoders import base_model, load_encoder
+from neobert.executors.external import read_model_file
+from neobert.export.huggingface import (
+    configuration_of,
+    save_modules,
+    sentence_vectors,
+    transformers_tokenizer,
+    transformers_vectors,
+)
 from neobert.files import is_there
+from neobert.hub import NeoBERTForMaskedLM, NeoBERTModel
+from neobert.hub.external import ExternalTokenizer
+from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.model.attention import packed_plan
-from neobert.model.build import build_masked_language_model
-from neobert.model.heads import MaskedLanguageModel
+from neobert.model.heads import encoder_part
+from neobert.own_code import sources_in
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.run_file import RunFile, read_run_file
 from neobert.training import checkpoints
 
+CPU = torch.device("cpu")
+TOLERANCE = 1e-5
+PROBES = (
+    "A short text.",
+    "Another, which is rather longer than the first one and has a comma.",
+    "x",
+    "",
+    "A text that is longer than any context. " * 60,
+)
 
-@dataclass(frozen=True)
-class PretrainedCheckpoint:
-    """A step of a pre-training run. `record` is that of the finished run, None for earlier steps."""
 
-    folder: Path
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A step of a pre-training or contrastive run.
+
+    record: that of the finished run, None for earlier steps. embedder: the run's own encoder of texts. weights: the
+    run's weights by their names in `model`. model, tokenizer: those of transformers.
+    """
+
     run_file: RunFile
     step: int
-    weights: dict[str, Tensor]
     record: dict[str, Any] | None
+    embedder: TextEncoder
+    weights: dict[str, Tensor]
+    model: Any
+    tokenizer: Any
 
     @property
-    def run(self) -> PretrainingRun:
+    def run(self) -> PretrainingRun | ContrastiveRun:
         """The specification of the run."""
-        return self.run_file.specification(PretrainingRun)
-
-    @property
-    def layout(self) -> Layout:
-        """The layout of the folder of runs."""
-        return Layout(self.folder.parent.parent)
-
-    @cached_property
-    def network(self) -> MaskedLanguageModel:
-        """The training engine's model with these weights, in evaluation mode."""
-        network = build_masked_language_model(self.run.recipe.model, self.run.context)
-        network.load_state_dict(self.weights)
-        return network.eval()
-
-    @cached_property
-    def tokenizer(self) -> TextTokenizer:
-        """The run's tokenizer."""
-        return text_tokenizer(self.layout, self.run, open_specified(self.run_file.source))
+        assert isinstance(self.run_file.run, PretrainingRun | ContrastiveRun)
+        return self.run_file.run
 
 
-def open_checkpoint(folder: Path, step: int | None) -> PretrainedCheckpoint:
+def open_checkpoint(folder: Path, step: int | None) -> Checkpoint:
     """Open the checkpoint of `step`, or the last one of a finished run.
 
     Raises:
-        ValueError: the folder is that of another kind of run.
+        ValueError: the folder is that of another kind of run, or of a contrastive run whose encoder has code of its
+            own, which exports do not contain.
         MissingData: there is no such run or step, or the run is unfinished and no step is given.
         DamagedFile: a file does not match its checksum.
     """
     folder = folder.resolve()
-    run_file = read_run_file(folder)
-    if not isinstance(run_file.run, PretrainingRun):
-        raise ValueError(f"{folder} is of the kind {run_file.run.kind}: give that of a pre-training or contrastive run")
-    chosen, record = chosen_step(folder, run_file.run.total, step)
-    weights = checkpoints.load(folder / "checkpoints", chosen).weights()
-    return PretrainedCheckpoint(folder, run_file, chosen, weights, record)
-
-
-def chosen_step(folder: Path, steps: int, step: int | None) -> tuple[int, dict[str, Any] | None]:
-    """Return the step to export of a run of `steps`, and the record if it is the last step of a finished run.
-
-    Raises:
-        MissingData: the run is unfinished and no step is given.
-    """
+    run_file, layout = read_run_file(folder), Layout(folder.parent.parent)
+    run = run_file.run
+    if not isinstance(run, PretrainingRun | ContrastiveRun):
+        raise ValueError(f"{folder} is of the kind {run.kind}: give that of a pre-training or contrastive run")
     is_done = is_there(folder / "done.json")
     if step is None and not is_done:
         known = ", ".join(map(str, checkpoints.steps_on_disk(folder / "checkpoints"))) or "none"
         raise MissingData(f"{folder} is not finished: name a checkpoint with --step (there: {known})")
-    chosen = steps if step is None else step
-    return chosen, read_record(folder / "done.json") if is_done and chosen == steps else None
+    chosen = run.total if step is None else step
+    record = read_record(folder / "done.json") if is_done and chosen == run.total else None
+    read = _pretrained if isinstance(run, PretrainingRun) else _contrastive
+    return Checkpoint(run_file, chosen, record, *read(layout, run_file, chosen))
 
 
-def require_packages(*names: str) -> None:
-    """Check that packages are installed.
+def _pretrained(layout: Layout, run_file: RunFile, step: int) -> tuple[TextEncoder, dict[str, Tensor], Any, Any]:
+    run = run_file.specification(PretrainingRun)
+    weights = checkpoints.load(layout.pretraining(run.id) / "checkpoints", step).weights()
+    encoder, framing = base_model(layout, run.id, run_file.source, run.context)
+    encoder.load_state_dict(encoder_part(weights))
+    embedder = TextEncoder(encoder, framing, run.context, precision="fp32", device=CPU)
+    assert isinstance(framing, TextTokenizer)
+    model = NeoBERTForMaskedLM(configuration_of(run, framing))
+    model.load_state_dict(weights)
+    return embedder, weights, model.eval(), transformers_tokenizer(framing, run.context)
+
+
+def _contrastive(layout: Layout, run_file: RunFile, step: int) -> tuple[TextEncoder, dict[str, Tensor], Any, Any]:
+    run = run_file.specification(ContrastiveRun)
+    start = None if run.is_external else read_run_file(layout.pretraining(run.weights)).specification(PretrainingRun)
+    if start is None and (described := read_model_file(layout, run.weights)).trusts_code:
+        raise ValueError(
+            f"{described.name} runs code of its own, which exports do not contain: use the run with load_encoder of "
+            "neobert.embeddings.encoders"
+        )
+    if start is not None and (parts := sources_in(start.recipe.model)):
+        raise ValueError(
+            f"the encoder of {run.id} has the own parts {', '.join(parts)}, whose code exports of contrastive runs do "
+            "not contain: use the run with load_encoder of neobert.embeddings.encoders"
+        )
+    embedder = load_encoder(layout, run.id, CPU, "fp32", step=step)
+    trained, tokenizer = embedder.model.model, embedder.tokenizer
+    if isinstance(tokenizer, ExternalTokenizer):
+        tokenizer.tokenizer.model_max_length = run.max_tokens
+        return embedder, trained.encoder.state_dict(), trained.encoder, tokenizer.tokenizer
+    assert isinstance(tokenizer, TextTokenizer) and start is not None
+    model = NeoBERTModel(configuration_of(start, tokenizer)).eval()
+    model.load_state_dict(trained.state_dict())
+    return embedder, trained.state_dict(), model, transformers_tokenizer(tokenizer, run.max_tokens)
+
+
+# Writing and comparing
+
+
+def write(checkpoint: Checkpoint, target: str, folder: Path, prompts: Mapping[str, str]) -> None:
+    """Write the folder for a target; `prompts` are those of sentence-transformers. Raises ValueError if a package is
+    not installed."""
+    if target == "hf":
+        checkpoint.model.save_pretrained(folder)
+        checkpoint.tokenizer.save_pretrained(folder)
+    else:
+        save_modules(checkpoint.model.base_model, checkpoint.tokenizer, folder, prompts)
+
+
+def measure(checkpoint: Checkpoint, target: str, folder: Path, instructions: Mapping[str, str]) -> dict[str, float]:
+    """Read a written folder, and compare its vectors of texts with the run's; return the largest deviations.
+
+    instructions: what the run was told in training, by the name of the prompt that does the same.
 
     Raises:
-        ValueError: a package is missing.
+        ParityOff: weights differ, or vectors differ by more than 1e-5.
     """
-    missing = [name for name in names if find_spec(name) is None]
-    if missing:
-        raise ValueError(f"this export needs {', '.join(missing)}: install the extra with pip install -e '.[export]'")
+    if target == "hf":
+        _require_equal_weights(type(checkpoint.model).from_pretrained(folder).state_dict(), checkpoint.weights)
+    encode = (transformers_vectors if target == "hf" else sentence_vectors)(folder)
+    parity = {"vectors": _deviation("vectors", encode(PROBES, None), checkpoint.embedder.encode(PROBES))}
+    if target == "sentence-transformers":
+        names = {instruction: name for name, instruction in instructions.items()}
+        behind = [
+            _deviation(
+                f"vectors behind the prompt {name}",
+                encode(PROBES, name),
+                checkpoint.embedder.encode(PROBES, instruction=instruction or None),
+            )
+            for instruction, name in names.items()
+        ]
+        parity |= {"vectors behind prompts": max(behind)} if behind else {}
+    return parity
 
 
-MOST_TOKENS = 64
-TEXTS = ("A short text.", "Another, which is rather longer than the first one and has a comma.", "x", "")
-
-
-def probes(run: PretrainingRun) -> tuple[list[Tensor], Tensor, Tensor]:
-    """Return documents of random tokens, of several lengths up to the context and the same every time; and their token
-    ids and mask (documents, longest), padded on the right."""
-    longest = min(run.context, MOST_TOKENS)
-    generator = torch.Generator().manual_seed(0)
-    lengths = (longest, max(1, longest // 2), max(1, longest // 7), 1)
-    size = run.recipe.model.vocabulary_size
-    documents = [torch.randint(0, size, (length,), generator=generator) for length in lengths]
-    mask = torch.arange(longest) < torch.tensor(lengths).unsqueeze(1)
-    return documents, torch.nn.utils.rnn.pad_sequence(documents, batch_first=True), mask.long()
-
-
-@torch.no_grad()
-def flat_states(checkpoint: PretrainedCheckpoint, documents: Sequence[Tensor]) -> Tensor:
-    """Return hidden states (all tokens, width) of documents packed into one row, computed by the training engine."""
-    numbers = torch.cat([torch.full_like(document, number) for number, document in enumerate(documents)])
-    positions = torch.cat([torch.arange(len(document)) for document in documents])
-    plan = packed_plan(numbers[None], positions[None])
-    return checkpoint.network.model(torch.cat(list(documents))[None], plan)[0]
-
-
-@torch.no_grad()
-def flat_logits(checkpoint: PretrainedCheckpoint, documents: Sequence[Tensor]) -> Tensor:
-    """Return logits (all tokens, vocabulary) of documents packed into one row, computed by the training engine."""
-    return checkpoint.network.decoder(flat_states(checkpoint, documents))
-
-
-def flat_means(checkpoint: PretrainedCheckpoint, documents: Sequence[Tensor]) -> Tensor:
-    """Return the mean hidden state of each document, (documents, width)."""
-    states = flat_states(checkpoint, documents).split([len(document) for document in documents])
-    return torch.stack([state.mean(dim=0) for state in states])
-
-
-def require_close(what: str, found: Tensor, expected: Tensor, tolerance: float) -> float:
-    """Return the largest difference, relative to the largest expected value if that exceeds 1.
-
-    Raises:
-        ParityOff: the difference exceeds `tolerance` or is NaN.
-    """
-    scale = max(1.0, float(expected.abs().max()))
-    deviation = float((found.float() - expected).abs().max()) / scale
-    if not deviation <= tolerance:
-        raise ParityOff(f"the exported {what} differs from the run by {deviation:.1e}, more than {tolerance:.0e}")
+def _deviation(what: str, found: Array, expected: Array) -> float:
+    """Return the largest difference, relative to the largest expected value if that exceeds 1."""
+    deviation = float(np.abs(found - expected).max()) / max(1.0, float(np.abs(expected).max()))
+    if not deviation <= TOLERANCE:
+        raise ParityOff(f"the exported {what} differs from the run by {deviation:.1e}, more than {TOLERANCE:.0e}")
     return deviation
 
 
-def require_equal_weights(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Check that two state dicts are equal bit for bit.
-
-    Raises:
-        ParityOff: they are not equal.
-    """
+def _require_equal_weights(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     if found.keys() != expected.keys():
         raise ParityOff(f"the exported weights lack or add {', '.join(sorted(found.keys() ^ expected.keys()))}")
     for name, tensor in expected.items():
-        if not torch.equal(found[name].cpu(), tensor):
+        if not torch.equal(found[name], tensor):
             raise ParityOff(f"the exported tensor {name} is not the run's")
-
-
-def require_equal_tokens(exported: Callable[..., Mapping[str, Any]], checkpoint: PretrainedCheckpoint) -> None:
-    """Check that an exported tokenizer returns the ids that the run was trained on, specials and truncation included.
-
-    Raises:
-        ParityOff: it returns other ids.
-    """
-    tokenizer = checkpoint.tokenizer
-    for text in TEXTS:
-        expected = tokenizer.frame(tokenizer.encode([text])[0], max_tokens=checkpoint.run.context)
-        found = list(exported(text, truncation=True)["input_ids"])
-        if found != expected:
-            raise ParityOff(f"the exported tokenizer reads {text!r} as {found}, the run as {expected}")

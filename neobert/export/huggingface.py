@@ -1,32 +1,17 @@
-"""Exports for transformers (model.safetensors, config.json, tokenizer files) and for sentence-transformers."""
+"""Models and tokenizers of runs as those of transformers and sentence-transformers."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
 from neobert.data.tokenizers import TextTokenizer
-from neobert.export.checkpoint import (
-    TEXTS,
-    PretrainedCheckpoint,
-    flat_logits,
-    flat_means,
-    probes,
-    require_close,
-    require_equal_tokens,
-    require_equal_weights,
-    require_packages,
-)
-from neobert.files import json_bytes, replace_file
-from neobert.hub import NeoBERTConfig, NeoBERTForMaskedLM
+from neobert.hub import NeoBERTConfig
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.own_code import SOURCES, sources_in
-
-TOLERANCE = 1e-5
 
 
 def transformers_tokenizer(tokenizer: TextTokenizer, context: int) -> PreTrainedTokenizerFast:
@@ -61,54 +46,6 @@ def configuration_of(run: PretrainingRun, tokenizer: TextTokenizer) -> NeoBERTCo
     return NeoBERTConfig.from_recipe(run.recipe.model, run.context, dtype="float32", **special_ids)
 
 
-def masked_language_model(checkpoint: PretrainedCheckpoint) -> NeoBERTForMaskedLM:
-    """Return the transformers model with the run's weights."""
-    model = NeoBERTForMaskedLM(configuration_of(checkpoint.run, checkpoint.tokenizer))
-    model.load_state_dict(checkpoint.weights)
-    return model.eval()
-
-
-def write_own_code(run: PretrainingRun, folder: Path) -> None:
-    """Write the sources of the model's own parts, if it has any, for `neobert.own_code.trust_folder`."""
-    if sources := sources_in(run.recipe.model):
-        replace_file(folder / SOURCES, json_bytes(sources))
-
-
-@torch.no_grad()
-def write_transformers(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
-    """Write the folder, reload it and compare it with the run; return the deviation of logits of padded rows.
-
-    Raises:
-        ParityOff: weights or token ids differ from the run's, or logits differ by more than 1e-5.
-    """
-    masked_language_model(checkpoint).save_pretrained(folder)
-    write_own_code(checkpoint.run, folder)
-    transformers_tokenizer(checkpoint.tokenizer, checkpoint.run.context).save_pretrained(folder)
-    model = NeoBERTForMaskedLM.from_pretrained(folder)
-    require_equal_weights(model.state_dict(), checkpoint.weights)
-    require_equal_tokens(AutoTokenizer.from_pretrained(folder), checkpoint)
-    documents, token_ids, mask = probes(checkpoint.run)
-    found = model(token_ids, attention_mask=mask).logits[mask.bool()]
-    return {"logits": require_close("model", found, flat_logits(checkpoint, documents), TOLERANCE)}
-
-
-def write_sentence_transformers(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
-    """Write the folder, reload it and compare it with the run; return the deviation of sentence vectors.
-
-    Raises:
-        ValueError: sentence-transformers is not installed.
-        ParityOff: token ids differ from the run's, or sentence vectors differ by more than 1e-5.
-    """
-    tokenizer, context = checkpoint.tokenizer, checkpoint.run.context
-    save_modules(masked_language_model(checkpoint).model, transformers_tokenizer(tokenizer, context), folder, {})
-    write_own_code(checkpoint.run, folder)
-    require_equal_tokens(AutoTokenizer.from_pretrained(folder), checkpoint)
-    framed = [tokenizer.frame(ids, max_tokens=context) for ids in tokenizer.encode(TEXTS)]
-    expected = flat_means(checkpoint, [torch.tensor(ids) for ids in framed])
-    found = load_sentence_encoder(folder)(TEXTS)
-    return {"sentence_embedding": require_close("sentence vectors", found, expected, TOLERANCE)}
-
-
 def save_modules(encoder: Any, tokenizer: Any, folder: Path, prompts: Mapping[str, str]) -> None:
     """Write a transformers encoder and tokenizer with mean pooling and named `prompts`, which are prepended to texts.
 
@@ -127,14 +64,32 @@ def save_modules(encoder: Any, tokenizer: Any, folder: Path, prompts: Mapping[st
         model.save_pretrained(str(folder), create_model_card=False)
 
 
-def load_sentence_encoder(folder: Path) -> Callable[..., Tensor]:
-    """Load a folder with sentence-transformers; return a function of texts and a prompt's name that returns vectors
-    (texts, width)."""
+Encode = Callable[[Sequence[str], str | None], Any]
+"""Function of texts and the name of a prompt that returns vectors (texts, width)."""
+
+
+def transformers_vectors(folder: Path) -> Encode:
+    """Return a function that encodes with a folder for transformers, which has no prompts."""
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
+
+    @torch.no_grad()
+    def encode(texts: Sequence[str], prompt: str | None) -> Any:
+        tokens = tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt")
+        mask = tokens["attention_mask"].unsqueeze(-1)
+        return ((model(**tokens).last_hidden_state * mask).sum(1) / mask.sum(1)).numpy()
+
+    return encode
+
+
+def sentence_vectors(folder: Path) -> Encode:
+    """Return a function that encodes with a folder for sentence-transformers."""
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(folder), device="cpu")
+    return lambda texts, prompt: model.encode(list(texts), prompt_name=prompt, show_progress_bar=False)
 
-    def encode(texts: Sequence[str], prompt_name: str | None = None) -> Tensor:
-        return torch.from_numpy(model.encode(list(texts), prompt_name=prompt_name, show_progress_bar=False))
 
-    return encode
+def require_packages(*names: str) -> None:
+    """Raise ValueError unless packages are installed."""
+    if missing := [name for name in names if find_spec(name) is None]:
+        raise ValueError(f"this export needs {', '.join(missing)}: install the extra with pip install -e '.[export]'")

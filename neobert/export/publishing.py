@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
-from neobert.data.mteb_tasks import Wording
-from neobert.files import publish_folder, temporary_sibling
+from neobert.data.mteb_tasks import OFFICIAL_TASKS, Wording
+from neobert.files import json_bytes, publish_folder, temporary_sibling
 
 Target = Literal["hf", "sentence-transformers"]
 
@@ -21,7 +21,7 @@ def export(
 ) -> dict[str, object]:
     """Write `out` atomically; return its name, the run, the step and the measured deviations.
 
-    with_code: whether to add the model's code; None stands for all pre-training runs.
+    with_code: whether to add the model's code; None stands for all pre-training runs without own parts.
     instructions: whose wording the prompts of a contrastive run's tasks have; None stands for the paper's.
 
     Raises:
@@ -31,47 +31,43 @@ def export(
     """
     if out.exists():
         raise ValueError(f"--out {out} exists: name a new folder or remove it")
+    from neobert.executors.preparation import open_specified
+    from neobert.export.card import model_card
+    from neobert.export.checkpoint import measure, open_checkpoint, write
+    from neobert.export.instructions import instructions_of, prompts_of
+    from neobert.export.remote_code import write_remote_code
+    from neobert.kinds.contrastive import ContrastiveRun
+    from neobert.kinds.pretraining import PretrainingRun
+    from neobert.own_code import SOURCES, sources_in
     from neobert.runs.run_file import read_run_file
 
-    run = run.resolve()
-    is_contrastive = read_run_file(run).run.kind == "contrastive"
-    if is_contrastive and with_code:
-        raise ValueError("--remote-code is for pre-training runs: leave it out")
+    run_file = read_run_file(run.resolve())
+    is_contrastive = isinstance(run_file.run, ContrastiveRun)
+    sources = sources_in(run_file.run.recipe.model) if isinstance(run_file.run, PretrainingRun) else {}
+    if with_code and (is_contrastive or sources):
+        raise ValueError("--remote-code is for pre-training runs without own parts: leave it out")
     if instructions and not is_contrastive:
         raise ValueError("--instructions is for contrastive runs: a pre-trained encoder takes none")
+    checkpoint = open_checkpoint(run, step)
+    told, prompts = dict[str, str](), dict[str, str]()
+    if isinstance(checkpoint.run, ContrastiveRun):
+        own = {task.name: task for task in open_specified(run_file.source).embedding_tasks()}
+        tasks = tuple({**OFFICIAL_TASKS, **own}.values())
+        told = instructions_of(checkpoint.run, tasks, instructions or "paper")
+        prompts = prompts_of(checkpoint, told)
+    has_code = not (is_contrastive or sources) and with_code is not False
     temporary = temporary_sibling(out.resolve())
     temporary.mkdir(parents=True)
     try:
-        if is_contrastive:
-            done = _export_contrastive(run, target, step, temporary, instructions or "paper")
-        else:
-            done = _export_pretrained(run, target, step, temporary, with_code is not False)
+        write(checkpoint, target, temporary, prompts)
+        if sources:
+            (temporary / SOURCES).write_bytes(json_bytes(sources))
+        parity = measure(checkpoint, target, temporary, {name: told[name] for name in prompts})
+        if has_code:
+            write_remote_code(temporary)
+        card = model_card(checkpoint, target, parity, prompts, has_code=has_code)
+        (temporary / "README.md").write_text(card, encoding="utf-8")
         publish_folder(temporary, out.resolve())
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return {"folder": str(out), **done}
-
-
-def _export_pretrained(run: Path, target: str, step: int | None, folder: Path, with_code: bool) -> dict[str, object]:
-    from neobert.export.card import pretrained_card
-    from neobert.export.checkpoint import open_checkpoint
-    from neobert.export.huggingface import write_sentence_transformers, write_transformers
-    from neobert.export.remote_code import write_remote_code
-
-    writers = {"hf": write_transformers, "sentence-transformers": write_sentence_transformers}
-    checkpoint = open_checkpoint(run, step)
-    parity = writers[target](checkpoint, folder)
-    if with_code:
-        parity |= write_remote_code(checkpoint, folder)
-    (folder / "README.md").write_text(pretrained_card(checkpoint, target, parity, with_code), encoding="utf-8")
-    return {"run": checkpoint.run_file.id, "step": checkpoint.step, "parity": parity}
-
-
-def _export_contrastive(run: Path, target: str, step: int | None, folder: Path, wording: Wording) -> dict[str, object]:
-    from neobert.export.card import contrastive_card
-    from neobert.export.contrastive import open_contrastive_checkpoint, write_contrastive
-
-    checkpoint = open_contrastive_checkpoint(run, step, wording)
-    parity = write_contrastive(checkpoint, target, folder)
-    (folder / "README.md").write_text(contrastive_card(checkpoint, target, parity), encoding="utf-8")
-    return {"run": checkpoint.run_file.id, "step": checkpoint.step, "parity": parity}
+    return {"folder": str(out), "run": run_file.id, "step": checkpoint.step, "parity": parity}

@@ -4,59 +4,25 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import repeat
 from pathlib import Path
-from pickle import UnpicklingError
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.utils import logging
 
 from neobert.data.tokenizers import Framed, Offsets
 from neobert.external import (
     CONFIGURATION,
-    NO_TRUST,
-    PICKLES,
-    Trust,
     model_files,
     read_settings,
 )
-from neobert.files import is_local, json_bytes
+from neobert.files import json_bytes
 from neobert.hub.modeling import list_tensors
-
-
-class Refused(ValueError):
-    """An error whose message is passed on unchanged."""
-
-
-def class_beside(folder: Path, settings: Mapping[str, Any], auto: str, name: str) -> Any:
-    """Return the class that a folder's auto_map gives for transformers' class `auto`; None if it gives none.
-
-    It is always loaded from the folder, even if auto_map names a repository ("REPOSITORY--module.Class"), and without
-    transformers' Auto classes, which would load the code of the first folder for a second one of the same model_type.
-
-    Raises:
-        Refused: the folder does not have its module.
-    """
-    classes = settings.get("auto_map") or {}
-    named = classes.get(auto) if isinstance(classes, dict) else classes
-    reference = next((one for one in reversed(named) if one), None) if isinstance(named, list) else named
-    if reference is None:
-        return None
-    repository, _, local = reference.rpartition("--")
-    module = f"{local.rpartition('.')[0]}.py"
-    if not is_local(module) or not (folder / module).is_file():
-        raise Refused(
-            f"{name} has no {module}{f' of {repository}' if repository else ''}, which its auto_map names: put the "
-            "Python files beside config.json, as ablations/prefetch.py --models does"
-        )
-    return get_class_from_dynamic_module(local, folder, local_files_only=True)
-
 
 KEY_MAPPINGS: Mapping[str, dict[str, str]] = {"nomic_bert": {r"^bert\.": ""}}
 """Replacements in tensor names by model_type. NomicBERT was saved as a part of its language model."""
@@ -118,8 +84,6 @@ NEVER_READ = ("pooler.",)
 LONGEST_CAUSE = 300
 PROBE_TOKENS = 8
 PADDING_TOLERANCE = 1e-3
-
-LOCAL = {"trust_remote_code": False, "local_files_only": True}
 
 
 class ExternalEncoder(nn.Module):
@@ -227,77 +191,77 @@ class ExternalTokenizer:
         )
 
 
-def load_external(folder: Path, name: str, trust: Trust = NO_TRUST) -> tuple[ExternalEncoder, ExternalTokenizer]:
+def load_external(folder: Path, name: str, trusts_code: bool = False) -> tuple[ExternalEncoder, ExternalTokenizer]:
     """Load the fp32 encoder and the tokenizer of a folder; `name` is for errors. Only `model_files` are read.
 
     Raises:
         MissingData, ValueError: as in `model_files`, or transformers cannot load them, or tensors of the encoder are
             missing.
     """
-    files = model_files(folder, name, trust)
-    pieces = [file for file in files if file.endswith(".model")]
-    if pieces and "tokenizer.json" not in files and find_spec("sentencepiece") is None:
-        raise ValueError(f"{name} has its tokenizer in {pieces[0]}: pip install -e '.[sentencepiece]'")
-    with _quiet(), _view(folder, files, name, trust) as view, torch.random.fork_rng(devices=[]), _one_sentence(name):
+    files = model_files(folder, name, trusts_code)
+    content = _configuration(folder, files, name, trusts_code)
+    with _quiet(), TemporaryDirectory() as root, torch.random.fork_rng(devices=[]), _one_sentence(name):
+        view = Path(root) / folder.name  # with links to these files only
+        for file in files:
+            (view / file).parent.mkdir(parents=True, exist_ok=True)
+            (view / file).symlink_to((folder / file).resolve())
+        (view / CONFIGURATION).unlink()
+        (view / CONFIGURATION).write_bytes(json_bytes(content))
+        options = {"trust_remote_code": trusts_code, "local_files_only": True}
+        configuration = AutoConfig.from_pretrained(view, **options)
         torch.manual_seed(0)  # tensors that the checkpoint lacks start equal in every process
-        encoder, missing = _encoder(view, files, name, trust)
-        tokenizer = _tokenizer(view, encoder.config, name, trust)
+        model: Any = AutoModel
+        if own := trusts_code and (content.get("auto_map") or {}).get("AutoModel"):
+            # AutoModel takes the class that it loaded first for all folders with equal configuration classes.
+            model = get_class_from_dynamic_module(own, view, local_files_only=True)
+        encoder, report = model.from_pretrained(
+            view,
+            config=configuration,
+            use_safetensors=True,
+            dtype=torch.float32,
+            key_mapping=KEY_MAPPINGS.get(configuration.model_type),
+            output_loading_info=True,
+            **options,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(view, config=configuration, **options)
+    if configuration.is_encoder_decoder:
+        raise ValueError(f"{name} is an encoder-decoder ({configuration.model_type}): --model takes an encoder")
+    if configuration.model_type in KEY_MAPPINGS:  # or saving undoes the mapping, and AutoModel finds tensors missing
+        vars(encoder).pop("_weight_conversions", None)
+    if own:
+        encoder = _built_on_the_cpu(encoder)
     encoder.config.name_or_path = tokenizer.name_or_path = str(folder)
-    if lacking := sorted(key for key in missing if not key.startswith(NEVER_READ)):
+    if lacking := sorted(key for key in report["missing_keys"] if not key.startswith(NEVER_READ)):
         raise ValueError(f"{name} lacks {list_tensors(lacking)}: it is incomplete or fits another config.json")
     return ExternalEncoder(encoder), ExternalTokenizer(tokenizer)
 
 
-def _encoder(view: Path, files: Sequence[str], name: str, trust: Trust) -> tuple[PreTrainedModel, list[str]]:
-    """Load the encoder; also return the names of tensors that its weights lack."""
-    own = read_settings(view / CONFIGURATION) if trust.code else {}
-    own_configuration, own_model = (class_beside(view, own, auto, name) for auto in ("AutoConfig", "AutoModel"))
-    configuration = (own_configuration or AutoConfig).from_pretrained(view, **LOCAL)
-    if configuration.is_encoder_decoder:
-        raise Refused(f"{name} is an encoder-decoder ({configuration.model_type}): --model takes an encoder")
-    encoder, report = (own_model or AutoModel).from_pretrained(
-        view,
-        config=configuration,
-        use_safetensors=not set(PICKLES) & set(files),
-        weights_only=True,
-        dtype=torch.float32,
-        key_mapping=KEY_MAPPINGS.get(configuration.model_type),
-        output_loading_info=True,
-        **LOCAL,
-    )
-    if configuration.model_type in KEY_MAPPINGS:  # or saving undoes the mapping, and AutoModel finds tensors missing
-        vars(encoder).pop("_weight_conversions", None)
-    if own_model:
-        # transformers runs __init__ on the meta device, so unsaved buffers that a folder's own class computes there are
-        # undefined: build the model again on the CPU.
-        with torch.device("cpu"):
-            rebuilt = type(encoder)(encoder.config)
-        rebuilt.load_state_dict(encoder.state_dict())
-        encoder = rebuilt
-    return encoder, report["missing_keys"]
+def _configuration(folder: Path, files: Sequence[str], name: str, trusts_code: bool) -> dict[str, Any]:
+    """Return the config.json for AutoModel. Classes that auto_map names come from the folder, also if it names the
+    repository in which they were published ("REPOSITORY--module.Class")."""
+    content = read_settings(folder / CONFIGURATION)
+    named = content.get("auto_map")
+    if not trusts_code or not isinstance(named, dict):
+        return native_configuration(content, name)
+    local = {}
+    for auto in {"AutoConfig", "AutoModel"} & named.keys():
+        repository, _, local[auto] = str(named[auto]).rpartition("--")
+        module = f"{local[auto].rpartition('.')[0]}.py"
+        if module not in files:
+            raise ValueError(
+                f"{name} has no {module}{f' of {repository}' if repository else ''}, which its auto_map names: put the "
+                "Python files beside config.json, as ablations/prefetch.py --models does"
+            )
+    return {**content, "auto_map": local}
 
 
-def _tokenizer(view: Path, configuration: PreTrainedConfig, name: str, trust: Trust) -> Any:
-    settings = view / "tokenizer_config.json"
-    own = read_settings(settings) if trust.code and settings.is_file() else {}
-    own_tokenizer = class_beside(view, own, "AutoTokenizer", name)
-    return (own_tokenizer or AutoTokenizer).from_pretrained(view, config=configuration, **LOCAL)
-
-
-@contextmanager
-def _view(folder: Path, files: Sequence[str], name: str, trust: Trust) -> Iterator[Path]:
-    """Create a temporary folder with links to `files` only, and a config.json for transformers' own classes."""
-    with TemporaryDirectory() as root:
-        view = Path(root) / folder.name
-        for file in files:
-            (view / file).parent.mkdir(parents=True, exist_ok=True)
-            (view / file).symlink_to((folder / file).resolve())
-        content = read_settings(folder / CONFIGURATION)
-        native = content if trust.code and content.get("auto_map") else native_configuration(content, name)
-        if native != content:
-            (view / CONFIGURATION).unlink()
-            (view / CONFIGURATION).write_bytes(json_bytes(native))
-        yield view
+def _built_on_the_cpu(encoder: PreTrainedModel) -> PreTrainedModel:
+    """Return the model built again: transformers runs __init__ on the meta device, so buffers that a folder's own class
+    computes there and does not save are undefined."""
+    with torch.device("cpu"):
+        rebuilt = type(encoder)(encoder.config)
+    rebuilt.load_state_dict(encoder.state_dict())
+    return rebuilt
 
 
 @contextmanager
@@ -305,14 +269,10 @@ def _one_sentence(name: str) -> Iterator[None]:
     """Turn errors of loading the model `name` into one sentence each."""
     try:
         yield
-    except Refused:
-        raise
     except Exception as error:  # transformers, safetensors and tokenizers raise many kinds
         cause = " ".join(str(error).split())[:LONGEST_CAUSE] or type(error).__name__
         if "trust_remote_code" in str(error):
             cause = "it has code of its own, which runs only with --trust-remote-code"
-        elif isinstance(error, UnpicklingError):
-            cause = "its pickle holds other things than tensors; nothing of it was run"
         raise ValueError(f"transformers cannot load {name}: {cause}") from error
 
 
@@ -330,7 +290,7 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def inspect_model(folder: Path, name: str, trust: Trust = NO_TRUST) -> dict[str, Any]:
+def inspect_model(folder: Path, name: str, trusts_code: bool = False) -> dict[str, Any]:
     """Load a model and check that it is an encoder, before a grid is built on it; return its model_type, its number of
     parameters and its context in tokens, special tokens included (None if unbounded).
 
@@ -338,7 +298,7 @@ def inspect_model(folder: Path, name: str, trust: Trust = NO_TRUST) -> dict[str,
         ValueError: it cannot be loaded, attends from left to right only, padding changes its output, or its tokenizer
             has ids that its embedding has not.
     """
-    encoder, tokenizer = load_external(folder, name, trust)
+    encoder, tokenizer = load_external(folder, name, trusts_code)
     encoder.eval()
     rows = encoder.embedding.num_embeddings
     highest = max(tokenizer.tokenizer.get_vocab().values(), default=-1)

@@ -23,7 +23,6 @@ from neobert.data.catalog import REFINEDWEB
 from neobert.data.mteb_tasks import members_of
 from neobert.data.sources import DirectorySource, HubSource
 from neobert.executors.external import resolve_model
-from neobert.external import Trust
 from neobert.processes import offline_environment
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
@@ -235,7 +234,7 @@ def test_what_repositories_lack_is_brought_beside_them(hub: StandIn, tmp_path: P
     assert run(folder, *flags) == 0 and run(folder, *flags, "--check") == 0
     assert not (folder / "models" / "NomicBERT-2048" / "modeling.py").exists()
     nomic = resolve_model(layout, folder_or_repository("NomicBERT-2048", str(folder)))
-    gte = resolve_model(layout, folder_or_repository("GTE-en-8192-base", str(folder)), Trust(code=True))
+    gte = resolve_model(layout, folder_or_repository("GTE-en-8192-base", str(folder)), trusts_code=True)
     assert (nomic.model_type, gte.model_type) == ("nomic_bert", "new")
     assert manifest(folder)["models/GTE-en-8192-base/modeling.py"]["revision"] == gte_code.branch
 

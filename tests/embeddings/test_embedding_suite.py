@@ -18,7 +18,7 @@ from neobert.data.download import Needs, download, items_of, select
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES, OFFICIAL_TASKS, EmbeddingTask
 from neobert.data.sources import DirectorySource, SyntheticSource
 from neobert.embeddings import evaluation
-from neobert.embeddings.encoders import NamedEncoder, PackedEncoder, TextCounts, TextEncoder
+from neobert.embeddings.encoders import NamedEncoder, TextCounts
 from neobert.embeddings.evaluation import measure_task
 from neobert.errors import DamagedFile, MissingData, RunFailed
 from neobert.export.checkpoint import open_checkpoint
@@ -380,8 +380,4 @@ def test_mteb_finds_no_fault_with_the_encoder(mteb: ModuleType, tmp_path: Path) 
 
 def tiny_encoder(root: Path) -> NamedEncoder:
     checkpoint = open_checkpoint(write_checkpoints(root / "runs", tiny_run(), 0), 0)
-    import torch
-
-    model, context = checkpoint.network.model, checkpoint.run.context
-    by = TextEncoder(PackedEncoder(model), checkpoint.tokenizer, context, precision="fp32", device=torch.device("cpu"))
-    return NamedEncoder("neobert/tiny", checkpoint.run.id, by)
+    return NamedEncoder("neobert/tiny", checkpoint.run.id, checkpoint.embedder)

@@ -122,9 +122,7 @@ def test_vectors_are_those_of_sentence_transformers_on_the_exported_checkpoint(f
     run = m0_folder(tmp_path) if form == "M0 form" else write_checkpoints(tmp_path, tiny_run(), 0)
     out = tmp_path / "exported"
     assert main([str(run), "--to", "sentence-transformers", "--out", str(out), "--step", "0"]) == EXIT_DONE
-    checkpoint = open_checkpoint(run, 0)
-    model = PackedEncoder(checkpoint.network.model)
-    by = TextEncoder(model, checkpoint.tokenizer, checkpoint.run.context, precision="fp32", device=CPU)
+    by = open_checkpoint(run, 0).embedder
     other = library.SentenceTransformer(str(out), device="cpu")
     np.testing.assert_allclose(by.encode(ASKED), other.encode(ASKED), atol=1e-5, rtol=0)
 
@@ -306,10 +304,9 @@ def test_a_pretrained_run_is_opened_as_it_ended(tmp_path: Path) -> None:
     by = load_encoder(Layout(tmp_path), run.id, CPU)
     assert by.context == run.recipe.longest_context == 32
     assert load_encoder(Layout(tmp_path), run.id, CPU, max_tokens=9).context == 9
-    tokenizer = checkpoint.tokenizer
-    row = torch.tensor([tokenizer.frame(tokenizer.encode(["the cat sleeps"])[0], max_tokens=32)])
     with torch.no_grad():
-        expected = checkpoint.network.model(row, whole_rows_plan(row)).mean(dim=1)
+        tokens = checkpoint.tokenizer("the cat sleeps", return_tensors="pt")
+        expected = checkpoint.model.model(**tokens).last_hidden_state.mean(dim=1)
     np.testing.assert_allclose(by.encode(["the cat sleeps"]), expected, atol=1e-5, rtol=0)
 
 

@@ -7,20 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from transformers import AutoModel, AutoTokenizer
 
 from ablations.recipe_runs import evaluation_after
-from neobert.data.mteb_tasks import Wording
+from neobert.data.mteb_tasks import OFFICIAL_TASKS, Wording
 from neobert.embeddings.encoders import NamedEncoder
 from neobert.embeddings.evaluation import measure_task
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
 from neobert.executors import make_trainer
 from neobert.executors.encoders import load_encoder
 from neobert.executors.external import resolve_model, write_model_file
-from neobert.export import contrastive
+from neobert.export import checkpoint
 from neobert.export.__main__ import main
-from neobert.external import Trust
+from neobert.export.instructions import instructions_of
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
@@ -29,6 +28,7 @@ from neobert.training.distributed import ALONE
 from tests.embeddings.tiny_contrastive import pair_set, tiny_contrastive, write_encoder, write_tiny_contrastive
 from tests.embeddings.tiny_suite import SMOKE, SOURCE_HERE
 from tests.support import external_models as world
+from tests.support.own_parts import OwnNorm
 from tests.support.published_layouts import save_remote
 from tests.support.tiny_runs import claimed
 
@@ -106,9 +106,7 @@ def test_a_folder_for_transformers_gives_the_runs_vectors(
     assert (answer["run"], answer["step"]) == (own.name, 12) and 0 <= answer["parity"]["vectors"] <= 1e-5
     np.testing.assert_allclose(by_hand(tmp_path / "out", ASKED), vectors_of(own, ASKED), atol=1e-5, rtol=0)
     card = (tmp_path / "out" / "README.md").read_text()
-    assert (
-        "import neobert.hub" in card and "held-out pairs of answers | loss 1.5000, own document found by 25.0%" in card
-    )
+    assert "import neobert.hub" in card and "held-out pairs of answers | loss 1.5000, 25.0% of queries find" in card
     assert "cut to 32 tokens" in card and "license: mit" in card
 
 
@@ -161,16 +159,17 @@ def test_mteb_gives_an_exported_folder_the_score_that_the_harness_gave_the_run(
 def test_the_56_tasks_are_told_in_the_wording_that_is_asked_for(
     own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    paper, mteb = (contrastive.open_contrastive_checkpoint(own, None, wording).instructions for wording in WORDINGS)
+    run = read_run_file(own).specification(ContrastiveRun)
+    paper, mteb = (instructions_of(run, tuple(OFFICIAL_TASKS.values()), wording) for wording in WORDINGS)
     assert paper["BIOSSES"] == "Retrieve semantically similar text from the biomedical field."
     assert mteb["BIOSSES"] == "Retrieve semantically similar text."
     assert paper["CQADupstackTexRetrieval-query"] != mteb["CQADupstackTexRetrieval-query"]
     for told in (paper, mteb):
         assert told["QuoraRetrieval-query"] and told["QuoraRetrieval-document"] == "" and "QuoraRetrieval" not in told
         assert told["paraphrases"] == "the same" and "CQADupstackRetrieval-query" not in told
-    run = own.parent.parent / "pretraining" / read_run_file(own).specification(ContrastiveRun).weights
+    start = own.parent.parent / "pretraining" / run.weights
     out = ["--to", "hf", "--out", str(tmp_path / "out"), "--instructions", "mteb"]
-    assert main([str(run), *out]) == EXIT_REFUSED
+    assert main([str(start), *out]) == EXIT_REFUSED
     assert "--instructions is for contrastive runs" in capsys.readouterr().err
 
 
@@ -197,20 +196,16 @@ def test_an_external_encoder_is_exported_as_its_own_class(
 def test_an_encoder_with_code_of_its_own_is_refused_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = resolve_model(Layout(tmp_path), str(save_remote(tmp_path / "model")), Trust(code=True))
+    model = resolve_model(Layout(tmp_path), str(save_remote(tmp_path / "model")), trusts_code=True)
     write_model_file(Layout(tmp_path), model)
     run = tiny_contrastive(model.id, SETS).model_copy(
         update={"context": 32, "tokenizer_origin": model.tokenizer_origin}
     )
     folder = write_tiny_contrastive(tmp_path, run)
     publish_record(folder / "done.json", {"kind": "contrastive", "id": run.id, "state": "done"})
-    monkeypatch.setattr(contrastive, "load_encoder", None)
+    monkeypatch.setattr(checkpoint, "load_encoder", None)
     assert main([str(folder), "--to", "hf", "--out", str(tmp_path / "out")]) == EXIT_REFUSED
-    assert "model runs code of its own, which exports do not hold" in capsys.readouterr().err
-
-
-class OwnNorm(nn.LayerNorm):
-    """Own code of these tests."""
+    assert "model runs code of its own, which exports do not contain" in capsys.readouterr().err
 
 
 def test_an_encoder_with_own_parts_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,11 +221,11 @@ def test_what_cannot_be_exported_is_one_sentence(
 ) -> None:
     command = [str(own), "--to", "hf", "--out", str(tmp_path / "out")]
     for flags, code, said in (
-        (["--remote-code"], EXIT_REFUSED, "is for pre-training runs: leave it out"),
+        (["--remote-code"], EXIT_REFUSED, "is for pre-training runs without own parts"),
         (["--step", "7"], EXIT_MISSING, "no checkpoint of step 7"),
     ):
         assert main([*command, *flags]) == code and said in capsys.readouterr().err
-    original = contrastive.transformers_tokenizer
-    monkeypatch.setattr(contrastive, "transformers_tokenizer", lambda tokenizer, context: original(tokenizer, 9))
+    original = checkpoint.transformers_tokenizer
+    monkeypatch.setattr(checkpoint, "transformers_tokenizer", lambda tokenizer, context: original(tokenizer, 9))
     assert main(command) == EXIT_OFF and "the exported vectors differs from the run" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -56,6 +56,9 @@ def test_a_worker_refuses_files_that_changed_or_went_since_they_were_named(tmp_p
     write_model_file(layout, named)
     model = read_model_file(layout, named.id)
     assert model == named and model.require_unchanged() == folder
+    older = {key: value for key, value in model.model_dump(mode="json").items() if key != "trusts_code"}
+    layout.model(named.id).write_text(json.dumps({**older, "trust": {"pickle": False, "code": False}}))
+    assert read_model_file(layout, named.id) == named, "as earlier versions wrote it"
     (folder / "config.json").write_text((folder / "config.json").read_text() + "\n")
     with pytest.raises(DamagedFile, match="are not those that"):
         model.require_unchanged()
@@ -260,7 +263,6 @@ def test_a_model_is_no_variant(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert stopped.value.code == 2
     for flags, said in (
         (["--model", "x", "--pretraining-seed", "1"], "--pretraining-seed belongs to a variant"),
-        (["--variant", "M7", "--allow-pickle"], "--allow-pickle goes with --model"),
         (["--variant", "M7", "--trust-remote-code"], "--trust-remote-code goes with --model"),
     ):
         assert glue_grid.main(["--task", "cola", *flags, "--runs", str(tmp_path)]) == 2

@@ -13,11 +13,10 @@ from safetensors.torch import load_file, save_file
 
 from neobert.errors import MissingData
 from neobert.executors.external import resolve_model
-from neobert.external import NO_TRUST, Trust, external_id, locate, model_files, tokenizer_files
+from neobert.external import external_id, locate, model_files, tokenizer_files
 from neobert.hub.external import load_external
 from neobert.runs.layout import Layout
 from tests.support import external_models as world
-from tests.support.published_layouts import save_deberta
 
 CPU = torch.device("cpu")
 TEXTS = ["the cat sleeps", "a bird sees the old cat"]
@@ -67,27 +66,23 @@ def sentence_folder(folder: Path, modules: Sequence[Mapping[str, Any]] = MODULES
 
 
 BUILD = {
-    "one file": (lambda folder: world.save(world.seeded(world.bert), folder), NO_TRUST),
-    "shards": (lambda folder: sharded(folder, ["model-00001-of-00002.safetensors", "sub/b.safetensors"]), NO_TRUST),
-    "sentence-transformers": (sentence_folder, NO_TRUST),
-    "modules in other folders": (lambda folder: sentence_folder(folder, ELSEWHERE), NO_TRUST),
-    "pickle and pieces": (save_deberta, Trust(pickle=True)),
+    "one file": lambda folder: world.save(world.seeded(world.bert), folder),
+    "shards": lambda folder: sharded(folder, ["model-00001-of-00002.safetensors", "sub/b.safetensors"]),
+    "sentence-transformers": sentence_folder,
+    "modules in other folders": lambda folder: sentence_folder(folder, ELSEWHERE),
 }
 
 
 @pytest.fixture(params=BUILD)
-def built(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Trust]:
-    """A folder of each kind, and what it has to be trusted with."""
-    if request.param == "pickle and pieces":
-        pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
-    build, trust = BUILD[request.param]
-    return build(tmp_path / "model"), trust
+def built(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder of each kind."""
+    return BUILD[request.param](tmp_path / "model")
 
 
-def test_the_files_of_the_id_are_the_model(tmp_path: Path, built: tuple[Path, Trust]) -> None:
+def test_the_files_of_the_id_are_the_model(tmp_path: Path, built: Path) -> None:
     """A copy of them alone has the id and the vectors, and so has the folder among files that would spoil it."""
-    (folder, trust), layout = built, Layout(tmp_path / "runs")
-    model = resolve_model(layout, str(folder), trust)
+    folder, layout = built, Layout(tmp_path / "runs")
+    model = resolve_model(layout, str(folder))
     assert model.id.startswith("model-") and not layout.root.exists(), "looking at a model writes nothing"
     vectors = world.text_encoder(model, layout.root).encode(TEXTS)
     for name in model.origin:
@@ -97,24 +92,24 @@ def test_the_files_of_the_id_are_the_model(tmp_path: Path, built: tuple[Path, Tr
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
     for place in (folder, tmp_path / "copy"):
-        again = resolve_model(layout, str(place), trust)
+        again = resolve_model(layout, str(place))
         assert again.id == model.id
         assert np.array_equal(world.text_encoder(again, layout.root).encode(TEXTS), vectors)
 
 
-def test_every_file_of_the_id_counts(built: tuple[Path, Trust]) -> None:
+def test_every_file_of_the_id_counts(built: Path) -> None:
     """A file of the tokenizer, and no other, also changes that of the tokenizer."""
-    folder, trust = built
-    before = locate(str(folder), trust)
-    assert set(before.origin) == set(model_files(folder, "model", trust))
+    folder = built
+    before = locate(str(folder))
+    assert set(before.origin) == set(model_files(folder, "model"))
     for name in before.origin:
         content = (folder / name).read_bytes()
         (folder / name).write_bytes(content + b" ")
-        after = locate(str(folder), trust)
+        after = locate(str(folder))
         assert external_id(after.origin) != external_id(before.origin), name
         assert (after.tokenizer_origin != before.tokenizer_origin) == (name in tokenizer_files(folder))
         (folder / name).write_bytes(content)
-    assert locate(str(folder), trust) == before
+    assert locate(str(folder)) == before
 
 
 def test_ids_of_records_that_are_there_stay_as_they_are(tmp_path: Path) -> None:
@@ -133,7 +128,7 @@ def test_an_index_that_leaves_the_folder_is_refused(tmp_path: Path, name: str) -
     index["weight_map"][first] = name
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     for read in (lambda: locate(str(folder)), lambda: load_external(folder, "model")):
-        with pytest.raises(ValueError, match="which is outside the folder"):
+        with pytest.raises(MissingData, match="which is no safetensors file in the folder"):
             read()
 
 
@@ -141,12 +136,16 @@ def test_an_index_is_checked_before_weights_are_read(tmp_path: Path) -> None:
     folder = sharded(tmp_path / "model", ["a.safetensors", "b.safetensors"])
     assert {"a.safetensors", "b.safetensors"} < locate(str(folder)).origin.keys()
     (folder / "b.safetensors").unlink()
-    with pytest.raises(MissingData, match=r"names b\.safetensors, which is not there"):
+    (folder / "c.bin").write_bytes(b"a pickle")
+    with pytest.raises(MissingData, match=r"names b\.safetensors, which is no safetensors file in the folder"):
         locate(str(folder))
-    for content in ("[]", "{}", '{"weight_map": {"x": 1}}', "{", "[" * 100_000):
+    for content in ("[]", "{}", "{", "[" * 100_000):
         (folder / "model.safetensors.index.json").write_text(content)
         with pytest.raises(ValueError, match="fetch it again"):
             locate(str(folder))
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"x": "c.bin"}}')
+    with pytest.raises(MissingData, match=r"names c\.bin, which is no safetensors file"):
+        locate(str(folder))
 
 
 def test_a_configuration_that_names_its_own_weights_is_refused(tmp_path: Path) -> None:

@@ -6,15 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoModel
 
 from neobert.errors import DamagedFile, MissingData
 from neobert.executors.external import resolve_model
-from neobert.external import Trust, locate
+from neobert.external import locate
 from neobert.hub.external import load_external
 from neobert.runs.layout import Layout
-from sweeps import glue_grid
 from tests.support.external_models import text_encoder
 from tests.support.published_layouts import (
     nomic_configuration,
@@ -25,8 +24,6 @@ from tests.support.published_layouts import (
     save_remote,
 )
 
-CPU = torch.device("cpu")
-PICKLE, CODE = Trust(pickle=True), Trust(code=True)
 TEXTS = ["the cat sleeps", "a bird sees the old cat", "the cat sleeps"]
 
 
@@ -83,15 +80,17 @@ def test_a_configuration_that_lacks_a_size_is_refused(tmp_path: Path) -> None:
 # DeBERTaV3
 
 
-def test_debertav3_is_read_from_its_pickle_and_its_sentence_pieces(tmp_path: Path) -> None:
+def test_debertav3_is_read_once_it_is_saved_as_safetensors(tmp_path: Path) -> None:
+    """By the lines of docs/models.md; its tokenizer is a model of sentencepiece."""
     sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
     folder = save_deberta(tmp_path / "deberta")
-    with pytest.raises(ValueError, match=r"pytorch_model\.bin, a pickle.*--allow-pickle"):
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin, a pickle, .*: save the model as model\.safetensors"):
         locate(str(folder))
+    AutoModel.from_pretrained(folder, use_safetensors=False).save_pretrained(folder)
     layout = Layout(tmp_path / "runs")
-    model = resolve_model(layout, str(folder), PICKLE)
-    assert model.origin.keys() == {"config.json", "pytorch_model.bin", "spm.model", "tokenizer_config.json"}
-    encoder, tokenizer = load_external(model.require_unchanged(), model.name, model.trust)
+    model = resolve_model(layout, str(folder))
+    assert model.origin.keys() == {"config.json", "model.safetensors", "spm.model", "tokenizer_config.json"}
+    encoder, tokenizer = load_external(model.require_unchanged(), model.name)
     published = torch.load(folder / "pytorch_model.bin", weights_only=True)
     for key, tensor in encoder.encoder.state_dict().items():
         assert torch.equal(tensor, published[f"deberta.{key}"])
@@ -100,61 +99,6 @@ def test_debertav3_is_read_from_its_pickle_and_its_sentence_pieces(tmp_path: Pat
         assert ids == [1, *pieces.encode(text), 2], "[CLS], the library's own pieces, [SEP]"
     vectors = text_encoder(model, layout.root).encode(TEXTS)
     assert np.isfinite(vectors).all() and np.array_equal(vectors[0], vectors[2]) and vectors[0].any()
-
-
-def test_without_sentencepiece_one_sentence_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
-    folder = save_deberta(tmp_path / "deberta")
-    monkeypatch.setattr("neobert.hub.external.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install -e '\.\[sentencepiece\]'"):
-        load_external(folder, "deberta", PICKLE)
-
-
-class Executed:
-    """What pickles of attackers hold: a call."""
-
-    def __init__(self, witness: Path) -> None:
-        self.witness = witness
-
-    def __reduce__(self) -> tuple[object, tuple[str, ...]]:
-        return (eval, (f"open({str(self.witness)!r}, 'w').close()",))
-
-
-@pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "older format"])
-def test_a_hostile_pickle_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], is_zip: bool) -> None:
-    witness, folder = tmp_path / "executed", save_nomic(tmp_path / "model")
-    (folder / "model.safetensors").unlink()
-    content = {"bert.emb_ln.weight": torch.ones(3), "more": Executed(witness)}
-    torch.save(content, folder / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
-    capsys.readouterr()
-    command = ["--task", "cola", "--model", str(folder), "--runs", str(tmp_path / "runs")]
-    for flags, sentence in (([], "is refused"), (["--allow-pickle"], "its pickle holds other things than tensors")):
-        assert glue_grid.main([*command, *flags]) == 2
-        said = capsys.readouterr().err
-        assert sentence in said and said.count("\n") == 1
-    assert not witness.exists() and not (tmp_path / "runs").exists()
-    torch.load(folder / "pytorch_model.bin", weights_only=False)
-    assert witness.exists(), "the pickle would have run"
-
-
-def test_pickles_behind_an_index_are_read_with_the_flag_alone(tmp_path: Path) -> None:
-    folder = save_nomic(tmp_path / "model")
-    weights = load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
-        torch.save(weights, folder / "weights.bin")
-        (folder / index).write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(weights, "weights.bin")}))
-        with pytest.raises(ValueError, match=r"weights\.bin, a pickle"):
-            locate(str(folder))
-        before = locate(str(folder), PICKLE).origin
-        assert before.keys() > {index, "weights.bin"}
-        encoder, _ = load_external(folder, "model", PICKLE)
-        assert torch.equal(encoder.embedding.weight, weights["bert.embeddings.word_embeddings.weight"])
-        torch.save({name: tensor + 1 for name, tensor in weights.items()}, folder / "weights.bin")
-        assert locate(str(folder), PICKLE).origin != before
-        (folder / index).unlink()
 
 
 # Code in a folder
@@ -167,9 +111,9 @@ def test_code_beside_a_model_runs_where_it_is_trusted(tmp_path: Path, repository
     layout = Layout(tmp_path / "runs")
     with pytest.raises(ValueError, match="runs only with --trust-remote-code"):
         resolve_model(layout, str(folder))
-    model = resolve_model(layout, str(folder), CODE)
+    model = resolve_model(layout, str(folder), trusts_code=True)
     assert model.origin.keys() > {"configuration.py", "modeling.py"}
-    encoder, _ = load_external(model.require_unchanged(), model.name, model.trust)
+    encoder, _ = load_external(model.require_unchanged(), model.name, model.trusts_code)
     token_ids = torch.arange(10, 16)[None]
     hidden = load_file(folder / "model.safetensors")["embeddings.weight"][token_ids[0]]
     hidden = hidden * (1 + torch.arange(6).float().sin()[:, None])
@@ -181,13 +125,13 @@ def test_code_beside_a_model_runs_where_it_is_trusted(tmp_path: Path, repository
 
 def test_changed_code_is_another_model_and_is_not_run_by_a_worker(tmp_path: Path) -> None:
     folder, witness = save_remote(tmp_path / "model"), tmp_path / "executed"
-    model = resolve_model(Layout(tmp_path / "runs"), str(folder), CODE)
+    model = resolve_model(Layout(tmp_path / "runs"), str(folder), trusts_code=True)
     with (folder / "modeling.py").open("a") as code:
         code.write(f"\nopen({str(witness)!r}, 'w').close()\n")
     with pytest.raises(DamagedFile, match="are not those that"):
         text_encoder(model, tmp_path / "runs")
     assert not witness.exists()
-    changed = resolve_model(Layout(tmp_path / "runs"), str(folder), CODE)
+    changed = resolve_model(Layout(tmp_path / "runs"), str(folder), trusts_code=True)
     assert changed.id != model.id and witness.exists()
 
 
@@ -195,7 +139,7 @@ def test_a_module_that_is_not_there_is_named(tmp_path: Path) -> None:
     folder = save_remote(tmp_path / "model", repository="org/code")
     (folder / "modeling.py").unlink()
     with pytest.raises(ValueError, match=r"has no modeling\.py of org/code.*prefetch"):
-        resolve_model(Layout(tmp_path / "runs"), str(folder), CODE)
+        resolve_model(Layout(tmp_path / "runs"), str(folder), trusts_code=True)
 
 
 @pytest.mark.parametrize("place", ["{}/other", "../other", "other"])
@@ -206,14 +150,14 @@ def test_code_outside_the_folder_is_not_run(tmp_path: Path, place: str) -> None:
     content["auto_map"]["AutoModel"] = f"{place.format(tmp_path)}.New"
     (folder / "config.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"has no .*other\.py, which its auto_map names"):
-        resolve_model(Layout(tmp_path / "runs"), str(folder), CODE)
+        resolve_model(Layout(tmp_path / "runs"), str(folder), trusts_code=True)
     assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize("name", ["org/model", "org/model@main", "org/model@abc1234"])
 def test_code_of_the_hub_is_run_at_a_commit_alone(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="org/model@<40 hexadecimal digits>"):
-        locate(name, CODE)
+        locate(name, trusts_code=True)
 
 
 def test_a_model_of_the_hub_is_read_at_the_commit_that_is_named(
@@ -224,17 +168,8 @@ def test_a_model_of_the_hub_is_read_at_the_commit_that_is_named(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     commit = "c" * 40
     save_remote(tmp_path / "models--org--model" / "snapshots" / commit)
-    model = resolve_model(Layout(tmp_path / "runs"), f"org/model@{commit}", CODE)
+    model = resolve_model(Layout(tmp_path / "runs"), f"org/model@{commit}", trusts_code=True)
     assert model.name == "org/model" and model.origin["revision"] == commit
     assert model.origin.keys() == {"repository", "revision", "configuration.py", "modeling.py"}
     with pytest.raises(MissingData, match="the hub gave no such model"):
-        resolve_model(Layout(tmp_path / "runs"), f"org/model@{'d' * 40}", CODE)
-
-
-def test_safetensors_go_before_a_pickle(tmp_path: Path) -> None:
-    folder = save_nomic(tmp_path / "model")
-    plain = locate(str(folder)).origin
-    (folder / "pytorch_model.bin").write_bytes(b"no pickle at all")
-    assert locate(str(folder)).origin == locate(str(folder), PICKLE).origin == plain
-    save_file(nomic_weights(), folder / "model.safetensors", metadata={"format": "pt"})
-    load_external(folder, "model", PICKLE)
+        resolve_model(Layout(tmp_path / "runs"), f"org/model@{'d' * 40}", trusts_code=True)

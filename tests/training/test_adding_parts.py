@@ -13,7 +13,6 @@ from torch import Tensor
 from ablations import loading
 from ablations.plan import plan
 from ablations.run import main
-from neobert import recipe
 from neobert.errors import EXIT_REFUSED, EXIT_RUN_FAILED
 from neobert.execution import Execution
 from neobert.files import read_lines
@@ -21,7 +20,6 @@ from neobert.kinds.pretraining import PretrainingRun
 from neobert.model import build
 from neobert.model.attention import AttentionPlan, GatherIndex, packed_plan, padded_plan, whole_rows_plan
 from neobert.model.encoder import Encoder
-from neobert.model.positions import Positions
 from neobert.model.size import parameter_count
 from neobert.own_code import is_own
 from neobert.runs.layout import Layout
@@ -29,21 +27,9 @@ from neobert.runs.records import read_record, read_sealed, sealed
 from neobert.runs.run_file import SourceSpecification
 from neobert.training import checkpoints
 from tests.ablations.plans import SYNTHETIC
+from tests.support.own_parts import ALiBiPositions
 from tests.support.small_models import CONTEXT, pack, random_document, small_model
 from tests.support.tree_copy import REPOSITORY
-
-
-class ALiBiPositions(Positions):
-    """Scores fall with the distance of two tokens, in each head at another rate (Press et al. 2022), to both sides."""
-
-    def __init__(self, model: recipe.Model, context: int) -> None:
-        super().__init__()
-        self.slopes = [2.0 ** (-8 * (head + 1) / model.heads) for head in range(model.heads)]
-
-    def score_bias(self, positions: Tensor) -> Tensor:
-        """−slope × distance: (rows, heads, tokens, tokens)."""
-        distances = (positions[:, None, :, None] - positions[:, None, None, :]).abs()
-        return -torch.tensor(self.slopes, device=positions.device)[:, None, None] * distances
 
 
 @pytest.fixture
@@ -193,14 +179,12 @@ def test_own_parts_go_with_the_run_to_workers_that_never_see_the_file(tmp_path: 
         assert line["learning_rate"] == pytest.approx(peak * (0.1 + 0.9 * share))
 
 
-def test_an_edit_of_a_part_plans_another_run_and_one_of_run_json_is_refused(tmp_path: Path) -> None:
+def test_an_edit_of_the_file_plans_another_run_and_one_of_run_json_is_refused(tmp_path: Path) -> None:
     file, runs = tmp_path / "mine.py", tmp_path / "runs"
-    ids = []
-    for text in (LADDER, LADDER + "\nOTHER = 3\n", LADDER.replace("SMALL = 1e-3", "SMALL = 1e-4")):
-        file.write_text(text)
-        ids.append(planned(file, runs).id)
-    assert ids[0] == ids[1] != ids[2]
+    file.write_text(LADDER)
     run = planned(file, runs)
+    file.write_text(LADDER + "# a comment\n")
+    assert planned(file, tmp_path / "others").id != run.id
     path = runs / run.folder / "run.json"
     content = read_sealed(path)
     name = run.recipe.model.feedforward
