@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveInt
 
 from neobert.identity import Neutral
 from neobert.kinds.corpus import Corpus
 from neobert.recipe import ANY, Pretraining, Start, Value
-from neobert.runs.records import Open
 from neobert.runs.work import Training, Work
 
 EXTERNAL_PREFIX = "model-"
@@ -45,22 +44,6 @@ class HeldoutScore(Value):
     frequency_loss: Annotated[NonNegativeFloat | None, Neutral(None)]
 
 
-class PretrainingConfig(Open):
-    """A stage of pre-training (from 0), its recipe up to it, and what identifies the bytes of its data."""
-
-    recipe: Pretraining
-    stage: int = Field(ge=0)
-    origins: dict[str, str] = Field({})
-
-
-class PretrainingScores(Open):
-    """Losses in nats a predicted token: held-out by corpus, and of the last step."""
-
-    heldout_loss: dict[str, float]
-    heldout: tuple[HeldoutScore, ...] = ()
-    training_loss: float | None
-
-
 class PretrainingRun(Training):
     """One stage of pre-training. `recipe.stages` ends with this stage; `previous` is the id of the run before it.
 
@@ -79,9 +62,6 @@ class PretrainingRun(Training):
 
     folder_pattern = "pretraining/{id}"
     record_place = "pretraining/{id}/done.json"
-    config = PretrainingConfig
-    scores = PretrainingScores
-    named_by = "stage"
     mechanisms = ("tokenization", "batching", "masking", "model", "initialization", "optimization")
 
     @property
