@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from neobert.errors import DamagedFile
 from neobert.external import EXTERNAL_PREFIX
@@ -24,28 +24,9 @@ from neobert.identity import (
 from neobert.kinds.pretraining import pretraining_of
 from neobert.recipe import FineTuning, Point, Value
 from neobert.runs.layout import Layout
-from neobert.runs.records import Open, read_once, read_record, read_sealed
+from neobert.runs.records import read_once, read_record, read_sealed
 from neobert.runs.work import Part, Work, error_beside
 from neobert.search.space import Search, read_requests, request_file, request_part
-
-
-class TrialConfig(Open):
-    """One point of a grid on one task, with its protocol."""
-
-    task: str
-    batch_size: int
-    learning_rate: float
-    weight_decay: float
-    seed: int
-
-
-class TrialScores(Open):
-    """The score on the validation set, 0 to 1 (correlations −1 to 1), None where it is undefined; `curve` is (step,
-    score) at each evaluation."""
-
-    score: float | None
-    metrics: dict[str, float | None] = Field({})
-    curve: tuple[tuple[int, float | None], ...] = ()
 
 
 class Start(Value):
@@ -89,9 +70,6 @@ class GlueStudy(Work):
     folder_pattern = "glue/{task}/studies/{id}"
     closing_file = "selection.json"
     record_place = "glue/{config[task]}/{id}.json"
-    config = TrialConfig
-    scores = TrialScores
-    named_by = "task"
     hashed_as = ("glue_study", "study")
     mechanisms = ("tokenization", "model", "finetuning", "metrics")
 

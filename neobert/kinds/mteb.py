@@ -104,9 +104,6 @@ class EmbeddingEvaluation(Evaluation):
     counted = "tasks"
     folder_pattern = "mteb/evaluations/{id}"
     record_place = "mteb/{config[task]}/{id}.json"
-    config = EmbeddingConfig
-    scores = EmbeddingScores
-    named_by = "task"
     hashed_as = ("embedding_evaluation", "evaluation")
     mechanisms = MECHANISMS
 

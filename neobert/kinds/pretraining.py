@@ -4,36 +4,18 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 
-from neobert.evaluation.scores import HeldoutScore
 from neobert.external import EXTERNAL_PREFIX
 from neobert.identity import Neutral
 from neobert.kinds.corpus import Corpus
 from neobert.recipe import Pretraining, Start
-from neobert.runs.records import Open
 from neobert.runs.work import Training, Work
 
 
 def pretraining_of(weights: str) -> tuple[str, ...]:
     """Return the reference of the run that produced the weights; empty for an external model."""
     return () if weights.startswith(EXTERNAL_PREFIX) else (f"pretraining/{weights}",)
-
-
-class PretrainingConfig(Open):
-    """A stage of pre-training (from 0), its recipe up to it, and what identifies the bytes of its data."""
-
-    recipe: Pretraining
-    stage: int = Field(ge=0)
-    origins: dict[str, str] = Field({})
-
-
-class PretrainingScores(Open):
-    """Losses in nats a predicted token: held-out by corpus, and of the last step."""
-
-    heldout_loss: dict[str, float]
-    heldout: tuple[HeldoutScore, ...] = ()
-    training_loss: float | None
 
 
 class PretrainingRun(Training):
@@ -54,9 +36,6 @@ class PretrainingRun(Training):
 
     folder_pattern = "pretraining/{id}"
     record_place = "pretraining/{id}/done.json"
-    config = PretrainingConfig
-    scores = PretrainingScores
-    named_by = "stage"
     mechanisms = ("tokenization", "batching", "masking", "model", "initialization", "optimization")
 
     @property

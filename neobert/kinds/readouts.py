@@ -123,9 +123,6 @@ class ReadoutEvaluation(Evaluation):
     counted = "readouts"
     folder_pattern = "readouts/evaluations/{id}"
     record_place = "readouts/{config[readout]}/{id}.json"
-    config = ReadoutConfig
-    scores = dict[str, ReadoutScore]
-    named_by = "stage"
     hashed_as = ("readout_evaluation", "evaluation")
     mechanisms = ("tokenization", "masking", "model", "readouts")
 

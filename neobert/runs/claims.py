@@ -39,36 +39,6 @@ class ClaimLost(Exception):
     """Another process took over the part; nothing may be published any more."""
 
 
-def _process_birth(pid: int) -> str | None:
-    """Return the start time of a live local process in clock ticks, to recognise reused pids; None if there is none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except (*ABSENT, ProcessLookupError, PermissionError, IndexError):  # others do not tell that it has ended
-        return None
-    return None if fields[0] in "ZX" else fields[19]
-
-
-def _is_hidden(pid: int) -> bool:
-    """Return whether a pid is of another user's process that /proc does not show (mounted with hidepid)."""
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return not os.access(f"/proc/{pid}/stat", os.R_OK)
-    except ProcessLookupError:
-        pass
-    return False
-
-
-@cache
-def _process_space() -> str | None:
-    """Return the machine's boot id and pid namespace. Pids are only comparable between processes with equal values."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 (what it names is no path)
-    except OSError:
-        return None
-
-
 def measure_file_time(folder: Path) -> float:
     """Return the current time, in Unix seconds, by the clock with which the folder's file system stamps files.
 
@@ -113,10 +83,62 @@ def _highest(folder: Path) -> int:
     return max(numbers, default=0)
 
 
+def _process_birth(pid: int) -> str | None:
+    """Return the start time of a live local process in clock ticks, to recognise reused pids; None if there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (*ABSENT, ProcessLookupError, PermissionError, IndexError):  # others do not tell that it has ended
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _is_hidden(pid: int) -> bool:
+    """Return whether a pid is of another user's process that /proc does not show (mounted with hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return not os.access(f"/proc/{pid}/stat", os.R_OK)
+    except ProcessLookupError:
+        pass
+    return False
+
+
+@cache
+def _process_space() -> str | None:
+    """Return the machine's boot id and pid namespace. Pids are only comparable between processes with equal values."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 (what it names is no path)
+    except OSError:
+        return None
+
+
 def _job() -> str | None:
     """Return the SLURM job of this process, as in the names of SLURM's log files; None outside SLURM."""
     array, element = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{element}" if array and element else os.environ.get("SLURM_JOB_ID") or None
+
+
+class ProcessMark(BaseModel):
+    """Content of a claim file: the process that took the part. Fields of other versions are ignored."""
+
+    host: str
+    pid: int = Field(ge=0, lt=1 << 31)
+    birth: str | None
+    job: str | None = None
+    space: str | None = None
+
+    @classmethod
+    def here(cls) -> Self:
+        """Return the mark of this process."""
+        pid = os.getpid()
+        return cls(host=socket.gethostname(), pid=pid, birth=_process_birth(pid), job=_job(), space=_process_space())
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process has surely ended; of processes of other machines or containers nothing is sure."""
+        is_here = self.space is not None and self.space == _process_space()
+        return is_here and _process_birth(self.pid) != self.birth and not _is_hidden(self.pid)
 
 
 @dataclass(frozen=True)
@@ -140,27 +162,15 @@ class Owner:
         return not (self.is_live or self.is_released)
 
 
-class _Process(BaseModel):
-    """Content of a claim file: the process that took the part. Fields of other versions are ignored."""
-
-    host: str
-    pid: int = Field(ge=0, lt=1 << 31)
-    birth: str | None
-    job: str | None = None
-    space: str | None = None
-
-
 def _read_owner(path: Path, lease_seconds: float) -> Owner | None:
     """Return the owner in a claim file, None if the file is gone or torn, or is no file."""
     try:
-        process = _Process.model_validate_json(path.read_bytes())
+        process = ProcessMark.model_validate_json(path.read_bytes())
         silent_seconds = _silent_seconds(path)
     except (FileNotFoundError, IsADirectoryError, ValueError):  # other errors may be temporary: a server is away
         return None
     is_released = is_there(path.with_name(f"{path.name}.{RELEASED}"))
-    is_here = process.space is not None and process.space == _process_space()
-    is_dead = is_here and _process_birth(process.pid) != process.birth and not _is_hidden(process.pid)
-    is_live = not is_released and not is_dead and silent_seconds < lease_seconds
+    is_live = not is_released and not process.is_dead and silent_seconds < lease_seconds
     return Owner(int(path.name), process.host, process.pid, process.job, silent_seconds, is_released, is_live)
 
 
@@ -209,11 +219,7 @@ def acquire(folder: Path, lease_seconds: float = LEASE_SECONDS) -> Claim | None:
     last = _read_owner(folder / str(number), lease_seconds)
     if last is not None and last.is_live:
         return None
-    pid = os.getpid()
-    process = _Process(
-        host=socket.gethostname(), pid=pid, birth=_process_birth(pid), job=_job(), space=_process_space()
-    )
-    taken = publish_once(folder / str(number + 1), process.model_dump_json().encode())
+    taken = publish_once(folder / str(number + 1), ProcessMark.here().model_dump_json().encode())
     return Claim(folder, number + 1, lease_seconds) if taken else None
 
 

@@ -113,8 +113,7 @@ class Row:
     def name(self) -> str:
         """Name of the run as in `--dry-run`, with its id."""
         stage = None if self.stage is None else f"stage {self.stage}"
-        distinction = {"task": self.task, "stage": stage}.get(KINDS[self.kind].named_by or "")
-        return " ".join(filter(None, (self.kind, distinction, self.id)))
+        return " ".join(filter(None, (self.kind, self.task or stage, self.id)))
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields by name, with workers and errors as mappings."""

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ConfigDict, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from neobert.errors import DamagedFile, NewerFile
 from neobert.execution import utc_now
@@ -222,12 +222,6 @@ def read_record(path: Path) -> dict[str, Any]:
     if record["id"] != unit:
         raise DamagedFile(f"{path} is the record of {record['id']} and not of {unit}: it was copied or changed")
     return record
-
-
-class Open(Value):
-    """Part of a record that may have more fields than are declared."""
-
-    model_config = ConfigDict(extra="allow")
 
 
 def pack_numbers(numbers: Any, dtype: str) -> str:

@@ -104,11 +104,6 @@ class Work(Value):
     """File in the folder that marks the work as done."""
     record_place: ClassVar[str | None] = None
     """Where a record lies below the folder of runs, by its content; None if there are no records."""
-    config: ClassVar[Any] = dict[str, Any]
-    scores: ClassVar[Any] = dict[str, Any]
-    """Types of these two entries of its records."""
-    named_by: ClassVar[Literal["task", "stage"] | None] = None
-    """Column of a listing that, with the kind and the id, names the work."""
     hashed_as: ClassVar[tuple[str, str] | None] = None
     """Words for the kind and the specification in the hash, if they are not the kind and "run"."""
     mechanisms: ClassVar[tuple[str, ...]]
