@@ -73,7 +73,7 @@ def send(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 def has_cuda_kernels(tensor: Tensor) -> bool:
     """Whether CUDA's kernels compute on `tensor`. They need head sizes that are multiples of `KERNEL_HEAD_MULTIPLE`,
-    and are fastest with aligned rows of logits and with query and key rotated one by one."""
+    and are fastest with aligned rows of logits."""
     return tensor.device.type in CUDA_KERNELS
 
 

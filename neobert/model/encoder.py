@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from neobert.model.attention import AttentionPlan, GatherIndex, attend, gather_tokens, has_cuda_kernels
+from neobert.model.attention import AttentionPlan, GatherIndex, attend, gather_tokens
 from neobert.model.positions import Positions, Rotation, RotationForm, rotation_form
 from neobert.own_code import Parts
 
@@ -35,63 +35,31 @@ def query_key_value(
     gather: compute the query only at these tokens: (rows, most, heads, head size).
     normalize: is applied to query and key before they are rotated.
     """
-    if normalize is not None:
-        query, key, value = _unrotated(qkv, heads, hidden, gather)
-        query, key = (_ordered(vectors.to(value.dtype), rotation) for vectors in normalize(query, key))
-        of_queries = rotation if gather is None else rotation.at(gather.queries)
-        query, key = of_queries.rotate(query.unsqueeze(-2)), rotation.rotate(key.unsqueeze(-2))
-        return query.squeeze(-2), key.squeeze(-2), value
+    is_reordered = rotation.wants_even_dimensions_first and normalize is None
+    weight = _even_dimensions_first(qkv.weight, heads) if is_reordered else qkv.weight.unflatten(0, (heads, 3, -1))
     if gather is not None:
-        weight = _weight_by_head(qkv, heads, rotation)
-        query = _project(gather_tokens(hidden, gather.queries), weight[:, :1])
-        key, value = _project(hidden, weight[:, 1:]).split(1, dim=-2)
-        query, key = rotation.at(gather.queries).rotate(query), rotation.rotate(key)
-        return query.squeeze(-2), key.squeeze(-2), value.squeeze(-2)
-    # The backward of split joins the gradients of its parts; each slice would allocate a full tensor of zeros.
-    if not rotation.wants_even_dimensions_first:
-        query_and_key, value = qkv(hidden).unflatten(-1, (heads, 3, -1)).split((2, 1), dim=-2)
+        (query,) = _project(gather_tokens(hidden, gather.queries), weight[:, :1])
+        key, value = _project(hidden, weight[:, 1:])
+    elif is_reordered:
+        query, key, value = _project(hidden, weight)
     else:
-        projected = _project(hidden, _weight_by_head(qkv, heads, rotation))
-        if has_cuda_kernels(hidden):
-            # A compiler then fuses the rotation of each gradient into the kernel that writes it; for both at once it
-            # first makes fp32 copies. CPUs rotate both at once, since their bits are recorded.
-            query, key, value = projected.split(1, dim=-2)
-            return rotation.rotate(query).squeeze(-2), rotation.rotate(key).squeeze(-2), value.squeeze(-2)
-        query_and_key, value = projected.split((2, 1), dim=-2)
-    query, key = rotation.rotate(query_and_key).unbind(dim=-2)
-    return query, key, value.squeeze(-2)
-
-
-def _unrotated(qkv: nn.Linear, heads: int, hidden: Tensor, gather: GatherIndex | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return query, key and value with the dimensions of heads in the order of the weight."""
-    if gather is None:
         query, key, value = qkv(hidden).unflatten(-1, (heads, 3, -1)).unbind(dim=-2)
-        return query, key, value
-    weight = qkv.weight.unflatten(0, (heads, 3, -1))
-    query = _project(gather_tokens(hidden, gather.queries), weight[:, :1])
-    key, value = _project(hidden, weight[:, 1:]).unbind(dim=-2)
-    return query.squeeze(-2), key, value
+    if normalize is not None:
+        query, key = (rotation.ordered(vectors.to(value.dtype)) for vectors in normalize(query, key))
+    of_queries = rotation if gather is None else rotation.at(gather.queries)
+    return of_queries.rotate(query), rotation.rotate(key), value
 
 
-def _ordered(vectors: Tensor, rotation: Rotation) -> Tensor:
-    """Return vectors (…, head size) with the dimensions in the order of the rotation."""
-    if not rotation.wants_even_dimensions_first:
-        return vectors
-    return vectors.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+def _even_dimensions_first(weight: Tensor, heads: int) -> Tensor:
+    """Return the weight (heads, 3, head size, width) with the rows of query and key in the order of the rotation."""
+    query_and_key, value = weight.unflatten(0, (heads, 3, -1)).split((2, 1), dim=1)
+    return torch.cat((query_and_key.unflatten(2, (-1, 2)).transpose(2, 3).flatten(2, 3), value), dim=1)
 
 
-def _weight_by_head(qkv: nn.Linear, heads: int, rotation: Rotation) -> Tensor:
-    """Return the weight as (heads, 3, head size, width), with the dimensions of a head in the order of the rotation."""
-    weight = qkv.weight.unflatten(0, (heads, 3, -1))
-    if not rotation.wants_even_dimensions_first:
-        return weight
-    query_and_key = weight[:, :2].unflatten(2, (-1, 2)).transpose(2, 3).flatten(2, 3)
-    return torch.cat((query_and_key, weight[:, 2:]), dim=1)
-
-
-def _project(hidden: Tensor, weight: Tensor) -> Tensor:
-    """Apply projections (heads, parts, head size, width) to `hidden`: (rows, tokens, heads, parts, head size)."""
-    return functional.linear(hidden, weight.flatten(0, 2)).unflatten(-1, weight.shape[:3])
+def _project(hidden: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    """Apply projections (heads, parts, head size, width) to `hidden`; return (rows, tokens, heads, head size) of each
+    part."""
+    return functional.linear(hidden, weight.flatten(0, 2)).unflatten(-1, weight.shape[:3]).unbind(dim=-2)
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,9 @@ RotationForm = Literal["complex", "real", "halves"]
 
 
 def rotation_form(block: nn.Module) -> RotationForm:
-    """Return the form for the way in which the model runs now: compiled, traced for an export, or eagerly. `block` is
-    any of its blocks: they may be compiled alone, which gives each a `forward` of its own."""
-    if torch.compiler.is_compiling():
-        return "halves"
-    if torch.jit.is_tracing():
-        return "real"
-    return "halves" if "forward" in vars(block) else "complex"
+    """Return the form for the way in which the model runs now: compiled or eagerly. `block` is any of its blocks: they
+    may be compiled alone, which gives each a `forward` of its own."""
+    return "halves" if torch.compiler.is_compiling() or "forward" in vars(block) else "complex"
 
 
 class Rotation:
@@ -50,8 +46,14 @@ class Rotation:
         return type(self)(*(send(table, device) for table in self.tables))
 
     def rotate(self, vectors: Tensor) -> Tensor:
-        """Rotate `vectors` (rows, tokens, heads, parts, head size) in fp32; return them in their own dtype."""
+        """Rotate `vectors` (rows, tokens, heads, head size) in fp32; return them in their own dtype."""
         return vectors
+
+    def ordered(self, vectors: Tensor) -> Tensor:
+        """Return `vectors` (…, head size) with the dimensions in the order that `rotate` wants."""
+        if not self.wants_even_dimensions_first:
+            return vectors
+        return vectors.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
 
 
 class ComplexRotation(Rotation):
@@ -60,7 +62,7 @@ class ComplexRotation(Rotation):
     def rotate(self, vectors: Tensor) -> Tensor:
         (phases,) = self.tables
         pairs = torch.view_as_complex(vectors.float().unflatten(-1, (-1, 2)))
-        rotated = pairs * phases[:, :, None, None]
+        rotated = pairs * phases[:, :, None]
         return torch.view_as_real(rotated).flatten(-2).to(vectors.dtype)
 
 
@@ -68,7 +70,7 @@ class RealRotation(Rotation):
     """The same rotation in real numbers: cosine and sine (rows, tokens, head size)."""
 
     def rotate(self, vectors: Tensor) -> Tensor:
-        cosine, sine = (table[:, :, None, None] for table in self.tables)
+        cosine, sine = (table[:, :, None] for table in self.tables)
         straight = vectors.float()
         swapped = straight.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
         return (straight * cosine + swapped * sine).to(vectors.dtype)
@@ -83,7 +85,7 @@ class HalvesRotation(Rotation):
     wants_even_dimensions_first = True
 
     def rotate(self, vectors: Tensor) -> Tensor:
-        cosine, sine = (table[:, :, None, None] for table in self.tables)
+        cosine, sine = (table[:, :, None] for table in self.tables)
         even, odd = vectors.float().chunk(2, dim=-1)
         return torch.cat((even * cosine - odd * sine, odd * cosine + even * sine), dim=-1).to(vectors.dtype)
 

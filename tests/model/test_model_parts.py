@@ -102,17 +102,15 @@ def test_compiled_and_vectorised_the_rms_norm_is_the_plain_composition(monkeypat
 
 def test_rotary_rotates_adjacent_pairs_like_gptj(rotary):
     positions = torch.stack((torch.arange(TOKENS), torch.arange(TOKENS) + 300))
-    vectors = normal(ROWS, TOKENS, HEADS, 2, HEAD_SIZE)
+    vectors = normal(ROWS, TOKENS, HEADS, HEAD_SIZE)
     turned = rotary.rotation(positions, "complex").rotate(vectors)
     sine, cosine = create_sinusoidal_positions(400, HEAD_SIZE)[positions].chunk(2, dim=-1)
-    for part in range(2):
-        expected = apply_rotary_pos_emb(vectors[..., part, :], sine, cosine)
-        torch.testing.assert_close(turned[..., part, :], expected, **CLOSE)
+    torch.testing.assert_close(turned, apply_rotary_pos_emb(vectors, sine, cosine), **CLOSE)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rotary_in_real_numbers_for_compilers_is_the_same(rotary, dtype):
-    positions, vectors = torch.arange(TOKENS).expand(ROWS, TOKENS), normal(ROWS, TOKENS, HEADS, 2, HEAD_SIZE).to(dtype)
+    positions, vectors = torch.arange(TOKENS).expand(ROWS, TOKENS), normal(ROWS, TOKENS, HEADS, HEAD_SIZE).to(dtype)
     eager, compiled, exported = (rotary.rotation(positions, form) for form in ("complex", "halves", "real"))
     assert isinstance(compiled, HalvesRotation) and isinstance(exported, RealRotation)
     places = torch.tensor([[0, 5], [10, 13]])
@@ -129,26 +127,12 @@ def test_the_table_of_a_compiled_model_holds_every_place_of_its_rows(rotary):
     """The same turns as an eager model's but for rounding, beyond the context too; padding has some turn."""
     positions = torch.stack((torch.arange(4096), torch.arange(4096).flip(0)))
     positions[0, -3:] = -1
-    vectors = normal(2, 4096, 1, 1, HEAD_SIZE)
+    vectors = normal(2, 4096, 1, HEAD_SIZE)
     eager, compiled = rotary.rotation(positions, "complex"), rotary.rotation(positions, "halves")
     assert rotary.context < 4096
     turned, expected = compiled.rotate(even_first(vectors)), even_first(eager.rotate(vectors))
     torch.testing.assert_close(turned[positions >= 0], expected[positions >= 0], rtol=0, atol=1e-6)
     assert turned.isfinite().all()
-
-
-def test_query_and_key_are_the_same_turned_one_by_one_as_on_a_gpu(rotary, monkeypatch):
-    """Bit for bit, and so are the gradients."""
-    positions, hidden = torch.arange(TOKENS).expand(ROWS, TOKENS), normal(ROWS, TOKENS, WIDTH)
-    rotation = rotary.rotation(positions, "halves")
-    qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
-    found = []
-    for devices in ((), ("cpu",)):
-        monkeypatch.setattr(attention, "CUDA_KERNELS", devices)
-        parts = query_key_value(qkv, HEADS, hidden, rotation)
-        (gradient,) = torch.autograd.grad(sum((part**2 * part.detach()).sum() for part in parts), qkv.weight)
-        found.append((*parts, gradient))
-    assert all(torch.equal(together, alone) for together, alone in zip(*found, strict=True))
 
 
 def even_first(vectors: Tensor) -> Tensor:
