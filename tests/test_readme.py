@@ -110,9 +110,9 @@ def test_the_first_block_activates_the_environment_that_make_makes() -> None:
     assert len(BLOCKS) >= 3 and ACTIVATION == "source .venv/bin/activate\n"
 
 
-def test_the_torch_that_the_readme_names_is_the_pinned_one() -> None:
+def test_the_torch_that_the_guide_names_is_the_pinned_one() -> None:
     pinned = re.findall(r"^torch==(\S+)$", (REPOSITORY / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
-    assert re.findall(r"torch==([\d.]+\d)", README) == pinned
+    assert re.findall(r"install torch==([\d.]+\d)", PAGES["guide.md"]) == pinned
 
 
 def test_every_extra_that_is_named_exists() -> None:
