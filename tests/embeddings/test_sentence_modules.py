@@ -169,7 +169,7 @@ FIRST = [module("", "Transformer"), module("1_Pooling", "Pooling")]
         ("modules.json", [module("0_BERT", "Transformer"), FIRST[1]], "has its encoder in the folder 0_BERT"),
         ("modules.json", [module("../other", "Transformer"), FIRST[1]], "describes no module"),
         ("modules.json", ["Transformer"], "describes no module"),
-        ("modules.json", {}, "holds no JSON array"),
+        ("modules.json", {}, "has no JSON array"),
         (
             "modules.json",
             [FIRST[0], module("pooling", "Pooling")],
