@@ -245,7 +245,8 @@ class Row:
 
     def trial_ids(self, tasks: Iterable[str], seeds: Iterable[Seeds] | None = None) -> tuple[str, ...]:
         """Return the trials behind the scores of some tasks, for all seeds or the given ones."""
-        own = {task: self.cells[task].ids for task in tasks}
+        cells = {**self.cells, **self.own_cells}
+        own = {task: cells[task].ids for task in tasks}
         wanted = {each for ids in own.values() for each in ids} if seeds is None else set(seeds)
         return tuple(sorted({trial for ids in own.values() for each, trial in ids.items() if each in wanted}))
 
