@@ -19,7 +19,7 @@ from neobert.files import replace_file
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from reports.curves import read_curve, thinned
-from reports.figures.drawing import COLOURS, rendered, single_axes
+from reports.figures.drawing import COLOURS, Picture, single_axes
 from reports.scores import LEAST_GAIN
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ def sentence(runs: Sequence[DemoRun], steps: int) -> str:
     return f"{shown}; the difference at paired seeds is {' and '.join(differences)}."
 
 
-@rendered
 def draw(runs: Mapping[DemoRun, Lines]) -> "Figure":
     """Draw the training losses; steps are on a logarithmic axis."""
     figure, axes = single_axes(3.6, 2.6)
@@ -116,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def show() -> int:
         runs = read_runs(options.runs)
         path = options.out / "demo.png"
-        replace_file(path, draw(runs)["png"])
+        replace_file(path, Picture(lambda: draw(runs)).files("demo")["demo.png"])
         if options.json:
             print(json.dumps([asdict(run) for run in runs]))
             return EXIT_DONE

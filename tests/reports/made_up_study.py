@@ -32,12 +32,10 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import checksum_of, publish_record, publish_sealed
 from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
 from neobert.search.space import PrunerName, Range, SamplerName, Search, Space
-from reports.analysis.differences import Step
-from reports.curves import Curves
-from reports.evidence import read_evidence
+from reports import rows
+from reports.differences import Step, find_steps
 from reports.findings import Findings
-from reports.matching import group_of
-from reports.scores import Group
+from reports.frames import read_frames
 from reports.tables import Table
 from tests.ablations.papers_ladder import PAPERS_LADDER
 
@@ -99,9 +97,9 @@ def facts_of(table: Table) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(table.csv)))
 
 
-def by_place(findings: Findings) -> dict[tuple[str, str, str], Step]:
+def by_place(study: rows.Study) -> dict[tuple[str, str, str], Step]:
     """Steps by (design, name, measure)."""
-    return {(step.design, step.name, step.measured): step for step in findings.steps}
+    return {(step.design, step.name, step.measured): step for step in find_steps(study)}
 
 
 @contextmanager
@@ -347,14 +345,13 @@ class Study:
         publish_record(files.record, record | changes)
         return files.record
 
-    def group(self) -> Group:
+    def read(self) -> rows.Study:
         """What reports read of the study."""
-        return group_of(read_evidence(self.ladder, self.root), self.scale, self.data)
+        return rows.read_study(read_frames(self.ladder, self.root), self.scale, self.data)
 
-    def findings(self) -> Findings:
-        """All that reports say of the study."""
-        evidence = read_evidence(self.ladder, self.root)
-        return Findings(group_of(evidence, self.scale, self.data), "out", evidence, Curves(self.root, evidence.runs))
+    def tables(self) -> dict[str, Table]:
+        """The tables of the reports, by name."""
+        return Findings(self.read(), "out").tables
 
     def select(self, study: GlueStudy, nested: float | None) -> None:
         """Publish the selection of a study, with its nested score."""
