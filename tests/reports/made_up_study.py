@@ -55,15 +55,6 @@ def recipe_at(ladder: Ladder, name: str, scale: Scale, vocabulary: Vocabulary) -
     return scaled(ladder, one_variant(ladder, name).recipe, scale, vocabulary)
 
 
-def metric_names(task: str) -> list[str]:
-    """The metrics of a task's record."""
-    return [
-        TASKS[task].metric_on(metric, split)
-        for split in TASKS[task].validation_splits
-        for metric in TASKS[task].metrics
-    ]
-
-
 SPACE = Space(
     batch_size=(8, 32),
     learning_rate=Range(low=1e-6, high=1e-2, log=True),
@@ -118,6 +109,7 @@ class MadeUpSource:
     version: str
     without: dict[str, str]
     trains_tokenizers: bool
+    ladder: Ladder
 
     @property
     def prefix(self) -> str:
@@ -134,7 +126,7 @@ class MadeUpSource:
         return f"{self.prefix}{task}"
 
     def tasks(self) -> dict[str, str | None]:
-        return {task: self.without.get(task) for task in TASKS}
+        return {task: self.without.get(task) for task in self.ladder.tasks}
 
 
 @dataclass
@@ -166,7 +158,7 @@ class Study:
 
     @property
     def source(self) -> Source:
-        return cast(Source, MadeUpSource(self.data, self.version, self.without, self.trains_tokenizers))
+        return cast(Source, MadeUpSource(self.data, self.version, self.without, self.trains_tokenizers, self.ladder))
 
     def recipe(self, name: str) -> Recipe:
         """The recipe of a variant at the study's scale."""
@@ -313,12 +305,17 @@ class Study:
         """A repeatable made-up score in 0..1 that depends on the point and a little on the seed."""
         noise = random.Random(f"{name}{study.task}{study.seed}{study.stage}").gauss(0, 1.0)
         point_noise = random.Random(f"{name}{study.task}{study.stage}{point.model_dump_json()}").gauss(0, 0.6)
-        return min(1.0, (self.level(name) + TASK_SHIFTS[study.task] + noise + point_noise) / 100)
+        return min(1.0, (self.level(name) + TASK_SHIFTS.get(study.task, 0) + noise + point_noise) / 100)
 
     def trial(self, name: str, study: GlueStudy, point: Point, *, score: float | None = None, **changes: Any) -> Path:
         """Publish a trial (with `score`, in 0..1, where given); `changes` replaces top-level entries."""
         files = study.trial(Layout(self.root), point)
         value = self.score(name, study, point) if score is None else score
+        metrics = [
+            study.about.metric_on(each, split)
+            for split in study.about.validation_splits
+            for each in study.about.metrics
+        ]
         record = {
             "kind": "glue",
             "id": files.id,
@@ -334,12 +331,13 @@ class Study:
                 **plain(study.protocol),
                 **plain(point),
                 "task": study.task,
+                **({"own_task": plain(study.own_task)} if study.own_task else {}),
                 "seed": study.seed,
                 "context": study.context,
                 "starts_from": study.starts_from.name,
             },
             "labels": self.labels(name),
-            "scores": {"score": value, "metrics": dict.fromkeys(metric_names(study.task), value), "curve": []},
+            "scores": {"score": value, "metrics": dict.fromkeys(metrics, value), "curve": []},
             "seed": study.seed,
         }
         publish_record(files.record, record | changes)
