@@ -134,7 +134,7 @@ def load_records(runs: str | Path = "runs") -> "pd.DataFrame":
 
     The first columns are kind, id, state, variants, scale, data and seed, then one column per fact, such as
     `scores.score` or `config.recipe.model.width`; lists stay lists. Files that cannot be read are left out with a
-    warning. The reports read the same files, but check them (`reports.evidence.read_evidence`).
+    warning. The reports read the same files, but check them (`reports.frames.read_frames`).
 
     Raises:
         MissingData: the folder is not there.

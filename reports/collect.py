@@ -52,7 +52,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
 def _collect(arguments: argparse.Namespace, ladder: "Ladder") -> int:
     """Write the archive, list on stderr what cannot be collected, and print how much was written."""
     from neobert.runs.collected import write_archive
-    from reports.evidence import read_evidence
+    from reports.frames import read_frames
 
     root, out = arguments.runs, arguments.out
     refuse_no_folder("--out", out)
@@ -60,7 +60,7 @@ def _collect(arguments: argparse.Namespace, ladder: "Ladder") -> int:
         raise ValueError(f"--out {out} and --runs {root} lie in each other: choose a folder of its own")
     if any((out / folder).is_dir() for folder in ("pretraining", "glue")):
         raise ValueError(f"--out {out} is a folder of runs, which an archive would hide: choose a folder of its own")
-    read_evidence(ladder, root)  # refuses a folder without records
+    read_frames(ladder, root)  # refuses a folder without records
     problems: list[str] = []
     files = dict(collected_files(root, problems))
     size = write_archive(out, files)

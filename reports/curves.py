@@ -43,9 +43,8 @@ class Curves:
     """Reader of metrics.jsonl files; each is read once. Steps are counted over all stages of a run. `problems` has a
     sentence for each unusable file."""
 
-    def __init__(self, root: Path, runs: pd.DataFrame) -> None:
-        self._folder, self._stages = RunFiles(root), stages_of(runs)
-        self._layout = Layout(self._folder.root)
+    def __init__(self, files: RunFiles, runs: pd.DataFrame) -> None:
+        self._files, self._stages, self._layout = files, stages_of(runs), Layout(files.root)
         self._kept: dict[str, Array] = {}  # as there may be thousands of runs
         self.problems: list[str] = []
 
@@ -69,7 +68,7 @@ class Curves:
     def _read(self, stage: Stage) -> list[Line]:
         path = self._layout.pretraining(stage.id) / "metrics.jsonl"
         try:
-            if reason := self._folder.why_not(path):
+            if reason := self._files.why_not(path):
                 raise DamagedFile(reason)
             return [_checked(line) for line in read_curve(path, stage.curve_sha256)]
         except UNUSABLE as error:

@@ -1,4 +1,4 @@
-"""What reports read of one record: its facts, checked and typed, by kind of record.
+"""What reports read of one record: its labels and facts, checked and typed, by kind of record.
 
 Missing facts are None, or NaN in numeric columns of a frame.
 """
@@ -15,11 +15,14 @@ from pydantic import (
     NonNegativeFloat,
     NonNegativeInt,
     ValidationInfo,
+    field_validator,
     model_validator,
 )
 
-from ablations.scales import Vocabulary
+from ablations.ladders import Ladder
+from ablations.scales import Scale, Vocabulary
 from ablations.scaling import trained_vocabulary_size
+from neobert.errors import did_you_mean
 from neobert.evaluation.scores import HeldoutScore
 from neobert.glue.tasks import Task, declared_task
 from neobert.identity import canonical
@@ -29,14 +32,40 @@ from neobert.kinds.pretraining import PretrainingRun
 from neobert.kinds.readouts import ReadoutConfig, ReadoutScore
 from neobert.recipe import FineTuning, Point, Pretraining, Value
 from neobert.runs import records
-from reports.labels import Labels, ladder_of
 
 ValueType = TypeVar("ValueType", bound=Value)
-
 
 Facts = dict[str, Any]
 SPREAD = ("labels", "config", "scores")
 """Parts of records whose fields become separate columns."""
+
+
+class Labels(Value):
+    """What reports read of a record's labels: names, which decide nothing. They are read with a ladder, which
+    says what scales there are."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    scale: Scale
+    data: str
+    variants: tuple[str, ...] = ()
+    unavailable_tasks: dict[str, str] = Field({})
+    model: str | None = None
+    ladder: str = ""
+
+    @field_validator("scale")
+    @classmethod
+    def _is_known(cls, scale: Scale, info: ValidationInfo) -> Scale:
+        known = _ladder_of(info).known_scales
+        if scale not in known:
+            raise ValueError(f"there is no such scale: {did_you_mean(scale, known)}")
+        return scale
+
+
+def _ladder_of(info: ValidationInfo) -> Ladder:
+    """Return the ladder that a record is read with."""
+    ladder: Ladder = info.context.about  # type: ignore[union-attr]
+    return ladder
 
 
 def _at(*path: str, default: Any = ...) -> Any:
@@ -48,7 +77,7 @@ class _Facts(Value):
     """Facts read from every record. Its fields, and those of the parts in `SPREAD`, are the columns of its frame.
     docs/records.md explains those that are named as in the records. They are read with the ladder of the reports.
 
-    `basis` identifies the data and numerics of a run or trial, as JSON: only records with the same basis are averaged
+    `version` identifies the data and numerics of a run or trial, as JSON: only records of the same version are averaged
     or paired.
     """
 
@@ -63,7 +92,7 @@ class _Facts(Value):
     cpu_capability: str | None = Field(None, validation_alias=AliasPath("machine", "cpu_capability"))
     processor: str | None = None
     numerics: dict[str, int] = Field({})
-    basis: str = ""
+    version: str = ""
 
     @model_validator(mode="after")
     def _derive_columns(self) -> Self:
@@ -86,7 +115,7 @@ class _Facts(Value):
         return own | {name: value for part in parts for name, value in part}
 
 
-def _basis(origins: Mapping[str, str | None], numerics: Mapping[str, int], mechanisms: Iterable[str]) -> str:
+def _version(origins: Mapping[str, str | None], numerics: Mapping[str, int], mechanisms: Iterable[str]) -> str:
     versions = {f"version of {name}": numerics[name] for name in mechanisms if name in numerics}
     return json.dumps({**origins, **versions}, sort_keys=True)
 
@@ -105,7 +134,6 @@ def share_weights(weights: Pretraining) -> tuple[Pretraining, str]:
 class _Run(_Facts):
     labels: Labels
     seed: int
-    compiled: bool | None = None
     stage: NonNegativeInt = _at("config", "stage")
     weights: Pretraining = _at("config", "recipe")
     recipe: str = ""
@@ -120,9 +148,9 @@ class _Run(_Facts):
     def _derive_weights(self, info: ValidationInfo) -> Self:
         if self.previous == self.id:
             raise ValueError("it continues itself")
-        self.basis = _basis(self.origins, self.numerics, PretrainingRun.mechanisms)
+        self.version = _version(self.origins, self.numerics, PretrainingRun.mechanisms)
         self.weights, self.recipe = share_weights(weights_up_to(self.weights, self.stage))
-        if self.weights.model.vocabulary_size == trained_vocabulary_size(ladder_of(info), self.labels.scale):
+        if self.weights.model.vocabulary_size == trained_vocabulary_size(_ladder_of(info), self.labels.scale):
             self.vocabulary = "trained"
         return self
 
@@ -164,11 +192,11 @@ class _Trial(_Facts):
     task_origin: str | None = _at("inputs", "task", default=None)
 
     @model_validator(mode="after")
-    def _derive_basis(self) -> Self:
+    def _derive_version(self) -> Self:
         if (self.own_task or declared_task(self.task)).name != self.task:
             raise ValueError(f"it is of {self.task} and declares another task")
         own = {} if self.own_task is None else {"declared": canonical(self.own_task)}
-        self.basis = _basis({"task": self.task_origin, **own}, self.numerics, GlueStudy.mechanisms)
+        self.version = _version({"task": self.task_origin, **own}, self.numerics, GlueStudy.mechanisms)
         return self
 
     @model_validator(mode="before")

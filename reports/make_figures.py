@@ -25,9 +25,8 @@ FORMATS = ("csv", "md", "tex", "png", "svg", "pdf")
 if TYPE_CHECKING:
     from ablations.ladders import Ladder
     from ablations.scales import Scale
-    from reports.curves import Curves
-    from reports.evidence import Evidence
     from reports.findings import Findings
+    from reports.frames import Frames
 
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:
@@ -78,45 +77,37 @@ def _choose_groups(
     return chosen
 
 
-def _write(folder: Path, contents: Mapping[str, bytes], formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write the files of the given formats, and those of formats that cannot be chosen; return their paths."""
-    written = [name for name in contents if Path(name).suffix[1:] in formats or Path(name).suffix[1:] not in FORMATS]
-    for name in written:
-        replace_file(folder / name, contents[name])
-    return [folder / name for name in written]
-
-
-def _write_comparison(findings: "Findings", folder: Path, formats: Sequence[str]) -> dict[str, Any]:
-    """Write our numbers next to the paper's; return their part of the summary."""
-    from reports.analysis.comparison import OFF, compare_numbers, comparison_table
-
-    numbers = compare_numbers(findings.group)
-    files = comparison_table(numbers, findings.group).files("comparison")
-    del files["comparison.tex"]
-    return {
-        "files": _write(folder, files, formats),
-        "verdicts": dict(sorted(Counter(number.verdict for number in numbers).items())),
-        "off": [number.name for number in numbers if number.verdict == OFF],
-    }
+def _write(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
+    """Write files; return their paths."""
+    for name, content in contents.items():
+        replace_file(folder / name, content)
+    return [folder / name for name in contents]
 
 
 def _write_study(findings: "Findings", arguments: argparse.Namespace) -> dict[str, Any]:
     """Write all files of one scale and data source; return the summary to print."""
-    from reports.notes import notes_page
+    from reports.figures import comparison
+    from reports.remarks import remarks_page
 
-    group, bars, folder = findings.group, findings.bars, arguments.out / findings.folder
-    made = {**findings.files(arguments.formats), "remarks.md": notes_page(group).encode()}
-    files = _write(folder, made, arguments.formats)
-    comparison = _write_comparison(findings, folder, arguments.formats) if arguments.compare else None
-    files += comparison.pop("files") if comparison else []
-    return {
-        "scale": group.scale,
-        "data": group.data,
-        "quantity": "average" if bars.is_average else f"mean of {' '.join(bars.tasks)}",
-        "scores": {bar.row.name: bar.score.mean if bar.score else None for bar in bars.bars},
-        "files": [str(path) for path in files],
-        **({"comparison": comparison} if comparison else {}),
+    study, formats = findings.study, arguments.formats
+    made = findings.files(formats) | ({"remarks.md": remarks_page(study).encode()} if "md" in formats else {})
+    scores = {row.name: row.mean_over(study.averaged_tasks) for row in study.last_rows.values()}
+    summary = {
+        "scale": study.scale,
+        "data": study.data,
+        "quantity": "average" if study.is_average else f"mean of {' '.join(study.averaged_tasks)}",
+        "scores": {name: score.mean if score else None for name, score in scores.items()},
     }
+    if arguments.compare:
+        numbers = comparison.compare_numbers(study)
+        made |= comparison.table(study, numbers).files(
+            "comparison", [each for each in formats if each in ("md", "csv")]
+        )
+        summary["comparison"] = {
+            "verdicts": dict(sorted(Counter(number.verdict for number in numbers).items())),
+            "off": [number.name for number in numbers if number.verdict == comparison.OFF],
+        }
+    return summary | {"files": list(map(str, _write(arguments.out / findings.folder, made)))}
 
 
 def _lines(ladder: "Ladder", summary: dict[str, Any]) -> Iterator[str]:
@@ -143,15 +134,15 @@ def _lines_of_comparison(ladder: "Ladder", comparison: dict[str, Any]) -> Iterat
         yield f"  off: {', '.join(comparison['off'])}"
 
 
-def _find_studies(arguments: argparse.Namespace, evidence: "Evidence", curves: "Curves") -> "list[Findings]":
+def _find_studies(arguments: argparse.Namespace, frames: "Frames") -> "list[Findings]":
     from reports.findings import Findings
-    from reports.matching import group_of
+    from reports.rows import read_study
 
-    groups = evidence.groups()
+    groups = frames.groups()
     if not (groups or arguments.scale or arguments.data):
         return []  # throughput alone, which belongs to no scale
-    names, chosen = name_folders(groups), _choose_groups(evidence.ladder, groups, arguments.scale, arguments.data)
-    return [Findings(group_of(evidence, *group), names[group], evidence, curves) for group in chosen]
+    names, chosen = name_folders(groups), _choose_groups(frames.ladder, groups, arguments.scale, arguments.data)
+    return [Findings(read_study(frames, *group), names[group]) for group in chosen]
 
 
 def _require_packages() -> None:
@@ -166,23 +157,20 @@ def _require_packages() -> None:
 
 
 def _report(arguments: argparse.Namespace, ladder: "Ladder") -> int:
-    from reports.curves import Curves
-    from reports.evidence import read_evidence
     from reports.figures.throughput import FOLDER, throughput_files, throughput_lines
-    from reports.page import PAGE, render_page
+    from reports.findings import PAGE, render_page
+    from reports.frames import read_frames
 
     _require_packages()
     refuse_no_folder("--out", arguments.out)
-    evidence = read_evidence(ladder, arguments.runs)
-    curves = Curves(arguments.runs, evidence.runs)
-    studies = _find_studies(arguments, evidence, curves)
-    speeds, of_speeds = throughput_lines(evidence.throughputs)
-    problems = [*evidence.problems, *chain.from_iterable(study.problems for study in studies), *of_speeds]
-
+    frames = read_frames(ladder, arguments.runs)
+    studies = _find_studies(arguments, frames)
+    speeds, of_speeds = throughput_lines(frames.by_kind["throughput"])
     summaries = [_write_study(study, arguments) for study in studies]
-    others = _write(arguments.out / FOLDER, throughput_files(ladder, speeds), arguments.formats)
+    others = _write(arguments.out / FOLDER, throughput_files(ladder, speeds, arguments.formats))
     files = {study.folder: summary["files"] for study, summary in zip(studies, summaries, strict=True)}
-    problems += curves.problems
+    of_studies = chain.from_iterable(findings.study.problems for findings in studies)
+    problems = [*frames.problems, *of_studies, *of_speeds, *frames.curves.problems]
     page = render_page(ladder, studies, speeds, files | {FOLDER: list(map(str, others))}, problems)
     others += _write(arguments.out, {PAGE: page.encode()})
     _print_problems(problems)

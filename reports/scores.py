@@ -1,21 +1,23 @@
-"""Scores: estimates over seeds, the best grid point of a task, rows of tasks, and the rows of one figure."""
+"""Scores: estimates over seeds, the best grid point of a task, and rows of tasks.
 
-import math
+With several seeds, the best point of a grid is the one with the highest mean over seeds. Only seeds with equal progress
+are counted together, so that a half-finished repetition changes no score.
+"""
+
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 
 import pandas as pd
 
 from ablations.ladders import Ladder
-from ablations.rates import are_same, without_rate
-from ablations.scales import Scale, Vocabulary
 from ablations.variant import Recipe, Variant
-from neobert.glue.tasks import TASKS
+from neobert.glue.selection import best_point
+from neobert.glue.tasks import TASKS, Task
 from neobert.recipe import Point
-from reports.rates import Sweep
-from reports.searches import Tried
+from reports.frames import Tried, describe_difference, split_by_version, split_repeats
 from reports.statistics import t_interval
 
 POINTS_OF_SCORE = 100  # records hold 0..1, the paper prints points
@@ -131,10 +133,10 @@ class Row:
     """A variant at one checkpoint, or an external model (without `variant` and stage) on its largest grid.
 
     `source` is the source of a variant's numbers, or the id of an external model. `recipe` is the variant's recipe at
-    the group's scale. `cells` are GLUE's tasks, `own_cells` those that a ladder declares. `is_started` is true if a
-    study with the row's grid was begun. `runs` are the variant's pre-training runs, one per seed, `heldout` their held-
-    out losses, `answers` their records of BLiMP; `origins` identifies all data used for training and evaluation.
-    `nested` is GLUE's average of nested scores, which do not gain from the choice of a point.
+    the study's scale. `cells` are GLUE's tasks, followed by those that a ladder declares. `is_started` is true if a
+    grid of the row was begun. `runs` are the variant's pre-training runs, one per seed, `heldout` their losses,
+    `answers` their records of BLiMP; `origins` identifies all data used for training and evaluation. `nested` is GLUE's
+    average of nested scores, which do not gain from the choice of a point.
     """
 
     name: str
@@ -149,15 +151,19 @@ class Row:
     origins: tuple[str, ...] = ()
     scaled_recipe: Recipe | None = None
     cells: Mapping[str, Cell] = field(default_factory=dict)
-    own_cells: Mapping[str, Cell] = field(default_factory=dict)
     nested: Estimate | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe of a variant at the scale of its group."""
+        """The recipe of a variant at the scale of its study."""
         assert self.scaled_recipe is not None, self.name
         return self.scaled_recipe
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it is of the variant's last checkpoint."""
+        return self.stage == len(self.recipe.pretraining.stages) - 1
 
     @property
     def context(self) -> int | None:
@@ -215,24 +221,29 @@ class Row:
         return f"{self.name} has learned no more than frequencies of tokens: {loss:.3f} nats, they {frequencies:.3f}"
 
     @property
+    def glue(self) -> dict[str, Cell]:
+        """The cells of GLUE's tasks."""
+        return {task: cell for task, cell in self.cells.items() if task in TASKS}
+
+    @property
     def scored_tasks(self) -> tuple[str, ...]:
-        return tuple(task for task, cell in self.cells.items() if cell.score is not None)
+        """The tasks of GLUE that have a score."""
+        return tuple(task for task, cell in self.glue.items() if cell.score is not None)
 
     @property
     def is_best_of_whole_grid(self) -> bool:
-        """Whether every score was chosen among all points of the grid."""
-        return all(cell.is_best_of_whole_grid for cell in self.cells.values() if cell.score is not None)
+        """Whether every score of GLUE was chosen among all points of the grid."""
+        return all(self.cells[task].is_best_of_whole_grid for task in self.scored_tasks)
 
     @property
     def is_of_incomplete_grid(self) -> bool:
-        """Whether a score was chosen among some points of a grid, and not by a search."""
-        return any(cell.choice_mark == "†" for cell in self.cells.values() if cell.score is not None)
+        """Whether a score of GLUE was chosen among some points of a grid, and not by a search."""
+        return any(self.cells[task].choice_mark == "†" for task in self.scored_tasks)
 
     @property
     def searched(self) -> tuple[Tried, ...]:
         """The searches whose best points the scores are."""
-        cells = (*self.cells.values(), *self.own_cells.values())
-        return tuple(cell.tried for cell in cells if cell.tried is not None)
+        return tuple(cell.tried for cell in self.cells.values() if cell.tried is not None)
 
     @property
     def average(self) -> Estimate | None:
@@ -255,67 +266,123 @@ class Row:
         return self.trial_ids(tasks, mean.by_seeds) if mean else ()
 
 
-@dataclass(frozen=True)
-class Group:
-    """All rows of one scale and data source: one figure. `rows` are the variants of `ladder` and the alternatives with
-    records, `external` the external models, `design_rows` the variants of designs and at other rates at their last
-    checkpoint, by name, if they have records. `sweeps` are peak-rate sweeps, by variant of the ladder."""
-
-    ladder: Ladder
-    scale: Scale
-    data: str
-    vocabulary: Vocabulary
-    rows: tuple[Row, ...]
-    external: tuple[Row, ...]
-    design_rows: Mapping[str, Row]
-    sweeps: Mapping[str, Sweep]
-    unavailable_tasks: Mapping[str, str]
-    problems: tuple[str, ...]
-
-    @property
-    def all_rows(self) -> tuple[Row, ...]:
-        """The variants, followed by external models."""
-        return (*self.rows, *self.external)
-
-    @property
-    def recorded_rows(self) -> tuple[Row, ...]:
-        """Every row with records: the ladder's, those of designs outside the ladder, and external models."""
-        own = {row.name for row in self.rows}
-        designs = [row for name, row in self.design_rows.items() if name not in own]
-        return tuple(row for row in (*self.rows, *designs, *self.external) if row.has_records)
-
-    @property
-    def shared_tasks(self) -> tuple[str, ...]:
-        """Tasks that all rows with scores have in common."""
-        scored = [set(row.scored_tasks) for row in self.rows if row.scored_tasks]
-        return tuple(task for task in TASKS if scored and all(task in tasks for tasks in scored))
-
-    @cached_property
-    def last_rows(self) -> dict[str, Row]:
-        """The row of each variant's last checkpoint."""
-        return {row.name: row for row in self.rows if row.stage == len(row.recipe.pretraining.stages) - 1}
-
-    @cached_property
-    def compared_rows(self) -> dict[str, Row]:
-        """Rows compared by designs: last checkpoints of the ladder and of designs, by name."""
-        return {**self.design_rows, **self.last_rows}
-
-    def row_at_best_rate(self, name: str) -> Row | None:
-        """Return the row of a ladder variant at its sweep's best rate, or at the nearest rate that counts as the same;
-        None if there is no optimum or no record at that rate."""
-        sweep = self.sweeps.get(name)
-        if sweep is None or sweep.optimum is None:
-            return None
-        best = sweep.optimum.exact
-        own = {
-            row.recipe.pretraining.optimization.peak_learning_rate: row
-            for row in self.compared_rows.values()
-            if row.has_records and without_rate(row.name) == name
-        }
-        near = [rate for rate in own if are_same(rate, best)]
-        return own[min(near, key=lambda rate: abs(math.log(rate / best)))] if near else None
-
-
 def point_name(point: Point) -> str:
     """Format a point as batch/rate/decay."""
     return f"{point.batch_size}/{point.learning_rate:g}/{point.weight_decay:g}"
+
+
+Notes = list[str]
+
+
+def all_tasks(ladder: Ladder) -> dict[str, Task]:
+    """Return GLUE's tasks and those of a ladder, by name."""
+    return {**TASKS, **ladder.tasks}
+
+
+def count_trials(ladder: Ladder, trials: pd.DataFrame, grid: Sequence[Point]) -> tuple[dict[str, Cell], Notes]:
+    """Return a cell for each task, and a sentence for each trial or seed that does not count. `trials` are those of one
+    row on its grid, with their `seeds`."""
+    notes: Notes = []
+    if len(trials):
+        for keep in (_of_one_version, _without_fallbacks_beside_transfers, _without_repetitions):
+            trials = keep(trials, notes)
+        trials = _of_furthest_seeds(trials, len(grid), len(all_tasks(ladder)), notes)
+    by_task, none = dict(list(trials.groupby("task"))), trials.iloc[:0]
+    return {task: _cell(grid, by_task.get(task, none)) for task in all_tasks(ladder)}, notes
+
+
+def prefer_searches(
+    cells: Mapping[str, Cell], trials: pd.DataFrame, searches: Sequence[Tried]
+) -> tuple[dict[str, Cell], Notes]:
+    """Return the cells of a row, with the largest search of a task in the place of a grid that is not whole, and a note
+    on each search or trial that does not count for it. `trials` have their `seeds`."""
+    chosen, notes = dict(cells), Notes()
+    order = sorted(
+        searches, key=lambda each: (each.study.starts_from.study is None, -each.search.trials, each.study.id)
+    )
+    for tried in order:
+        task, name = tried.study.task, f"{tried.study.task}: search {tried.study.id}"
+        if task not in cells or not tried.points:
+            continue
+        if cells[task].is_best_of_whole_grid:
+            notes.append(f"{name} is left out beside the whole grid")
+        elif (counted := chosen[task].tried) is not None:
+            notes.append(f"{name} is left out beside {counted.study.id}")
+        else:
+            cell = _cell(tried.points, _of_one_version(trials[trials.id.isin(tried.scored)], notes))
+            if cell.score is not None:
+                left_out = set(cells[task].recorded.id) - tried.trials
+                if left_out:
+                    notes.append(f"{task}: {len(left_out)} trial(s) of a part of the grid are left out beside a search")
+                chosen[task] = replace(cell, tried=tried)
+    return chosen, notes
+
+
+def _of_one_version(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
+    """Keep, per task, the trials on the data and numerics that most trials have. Trials without a record have no known
+    version and are kept."""
+    trials = trials.reset_index(drop=True)
+    recorded = trials[trials.version.notna()]
+    are_counted, version = split_by_version(recorded, ("task",), recorded.score.notna().astype(int))
+    for (task, own), left_out in recorded[~are_counted].groupby(["task", "version"]):
+        difference = describe_difference(own, version[left_out.index[0]])
+        notes.append(f"{task}: {len(left_out)} trial(s) on other data or numerics are left out ({difference})")
+    return trials.drop(index=recorded.index[~are_counted])
+
+
+def _without_fallbacks_beside_transfers(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
+    transfers = trials.start.notna()
+    are_left_out = ~transfers & transfers.groupby(trials.task).transform("any")
+    for task, count in trials[are_left_out].groupby("task").size().items():
+        notes.append(f"{task}: {count} trial(s) from pre-training are left out beside transferred ones")
+    return trials[~are_left_out]
+
+
+def _without_repetitions(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
+    """Keep one trial per point and seeds, preferring done trials, then the smallest id."""
+    trials = trials.assign(is_open=trials.state != "done").sort_values(["is_open", "id"])
+    kept, repeats = split_repeats(trials, ["task", "seeds", "point"])
+    notes += [f"{each.task}: trial {each.id} repeats {each.kept} and is left out" for each in repeats.itertuples()]
+    return kept
+
+
+def _of_furthest_seeds(trials: pd.DataFrame, points: int, tasks: int, notes: Notes) -> pd.DataFrame:
+    """Keep the trials of the repetitions with most progress: most tasks with a whole grid of `points` or, where no
+    repetition has one, most tasks with a score. Of these, tasks without a whole grid count if all repetitions have
+    begun them. `tasks` is the number of all tasks."""
+    of_task = trials.groupby(["seeds", "task"])
+    scored, whole = of_task.score.count() > 0, of_task.size() == points
+    counts = scored & whole if (scored & whole).any() else scored
+    progress = pd.DataFrame({"scored": scored, "counts": counts}).groupby("seeds").sum()
+    behind = progress[progress.counts < progress.counts.max()]
+    for seeds, scores in behind.scored.items():
+        notes.append(f"seed {seeds} is unfinished ({scores} of {tasks} tasks with a score) and not counted yet")
+    kept = trials[~trials.seeds.isin(behind.index)]
+    is_whole = kept.groupby(["seeds", "task"]).id.transform("size") == points
+    is_ahead = ~is_whole & (kept.groupby("task").seeds.transform("nunique") < kept.seeds.nunique())
+    for seeds, task in sorted(set(zip(kept.seeds[is_ahead], kept.task[is_ahead], strict=True))):
+        notes.append(f"{task} of seed {seeds} is unfinished and not counted yet")
+    return kept[~is_ahead]
+
+
+def _cell(grid: Sequence[Point], trials: pd.DataFrame) -> Cell:
+    if trials.empty:
+        return Cell(None, None, {}, dict.fromkeys(ABSENCES, ()), None, trials)
+    decisive = trials.decisive.astype(object).where(trials.decisive.notna(), None)
+    best = best_point(grid, zip(trials.point, decisive, strict=True))
+    chosen = trials[(trials.point == best) & trials.score.notna()].sort_values("seeds")
+    states = dict(zip(zip(trials.seeds, trials.point, strict=True), trials.state, strict=True))
+    absent: dict[str, list[str]] = {state: [] for state in ABSENCES}
+    for seeds, point in product(sorted(set(trials.seeds)), grid):
+        state = states.get((seeds, point), "missing")
+        if state != "done":
+            absent[state].append(f"{point_name(point)} (seed {seeds})")
+    points = (chosen.score * POINTS_OF_SCORE).tolist()
+    return Cell(
+        score=None if best is None else Estimate(dict(zip(chosen.seeds, points, strict=True))),
+        point=best,
+        ids=dict(zip(chosen.seeds, chosen.id, strict=True)),
+        absent={state: tuple(names) for state, names in absent.items()},
+        fallback="; ".join(sorted({reason for reason in trials.fallback if reason})) or None,
+        recorded=trials,
+    )

@@ -1,6 +1,6 @@
 """How two variants are compared: a paired t test over seeds, adjusted for the number of steps by Holm's method.
 
-`judge` takes the differences of one measure and gives each its adjusted p, its interval and one word. See
+`judge` takes the differences of one measure and gives each its adjusted p and one word. See
 docs/statistics.md for what the words mean and why these methods were chosen.
 """
 
@@ -50,9 +50,6 @@ class Difference:
     """A variant and its parent in one measure.
 
     Args:
-        variant: Name of the variant.
-        parent: Name of the variant that it is compared with.
-        measure: Name of the measure, with its corpus where it has one.
         ours: The variant's value of each seed, in the measure's unit.
         theirs: The parent's value of each seed.
         margin: Differences between −margin and +margin do not matter.
@@ -60,9 +57,6 @@ class Difference:
         trained: False if the loss of one of the two is not below that of token frequencies.
     """
 
-    variant: str
-    parent: str
-    measure: str
     ours: Mapping[int, float]
     theirs: Mapping[int, float]
     margin: float
@@ -120,16 +114,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class Judged:
-    """A difference with its adjusted p values (None if it is not tested) and its word."""
+    """The adjusted p values of a difference (None if it is not tested), and its word."""
 
-    difference: Difference
     p: float | None
     p_equivalence: float | None
     word: str
 
 
 def judge(differences: Sequence[Difference]) -> list[Judged]:
-    """Return the differences of one measure with their words. All that are tested count as one family for Holm, also
+    """Judge the differences of one measure, in the order given. All that are tested count as one family for Holm, also
     those that get no claim for another reason."""
     tested = [number for number, difference in enumerate(differences) if difference.is_tested]
     p_values = dict(zip(tested, holm([differences[number].p for number in tested]), strict=True))
@@ -137,7 +130,7 @@ def judge(differences: Sequence[Difference]) -> list[Judged]:
     judged = []
     for number, difference in enumerate(differences):
         p, p_equivalence = p_values.get(number), p_equivalences.get(number)
-        judged.append(Judged(difference, p, p_equivalence, _word(difference, p, p_equivalence)))
+        judged.append(Judged(p, p_equivalence, _word(difference, p, p_equivalence)))
     return judged
 
 

@@ -7,13 +7,15 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from reports.scores import Estimate
 
 LineT = TypeVar("LineT")
 
@@ -111,9 +113,10 @@ class Table:
         """The facts as CSV with Unix line ends."""
         return csv_text(self.facts.columns, self.facts.itertuples(index=False, name=None))
 
-    def files(self, name: str) -> dict[str, bytes]:
+    def files(self, name: str, formats: Collection[str]) -> dict[str, bytes]:
+        """Return the table in some formats, by file name."""
         texts = {"md": self.markdown, "tex": self.latex, "csv": self.csv}
-        return {f"{name}.{suffix}": text.encode() for suffix, text in texts.items()}
+        return {f"{name}.{suffix}": text.encode() for suffix, text in texts.items() if suffix in formats}
 
 
 def _plain(value: Any, _: Any) -> str:
@@ -283,6 +286,11 @@ def with_deviation(mean: float | None, deviation: float | None, digits: int = 1)
     if mean is None or deviation is None:
         return number(mean, digits)
     return f"{number(mean, digits)} ± {number(deviation, digits)}"
+
+
+def print_estimate(estimate: "Estimate | None", digits: int = 1) -> str:
+    """Format a mean, ± the standard deviation over seeds."""
+    return with_deviation(estimate.mean, estimate.spread, digits) if estimate else DASH
 
 
 def signed_percent(value: float | None) -> str:

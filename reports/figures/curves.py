@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reports.analysis.differences import LADDER, OWN_RATES, Step, pairs_at_own_rates
-from reports.analysis.quantities import LOSS
-from reports.basis import why_not_paired
 from reports.curves import Array, Curves, Points
+from reports.differences import LADDER, LOSS, OWN_RATES, find_steps, pairs_at_own_rates, why_not_paired
 from reports.figures.drawing import (
     GREY_INK,
     INK,
     PAGE_INCHES,
     PANELS_BESIDE,
+    Picture,
     describe_data,
     format_ticks,
-    rendered,
     word_colour,
 )
-from reports.scores import Group, Row
+from reports.rows import Study
+from reports.scores import Row
 from reports.statistics import t_interval
 
 if TYPE_CHECKING:
@@ -60,19 +59,19 @@ class CurvePair:
         return sorted(self.ours.keys() & self.theirs.keys())
 
 
-def find_curves(group: Group, curves: Curves, steps: Sequence[Step]) -> tuple[CurvePair, ...]:
+def find_curves(study: Study) -> tuple[CurvePair, ...]:
     """Return the steps of the ladder, and those at own rates, with the curves of their training losses."""
-    words = {(step.design, step.name): step.word for step in steps if step.pair.measure.name == LOSS}
-    rows = [row for row in group.last_rows.values() if row.parent]
-    pairs = [(LADDER, row, group.last_rows[row.parent]) for row in rows]
-    pairs += [(OWN_RATES, *rows) for rows in pairs_at_own_rates(group)]
+    words = {(step.design, step.name): step.word for step in find_steps(study) if step.measure.name == LOSS}
+    rows = [row for row in study.last_rows.values() if row.parent]
+    pairs = [(LADDER, row, study.last_rows[row.parent]) for row in rows]
+    pairs += [(OWN_RATES, *rows) for rows in pairs_at_own_rates(study)]
     found, seen = [], set()
     for design, variant, parent in pairs:
         name = f"{variant.name} − {parent.name}"
         if name in seen or variant.run_ids == parent.run_ids:
             continue
         seen.add(name)
-        ours, theirs = (dict(_training(row, curves)) for row in (variant, parent))
+        ours, theirs = (dict(_training(row, study.frames.curves)) for row in (variant, parent))
         found.append(CurvePair(name, ours, theirs, _why_not(variant, parent), words.get((design, name), "")))
     return tuple(pair for pair in found if pair.ours and pair.theirs)
 
@@ -96,9 +95,14 @@ def _why_not(variant: Row, parent: Row) -> str:
     return "losses in other contexts" if variant.context != parent.context else why_not_paired(variant, parent)
 
 
-@rendered
-def draw_curves(pairs: Sequence[CurvePair], group: Group) -> "Figure":
-    """Draw each pair in two panels: the losses above, the difference below."""
+def draw(study: Study) -> Picture | None:
+    """Draw each pair in two panels, the losses above and the difference below; None without a pair of curves."""
+    pairs = find_curves(study)
+    return Picture(lambda: draw_pairs(pairs, describe_data(study))) if pairs else None
+
+
+def draw_pairs(pairs: Sequence[CurvePair], data: str) -> "Figure":
+    """Draw pairs of curves; `data` describes where they are from."""
     from matplotlib.figure import Figure
 
     beside = min(PANELS_BESIDE, len(pairs))
@@ -118,7 +122,7 @@ def draw_curves(pairs: Sequence[CurvePair], group: Group) -> "Figure":
         _draw_losses(upper, pair)
         _draw_difference(lower, pair)
         _format(upper, lower, pair)
-    title = f"Child over parent — {describe_data(group)}"
+    title = f"Child over parent — {data}"
     figure.text(0.01, 1 - 0.08 / height, title, fontsize=8.5, weight="bold", color=INK, va="top")
     small: dict[str, Any] = {"fontsize": 6, "color": GREY_INK, "linespacing": 1.3}
     figure.text(0.01, 0.05 / height, "\n".join(foot), va="bottom", **small)

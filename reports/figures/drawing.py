@@ -6,9 +6,10 @@ Matplotlib is imported inside the functions. Its own defaults are used, independ
 import io
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial, wraps
-from typing import TYPE_CHECKING, Any, ParamSpec
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from reports.statistics import BETTER, NO_CLEAR_DIFFERENCE, WORSE
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-    from reports.scores import Group
+    from reports.rows import Study
 
 KEPT, DISCARDED = "#2F6690", "#C9C9C9"  # dark blue, light grey: distinct for every colour vision and in greyscale
 INK, GREY_INK, PAPER_INK = "#222222", "#444444", "#8A4F00"
@@ -53,44 +54,37 @@ NO_DATES: dict[str, dict[str, str | None]] = {
 DOTS_PER_INCH = 300
 
 
-Arguments = ParamSpec("Arguments")
+@contextmanager
+def _style() -> Iterator[None]:
+    """The style of all figures."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        yield
 
 
-class Picture(Mapping[str, bytes]):
-    """A figure by file format (pdf, svg, png): each is rendered when it is asked for, in the style of all figures."""
+class Picture:
+    """A figure, which is drawn when it is first asked for, in the style of all figures."""
 
     def __init__(self, draw: "Callable[[], Figure]") -> None:
         self._draw = draw
 
-    def __getitem__(self, suffix: str) -> bytes:
-        import matplotlib
-
-        with matplotlib.rc_context():
-            matplotlib.rcdefaults()
-            matplotlib.rcParams.update(STYLE)
-            buffer = io.BytesIO()
-            self._figure.savefig(buffer, format=suffix, dpi=DOTS_PER_INCH, metadata=NO_DATES[suffix])
-            return buffer.getvalue()
-
     @cached_property
-    def _figure(self) -> "Figure":
-        return self._draw()
+    def figure(self) -> "Figure":
+        with _style():
+            return self._draw()
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(NO_DATES)
+    def files(self, name: str, formats: Collection[str] = tuple(NO_DATES)) -> dict[str, bytes]:
+        """Return the figure in some of the formats pdf, svg and png, by file name."""
+        return {f"{name}.{suffix}": self._render(suffix) for suffix in NO_DATES if suffix in formats}
 
-    def __len__(self) -> int:
-        return len(NO_DATES)
-
-
-def rendered(draw: "Callable[Arguments, Figure]") -> Callable[Arguments, Picture]:
-    """Decorate a function that draws a figure: it returns the figure's files."""
-
-    @wraps(draw)
-    def render(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Picture:
-        return Picture(partial(draw, *args, **kwargs))
-
-    return render
+    def _render(self, suffix: str) -> bytes:
+        buffer = io.BytesIO()
+        with _style():
+            self.figure.savefig(buffer, format=suffix, dpi=DOTS_PER_INCH, metadata=NO_DATES[suffix])
+        return buffer.getvalue()
 
 
 def single_axes(width_inches: float, height_inches: float) -> "tuple[Figure, Axes]":
@@ -131,10 +125,9 @@ def word_colour(word: str) -> str:
     return WORD_COLOURS.get(word.partition(" within")[0], WORD_COLOURS["no word"])
 
 
-def describe_data(group: "Group") -> str:
+def describe_data(study: "Study") -> str:
     """Name the scale and data of a figure; at smoke scale with a warning."""
-    warning = "Pipeline check, not evidence — " if group.scale == "smoke" else ""
-    return f"{warning}scale {group.scale}, data {group.data}"
+    return ("Pipeline check, not evidence — " if study.scale == "smoke" else "") + study.where
 
 
 def line_style(index: int) -> dict[str, Any]:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from neobert.glue.tasks import TASKS
-from reports import published
-from reports.analysis.pairing import relative_change
-from reports.figures.drawing import DISCARDED, INK, KEPT, PAPER_DIAMOND, PAPER_INK, describe_data, rendered
-from reports.notes import describe_change, searches_noted, why_no_average
-from reports.scores import Estimate, Group, Row
+from reports.differences import relative_change
+from reports.figures import published
+from reports.figures.drawing import DISCARDED, INK, KEPT, PAPER_DIAMOND, PAPER_INK, Picture, describe_data
+from reports.remarks import describe_change, searches_noted, why_no_average
+from reports.rows import Study
+from reports.scores import Estimate, Row
 from reports.tables import DASH, Table, count, frame_of, number, print_by_seed, signed_percent
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ FOOT_SHARE = 0.30  # share of the axis below the lowest value, for the numbers p
 
 @dataclass(frozen=True)
 class Bar:
-    """One variant at its last checkpoint, in points. `label` describes its change at the group's scale, `delta_percent`
+    """One variant at its last checkpoint, in points. `label` describes its change at the study's scale, `delta_percent`
     is the relative change to the parent over the common seeds, `loss` the held-out loss on the figure's corpus, `paper`
     the published bar, for the average only."""
 
@@ -43,23 +44,12 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """All bars of a figure, over the same tasks: all eight, or the shared ones if no variant has eight. Their losses
-    are on one `corpus`, with the same tokens and lengths."""
+    """All bars of a figure, in the mean of the study's averaged tasks. Their losses are on one `corpus`, with the same
+    tokens and lengths."""
 
-    group: Group
-    tasks: tuple[str, ...]
+    study: Study
     bars: tuple[Bar, ...]
     corpus: str
-
-    @property
-    def is_average(self) -> bool:
-        """Whether the score is GLUE's average over all eight tasks."""
-        return self.tasks == tuple(TASKS)
-
-    @property
-    def quantity(self) -> str:
-        """Description of the mean that is the score."""
-        return "average of 8 tasks" if self.is_average else f"mean of shared tasks: {' '.join(self.tasks)}"
 
     @property
     def missing(self) -> list[str]:
@@ -71,18 +61,17 @@ class Bars:
         return [bar.row.name for bar in self.bars if bar.score and bar.row.is_of_incomplete_grid]
 
 
-def find_bars(group: Group) -> Bars:
+def find_bars(study: Study) -> Bars:
     """Return the bars in the order of the ladder, followed by alternatives."""
-    rows, eight = group.last_rows, tuple(TASKS)
-    tasks = eight if not group.shared_tasks or any(row.average for row in rows.values()) else group.shared_tasks
-    scores = {name: row.mean_over(tasks) for name, row in rows.items()}
-    paper = published.figure1(group.ladder) if tasks == eight else {}
+    rows, tasks = study.last_rows, study.averaged_tasks
+    paper = published.figure1(study.ladder) if study.is_average else {}
     corpus, losses = _most_common_loss(rows)
     bars = []
     for name, row in rows.items():
+        score, change = row.mean_over(tasks), describe_change(row, study)
         delta = relative_change(row, rows[row.parent], tasks) if row.parent in rows else None
-        bars.append(Bar(row, describe_change(row, group), scores[name], delta, losses.get(name), paper.get(name)))
-    return Bars(group, tasks, tuple(bars), corpus)
+        bars.append(Bar(row, change, score, delta, losses.get(name), paper.get(name)))
+    return Bars(study, tuple(bars), corpus)
 
 
 def _most_common_loss(rows: Mapping[str, Row]) -> tuple[str, Mapping[str, Estimate]]:
@@ -98,8 +87,12 @@ def _most_common_loss(rows: Mapping[str, Row]) -> tuple[str, Mapping[str, Estima
     return place[0], found[place]
 
 
-def figure1_facts(bars: Bars) -> Table:
-    """Return the figure's numbers with the ids of their records, and a remark for each variant without a bar."""
+def table(study: Study) -> Table | None:
+    """Return the figure's numbers with the ids of their records, and a remark for each variant without a bar; None if
+    the ladder has none of GLUE's tasks."""
+    if not study.ladder.fine_tunes_on_glue:
+        return None
+    bars = find_bars(study)
     corpora = sorted({corpus for bar in bars.bars for corpus in bar.row.losses})
     places = sorted({place for bar in bars.bars for place in bar.row.bits_per_byte})
     header = [
@@ -118,7 +111,7 @@ def _facts(bar: Bar, bars: Bars, corpora: list[str], places: list[tuple[str, int
     printed = None if paper is None else paper.printed_delta_percent
     losses = [*map(row.losses.get, corpora), *map(row.bits_per_byte.get, places)]
     return [
-        *(row.name, bar.label, row.parent, "yes" if row.kept else "no", bars.quantity),
+        *(row.name, bar.label, row.parent, "yes" if row.kept else "no", bars.study.quantity),
         *((score.mean, score.spread, len(score.by_seeds)) if score else (None, None, 0)),
         print_by_seed(score.by_seeds) if score else "",
         bar.delta_percent,
@@ -126,14 +119,17 @@ def _facts(bar: Bar, bars: Bars, corpora: list[str], places: list[tuple[str, int
         "" if paper is None else f"{paper.average:.1f}",
         "" if printed is None else f"{printed:+.1f}",
         *(loss.mean if loss else None for loss in losses),
-        "" if score else why_no_average(row, bars.group),
-        " ".join(row.mean_ids(bars.tasks)),
+        "" if score else why_no_average(row, bars.study),
+        " ".join(row.mean_ids(bars.study.averaged_tasks)),
         " ".join(row.run_ids),
     ]
 
 
-@rendered
-def figure1(bars: Bars) -> "Figure":
+def draw(study: Study) -> Picture | None:
+    return Picture(lambda: _draw(find_bars(study))) if study.ladder.fine_tunes_on_glue else None
+
+
+def _draw(bars: Bars) -> "Figure":
     from matplotlib.figure import Figure
 
     shown = _shown(bars)
@@ -198,7 +194,8 @@ def _draw_bar(axes: "Axes", place: float, bar: Bar, low: float) -> None:
 def _label_axis(axes: "Axes", bars: Bars, low: float) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    what = "GLUE dev average" if bars.is_average else f"Mean of {len(bars.tasks)} shared GLUE tasks"
+    study = bars.study
+    what = "GLUE dev average" if study.is_average else f"Mean of {len(study.averaged_tasks)} shared GLUE tasks"
     axes.set_ylabel(f"{what} (points)" + (f"\naxis starts at {low:g}" if low else ""), color=INK, labelpad=4)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
     axes.tick_params(axis="y", length=2.5, width=0.6)
@@ -241,7 +238,7 @@ def _title_below(bar: Bar, follows: str) -> str:
 
 def _caption(figure: "Figure", bars: Bars, width: float) -> None:
     left = LEFT_INCHES / width
-    title = ("" if bars.group.scale == "smoke" else "GLUE along the ladder — ") + describe_data(bars.group)
+    title = ("" if bars.study.scale == "smoke" else "GLUE along the ladder — ") + describe_data(bars.study)
     figure.text(left, 0.95, title, fontsize=9.5, weight="bold", color=INK)
     figure.text(left, 0.905, _subtitle(bars), fontsize=7, color="#444444")
     handles = _legend_handles(bars)
@@ -254,8 +251,8 @@ def _caption(figure: "Figure", bars: Bars, width: float) -> None:
 
 def _subtitle(bars: Bars) -> str:
     quantity = "Flat mean of the eight GLUE tasks on development data"
-    if not bars.is_average:
-        quantity = f"Mean of {count(len(bars.tasks), 'task')}, not the average"
+    if not bars.study.is_average:
+        quantity = f"Mean of {count(len(bars.study.averaged_tasks), 'task')}, not the average"
     scores = [bar.score for bar in bars.bars if bar.score]
     spreads = [score.spread for score in scores if score.spread is not None]
     if not spreads:
@@ -272,7 +269,7 @@ def _legend_handles(bars: Bars) -> list[Any]:
 
     handles: list[Any] = [
         Patch(fc=KEPT, label="this study"),
-        Patch(fc=DISCARDED, label=f"this study, {bars.group.ladder.not_kept}"),
+        Patch(fc=DISCARDED, label=f"this study, {bars.study.ladder.not_kept}"),
     ]
     if any(bar.score and not bar.row.is_best_of_whole_grid for bar in bars.bars):
         handles.append(Patch(fc=KEPT, hatch="////", ec="white", lw=0, label="not the whole grid"))
@@ -282,7 +279,7 @@ def _legend_handles(bars: Bars) -> list[Any]:
         label = "each seed, 95 % t interval" if has_interval else "each seed"
         handles.append(Line2D([], [], label=label, **seed | {"lw": 1.0 if has_interval else 0.0}))
     if any(bar.paper for bar in bars.bars):
-        published_as = bars.group.ladder.published_as
+        published_as = bars.study.ladder.published_as
         handles.append(
             Line2D([], [], label=f"printed in {published_as}, at its own scale and data", ls="", **PAPER_DIAMOND)
         )
@@ -291,13 +288,13 @@ def _legend_handles(bars: Bars) -> list[Any]:
 
 def _foot(bars: Bars) -> str:
     """Return the sentences below the figure; of each pair the second is left out if the first is false."""
-    published_as, shown = bars.group.ladder.published_as, {bar.row.name for bar in _shown(bars)}
+    published_as, shown = bars.study.ladder.published_as, {bar.row.name for bar in _shown(bars)}
     without, not_run = ([name for name in bars.missing if (name in shown) == is_shown] for is_shown in (True, False))
     scored = [bar for bar in bars.bars if bar.score]
     single = [bar.row.name for bar in scored if bar.score and bar.score.spread is None]
-    titles = ", ".join(TASKS[name].title for name in bars.tasks)
+    titles = ", ".join(TASKS[name].title for name in bars.study.averaged_tasks)
     sentences = (
-        (not bars.is_average, f"Tasks that all shown variants have: {titles}."),
+        (not bars.study.is_average, f"Tasks that all shown variants have: {titles}."),
         (True, "On the bars: score, and relative change to the parent in the tree of variants over the seeds of both."),
         (
             any("@" in name for name in shown),

@@ -1,7 +1,7 @@
-"""Tables 2, 3 and 5: modifications, GLUE development scores and best grid points, next to the paper's."""
+"""Tables 2, 3 and 5: modifications, GLUE development scores and best grid points, next to the paper's. Own tasks."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -13,21 +13,32 @@ from ablations.variant import Recipe, Variant
 from neobert.glue.tasks import TASKS
 from neobert.identity import plain
 from neobert.recipe import Point
-from reports import published
-from reports.notes import INCOMPLETE, notes, searches_noted, warnings
-from reports.scores import Cell, Estimate, Group, Row, point_name
-from reports.tables import DASH, THIS_STUDY, Table, capitalized, frame_of, number, with_deviation
+from reports.figures import published
+from reports.remarks import INCOMPLETE, remarks, searches_noted, warnings
+from reports.rows import Study
+from reports.scores import Cell, Row, point_name
+from reports.tables import (
+    DASH,
+    THIS_STUDY,
+    Column,
+    Table,
+    capitalized,
+    frame_of,
+    make_table,
+    number,
+    print_estimate,
+)
 
 LISTS = ("mixture", "batch_sizes", "learning_rates", "weight_decays")
 
 
-def _changes(variant: Variant, group: Group) -> Iterator[dict[str, str]]:
+def _changes(variant: Variant, study: Study) -> Iterator[dict[str, str]]:
     """Yield every changed field of a variant, by row of the paper's Table 2; a list is one field."""
     if variant.parent is None:
         return
     recipes = variant.parent.recipe, variant.recipe
     before, after = recipes
-    scale_before, scale_after = (scaled(group.ladder, recipe, group.scale, group.vocabulary) for recipe in recipes)
+    scale_before, scale_after = (scaled(study.ladder, recipe, study.scale, study.vocabulary) for recipe in recipes)
     for row, delta in variant.delta_by_row().items():
         for path in dict.fromkeys(map(_field, delta)):
             yield {
@@ -38,7 +49,7 @@ def _changes(variant: Variant, group: Group) -> Iterator[dict[str, str]]:
                 "field": path.removeprefix("pretraining."),
                 "paper_before": _value(before, path),
                 "paper_after": _value(after, path),
-                "scale": group.scale,
+                "scale": study.scale,
                 "scale_before": _value(scale_before, path),
                 "scale_after": _value(scale_after, path),
                 "source": variant.source,
@@ -76,10 +87,10 @@ def _text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value).replace("_", " ")
 
 
-def table2(group: Group) -> Table:
+def table2(study: Study) -> Table:
     """Return the table of modifications: one line per changed field, from the parent's value to the variant's."""
-    variants = {row.name: row.variant for row in group.rows if row.variant is not None}
-    facts = pd.DataFrame([change for variant in variants.values() for change in _changes(variant, group)])
+    variants = {row.name: row.variant for row in study.rows if row.variant is not None}
+    facts = pd.DataFrame([change for variant in variants.values() for change in _changes(variant, study)])
     is_first = facts.variant != facts.variant.shift()
     shown = pd.DataFrame(
         {
@@ -90,14 +101,14 @@ def table2(group: Group) -> Table:
             "Paper scale": list(map(_arrow, facts.paper_before, facts.paper_after)),
         }
     )
-    if group.scale not in UNSCALED:
-        shown[f"Scale {group.scale}"] = list(map(_arrow, facts.scale_before, facts.scale_after))
-    own = group.ladder
+    if study.scale not in UNSCALED:
+        shown[f"Scale {study.scale}"] = list(map(_arrow, facts.scale_before, facts.scale_after))
+    own = study.ladder
     lines = [f"Variants in parentheses are {own.not_kept}: nothing continues them. {own.root.name} is the baseline."]
     if facts.variant.str.contains("@").any():
         lines.append(f"Those with an @ are another reading of {own.published_as} or its code.")
     return Table(
-        title=f"Table 2: the modifications (scale {group.scale}, data {group.data})",
+        title=f"Table 2: the modifications ({study.where})",
         shown=shown,
         facts=facts,
         alignment="l" * len(shown.columns),
@@ -110,30 +121,36 @@ def _arrow(before: str, after: str) -> str:
     return f"{after} (unchanged)" if before == after else f"{before} → {after}"
 
 
-def table3(group: Group) -> Table:
+def table3(study: Study) -> Table:
     """Return the paper's rows, the ladder and external models: scores in points, ± standard deviation over seeds."""
-    paper = published.table3(group.ladder)
-    rules = {len(paper), len(paper) + len(group.rows)} if group.external else {len(paper)}
-    title = f"Table 3: GLUE development scores (scale {group.scale}, data {group.data})"
-    return _score_table(title, group, paper, group.all_rows, rules, notes(group, short=True))
+    paper = published.table3(study.ladder)
+    rules = {len(paper), len(paper) + len(study.rows)} if study.external else {len(paper)}
+    title = f"Table 3: GLUE development scores ({study.where})"
+    return _score_table(title, study, paper, study.all_rows, rules, remarks(study, short=True))
 
 
-def score_tables(group: Group) -> list[Table]:
-    """Return the tables of all rows with records: the ladder with external models, then other designs, budgets and
-    rates, if there are any. Columns in which no row has a value are left out."""
-    own = {row.name for row in group.all_rows}
-    titles = {
-        "GLUE development scores and held-out losses": [row for row in group.recorded_rows if row.name in own],
-        "The same of designs, budgets and rates": [row for row in group.recorded_rows if row.name not in own],
-    }
-    return [_scores_of(group, rows, title) for title, rows in titles.items() if rows]
+def scores(study: Study) -> Table | None:
+    """Return the table of all rows of the ladder, and external models, with records."""
+    own = {row.name for row in study.all_rows}
+    rows = [row for row in study.recorded_rows if row.name in own]
+    return _scores_of(study, rows, "GLUE development scores and held-out losses")
 
 
-def _scores_of(group: Group, rows: Sequence[Row], title: str) -> Table:
+def other_scores(study: Study) -> Table | None:
+    """Return the same of designs, budgets and rates."""
+    own = {row.name for row in study.all_rows}
+    rows = [row for row in study.recorded_rows if row.name not in own]
+    return _scores_of(study, rows, "The same of designs, budgets and rates")
+
+
+def _scores_of(study: Study, rows: Sequence[Row], title: str) -> Table | None:
+    """Return a table without the columns in which no row has a value; None without rows."""
+    if not rows:
+        return None
     lines = ["± is one standard deviation (sd) over seeds."]
-    if any("‡" in cell.marks for row in rows for cell in row.cells.values() if cell.score is not None):
+    if any("‡" in cell.marks for row in rows for cell in row.glue.values() if cell.score is not None):
         lines.append("‡ started from pre-training instead of MNLI.")
-    table = _score_table(title, group, (), rows, set(), [*lines, *searches_noted(rows)])
+    table = _score_table(title, study, (), rows, set(), [*lines, *searches_noted(rows)])
     empty = [name for name in table.header if table.shown[name].isin(("", DASH)).all()]
     lines = [f"No row has: {', '.join(empty)}."] if empty else []
     shown = table.shown.drop(columns=["Source", *empty])
@@ -143,26 +160,26 @@ def _scores_of(group: Group, rows: Sequence[Row], title: str) -> Table:
 
 def _score_table(
     title: str,
-    group: Group,
+    study: Study,
     paper: Sequence[published.PublishedScores],
     ours: Sequence[Row],
     rules: set[int],
     more_notes: Sequence[str],
 ) -> Table:
     corpora = sorted(set[str]().union(*(row.losses for row in ours)))
-    is_complete = all(row.average is not None for row in group.rows if row.scored_tasks)
-    shared = () if is_complete else group.shared_tasks
+    is_complete = all(row.average is not None for row in study.rows if row.scored_tasks)
+    shared = () if is_complete else study.shared_tasks
     header = ["Source", "Model", *(task.title for task in TASKS.values()), "Average", "Nested", "Seeds"]
     header += [f"Mean of {len(shared)} shared"] if shared else []
     header += [f"Loss ({corpus})" for corpus in corpora]
-    texts = [*(_published_cells(group.ladder, row) for row in paper), *(_cells(row, shared, corpora) for row in ours)]
-    values = [*(_published_facts(group.ladder, row) for row in paper), *(_facts(row, shared, corpora) for row in ours)]
+    texts = [*(_published_cells(study.ladder, row) for row in paper), *(_cells(row, shared, corpora) for row in ours)]
+    values = [*(_published_facts(study.ladder, row) for row in paper), *(_facts(row, shared, corpora) for row in ours)]
     return Table(
         title=title,
         shown=pd.DataFrame(texts, columns=header, dtype=object).fillna(""),
         facts=pd.DataFrame(values, columns=_facts_header(corpora), dtype=object),
         alignment="ll" + "r" * (len(header) - 2),
-        notes=(*_legend(group, ours, shared, corpora), *more_notes),
+        notes=(*_legend(study, ours, shared, corpora), *more_notes),
         rules=frozenset(rules),
     )
 
@@ -198,7 +215,7 @@ def _cells(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[st
         "Model": row.label,
         **{
             TASKS[task].title: print_estimate(own.score) + (own.marks if own.score else "")
-            for task, own in row.cells.items()
+            for task, own in row.glue.items()
         },
         "Average": print_estimate(row.average),
         "Nested": print_estimate(row.nested),
@@ -208,26 +225,20 @@ def _cells(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[st
     }
 
 
-def print_estimate(estimate: Estimate | None, digits: int = 1) -> str:
-    """Format a mean, ± the standard deviation over seeds."""
-    return with_deviation(estimate.mean, estimate.spread, digits) if estimate else DASH
-
-
-def _legend(group: Group, ours: Sequence[Row], shared: tuple[str, ...], corpora: Sequence[str]) -> list[str]:
+def _legend(study: Study, ours: Sequence[Row], shared: tuple[str, ...], corpora: Sequence[str]) -> list[str]:
     lines = [
-        f"Rows of {group.ladder.published_as} are as printed there; rows of this study come from records alone. "
+        f"Rows of {study.ladder.published_as} are as printed there; rows of this study come from records alone. "
         f"Scores are in points; the average is the flat mean of all eight tasks, {DASH} where one is missing."
     ]
     lines.append(
         "Seeds: n, the repetitions behind the average. Nested: the average if each point is chosen on one half of the "
         "development examples and scored on the other, so that it does not gain from the choice."
     )
-    if group.external:
+    if study.external:
         lines.append(
             "Rows below the last rule are models that were pre-trained elsewhere, under this study's protocol and grid."
         )
-    marked = [cell for row in ours for cell in row.cells.values() if cell.score is not None]
-    if any(cell.choice_mark == "†" for cell in marked):
+    if any(row.is_of_incomplete_grid for row in ours):
         lines.append(INCOMPLETE)
     if shared:
         titles = ", ".join(TASKS[task].title for task in shared)
@@ -256,7 +267,7 @@ def _facts(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[st
         "reference": row.source,
         "loss_records": " ".join(row.run_ids),
     }
-    for task, cell in row.cells.items():
+    for task, cell in row.glue.items():
         facts |= {
             task: cell.score and cell.score.mean,
             f"{task}_sd": cell.score and cell.score.spread,
@@ -272,9 +283,11 @@ FACTS_OF_TABLE_5 = (
 )
 
 
-def table5(group: Group) -> Table:
-    """Return the best grid point for each task, as batch/rate/decay."""
-    ladder, ours = group.ladder, [row for row in group.recorded_rows if row.scored_tasks]
+def table5(study: Study) -> Table | None:
+    """Return the best grid point for each task, as batch/rate/decay; None if the ladder has none of GLUE's tasks."""
+    if not study.ladder.fine_tunes_on_glue:
+        return None
+    ladder, ours = study.ladder, [row for row in study.recorded_rows if row.scored_tasks]
     printed = [
         [ladder.published_source, model, *map(point_name, points.values())]
         for model, points in published.table5(ladder).items()
@@ -291,20 +304,20 @@ def table5(group: Group) -> Table:
         "there, from its own grid.",
         "Ours is the point with the highest mean over seeds; of equal ones the first in the grid.",
     ]
-    if group.scale not in UNSCALED:
+    if study.scale not in UNSCALED:
         lines.append(
-            f"Scale {group.scale} has rates and batch sizes of its own: its points say nothing about "
+            f"Scale {study.scale} has rates and batch sizes of its own: its points say nothing about "
             f"{ladder.published_as}'s."
         )
     if any(row.is_of_incomplete_grid for row in ours):
         lines.append(INCOMPLETE)
     lines += searches_noted(ours)
     return Table(
-        title=f"Table 5: optimal hyper-parameters (scale {group.scale}, data {group.data})",
+        title=f"Table 5: optimal hyper-parameters ({study.where})",
         shown=frame_of([*printed, *shown], ("Source", "Model", *(task.title for task in TASKS.values()))),
         facts=frame_of([*paper, *(facts for row in ours for facts in _best_points(row))], FACTS_OF_TABLE_5),
         alignment="ll" + "r" * len(TASKS),
-        notes=(*warnings(group), *lines),
+        notes=(*warnings(study), *lines),
         rules=frozenset({len(printed)} if ours else ()),
     )
 
@@ -314,7 +327,7 @@ def _print_point(cell: Cell) -> str:
 
 
 def _best_points(row: Row) -> Iterator[list[Any]]:
-    for task, cell in row.cells.items():
+    for task, cell in row.glue.items():
         if cell.point is not None and cell.score is not None:
             counts = cell.score.mean, len(cell.score.by_seeds), cell.recorded.point.nunique()
             about = "yes" if cell.is_best_of_whole_grid else "no", row.source, " ".join(row.trial_ids([task]))
@@ -323,3 +336,62 @@ def _best_points(row: Row) -> Iterator[list[Any]]:
 
 def _axes_of(point: Point) -> tuple[int, str, str]:
     return point.batch_size, f"{point.learning_rate:g}", f"{point.weight_decay:g}"
+
+
+# Tasks that a ladder declares itself
+
+
+NOTE_ON_OWN_TASKS = (
+    "Mean of the metrics on the validation splits, ×100, at the best point of the grid, ± one standard deviation over "
+    "seeds († best of an incomplete grid). The table of differences compares arms."
+)
+
+
+@dataclass(frozen=True)
+class _OwnTask:
+    """A task of a row."""
+
+    ladder: Ladder
+    task: str
+    row: Row
+    cell: Cell
+
+    @property
+    def metrics(self) -> str:
+        about = self.ladder.own_tasks[self.task]
+        return ", ".join(
+            about.metric_on(metric, split) for split in about.validation_splits for metric in about.metrics
+        )
+
+
+COLUMNS_OF_OWN_TASKS: Sequence[Column[_OwnTask]] = (
+    Column("Task", "task", lambda line: line.task),
+    Column("Arm", "variant", lambda line: line.row.label),
+    Column("Metrics", "metrics", lambda line: line.metrics),
+    Column(
+        "Score",
+        "score sd",
+        lambda line: None if line.cell.score is None else (line.cell.score.mean, line.cell.score.spread),
+        lambda _, line: print_estimate(line.cell.score, 2) + line.cell.choice_mark,
+        "r",
+    ),
+    Column("Seeds", "seeds", lambda line: len(line.cell.ids), side="r"),
+    Column("Point", "point", lambda line: "" if line.cell.point is None else point_name(line.cell.point), side="r"),
+    Column("", "starts_from", lambda line: line.ladder.start_of(line.task) or "pretraining"),
+    Column("", "records", lambda line: " ".join(line.cell.ids.values())),
+)
+
+
+def own_tasks(study: Study) -> Table | None:
+    """Return a table with a line for every task of every row; None without a score."""
+    lines: list[_OwnTask] = []
+    names: dict[frozenset[str], str] = {}  # an arm of a design may have the trials of a variant
+    for task in study.ladder.own_tasks:
+        for row in study.recorded_rows:
+            cell = row.cells.get(task)
+            if cell and cell.score and names.setdefault(frozenset(cell.ids.values()), row.name) == row.name:
+                lines.append(_OwnTask(study.ladder, task, row, cell))
+    if not lines:
+        return None
+    about = (*warnings(study), NOTE_ON_OWN_TASKS, *searches_noted(line.row for line in lines))
+    return make_table(f"Own tasks ({study.where})", COLUMNS_OF_OWN_TASKS, lines, about, rule_key=lambda line: line.task)

@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING
 
 from neobert.kinds.readouts import ReadoutScore
 from neobert.runs.records import unpack_numbers
-from reports.evidence import Evidence, select_group
 from reports.figures.drawing import (
+    Picture,
     describe_data,
     draw_legend_below,
     format_axes,
     line_style,
-    rendered,
     single_axes,
     use_logarithmic_axis,
 )
-from reports.figures.embeddings import label_runs
-from reports.scores import Group
+from reports.frames import select_group
+from reports.rows import Study
 from reports.statistics import t_interval
 from reports.tables import Column, Table, make_table, number, rounded
 
@@ -56,11 +55,10 @@ class PerplexityLine:
     id: str
 
 
-def perplexity_lines(group: Group, evidence: Evidence) -> tuple[PerplexityLine, ...]:
-    """Return the lines of a group, sorted by label and corpus."""
-    seeds, labels = evidence.seeds, label_runs(group, evidence.runs)
-    lines = []
-    for result in select_group(evidence.perplexities, group.scale, group.data).itertuples():
+def find_lines(study: Study) -> tuple[PerplexityLine, ...]:
+    """Return the lines of a study, sorted by label and corpus."""
+    seeds, labels, lines = study.seeds, study.run_labels, []
+    for result in select_group(study.frames.readouts_of("perplexity"), study.scale, study.data).itertuples():
         label = f"{labels[result.run]}, seed {seeds[result.run]}" if result.run in seeds else f"run {result.run}"
         lines.append(PerplexityLine(label, result.corpus, points_of(result.answer), result.id))
     return tuple(sorted(lines, key=lambda line: (line.label, line.corpus, line.id)))
@@ -83,8 +81,12 @@ def points_of(answer: ReadoutScore) -> tuple[PerplexityAtLength, ...]:
     )
 
 
-@rendered
-def figure2(lines: Sequence[PerplexityLine], group: Group) -> "Figure":
+def draw(study: Study) -> Picture | None:
+    lines = find_lines(study)
+    return Picture(lambda: _draw(lines, describe_data(study))) if lines else None
+
+
+def _draw(lines: Sequence[PerplexityLine], data: str) -> "Figure":
     figure, axes = single_axes(5.6, 4.0)
     for index, line in enumerate(lines):
         style = line_style(index)
@@ -96,8 +98,9 @@ def figure2(lines: Sequence[PerplexityLine], group: Group) -> "Figure":
     values = [point.pseudo_perplexity for line in lines for point in line.points]
     if max(values) > LINEAR_UP_TO * min(values):
         use_logarithmic_axis(axes)
-    titles = "Pseudo-perplexity by length", describe_data(group)
-    format_axes(axes, titles, "sequence length (tokens)", "pseudo-perplexity (band: 95 %)")
+    format_axes(
+        axes, ("Pseudo-perplexity by length", data), "sequence length (tokens)", "pseudo-perplexity (band: 95 %)"
+    )
     note = "\n".join(textwrap.wrap(" ".join((describe_documents(lines), OF_THE_PAPER)), 100))
     figure.supxlabel(note, fontsize=6, color="#444444", x=0.02, ha="left")
     draw_legend_below(figure)
@@ -148,10 +151,13 @@ COLUMNS: Sequence[Column[_Line]] = (
 )
 
 
-def perplexity_table(lines: Sequence[PerplexityLine], group: Group) -> Table:
-    """Return the numbers of the figure: one line per checkpoint and length."""
+def table(study: Study) -> Table | None:
+    """Return the numbers of the figure: one line per checkpoint and length; None without records."""
+    lines = find_lines(study)
+    if not lines:
+        return None
     return make_table(
-        f"Pseudo-perplexity by length (scale {group.scale}, data {group.data})",
+        f"Pseudo-perplexity by length ({study.where})",
         COLUMNS,
         [_Line(line, point) for line in lines for point in line.points],
         ("exp of the mean loss of tokens that are masked alone.", describe_documents(lines), OF_THE_PAPER),

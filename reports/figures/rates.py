@@ -9,10 +9,11 @@ import numpy as np
 
 from ablations.rates import Optimum
 from neobert.rates import rate_text
-from reports.figures.drawing import COLOURS, INK, KEPT, describe_data, panel_grid, rendered
-from reports.notes import warnings
+from reports.figures.drawing import COLOURS, INK, KEPT, Picture, describe_data, panel_grid
 from reports.rates import Sweep
-from reports.scores import Group, Row
+from reports.remarks import warnings
+from reports.rows import Study
+from reports.scores import Row
 from reports.tables import DASH, Column, Table, facts_frame, make_table, rounded
 
 if TYPE_CHECKING:
@@ -28,12 +29,15 @@ FOOT = (
 )
 
 
-@rendered
-def draw_sweeps(group: Group) -> "Figure":
-    """Draw all sweeps of a group."""
+def draw(study: Study) -> Picture | None:
+    """Draw all sweeps of a study; None without a sweep."""
+    return Picture(lambda: _draw(study)) if study.sweeps else None
+
+
+def _draw(study: Study) -> "Figure":
     title = "Held-out loss (nats per token) by peak learning rate"
-    figure, panels = panel_grid(len(group.sweeps), title, describe_data(group), FOOT)
-    for axes, sweep in zip(panels, group.sweeps.values(), strict=True):
+    figure, panels = panel_grid(len(study.sweeps), title, describe_data(study), FOOT)
+    for axes, sweep in zip(panels, study.sweeps.values(), strict=True):
         _draw_panel(axes, sweep)
     return figure
 
@@ -191,15 +195,18 @@ NOTES = (
 )
 
 
-def sweeps_table(group: Group) -> Table:
-    """Return a table with one line per variant; the CSV file has one for each rate and pilot seed."""
-    sweeps = group.sweeps.values()
-    lines = [_Line(sweep, group.row_at_best_rate(sweep.variant)) for sweep in sweeps]
-    table = make_table(
-        f"Held-out loss by peak learning rate (scale {group.scale}, data {group.data})",
+def table(study: Study) -> Table | None:
+    """Return a table with one line per variant, None without a sweep; the CSV file has one for each rate and pilot
+    seed."""
+    sweeps = study.sweeps.values()
+    if not sweeps:
+        return None
+    lines = [_Line(sweep, study.row_at_best_rate(sweep.variant)) for sweep in sweeps]
+    shown = make_table(
+        f"Held-out loss by peak learning rate ({study.where})",
         COLUMNS,
         lines,
-        (*warnings(group), *NOTES, *(f"{sweep.variant}: {note}." for sweep in sweeps for note in sweep.notes)),
+        (*warnings(study), *NOTES, *(f"{sweep.variant}: {note}." for sweep in sweeps for note in sweep.notes)),
     )
     runs = [
         _PilotRun(line, rate, seed)
@@ -207,4 +214,4 @@ def sweeps_table(group: Group) -> Table:
         for rate in line.sweep.curve.rates
         for seed in sorted({*line.sweep.curve.losses.get(rate, {}), *line.sweep.curve.failures.get(rate, {})})
     ]
-    return replace(table, facts=facts_frame(FACTS, runs))
+    return replace(shown, facts=facts_frame(FACTS, runs))

@@ -4,9 +4,11 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from ablations.rates import rate_text
-from reports.figures.drawing import GREY_INK, INK, KEPT, PAGE_INCHES, describe_data, format_ticks, rendered
-from reports.scores import POINTS_OF_SCORE, Group
-from reports.searches import Tried
+from neobert.runs.layout import Layout
+from reports.figures.drawing import GREY_INK, INK, KEPT, PAGE_INCHES, Picture, describe_data, format_ticks
+from reports.frames import Tried
+from reports.rows import Study
+from reports.scores import POINTS_OF_SCORE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,15 +38,18 @@ def title_of(tried: Tried) -> str:
     return f"Search of {tried.study.about.title} on {owner or tried.study.weights}"
 
 
-@rendered
-def draw_search(tried: Tried, group: Group) -> "Figure":
+def draw(tried: Tried, study: Study) -> Picture:
     """Draw a search in which some trial has a score."""
+    return Picture(lambda: _draw(tried, study))
+
+
+def _draw(tried: Tried, of_study: Study) -> "Figure":
     from matplotlib import pyplot as plt
     from matplotlib.figure import Figure
 
     from neobert.search.memory import importances, plot_slices, study_in_memory
 
-    study = study_in_memory(tried.layout, tried.study)
+    study = study_in_memory(Layout(tried.files.root), tried.study)
     with plt.style.context({}):
         slices = plot_slices(study, POINTS_OF_SCORE, "score (points)")
         figure = slices[0].figure
@@ -55,7 +60,7 @@ def draw_search(tried: Tried, group: Group) -> "Figure":
     _arrange_slices(figure, slices)
     _draw_importances(figure.add_axes((IMPORTANCES_LEFT, BOTTOM, 0.985 - IMPORTANCES_LEFT, HEIGHT)), importances(study))
     figure.text(0.01, 0.97, title_of(tried), fontsize=9, weight="bold", color=INK, va="top")
-    about = f"{describe_data(group)}\n{tried.sentence}"
+    about = f"{describe_data(of_study)}\n{tried.sentence}"
     figure.text(0.01, 0.89, about, fontsize=7, color=GREY_INK, va="top", linespacing=1.3)
     figure.text(0.01, 0.03, "\n".join(textwrap.wrap(FOOT, 132)), fontsize=6, color=GREY_INK, va="bottom")
     return figure

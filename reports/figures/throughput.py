@@ -1,23 +1,23 @@
 """Speed over sequence lengths: Figure 3 and Table 9, next to the paper's. It is measured per machine, not per study."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from ablations.ladders import Ladder
-from reports import published
-from reports.evidence import split_repeats
+from reports.figures import published
 from reports.figures.drawing import (
     DISCARDED,
     PAPER_INK,
+    Picture,
     draw_legend_below,
     format_axes,
     line_style,
-    rendered,
     single_axes,
     use_logarithmic_axis,
 )
+from reports.frames import split_repeats
 from reports.tables import DASH, THIS_STUDY, Table, capitalized, frame_of, with_deviation
 
 if TYPE_CHECKING:
@@ -72,12 +72,12 @@ def table9(ladder: Ladder, lines: Lines) -> Table:
     )
 
 
-def throughput_files(ladder: Ladder, lines: Lines) -> dict[str, bytes]:
-    """Return Figure 3 and Table 9 by file name; nothing if there are no records."""
+def throughput_files(ladder: Ladder, lines: Lines, formats: Collection[str]) -> dict[str, bytes]:
+    """Return Figure 3 and Table 9 in some formats, by file name; nothing if there are no records."""
     if not lines:
         return {}
-    images = {f"figure3.{suffix}": image for suffix, image in figure3(ladder, lines).items()}
-    return images | table9(ladder, lines).files("table9")
+    picture = Picture(lambda: _draw(ladder, lines))
+    return picture.files("figure3", formats) | table9(ladder, lines).files("table9", formats)
 
 
 def _lengths(ladder: Ladder, lines: Lines) -> list[int]:
@@ -110,8 +110,7 @@ def _facts(ladder: Ladder, lines: Lines) -> Iterator[list[Any]]:
             yield [THIS_STUDY, *names, each.sequence_tokens, each.batch_size, *own, "", each.id]
 
 
-@rendered
-def figure3(ladder: Ladder, lines: Lines) -> "Figure":
+def _draw(ladder: Ladder, lines: Lines) -> "Figure":
     figure, axes = single_axes(5.8, 4.2)
     for model, own in published.table9(ladder).items():
         lengths, values = list(own.sequence_tokens), list(own.thousand_tokens_per_second)

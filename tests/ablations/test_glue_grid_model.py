@@ -18,9 +18,9 @@ from neobert.glue.tasks import TASKS
 from neobert.kinds.glue import GlueStudy
 from neobert.runs.kinds import read_records
 from neobert.runs.run_file import read_run_file
-from reports.evidence import read_evidence
 from reports.figures.glue_tables import table3
-from reports.matching import group_of
+from reports.frames import read_frames
+from reports.rows import read_study
 from sweeps import glue_grid
 from tests.ablations.test_glue_grid_command import sweep
 from tests.ablations.toy_scale import toy
@@ -87,7 +87,7 @@ def _assert_selections_say_what_decided(runs: Path) -> None:
 
 
 def _assert_it_has_a_row_below_ours(runs: Path, best: float) -> None:
-    group = group_of(read_evidence(papers(), runs), "smoke", "synthetic")
+    group = read_study(read_frames(papers(), runs), "smoke", "synthetic")
     table = table3(group)
     (row,) = group.external
     assert table.rows[-1][:2] == ("this study", "tiny-bert") and len(table.rows) - 1 in table.rules

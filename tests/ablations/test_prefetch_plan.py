@@ -26,7 +26,7 @@ from neobert.executors.external import resolve_model
 from neobert.processes import offline_environment
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
-from reports import published
+from reports.figures import published
 from sweeps import glue_grid, mteb_suite
 from tests.ablations.hub_stand_in import StandIn, StandInRepository
 from tests.ablations.prefetch_worlds import LLAMA, WEB, manifest, run

@@ -33,12 +33,10 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import checksum_of, publish_record, publish_sealed
 from neobert.runs.run_file import SourceSpecification, write_run_file
 from neobert.search.space import PrunerName, Range, SamplerName, Search, Space
-from reports.analysis.differences import Step
-from reports.curves import Curves
-from reports.evidence import read_evidence
+from reports import rows
+from reports.differences import Step, find_steps
 from reports.findings import Findings
-from reports.matching import group_of
-from reports.scores import Group
+from reports.frames import read_frames
 from reports.tables import Table
 from tests.ablations.papers_ladder import PAPERS_LADDER
 
@@ -56,15 +54,6 @@ def recipe_at(ladder: Ladder, name: str, scale: Scale, vocabulary: Vocabulary) -
     """The recipe of a variant at a scale, which each of its records asks for. The variant is one of the ladder, an
     alternative or one of a design."""
     return scaled(ladder, one_variant(ladder, name).recipe, scale, vocabulary)
-
-
-def metric_names(task: str) -> list[str]:
-    """The metrics of a task's record."""
-    return [
-        TASKS[task].metric_on(metric, split)
-        for split in TASKS[task].validation_splits
-        for metric in TASKS[task].metrics
-    ]
 
 
 SPACE = Space(
@@ -100,9 +89,9 @@ def facts_of(table: Table) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(table.csv)))
 
 
-def by_place(findings: Findings) -> dict[tuple[str, str, str], Step]:
+def by_place(study: rows.Study) -> dict[tuple[str, str, str], Step]:
     """Steps by (design, name, measure)."""
-    return {(step.design, step.name, step.measured): step for step in findings.steps}
+    return {(step.design, step.name, step.measured): step for step in find_steps(study)}
 
 
 @contextmanager
@@ -121,6 +110,7 @@ class MadeUpSource:
     version: str
     without: dict[str, str]
     trains_tokenizers: bool
+    ladder: Ladder
 
     @property
     def prefix(self) -> str:
@@ -137,7 +127,7 @@ class MadeUpSource:
         return f"{self.prefix}{task}"
 
     def tasks(self) -> dict[str, str | None]:
-        return {task: self.without.get(task) for task in TASKS}
+        return {task: self.without.get(task) for task in self.ladder.tasks}
 
 
 @dataclass
@@ -169,7 +159,7 @@ class Study:
 
     @property
     def source(self) -> Source:
-        return cast(Source, MadeUpSource(self.data, self.version, self.without, self.trains_tokenizers))
+        return cast(Source, MadeUpSource(self.data, self.version, self.without, self.trains_tokenizers, self.ladder))
 
     def recipe(self, name: str) -> Recipe:
         """The recipe of a variant at the study's scale."""
@@ -316,12 +306,17 @@ class Study:
         """A repeatable made-up score in 0..1 that depends on the point and a little on the seed."""
         noise = random.Random(f"{name}{study.task}{study.seed}{study.stage}").gauss(0, 1.0)
         point_noise = random.Random(f"{name}{study.task}{study.stage}{point.model_dump_json()}").gauss(0, 0.6)
-        return min(1.0, (self.level(name) + TASK_SHIFTS[study.task] + noise + point_noise) / 100)
+        return min(1.0, (self.level(name) + TASK_SHIFTS.get(study.task, 0) + noise + point_noise) / 100)
 
     def trial(self, name: str, study: GlueStudy, point: Point, *, score: float | None = None, **changes: Any) -> Path:
         """Publish a trial (with `score`, in 0..1, where given); `changes` replaces top-level entries."""
         files = study.trial(Layout(self.root), point)
         value = self.score(name, study, point) if score is None else score
+        metrics = [
+            study.about.metric_on(each, split)
+            for split in study.about.validation_splits
+            for each in study.about.metrics
+        ]
         record = {
             "kind": "glue",
             "id": files.id,
@@ -337,25 +332,25 @@ class Study:
                 **plain(study.protocol),
                 **plain(point),
                 "task": study.task,
+                **({"own_task": plain(study.own_task)} if study.own_task else {}),
                 "seed": study.seed,
                 "context": study.context,
                 "starts_from": study.starts_from.name,
             },
             "labels": self.labels(name),
-            "scores": {"score": value, "metrics": dict.fromkeys(metric_names(study.task), value), "curve": []},
+            "scores": {"score": value, "metrics": dict.fromkeys(metrics, value), "curve": []},
             "seed": study.seed,
         }
         publish_record(files.record, record | changes)
         return files.record
 
-    def group(self) -> Group:
+    def read(self) -> rows.Study:
         """What reports read of the study."""
-        return group_of(read_evidence(self.ladder, self.root), self.scale, self.data)
+        return rows.read_study(read_frames(self.ladder, self.root), self.scale, self.data)
 
-    def findings(self) -> Findings:
-        """All that reports say of the study."""
-        evidence = read_evidence(self.ladder, self.root)
-        return Findings(group_of(evidence, self.scale, self.data), "out", evidence, Curves(self.root, evidence.runs))
+    def tables(self) -> dict[str, Table]:
+        """The tables of the reports, by name."""
+        return Findings(self.read(), "out").tables
 
     def select(self, study: GlueStudy, nested: float | None) -> None:
         """Publish the selection of a study, with its nested score."""

@@ -20,7 +20,7 @@ from neobert.runs.kinds import record_paths
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, read_run_file, write_run_file
 from reports import collect
-from reports.evidence import read_evidence
+from reports.frames import read_frames
 from tests.reports.collecting import contents, copy, figures
 from tests.reports.made_up_study import EXECUTION, SAMPLED, Study, search_by
 
@@ -83,7 +83,7 @@ def test_a_collected_folder_gives_the_same_tables_and_files(study: Study, copied
     # The reasons of the remarks and the page name folders by their names.
     told = {name for name, content in whole.items() if MACHINE.encode() in content}
     assert set(whole) == set(same) and {name for name in whole if whole[name] != same[name]} == told
-    assert "M1 − M0" in same["smoke-texts/differences.md"].decode() and not read_evidence(papers(), copied).problems
+    assert "M1 − M0" in same["smoke-texts/differences.md"].decode() and not read_frames(papers(), copied).problems
 
 
 def test_what_is_restored_is_done_and_collected_as_it_was(

@@ -18,7 +18,7 @@ from neobert.files import checksummed
 from neobert.runs.layout import Layout
 from reports import collect, make_figures
 from reports.curves import stages_of, stages_up_to
-from reports.evidence import read_evidence
+from reports.frames import read_frames
 from reports.tables import Table, csv_text, escape_markdown, frame_of
 from tests.reports.made_up_study import Study, change_record, undrawn_figures
 from tests.reports.measurements import answer, ask, embed, perplexity, throughput
@@ -113,14 +113,14 @@ def test_what_is_no_readable_file_is_named_and_the_rest_is_counted(
 def test_a_run_that_continues_itself_is_left_out_and_circles_end(study: Study, tmp_path: Path) -> None:
     own = study.runs("M9")[-1].id
     change_record(record_of(study, "M9"), lambda record: record["inputs"].update(previous=own))
-    evidence = read_evidence(papers(), study.root)
+    evidence = read_frames(papers(), study.root)
     assert len(evidence.runs) == 2 and any("it continues itself" in problem for problem in evidence.problems)
     first, last = study.runs("M9")
     study.pretrain("M9", seed=1)
     record_of(study, "M9").unlink()
     study.pretrain("M9")
     change_record(record_of(study, "M9", 0), lambda record: record["inputs"].update(previous=last.id))
-    assert [stage.id for stage in stages_up_to(last.id, stages_of(read_evidence(papers(), study.root).runs))] == [
+    assert [stage.id for stage in stages_up_to(last.id, stages_of(read_frames(papers(), study.root).runs))] == [
         first.id,
         last.id,
     ]
@@ -130,7 +130,7 @@ def test_a_run_that_continues_itself_is_left_out_and_circles_end(study: Study, t
 @pytest.mark.parametrize("loss", [-3.0, float("nan"), float("inf"), "low"])
 def test_a_loss_that_is_no_cross_entropy_is_refused_and_never_averaged(study: Study, loss: float | str) -> None:
     change_record(record_of(study, "M0"), lambda record: record["scores"].update(heldout_loss={"wikibook": loss}))
-    evidence = read_evidence(papers(), study.root)
+    evidence = read_frames(papers(), study.root)
     assert sorted(evidence.runs.stage) == [0, 1] and len(evidence.problems) == 1
 
 

@@ -17,8 +17,9 @@ from ablations import loading
 from ablations.scaling import scaled
 from neobert.glue.tasks import TASKS
 from neobert.runs.layout import Layout
-from reports import make_figures
-from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
+from reports import make_figures, rows
+from reports.figures import figure1
+from reports.figures.figure1 import Bars, find_bars
 from reports.figures.glue_tables import table2, table3, table5
 from reports.scores import Seeds, point_name
 from tests.reports.made_up_study import Study, undrawn_figures
@@ -50,13 +51,20 @@ def partial(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 @pytest.fixture(scope="module")
-def bars(partial: Study) -> Bars:
-    return find_bars(partial.group())
+def found(partial: Study) -> rows.Study:
+    return partial.read()
 
 
-def drawn(bars: Bars) -> str:
+@pytest.fixture(scope="module")
+def bars(found: rows.Study) -> Bars:
+    return find_bars(found)
+
+
+def drawn(study: rows.Study) -> str:
     """The words of the figure, from left to right and from top to bottom."""
-    figure = figure1.__wrapped__(bars)  # type: ignore[attr-defined]
+    picture = figure1.draw(study)
+    assert picture is not None
+    figure = picture.figure
     return " ".join(" ".join(text.get_text() for text in figure.findobj(Text)).split())
 
 
@@ -80,8 +88,8 @@ def test_relative_change_is_to_the_parent_in_the_tree(bars: Bars) -> None:
     assert by_name["M0"].delta_percent is None and by_name["M7"].delta_percent is None
 
 
-def test_figure_says_what_it_is_and_what_is_missing(bars: Bars) -> None:
-    words = drawn(bars)
+def test_figure_says_what_it_is_and_what_is_missing(found: rows.Study) -> None:
+    words = drawn(found)
     for sentence in (
         "Pipeline check, not evidence — scale smoke, data synthetic",
         "n = 2 seeds, standard deviation",
@@ -93,8 +101,8 @@ def test_figure_says_what_it_is_and_what_is_missing(bars: Bars) -> None:
         assert sentence in words
 
 
-def test_heldout_loss_stands_beside_every_bar(bars: Bars) -> None:
-    words = drawn(bars)
+def test_heldout_loss_stands_beside_every_bar(bars: Bars, found: rows.Study) -> None:
+    words = drawn(found)
     for bar in bars.bars:
         is_comparable = bar.row.has_records and bars.corpus in bar.row.losses
         assert (bar.loss is not None) == is_comparable
@@ -107,14 +115,14 @@ def test_losses_beside_bars_are_one_readout(study: Study) -> None:
     """M3 has other tokens, M9 reads longer rows: their losses are of something else."""
     study.measured = ("web", "wikibook")
     study.write(["M0", "M1", "M2", "M3", "M9"])
-    bars = find_bars(study.group())
+    bars = find_bars(study.read())
     assert bars.corpus == "web" and [bar.row.name for bar in bars.bars if bar.loss] == ["M0", "M1", "M2"]
 
 
 def test_relative_changes_are_over_the_seeds_that_both_have(study: Study) -> None:
     study.write(["M0"], seeds=(0, 1, 2))
     study.write(["M1"], seeds=(1,))
-    bars = {bar.row.name: bar for bar in find_bars(study.group()).bars}
+    bars = {bar.row.name: bar for bar in find_bars(study.read()).bars}
     ours, theirs = bars["M1"].score, bars["M0"].score
     assert ours is not None and theirs is not None
     expected = 100 * (ours.mean / theirs.by_seeds[Seeds(1, 1)] - 1)
@@ -123,7 +131,7 @@ def test_relative_changes_are_over_the_seeds_that_both_have(study: Study) -> Non
 
 def test_one_seed_has_no_error_bar_and_says_that_the_spread_is_unknown(study: Study) -> None:
     study.write(["M0"])
-    words = drawn(find_bars(study.group()))
+    words = drawn(study.read())
     assert "one seed: spread unknown" in words and "each seed" not in words and "interval" not in words
 
 
@@ -131,14 +139,17 @@ def test_the_error_bar_is_the_t_interval_over_three_seeds_or_more(study: Study) 
     """Two seeds are two dots without a bar."""
     study.write(["M0"], seeds=(0, 1))
     study.write(["M1"], seeds=(0, 1, 2))
-    bars = find_bars(study.group())
+    found = study.read()
+    bars = find_bars(found)
     two, three = (bar.score for bar in bars.bars if bar.score)
     assert two.interval is None and three.interval is not None
     values = [*three.by_pretraining.values()]
     expected = stats.t.interval(0.95, 2, three.mean, stats.sem(values))
     assert three.interval == pytest.approx(expected)
-    assert "each seed, 95 % t interval" in drawn(bars)
-    axes = figure1.__wrapped__(bars).axes[0]  # type: ignore[attr-defined]
+    assert "each seed, 95 % t interval" in drawn(found)
+    picture = figure1.draw(found)
+    assert picture is not None
+    axes = picture.figure.axes[0]
     tops = {round(float(segment[1][1]), 6) for bar in axes.collections for segment in bar.get_segments()}
     assert tops == {round(three.interval[1], 6)}
 
@@ -146,7 +157,7 @@ def test_the_error_bar_is_the_t_interval_over_three_seeds_or_more(study: Study) 
 def test_a_partial_ladder_is_a_figure_of_what_was_run(study: Study) -> None:
     """One bar as wide as any other, with its own label and the paper's value, and in words what else there could be."""
     study.write(["M7"])
-    words = drawn(find_bars(study.group()))
+    words = drawn(study.read())
     assert "Not run: M0, M1, M2, M3, M4, M5, M6, M8, M9, M10." in words and "no value" not in words
     assert " M7 " in words and "(vs M5)" in words and "85.3" in words
     assert "3 × 128 → 4 × 144 (paper: 16 × 1056)" in words and "250M" not in words
@@ -154,28 +165,33 @@ def test_a_partial_ladder_is_a_figure_of_what_was_run(study: Study) -> None:
 
 def test_a_group_without_scores_is_a_figure_of_dashes(study: Study) -> None:
     study.pretrain("M0")
-    bars = find_bars(study.group())
-    assert bars.missing == list(loading.papers().steps)
-    assert "no scores yet" in drawn(bars)
+    found = study.read()
+    assert find_bars(found).missing == list(loading.papers().steps)
+    assert "no scores yet" in drawn(found)
 
 
 def test_without_a_task_the_shared_mean_is_named_and_the_paper_is_left_out(tmp_path: Path) -> None:
     study = Study(tmp_path / "runs", data="corpus", without={"mnli": "mnli has no train split here"})
     study.write(["M0", "M1"])
-    bars = find_bars(study.group())
-    assert bars.tasks == tuple(task for task in TASKS if task != "mnli") and not bars.is_average
-    assert all(bar.paper is None for bar in bars.bars)
-    words = drawn(bars)
+    found = study.read()
+    assert found.averaged_tasks == tuple(task for task in TASKS if task != "mnli") and not found.is_average
+    assert all(bar.paper is None for bar in find_bars(found).bars)
+    words = drawn(found)
     assert "Mean of 7 shared GLUE tasks" in words and "printed in the paper" not in words
     assert "Tasks that all shown variants have: QNLI, QQP, RTE, SST-2, MRPC, CoLA, STS-B." in words
 
 
-def test_files_hold_type_42_fonts_and_no_dates_whatever_style_the_user_has(bars: Bars) -> None:
+def test_files_hold_type_42_fonts_and_no_dates_whatever_style_the_user_has(found: rows.Study) -> None:
     import matplotlib
 
-    images = figure1(bars)
+    def files() -> dict[str, bytes]:
+        picture = figure1.draw(found)
+        assert picture is not None
+        return {Path(name).suffix[1:]: content for name, content in picture.files("figure1").items()}
+
+    images = files()
     with matplotlib.rc_context({"axes.facecolor": "red", "font.size": 30, "svg.hashsalt": "other"}):
-        assert figure1(bars) == images
+        assert files() == images
         assert matplotlib.rcParams["axes.facecolor"] == "red"
     assert b"/Type3" not in images["pdf"] and b"/CIDFontType2" in images["pdf"]
     assert b"CreationDate" not in images["pdf"] and b"<dc:date>" not in images["svg"]
@@ -183,7 +199,7 @@ def test_files_hold_type_42_fonts_and_no_dates_whatever_style_the_user_has(bars:
 
 
 def test_table_2_lists_every_declared_leaf_of_every_variant(partial: Study) -> None:
-    shown = {(row[2], row[3]) for row in table2(partial.group()).rows}
+    shown = {(row[2], row[3]) for row in table2(partial.read()).rows}
     for variant in loading.papers().steps.values():
         for row, delta in variant.delta_by_row().items():
             for path in delta:
@@ -192,7 +208,7 @@ def test_table_2_lists_every_declared_leaf_of_every_variant(partial: Study) -> N
 
 
 def test_table_2_shows_both_scales_and_marks_discarded_variants(partial: Study) -> None:
-    table = table2(partial.group())
+    table = table2(partial.read())
     rows = {(row[0], row[3]): row for row in table.rows}
     assert rows["M7", "model.feedforward_width"][4] == "3,072 → 4,224"
     small = [
@@ -206,7 +222,7 @@ def test_table_2_shows_both_scales_and_marks_discarded_variants(partial: Study) 
 
 
 def test_table_3_keeps_the_papers_rows_and_ours_apart(partial: Study) -> None:
-    rows = table3(partial.group()).rows
+    rows = table3(partial.read()).rows
     sources = [row[0] for row in rows]
     assert sources == ["paper"] * 12 + ["this study"] * (len(rows) - 12)
     assert {row[1] for row in rows if row[0] == "this study"} >= {"M0", "NeoBERT-96 (M10)", "NeoBERT-192 (M10)"}
@@ -215,19 +231,20 @@ def test_table_3_keeps_the_papers_rows_and_ours_apart(partial: Study) -> None:
 
 
 def test_table_5_has_the_chosen_points_beside_the_papers(partial: Study) -> None:
-    rows = {(row[0], row[1]): row for row in table5(partial.group()).rows}
+    rows = {(row[0], row[1]): row for row in partial.tables()["table5"].rows}
     assert rows["paper", "NeoBERT-1024"][2] == "16/6e-06/0.01" and rows["paper", "NeoBERT-4096"][7] == "2/1e-05/1e-05"
-    cells = partial.group().last_rows["M0"].cells
+    cells = partial.read().last_rows["M0"].cells
     assert rows["this study", "M0"][2:] == tuple(point_name(cell.point) for cell in cells.values() if cell.point)
     assert all(point.endswith("†") for point in rows["this study", "M5"][2:])
     assert ("this study", "M3") not in rows
 
 
 def test_every_row_of_ours_names_its_records(partial: Study) -> None:
-    found = partial.group()
+    found = partial.read()
     known = {path.stem for path in partial.root.glob("glue/*/*.json")}
     runs = {path.parent.name for path in partial.root.glob("pretraining/*/done.json")}
-    for table in (table3(found), table5(found), figure1_facts(find_bars(found))):
+    for table in (table3(found), table5(found), figure1.table(found)):
+        assert table is not None
         ours = [
             row for row in csv.DictReader(io.StringIO(table.csv)) if row.get("source", "this study") == "this study"
         ]
@@ -252,7 +269,7 @@ def test_table_3_is_golden(tmp_path: Path, golden: GoldenFiles) -> None:
     for seed in (0, 1):
         for of_task in study.studies("M0", seed):
             study.select(of_task, nested=0.78 + seed / 100)
-    golden.compare_text("table3.md", table3(study.group()).markdown)
+    golden.compare_text("table3.md", table3(study.read()).markdown)
 
 
 def test_same_records_give_the_same_bytes_whatever_the_process(study: Study, tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ from ablations.loading import papers
 from neobert.data.mteb_tasks import BENCHMARKS, OFFICIAL_TASKS
 from neobert.kinds.mteb import TASKS_IN_SUITE
 from neobert.runs.layout import Layout
-from reports import make_figures, published
-from reports.evidence import Evidence, read_evidence
+from reports import make_figures
+from reports.figures import published
 from reports.figures.embeddings import ALL_TASKS
-from reports.figures.perplexity import points_of
+from reports.figures.perplexity import find_lines, points_of
 from reports.figures.throughput import table9, throughput_lines
+from reports.frames import Frames, read_frames
 from tests.reports.made_up_study import Study, facts_of
 from tests.reports.measurements import answer, embed, embed_all, perplexity, suite_tasks, throughput
 
@@ -31,7 +32,7 @@ UNSEALED = {"schema": 1, "checksum": None}
 
 
 def our_cells(study: Study, label: str) -> tuple[str, ...]:
-    (row,) = (row for row in study.findings().tables["table4"].rows if row[:2] == ("this study", label))
+    (row,) = (row for row in study.tables()["table4"].rows if row[:2] == ("this study", label))
     return row
 
 
@@ -44,8 +45,8 @@ def test_the_papers_averages_are_what_our_average_would_be() -> None:
 def test_average_is_the_flat_mean_of_all_56_tasks_and_categories_are_means_of_theirs(study: Study) -> None:
     study.pretrain("M9")
     embed_all(study, "M9", 0.3)
-    embeddings = study.findings().embeddings
-    (row,) = embeddings.rows
+    found = study.read()
+    (row,) = found.embeddings
     assert row.is_whole and row.average is not None and len(row.scores) == 56
     assert row.average.mean == pytest.approx(100 * statistics.fmean(0.3 + place / 1000 for place in range(56)))
     first = row.category("classification")
@@ -60,11 +61,11 @@ def test_another_protocol_of_evaluation_is_a_row_of_its_own(study: Study) -> Non
     embed(study, "M9", "BIOSSES", "sts", 0.5)
     labels = {"variants": ["M9@mteb-prompts"], "scale": study.scale, "data": study.data}
     embed(study, "M9", "BIOSSES", "sts", 0.7, id="0123456789ab", labels=labels)
-    embeddings = study.findings().embeddings
-    own, other = sorted(embeddings.rows, key=lambda row: row.scores["BIOSSES"].mean)
+    found = study.read()
+    own, other = sorted(found.embeddings, key=lambda row: row.scores["BIOSSES"].mean)
     assert other.label == "M9@mteb-prompts" and "M9" in own.label and "@" not in own.label
     assert [row.scores["BIOSSES"].mean for row in (own, other)] == pytest.approx([50, 70])
-    assert not embeddings.problems
+    assert not found.problems
 
 
 def test_an_incomplete_row_has_no_average_and_says_how_many_tasks_it_has(study: Study) -> None:
@@ -73,7 +74,7 @@ def test_an_incomplete_row_has_no_average_and_says_how_many_tasks_it_has(study: 
         embed(study, "M8", task, category, 0.5)
     cells = our_cells(study, "M8")
     assert cells[3:6] == ("50.0", "50.0 (2 of 11)", "—") and cells[10:12] == ("—", "14 of 56")
-    facts = facts_of(study.findings().tables["table4"])
+    facts = facts_of(study.tables()["table4"])
     lines = [line for line in facts if line["source"] == "this study"]
     average = next(line for line in lines if line["level"] == "average")
     assert (average["score"], average["records"], average["tasks"], average["expected"]) == ("", "", "14", "56")
@@ -83,10 +84,9 @@ def test_an_incomplete_row_has_no_average_and_says_how_many_tasks_it_has(study: 
 def test_another_suite_is_never_counted_towards_the_56(study: Study) -> None:
     study.pretrain("M8")
     embed_all(study, "M8", 0.3, suite="synthetic")
-    findings = study.findings()
-    (row,) = findings.embeddings.rows
+    (row,) = study.read().embeddings
     assert row.average is None and not row.is_whole
-    table = findings.tables["table4"]
+    table = study.tables()["table4"]
     assert table.rows[-1][11] == "56, none of the 56" and any(
         "nothing of them compares" in note for note in table.notes
     )
@@ -99,11 +99,10 @@ def test_v2_has_a_table_of_its_own_with_the_tasks_that_it_shares(study: Study) -
         study.pretrain(name)
         for place, task in enumerate(sorted(tasks, key=lambda task: task.name)):
             embed(study, name, task.name, task.category, place / 100, suite=task.suite)
-    findings = study.findings()
-    embeddings, table = findings.embeddings, findings.tables["table4-v2"]
-    (row,) = embeddings.of("contrastive", are_v2=True)
+    found, table = study.read(), study.tables()["table4-v2"]
+    (row,) = (row for row in found.embeddings if row.is_v2)
     assert (row.label, row.expected, set(row.scores)) == ("M8", 41, {task.name for task in v2})
-    assert {len(other.scores) for other in embeddings.of("contrastive")} == {56}
+    assert {len(other.scores) for other in found.embeddings if not other.is_v2} == {56}
     by_category = [
         statistics.fmean(row.scores[task.name].mean for task in v2 if task.category == category)
         for category in TASKS_IN_SUITE
@@ -112,7 +111,7 @@ def test_v2_has_a_table_of_its_own_with_the_tasks_that_it_shares(study: Study) -
     assert cells["Mean (task)"] == f"{statistics.fmean(score.mean for score in row.scores.values()):.1f}"
     assert cells["Mean (type)"] == f"{statistics.fmean(by_category):.1f}" != cells["Mean (task)"]
     assert (cells["Suite"], cells["Tasks"]) == ("MTEB(eng, v2)", "41 of 41")
-    assert not embeddings.problems
+    assert not found.problems
     assert [(line["name"], line["expected"]) for line in facts_of(table) if line["level"] == "average"] == [
         ("all", "41"),
         ("types", "41"),
@@ -124,9 +123,8 @@ def test_a_row_of_v2_that_lacks_tasks_has_no_mean(study: Study) -> None:
     for name, category in (("STS12", "sts"), ("STS22.v2", "sts"), ("STS16", "sts")):
         embed(study, "M8", name, category, 0.5, suite=OFFICIAL_TASKS[name].suite)
     embed(study, "M8", "STS13", "sts", 0.9, suite="tasks of a folder")
-    findings = study.findings()
-    embeddings, table = findings.embeddings, findings.tables["table4-v2"]
-    (row,) = embeddings.of("contrastive", are_v2=True)
+    found, table = study.read(), study.tables()["table4-v2"]
+    (row,) = (row for row in found.embeddings if row.is_v2)
     assert set(row.scores) == {"STS12", "STS22.v2"} and row.average is row.average_of_types is None
     cells = dict(zip(table.header, table.rows[0], strict=True))
     assert (cells["STS"], cells["Mean (task)"], cells["Mean (type)"], cells["Tasks"]) == (
@@ -142,7 +140,7 @@ def test_rows_that_lack_tasks_are_compared_over_those_that_all_have(study: Study
         study.pretrain(name)
         for place, task in enumerate(tasks):
             embed(study, name, task, "sts", 0.1 * place)
-    table = study.findings().tables["table4"]
+    table = study.tables()["table4"]
     assert any("the tasks that all rows of ours have (b, c)." in note for note in table.notes)
     assert table.header[-1] == "Mean of 2 shared"
     assert [row[-1] for row in table.rows[-2:]] == ["15.0", "5.0"]
@@ -153,10 +151,10 @@ def test_seeds_that_are_not_as_far_are_named_and_not_counted(study: Study) -> No
         study.pretrain("M8", seed)
         for task in ("a", "b") if seed < 2 else ("a",):
             embed(study, "M8", task, "sts", 0.5 + seed / 10, seed=seed)
-    embeddings = study.findings().embeddings
-    (row,) = embeddings.rows
+    found = study.read()
+    (row,) = found.embeddings
     assert len(row.scores["a"].by_seeds) == 2 and row.scores["a"].mean == pytest.approx(55)
-    assert embeddings.problems == ("embeddings of M8: seed 2 has 1 of 2 tasks and is not counted yet",)
+    assert found.problems == ("embeddings of M8: seed 2 has 1 of 2 tasks and is not counted yet",)
 
 
 def test_failed_tasks_and_repetitions_are_named(study: Study) -> None:
@@ -164,17 +162,17 @@ def test_failed_tasks_and_repetitions_are_named(study: Study) -> None:
     embed(study, "M8", "a", "sts", 0.5)
     embed(study, "M8", "b", "sts", None)
     embed(study, "M8", "a", "sts", 0.9, id="zzzz")
-    embeddings = study.findings().embeddings
-    assert embeddings.rows[0].scores["a"].mean == pytest.approx(50)
-    assert any("b failed" in problem for problem in embeddings.problems)
-    assert any("zzzz repeats" in problem for problem in embeddings.problems)
+    found = study.read()
+    assert found.embeddings[0].scores["a"].mean == pytest.approx(50)
+    assert any("b failed" in problem for problem in found.problems)
+    assert any("zzzz repeats" in problem for problem in found.problems)
 
 
 def test_results_on_a_run_without_record_are_counted_and_named(study: Study) -> None:
     study.pretrain("M0")
     embed(study, "M8", "a", "sts", 0.5)
-    embeddings = study.findings().embeddings
-    assert not embeddings.rows and "1 embedding result(s) on" in embeddings.problems[0]
+    found = study.read()
+    assert not found.embeddings and "1 embedding result(s) on" in found.problems[0]
 
 
 def test_external_models_have_rows_by_their_name(study: Study) -> None:
@@ -188,8 +186,8 @@ def test_zero_shot_and_fine_tuned_scores_are_never_one_row(study: Study) -> None
     study.pretrain("M8")
     embed(study, "M8", "a", "sts", 0.5)
     embed(study, "M8", "a", "sts", 0.1, protocol="zero_shot")
-    embeddings = study.findings().embeddings
-    means = {row.protocol: row.scores["a"].mean for row in embeddings.rows}
+    found = study.read()
+    means = {row.protocol: row.scores["a"].mean for row in found.embeddings}
     assert means == {"contrastive": pytest.approx(50), "zero_shot": pytest.approx(10)}
 
 
@@ -213,8 +211,8 @@ SPOILS: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
-def count_measured(evidence: Evidence) -> int:
-    frames = (evidence.trials, evidence.embeddings, evidence.perplexities, evidence.throughputs)
+def count_measured(evidence: Frames) -> int:
+    frames = (evidence.trials, evidence.by_kind["mteb"], evidence.readouts, evidence.by_kind["throughput"])
     return sum(map(len, frames))
 
 
@@ -224,7 +222,7 @@ def test_a_spoiled_record_is_named_and_left_out(plant: str, spoil: str, study: S
     study.pretrain("M8")
     path = PLANTS[plant](study)
     path.write_text(SPOILS[spoil](json.loads(path.read_text())))
-    evidence = read_evidence(papers(), study.root)
+    evidence = read_frames(papers(), study.root)
     assert count_measured(evidence) == 0
     assert len(evidence.problems) == 1 and path.stem in evidence.problems[0]
 
@@ -234,7 +232,7 @@ def test_a_copied_record_is_counted_once_and_named(plant: str, study: Study) -> 
     study.pretrain("M8")
     path = PLANTS[plant](study)
     path.with_name("copy.json").write_bytes(path.read_bytes())
-    evidence = read_evidence(papers(), study.root)
+    evidence = read_frames(papers(), study.root)
     assert count_measured(evidence) == 1
     assert len(evidence.problems) == 1
     assert f"copy.json is the record of {path.stem} and not of copy" in evidence.problems[0]
@@ -244,7 +242,7 @@ def test_perplexity_has_a_line_a_checkpoint_and_seed(study: Study) -> None:
     for seed in (0, 1):
         study.pretrain("M9", seed)
         perplexity(study, "M9", (8.0 + seed, 7.0), seed=seed)
-    lines = study.findings().perplexities
+    lines = find_lines(study.read())
     assert [line.label for line in lines] == ["M9, NeoBERT-192 (M10), seed 0", "M9, NeoBERT-192 (M10), seed 1"]
     assert [(point.tokens, point.documents, point.positions) for point in lines[0].points] == [
         (64, 40, 640),
@@ -273,7 +271,7 @@ def test_table_9_stands_beside_the_papers_and_only_the_newest_of_equals_counts(s
     throughput(study, "NeoBERT", 512, 30_000.0)
     throughput(study, "NeoBERT", 512, 40_000.0, date="2026-02-01")
     throughput(study, "BERT", 512, 50_000.0)
-    lines, notes = throughput_lines(read_evidence(papers(), study.root).throughputs)
+    lines, notes = throughput_lines(read_frames(papers(), study.root).by_kind["throughput"])
     table = table9(papers(), lines)
     rows = {(row[0], row[1]): row for row in table.rows}
     assert rows["paper", "NeoBERT"][4:] == ("24.5 ± 1.4", "22.2 ± 1.7", "20.5 ± 1.6", "17.2 ± 1.2", "13.0 ± 0.2")

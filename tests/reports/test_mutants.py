@@ -10,22 +10,18 @@ from tests.support.tree_copy import fresh_clone
 
 IN_DIFFERENCES = {
     "test_a_step_is_in_the_loss_on_the_corpus_that_its_variant_was_trained_on": {
-        "each step is a family": ("families[design, pair.measure.name]", "families[design, pair.variant]"),
-    },
-    "test_a_model_that_knows_frequencies_alone_is_not_trained": {
-        "untrained parents are compared": ("not (variant.untrained or parent.untrained)", "not variant.untrained"),
-    },
-}
-IN_PAIRING = {
-    "test_every_number_of_the_table_is_that_of_scipy_on_the_records": {
-        "variant and parent are exchanged": ("for each in (ours, theirs)]", "for each in (theirs, ours)]"),
-    },
-    "test_a_step_is_in_the_loss_on_the_corpus_that_its_variant_was_trained_on": {
+        "each step is a family": ("families[design, step.measure.name]", "families[design, step.variant]"),
         "losses on other tokens are compared": ("variant.tokens == parent.tokens and ", ""),
         "the parent's corpus counts": (
             "corpus = variant.recipe.pretraining.data.corpus",
             "corpus = parent.recipe.pretraining.data.corpus",
         ),
+    },
+    "test_a_model_that_knows_frequencies_alone_is_not_trained": {
+        "untrained parents are compared": ("any(row.untrained for row in self._rows)", "self.variant.untrained"),
+    },
+    "test_every_number_of_the_table_is_that_of_scipy_on_the_records": {
+        "variant and parent are exchanged": ("for own in estimates]", "for own in reversed(estimates)]"),
     },
     "test_losses_on_other_texts_are_not_compared": {
         "losses on other texts are paired": ("if texts[seed] > 1}", "if texts[seed] > 9}"),
@@ -35,14 +31,14 @@ IN_PAIRING = {
     },
     "test_embeddings_are_compared_in_the_mean_of_the_tasks_that_both_have": {
         "each side has its own tasks": (
-            "first.mean_over(shared), second.mean_over(shared)",
-            "first.mean_over(list(first.scores)), second.mean_over(list(second.scores))",
+            "(mean := each.mean_over(shared))",
+            "(mean := each.mean_over(list(each.scores)))",
         ),
     },
     "test_minimal_pairs_are_compared_on_the_same_items": {
         "answers to other items are compared": (
-            'common = sorted(set(ours["items"]) & set(theirs["items"]))',
-            'common = sorted(set(ours["items"]))',
+            'common = sorted(set(variant.answers["items"]) & set(parent.answers["items"]))',
+            'common = sorted(set(variant.answers["items"]))',
         ),
     },
 }
@@ -57,6 +53,8 @@ IN_SCORES = {
         "a hundredth of a nat is trained": ("LEAST_GAIN = 0.1\n", "LEAST_GAIN = 0.01\n"),
         "frequencies of other corpora count": ("self.heldout.corpus.isin(corpora) & ", ""),
     },
+}
+IN_ROWS = {
     "test_rates.py::test_of_two_rates_that_count_as_the_optimum_the_nearer_one_is_taken": {
         "the farthest rate counts as the best": ("own[min(near, key=lambda rate", "own[max(near, key=lambda rate"),
     },
@@ -64,15 +62,15 @@ IN_SCORES = {
 IN_RATES = {
     "test_rates.py::test_a_sweep_goes_by_the_loss_on_the_variants_own_corpus": {
         "a sweep is judged on wikibook": (
-            "measured.get((run, recipe.data.corpus))",
-            'measured.get((run, "wikibook"))',
+            "losses.get((run, recipe.data.corpus))",
+            'losses.get((run, "wikibook"))',
         ),
     },
 }
-DIFFERENCES = "analysis/test_differences.py::"
+DIFFERENCES = "test_differences.py::"
 BY_MODULE: Mapping[str, Mapping[str, Mapping[str, tuple[str, str]]]] = {
-    "reports/analysis/differences.py": {f"{DIFFERENCES}{test}": own for test, own in IN_DIFFERENCES.items()},
-    "reports/analysis/pairing.py": {f"{DIFFERENCES}{test}": own for test, own in IN_PAIRING.items()},
+    "reports/differences.py": {f"{DIFFERENCES}{test}": own for test, own in IN_DIFFERENCES.items()},
+    "reports/rows.py": IN_ROWS,
     "reports/scores.py": IN_SCORES,
     "reports/rates.py": IN_RATES,
 }

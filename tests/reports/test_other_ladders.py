@@ -10,8 +10,8 @@ from ablations.ladders import Ladder
 from ablations.loading import papers
 from neobert.errors import MissingData
 from reports import make_figures
-from reports.evidence import read_evidence
-from reports.matching import group_of
+from reports.frames import read_frames
+from reports.rows import read_study
 from tests.reports.made_up_study import Study, change_record, undrawn_figures
 from tests.reports.measurements import embed
 
@@ -37,10 +37,10 @@ def planned_on(study: Study, ladder: str) -> dict[str, object]:
 def test_recipes_are_matched_and_names_are_not(study: Study, own: Ladder) -> None:
     study.pretrain("M0", labels=planned_on(study, "other.py"))
     study.pretrain("M1")
-    group = study.on(own).group()
+    group = study.on(own).read()
     assert len(group.last_rows["M0"].runs) == 1 and group.last_rows["M1"].runs.empty
     assert "1 pre-training run(s) planned on the paper's ladder: leave out --ladder to include them" in group.problems
-    group = study.group()
+    group = study.read()
     assert len(group.last_rows["M0"].runs) == len(group.last_rows["M1"].runs) == 1 and not group.problems
 
 
@@ -49,12 +49,12 @@ def test_a_run_of_another_ladder_is_told_with_the_ladder_that_shows_it(study: St
     theirs = study.on(own)
     theirs.levels["X2"] = 60.0
     theirs.pretrain("X2", labels=planned_on(study, "other.py"))
-    group = study.group()
+    group = study.read()
     assert group.last_rows["M1"].runs.empty, "whatever its label says"
     assert group.problems == (
         "1 pre-training run(s) planned on the ladder other.py: pass --ladder and that file to include them",
     )
-    assert len(theirs.group().last_rows["X2"].runs) == 1
+    assert len(theirs.read().last_rows["X2"].runs) == 1
 
 
 def test_reports_name_those_who_published_the_numbers(study: Study, tmp_path: Path) -> None:
@@ -86,16 +86,16 @@ def test_what_goes_by_its_labels_is_of_its_ladder_alone(study: Study, own: Ladde
     """Embeddings have the names of their labels, external models the protocol of a ladder."""
     study.write(["M0"])
     path = embed(study, "M0", "a", "sts", 0.5)
-    assert len(read_evidence(papers(), study.root).embeddings) == 1
+    assert len(read_frames(papers(), study.root).by_kind["mteb"]) == 1
     change_record(path, lambda record: record["labels"].update(ladder="other.py"))
-    evidence = read_evidence(papers(), study.root)
-    assert evidence.embeddings.empty
+    evidence = read_frames(papers(), study.root)
+    assert evidence.by_kind["mteb"].empty
     assert "1 record(s) planned on the ladder other.py" in " ".join(evidence.problems)
-    evidence = read_evidence(own, study.root)
-    assert len(evidence.embeddings) == 1 and not group_of(evidence, "smoke", "synthetic").problems
+    evidence = read_frames(own, study.root)
+    assert len(evidence.by_kind["mteb"]) == 1 and not read_study(evidence, "smoke", "synthetic").problems
     for trial in list(study.root.glob("glue/*/*.json")):
         change_record(trial, lambda record: record["labels"].update(model="BERT", ladder="other.py"))
-    assert len(read_evidence(papers(), study.root).trials) == 0
+    assert len(read_frames(papers(), study.root).trials) == 0
 
 
 def test_a_scale_of_another_ladder_is_told_once(study: Study) -> None:
@@ -103,7 +103,7 @@ def test_a_scale_of_another_ladder_is_told_once(study: Study) -> None:
     study.pretrain("M1", labels=tiny)
     study.pretrain("M2", labels=tiny)
     with pytest.raises(MissingData, match=r"2 record\(s\) planned on the ladder other.py: pass --ladder"):
-        read_evidence(papers(), study.root)
+        read_frames(papers(), study.root)
 
 
 def test_the_parent_of_a_recorded_variant_is_shown_without_records(study: Study, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_the_parent_of_a_recorded_variant_is_shown_without_records(study: Study,
     theirs = study.on(loading.load(str(file)))
     theirs.pretrain("M0")
     theirs.pretrain("B")
-    assert set(theirs.group().last_rows) == {"M0", "A@x", "B"}
+    assert set(theirs.read().last_rows) == {"M0", "A@x", "B"}
     flags = ["--runs", str(study.root), "--out", str(tmp_path / "out"), "--ladder", str(file)]
     with undrawn_figures():
         assert make_figures.main(flags) == 0

@@ -10,9 +10,9 @@ import pytest
 from ablations.loading import papers
 from neobert.runs.layout import Layout
 from reports import make_figures
-from reports.curves import PIECES, Curves
-from reports.evidence import read_evidence
-from reports.matching import group_of
+from reports.curves import PIECES
+from reports.frames import read_frames
+from reports.rows import read_study
 from tests.reports.made_up_study import Study, undrawn_figures
 from tests.reports.measurements import embed, perplexity, throughput
 
@@ -102,9 +102,9 @@ def test_a_curve_is_thinned_counts_steps_over_stages_and_leaves_out_a_torn_end(s
     first, last = study.runs("M9")
     path = Layout(study.root).pretraining(last.id) / "metrics.jsonl"
     path.write_text(path.read_text() + '{"step": 99, "lo')
-    evidence = read_evidence(papers(), study.root)
-    row = group_of(evidence, "smoke", "synthetic").last_rows["M9"]
-    curves = Curves(study.root, evidence.runs)
+    evidence = read_frames(papers(), study.root)
+    row = read_study(evidence, "smoke", "synthetic").last_rows["M9"]
+    curves = evidence.curves
     points = curves.training(row.runs.id.iloc[0])
     assert PIECES / 2 <= len(points) <= PIECES and not curves.problems
     places = [step for step, _ in points]

@@ -1,5 +1,7 @@
 """The pictures of a study: colour is the word, claims are filled, every text is legible and alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,26 +9,24 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from reports.analysis.differences import LADDER, Step
-from reports.analysis.pairing import Pair
-from reports.analysis.quantities import GLUE_AVERAGE, LOSS_IN_NATS, Measure
-from reports.figures.curves import CurvePair, draw_curves
+from reports.differences import GLUE, LADDER, LOSS, NATS, POINTS, Measure, Step
+from reports.figures.curves import CurvePair, draw_pairs, find_curves
+from reports.figures.differences import forest, limits
 from reports.figures.drawing import PAGE_INCHES, WORD_COLOURS, word_colour
-from reports.figures.forests import draw_forest, limits
-from reports.statistics import Difference, Judged, judge
+from reports.statistics import Difference, judge
 from tests.reports.extents import require_texts_fit
 from tests.reports.made_up_study import Study
 
+GLUE_AVERAGE, LOSS_IN_NATS = Measure(GLUE, POINTS, 0.5), Measure(LOSS, NATS, 0.05)
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 
 
 def step(number: int, values: list[float], word: str = "", measure: Measure = GLUE_AVERAGE) -> Step:
     """A step with these differences, and the word that follows or another."""
     ours, theirs = dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0)
-    pair = Pair(f"M{number}", "M0", measure, "", ours, theirs)
-    own = Difference(pair.variant, "M0", measure.name, ours, theirs, measure.margin, measure.higher_is_better)
+    own = Difference(ours, theirs, measure.margin, measure.higher_is_better)
     (judged,) = judge([own])
-    return Step(LADDER, pair, Judged(own, judged.p, judged.p_equivalence, word or judged.word))
+    return Step(LADDER, f"M{number}", "M0", measure, "", own, replace(judged, word=word or judged.word))
 
 
 def require_fit(figure: Figure) -> None:
@@ -34,12 +34,11 @@ def require_fit(figure: Figure) -> None:
     assert figure.get_figwidth() == PAGE_INCHES and all(text.get_fontsize() >= 6 for text in texts)
 
 
-def test_claims_are_filled_in_the_colour_of_their_word(study: Study) -> None:
-    study.pretrain("M0")
+def test_claims_are_filled_in_the_colour_of_their_word() -> None:
     words = ("better", "worse", "equivalent within 0.5", "no clear difference", "too few seeds", "unequal spread")
     steps = [step(number, [0.1 * number + seed / 100 for seed in range(6)], word) for number, word in enumerate(words)]
     steps += [step(number, [0.1], measure=LOSS_IN_NATS) for number in range(3)]
-    figure = draw_forest.__wrapped__(steps, study.group())  # type: ignore[attr-defined]
+    figure = forest(steps, "a study")
     require_fit(figure)
     marks = [line for line in figure.axes[0].lines if line.get_marker() == "D"]
     assert [to_hex(mark.get_markeredgecolor()).upper() for mark in marks] == [
@@ -70,9 +69,8 @@ def curves(shift: float, reason: str = "") -> CurvePair:
     return CurvePair("M1 − M0", ours, theirs, reason, "better")
 
 
-def test_the_difference_of_curves_is_that_at_equal_steps(study: Study) -> None:
-    study.pretrain("M0")
-    figure = draw_curves.__wrapped__([curves(0.4), curves(0.0, "losses on other text")], study.group())  # type: ignore[attr-defined]
+def test_the_difference_of_curves_is_that_at_equal_steps() -> None:
+    figure = draw_pairs([curves(0.4), curves(0.0, "losses on other text")], "a study")
     require_fit(figure)
     difference = max(figure.axes[1].lines, key=lambda line: len(np.asarray(line.get_xdata())))
     assert np.asarray(difference.get_ydata(), dtype=float) == pytest.approx(-0.4)
@@ -85,6 +83,6 @@ def test_variants_with_curves_are_drawn_over_their_parents(study: Study) -> None
     for name in ("M0", "M1", "M2", "M9"):
         study.pretrain(name)
         study.metrics(name)
-    pairs = study.findings().curve_pairs
+    pairs = find_curves(study.read())
     assert {pair.name: pair.reason for pair in pairs} == {"M1 − M0": "", "M2 − M1": "losses on other text"}
-    require_fit(draw_curves.__wrapped__(pairs, study.group()))  # type: ignore[attr-defined]
+    require_fit(draw_pairs(pairs, "a study"))

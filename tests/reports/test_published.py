@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ablations import loading
 from neobert.glue.tasks import TASKS
-from reports import published
+from reports.figures import published
 from reports.tables import DASH, Table, csv_text, escape_latex, frame_of, number, signed_percent
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")

@@ -13,11 +13,11 @@ from neobert.runs.collected import ARCHIVE, read_archive
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, write_run_file
 from reports import collect, make_figures
-from reports.analysis.differences import LADDER, OWN_RATES, Step
-from reports.evidence import read_evidence
-from reports.figures.rates import draw_sweeps, sweeps_table
-from reports.matching import group_of
-from reports.scores import Group
+from reports.differences import LADDER, OWN_RATES, Step
+from reports.figures import rates
+from reports.frames import read_frames
+from reports.rows import Study as ReadStudy
+from reports.rows import read_study
 from tests.reports.made_up_study import EXECUTION, Study, by_place, change_record, facts_of
 
 SHIFTS = {"M1": 0.3, "M2": 0.0, "M4": 1.0}  # octaves from the shared rate to the best one
@@ -46,10 +46,9 @@ def fail(study: Study, name: str, seed: int) -> None:
     replace_file(folder / "error.json", json_bytes(error))
 
 
-def read(study: Study) -> tuple[Group, dict[tuple[str, str, str], Step], str]:
-    findings = study.findings()
-    table = findings.tables.get("differences")
-    return findings.group, by_place(findings), table.markdown if table else ""
+def read(study: Study) -> tuple[ReadStudy, dict[tuple[str, str, str], Step], str]:
+    found, table = study.read(), study.tables().get("differences")
+    return found, by_place(found), table.markdown if table else ""
 
 
 def test_the_optimum_is_that_of_the_records_alone(study: Study) -> None:
@@ -75,7 +74,7 @@ def test_pilot_seeds_are_in_nothing_but_the_sweep(study: Study) -> None:
     after, again, _ = read(study)
     assert {place: each.judged for place, each in again.items()} == {place: s.judged for place, s in steps.items()}
     assert after.sweeps and not before.sweeps
-    evidence = read_evidence(papers(), study.root)
+    evidence = read_frames(papers(), study.root)
     assert not set(evidence.runs.seed) & set(PILOT_SEEDS) and set(evidence.pilots.seed) == {1000, 1001}
     assert evidence.trials.empty
     assert any("measurement(s) of runs with pilot seeds are left out" in problem for problem in evidence.problems)
@@ -97,9 +96,9 @@ def test_every_step_is_told_at_the_shared_rate_and_at_own_rates(study: Study) ->
     group, steps, page = read(study)
     shared = steps[LADDER, "M4 − M2", "held-out loss on web"]
     own = steps[OWN_RATES, "M4@rate4e-3 − M2", "held-out loss on web"]
-    assert shared.found.mean == pytest.approx(0.1, abs=0.01) and shared.word == "worse"
-    assert own.found.mean == pytest.approx(-0.1, abs=0.01) and own.word == "better"
-    assert own.found.by_seed.keys() == shared.found.by_seed.keys() == set(range(8))
+    assert shared.difference.mean == pytest.approx(0.1, abs=0.01) and shared.word == "worse"
+    assert own.difference.mean == pytest.approx(-0.1, abs=0.01) and own.word == "better"
+    assert own.difference.by_seed.keys() == shared.difference.by_seed.keys() == set(range(8))
     assert "Own rates: each arm at the peak rate" in page
     row = group.row_at_best_rate("M4")
     assert row is not None and row.name == "M4@rate4e-3" and group.row_at_best_rate("M1") is None
@@ -113,7 +112,7 @@ def test_an_arm_at_its_shared_rate_is_compared_at_own_rates_too(study: Study) ->
             train(study, name, seed, 3.0 + (name == "M4") * 0.1 * (1 + seed / 10))
     _, steps, _ = read(study)
     own, shared = (steps[design, "M4 − M2", "held-out loss on web"] for design in (OWN_RATES, LADDER))
-    assert own.found == shared.found
+    assert own.difference == shared.difference
 
 
 def test_a_rate_near_the_optimum_counts_as_it_and_a_far_one_does_not(study: Study) -> None:
@@ -139,11 +138,11 @@ def test_failures_are_points_without_a_loss_and_survive_collecting(study: Study,
     out = tmp_path / "collected"
     assert collect.main(["--runs", str(study.root), "--out", str(out)]) == 0
     for root in (study.root, out):
-        group = group_of(read_evidence(papers(), root), study.scale, study.data)
+        group = read_study(read_frames(papers(), root), study.scale, study.data)
         sweep = group.sweeps["M4"]
         assert sweep.optimum is not None and sweep.optimum.reason == "the next rate, 4e-3, failed"
         assert sweep.best == "M4" and sweep.curve.failures == {4e-3: {1000: "RunFailed: step 7: the loss is nan"}}
-        page = sweeps_table(group).markdown
+        page = table.markdown if (table := rates.table(group)) else ""
         assert "the next rate, 4e-3, failed; a run failed at 4e-3" in page
     assert not [name for name, content in read_archive(out / ARCHIVE, []) if b"/a/place" in content]
 
@@ -165,14 +164,15 @@ def test_figure_and_table_hold_every_point_and_the_page_shows_them(study: Study,
     fail(study, "M4@rate1.6e-2", 1001)
     study.pretrain("M4", 0)
     group, _, _ = read(study)
-    images = draw_sweeps(group)
-    assert images == draw_sweeps(group) and set(images) == {"pdf", "svg", "png"}
-    table = sweeps_table(group)
+    pictures, table = [rates.draw(group) for _ in range(2)], rates.table(group)
+    first, again = (picture.files("rates") for picture in pictures if picture)
+    assert first == again and set(first) == {"rates.pdf", "rates.svg", "rates.png"}
+    assert table is not None
     assert "scale smoke" in table.title and [row[0] for row in table.rows] == list(SHIFTS)
     facts = facts_of(table)
     assert len(facts) == 3 * 8 + 2 and sum(bool(fact["failure"]) for fact in facts) == 1
     assert {fact["records"] for fact in facts if fact["heldout_loss"]} == set(
-        read_evidence(papers(), study.root).pilots.id
+        read_frames(papers(), study.root).pilots.id
     )
     assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out")]) == 0
     folder = tmp_path / "out" / "smoke-synthetic"
@@ -192,7 +192,7 @@ def test_a_failure_that_cannot_be_read_is_a_sentence(study: Study) -> None:
     fail(study, "M4@rate4e-3", 1000)
     (path,) = study.root.glob("pretraining/*/error.json")
     path.write_text(json.dumps(["no", "failure"]))
-    problems = read_evidence(papers(), study.root).problems
+    problems = read_frames(papers(), study.root).problems
     assert any("the failure of" in problem and "error.json is left out" in problem for problem in problems)
 
 

@@ -10,24 +10,25 @@ import pytest
 from ablations import loading
 from ablations.rates import PILOT_SEEDS
 from neobert.runs.layout import Layout
-from reports.evidence import read_evidence
-from reports.matching import group_of
-from reports.notes import notes, warnings
-from reports.scores import Estimate, Group, Row, Seeds, point_name
+from reports.frames import read_frames
+from reports.remarks import remarks, warnings
+from reports.rows import Study as ReadStudy
+from reports.rows import read_study
+from reports.scores import Estimate, Row, Seeds, point_name
 from tests.reports.made_up_study import LEVELS, Study, change_record
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 
 
 @pytest.fixture(scope="module")
-def ladder_group(tmp_path_factory: pytest.TempPathFactory) -> Group:
+def ladder_group(tmp_path_factory: pytest.TempPathFactory) -> ReadStudy:
     study = Study(tmp_path_factory.mktemp("ladder"))
     study.write(seeds=(0, 1))
-    return study.group()
+    return study.read()
 
 
 def last_row(study: Study, name: str) -> Row:
-    return study.group().last_rows[name]
+    return study.read().last_rows[name]
 
 
 def plant(study: Study, name: str, scores: dict[int, list[float]], task: str = "cola") -> None:
@@ -40,7 +41,7 @@ def plant(study: Study, name: str, scores: dict[int, list[float]], task: str = "
             study.trial(name, of_task, point, score=value)
 
 
-def test_a_whole_ladder_has_a_row_a_variant_and_two_for_m10(ladder_group: Group) -> None:
+def test_a_whole_ladder_has_a_row_a_variant_and_two_for_m10(ladder_group: ReadStudy) -> None:
     names = [row.name for row in ladder_group.rows]
     assert names == [*LEVELS, "M10"]
     assert all(row.average is not None and row.is_best_of_whole_grid for row in ladder_group.rows)
@@ -49,7 +50,7 @@ def test_a_whole_ladder_has_a_row_a_variant_and_two_for_m10(ladder_group: Group)
 
 
 def test_average_is_the_flat_mean_of_the_eight_tasks_and_spread_its_standard_deviation_over_seeds(
-    ladder_group: Group,
+    ladder_group: ReadStudy,
 ) -> None:
     for row in ladder_group.rows:
         cells = [cell.score.mean for cell in row.cells.values() if cell.score]
@@ -74,7 +75,7 @@ def test_the_nested_average_needs_a_nested_score_of_every_task(study: Study) -> 
 
 
 @pytest.mark.parametrize("task", ["rte", "stsb"])
-def test_the_average_has_only_the_seeds_that_all_eight_tasks_have(ladder_group: Group, task: str) -> None:
+def test_the_average_has_only_the_seeds_that_all_eight_tasks_have(ladder_group: ReadStudy, task: str) -> None:
     row = ladder_group.last_rows["M4"]
     cell = row.cells[task]
     assert cell.score is not None
@@ -120,7 +121,7 @@ def test_without_all_eight_tasks_there_is_no_average_and_the_missing_are_named(s
     study.write(["M0"])
     for path in study.root.glob("glue/rte/*.json"):
         path.unlink()
-    row, lines = last_row(study, "M0"), notes(study.group(), short=True)
+    row, lines = last_row(study, "M0"), remarks(study.read(), short=True)
     assert row.average is None and row.cells["rte"].score is None
     assert "M0: no average; RTE: no record." in lines
 
@@ -129,7 +130,7 @@ def test_mean_over_shared_tasks_uses_only_tasks_that_every_scored_row_has(study:
     plant(study, "M0", {0: [0.4, 0.5]}, "cola")
     plant(study, "M0", {0: [0.9, 0.8]}, "sst2")
     plant(study, "M1", {0: [0.6, 0.3]}, "cola")
-    found = study.group()
+    found = study.read()
     assert found.shared_tasks == ("cola",)
     shared = found.last_rows["M0"].mean_over(found.shared_tasks)
     assert shared is not None and shared.mean == pytest.approx(50.0)
@@ -139,8 +140,8 @@ def test_mean_over_shared_tasks_uses_only_tasks_that_every_scored_row_has(study:
 def test_a_task_without_a_train_split_says_why(study: Study) -> None:
     study.without = {"mnli": "mnli has no train split here"}
     study.write(["M0"])
-    found = study.group()
-    lines = notes(found, short=True)
+    found = study.read()
+    lines = remarks(found, short=True)
     assert "M0: no average; MNLI: mnli has no train split here." in lines
     assert any(line.startswith("‡ QNLI, RTE, MRPC, STS-B of M0 started from pre-training") for line in lines)
     assert found.last_rows["M0"].cells["cola"].fallback is None
@@ -154,7 +155,7 @@ def test_a_failed_point_is_named_and_the_rest_of_the_grid_counts(study: Study) -
     assert cell.score is not None and cell.score.mean == pytest.approx(50.0)
     assert cell.absent["failed"] == (f"{point_name(of_task.points[1])} (seed 0)",) and cell.absent["missing"] == ()
     assert not cell.is_best_of_whole_grid
-    assert any(f"failed {cell.absent['failed'][0]}" in line for line in notes(study.group(), short=True))
+    assert any(f"failed {cell.absent['failed'][0]}" in line for line in remarks(study.read(), short=True))
 
 
 def test_a_trial_that_failed_once_and_was_recorded_later_has_not_failed(study: Study) -> None:
@@ -171,7 +172,7 @@ def test_when_every_trial_failed_the_score_is_missing_and_never_zero(study: Stud
         study.fail(of_task, point)
     cell = last_row(study, "M2").cells["cola"]
     assert cell.score is None and cell.trials == len(of_task.points)
-    assert any("CoLA: no trial has a score" in line for line in notes(study.group(), short=True))
+    assert any("CoLA: no trial has a score" in line for line in remarks(study.read(), short=True))
 
 
 @pytest.mark.parametrize(("state", "score"), [("done", None), ("failed", 0.9)])
@@ -186,7 +187,7 @@ def test_only_done_trials_with_a_value_count(study: Study, state: str, score: fl
 
 def test_trials_of_the_limited_grid_count_for_m9_and_only_shared_starts_for_m10(study: Study) -> None:
     study.write(["M9", "M10"])
-    found = study.group().last_rows
+    found = study.read().last_rows
     limited, larger = found["M9"], found["M10"]
     points = {name: set(study.recipe(name).grid.points()) for name in ("M9", "M10")}
     assert limited.cells["rte"].point in points["M9"] and larger.cells["rte"].point in points["M10"]
@@ -198,17 +199,17 @@ def test_trials_of_the_limited_grid_count_for_m9_and_only_shared_starts_for_m10(
 
 def test_m10_is_not_begun_by_the_trials_of_m9_whose_last_checkpoint_alone_is_measured(study: Study) -> None:
     study.write(["M9"])
-    group = study.group()
+    group = study.read()
     rows = group.last_rows
     assert rows["M9"].average is not None and rows["M10"].scored_tasks == () and rows["M10"].losses
-    assert any("NeoBERT-192 (M10): pre-trained, but no GLUE record of its own" in line for line in notes(group, True))
+    assert any("NeoBERT-192 (M10): pre-trained, but no GLUE record of its own" in line for line in remarks(group, True))
     stages = {name: [row.stage for row in group.rows if row.name == name] for name in ("M9", "M10")}
     assert stages == {"M9": [1], "M10": [0, 1]}
 
 
 def test_alternatives_appear_behind_the_ladder_once_they_have_records_of_their_own(study: Study) -> None:
     study.write(["M5", "M9", "M10", "M7@code"])
-    names = list(study.group().last_rows)
+    names = list(study.read().last_rows)
     assert names == [*LEVELS, "M7@code"]  # M10@text shares all records and, at this scale, the grid of M10
 
 
@@ -216,10 +217,10 @@ def test_a_reading_of_the_protocol_has_a_row_once_a_study_is_its_own(study: Stud
     """Of M10@dense only the tasks behind MNLI differ from M10's: the others' trials show nothing of it, and count for
     both."""
     study.write(["M9", "M10"])
-    assert list(study.group().last_rows) == list(LEVELS)
+    assert list(study.read().last_rows) == list(LEVELS)
     study.search("M10@dense", study.study("M10@dense", "rte"))
-    rows = study.group().last_rows
-    assert list(rows) == [*LEVELS, "M10@dense"] and study.group().problems == ()
+    rows = study.read().last_rows
+    assert list(rows) == [*LEVELS, "M10@dense"] and study.read().problems == ()
     assert rows["M10@dense"].scored_tasks == ("mnli", "qqp", "rte", "sst2", "cola")
     assert rows["M10@dense"].cells["cola"] == rows["M10"].cells["cola"]
     assert set(rows["M10@dense"].cells["rte"].ids.values()).isdisjoint(rows["M10"].cells["rte"].ids.values())
@@ -228,8 +229,8 @@ def test_a_reading_of_the_protocol_has_a_row_once_a_study_is_its_own(study: Stud
 def test_a_trial_behind_another_choice_of_mnli_is_none_of_m10s(study: Study) -> None:
     """RTE has one metric: by M10@metric its protocol is M10's, and only the trial that it starts from is another."""
     study.write(["M10@metric"])
-    rows = study.group().last_rows
-    assert rows["M10@metric"].average is not None and study.group().problems == ()
+    rows = study.read().last_rows
+    assert rows["M10@metric"].average is not None and study.read().problems == ()
     assert rows["M10"].scored_tasks == ("sst2", "cola")
 
 
@@ -241,7 +242,7 @@ def test_the_best_point_goes_by_the_protocols_metric_and_shows_its_score(study: 
         for point, (accuracy, f1) in zip(of_task.points, ((0.7, 0.8), (0.6, 0.95)), strict=False):
             scores = {"score": (accuracy + f1) / 2, "metrics": {"accuracy": accuracy, "f1": f1}, "curve": []}
             study.trial(name, of_task, point, scores=scores)
-    rows, points = study.group().last_rows, study.study("M10", "qqp").points
+    rows, points = study.read().last_rows, study.study("M10", "qqp").points
     chosen = {name: rows[name].cells["qqp"] for name in ("M10", "M10@metric")}
     assert (chosen["M10"].point, chosen["M10@metric"].point) == (points[1], points[0])
     assert [cell.score.mean for cell in chosen.values() if cell.score] == pytest.approx([77.5, 75.0])
@@ -260,7 +261,7 @@ def test_another_protocol_or_point_belongs_to_no_variant_and_is_reported(study: 
     of_task = study.study("M2", "cola")
     other = of_task.model_copy(update={"protocol": of_task.protocol.model_copy(update={"epochs": 99})})
     study.trial("M2", other, of_task.points[0], score=1.0)
-    found = study.group()
+    found = study.read()
     cell = found.last_rows["M2"].cells["cola"]
     assert cell.score is not None and cell.score.mean == pytest.approx(50.0)
     assert len(found.problems) == 1 and "1 trial(s)" in found.problems[0]
@@ -270,7 +271,7 @@ def test_trials_without_the_record_of_their_run_are_reported_and_not_guessed(stu
     of_task = study.study("M2", "cola")
     study.begin("M2", of_task)
     study.trial("M2", of_task, of_task.points[0], score=0.9)
-    found = study.group()
+    found = study.read()
     assert found.last_rows["M2"].scored_tasks == ()
     assert "have no run record" in found.problems[0]
 
@@ -279,14 +280,14 @@ def test_a_run_of_no_declared_variant_is_reported(study: Study) -> None:
     study.pretrain("M2")
     (path,) = study.root.glob("pretraining/*/done.json")
     change_record(path, lambda record: record["config"]["recipe"]["masking"].update(rate=0.4))
-    assert "has the recipe of no declared variant" in study.group().problems[0]
+    assert "has the recipe of no declared variant" in study.read().problems[0]
 
 
 def test_runs_on_other_data_or_numerics_are_left_out_and_named(study: Study) -> None:
     """Two seeds on the first version of a corpus and one on a second make no mean of three."""
     study.write(["M2"], seeds=(0, 1))
     Study(study.root, version="2").write(["M2"], seeds=(2,))
-    found = study.group()
+    found = study.read()
     row = found.last_rows["M2"]
     assert row.average is not None and [seeds.pretraining for seeds in row.average.by_seeds] == [0, 1]
     assert sorted(row.losses["web"].by_seeds) == [Seeds(0, 0), Seeds(1, 1)]
@@ -294,7 +295,7 @@ def test_runs_on_other_data_or_numerics_are_left_out_and_named(study: Study) -> 
     assert "(seed 2) rests on other data or numerics" in problem and "corpus web:2 and web:1" in problem
     (path,) = study.root.glob(f"pretraining/{study.runs('M2', 1)[0].id}/done.json")
     change_record(path, lambda record: record["numerics"].update(masking=9))
-    problems = study.group().problems
+    problems = study.read().problems
     assert len(problems) == 2 and any("version of masking 9 and 1" in problem for problem in problems)
 
 
@@ -312,13 +313,13 @@ def test_trials_on_other_bytes_of_a_task_are_left_out_and_named(study: Study) ->
 def test_records_of_several_commits_or_versions_of_torch_say_so(study: Study) -> None:
     study.pretrain("M0", commit="a" * 40, packages={"torch": "2.12.0"})
     study.pretrain("M1", commit="a" * 40, packages={"torch": "2.12.0"})
-    assert not [line for line in warnings(study.group()) if "torch" in line or "commit" in line]
+    assert not [line for line in warnings(study.read()) if "torch" in line or "commit" in line]
     study.pretrain("M4", commit="b" * 40, dirty=True, packages={"torch": "2.13.0"})
-    said = warnings(study.group())
+    said = warnings(study.read())
     assert "Not all records are of one committed code: aaaaaaa: M0, M1; bbbbbbb with uncommitted changes: M4." in said
     assert "Records are of several versions of torch: 2.12.0: M0, M1; 2.13.0: M4." in said
     study.pretrain("M0", PILOT_SEEDS[0], commit="c" * 40, dirty=True, packages={"torch": "2.12.0"})
-    (line,) = (line for line in warnings(study.group()) if "commit" in line)
+    (line,) = (line for line in warnings(study.read()) if "commit" in line)
     assert line.endswith("ccccccc with uncommitted changes: pilots of M0.")
 
 
@@ -327,9 +328,9 @@ def test_records_of_several_processors_say_so(study: Study) -> None:
     study.pretrain("M0", machine={"processor": "x86_64"})
     study.pretrain("M1", machine={"processor": "x86_64", "cpu": "Some CPU", "cpu_capability": "AVX512"})
     study.pretrain("M2", machine={"processor": "x86_64", "cpu": "Some CPU", "cpu_capability": "AVX512"})
-    assert not [line for line in warnings(study.group()) if "processor" in line]
+    assert not [line for line in warnings(study.read()) if "processor" in line]
     study.pretrain("M4", machine={"processor": "x86_64", "cpu": "Some CPU", "cpu_capability": "AVX2"})
-    said = warnings(study.group())
+    said = warnings(study.read())
     assert "Records are of several processors: Some CPU with AVX2: M4; Some CPU with AVX512: M1, M2." in said
 
 
@@ -340,7 +341,7 @@ def test_torn_foreign_and_malformed_files_are_named_and_not_counted(study: Study
     torn.write_bytes(torn.read_bytes()[:40])
     (torn.parent / "foreign.json").write_text(json.dumps({"schema": 99, "kind": "glue", "id": "foreign"}))
     (torn.parent / "empty.json").write_text(json.dumps({"schema": 1, "kind": "glue", "id": "hollow"}))
-    evidence = read_evidence(loading.papers(), study.root)
+    evidence = read_frames(loading.papers(), study.root)
     assert len(evidence.problems) == 3
     for name in (torn.name, "foreign.json", "empty.json"):
         assert any(name in problem for problem in evidence.problems)
@@ -354,14 +355,14 @@ def test_a_score_that_cannot_be_one_is_left_out(study: Study, score: float | str
     of_task = study.study("M2", "cola")
     path = Layout(study.root).trial("cola", of_task.trial_id(of_task.points[1]))
     change_record(path, lambda record: record["scores"].update(score=score))
-    assert len(read_evidence(loading.papers(), study.root).problems) == 1
+    assert len(read_frames(loading.papers(), study.root).problems) == 1
     assert last_row(study, "M2").cells["cola"].score is not None
 
 
 def test_a_record_of_an_unknown_scale_is_left_out_and_does_not_stop_the_others(study: Study) -> None:
     study.write(["M0"])
     study.pretrain("M1", labels={"variants": ["M1"], "scale": "smokey", "data": "synthetic"})
-    evidence = read_evidence(loading.papers(), study.root)
+    evidence = read_frames(loading.papers(), study.root)
     assert evidence.groups() == [("smoke", "synthetic")]
     assert "labels.scale" in evidence.problems[0] and "did you mean 'smoke'" in evidence.problems[0]
 
@@ -374,7 +375,7 @@ def test_missing_points_are_named_in_full_in_the_remarks_page_and_cut_in_tables(
     study.trial("M10", of_task, of_task.points[0])
     cell = last_row(study, "M10").cells["cola"]
     assert len(cell.absent["missing"]) == 59
-    full, short = (next(line for line in notes(study.group(), cut) if "CoLA, points" in line) for cut in (False, True))
+    full, short = (next(line for line in remarks(study.read(), cut) if "CoLA, points" in line) for cut in (False, True))
     assert all(name in full for name in cell.absent["missing"])
     assert "and 47 more" in short
 
@@ -383,10 +384,10 @@ def test_seeds_of_pretraining_and_fine_tuning_are_told_apart(study: Study) -> No
     study.write(["M0"])
     for of_task in study.studies("M0"):
         study.search("M0", of_task.model_copy(update={"seed": 7}))
-    found = study.group()
+    found = study.read()
     average = found.last_rows["M0"].average
     assert average is not None and [str(seeds) for seeds in average.by_seeds] == ["0", "0/7"]
-    assert any("± holds fine-tuning seeds only" in line for line in notes(found, short=True))
+    assert any("± holds fine-tuning seeds only" in line for line in remarks(found, short=True))
 
 
 @pytest.mark.parametrize("trained", [True, False])
@@ -394,7 +395,7 @@ def test_runs_on_a_folder_are_their_variants_whichever_tokenizers_it_has(tmp_pat
     """The shapes of a scale depend on whether tokenizers are trained, which records alone can tell."""
     study = Study(tmp_path / "runs", scale="study", data="texts", trained=trained)
     study.write(["M0", "M8"])
-    found = group_of(read_evidence(loading.papers(), study.root), "study", "texts")
+    found = read_study(read_frames(loading.papers(), study.root), "study", "texts")
     assert found.problems == () and found.vocabulary == ("trained" if trained else "published")
     assert [row.name for row in found.rows if row.average] == ["M0", "M8"]
 
@@ -402,10 +403,10 @@ def test_runs_on_a_folder_are_their_variants_whichever_tokenizers_it_has(tmp_pat
 def test_groups_of_scale_and_data_are_never_mixed(study: Study) -> None:
     study.write(["M0"])
     Study(study.root, data="corpus").write(["M0"])
-    evidence = read_evidence(loading.papers(), study.root)
+    evidence = read_frames(loading.papers(), study.root)
     assert evidence.groups() == [("smoke", "corpus"), ("smoke", "synthetic")]
     for scale, data in evidence.groups():
-        average = group_of(evidence, scale, data).last_rows["M0"].average
+        average = read_study(evidence, scale, data).last_rows["M0"].average
         assert average is not None and len(average.by_seeds) == 1
 
 
@@ -415,7 +416,7 @@ def test_a_task_that_one_seed_has_begun_takes_no_other_seed_from_the_score(study
         plant(study, name, {each: [0.4, 0.5] for each in range(3)}, "sst2")
     plant(study, "M0", {each: [0.4, 0.5] for each in range(3)}, "cola")
     plant(study, "M1", {seed: [0.9]}, "cola")
-    found = study.group()
+    found = study.read()
     row = found.last_rows["M1"]
     assert row.scored_tasks == found.shared_tasks == ("sst2",) and f"cola of seed {seed} is unfinished" in row.notes[0]
     mean = row.mean_over(found.shared_tasks)

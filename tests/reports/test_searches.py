@@ -15,18 +15,16 @@ from neobert.recipe import Point
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record, read_sealed
 from neobert.search.space import Search
-from reports.analysis.pairing import pair_task
-from reports.evidence import read_evidence
-from reports.figures.figure1 import figure1_facts, find_bars
-from reports.figures.glue_tables import score_tables, table3, table5
-from reports.figures.searches import draw_search
-from reports.findings import Findings
-from reports.notes import searches_noted
+from reports import rows
+from reports.figures import searches
+from reports.figures.figure1 import find_bars
+from reports.figures.glue_tables import scores, table3, table5
+from reports.frames import Tried, read_frames
+from reports.remarks import searches_noted
 from reports.scores import Cell, Row, point_name
-from reports.searches import Tried
 from tests.reports.collecting import copy, figures
 from tests.reports.extents import require_texts_fit
-from tests.reports.made_up_study import SAMPLED, SPACE, Study, facts_of, search_by
+from tests.reports.made_up_study import SAMPLED, SPACE, Study, by_place, facts_of, search_by
 from tests.reports.test_figures import drawn
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
@@ -34,7 +32,7 @@ TPE = "CoLA: 8 points chosen by tpe, 2 ended early by median; not the whole grid
 
 
 def row_of(study: Study, name: str) -> Row:
-    return study.group().last_rows[name]
+    return study.read().last_rows[name]
 
 
 def cell_of(study: Study, name: str = "M1") -> Cell:
@@ -55,15 +53,16 @@ def test_a_searched_task_has_its_best_point_and_every_table_says_so(study: Study
         study.pretrain(name)
     study.search("M0", study.study("M0", "cola"))
     search = study.sampled("M1", "cola", search_by("tpe", "median"), SAMPLED, pruned=SAMPLED[:2])
-    group = study.group()
+    group = study.read()
     cell = group.last_rows["M1"].cells["cola"]
     assert cell.score is not None and cell.score.mean == pytest.approx(score_at_best(study, search))
     assert cell.point in SAMPLED[2:] and group.problems == ()
-    for table in (table3(group), table5(group), score_tables(group)[0]):
+    for table in (table3(group), table5(group), scores(group)):
+        assert table is not None
         assert f"§ {TPE} (M1)." in table.notes
         shown = {row[1] if len(row) > 9 else row[0]: row for row in table.rows}
         assert "§" in "".join(shown["M1"]) and "§" not in "".join(shown["M0"])
-    (fact,) = [line for line in facts_of(table5(group)) if line["model"] == "M1"]
+    (fact,) = [line for line in facts_of(study.tables()["table5"]) if line["model"] == "M1"]
     assert fact["whole_grid"] == "no" and fact["points"] == "6" and fact["batch_size"] == str(cell.point.batch_size)
 
 
@@ -72,9 +71,9 @@ def test_figure_1_says_which_bars_are_of_searches_and_changes_none_against_a_gri
         study.pretrain(name)
     study.search("M0", study.study("M0", "cola"))
     study.sampled("M1", "cola", search_by("tpe", "median"), SAMPLED, pruned=SAMPLED[:2])
-    bars = find_bars(study.group())
-    assert f"{TPE} (M1)." in drawn(bars) and not bars.incomplete
-    assert {line["variant"]: line["delta_percent"] for line in facts_of(figure1_facts(bars))}["M1"] == ""
+    found = study.read()
+    assert f"{TPE} (M1)." in drawn(found) and not find_bars(found).incomplete
+    assert {line["variant"]: line["delta_percent"] for line in facts_of(study.tables()["figure1"])}["M1"] == ""
 
 
 def test_the_whole_grid_is_used_where_there_is_one_and_a_part_of_it_is_not(study: Study) -> None:
@@ -123,16 +122,15 @@ def test_a_search_whose_trials_were_all_ended_early_has_no_score(study: Study) -
     assert cell_of(study).score is None and searches_noted([row_of(study, "M1")]) == []
 
 
-def pair(study: Study, searches: dict[str, Search]) -> str:
+def pair(study: Study, own: dict[str, Search]) -> str:
     """Why the CoLA of M1 and M0 cannot be subtracted; empty if it can."""
     for name in ("M0", "M1"):
         study.pretrain(name)
-        if name in searches:
-            study.sampled(name, "cola", searches[name], SAMPLED)
+        if name in own:
+            study.sampled(name, "cola", own[name], SAMPLED)
         else:
             study.search(name, study.study(name, "cola"))
-    rows = study.group().last_rows
-    return pair_task(rows["M1"], rows["M0"], "cola").reason
+    return by_place(study.read())["ladder", "M1 − M0", "CoLA"].reason
 
 
 def test_scores_of_equal_searches_are_subtracted_and_of_others_not(study: Study) -> None:
@@ -141,8 +139,8 @@ def test_scores_of_equal_searches_are_subtracted_and_of_others_not(study: Study)
 
 @pytest.mark.parametrize("theirs", [search_by("random"), None])
 def test_scores_of_another_search_or_a_grid_are_not_subtracted(study: Study, theirs: Search | None) -> None:
-    searches = {"M1": search_by("tpe")} | ({} if theirs is None else {"M0": theirs})
-    assert pair(study, searches) == "CoLA of M1 and M0 is not of the same grid or kind of search"
+    own = {"M1": search_by("tpe")} | ({} if theirs is None else {"M0": theirs})
+    assert pair(study, own) == "CoLA of M1 and M0 is not of the same grid or kind of search"
 
 
 def test_a_search_under_another_protocol_is_of_no_variant(study: Study) -> None:
@@ -152,7 +150,7 @@ def test_a_search_under_another_protocol_is_of_no_variant(study: Study) -> None:
     other = grid.model_copy(update={"search": search_by("tpe"), "points": (), "protocol": protocol})
     study.sample("M1", other, SAMPLED)
     assert cell_of(study).score is None
-    assert any("match no variant's protocol, grid and study" in problem for problem in study.group().problems)
+    assert any("match no variant's protocol, grid and study" in problem for problem in study.read().problems)
 
 
 def test_a_search_with_a_link_out_of_the_folder_is_named_and_left_out(study: Study, tmp_path: Path) -> None:
@@ -161,7 +159,7 @@ def test_a_search_with_a_link_out_of_the_folder_is_named_and_left_out(study: Stu
     asked = search.request_file(Layout(study.root), 0)
     asked.rename(tmp_path / "private.json")
     asked.symlink_to(tmp_path / "private.json")
-    evidence = read_evidence(loading.papers(), study.root)
+    evidence = read_frames(loading.papers(), study.root)
     assert not evidence.searches
     (problem,) = [each for each in evidence.problems if search.id in each]
     assert "is a link out of the folder" in problem
@@ -171,22 +169,22 @@ def test_the_size_of_a_search_costs_a_reader_nothing(study: Study) -> None:
     study.pretrain("M1")
     endless = search_by("tpe").model_copy(update={"trials": 10**15})
     search = study.sampled("M1", "cola", endless, SAMPLED)
-    assert read_evidence(loading.papers(), study.root).searches[search.id].points == SAMPLED
+    assert read_frames(loading.papers(), study.root).searches[search.id].points == SAMPLED
     cell = cell_of(study)
     assert cell.point is not None and point_name(cell.point)
 
 
-def with_picture(study: Study, search: Search, points: tuple[Point, ...] = SAMPLED) -> Findings:
+def with_picture(study: Study, search: Search, points: tuple[Point, ...] = SAMPLED) -> rows.Study:
     study.pretrain("M1")
     study.sampled("M1", "cola", search, points)
-    return study.findings()
+    return study.read()
 
 
 def test_a_search_has_a_picture_of_its_own_and_no_other_figure_another_style(study: Study) -> None:
     findings = with_picture(study, search_by("tpe", seeds=(0, 1)))
     before = dict(matplotlib.rcParams)
     ((name, tried),) = findings.searches.items()
-    figure = draw_search.__wrapped__(tried, findings.group)  # type: ignore[attr-defined]
+    figure = searches.draw(tried, findings).figure
     assert dict(matplotlib.rcParams) == before and not plt.get_fignums()
     require_texts_fit(figure)
     words = {text.get_text() for text in figure.findobj(Text)}
@@ -211,11 +209,10 @@ def drawn_points(study: Study, tried: Tried) -> list[Shown]:
 def test_the_same_records_give_the_same_picture_from_a_collected_folder_too(study: Study, tmp_path: Path) -> None:
     findings = with_picture(study, search_by("tpe"))
     assert copy(study.root, tmp_path / "copy") == 0
-    evidence = read_evidence(loading.papers(), tmp_path / "copy")
+    evidence = read_frames(loading.papers(), tmp_path / "copy")
     ((_, tried),) = findings.searches.items()
     (collected,) = evidence.searches.values()
-    group = findings.group
-    first, again, of_copy = (draw_search(each, group)["svg"] for each in (tried, tried, collected))
+    first, again, of_copy = (searches.draw(each, findings).files("x", ["svg"]) for each in (tried, tried, collected))
     assert first == again == of_copy
 
 
@@ -225,7 +222,7 @@ def test_few_points_and_one_value_of_a_field_have_a_picture_too(study: Study, po
     search = search_by("tpe").model_copy(update={"space": space})
     findings = with_picture(study, search, points)
     (tried,) = findings.searches.values()
-    require_texts_fit(draw_search.__wrapped__(tried, findings.group))  # type: ignore[attr-defined]
+    require_texts_fit(searches.draw(tried, findings).figure)
 
 
 def test_the_page_shows_the_pictures_of_searches_and_links_their_files(study: Study, tmp_path: Path) -> None:
@@ -239,4 +236,4 @@ def test_the_page_shows_the_pictures_of_searches_and_links_their_files(study: St
 def test_a_search_without_a_score_has_no_picture(study: Study) -> None:
     study.pretrain("M1")
     study.sampled("M1", "cola", search_by("tpe", "median"), SAMPLED, pruned=SAMPLED)
-    assert study.findings().searches == {}
+    assert study.read().searches == {}

@@ -14,11 +14,11 @@ import pytest
 from ablations import loading
 from neobert.glue.tasks import TASKS
 from neobert.runs.collected import ARCHIVE, RunFiles
-from reports.evidence import Evidence, read_evidence
-from reports.figures.figure1 import Bars, figure1, find_bars
+from reports.figures import figure1
+from reports.figures.figure1 import Bars, find_bars
 from reports.figures.glue_tables import table3
-from reports.matching import group_of
-from reports.scores import Group
+from reports.frames import Frames, read_frames
+from reports.rows import Study, read_study
 from reports.tables import number
 from tests.support.golden_files import GoldenFiles
 
@@ -31,17 +31,17 @@ pytestmark = pytest.mark.usefixtures("papers_ladder")
 
 
 @pytest.fixture(scope="module")
-def evidence(papers_ladder: None) -> Evidence:
-    return read_evidence(loading.papers(), RECORDS)
+def evidence(papers_ladder: None) -> Frames:
+    return read_frames(loading.papers(), RECORDS)
 
 
 @pytest.fixture(scope="module")
-def group(papers_ladder: None, evidence: Evidence) -> Group:
-    return group_of(evidence, "smoke", "synthetic")
+def group(papers_ladder: None, evidence: Frames) -> Study:
+    return read_study(evidence, "smoke", "synthetic")
 
 
 @pytest.fixture(scope="module")
-def bars(group: Group) -> Bars:
+def bars(group: Study) -> Bars:
     return find_bars(group)
 
 
@@ -49,7 +49,7 @@ def test_the_page_has_the_averages_of_the_records(bars: Bars) -> None:
     """A failure shows the words that belong there."""
     words = []
     for bar in bars.bars:
-        assert bar.score is not None and bars.is_average
+        assert bar.score is not None and bars.study.is_average
         seeds, spread = len(bar.score.by_seeds), bar.score.spread
         mean = f"{bar.row.name} {number(bar.score.mean)}"
         words.append(
@@ -68,7 +68,7 @@ def test_the_page_has_the_seeds_of_the_records(bars: Bars) -> None:
         assert f"up to {number(max(scores) - min(scores))} points" in PAGE
 
 
-def test_the_page_names_the_commits_of_the_records(evidence: Evidence) -> None:
+def test_the_page_names_the_commits_of_the_records(evidence: Frames) -> None:
     said = re.search(r"These records are of (?:commit|commits) ([^.]*)\.", PAGE)
     assert said is not None
     named = re.findall(r"`([0-9a-f]{7})`( with uncommitted changes)?", said[1])
@@ -77,16 +77,18 @@ def test_the_page_names_the_commits_of_the_records(evidence: Evidence) -> None:
     assert {(commit, bool(is_dirty)) for commit, is_dirty in named} == made
 
 
-def test_table_3_of_the_docs_is_that_of_the_records(group: Group) -> None:
+def test_table_3_of_the_docs_is_that_of_the_records(group: Study) -> None:
     assert (DOCS / "table3-smoke.md").read_text(encoding="utf-8") == table3(group).markdown
 
 
-def test_figure_1_of_the_docs_is_that_of_the_records(bars: Bars, tmp_path: Path) -> None:
+def test_figure_1_of_the_docs_is_that_of_the_records(group: Study, tmp_path: Path) -> None:
     """Pixel by pixel: the bytes also depend on the machine's compression library."""
     from matplotlib.image import imread
 
+    picture = figure1.draw(group)
+    assert picture is not None
     made = tmp_path / "figure1.png"
-    made.write_bytes(figure1(bars)["png"])
+    made.write_bytes(picture.files("figure1")["figure1.png"])
     assert np.array_equal(imread(made), imread(DOCS / "figure1-smoke.png"))
 
 

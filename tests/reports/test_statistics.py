@@ -34,9 +34,7 @@ values = st.floats(-100, 100, allow_nan=False).map(lambda value: round(value, 3)
 
 
 def difference(ours, theirs, margin=0.5, higher_is_better=True, **fields) -> Difference:
-    return Difference(
-        "M1", "M0", "GLUE", dict(enumerate(ours)), dict(enumerate(theirs)), margin, higher_is_better, **fields
-    )
+    return Difference(dict(enumerate(ours)), dict(enumerate(theirs)), margin, higher_is_better, **fields)
 
 
 def word(ours, theirs, **fields) -> str:
@@ -76,9 +74,10 @@ def test_intervals_begin_with_three_seeds_and_words_with_five():
     assert t_interval([1.0, 2.0, 3.0]) == pytest.approx(stats.t.interval(0.95, 2, 2.0, stats.sem([1.0, 2.0, 3.0])))
     for seeds in range(5):
         ours = [10 + seed / 10 for seed in range(seeds)]
-        judged = judge([difference(ours, [0.0] * seeds)])[0]
+        found = difference(ours, [0.0] * seeds)
+        judged = judge([found])[0]
         assert (judged.word, judged.p, judged.p_equivalence) == (TOO_FEW_SEEDS, None, None)
-        assert (judged.difference.interval is None) == (seeds < 3)
+        assert (found.interval is None) == (seeds < 3)
     assert math.isnan(difference([], []).mean)
 
 

@@ -16,8 +16,7 @@ from ablations.loading import papers
 from neobert.files import json_bytes, line_bytes, sha256_of
 from neobert.runs.collected import ARCHIVE, MOST_BYTES, read_archive
 from neobert.runs.layout import Layout
-from reports.curves import Curves
-from reports.evidence import read_evidence
+from reports.frames import read_frames
 from tests.reports.collecting import contents, copy, figures
 from tests.reports.made_up_study import Study, change_record
 from tests.reports.measurements import answer, ask
@@ -112,9 +111,9 @@ def test_the_folder_of_runs_and_what_is_inside_may_be_links(whole: Path, runs: P
     assert copy(tmp_path / "link", tmp_path / "out") == copy(whole, tmp_path / "same") == 0
     assert (
         contents(tmp_path / "out") == contents(tmp_path / "same")
-        and not read_evidence(papers(), tmp_path / "link").problems
+        and not read_frames(papers(), tmp_path / "link").problems
     )
-    assert len(read_evidence(papers(), tmp_path / "link").runs) == len(read_evidence(papers(), whole).runs) > 0
+    assert len(read_frames(papers(), tmp_path / "link").runs) == len(read_frames(papers(), whole).runs) > 0
 
 
 def test_what_is_no_regular_file_is_named_and_not_opened(
@@ -133,7 +132,7 @@ def test_what_is_no_regular_file_is_named_and_not_opened(
 def test_a_file_that_is_larger_than_any_record_is_not_read(runs: Path) -> None:
     with (runs / "glue" / "cola" / "large.json").open("wb") as file:
         file.truncate(MOST_BYTES + 1)  # without a block on the disk
-    assert read_evidence(papers(), runs).problems == (
+    assert read_frames(papers(), runs).problems == (
         "glue/cola/large.json has 67 MB, more than any file of a study: left out",
     )
 
@@ -147,14 +146,14 @@ def test_a_record_that_is_named_otherwise_than_its_file_is_left_out(
 ) -> None:
     path = min(runs.glob("glue/cola/*.json"))
     change_record(path, lambda record: record.update(id=name))
-    before = len(read_evidence(papers(), runs).trials)
+    before = len(read_frames(papers(), runs).trials)
     (tmp_path / "out" / "below").mkdir(parents=True)
     there = set(tmp_path.rglob("*"))
     assert copy(runs, tmp_path / "out" / "below" / "copy") == 0
     new = {path for path in tmp_path.rglob("*") if path not in there}
     assert all(path.is_relative_to(tmp_path / "out" / "below" / "copy") for path in new)
     assert before == len(list(runs.glob("glue/*/*.json"))) - 1
-    (problem,) = read_evidence(papers(), runs).problems
+    (problem,) = read_frames(papers(), runs).problems
     assert f"glue/cola/{path.name} is the record of {name} and not of {path.stem}: it was copied or changed" in problem
 
 
@@ -183,7 +182,7 @@ def test_the_curve_of_a_finished_run_is_the_one_that_its_record_names(
     bound: Study, tmp_path: Path, damage: str
 ) -> None:
     path, run = curve_of(bound, "M0"), bound.runs("M0")[0].id
-    whole = Curves(bound.root, read_evidence(papers(), bound.root).runs)
+    whole = read_frames(papers(), bound.root).curves
     assert whole.training(run) and not whole.problems
     if damage == "other":
         path.write_bytes(curve_of(bound, "M1").read_bytes())
@@ -191,12 +190,12 @@ def test_the_curve_of_a_finished_run_is_the_one_that_its_record_names(
         path.write_bytes(path.read_bytes() + line_bytes({"step": 1, "loss": 9.0, "real_tokens": 5}))
     else:
         path.unlink() if damage == "gone" else path.write_bytes(b"")
-    curves = Curves(bound.root, read_evidence(papers(), bound.root).runs)
+    curves = read_frames(papers(), bound.root).curves
     reason = "is not there" if damage == "gone" else "does not match the checksum in its record"
     name = f"pretraining/{run}/metrics.jsonl"
     assert not curves.training(run) and curves.problems == [f"the curve of {name} is left out: {name} {reason}"]
     assert copy(bound.root, tmp_path / "copy") == 0
-    copied = Curves(tmp_path / "copy", read_evidence(papers(), tmp_path / "copy").runs)
+    copied = read_frames(papers(), tmp_path / "copy").curves
     assert not copied.training(run) and copied.problems == curves.problems
 
 
@@ -214,7 +213,7 @@ def test_a_short_text_that_unpacks_to_much_fills_no_memory(tmp_path: Path) -> No
         change_record(path, lambda record, units=units: record["scores"].update(blimp=score | {"units": units}))  # type: ignore[misc]
         assert path.stat().st_size < 2**20
         tracemalloc.start()
-        evidence = read_evidence(papers(), study.root)
+        evidence = read_frames(papers(), study.root)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert evidence.readouts.empty and reason in evidence.problems[0]
@@ -265,6 +264,6 @@ def test_packed_numbers_that_look_like_a_path_are_copied(tmp_path: Path) -> None
     (path,) = study.root.glob("readouts/blimp/*.json")
     assert "+/" in path.read_text()
     assert copy(study.root, tmp_path / "out") == 0
-    assert not read_evidence(papers(), tmp_path / "out").problems
-    ours, theirs = (read_evidence(papers(), root).readouts.answer[0] for root in (study.root, tmp_path / "out"))
+    assert not read_frames(papers(), tmp_path / "out").problems
+    ours, theirs = (read_frames(papers(), root).readouts.answer[0] for root in (study.root, tmp_path / "out"))
     assert ours.numerators == theirs.numerators

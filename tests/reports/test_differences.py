@@ -11,16 +11,17 @@ from scipy import stats
 from ablations import loading
 from neobert.glue.tasks import TASKS
 from neobert.runs.layout import Layout
-from reports.analysis.differences import ADD_ONE, LADDER, LEAVE_ONE_OUT, Step
-from reports.analysis.quantities import MARGINS
+from reports.differences import ADD_ONE, LADDER, LEAVE_ONE_OUT, MARGINS, Step, find_steps
 from tests.reports.made_up_study import Study, by_place, change_record, facts_of
 from tests.reports.measurements import answer, ask, embed
+from tests.support.made_up_treebank import treebank
+from tests.support.tree_copy import REPOSITORY
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 
 
 def steps_of(study: Study) -> Mapping[tuple[str, str, str], Step]:
-    return by_place(study.findings())
+    return by_place(study.read())
 
 
 def learn(study: Study, levels: dict[str, float], seeds: int, noise: float = 0.3) -> None:
@@ -59,7 +60,7 @@ def test_every_number_of_the_table_is_that_of_scipy_on_the_records(tuned: Study)
         (value,) = best[name, task, seed][chosen]
         return value
 
-    rows = facts_of(tuned.findings().tables["differences"])
+    rows = facts_of(tuned.tables()["differences"])
     for measure in ("GLUE average", *(task.title for task in TASKS.values())):
         tasks = [task for task in TASKS if measure in ("GLUE average", TASKS[task].title)]
         own = [row for row in rows if row["measure"] == measure and row["mean"]]
@@ -88,17 +89,17 @@ def test_a_step_is_in_the_loss_on_the_corpus_that_its_variant_was_trained_on(stu
     found = steps_of(study)
     names = {"M1 − M0": "wikibook", "M2 − M1": "web", "M3 − M2": "web, 64 tokens"}
     losses = {name: found[LADDER, name, f"held-out loss on {text}"] for name, text in names.items()}
-    assert [step.pair.measure.unit for step in losses.values()] == [
+    assert [step.measure.unit for step in losses.values()] == [
         "nats per token",
         "nats per token",
         "bits per byte",
     ]
-    assert [step.pair.measure.margin for step in losses.values()] == [0.05, 0.05, 0.016]
-    assert losses["M2 − M1"].word == "better" and losses["M2 − M1"].found.mean == pytest.approx(-0.25, abs=0.05)
+    assert [step.measure.margin for step in losses.values()] == [0.05, 0.05, 0.016]
+    assert losses["M2 − M1"].word == "better" and losses["M2 − M1"].difference.mean == pytest.approx(-0.25, abs=0.05)
     for step in losses.values():
-        assert step.judged is not None and step.judged.p is not None and step.judged.p >= step.found.p
+        assert step.judged is not None and step.judged.p is not None and step.judged.p >= step.difference.p
     least = losses["M2 − M1"]
-    assert least.judged is not None and least.judged.p == pytest.approx(3 * least.found.p)
+    assert least.judged is not None and least.judged.p == pytest.approx(3 * least.difference.p)
 
 
 def test_leave_one_out_and_add_one_are_rows_and_families_of_their_own(study: Study) -> None:
@@ -107,9 +108,9 @@ def test_leave_one_out_and_add_one_are_rows_and_families_of_their_own(study: Stu
         for name in ("M0", "M1", "M9", "M9-rmsnorm", "M0+rmsnorm"):
             study.pretrain(name, seed)
     found = steps_of(study)
-    assert found[LEAVE_ONE_OUT, "M9 − M9-rmsnorm", "held-out loss on web"].found.n == 2
-    assert found[ADD_ONE, "M0+rmsnorm − M0", "held-out loss on wikibook"].found.n == 2
-    page = study.findings().tables["differences"].markdown
+    assert found[LEAVE_ONE_OUT, "M9 − M9-rmsnorm", "held-out loss on web"].difference.n == 2
+    assert found[ADD_ONE, "M0+rmsnorm − M0", "held-out loss on wikibook"].difference.n == 2
+    page = study.tables()["differences"].markdown
     assert (
         "Leave-one-out: each difference is what a variant owes" in page and "Below 3 seeds there is no interval" in page
     )
@@ -130,7 +131,7 @@ def test_what_is_not_compared_says_why_and_is_in_no_family(study: Study) -> None
     step = found[LADDER, "M1 − M0", "GLUE average"]
     assert step.word == "not compared: M1: pre-trained, but no GLUE record of its own grid" and step.judged is None
     assert found[LADDER, "M2 − M1", "held-out loss on web"].word == "not compared: M1 was not measured on web"
-    row = next(row for row in facts_of(study.findings().tables["differences"]) if row["word"] == step.word)
+    row = next(row for row in facts_of(study.tables()["differences"]) if row["word"] == step.word)
     assert (row["n"], row["mean"], row["records"]) == ("", "", "")
 
 
@@ -138,18 +139,15 @@ def test_a_larger_grid_on_the_same_weights_is_not_compared(study: Study) -> None
     study.write(["M9", "M10"])
     found = steps_of(study)
     assert "a choice among more points alone scores higher" in found[LADDER, "M10 − M9", "GLUE average"].word
-    assert not [
-        step for step in found.values() if step.name == "M10 − M9" and step.pair.measure.name == "held-out loss"
-    ]
+    assert not [step for step in found.values() if step.name == "M10 − M9" and step.measure.name == "held-out loss"]
 
 
 def test_pairs_share_seeds_and_the_others_are_named(study: Study) -> None:
     study.write(["M0"], seeds=(0, 1, 2))
     study.write(["M1"], seeds=(1, 2, 3))
-    findings = study.findings()
-    step = by_place(findings)[LADDER, "M1 − M0", "held-out loss on wikibook"]
-    assert list(step.found.by_seed) == [1, 2] and len(step.pair.ids) == 4
-    page = findings.tables["differences"].markdown
+    step = by_place(study.read())[LADDER, "M1 − M0", "held-out loss on wikibook"]
+    assert list(step.difference.by_seed) == [1, 2] and len(step.ids) == 4
+    page = study.tables()["differences"].markdown
     assert "M1 − M0: seed 3 of M1 has no partner and is left out." in page
 
 
@@ -161,8 +159,8 @@ def test_fine_tuning_seeds_of_one_pre_training_are_no_further_seeds(study: Study
             for seed in (0, 1, 2):
                 study.search(name, of_task.model_copy(update={"seed": seed}))
     step = steps_of(study)[LADDER, "M1 − M0", "GLUE average"]
-    assert step.found.n == 1 and step.found.interval is None
-    assert any("are averaged and count as one seed" in note for note in step.pair.notes)
+    assert step.difference.n == 1 and step.difference.interval is None
+    assert any("are averaged and count as one seed" in note for note in step.notes)
 
 
 def test_losses_on_other_texts_are_not_compared(study: Study) -> None:
@@ -176,8 +174,8 @@ def test_losses_on_other_texts_are_not_compared(study: Study) -> None:
 
     change_record(path, other)
     step = steps_of(study)[LADDER, "M1 − M0", "held-out loss on wikibook"]
-    assert list(step.found.by_seed) == [0]
-    assert "seed 1 was measured on other held-out texts of wikibook on each side and is left out" in step.pair.notes
+    assert list(step.difference.by_seed) == [0]
+    assert "seed 1 was measured on other held-out texts of wikibook on each side and is left out" in step.notes
 
 
 def test_runs_and_scores_on_other_data_are_not_paired(study: Study) -> None:
@@ -198,7 +196,7 @@ def test_minimal_pairs_are_compared_on_the_same_items(study: Study) -> None:
             study.pretrain(name, seed)
             ask(study, name, seed, "blimp", answer(np.full(20, right + seed % 3 / 100)))
     step = steps_of(study)[LADDER, "M1 − M0", "BLiMP"]
-    assert step.found.mean == pytest.approx(20) and step.found.n == 5 and len(step.pair.ids) == 10
+    assert step.difference.mean == pytest.approx(20) and step.difference.n == 5 and len(step.ids) == 10
     study.pretrain("M2")
     ask(study, "M2", 0, "blimp", answer(np.ones(20)), items="ffffffffffff")
     assert steps_of(study)[LADDER, "M2 − M1", "BLiMP"].word == "not compared: other items on each side"
@@ -212,8 +210,8 @@ def test_embeddings_are_compared_in_the_mean_of_the_tasks_that_both_have(study: 
                 embed(study, name, task, "sts", 0.5 + (name == "M1") / 10 + seed / 100, seed=seed)
     found = steps_of(study)
     (step,) = (step for step in found.values() if "average, contrastive" in step.measured)
-    assert step.pair.measured == "mean of 1 shared tasks" and step.found.n == 3
-    assert step.found.mean == pytest.approx(10) and step.pair.measure.margin == MARGINS["an MTEB average"]
+    assert step.text == "mean of 1 shared tasks" and step.difference.n == 3
+    assert step.difference.mean == pytest.approx(10) and step.measure.margin == MARGINS["an MTEB average"]
 
 
 def test_a_ladder_without_glue_has_no_differences_in_glue(study: Study, tmp_path: Path) -> None:
@@ -225,4 +223,18 @@ def test_a_ladder_without_glue_has_no_differences_in_glue(study: Study, tmp_path
     own.levels["X"] = 60.0
     for name in ("M0", "X"):
         own.pretrain(name)
-    assert {step.pair.measure.name for step in own.findings().steps} == {"held-out loss"}
+    assert {step.measure.name for step in find_steps(own.read())} == {"held-out loss"}
+
+
+def test_arms_are_compared_in_a_task_that_their_ladder_declares(study: Study, tmp_path: Path) -> None:
+    """With the ids of the trials of both, as in GLUE's tasks."""
+    treebank(tmp_path / "UD_English-EWT")
+    (tmp_path / "tagging.py").write_text((REPOSITORY / "examples" / "tagging.py").read_text())
+    own = study.on(loading.load(str(tmp_path / "tagging.py")))
+    own.write(["M0", "M1"], seeds=range(3))
+    step = steps_of(own)[LADDER, "M1 − M0", "upos"]
+    cells = [row.cells["upos"] for row in own.read().last_rows.values() if row.name in ("M0", "M1")]
+    assert set(step.ids) == {trial for cell in cells for trial in cell.ids.values()} and len(step.ids) == 6
+    means = [cell.score.mean for cell in cells if cell.score]
+    assert step.difference.mean == pytest.approx(means[1] - means[0]) and step.measure.margin == MARGINS["a task"]
+    assert [row[1] for row in own.tables()["own-tasks"].rows] == ["M0", "M1"]

@@ -13,8 +13,9 @@ from ablations.loading import papers
 from ablations.scales import Scale
 from neobert.kinds.glue import GlueStudy
 from neobert.recipe import Point
-from reports import make_figures, published
-from reports.analysis.comparison import (
+from reports import make_figures
+from reports.figures import published
+from reports.figures.comparison import (
     NOT_RESOLVABLE,
     OFF,
     Number,
@@ -42,7 +43,7 @@ def replica(root: Path, off: dict[str, float] | None = None, data: str = "hub", 
 
 def numbers_of(study: Study) -> dict[str, Number]:
     """By name."""
-    return {number.name: number for number in compare_numbers(study.group())}
+    return {number.name: number for number in compare_numbers(study.read())}
 
 
 def test_tolerances_follow_from_the_development_sets() -> None:

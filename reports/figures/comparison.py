@@ -13,9 +13,10 @@ from ablations.ladders import Ladder
 from ablations.scales import UNSCALED
 from neobert.data.catalog import is_from_hub
 from neobert.glue.tasks import TASKS
-from reports import published
-from reports.analysis.pairing import relative_change
-from reports.scores import Group, Row
+from reports.differences import relative_change
+from reports.figures import published
+from reports.rows import Study
+from reports.scores import Row
 from reports.tables import Column, Table, capitalized, make_table, rounded, signed
 
 ROUNDING = 0.05  # points: the paper prints one digit
@@ -103,9 +104,9 @@ class Number:
         return self.obstacle or (NOT_RESOLVABLE if self.verdict == "not resolvable" else "")
 
 
-def compare_numbers(group: Group) -> tuple[Number, ...]:
+def compare_numbers(study: Study) -> tuple[Number, ...]:
     """Return every number of Figure 1 and Table 3 with a counterpart among the records, in the paper's order."""
-    return (*_averages(group), *_printed_changes(group), *_checkpoints(group))
+    return (*_averages(study), *_printed_changes(study), *_checkpoints(study))
 
 
 def judge(ours: float, paper: float, tolerance: float, unit: str) -> str:
@@ -123,54 +124,54 @@ def count_published(ladder: Ladder) -> int:
     return int(len(published.figure1(ladder)) + changes + rows * (len(TASKS) + 1))
 
 
-def _averages(group: Group) -> Iterator[Number]:
-    for name, bar in published.figure1(group.ladder).items():
-        row = group.last_rows[name]
+def _averages(study: Study) -> Iterator[Number]:
+    for name, bar in published.figure1(study.ladder).items():
+        row = study.last_rows[name]
         if row.average is not None:
-            numbers = row.average.mean, bar.average, average_tolerance(group.ladder, bar.average)
-            yield Number(bar.source, name, "points", *numbers, _obstacle(row, group), row.trial_ids(TASKS))
+            numbers = row.average.mean, bar.average, average_tolerance(study.ladder, bar.average)
+            yield Number(bar.source, name, "points", *numbers, _obstacle(row, study), row.trial_ids(TASKS))
 
 
-def _printed_changes(group: Group) -> Iterator[Number]:
+def _printed_changes(study: Study) -> Iterator[Number]:
     """Yield the paper's relative changes, in percent of the parent's average; ours are over the common seeds."""
-    for name, bar in published.figure1(group.ladder).items():
+    for name, bar in published.figure1(study.ladder).items():
         if bar.printed_delta_percent is None:
             continue
-        row, parent = group.last_rows[name], group.last_rows[bar.parent]
+        row, parent = study.last_rows[name], study.last_rows[bar.parent]
         change = relative_change(row, parent, tuple(TASKS))
         if change is None:
             continue
-        printed = published.figure1(group.ladder)[parent.name].average
-        tolerance = 100 * math.sqrt(2) * average_tolerance(group.ladder, printed) / printed
+        printed = published.figure1(study.ladder)[parent.name].average
+        tolerance = 100 * math.sqrt(2) * average_tolerance(study.ladder, printed) / printed
         names, numbers = (bar.source, f"{name} against {bar.parent}"), (change, bar.printed_delta_percent, tolerance)
-        obstacle = _obstacle(row, group) or _obstacle(parent, group)
+        obstacle = _obstacle(row, study) or _obstacle(parent, study)
         ids = sorted({*row.trial_ids(TASKS), *parent.trial_ids(TASKS)})
         yield Number(*names, "percent", *numbers, obstacle, ids)
 
 
-def _checkpoints(group: Group) -> Iterator[Number]:
+def _checkpoints(study: Study) -> Iterator[Number]:
     """Yield the numbers of Table 3's rows that are checkpoints of a variant, whose stages are in the same order
     (NeoBERT's have 1,024 and 4,096 tokens)."""
-    printed = published.printed_checkpoints(group.ladder)
-    ours = [row for name in group.ladder.printed_as for row in group.rows if row.name == name]
+    printed = published.printed_checkpoints(study.ladder)
+    ours = [row for name in study.ladder.printed_as for row in study.rows if row.name == name]
     for (_, paper), row in zip(printed, ours, strict=False):
         found = [
             (TASKS[task].title, row.cells[task].score, score, tolerance_of(task_error(task, score)), [task])
             for task, score in paper.scores.items()
         ]
         found.append(
-            ("average", row.average, paper.average, average_tolerance(group.ladder, paper.average), list(TASKS))
+            ("average", row.average, paper.average, average_tolerance(study.ladder, paper.average), list(TASKS))
         )
         for name, score, theirs, tolerance, tasks in found:
             if score is not None:
                 names, numbers = (paper.source, f"{paper.model} {name}"), (score.mean, theirs, tolerance)
-                yield Number(*names, "points", *numbers, _obstacle(row, group), row.trial_ids(tasks))
+                yield Number(*names, "points", *numbers, _obstacle(row, study), row.trial_ids(tasks))
 
 
-def _obstacle(row: Row, group: Group) -> str:
+def _obstacle(row: Row, study: Study) -> str:
     """Return why a row cannot be compared with the paper's number; empty if it can."""
-    if group.scale not in UNSCALED:
-        return f"scale {group.scale}"
+    if study.scale not in UNSCALED:
+        return f"scale {study.scale}"
     other = [origin for origin in row.origins if not is_from_hub(origin) or "#" in origin]
     if other or not row.origins:
         return f"other data: {', '.join(other) or 'its origin is not recorded'}"
@@ -178,15 +179,15 @@ def _obstacle(row: Row, group: Group) -> str:
         return f"{row.label} has scores of searches, not of the whole grid"
     if not row.is_best_of_whole_grid:
         return f"the grid of {row.label} is incomplete"
-    fallbacks = [TASKS[task].title for task, cell in row.cells.items() if cell.fallback]
+    fallbacks = [TASKS[task].title for task, cell in row.glue.items() if cell.fallback]
     return f"{', '.join(fallbacks)} did not start from MNLI" if fallbacks else ""
 
 
-def comparison_table(numbers: Sequence[Number], group: Group) -> Table:
+def table(study: Study, numbers: Sequence[Number]) -> Table:
     """Return a table with one line per published number that has a counterpart."""
     counts = sorted(Counter(number.verdict for number in numbers).items())
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts) or "none"
-    ladder, source = group.ladder, capitalized(group.ladder.published_source)
+    ladder, source = study.ladder, capitalized(study.ladder.published_source)
     columns: Sequence[Column[Number]] = (
         Column("Published in", "published_in", lambda number: number.published_in),
         Column("Number", "number", lambda number: number.name),
@@ -207,7 +208,7 @@ def comparison_table(numbers: Sequence[Number], group: Group) -> Table:
         "Tables 4, 5 and 9.",
     )
     return make_table(
-        f"Beside {ladder.published_as} (scale {group.scale}, data {group.data})",
+        f"Beside {ladder.published_as} ({study.where})",
         columns,
         numbers,
         notes,

@@ -1,1 +1,0 @@
-"""What the records say: differences over seeds, and agreement with the paper. Nothing is imported here."""

@@ -1,0 +1,460 @@
+"""Read a folder of runs into tidy frames: a row per record, a column per fact, a sentence per record left out.
+
+Missing facts are None, or NaN in numeric columns. Every record becomes a row or a sentence, whatever its content.
+"""
+
+import json
+import os
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from ablations.ladders import Ladder
+from ablations.rates import PILOT_SEEDS
+from ablations.scales import Scale, Vocabulary
+from neobert.errors import DamagedFile, MissingData, name_first
+from neobert.files import matching, read_json
+from neobert.kinds.glue import GlueStudy
+from neobert.kinds.pretraining import PretrainingRun
+from neobert.recipe import Point, Value
+from neobert.runs.collected import RunFiles
+from neobert.runs.kinds import RECORD_PLACES, RECORDS
+from neobert.runs.layout import Layout
+from neobert.runs.records import read_record, read_sealed
+from neobert.runs.run_file import EXECUTION, RunFile, read_run_file
+from neobert.search.space import Search
+from reports.curves import Curves
+from reports.facts import BY_LABEL, READERS, Facts, Labels, share_weights, weights_up_to
+
+HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "frequency_loss", "texts")
+READ_READOUTS = ("blimp", "perplexity")
+OF_READOUT = (*("id", "run", "seed", "scale", "data", "stage", "readout", "items", "code", "torch", "processor"),)
+FAILED_PILOTS = ("id", "seed", "scale", "data", "weights", "recipe", "error")
+STUDIES = ("id", "task", "weights", "task_origin", "start", "protocol", "points", "grid", "seed", "nested")
+NUMBERS = ("score", "decisive", "loss", "bits_per_byte", "frequency_loss")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a search has tried.
+
+    `points` are those whose trials ended with all seeds, in the order in which they were asked for, and `ended_early`
+    is the number of others, which its pruner ended. `scored` are the ids of the trials at `points`, `trials` those at
+    every point. The records lie below the root of `files`.
+    """
+
+    study: GlueStudy
+    labels: Labels
+    points: tuple[Point, ...]
+    ended_early: int
+    scored: frozenset[str]
+    trials: frozenset[str]
+    files: RunFiles = field(compare=False, repr=False)
+
+    @property
+    def search(self) -> Search:
+        assert self.study.search is not None
+        return self.study.search
+
+    @property
+    def sentence(self) -> str:
+        """How many points were tried by which means: the footer of what uses a score of the search."""
+        search, tried = self.search, len(self.points) + self.ended_early
+        count = f"{tried}" if tried == search.trials else f"{tried} of {search.trials}"
+        chosen = "of the grid" if search.sampler == "grid" else f"chosen by {search.sampler}"
+        early = f", {self.ended_early} ended early by {search.pruner}" if search.pruner != "none" else ""
+        return f"{self.study.about.title}: {count} points {chosen}{early}; not the whole grid"
+
+
+@dataclass(frozen=True)
+class Frames:
+    """All readable records below a folder of runs, read with a ladder.
+
+    `runs` are finished stages of pre-training: `weights` is the recipe up to the stage without the seed, `recipe` the
+    same as JSON, `origins` identifies the bytes of corpus and tokenizer, `previous` is the preceding stage,
+    `curve_sha256` identifies the bytes of metrics.jsonl (None in older records). `heldout` has one row per run, corpus
+    and context of a held-out loss; `context` is None for the run's own context. `curves` reads their metrics.jsonl.
+
+    `trials` are fine-tuning runs at one grid point. `score` is 0..1. `state` is the record's state, "undefined" for a
+    done trial whose metric has no value, or "failed" for one with an error and no record. `decisive` is the score that
+    selects the best point. `start` is the study whose best trial it started from, None for pre-training; `fallback`
+    is the reason why it started from pre-training although its task starts from another task. `model` is the name of
+    an external model.
+
+    `readouts` has one row per record and corpus, which is empty for BLiMP: `answer` is the `ReadoutScore`, `items`
+    identifies the items. `by_kind` has the records of every other kind: `values` are the scores of a `Measurement`.
+
+    `studies` are the grids that were begun: `start` is the study that one starts from, `grid` identifies its points in
+    any order, `nested` is its nested score (0..1), if it has one. `searches` are those that were begun, by id.
+
+    Runs with pilot seeds appear only in `pilots` and `heldout`; `failed_pilots` are those with an error and no record.
+    """
+
+    ladder: Ladder
+    runs: pd.DataFrame
+    pilots: pd.DataFrame
+    failed_pilots: pd.DataFrame
+    heldout: pd.DataFrame
+    trials: pd.DataFrame
+    readouts: pd.DataFrame
+    by_kind: Mapping[str, pd.DataFrame]
+    studies: pd.DataFrame
+    searches: Mapping[str, Tried]
+    curves: Curves
+    problems: tuple[str, ...]
+
+    def groups(self) -> list[tuple[Scale, str]]:
+        """Return every (scale, data) with records; throughput records have neither."""
+        frames = (self.runs, self.pilots, self.trials, self.by_kind["mteb"], self.readouts_of("perplexity"))
+        return sorted({group for frame in frames for group in zip(frame.scale, frame.data, strict=True)})
+
+    def readouts_of(self, *names: str) -> pd.DataFrame:
+        return self.readouts[self.readouts.readout.isin(names)]
+
+    def runs_of(self, scale: Scale, data: str) -> pd.DataFrame:
+        """Return the runs of one scale and data source, and the runs that its trials fine-tune."""
+        own, trials = select_group(self.runs, scale, data), select_group(self.trials, scale, data)
+        return self.runs[self.runs.id.isin({*own.id, *trials.run})]
+
+    def vocabulary(self, scale: Scale, data: str) -> Vocabulary:
+        """Return "trained" if the tokenizers of most runs were trained on their data, else "published"."""
+        own = pd.concat([select_group(frame, scale, data).vocabulary for frame in (self.runs, self.pilots)])
+        return "trained" if 2 * (own == "trained").sum() > len(own) else "published"
+
+
+def select_group(frame: pd.DataFrame, scale: Scale, data: str) -> pd.DataFrame:
+    """Select the rows of one scale and data source."""
+    return frame[(frame.scale == scale) & (frame.data == data)]
+
+
+def split_repeats(frame: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Split rows into the first of each key and the repeats; `kept` is the id of the row kept in a repeat's place."""
+    kept = frame.groupby(list(keys), sort=False).id.transform("first")
+    return frame[frame.id == kept], frame.assign(kept=kept)[frame.id != kept]
+
+
+def split_by_version(records: pd.DataFrame, keys: Sequence[str], weights: pd.Series) -> tuple[pd.Series, pd.Series]:
+    """Return which records have the most common version among those with the same `keys` (by sum of weights, then by
+    number), and this version for each record."""
+    sizes = records.assign(weight=weights, size=1).groupby([*keys, "version"], as_index=False)[["weight", "size"]].sum()
+    order = sizes.sort_values(["weight", "size", "version"], ascending=[False, False, True])
+    most_common = order.drop_duplicates(list(keys))[[*keys, "version"]]
+    version = records[list(keys)].merge(most_common, how="left", on=list(keys)).version.set_axis(records.index)
+    return records.version == version, version
+
+
+def describe_difference(first: str, second: str, *, but_for: Collection[str] = (), in_both: bool = False) -> str:
+    """Describe the difference of two versions but for some parts, in those that both have or in all; empty if there is
+    none."""
+    ours, theirs = json.loads(first), json.loads(second)
+    names = ours.keys() & theirs.keys() if in_both else {*ours, *theirs}
+    values = [(name, ours.get(name), theirs.get(name)) for name in sorted(names.difference(but_for))]
+    return ", ".join(f"{name} {own} and {other}" for name, own, other in values if own != other)
+
+
+def make_frame(rows: Iterable[Facts], columns: Iterable[str]) -> pd.DataFrame:
+    """Build a frame from facts; columns of `NUMBERS` are floats, all others keep their values."""
+    names = list(columns)
+    frame = pd.DataFrame([[row.get(name) for name in names] for row in rows], columns=names, dtype=object)
+    return frame.astype({name: float for name in names if name in NUMBERS})
+
+
+def grid_key(points: Iterable[Point]) -> str:
+    """Identify a grid by its points, in any order."""
+    return " ".join(sorted({point.model_dump_json() for point in points}))
+
+
+def why_of_another(ladder: str) -> str:
+    """Describe records that were planned on another ladder than that of the reports."""
+    if ladder:
+        return f"planned on the ladder {ladder}: pass --ladder and that file to include them"
+    return "planned on the paper's ladder: leave out --ladder to include them"
+
+
+def read_frames(ladder: Ladder, root: Path) -> Frames:
+    """Read the records below a folder of runs, each file once. `RunFiles` says which files are left out.
+
+    Raises:
+        MissingData: the folder does not exist, has no usable record, or its list of digests was changed.
+    """
+    if not root.is_dir():
+        raise MissingData(f"there is no folder of runs at {root}: run python ablations/run.py first or give --runs")
+    reader = _Reader(ladder, root)
+    facts = reader.facts()
+    run_files = reader.run_files()
+    searches = {tried.study.id: tried for tried in reader.searches(run_files)}
+    grids = {name: study for name, (study, _) in run_files.items() if study.search is None}
+    known = [each for name, each in run_files.items() if name in grids or name in searches]
+    facts["glue"] += reader.failed_trials(known, {row["id"] for row in facts["glue"]})
+    failed_pilots = make_frame(reader.failed_pilots(), FAILED_PILOTS)
+    nested = dict(reader.nested_scores())
+    frames = {
+        kind: make_frame(sorted(facts[kind], key=lambda row: row["id"]), columns.columns())
+        for kind, columns in READERS.items()
+    }
+    runs = frames.pop("pretraining").drop(columns=["heldout_loss", "heldout"])
+    is_pilot = runs.seed.isin(list(PILOT_SEEDS))
+    frames = reader.without_runs(frames, set(runs.id[is_pilot]))
+    return Frames(
+        ladder=ladder,
+        runs=runs[~is_pilot],
+        pilots=runs[is_pilot],
+        failed_pilots=failed_pilots,
+        heldout=make_frame(_heldout_rows(facts["pretraining"]), HELDOUT),
+        trials=frames.pop("glue"),
+        readouts=make_frame(_readout_rows(frames.pop("readouts")), (*OF_READOUT, "corpus", "answer")),
+        by_kind=frames,
+        studies=make_frame((_study_row(study, nested.get(name)) for name, study in grids.items()), STUDIES),
+        searches=searches,
+        curves=Curves(reader.files, runs[~is_pilot]),
+        problems=reader.all_problems(),
+    )
+
+
+def _heldout_rows(runs: Iterable[Facts]) -> Iterator[Facts]:
+    for run in runs:
+        own = {"run": run["id"], "seed": run["seed"]}
+        yield from (own | {"corpus": corpus, "loss": loss} for corpus, loss in run["heldout_loss"].items())
+        yield from (own | dict(score) for score in run["heldout"])
+
+
+def _readout_rows(readouts: pd.DataFrame) -> Iterator[Facts]:
+    for facts in readouts[[*OF_READOUT, "answers"]].to_dict("records"):
+        answers = facts.pop("answers")
+        for corpus, answer in answers.items():
+            yield facts | {"corpus": "" if facts["readout"] == corpus else corpus, "answer": answer}
+
+
+def _study_row(study: GlueStudy, nested: float | None) -> Facts:
+    return {
+        "id": study.id,
+        "task": study.task,
+        "weights": study.weights,
+        "task_origin": study.task_origin,
+        "start": study.starts_from.study,
+        "protocol": study.protocol.model_dump_json(),
+        "points": study.points,
+        "grid": grid_key(study.points),
+        "seed": study.seed,
+        "nested": nested,
+    }
+
+
+class _Failure(Value):
+    """What is read of an error.json."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    error: str
+
+
+class _Reader:
+    """Reads a folder of runs; what cannot be read or is of another ladder becomes a sentence."""
+
+    def __init__(self, ladder: Ladder, root: Path) -> None:
+        self.ladder, self.files = ladder, RunFiles(root)
+        self._root, self._layout = root, Layout(self.files.root)
+        self._problems: list[str] = []
+        self._of_others = Counter[str]()
+        """Number of records that are left out because of their ladder, by its name."""
+
+    def all_problems(self) -> tuple[str, ...]:
+        """Return the sentences, with paths below the folder."""
+        found = (*self._problems, *self._told_of_others(), *self.files.problems)
+        return tuple(sorted(problem.replace(f"{self.files.root}{os.sep}", "") for problem in found))
+
+    def _told_of_others(self) -> list[str]:
+        counts = sorted(self._of_others.items())
+        return [f"{count} record(s) {why_of_another(name)}" for name, count in counts if count]
+
+    def _is_of_another(self, labels: Mapping[str, Any], *, named: bool) -> bool:
+        """Whether a record is left out because of its labels. Records matched by recipe may belong to another
+        ladder if their scale is known; records matched by label (`named`) may not."""
+        if str(labels.get("ladder", "")) == self.ladder.name:
+            return False
+        return named or bool(labels.get("model")) or labels.get("scale") not in self.ladder.known_scales
+
+    def facts(self) -> dict[str, list[Facts]]:
+        """Return the facts of every record by kind. Raises MissingData if there are none."""
+        facts: dict[str, list[Facts]] = defaultdict(list)
+        retired = 0
+        for path in self.files.files(*RECORDS):
+            try:
+                record = read_record(path)
+            except (DamagedFile, OSError) as error:
+                self._problems.append(str(error))
+                continue
+            kind, labels = str(record["kind"]), record.get("labels")
+            if kind not in READERS:
+                continue
+            if isinstance(labels, dict) and self._is_of_another(labels, named=kind in BY_LABEL):
+                self._of_others[str(labels.get("ladder", ""))] += 1
+            elif _is_retired(record):
+                retired += 1
+            elif isinstance(found := self._facts_of(record, path.relative_to(self.files.root).as_posix()), str):
+                self._problems.append(found)
+            else:
+                facts[kind].append(found)
+        if retired:
+            self._problems.append(f"{retired} record(s) of retired readouts are left out")
+        if not facts:
+            self._refuse()
+        return facts
+
+    def _refuse(self) -> None:
+        """Raise the error that says what a folder without any usable record has instead."""
+        if told := self._told_of_others():
+            raise MissingData(f"{self._root} holds no record of this ladder, but {'; '.join(told)}")
+        problems = sorted([*self._problems, *self.files.problems])
+        found = f"only {len(problems)} unusable one(s), the first: {problems[0]}" if problems else "none"
+        raise MissingData(f"{self._root} holds no finished record ({found}): run python ablations/run.py first")
+
+    def _facts_of(self, record: dict[str, Any], name: str) -> Facts | str:
+        """Return the facts of the record in a file, or the reason why it is left out.
+
+        Names of other files are made from ids, so a record that is not at its place is left out.
+        """
+        left_out = f"{record['kind']} record {record['id']} is left out"
+        config = record.get("config")
+        known = defaultdict(str, config if isinstance(config, dict) else {})
+        place = RECORD_PLACES[record["kind"]].format(id=record["id"], config=known)
+        if place != name:
+            return f"{left_out}: it is at {name} and not at {place}, so it was copied or changed"
+        try:
+            return READERS[record["kind"]].read(record, self.ladder).by_column()
+        except ValidationError as error:
+            return f"{left_out}: {'; '.join(map(_name_error, error.errors()))}"
+
+    def without_runs(self, frames: Mapping[str, pd.DataFrame], runs: set[str]) -> dict[str, pd.DataFrame]:
+        """Return frames without the measurements of some runs, those with pilot seeds."""
+        on_runs = {kind: frame.run.isin(runs) for kind, frame in frames.items() if "run" in frame}
+        if count := sum(int(are.sum()) for are in on_runs.values()):
+            told = "measurement(s) of runs with pilot seeds are left out: such runs only choose rates"
+            self._problems.append(f"{count} {told}")
+        return {kind: frame[~on_runs[kind]] if kind in on_runs else frame for kind, frame in frames.items()}
+
+    def run_files(self) -> dict[str, tuple[GlueStudy, Labels]]:
+        """Return every grid and search that was begun, with its labels, by id. Reports also name the stages of
+        pre-training that were begun and have no record."""
+        found = {}
+        for path in self.files.files("glue/*/studies/*/run.json"):
+            try:
+                run_file = self._run_file(path.parent)
+                if not self._is_of_another(run_file.labels, named=False):
+                    labels = Labels.read(run_file.labels, self.ladder)
+                    found[run_file.id] = run_file.specification(GlueStudy), labels
+            except (DamagedFile, MissingData, OSError, ValidationError) as error:
+                self._problems.append(f"the study of {path} is left out: {error}")
+        begun = self.files.files("pretraining/*/run.json")
+        names = [path.parent.name for path in begun if not (path.parent / "done.json").exists()]
+        if names:
+            told = "stage(s) of pre-training are not finished and not counted"
+            self._problems.append(f"{len(names)} {told}: {name_first(names)}")
+        return found
+
+    def _run_file(self, folder: Path) -> RunFile:
+        """Read a run file and the newest execution beside it. Raises DamagedFile if one of them may not be read."""
+        for path in (folder / "run.json", folder / EXECUTION):
+            if reason := self.files.why_not(path):
+                raise DamagedFile(reason)
+        return read_run_file(folder)
+
+    def searches(self, run_files: Mapping[str, tuple[GlueStudy, Labels]]) -> Iterator[Tried]:
+        """Yield what each search has tried."""
+        for study, labels in run_files.values():
+            if study.search is None:
+                continue
+            try:
+                self._refuse_links(study)
+                searched = study.search_trials(self._layout)
+            except (DamagedFile, OSError, ValueError, KeyError, TypeError) as error:
+                self._problems.append(f"the search {study.id} of {study.task} is left out: {error}")
+                continue
+            done = [each for each in searched if each.state == "done"]
+            yield Tried(
+                study=study,
+                labels=labels,
+                points=tuple(each.point for each in done),
+                ended_early=sum(each.state == "pruned" for each in searched),
+                scored=frozenset(trial.id for each in done for trial in each.trials),
+                trials=frozenset(trial.id for each in searched for trial in each.trials),
+                files=self.files,
+            )
+
+    def _refuse_links(self, study: GlueStudy) -> None:
+        """Raise DamagedFile if a file of a search may not be read."""
+        for place in ("asked", "trials"):
+            for path in matching(self.files.root, f"{study.folder}/{place}/*.json"):
+                if reason := self.files.why_not(path):
+                    raise DamagedFile(reason)
+
+    def nested_scores(self) -> Iterator[tuple[str, float]]:
+        """Yield id and nested score of every study that has one."""
+        for path in self.files.files("glue/*/studies/*/selection.json"):
+            try:
+                nested = read_sealed(path).get("nested")
+            except (DamagedFile, OSError) as error:
+                self._problems.append(str(error))
+                continue
+            score = nested.get("score") if isinstance(nested, dict) else None
+            if isinstance(score, float) and abs(score) <= 1:
+                yield path.parent.name, score
+
+    def failed_pilots(self) -> Iterator[Facts]:
+        """Yield the pre-training stages with a pilot seed that have an error and no record."""
+        for path in self.files.files("pretraining/*/error.json"):
+            if (path.parent / "done.json").exists():
+                continue
+            try:
+                run_file, error = self._run_file(path.parent), _Failure.read(read_json(path)).error
+                run = run_file.specification(PretrainingRun)
+                if run.seed in PILOT_SEEDS and not self._is_of_another(run_file.labels, named=False):
+                    labels = Labels.read(run_file.labels, self.ladder)
+                    weights, recipe = share_weights(weights_up_to(run.recipe, run.stage))
+                    own = {"id": run.id, "seed": run.seed, "weights": weights, "recipe": recipe, "error": error}
+                    yield own | {"scale": labels.scale, "data": labels.data}
+            except (DamagedFile, MissingData, OSError, ValidationError) as reason:
+                self._problems.append(f"the failure of {path} is left out: {reason}")
+
+    def failed_trials(self, studies: Iterable[tuple[GlueStudy, Labels]], recorded: set[str]) -> Iterator[Facts]:
+        """Yield trials that have an error and no record, from the studies that planned them."""
+        errors = {(path.parent.parent.name, path.stem) for path in self.files.files("glue/*/errors/*.json")}
+        lost = {(task, trial) for task, trial in errors if trial not in recorded}
+        for study, labels in studies:
+            if study.task not in {task for task, _ in lost}:
+                continue
+            for trial in study.trials(self._layout):
+                if (study.task, trial.id) in lost:
+                    lost.remove((study.task, trial.id))
+                    yield {
+                        "id": trial.id,
+                        "task": study.task,
+                        "state": "failed",
+                        "run": study.weights,
+                        "point": trial.point,
+                        "seed": trial.study.seed,
+                        "protocol": study.protocol.model_dump_json(),
+                        "start": study.starts_from.study,
+                        "fallback": study.starts_from.reason,
+                        "own_task": study.own_task,
+                        **dict(labels),
+                    }
+
+
+def _is_retired(record: Mapping[str, Any]) -> bool:
+    """Whether a record is of a readout that is no longer read."""
+    config = record.get("config")
+    name = config.get("readout") if record["kind"] == "readouts" and isinstance(config, dict) else None
+    return isinstance(name, str) and name not in READ_READOUTS
+
+
+def _name_error(error: ErrorDetails) -> str:
+    value = error["input"]
+    seen = f", not {value!r}" if isinstance(value, str | float | int) else ""
+    return f"{'.'.join(map(str, error['loc']))}: {error['msg']}{seen}"

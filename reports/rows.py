@@ -1,0 +1,446 @@
+"""Rows: runs and trials are joined to the variants that they belong to, and a sentence tells each that belongs to none.
+
+A variant has every run with its recipe up to a stage, and every trial on such a run with its fine-tuning protocol and a
+point of its grid, whatever their labels are, so variants with equal recipes share records. Missing trials are never
+averaged away, and different recipes are never paired.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import pandas as pd
+
+from ablations.ladders import Ladder
+from ablations.names import variants_in
+from ablations.rates import are_same, without_rate
+from ablations.recipe_runs import protocol_on
+from ablations.scales import Scale, Vocabulary
+from ablations.scaling import scaled
+from ablations.variant import Recipe, Variant
+from neobert.errors import name_first
+from neobert.glue.tasks import TASKS, Task
+from neobert.identity import canonical
+from neobert.kinds.glue import GlueStudy
+from reports.embeddings import EmbeddingRow, find_embeddings
+from reports.facts import weights_up_to
+from reports.frames import (
+    Frames,
+    Tried,
+    describe_difference,
+    grid_key,
+    select_group,
+    split_by_version,
+    split_repeats,
+    why_of_another,
+)
+from reports.rates import Sweep, find_sweeps, variants_at_rates
+from reports.scores import POINTS_OF_SCORE, Estimate, Row, Seeds, all_tasks, count_trials, flat_mean, prefer_searches
+from reports.tables import frame_of
+
+CHECKPOINT = ["name", "stage"]
+"""Columns that identify a checkpoint of a variant."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """All rows of one scale and data source. `rows` are the variants of the ladder and the alternatives with records,
+    `external` the external models, `design_rows` the variants of designs and at other rates at their last checkpoint,
+    by name, if they have records. `sweeps` are peak-rate sweeps, by variant of the ladder. `left_out` has a sentence
+    for every run and trial that is in no row."""
+
+    frames: Frames = field(repr=False)
+    scale: Scale
+    data: str
+    vocabulary: Vocabulary
+    rows: tuple[Row, ...]
+    external: tuple[Row, ...]
+    design_rows: Mapping[str, Row]
+    sweeps: Mapping[str, Sweep]
+    unavailable_tasks: Mapping[str, str]
+    left_out: tuple[str, ...]
+
+    @property
+    def ladder(self) -> Ladder:
+        return self.frames.ladder
+
+    @property
+    def where(self) -> str:
+        """The scale and data source, as titles name them."""
+        return f"scale {self.scale}, data {self.data}"
+
+    @property
+    def all_rows(self) -> tuple[Row, ...]:
+        """The variants, followed by external models."""
+        return (*self.rows, *self.external)
+
+    @property
+    def recorded_rows(self) -> tuple[Row, ...]:
+        """Every row with records: the ladder's, those of designs outside the ladder, and external models."""
+        own = {row.name for row in self.rows}
+        designs = [row for name, row in self.design_rows.items() if name not in own]
+        return tuple(row for row in (*self.rows, *designs, *self.external) if row.has_records)
+
+    @property
+    def shared_tasks(self) -> tuple[str, ...]:
+        """Tasks that all rows with scores have in common."""
+        scored = [set(row.scored_tasks) for row in self.rows if row.scored_tasks]
+        return tuple(task for task in TASKS if scored and all(task in tasks for tasks in scored))
+
+    @cached_property
+    def averaged_tasks(self) -> tuple[str, ...]:
+        """The tasks of GLUE's mean: all eight, or the shared ones if no variant has eight."""
+        has_average = any(row.average for row in self.last_rows.values())
+        return tuple(TASKS) if has_average or not self.shared_tasks else self.shared_tasks
+
+    @property
+    def is_average(self) -> bool:
+        """Whether GLUE's mean is that of all eight tasks."""
+        return self.averaged_tasks == tuple(TASKS)
+
+    @property
+    def quantity(self) -> str:
+        """Description of GLUE's mean."""
+        return "average of 8 tasks" if self.is_average else f"mean of shared tasks: {' '.join(self.averaged_tasks)}"
+
+    @cached_property
+    def last_rows(self) -> dict[str, Row]:
+        """The row of each variant's last checkpoint."""
+        return {row.name: row for row in self.rows if row.is_last}
+
+    @cached_property
+    def compared_rows(self) -> dict[str, Row]:
+        """Rows compared by designs: last checkpoints of the ladder and of designs, by name."""
+        return {**self.design_rows, **self.last_rows}
+
+    def row_at_best_rate(self, name: str) -> Row | None:
+        """Return the row of a ladder variant at its sweep's best rate, or at the nearest rate that counts as the same;
+        None if there is no optimum or no record at that rate."""
+        sweep = self.sweeps.get(name)
+        if sweep is None or sweep.optimum is None:
+            return None
+        best = sweep.optimum.exact
+        own = {
+            row.recipe.pretraining.optimization.peak_learning_rate: row
+            for row in self.compared_rows.values()
+            if row.has_records and without_rate(row.name) == name
+        }
+        near = [rate for rate in own if are_same(rate, best)]
+        return own[min(near, key=lambda rate: abs(math.log(rate / best)))] if near else None
+
+    @cached_property
+    def run_labels(self) -> dict[str, str]:
+        """A label per run: its row labels, or else the variants that it was planned for."""
+        labels: dict[str, list[str]] = {}
+        for row in self.rows:
+            for run in row.run_ids:
+                labels.setdefault(run, []).append(row.label)
+        runs = self.frames.runs
+        for run, names, stage in zip(runs.id, runs.variants, runs.stage, strict=True):
+            labels.setdefault(run, [f"{', '.join(names) or run} after stage {stage + 1}"])
+        return {run: ", ".join(names) for run, names in labels.items()}
+
+    @cached_property
+    def seeds(self) -> dict[str, int]:
+        """The seed of each run."""
+        return dict(zip(self.frames.runs.id, self.frames.runs.seed, strict=True))
+
+    @cached_property
+    def _embeddings(self) -> tuple[tuple[EmbeddingRow, ...], tuple[str, ...]]:
+        results = select_group(self.frames.by_kind["mteb"], self.scale, self.data)
+        return find_embeddings(results, self.run_labels, self.seeds)
+
+    @property
+    def embeddings(self) -> tuple[EmbeddingRow, ...]:
+        return self._embeddings[0]
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """One sentence for everything that is not counted."""
+        return (*self.left_out, *self._embeddings[1])
+
+    @cached_property
+    def searches(self) -> dict[str, Tried]:
+        """The searches of this scale and data in which some trial has a score, by the name of their picture."""
+        trials = self.frames.trials
+        scored = set(trials.id[trials.score.notna()])
+        own = [
+            each
+            for each in self.frames.searches.values()
+            if (each.labels.scale, each.labels.data) == (self.scale, self.data) and scored & each.scored
+        ]
+        return {f"search-{each.study.task}-{each.study.id}": each for each in own}
+
+
+def read_study(frames: Frames, scale: Scale, data: str) -> Study:
+    """Return the rows of one (scale, data): every variant of the ladder, and alternatives (@) with records."""
+    ladder, vocabulary = frames.ladder, frames.vocabulary(scale, data)
+    trials, runs = select_group(frames.trials, scale, data), frames.runs_of(scale, data)
+    is_external = trials.model.notna()
+    recipes = {name: scaled(ladder, variant.recipe, scale, vocabulary) for name, variant in ladder.variants.items()}
+    pretraining = {name: recipes[name].pretraining for name in ladder.steps}
+    labels = dict.fromkeys(name for names in runs.variants for name in names)
+    variants = ladder.variants | variants_in(ladder, labels) | variants_at_rates(ladder, runs, pretraining)
+    for name in variants:
+        with suppress(ValueError):  # a variant of a design may be impossible at this scale
+            recipes.setdefault(name, scaled(ladder, variants[name].recipe, scale, vocabulary))
+    join = _Join(frames, variants, recipes, runs, trials[~is_external])
+    rows = [row for row in join.rows if row.name in ladder.variants]
+    shown = [row for row in rows if row.name in ladder.steps or join.has_own_records(row)]
+    lineages = {name for row in shown if row.variant for name in row.variant.lineage()}
+    designs = [row for row in join.rows if row.name not in ladder.variants and row.is_last and row.has_records]
+    return Study(
+        frames=frames,
+        scale=scale,
+        data=data,
+        vocabulary=vocabulary,
+        rows=tuple(join.with_scores(row) for row in rows if row.name in lineages),
+        external=tuple(_external_rows(frames, trials[is_external])),
+        design_rows={row.name: join.with_scores(row) for row in designs},
+        sweeps=find_sweeps(frames, pretraining, scale, data),
+        unavailable_tasks={task: reason for own in runs.unavailable_tasks for task, reason in sorted(own.items())},
+        left_out=tuple(sorted(join.left_out)),
+    )
+
+
+class _Join:
+    """Runs, grids, searches and trials, joined to the checkpoints of variants.
+
+    A plan is a fine-tuning protocol with a grid. Trials that transfer must start from a grid of the same plan; those of
+    a smaller grid do not count as a start of a larger one.
+    """
+
+    def __init__(
+        self,
+        frames: Frames,
+        variants: Mapping[str, Variant],
+        recipes: Mapping[str, Recipe],
+        runs: pd.DataFrame,
+        trials: pd.DataFrame,
+    ) -> None:
+        self._frames, self._ladder, self._variants, self._recipes = frames, frames.ladder, variants, recipes
+        self._runs, twins = _without_twins(runs, trials)
+        self._trials = trials[~trials.run.isin(set(twins))]
+        known = self._runs[["id", "recipe", "stage", "seed"]].merge(self._checkpoints(), on=["recipe", "stage"])
+        own = known[known.is_evaluated.astype(bool)].rename(columns={"id": "run", "seed": "run_seed"})
+        self._own = own[[*CHECKPOINT, "plan", "run", "run_seed"]]
+        self._grids, fitting = self._of_plans()
+        self._begun = self._own.merge(self._grids, left_on=["plan", "run"], right_on=["plan", "weights"])
+        started = self._own.merge(self._begun[CHECKPOINT].drop_duplicates(), on=CHECKPOINT)
+        self._counted = started.merge(fitting, on=["plan", "run"])
+        self._searches = [
+            (name, stage, tried)
+            for tried in frames.searches.values()
+            for name, stage in own.loc[own.run == tried.study.weights, CHECKPOINT].itertuples(index=False)
+            if _is_under(self._ladder, tried.study, recipes[name])
+        ]
+        strange = self._runs[~self._runs.id.isin(set(known.id))]
+        self.left_out = [*twins.values(), *self._strange_runs(strange), *self._lost_trials(strange, set(runs.id))]
+
+    def _checkpoints(self) -> pd.DataFrame:
+        """Return a line for each stage of each variant, with the recipe up to it."""
+        lines = []
+        for name, recipe in self._recipes.items():
+            last = len(recipe.pretraining.stages) - 1
+            for stage in range(last + 1):
+                weights = weights_up_to(recipe.pretraining, stage).model_dump_json()
+                is_evaluated = stage == last or recipe.checkpoints == "every_stage"
+                lines.append((name, stage, _plan_of(recipe), weights, is_evaluated))
+        return frame_of(lines, (*CHECKPOINT, "plan", "recipe", "is_evaluated"))
+
+    def _of_plans(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Return the grids and the trials of each plan."""
+        of_plans: list[tuple[pd.DataFrame, pd.DataFrame]] = []
+        grids, trials = self._frames.studies, self._trials[_is_declared(self._ladder, self._trials)]
+        for plan, recipe in {_plan_of(recipe): recipe for recipe in self._recipes.values()}.items():
+            protocols = {
+                (name, transfers): protocol_on(task, recipe.finetuning, transfers=transfers).model_dump_json()
+                for name, task in all_tasks(self._ladder).items()
+                for transfers in (False, True)
+            }
+            points = recipe.grid.points()
+            own = grids[(grids.grid == grid_key(points)) & _has_protocol(grids, protocols)]
+            starts_right = trials.start.isna() | trials.start.isin(set(own.id))
+            fitting = trials[_has_protocol(trials, protocols) & trials.point.isin(points) & starts_right]
+            of_plans.append((own.assign(plan=plan), fitting.assign(plan=plan)))
+        every_grid, every_trial = zip(*of_plans, strict=True)
+        return pd.concat(every_grid), pd.concat(every_trial)
+
+    def _strange_runs(self, runs: pd.DataFrame) -> list[str]:
+        """Return sentences about runs that match no variant."""
+        is_of_other = runs.ladder != self._ladder.name
+        others = runs[is_of_other].groupby("ladder").size().items()
+        told = [f"{count} pre-training run(s) {why_of_another(ladder)}" for ladder, count in others]
+        return told + [
+            f"pre-training run {run.id} (stage {run.stage + 1}) has the recipe of no declared variant"
+            for run in runs[~is_of_other].itertuples()
+        ]
+
+    def _lost_trials(self, strange: pd.DataFrame, known: set[str]) -> list[str]:
+        """Return sentences about trials that match no variant, but for those on runs of another ladder."""
+        counted = set(self._counted.id).union(*(tried.trials for _, _, tried in self._searches))
+        of_others = set(strange.id[strange.ladder != self._ladder.name])
+        lost = self._trials[~self._trials.id.isin(counted) & ~self._trials.run.isin(of_others)]
+        told = []
+        for run, own in lost.groupby("run"):
+            why = "match no variant's protocol, grid and study" if run in known else "have no run record"
+            told.append(f"{len(own)} trial(s) on pre-training run {run} {why}: {name_first(sorted(own.id))}")
+        return told
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """A row, without cells, for each checkpoint that a variant evaluates."""
+        checkpoints = self._checkpoints()
+        return [self._row(*each) for each in checkpoints[CHECKPOINT][checkpoints.is_evaluated].itertuples(index=False)]
+
+    def _row(self, name: str, stage: int) -> Row:
+        recipe, variant = self._recipes[name], self._variants[name]
+        ids = set(_of(self._own, name, stage).run)
+        runs, grids = self._runs[self._runs.id.isin(ids)], self._frames.studies
+        heldout, answers = self._frames.heldout, self._frames.readouts_of("blimp")
+        origins = set(grids.task_origin[grids.weights.isin(ids)]).union(*(own.values() for own in runs.origins))
+        return Row(
+            name=name,
+            label=_label(self._ladder, variant, recipe.pretraining.stages[stage].context),
+            source=variant.source,
+            variant=variant,
+            stage=stage,
+            is_started=not _of(self._begun, name, stage).empty,
+            runs=runs,
+            heldout=heldout[heldout.run.isin(ids)],
+            answers=answers[answers.run.isin(ids)],
+            origins=tuple(sorted(origins.union(tried.study.task_origin for tried in self._searches_of(name, stage)))),
+            scaled_recipe=recipe,
+        )
+
+    def _searches_of(self, name: str, stage: int | None) -> list[Tried]:
+        return [tried for *checkpoint, tried in self._searches if checkpoint == [name, stage]]
+
+    def has_own_records(self, row: Row) -> bool:
+        """Whether an alternative has records that no variant of the ladder shows already."""
+        others = [self._recipes[name] for name in self._ladder.steps]
+        twins = [_plan_of(other) for other in others if other.pretraining == row.recipe.pretraining]
+        own = set(_of(self._begun, row.name, row.stage).id) - set(self._grids.id[self._grids.plan.isin(twins)])
+        return row.recipe not in others and bool(own or (not twins and row.losses))
+
+    def with_scores(self, row: Row) -> Row:
+        """Return a row with its cells."""
+        trials = _with_seeds(_of(self._counted, row.name, row.stage))
+        cells, notes = count_trials(self._ladder, trials, row.recipe.grid.points())
+        graded = replace(row, cells=cells, notes=tuple(notes), nested=_nested(_of(self._begun, row.name, row.stage)))
+        on_runs = self._trials.merge(_of(self._own, row.name, row.stage)[["run", "run_seed"]], on="run")
+        return _with_searches(graded, on_runs, self._searches_of(row.name, row.stage))
+
+
+def _of(frame: pd.DataFrame, name: str, stage: int | None) -> pd.DataFrame:
+    return frame[(frame.name == name) & (frame.stage == stage)]
+
+
+def _plan_of(recipe: Recipe) -> str:
+    return f"{recipe.finetuning.model_dump_json()} {recipe.grid.model_dump_json()}"
+
+
+def _without_twins(runs: pd.DataFrame, trials: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Return the runs that count, and a sentence for each of the others by its id.
+
+    Of a recipe, the runs on the data and numerics with most trials (then most runs) count; of runs that differ only in
+    the run they continue, the one with most trials.
+    """
+    twins = {}
+    runs = runs.assign(trials=runs.id.map(trials.run.value_counts()).fillna(0).astype(int))
+    is_counted, version = split_by_version(runs, ("recipe", "stage"), runs.trials)
+    for run in runs.assign(kept=version)[~is_counted].itertuples():
+        twins[run.id] = (
+            f"run {run.id} (seed {run.seed}) rests on other data or numerics than most runs of its recipe "
+            f"({describe_difference(run.version, run.kept)}): it and its {run.trials} trial(s) are left out"
+        )
+    order = runs[is_counted].sort_values(["trials", "id"], ascending=[False, True])
+    for run in split_repeats(order, ["recipe", "stage", "seed"])[1].itertuples():
+        twins[run.id] = (
+            f"run {run.id} has the recipe and seed of run {run.kept}, which has more trials: it and its "
+            f"{run.trials} trial(s) are left out"
+        )
+    return runs[~runs.id.isin(set(twins))], twins
+
+
+def _is_under(ladder: Ladder, study: GlueStudy, recipe: Recipe) -> bool:
+    """Whether a study follows a recipe's protocol on a task as the ladder declares it, or as GLUE does."""
+    task, transfers = all_tasks(ladder).get(study.task), study.starts_from.study is not None
+    if task is None or (study.own_task is not None and canonical(study.own_task) != canonical(task)):
+        return False
+    return study.protocol == protocol_on(task, recipe.finetuning, transfers=transfers)
+
+
+def _has_protocol(frame: pd.DataFrame, protocols: Mapping[tuple[str, bool], str]) -> pd.Series:
+    """Whether each study or trial has the variant's protocol for its task, with or without transfer."""
+    wanted = [protocols.get((task, start is not None)) for task, start in zip(frame.task, frame.start, strict=True)]
+    return frame.protocol == pd.Series(wanted, index=frame.index, dtype=object)
+
+
+def _is_declared(ladder: Ladder, trials: pd.DataFrame) -> pd.Series:
+    """Whether each trial is of a task as the ladder declares it, or of GLUE."""
+    declared = {name: canonical(task) for name, task in ladder.own_tasks.items()}
+    pairs = zip(trials.task, trials.own_task, strict=True)
+    same = [not isinstance(own, Task) or canonical(own) == declared.get(task) for task, own in pairs]
+    return pd.Series(same, index=trials.index, dtype=bool)
+
+
+def _label(ladder: Ladder, variant: Variant, context: int) -> str:
+    """Return a row's name: the paper's name for the checkpoints it prints, with the context at this scale."""
+    if (printed := ladder.printed_as.get(variant.name)) is not None:
+        return f"{printed}-{context} ({variant.name})"
+    return f"{variant.name} ({context} tokens)" if variant.recipe.checkpoints == "every_stage" else variant.name
+
+
+def _with_seeds(trials: pd.DataFrame) -> pd.DataFrame:
+    """Add the `seeds` of trials, of which `run_seed` is that of pre-training."""
+    return trials.assign(seeds=[Seeds(*pair) for pair in zip(trials.run_seed, trials.seed, strict=True)])
+
+
+def _nested(grids: pd.DataFrame) -> Estimate | None:
+    """Return the average of the nested scores in points, over the seeds that have all tasks of GLUE."""
+    by_task: dict[str, dict[Seeds, float]] = {task: {} for task in TASKS}
+    own = grids[grids.nested.notna() & grids.task.isin(list(TASKS))]
+    # a study that starts from MNLI replaces one from pre-training
+    for study in _with_seeds(own).sort_values(["start", "id"], na_position="first").itertuples():
+        by_task[study.task][study.seeds] = POINTS_OF_SCORE * study.nested
+    return flat_mean([Estimate(values) if values else None for values in by_task.values()])
+
+
+def _with_searches(row: Row, trials: pd.DataFrame, searches: Sequence[Tried]) -> Row:
+    """Return a row with the scores of searches where it has none of a whole grid."""
+    if not searches:
+        return row
+    cells, notes = prefer_searches(row.cells, _with_seeds(trials), searches)
+    return replace(row, cells=cells, notes=(*row.notes, *notes))
+
+
+def _external_rows(frames: Frames, trials: pd.DataFrame) -> list[Row]:
+    """Return a row per external model with trials, sorted by name, on the largest grid begun on it. Models with the
+    same name and different bytes are distinguished by id."""
+    trials, studies = trials.assign(run_seed=0), frames.studies
+    names = trials.groupby("run").model.first()
+    rows = []
+    for model_id, own in trials.groupby("run"):
+        name = names[model_id] if (names == names[model_id]).sum() == 1 else f"{names[model_id]} {model_id}"
+        searches = [tried for tried in frames.searches.values() if tried.study.weights == model_id]
+        searched = frozenset[str]().union(*(tried.trials for tried in searches))
+        recorded = tuple(dict.fromkeys(own.point[~own.id.isin(searched)]))
+        grid = max(studies.points[studies.weights == model_id], key=len, default=recorded)
+        on_others = set(studies.id[studies.grid != grid_key(grid)])
+        fitting = own[own.point.isin(grid) & ~own.start.isin(on_others)]
+        cells, notes = count_trials(frames.ladder, _with_seeds(fitting), grid)
+        row = Row(
+            name=name,
+            label=name,
+            source=str(model_id),
+            runs=frames.runs.iloc[:0],
+            heldout=frames.heldout.iloc[:0],
+            answers=frames.readouts.iloc[:0],
+            cells=cells,
+            notes=tuple(notes),
+        )
+        rows.append(_with_searches(row, own, searches))
+    return sorted(rows, key=lambda row: (row.name, row.source))
