@@ -193,13 +193,9 @@ def test_own_parts_go_with_the_run_to_workers_that_never_see_the_file(tmp_path: 
         assert line["learning_rate"] == pytest.approx(peak * (0.1 + 0.9 * share))
 
 
-def test_an_edit_of_a_part_plans_another_run_and_one_of_run_json_is_refused(tmp_path: Path) -> None:
+def test_an_edit_of_a_part_in_run_json_is_refused(tmp_path: Path) -> None:
     file, runs = tmp_path / "mine.py", tmp_path / "runs"
-    ids = []
-    for text in (LADDER, LADDER + "\nOTHER = 3\n", LADDER.replace("SMALL = 1e-3", "SMALL = 1e-4")):
-        file.write_text(text)
-        ids.append(planned(file, runs).id)
-    assert ids[0] == ids[1] != ids[2]
+    file.write_text(LADDER)
     run = planned(file, runs)
     path = runs / run.folder / "run.json"
     content = read_sealed(path)
