@@ -30,7 +30,7 @@ DOORS = {
         "neobert/export/huggingface.py",
     },
     "datasets": {"benchmarks/data.py", "neobert/embeddings/mteb.py"},
-    "jinja2": {"reports/page.py"},
+    "jinja2": {"reports/findings.py"},
     "huggingface_hub": {
         "neobert/data/download.py",
         "neobert/export/card.py",
@@ -42,7 +42,7 @@ DOORS = {
         "reports/figures/drawing.py",
         "reports/figures/embeddings.py",
         "reports/figures/figure1.py",
-        "reports/figures/forests.py",
+        "reports/figures/differences.py",
         "reports/figures/perplexity.py",
         "reports/figures/rates.py",
         "reports/figures/searches.py",

@@ -32,10 +32,8 @@ from neobert.evaluation.readouts import (
     ASKED,
     Question,
     Subject,
-    equal_parts,
     measure,
     number_of_masks,
-    part_around,
     read_losses,
     read_pairs,
 )
@@ -214,14 +212,6 @@ def test_masks_are_as_many_as_there_is_little_text(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(readouts, "READ_BYTES", 1000)
     counts = [number_of_masks([Stretch(1, 0, "x" * size)]) for size in (2000, 1000, 400, 100)]
     assert counts == [1, 1, 2, 4]
-
-
-def test_parts_of_texts_that_are_too_long() -> None:
-    assert equal_parts(10, 10) == [(0, 10)] and equal_parts(11, 10) == [(0, 5), (5, 11)]
-    for tokens in (3, 10, 11, 40):
-        for first in range(tokens):
-            begin, end = part_around(tokens, (first, first + 1), 10)
-            assert 0 <= begin <= first < end <= tokens and end - begin == min(tokens, 10)
 
 
 def test_numbers_come_back_and_others_are_refused() -> None:

@@ -77,13 +77,6 @@ def test_logits_and_gradients_are_those_of_each_example_alone(pooling, positions
     torch.testing.assert_close(results[0][1], results[1][1], atol=1e-5, rtol=1e-4)
 
 
-def test_a_batch_of_short_and_long_examples_is_packed_and_one_of_equal_lengths_is_not():
-    split = random_split(64, labels=2)
-    by_length = np.argsort(split.lengths, kind="stable")
-    assert PackedLayout().collate(split, np.arange(32), CPU).token_ids.shape[0] < 32
-    assert PackedLayout().collate(split, by_length[-8:], CPU).token_ids.shape[0] == 8
-
-
 def test_dropout_of_the_head_does_not_depend_on_how_examples_lie():
     """Packed or one a row, each example of a batch loses the same pooled values."""
     split, examples = random_split(40, labels=2), np.arange(16)

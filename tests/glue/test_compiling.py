@@ -1,8 +1,6 @@
 """Compiled fine-tuning gives what eager gives, compiles few graphs for a whole grid, and is chosen where it pays."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -23,11 +21,9 @@ from neobert.recipe import Point
 from neobert.training.compiling import (
     SAVED_SHARE,
     CompilePolicy,
-    Remainder,
     TrialStep,
     compile_model,
     compile_parts,
-    compiling_pays,
 )
 from tests.glue.glue_worlds import CPU, classifier, digest, encoder_weights, marked_task, point, protocol, random_split
 
@@ -125,14 +121,6 @@ def test_auto_goes_on_eagerly_whatever_cuda_raises_in_the_first_compiled_pass(er
         compile_model(trial, "on")
 
 
-def test_compiling_once_for_all_sizes_pays_with_a_twentieth_of_the_points():
-    """28 layers: 114 s for a size, or 114 s once and two for each recorded size."""
-    left = Remainder(passes=8_000, seconds=0.02, shapes=20, compiled_seconds=0.0)
-    pays = partial(compiling_pays, layers=28, device=torch.device("cuda"), precision="bf16")
-    assert pays([left], graphs=True) and not pays([left])
-    assert pays([replace(left, passes=8_000 * 20)])
-
-
 def test_auto_stays_eager_where_little_is_left_and_changes_no_bit():
     graphs: list[GraphModule] = []
     auto = tuner_of(CompilePolicy("auto", counting(graphs)), points=[point()])
@@ -155,17 +143,6 @@ def test_an_encoder_without_fixed_sizes_is_never_compiled():
     tuner = tuner_of(CompilePolicy("on"))
     tuner.layout = PaddedLayout(0, 32)
     assert tuner._compile(batch_size=4) is False
-
-
-def test_compiling_pays_by_what_is_left_and_by_what_padding_costs():
-    """12 layers are reckoned at 300 s a shape; on a CPU in bf16 a compiled step of equal slots spares 35 %."""
-    left = Remainder(passes=2600, seconds=1.0, slots_ratio=1.0, shapes=3)
-    assert compiling_pays([left], 12, CPU, "bf16")
-    assert not compiling_pays([replace(left, shapes=4)], 12, CPU, "bf16")
-    assert not compiling_pays([replace(left, passes=2500)], 12, CPU, "bf16")
-    assert not compiling_pays([replace(left, slots_ratio=1.1)], 12, CPU, "bf16")
-    assert compiling_pays([replace(left, shapes=4), replace(left, shapes=2)], 12, CPU, "bf16")
-    assert not compiling_pays([], 12, CPU, "bf16")
 
 
 @pytest.mark.slow

@@ -1,8 +1,5 @@
 """Scores equal scikit-learn's and scipy's, undefined ones are said to be undefined, and tasks are GLUE's own."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -40,11 +37,6 @@ def test_an_unknown_task_is_refused_with_the_nearest_name():
         task_named("colla")
 
 
-def test_tasks_load_without_torch_and_scikit_learn():
-    code = "import sys, neobert.glue.tasks; assert not {'torch', 'sklearn', 'scipy', 'numpy'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 @given(seed=st.integers(0, 2**32), count=st.integers(20, 60))
 def test_scores_equal_the_reference_libraries_on_random_predictions(task, seed, count):
@@ -75,20 +67,6 @@ def test_golden_values_made_by_hand():
         scores = evaluate(TASKS[name], {"validation": logits(chosen, 2)}, {"validation": true})
         assert scores.metrics == pytest.approx({"accuracy": accuracy, "f1": f1})
         assert scores.score == pytest.approx((accuracy + f1) / 2)
-
-
-def test_golden_correlations_made_by_hand():
-    """Ranks (1, 2, 3, 4) against (1, 2, 4, 3): Spearman 1 - 6·2/60; values (0, 1, 2, 3) against (0, 1, 5, 2)."""
-    scores = evaluate(TASKS["stsb"], {"validation": np.array([0.0, 1, 5, 2])}, {"validation": np.array([0.0, 1, 2, 3])})
-    assert scores.metrics == pytest.approx({"pearson": 5 / np.sqrt(5 * 14), "spearman": 0.8})
-
-
-def test_mnli_is_the_mean_of_matched_and_mismatched_and_names_both():
-    labels = {"validation_matched": np.array([0, 1, 2, 0]), "validation_mismatched": np.array([0, 1, 2])}
-    chosen = {"validation_matched": logits([0, 1, 2, 1], 3), "validation_mismatched": logits([0, 0, 0], 3)}
-    scores = evaluate(TASKS["mnli"], chosen, labels)
-    assert scores.metrics == pytest.approx({"accuracy_matched": 0.75, "accuracy_mismatched": 1 / 3})
-    assert scores.score == pytest.approx((0.75 + 1 / 3) / 2)
 
 
 @pytest.mark.parametrize("side", ["predictions", "labels"])

@@ -156,32 +156,18 @@ def test_the_example_of_seqevals_documentation():
     assert span_f1(true, predicted, [0] * 7 + [1] * 3) == 0.5
 
 
-@pytest.mark.parametrize(
-    ("tags", "expected"),
-    [
-        ("O O", []),
-        ("B-PER I-PER O B-LOC", [("PER", 0, 1), ("LOC", 3, 3)]),
-        ("B-PER B-PER I-PER", [("PER", 0, 0), ("PER", 1, 2)]),
-        ("I-PER I-PER O I-LOC", [("PER", 0, 1), ("LOC", 3, 3)]),  # IOB1: an I begins a span too
-        ("B-PER I-LOC I-LOC", [("PER", 0, 0), ("LOC", 1, 2)]),  # another type is another span
-        ("B-PER I-PER E-PER S-LOC", [("PER", 0, 2), ("LOC", 3, 3)]),  # IOBES
-        ("B-PER E-PER I-PER E-PER", [("PER", 0, 1), ("PER", 2, 3)]),
-        ("S-PER I-PER", [("PER", 0, 0), ("PER", 1, 1)]),
-        ("B-A-B I-A-B", [("A-B", 0, 1)]),
-    ],
-)
-def test_spans_by_hand_as_seqeval_and_conlleval_count_them(tags, expected):
-    assert list(spans(tags.split(), [0] * len(tags.split()))) == expected
-
-
 def test_a_span_ends_with_its_sentence():
     assert list(spans(["B-PER", "I-PER"], [0, 1])) == [("PER", 0, 0), ("PER", 1, 1)]
     assert span_f1(["O"], ["O"], [0]) == 0.0, "as seqeval: nothing to find is not perfect"
 
 
-@given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=12), st.lists(st.sampled_from(NAMES), min_size=12))
+IOBES = st.sampled_from(["O", *(f"{place}-{kind}" for place in "BIES" for kind in ("PER", "A-B"))])
+
+
+@given(st.lists(IOBES, min_size=1, max_size=12), st.lists(IOBES, min_size=12))
 def test_span_f1_is_the_harmonic_mean_of_precision_and_recall(true, predicted):
     predicted = predicted[: len(true)]
+    assert list(spans(true, [0] * len(true))) == _seqeval_entities(true)
     wanted, found = (set(_seqeval_entities(tags)) for tags in (true, predicted))
     right = len(wanted & found)
     precision, recall = right / len(found) if found else 0, right / len(wanted) if wanted else 0

@@ -48,7 +48,7 @@ def evaluated(layout: Layout, most: int = 99) -> tuple[list[Evaluation], str | N
                 stop.signals.add(signal.SIGTERM)
 
 
-@pytest.mark.parametrize("stops", [(1,), (2, 4), tuple(range(1, EVALUATIONS))])
+@pytest.mark.parametrize("stops", [(2, 4), tuple(range(1, EVALUATIONS))])
 def test_a_run_that_was_stopped_equals_an_uninterrupted_one(tmp_path: Path, stops: tuple[int, ...]) -> None:
     whole, outcome = evaluated(Layout(tmp_path / "whole"))
     assert len(whole) == EVALUATIONS and outcome is not None

@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from neobert.errors import RunFailed
 from neobert.execution import Execution
 from neobert.executors import glue as trials_of_a_study
-from neobert.executors.glue import expected_points, write_weights
+from neobert.executors.glue import expected_points
 from neobert.executors.selection import may_become_best
-from neobert.files import sha256_of
 from neobert.kinds.glue import GlueStudy
 from neobert.processes import StopRequest
 from neobert.runs.claims import acquire
@@ -101,12 +99,3 @@ def test_weights_are_written_for_the_best_trial_so_far_alone(tmp_path: Path, stu
     small = study.model_copy(update={"points": POINTS[1:3]})
     write_run_file(layout, small, SOURCE, EXECUTION, {})
     assert may_become_best(layout, trials[1], {"score": 0.3}), "in a smaller grid that shares the trial"
-
-
-def test_written_weights_are_those_of_the_digest_and_leave_nothing_beside_them(tmp_path: Path) -> None:
-    weights = {"a": torch.arange(6.0).view(2, 3), "b": torch.arange(6.0).view(2, 3).T}
-    path = tmp_path / "weights.safetensors"
-    assert write_weights(path, weights) == sha256_of(path)
-    assert [*tmp_path.iterdir()] == [path]
-    found = load_file(path)
-    assert all(torch.equal(found[name], tensor) for name, tensor in weights.items())

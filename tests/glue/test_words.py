@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from neobert.data.tokenizers import train_bpe, train_wordpiece, wrap_tokenizer
-from neobert.glue.encoding import UNREAD, first_pieces, frame_words, join_words
+from neobert.glue.encoding import UNREAD, frame_words, join_words
 
 TEXTS = ["the cat sat on the mat, and a café naïve señor said: don't go to 中文 3.14 times-out"] * 3 + [
     "abcde é ñ 0 . , ' -"
@@ -54,7 +54,7 @@ def places_of(words, tokenizer, most=MOST):
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @settings(max_examples=60, deadline=None)
-@given(words=ANY_WORDS, most=st.sampled_from([4, 9, MOST]))
+@given(words=ANY_WORDS, most=st.integers(3, 20) | st.just(MOST))
 def test_a_word_is_read_at_its_first_piece_or_has_none(name, words, most):
     """Checked from the text alone: which word the first character of a piece that is no space belongs to."""
     tokenizer = TOKENIZERS[name]
@@ -92,23 +92,3 @@ def test_words_are_tokenised_as_in_pre_training(name):
     tokenizer = TOKENIZERS[name]
     token_ids, _ = places_of(["the", "cat", "sat"], tokenizer)
     assert token_ids[1:-1] == tokenizer.encode(["the cat sat"])[0]
-
-
-def test_a_word_that_the_piece_before_covers_has_none():
-    assert first_pieces("a bc d", [(0, 1), (2, 4), (5, 6)], [(0, 0), (0, 4), (4, 6), (0, 0)]) == [1, UNREAD, 2]
-    assert first_pieces("a bc d", [(0, 1), (2, 4), (5, 6)], [(0, 0), (0, 3), (3, 4), (0, 0)]) == [1, 2, UNREAD]
-
-
-def test_a_piece_that_is_a_space_alone_is_of_the_word_after_it():
-    assert first_pieces("a b", [(0, 1), (2, 3)], [(0, 0), (0, 1), (1, 2), (2, 3), (0, 0)]) == [1, 2]
-    assert first_pieces("a  b", [(0, 1), (2, 2), (3, 4)], [(0, 1), (1, 2), (2, 3), (3, 4)]) == [0, UNREAD, 2]
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
-@settings(max_examples=30, deadline=None)
-@given(words=WORDS, most=st.integers(3, 20))
-def test_a_cut_leaves_the_words_before_it_as_they_are(name, words, most):
-    _, whole = places_of(words, TOKENIZERS[name], 512)
-    token_ids, cut = places_of(words, TOKENIZERS[name], most)
-    assert len(token_ids) <= most
-    assert cut == [place if place < most - 1 else UNREAD for place in whole]

@@ -104,12 +104,3 @@ def test_tied_embeddings_are_one_matrix_on_disk_and_back(tmp_path) -> None:
     again.load_state_dict(checkpoints.load(tmp_path / "checkpoints", 1).weights())
     assert again.decoder.weight is again.model.encoder.weight
     assert all(torch.equal(tensor, network.state_dict()[name]) for name, tensor in again.state_dict().items())
-
-
-@pytest.mark.parametrize(
-    "changes", [{"block": "post_norm"}, {"block": QKNorm}, {"block": QKNorm, "norm": "layer_norm"}]
-)
-def test_parameters_of_blocks_are_counted(changes: dict[str, object]) -> None:
-    model = small_model(**changes)
-    network = build_masked_language_model(model, CONTEXT)
-    assert sum(parameter.numel() for parameter in network.parameters()) == parameter_count(model, CONTEXT).total

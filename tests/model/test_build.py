@@ -34,22 +34,14 @@ def scale_of(name: str) -> float:
     return {"model.encoder.weight": 0.5, "model.positional_embedding.weight": 0.1}.get(name, 0.02)
 
 
+@pytest.mark.parametrize(("distribution", "deviation"), [("uniform", 3**-0.5), ("normal", 1.0)])
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
-def test_uniform_matrices_fill_their_range_padding_rows_included(form):
-    for name, values in started(**form).items():
+def test_matrices_have_the_standard_deviation_of_their_distribution(form, distribution, deviation):
+    """A uniform one has its range, and rows of padding are drawn too."""
+    for name, values in started(distribution=distribution, **form).items():
         if values.ndim == 2:
-            scale = scale_of(name)
-            assert float(values.abs().max()) <= scale
-            assert float(values.std()) == pytest.approx(scale / 3**0.5, rel=0.05), name
-            assert values[0].all(), name
-
-
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
-def test_normal_matrices_have_their_standard_deviation(form):
-    for name, values in started(distribution="normal", **form).items():
-        if values.ndim == 2:
-            assert float(values.std()) == pytest.approx(scale_of(name), rel=0.06), name
-            assert float(values.abs().max()) > 2 * scale_of(name)
+            assert float(values.std()) == pytest.approx(scale_of(name) * deviation, rel=0.06), name
+            assert (float(values.abs().max()) <= scale_of(name)) is (distribution == "uniform") and values[0].all()
 
 
 def test_norms_start_at_one_and_biases_at_zero():

@@ -236,16 +236,6 @@ def test_explicit_attention_equals_torchs_kernel_with_its_gradients(plan):
         torch.testing.assert_close(one, other, **CLOSE)
 
 
-def test_low_precision_on_a_cpu_takes_the_explicit_kernel_up_to_its_longest_row(monkeypatch):
-    calls: list[int] = []
-    monkeypatch.setattr(attention, "explicit_attention", lambda q, k, v, bias: calls.append(q.shape[2]) or q)
-    for tokens in (attention.EXPLICIT_TOKENS, attention.EXPLICIT_TOKENS + 1):
-        vectors = normal(1, tokens, 1, HEAD_SIZE)
-        for dtype in (torch.float32, torch.bfloat16):
-            attend(*[vectors.to(dtype)] * 3, whole_rows_plan(vectors[..., 0, 0]))
-    assert calls == [attention.EXPLICIT_TOKENS]
-
-
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_at_query_slots_is_that_part_of_the_whole(plan, dtype):
@@ -266,13 +256,6 @@ def test_a_plan_with_documents_in_place_of_a_bias_attends_the_same():
     assert torch.equal(attend(query, key, value, plan), attend(query, key, value, PACKED))
     asking = gather_tokens(query, slots.queries)
     assert torch.equal(attend(asking, key, value, plan, slots), attend(asking, key, value, PACKED, slots))
-
-
-def test_cu_seqlens_follow_the_documents_of_the_flattened_rows_and_are_padded_with_empty_ones():
-    documents = torch.tensor([[0, 0, 0, 1], [0, 1, -1, -1], [0, 0, 0, 0]])
-    cu_seqlens, max_seqlen = attention._cu_seqlens(documents)
-    assert cu_seqlens.tolist() == [0, 3, 4, 5, 6, 8, 12, 12, 12]
-    assert cu_seqlens.dtype == torch.int32 and max_seqlen == 4
 
 
 @pytest.mark.parametrize("head_size", [8, 12, 11])

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from examples.parts import QKNorm
 from neobert.model import size
 from neobert.model.build import build_masked_language_model
 from neobert.model.layers import FEEDFORWARDS, NORMS
@@ -16,10 +17,15 @@ COMBINATIONS = list(itertools.product(POSITIONS, FEEDFORWARDS, NORMS))
 
 
 @pytest.mark.parametrize(("positions", "feedforward", "norm"), COMBINATIONS)
-@pytest.mark.parametrize("feedforward_width", [60, 61, 64])
-def test_counts_are_those_of_the_built_module(positions, feedforward, norm, feedforward_width):
+@pytest.mark.parametrize(("block", "feedforward_width"), [("pre_norm", 60), ("post_norm", 61), (QKNorm, 64)])
+def test_counts_are_those_of_the_built_module(positions, feedforward, norm, block, feedforward_width):
     model = small_model(
-        positions=positions, feedforward=feedforward, norm=norm, feedforward_width=feedforward_width, layers=2
+        positions=positions,
+        feedforward=feedforward,
+        norm=norm,
+        block=block,
+        feedforward_width=feedforward_width,
+        layers=2,
     )
     with torch.device("meta"):
         network = build_masked_language_model(model, context=17)

@@ -13,7 +13,7 @@ from neobert.files import read_lines
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.size import datasheet_peak, training_flops_per_token
 from neobert.training import accounting
-from neobert.training.accounting import datasheet_ceiling, matmul_ceiling, mean_phase_seconds
+from neobert.training.accounting import datasheet_ceiling, matmul_ceiling
 from neobert.training.distributed import Process
 from tests.support.tiny_runs import (
     STEPS,
@@ -64,12 +64,6 @@ def test_the_phases_of_a_step_add_up_to_its_seconds(finished: Path, runs: Runs, 
     assert sum(means.values()) * STEPS == pytest.approx(attributed, rel=1e-2)
     for line in lines:
         assert line["tokens_per_second"] == pytest.approx(line["real_tokens"] / line["seconds"], rel=1e-3)
-
-
-def test_lines_without_phases_do_not_count_in_their_mean() -> None:
-    lines = [{"phase_seconds": {"data": 1.0}}, {"heldout_loss": 1.0}, {"phase_seconds": {"data": 2.0}}]
-    assert mean_phase_seconds(lines) == {"data": 1.5}
-    assert mean_phase_seconds([]) == {}
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
@@ -148,14 +142,11 @@ def test_a_slow_first_product_does_not_end_the_measurement(monkeypatch: pytest.M
     [
         ("NVIDIA H200", 989e12),
         ("NVIDIA H100 80GB HBM3", 989e12),
-        ("NVIDIA A100-SXM4-80GB", 312e12),
         ("NVIDIA A100-PCIE-40GB", 312e12),
-        ("NVIDIA L40S", 362e12),
         ("NVIDIA H100 PCIe", None),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
         ("NVIDIA GH200 480GB", None),
         ("NVIDIA L40", None),
-        ("Tesla T4", None),
     ],
 )
 def test_a_gpu_is_found_in_the_table_by_its_whole_name(name: str, peak: float | None) -> None:

@@ -158,7 +158,7 @@ def test_two_tasks_of_slurm_train_stage_after_stage_as_local_processes_do(local:
     assert len(list(read_lines(root / "starts.jsonl"))) == 2
 
 
-def test_eight_tasks_of_which_five_get_no_rows_train_as_one_process_does(local: Trainable, tmp_path: Path) -> None:
+def test_five_tasks_of_which_two_get_no_rows_train_as_one_process_does(local: Trainable, tmp_path: Path) -> None:
     """A step has three rows. Every task joins in every collective, or none would end; without rows with a gradient of
     zero. Losses and norms of gradients agree to 1e-5 relative, and with them the weights."""
     stage = tiny_stage(tokens_per_step=96, steps=6, warmup_steps=1, decay_steps=5)
@@ -167,13 +167,13 @@ def test_eight_tasks_of_which_five_get_no_rows_train_as_one_process_does(local: 
     for root in (alone, together):
         write_tiny_run(root, run)
     finish(alone, run.reference)
-    codes, said = ends(slurm_tasks(together, run.reference, count=8))
-    assert codes == [0] * 8, said
+    codes, said = ends(slurm_tasks(together, run.reference, count=5))
+    assert codes == [0] * 5, said
     lines = [read_lines(root / run.reference / "metrics.jsonl") for root in (alone, together)]
-    one, eight = ([line for line in each if "loss" in line] for each in lines)
-    assert len(eight) == 6 and record(together, run)["processes"] == 8
+    one, five = ([line for line in each if "loss" in line] for each in lines)
+    assert len(five) == 6 and record(together, run)["processes"] == 5
     for name in ("loss", "gradient_norm"):
-        assert [line[name] for line in eight] == pytest.approx([line[name] for line in one], rel=1e-5)
+        assert [line[name] for line in five] == pytest.approx([line[name] for line in one], rel=1e-5)
     ours, theirs = final_weights(together, run), final_weights(alone, run)
     for name, weight in theirs.items():
         assert (ours[name] - weight).norm() <= 1e-5 * weight.norm()
@@ -234,8 +234,7 @@ def test_a_killed_rank_fails_the_attempt_and_the_next_start_goes_on(local: Train
     assert_equal_weights(root, local[0], run)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("can_be_aborted", [True, False])
+@pytest.mark.parametrize(("rank", "can_be_aborted"), [(0, True), (1, True), (1, False)])
 def test_ranks_in_a_collective_that_hangs_end_when_another_has_failed(
     apart: Trainable, rank: int, can_be_aborted: bool
 ) -> None:
@@ -295,13 +294,6 @@ def test_a_rank_without_a_sign_of_life_of_the_first_gives_up_in_one_sentence(
     assert said == f"process 1 of 2 of {SECOND.key} gives up: rank 0 sent no heartbeat for 0.3 s\n"
 
 
-def test_a_rank_goes_home_when_the_first_has_ended(tmp_path: Path) -> None:
-    layout = Layout(tmp_path)
-    with host_ranks(layout, FIRST):
-        pass
-    assert join_runs(layout, SECOND, StopRequest(), make_trainer) == 0
-
-
 def test_a_rank_waits_while_the_first_lives(tmp_path: Path) -> None:
     """The first one may wait for another attempt's claim for hours."""
     layout, codes = Layout(tmp_path), []
@@ -343,12 +335,6 @@ def test_a_node_is_called_by_the_first_of_its_names_that_is_known_here(monkeypat
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     assert ranks.first_known(["inner-7", "node7"]) == "node7"
     assert ranks.first_known(["inner-7", "inner-8"]) == "inner-7"
-
-
-def test_ranks_here_compile_on_their_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "available_cores", lambda: 32)
-    shares = [ranks.compiler_variables(count)["TORCHINDUCTOR_COMPILE_THREADS"] for count in (1, 8, 64)]
-    assert shares == ["32", "4", "1"]
 
 
 def test_one_attempt_of_a_job_has_one_process_a_rank(tmp_path: Path) -> None:

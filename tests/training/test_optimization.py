@@ -31,6 +31,7 @@ def sgd(model: nn.Module, recipe: Optimization) -> torch.optim.Optimizer:
 @pytest.fixture(params=[*OPTIMIZERS, "added"])
 def recipe(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Optimization:
     monkeypatch.setitem(OPTIMIZERS, "added", sgd)
+    monkeypatch.setitem(OPTIMIZERS, "muon", Muon)
     fields = {"optimizer": request.param, "clip_norm": 0.1, "weight_decay": 0.1, "peak_learning_rate": RATE}
     return tiny_recipe().optimization.model_copy(update=fields)
 
@@ -94,7 +95,9 @@ def test_what_is_not_finite_changes_no_weight_and_no_state(recipe: Optimization)
     assert all(torch.equal(now[key], state[key]) for key in state if not key.startswith("step/"))
 
 
+@pytest.mark.parametrize("recipe", [*OPTIMIZERS, "added", "muon"], indirect=True)
 def test_a_restored_state_goes_on_bit_for_bit(recipe: Optimization) -> None:
+    """Muon keeps one moment of matrices and two of all else."""
     model, given = small_model(), batches(6)
     engine = engine_of(model, recipe)
     for batch in given[:3]:

@@ -8,7 +8,7 @@ import torch
 
 from neobert.runs.layout import Layout
 from neobert.training import checkpoints
-from neobert.training.checkpoints import Checkpoint, Writer
+from neobert.training.checkpoints import Checkpoint
 from neobert.training.pretraining import PretrainingTrainer
 from tests.support.tiny_runs import claimed, tiny_run, tiny_stage, trainer_of
 
@@ -86,12 +86,3 @@ def test_a_run_by_the_clock_has_its_milestones_and_their_time_in_the_record(
         result = trainer.fit(folder, check=claim.check)
     assert set(checkpoints.steps_on_disk(trainer.checkpoints)) == trainer.milestones
     assert result.totals.checkpoint_seconds > 0
-
-
-def test_what_is_written_in_the_thread_comes_in_order() -> None:
-    writer, written = Writer(), []
-    for number in range(3):
-        writer.start(lambda number=number: written.append(number))  # type: ignore[misc]
-    writer.finish()
-    writer.close()
-    assert written == [0, 1, 2]
