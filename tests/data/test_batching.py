@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, islice, pairwise
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -32,6 +31,7 @@ from tests.support.small_corpora import IDS, corpus_of, realistic_lengths, small
 
 CONTEXT = 32
 BERT = Masking(rate=0.15, mask_share=0.8, random_share=0.1, final_rate=None, drawn_up_to=None)
+UNMASKED = BERT.model_copy(update={"rate": 1e-12})
 MIXTURE = (
     Subset(minimum_tokens=0, share=0.2),
     Subset(minimum_tokens=20, share=0.4),
@@ -79,7 +79,7 @@ def predicted_places(rows: PackedRows, batch: Batch) -> set[tuple[int, int, int]
     taken=st.integers(0, 12),
     mixed=st.booleans(),
 )
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_every_state_continues_with_exactly_the_rows_that_would_have_come(
     packing: PackingWord, count: int, rows: int, taken: int, mixed: bool
 ) -> None:
@@ -104,7 +104,7 @@ def test_split_documents_are_read_whole_in_passages_of_nearly_equal_length(count
     corpus, passages = documents.corpus, documents.split(context)
     assert passages.framed_lengths.max() <= context
     rows = pack_documents(passages, np.arange(len(passages)), passages.numbers, context)
-    batch = collate(rows, corpus, Masking(rate=1e-12, mask_share=1, random_share=0, final_rate=None, drawn_up_to=None))
+    batch = collate(rows, corpus, UNMASKED)
     read: dict[int, list[tuple[int, list[int]]]] = {}
     for span in range(len(rows.spans.rows)):
         row, column, tokens = (int(getattr(rows.spans, name)[span]) for name in ("rows", "columns", "tokens"))
@@ -128,10 +128,6 @@ def test_the_passages_of_a_document_have_the_masks_of_the_whole() -> None:
     assert predicted[0] == predicted[1] and len(predicted[0]) > 8
 
 
-def test_a_stage_ends_after_its_steps() -> None:
-    assert len(list(StepIterator(small_documents(), stage(CONTEXT, 4, steps=7), "packed", seed=0))) == 7
-
-
 def test_a_padded_step_holds_a_fixed_number_of_documents_and_an_epoch_each_once() -> None:
     documents = small_documents(60)
     steps = StepIterator(documents, stage(CONTEXT, 12), "padded", seed=0)
@@ -147,26 +143,14 @@ def test_a_padded_step_holds_a_fixed_number_of_documents_and_an_epoch_each_once(
     assert epochs[0] != epochs[1] != epochs[2]
 
 
-def test_a_packed_step_holds_full_rows_and_a_window_each_document_once() -> None:
-    count = WINDOW_DOCUMENTS
-    documents = all_documents(corpus_of(realistic_lengths(count, 60)))
-    steps = StepIterator(documents, stage(128, 8, steps=10_000), "packed", seed=0)
-    rows = next(steps)
-    taken = [rows]
-    while sum(len(part.spans.documents) for part in taken) < count:
-        taken.append(next(steps))
-    assert {part.count for part in taken} == {8}
-    seen = np.concatenate([part.spans.documents for part in taken])[:count]
-    assert len(set(seen.tolist())) >= count - 8 * 40
-    assert sum(part.real_tokens for part in taken) >= 0.98 * len(taken) * 8 * 128
-
-
 def test_a_packed_epoch_holds_each_document_once() -> None:
     documents = small_documents(100)
     steps = StepIterator(documents, stage(CONTEXT, 1, steps=10**6), "packed", seed=0)
     counts = np.zeros(100, dtype=np.int64)
     while (steps.state()["streams"][0]["document"]) == 0:
-        np.add.at(counts, next(steps).spans.documents, 1)
+        rows = next(steps)
+        assert rows.count == 1
+        np.add.at(counts, rows.spans.documents, 1)
     # One window holds 40 epochs and 96 documents of the next.
     assert WINDOW_DOCUMENTS == 40 * 100 + 96
     assert set(counts.tolist()) == {40, 41} and (counts == 41).sum() == 96
@@ -180,15 +164,7 @@ def test_the_mean_of_fitted_documents_is_found_in_parts(
     documents = small_documents(100, 60).at_least(20)
     expected = float(documents.fitted(CONTEXT, long_documents).framed_lengths.mean())
     monkeypatch.setattr(shards, "MEAN_DOCUMENTS", 7)
-    fitted, counts = Documents.fitted, list[int]()
-
-    def counted(part: Documents, context: int, word: LongDocuments) -> Documents:
-        counts.append(len(part))
-        return fitted(part, context, word)
-
-    monkeypatch.setattr(Documents, "fitted", counted)
     assert documents.fitted_mean(CONTEXT, long_documents) == expected
-    assert sum(counts) == len(documents) and max(counts) == 7, "all at once take 24 bytes a document"
 
 
 def test_packed_steps_are_samples_of_all_lengths() -> None:
@@ -225,28 +201,14 @@ def test_a_document_without_tokens_is_its_specials(packing: PackingWord) -> None
         assert abs(int(ends)) <= (0 if rows.isolated else 1)
 
 
-class MeanOnce(np.ndarray):
-    """Numbers whose mean may be taken once: of a large corpus it takes a second."""
-
-    has_mean = False
-
-    def mean(self, *arguments: Any, **named: Any) -> Any:
-        assert not self.has_mean
-        self.has_mean = True
-        return super().mean(*arguments, **named)
-
-
 def test_rows_across_documents_are_the_stream_of_uncut_documents_cut_evenly() -> None:
     documents = small_documents(40, mean=50)
     corpus = documents.corpus
-    documents = replace(documents, lengths=documents.lengths.view(MeanOnce))
     steps = StepIterator(documents, stage(CONTEXT, 7), "packed_across_documents", seed=0)
     stream: list[int] = []
     order: list[int] = []
     for rows in islice(steps, 25):
-        batch = collate(
-            rows, corpus, Masking(rate=1e-9, mask_share=1, random_share=0, final_rate=None, drawn_up_to=None)
-        )
+        batch = collate(rows, corpus, UNMASKED)
         assert batch.token_ids.shape == (7, CONTEXT) and rows.real_tokens == 7 * CONTEXT
         assert (batch.plan.doc_ids == 0).all()
         assert (batch.plan.positions == torch.arange(CONTEXT)).all()
@@ -262,8 +224,7 @@ def test_rows_across_documents_are_the_stream_of_uncut_documents_cut_evenly() ->
 def test_a_batch_is_what_its_rows_say(packing: PackingWord, seed: int, rate: float) -> None:
     documents = small_documents(50, seed=seed)
     rows = next(StepIterator(documents, stage(CONTEXT, 6), packing, seed=seed))
-    masking = Masking(rate=rate, mask_share=0.8, random_share=0.1, final_rate=None, drawn_up_to=None)
-    batch = collate(rows, documents.corpus, masking, sizes=ExactSizes(8))
+    batch = collate(rows, documents.corpus, BERT.model_copy(update={"rate": rate}), sizes=ExactSizes(8))
     token_ids = np.full((8, CONTEXT), IDS.pad)
     numbers, positions = np.full((8, CONTEXT), -1), np.full((8, CONTEXT), -1)
     seen_in_row = [0] * 8
@@ -415,7 +376,7 @@ def test_each_step_draws_one_subset_with_its_share(packing: PackingWord) -> None
 
 def test_a_subset_without_documents_is_refused_before_training() -> None:
     too_long = (Subset(minimum_tokens=0, share=0.5), Subset(minimum_tokens=10**6, share=0.5))
-    with pytest.raises(ValueError, match="no document has 1000000 tokens"):
+    with pytest.raises(ValueError, match=r"no document has 1000000 tokens, the longest has \d+"):
         StepIterator(small_documents(), stage(CONTEXT, 4, mixture=too_long), "padded", seed=0)
 
 

@@ -14,7 +14,7 @@ from neobert.data.sources import UNRESOLVED, DirectorySource, HubSource, NoCorpu
 from neobert.data.tokenizers import train_wordpiece
 from neobert.errors import DamagedFile, MissingData, NewerFile
 from neobert.files import sha256_of
-from tests.support.small_corpora import REAL_DATA, texts, write_table
+from tests.support.small_corpora import texts, write_table
 
 
 @pytest.fixture
@@ -29,10 +29,6 @@ def folder(tmp_path: Path) -> Path:
     write_table(root / "glue" / "mnli" / "validation_matched.parquet", {"label": [0]})
     train_wordpiece(texts(50), 100).save(root / "tokenizers" / "bert-base-uncased")
     return root
-
-
-def test_files_are_read_in_the_order_of_their_names(folder: Path) -> None:
-    assert list(DirectorySource(folder).documents("web")) == ["first", "second", "third", "", "fourth"]
 
 
 def test_a_corpus_origin_is_its_content_not_its_place(folder: Path, tmp_path: Path) -> None:
@@ -107,15 +103,6 @@ def test_a_manifest_with_wrong_values_is_refused_in_one_sentence(folder: Path, c
     (folder / "manifest.json").write_text(json.dumps(content))
     with pytest.raises(DamagedFile, match=rf"^{folder}/manifest\.json .*{said}"):
         DirectorySource(folder).corpus_origin("web")
-
-
-def test_hidden_files_are_no_data(folder: Path) -> None:
-    """As file browsers leave them."""
-    (folder / "corpora" / "web" / "._a.parquet").write_bytes(b"\0\5\26\7")
-    (folder / "pairs").mkdir()
-    (folder / "pairs" / "._mine.jsonl").write_bytes(b"\0\5\26\7")
-    source = DirectorySource(folder)
-    assert len(list(source.documents("web"))) == 5 and source.pair_sets() == ()
 
 
 def test_pairs_that_are_not_as_declared_are_one_sentence(folder: Path) -> None:
@@ -203,14 +190,3 @@ def test_the_hub_invents_no_revision() -> None:
     ):
         with pytest.raises(MissingData, match=r"is not here, and runs do not read the hub: .*ablations/prefetch\.py"):
             read()
-
-
-@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="no real data beside the repository")
-def test_real_data_has_five_tasks_and_says_why_not_the_others() -> None:
-    source = DirectorySource(REAL_DATA)
-    tasks = source.tasks()
-    assert {task for task, reason in tasks.items() if reason is None} == {"rte", "sst2", "mrpc", "cola", "stsb"}
-    assert "no train" in str(tasks["qnli"])
-    examples = source.task_examples("stsb", "validation")
-    assert len(examples["label"]) == 1500 and set(examples) >= {"sentence1", "sentence2", "label"}
-    assert len(next(source.documents("wikibook"))) > 1000

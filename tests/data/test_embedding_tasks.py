@@ -248,21 +248,6 @@ def test_the_hub_has_mtebs_tasks_at_its_commits_and_says_what_brings_them() -> N
         HubSource().embedding_task_data("STS12")
 
 
-def test_a_folder_has_own_tasks_of_each_category_with_honest_names(tmp_path: Path) -> None:
-    write_own_tasks(tmp_path)
-    tasks = DirectorySource(tmp_path).embedding_tasks()
-    assert [task.category for task in tasks] == list(CATEGORIES)
-    assert {task.suite for task in tasks} == {FOLDER_SUITE}
-    origins = {DirectorySource(tmp_path).embedding_task_origin(task.name) for task in tasks}
-    assert len(origins) == 7 and all(origin.startswith("directory:") for origin in origins)
-
-
-def test_missing_texts_of_a_folder_are_empty_ones(tmp_path: Path) -> None:
-    write_own_tasks(tmp_path)
-    data = DirectorySource(tmp_path).embedding_task_data("Found")
-    assert isinstance(data, TaskTables) and data.tables["corpus"]["title"] == ["", "", "t"]
-
-
 def test_other_contents_are_another_origin(tmp_path: Path) -> None:
     write_own_tasks(tmp_path)
     before = DirectorySource(tmp_path).embedding_task_origin("Similar")
@@ -281,31 +266,20 @@ def test_tables_of_a_user_never_count_as_mtebs_task_of_that_name(tmp_path: Path)
     ("place", "table", "changes", "said"),
     [
         ("STS/Similar", "test", {"score": [0.0, 1, 2, 3, 4, float("nan")]}, "row 5, score: Input should be a finite"),
-        (
-            "STS/Similar",
-            "test",
-            {"sentence1": list(range(6))},
-            "row 0, sentence1: Input should be a valid string, not 0",
-        ),
         ("STS/Similar", "test", {"sentence1": [], "sentence2": [], "score": []}, "table test has no rows"),
         ("Classification/Cats", "test", {"label": [7] * 6 + [0] * 6}, "label 7 of table test has no example in table"),
-        ("Classification/Cats", "train", {"label": [None] + [1] * 11}, "table train, row 0, label: Input should be"),
         ("PairClassification/Pairs", "test", {"labels": [0, 1, 2, 0, 1, 0]}, "row 2, labels: Input should be 0 or 1"),
         ("Reranking/Answers", "test", {"positive": ["the q", "the r"]}, "Input should be a valid list, not 'the q'"),
         ("Retrieval/Found", "corpus", {"_id": ["d0", "d0", "d2"]}, "table corpus: an _id comes twice"),
         ("Retrieval/Found", "qrels_test", {"corpus-id": ["d0", "d9"]}, "corpus-id 'd9' is not in table corpus"),
-        ("Retrieval/Found", "qrels_test", {"score": ["1", "one"]}, "row 1, score: Input should be a valid number"),
         ("Retrieval/Found", "qrels_test", {"score": [1.0, 0.5]}, "qrels_test, row 1: score 0.5 is no grade such as"),
-        ("Summarization/Short", "test", {"relevance": [None, [1.0, 2.0]]}, "row 0, relevance: Input should be a valid"),
         ("STS/Similar", "test", {"score": [3.0] * 6}, "table test, score: all 6 gold scores are 3.0"),
         ("STS/Similar", "test", {"sentence1": [None] * 6}, "table test: sentence1 is empty in every row"),
         ("STS/Similar", "test", {"sentence1": ["a"] * 6, "sentence2": ["b"] * 6}, "are as similar in all rows"),
         ("Classification/Cats", "train", {"label": [1] * 12}, "table train, label: all 12 rows have 1"),
         ("Classification/Cats", "test", {"text": [" "] * 12}, "table test: text is empty in every row"),
         ("Classification/Cats", "train", {"label": [0.5, 1.0] * 6}, "table train, label, row 0: 0.5 is no class"),
-        ("Clustering/Cats2", "test", {"labels": ["x"] * 12}, "table test, labels: all 12 rows have 'x'"),
         ("Clustering/Cats2", "test", {"labels": [float("nan")] * 12}, "table test, labels, row 0: nan is no class"),
-        ("PairClassification/Pairs", "test", {"labels": [1] * 6}, "table test, labels: all 6 rows have 1"),
         ("Reranking/Answers", "test", {"positive": [[], []]}, "no row has texts in both positive and negative"),
         ("Retrieval/Found", "qrels_test", {"score": [0, -1]}, "table qrels_test, score: no score is above 0"),
         ("Retrieval/Found", "qrels_test", {"score": [1, 2**31]}, "qrels_test, row 1: score 2147483648.0 is no grade"),
@@ -315,12 +289,7 @@ def test_tables_of_a_user_never_count_as_mtebs_task_of_that_name(tmp_path: Path)
             {"query-id": ["q0", "q0"], "corpus-id": ["d0", "d0"], "score": [1, 0]},
             "row 1: 'd0' was judged 1.0 for 'q0' before",
         ),
-        (
-            "Summarization/Short",
-            "test",
-            {"relevance": [[1.0, 2.0], [1.0]]},
-            "row 1: relevance has 1 scores for 2 machine_summaries",
-        ),
+        ("Summarization/Short", "test", {"relevance": [[1.0, 2.0], [1.0]]}, "row 1: relevance has 1 scores for 2"),
         ("Summarization/Short", "test", {"human_summaries": [["a"], []]}, "row 1: human_summaries has no text"),
         ("Summarization/Short", "test", {"relevance": [[1.0, 1.0], [2.0, 2.0]]}, "the scores are equal in every row"),
     ],
@@ -394,13 +363,6 @@ def test_links_to_nowhere_and_tables_in_parts_are_not_left_out(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("place", "tables", "column", "values", "said"),
     [
-        (
-            "Classification/Cats",
-            ("train", "test"),
-            "label",
-            [0, 1] * 5 + ["a", "a"],
-            "table train, label, row 10: 'a' is",
-        ),
         ("Classification/Cats", ("train", "test"), "label", [0, True] * 6, "table train, label, row 1: True is"),
         ("Clustering/Cats2", ("test",), "labels", ["x", "y"] * 5 + [3, 3], "table test, labels, row 10: 3 is"),
         ("Classification/Cats", ("test", "train"), "label", [0, 2**70] * 6, f"row 1: {2**70} is no class"),

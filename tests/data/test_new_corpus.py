@@ -9,7 +9,7 @@ import pytest
 from ablations import prefetch, run
 from ablations.ladder import M1
 from ablations.recipe_runs import pretraining_runs
-from neobert.data.sources import open_source
+from neobert.data.sources import SyntheticSource, open_source
 from neobert.errors import EXIT_DONE, EXIT_MISSING
 from tests.support.small_corpora import texts
 from tests.support.tree_copy import REPOSITORY
@@ -64,8 +64,11 @@ def test_a_corpus_of_compressed_json_lines_is_declared_and_trained_on(
 
 
 @pytest.mark.parametrize("data", ["synthetic", "folder"])
-def test_its_place_is_in_no_id_and_trained_tokenizers_read_it(folder: Path, tmp_path: Path, data: str) -> None:
+def test_its_place_is_in_no_id_and_trained_tokenizers_read_it(
+    folder: Path, tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of the corpora that a ladder declares all count, also those that the run does not read."""
+    monkeypatch.setattr(SyntheticSource, "tokenizer_documents", 100)
     name = data if data == "synthetic" else str(REPOSITORY / "examples" / "slice")
 
     def planned(corpora: dict[str, tuple[str, str]]) -> tuple[str, list[str]]:

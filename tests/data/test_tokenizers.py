@@ -63,12 +63,6 @@ def test_trained_sizes_are_equal_and_ids_are_dense(trained: TextTokenizer) -> No
     assert trained.vocabulary_size == SIZE
 
 
-def test_special_tokens_in_a_text_are_ordinary_characters(trained: TextTokenizer) -> None:
-    hostile = "the [MASK] cat [SEP] <mask> </s> <pad> [PAD] dog"
-    (ids,) = trained.encode([hostile])
-    assert not set(ids) & {trained.ids.mask, trained.ids.sep, trained.ids.cls, trained.ids.pad}
-
-
 FLAGS: list[dict[str, bool]] = [
     {"special": False},
     {"special": False, "normalized": True},
@@ -86,6 +80,7 @@ def test_special_tokens_are_not_read_from_text_whatever_the_flags_of_the_file(
     flagged = wrap_tokenizer(Tokenizer.from_str(json.dumps(content)), "a foreign file")
     names = BERT_SPECIALS if trained.opens_second is False else ROBERTA_SPECIALS
     hostile = [f"the {name} cat{name}{name.lower()} {name.upper()}" for name in names.names]
+    assert not {number for ids in trained.encode(hostile) for number in ids} & set(trained.ids.never_predicted[:4])
     assert flagged.ids == trained.ids and flagged.is_changed and not trained.is_changed
     assert flagged.encode([*hostile, *texts(50)]) == trained.encode([*hostile, *texts(50)])
 
