@@ -2,15 +2,15 @@
 
 import json
 import re
-import shutil
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.support.tree_copy import REPOSITORY, edit, fresh_clone, shell, shrink_smoke_scale
+from ablations import run
+from neobert.errors import EXIT_DONE
+from tests.support.tree_copy import REPOSITORY, edit, fresh_clone, needs_make, shell, shrink_smoke_scale
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "docs").glob("*.md"))}
@@ -22,25 +22,22 @@ def blocks(page: str, mark: str) -> list[str]:
 
 
 ACTIVATION, *BLOCKS = blocks("guide.md", "runnable")
-needs_make = pytest.mark.skipif(
-    shutil.which("make") is None or not Path(sys.prefix, "bin", "activate").exists(),
-    reason="needs make and a virtual environment",
-)
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """After `make demo` with fewer steps, and M7; the environment is there already."""
-    tree = fresh_clone(tmp_path_factory.mktemp("fresh") / "clone")
+    """After `make demo` with few steps and one task, and pre-training of M7; the environment is there already."""
+    tree = fresh_clone(tmp_path_factory.mktemp("fresh") / "clone", without_studies=True)
     shrink_smoke_scale(tree)
     ladder = tree / "examples" / "demo.py"
     edit(ladder, "steps={1_000_000: 1500, 50_000: 75}", "steps={1_000_000: 6, 50_000: 3}")
     edit(ladder, "documents=4000", "documents=600")
+    edit(ladder, '("cola", "sst2", "rte")', '("cola",)')
     answer = shell(tree, "make --old-file=.venv/demo demo")
     assert answer.returncode == 0, answer.stderr
     studies, figure = (line.partition(": ")[2] for line in answer.stdout.splitlines()[-2:])
     assert (tree / studies).exists() and (tree / figure).read_bytes().startswith(b"\x89PNG")
-    answer = shell(tree, f"{ACTIVATION}\npython ablations/run.py --variant M7 --cluster here")
+    answer = shell(tree, f"{ACTIVATION}\npython ablations/run.py --variant M7 --stages pretrain --cluster here")
     assert answer.returncode == 0, answer.stderr
     return tree
 
@@ -69,12 +66,8 @@ def pytest_of(tree: Path, flags: str) -> subprocess.CompletedProcess[str]:
     return shell(tree, f"{ACTIVATION}\npython -m pytest -p no:cacheprovider {flags}")
 
 
-OF_THE_LADDER = "tests/ablations/test_ladder.py tests/test_command_golden.py"
-"""The tests that read every variant of the ladder."""
-
-
 @needs_make
-def test_m11_is_one_declaration_that_trains_and_changes_no_other_id_and_no_design(tmp_path: Path) -> None:
+def test_m11_is_one_declaration_that_trains_and_changes_no_other_id(tmp_path: Path) -> None:
     tree = with_m11(tmp_path / "clone")
     recorded = tree / "tests" / "golden" / "identities.json"
     before = json.loads(recorded.read_text(encoding="utf-8"))
@@ -84,8 +77,6 @@ def test_m11_is_one_declaration_that_trains_and_changes_no_other_id_and_no_desig
     assert answer.returncode == 0 and "feedforward: swiglu → geglu" in answer.stdout, answer.stderr
     after = json.loads(recorded.read_text(encoding="utf-8"))
     assert after.pop("M11") and after == before
-    tested = pytest_of(tree, OF_THE_LADDER)
-    assert tested.returncode == 0, tested.stdout
     shrink_smoke_scale(tree)
     answer = shell(tree, f"{ACTIVATION}\n{training}")
     assert answer.returncode == 0, answer.stderr
@@ -108,6 +99,20 @@ def test_m11_leaves_every_test_green(tmp_path: Path) -> None:
 
 def test_the_first_block_activates_the_environment_that_make_makes() -> None:
     assert len(BLOCKS) >= 3 and ACTIVATION == "source .venv/bin/activate\n"
+
+
+def test_the_ladder_of_the_readme_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file and the command of "A ladder of your own", without training."""
+    monkeypatch.chdir(tmp_path)
+    (ladder,) = re.findall(r'^```python\n(""".*?)^```$', README, flags=re.MULTILINE | re.DOTALL)
+    (command,) = re.findall(r"`python ablations/run\.py (--ladder my_study\.py [^`]*)`", README)
+    (tmp_path / "my_study.py").write_text(ladder, encoding="utf-8")
+    assert run.main([*command.split(), "--dry-run", "--cluster", "here", "--json"]) == EXIT_DONE
+    planned = json.loads(capsys.readouterr().out)
+    assert {row["variant"] for row in planned} == {"base", "tied", "masks"} and len(planned) == 9
+    assert {row["scale"] for row in planned} == {"small"}
 
 
 def test_the_torch_that_the_guide_names_is_the_pinned_one() -> None:

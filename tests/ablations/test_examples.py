@@ -13,7 +13,7 @@ from reports import make_figures
 from tests.support.tree_copy import REPOSITORY
 
 DEMO = "demo"
-"""Trained and checked by tests/reports/test_demo.py."""
+"""Trained and checked by tests/test_demo.py."""
 EXAMPLES = sorted(path for path in (REPOSITORY / "examples").glob("*.py") if path.stem != DEMO)
 MOST_LINES = 60
 TRAINED = {

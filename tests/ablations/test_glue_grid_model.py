@@ -31,11 +31,15 @@ from tests.support.waiting import until
 ROOT = Path(__file__).resolve().parents[2]
 
 
-SLOWER_POINTS: dict[str, Any] = {"finetuning": {**scales.SMOKE.finetuning, "epochs": 4, "train_examples": 300}}
+TWO_POINTS: dict[str, Any] = {
+    "grid": {"batch_sizes": {32: 16}, "learning_rates": {2e-5: 1e-3}, "weight_decays": {1e-2: 1e-2, 1e-5: 0.0}},
+    "finetuning": {**scales.SMOKE.finetuning, "epochs": 4, "train_examples": 300},
+}
+"""The command is killed during the second, which is long enough for that."""
 SCRIPT = f"""
 import sys
 from tests.ablations.toy_scale import toy
-with toy(**{SLOWER_POINTS!r}):
+with toy(**{TWO_POINTS!r}):
     from sweeps import glue_grid
     glue_grid.main(sys.argv[1:])
 """
@@ -108,13 +112,13 @@ def test_the_command_killed_at_its_second_point_repeats_nothing(
         stdout=subprocess.DEVNULL,
     )
     try:
-        until(lambda: len(list(read_lines(runs / "starts.jsonl"))) == 2)
+        until(lambda: len(list(read_lines(runs / "starts.jsonl"))) == 2, pause_seconds=0.01)
     finally:
         os.killpg(first.pid, signal.SIGKILL)
         first.wait()
     finished = {path: path.stat().st_mtime_ns for path in runs.glob("glue/*/*.json")}
     capsys.readouterr()
-    with toy(**SLOWER_POINTS):
+    with toy(**TWO_POINTS):
         code, points, _ = sweep(capsys, *words)
     assert code == 0 and {entry["state"] for entry in points} == {"done"}
     assert finished and all(path.stat().st_mtime_ns == written for path, written in finished.items())

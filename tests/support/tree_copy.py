@@ -7,11 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 NOT_CLONED = (".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "out", "build", "dist", "*.egg-info")
 
 
 STUDIES = ("pipeline_check",)
+needs_make = pytest.mark.skipif(
+    shutil.which("make") is None or not Path(sys.prefix, "bin", "activate").exists(),
+    reason="needs make and a virtual environment",
+)
 
 
 def fresh_clone(folder: Path, *, without_studies: bool = False) -> Path:
@@ -86,7 +92,7 @@ SMOKE = replace(
     heads=2,
     documents=600,
     steps={1_000_000: 6, 50_000: 3},
-    grid={**SMOKE.grid, "learning_rates": {2e-5: 1e-3}},
+    grid={"batch_sizes": {32: 32}, "learning_rates": {2e-5: 1e-3}, "weight_decays": {1e-2: 1e-2}},
     finetuning={**SMOKE.finetuning, "epochs": 1, "train_examples": 64, "evaluations_per_epoch": 1},
 )
 """
