@@ -18,7 +18,7 @@ from neobert.kinds.contrastive import ContrastiveRun
 from neobert.runs.index import read_index
 from neobert.runs.layout import Layout
 from neobert.runs.records import sealed
-from tests.ablations.plans import SYNTHETIC, rows_of
+from tests.ablations.plans import rows_of
 from tests.embeddings.tiny_contrastive import tiny_contrastive, write_tiny_contrastive
 from tests.support.small_corpora import REAL_DATA, write_table
 
@@ -134,14 +134,6 @@ def test_the_codes_protocol_is_a_variant_of_its_own(tmp_path: Path) -> None:
     (sts,) = (pairs for pairs in paper.sets if pairs.name == "STS12")
     unfiltered = paper.model_copy(update={"protocol": paper.protocol.model_copy(update={"similar_above": None})})
     assert len({run.pairs_id(sts) for run in (paper, unfiltered, code)}) == 3
-
-
-def test_a_variant_is_planned_up_to_its_contrastive_run(tmp_path: Path) -> None:
-    (row,) = rows_of(tmp_path, "M9", stages=STAGES)
-    (run,) = ContrastiveRun.among(row.runs)
-    assert row.planned[-1].run is run and row.planned[-1].state == "missing" and run.weights == row.stages[-1].id
-    assert run.max_tokens == min(row.recipe.pretraining.longest_context, run.protocol.max_tokens)
-    assert [pairs.name for pairs in run.sets] == list(SYNTHETIC.pair_sets())
 
 
 def test_missing_sets_are_named_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

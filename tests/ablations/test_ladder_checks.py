@@ -20,12 +20,6 @@ from ablations.ladder import M0, M1, MASKING_20, ROTARY, SWIGLU, WEB
 from ablations.scales import SMOKE
 from ablations.variant import Modification, Variant
 """
-COMMANDS = {
-    "list": ["--list"],
-    "dry run": ["--variant", "all", "--stages", "pretrain", "--dry-run", "--cluster", "here"],
-    "run": ["--variant", "all", "--stages", "pretrain", "--cluster", "here"],
-    "design": ["--design", "add-one", "--dry-run", "--cluster", "here"],
-}
 
 
 def refusal(content: str, folder: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> str:
@@ -59,7 +53,7 @@ def test_the_papers_ladder_passes_all_checks() -> None:
 HIDDEN = "A = Variant('A', 'a', 'here', M1.recipe, M0, (SWIGLU,))"
 
 
-@pytest.mark.parametrize("flags", COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.parametrize("flags", [["--list"], ["--variant", "all", "--cluster", "here"]])
 def test_a_variant_that_hides_a_change_is_refused(
     flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,10 +93,7 @@ WRONG_VARIANTS = (
     ),
     ("A = Variant(3, 'a', 'here', M0.recipe)", "3 cannot be the name of a variant"),
     ("A = Variant('A', None, 'here', M0.recipe)", "variant A: title: Input should be a valid string"),
-    ("A = Variant('A', 'a', 'here', 'M0')", "variant A: recipe: Input should be"),
-    ("A = Variant('A', 'a', 'here', M0.recipe, 'M0')", "variant A: parent: Input should be"),
     ("A = Variant('A', 'a', 'here', M0.recipe, M0, 3)", "variant A: modifications: Input should be a valid tuple"),
-    ("A = M0.derive('A', Modification(3, 'here', model={'positions': 'rotary'}), title='a')", "title: Input should be"),
 )
 
 
@@ -190,7 +181,7 @@ def test_a_declaration_of_another_type_is_one_sentence(
         assert name in refusal(content, tmp_path, capsys)
 
 
-WRONG_IN_RULES = ("'x'", "3.5", "-1", "0", "None", "{}", "{'x': 1}", "{1: 'x'}", "{None: None}", "[]")
+WRONG_IN_RULES = ("'x'", "-1", "0", "None", "{'x': 1}", "{1: 'x'}")
 
 
 def test_a_scale_without_documents_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
