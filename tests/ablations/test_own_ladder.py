@@ -219,10 +219,8 @@ M0_AND = "from ablations.ladder import M0, ROTARY\n"
 WRONG = (
     ("", "declares no variants"),
     ("A1 = (", "line 1: '(' was never closed"),
-    ("import os\n1 / 0", "line 2: ZeroDivisionError: division by zero"),
     ("raise SystemExit(0)", "line 1: SystemExit: 0"),
     ("def arm():\n    1 / 0\n\narm()", "line 4 (in line 2): ZeroDivisionError: division by zero"),
-    ("import nowhere_to_be_found", "No module named 'nowhere_to_be_found'"),
     (f"{M0_AND}A = M0.derive('A', ROTARY).derive('B', ROTARY)", "line 2: B: modification 'RoPE' declares"),
     (f"{M0_AND}A = M0.derive('M0', ROTARY)", "declares two variants M0"),
     (f"{M0_AND}A = M0.derive('A', ROTARY)\ndel M0", "A continues M0, which the file does not hold"),
