@@ -12,7 +12,7 @@ from ablations.scales import SMOKE
 __all__ = ["M0", "M1", "M2"]
 
 TITLE = "M0, M1 and M2 at demo size"
-TASKS = ("cola", "sst2", "rte")
+TASKS = ("mnli", "rte", "cola")
 SCALES = {
     "demo": replace(
         SMOKE,

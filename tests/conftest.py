@@ -14,8 +14,8 @@ import pytest
 from neobert import command_line, processes
 from neobert.diagnostics import set_up_logging
 from tests.ablations.fake_slurm import slurm  # noqa: F401  (fixture)
+from tests.ablations.hub_stand_in import hub  # noqa: F401  (fixture)
 from tests.ablations.papers_ladder import PAPERS_LADDER
-from tests.ablations.prefetch_worlds import hub  # noqa: F401  (fixture)
 from tests.ablations.toy_scale import toy_scale, toy_scale_of_module  # noqa: F401  (fixtures)
 from tests.support import disks, forking
 from tests.support.golden_files import GoldenFiles

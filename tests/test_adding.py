@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.tree_copy import REPOSITORY, apply_blocks, fresh_clone, shell, shrink_smoke_scale
+from tests.support.tree_copy import apply_blocks, fresh_clone, shell, shrink_smoke_scale
 
 LOSS = "37149fe90711"
 """Id of the record of M0's readout `loss` at the study scale."""
@@ -73,8 +73,11 @@ print(json.dumps([evaluations, list(ASKED)]))
 """
 
 
-def test_a_readout_is_an_evaluation_of_its_own_and_changes_no_id(tree: Path) -> None:
-    before, _ = json.loads(python(REPOSITORY, f"-c '{PLAN}'"))
+def test_a_readout_is_an_evaluation_of_its_own_and_changes_no_id(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exec(PLAN, {})
+    before, _ = json.loads(capsys.readouterr().out)
     after, asked = json.loads(python(tree, f"-c '{PLAN}'"))
     assert [names for _, names, _ in before] == [["loss"], ["perplexity"]] and before[0][2] == [LOSS]
     assert "document_loss" in asked

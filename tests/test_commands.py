@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ablations import loading
 from neobert import __main__ as commands
 from neobert.__main__ import COMMANDS
 from neobert.errors import EXIT_DONE, EXIT_REFUSED
@@ -84,6 +85,8 @@ def test_commands_work_without_docstrings_and_asserts() -> None:
 
 
 def test_the_title_of_a_ladder_is_its_files_first_line_without_docstrings_too() -> None:
-    code = f"from ablations import loading; print(loading.load('{DEMO}').title)"
-    said = [subprocess.check_output([sys.executable, *flag, "-c", code], cwd=ROOT) for flag in ((), ("-OO",))]
-    assert said[0] == said[1] != b""
+    path = ROOT / "examples" / "cramming.py"
+    code = f"from ablations import loading; print(loading.load({str(path)!r}).title)"
+    said = subprocess.check_output([sys.executable, "-OO", "-c", code], cwd=ROOT, text=True)
+    assert said.strip() == loading.load(str(path)).title
+    assert path.read_text(encoding="utf-8").startswith(f'"""{said.strip()}')

@@ -78,12 +78,12 @@ def test_a_model_loads_with_four_packages_and_what_they_ask_for(tmp_path: Path) 
             if not (tmp_path / top).exists():
                 (tmp_path / top).symlink_to(str(each.locate_file(top)))
     code = f"""
-import sys
+import sys, torch
 sys.path.insert(0, {str(tmp_path)!r})
 from neobert.hub import NeoBERTConfig, NeoBERTModel
 small = {{"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}}
 NeoBERTModel(NeoBERTConfig(**small)).save_pretrained("model")
-NeoBERTModel.from_pretrained("model")
+NeoBERTModel.from_pretrained("model")(torch.ones(1, 4, dtype=torch.int64))
 print(NeoBERTModel.__module__)
 """
     words = [sys.executable, "-S", "-c", code]

@@ -5,15 +5,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
-from ablations.loading import papers
 from neobert import own_code
 from neobert.errors import DamagedFile
-from neobert.own_code import Parts, load, name_of, own_name, register, sources_in
-from neobert.recipe import Optimization
+from neobert.own_code import load, name_of, own_name, register, sources_in
 
 FILE = '''\
 """A file of a user."""
@@ -134,21 +131,3 @@ def test_a_text_that_does_not_run_by_itself_is_refused(file: Path) -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="does not run by itself: ZeroDivisionError"):
             load(name)
-
-
-def test_a_part_is_called_with_its_settings_or_refused(file: Path) -> None:
-    parts = Parts[float]("score", "a number", {"same": lambda value: value})
-    name = own_name(module(file, FILE).score)
-    settings: dict[str, dict[str, Any]] = {"score": {"power": 2}}
-    assert parts.make("same", 3.0, settings={}, field="score") == 3
-    assert parts.make(name, 9.0, settings=settings, field="score") == 36
-    for made, wrong in (("same", settings), (name, {"score": {"powre": 2}})):
-        with pytest.raises(ValueError, match=f"the score {made} cannot be made: .*it is called with a number, and by"):
-            parts.make(made, 9.0, settings=wrong, field="score")
-
-
-def test_a_recipe_with_settings_is_a_key_and_equals_what_is_read_again() -> None:
-    usual = papers().variants["M1"].recipe.pretraining.optimization
-    own = Optimization.model_validate(usual.model_dump() | {"settings": {"decay": {"cycles": 3, "floor": 0.1}}})
-    again = Optimization.model_validate_json(own.model_dump_json())
-    assert {own: "own", usual: "usual"}[again] == "own" and again == own != usual

@@ -1,6 +1,7 @@
 """A small stand-in of the hub's file API on this machine: repository info, lists of files, files with ETag and commit.
 
-It serves what a test puts into it, can gate a repository, send wrong bytes, or stall in the middle of a file.
+It serves what a test puts into it, can gate a repository, send wrong bytes, or stall in the middle of a file. At the
+end is what the tests of prefetch ask of a folder.
 """
 
 import hashlib
@@ -11,14 +12,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import huggingface_hub.constants as hub_constants
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
+from ablations import prefetch
 from neobert.data.tokenizers import train_bpe, train_wordpiece
+from neobert.files import sha256_of
 
+WEB = "datasets/tiiuae/falcon-refinedweb"
+LLAMA = "models/meta-llama/Llama-2-7b-hf"
+OWN = ("manifest.json", "verified.json")
+FILES = 24
+"""Files of the stand-in that the ladder reads."""
 GLUE_ROWS = {"sentence": ["good film", "bad film"], "label": [1, 0], "idx": [0, 1]}
 
 
@@ -203,3 +214,34 @@ def published_repositories() -> dict[str, StandInRepository]:
         ),
         "models/meta-llama/Llama-2-7b-hf": StandInRepository({"tokenizer.json": tokenizer_json("bpe")}, "f" * 40),
     }
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    """The stand-in, with nobody logged in."""
+    monkeypatch.setattr(hub_constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.setattr(hub_constants, "HF_HUB_OFFLINE", False)
+    for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    with serving(published_repositories()) as stand_in:
+        monkeypatch.setattr(hub_constants, "ENDPOINT", stand_in.address)
+        template = stand_in.address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(hub_constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        yield stand_in
+
+
+def run(folder: Path, *flags: str) -> int:
+    """The command for the whole ladder."""
+    return prefetch.main(["--variant", "all", "--data-dir", str(folder), *flags])
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The SHA-256 of every file but those of prefetch's own."""
+    files = [path for path in folder.rglob("*") if path.is_file() and not {".prefetch", ".cache"} & set(path.parts)]
+    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in files if path.name not in OWN}
+
+
+def manifest(folder: Path) -> dict[str, dict[str, Any]]:
+    """The manifest's files."""
+    found: dict[str, dict[str, Any]] = json.loads((folder / "manifest.json").read_text())["files"]
+    return found

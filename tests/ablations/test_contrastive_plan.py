@@ -11,14 +11,14 @@ from ablations.recipe_runs import pair_sets
 from ablations.run import main
 from neobert.data.download import Needs, items_of
 from neobert.data.pairs import DECLARED_SETS, Pair, sets_of
-from neobert.data.sources import DirectorySource, HubSource, open_source
+from neobert.data.sources import DirectorySource, HubSource
 from neobert.embeddings.pairs import alike
 from neobert.errors import EXIT_MISSING, EXIT_REFUSED
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.runs.index import read_index
 from neobert.runs.layout import Layout
 from neobert.runs.records import sealed
-from tests.ablations.plans import SYNTHETIC, rows_of
+from tests.ablations.plans import rows_of
 from tests.embeddings.tiny_contrastive import tiny_contrastive, write_tiny_contrastive
 from tests.support.small_corpora import REAL_DATA, write_table
 
@@ -136,14 +136,6 @@ def test_the_codes_protocol_is_a_variant_of_its_own(tmp_path: Path) -> None:
     assert len({run.pairs_id(sts) for run in (paper, unfiltered, code)}) == 3
 
 
-def test_a_variant_is_planned_up_to_its_contrastive_run(tmp_path: Path) -> None:
-    (row,) = rows_of(tmp_path, "M9", stages=STAGES)
-    (run,) = ContrastiveRun.among(row.runs)
-    assert row.planned[-1].run is run and row.planned[-1].state == "missing" and run.weights == row.stages[-1].id
-    assert run.max_tokens == min(row.recipe.pretraining.longest_context, run.protocol.max_tokens)
-    assert [pairs.name for pairs in run.sets] == list(SYNTHETIC.pair_sets())
-
-
 def test_missing_sets_are_named_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = ["--runs", str(tmp_path / "runs")]
     common = ["--variant", "M8", "--stages", "pretrain", "contrastive", *runs]
@@ -154,17 +146,6 @@ def test_missing_sets_are_named_before_anything_runs(tmp_path: Path, capsys: pyt
     assert all(DECLARED_SETS[name].repository in said for name in sets_of("paper")) and "prefetch.py" in said
     assert "PAQ_pairs" not in said
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.skipif(not (REAL_DATA / "pairs").is_dir(), reason="the real pairs are not here")
-def test_the_real_pairs_are_read(tmp_path: Path) -> None:
-    source = open_source(str(REAL_DATA), synthetic_documents=1)
-    names = [pairs.name for pairs in pair_sets(source, None)]
-    assert {"snli_triplets", "labelled_positive_pairs"} <= set(names)
-    first = next(iter(source.pairs("snli_triplets")))
-    assert first.query and first.document and len(first.negatives) == 1
-    (row,) = rows_of(tmp_path, "M8", source=source, stages=STAGES)
-    assert ContrastiveRun.among(row.runs)[0].sets == pair_sets(source, None)
 
 
 def test_status_shows_the_run_and_what_it_waits_for(tmp_path: Path) -> None:

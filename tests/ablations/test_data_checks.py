@@ -86,11 +86,8 @@ def test_tokens_read_otherwise_than_their_file_says_have_an_origin_of_their_own(
     ("split", "changes", "message"),
     [
         ("train", {"label": ["yes", "no"] * 4}, "CoLA train, row 0: label 'yes' is not one of 0, 1"),
-        ("validation", {"label": [0, 2] * 4}, "CoLA validation, row 1: label 2 is not one of 0, 1"),
         ("validation", {"label": [-1] * 8}, "CoLA validation is unlabelled: 'label' is -1 in every row"),
-        ("validation", {"label": [None] * 8}, "CoLA validation is unlabelled: 'label' is None in every row"),
         ("validation", {"label": [1] * 8}, "CoLA validation: 'label' is 1 in every row"),
-        ("train", {"label": [0] * 8}, "CoLA train: 'label' is 0 in every row"),
         ("train", {"sentence": [" "] * 8}, "CoLA train: 'sentence' is empty in every row"),
         ("train", {"sentence": [*texts(7), None]}, "CoLA train, row 7: 'sentence' is None, not a text"),
     ],
@@ -126,21 +123,15 @@ TASKS = [Task(name="tone", kind="classification", folder="tone", columns=("text"
 """
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "message"),
-    [
-        (["yes", "no"] * 4, "tone train, row 0, verdict: label 'yes' is none of the classes of tone"),
-        (["true"] * 8, "tone train: 'verdict' is 'true' in every row"),
-    ],
-)
 def test_labels_of_an_own_task_are_checked_before_pretraining(
-    tmp_path: Path, verdicts: list[Any], message: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "own.py").write_text((REPOSITORY / "examples" / "tagging.py").read_text() + LADDER)
     for split in ("train", "validation"):
-        write_table(tmp_path / f"tone/{split}.parquet", {"text": texts(8), "verdict": verdicts})
+        write_table(tmp_path / f"tone/{split}.parquet", {"text": texts(8), "verdict": ["yes", "no"] * 4})
     arguments = ["--ladder", str(tmp_path / "own.py"), "--variant", "M0", "--cluster", "here"]
-    assert message in refused(arguments, tmp_path / "runs", capsys)
+    said = refused(arguments, tmp_path / "runs", capsys)
+    assert "tone train, row 0, verdict: label 'yes' is none of the classes of tone" in said
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from sweeps import mteb_suite
 from tests.ablations.fake_slurm import FakeSlurm
 from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of
 from tests.embeddings.embedding_worlds import card_of, write_own_tasks, write_published
-from tests.embeddings.tiny_suite import SMOKE, write_evaluation, write_zero_shot, zero_shot
+from tests.embeddings.tiny_suite import SMOKE, write_zero_shot
 from tests.runs.test_identities import small_folder
 from tests.support.external_models import bert, save, seeded
 from tests.support.tiny_runs import tiny_run
@@ -212,14 +212,6 @@ def test_status_shows_how_many_tasks_have_a_record(tmp_path: Path) -> None:
         if part:
             publish_record(part.record, {"kind": "mteb", "id": part.id, "state": "done"})
     assert row.name == f"mteb zero_shot {evaluation.id}" and row.variants == ("T",)
-
-
-def test_an_evaluation_waits_for_its_weights(tmp_path: Path) -> None:
-    layout, run = Layout(tmp_path), tiny_run()
-    evaluation = zero_shot(run)
-    write_evaluation(tmp_path, evaluation)
-    (row,) = read_index(layout).rows()
-    assert row.note == f"after pretraining {run.id}"
 
 
 def test_missing_data_are_named_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,12 +106,6 @@ def test_a_dry_run_changes_nothing_and_lost_predictions_cost_the_nested_score_al
     assert left == [best and best | {"nested": None} for best in whole] and any(left)
 
 
-def test_another_grid_goes_with_a_rate_in_the_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--task", "cola", "--variant", "M2@rate4e-3", "--grid", "extended", "--dry-run"]
-    code, points, _ = sweep(capsys, *arguments, "--runs", str(tmp_path))
-    assert code == 0 and len(points) > 2
-
-
 def test_two_encoders_of_one_context_have_a_best_point_each(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,14 +52,6 @@ def test_sizes_are_the_papers(name: str, paper_parameters: float) -> None:
     assert count == pytest.approx(paper_parameters, rel=2e-4 if paper_parameters % 1e5 == 0 else 0)
 
 
-def test_m9_is_trained_on_the_papers_tokens_and_m10_searches_more_on_its_weights() -> None:
-    first, second = ladder.M9.recipe.pretraining.stages
-    assert (first.tokens, second.tokens) == (2_097_152_000_000, 104_857_600_000)
-    assert ladder.M10.recipe.pretraining == ladder.M9.recipe.pretraining
-    limited, extended = (set(variant.recipe.grid.points()) for variant in (ladder.M9, ladder.M10))
-    assert (len(limited), len(extended)) == (6, 60) and limited < extended
-
-
 def _tampered(recipe: Recipe, path: str, value: Any) -> Recipe:
     return validated(with_leaf(recipe.model_dump(), path, value), "tampered")
 

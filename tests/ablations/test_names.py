@@ -84,15 +84,6 @@ def test_an_impossible_number_is_one_sentence(name: str, said: str) -> None:
     assert said in str(refused.value) and "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_the_value_of_a_name_is_used_at_every_scale(scale: Scale) -> None:
-    (variant,) = chosen_variants(papers(), ["M4@beta2-0.9"])
-    recipe, parent = scaled_variant(papers(), at_scale(papers(), variant, scale), scale, "published")
-    assert recipe.pretraining.optimization.beta2 == 0.9 and parent is not None
-    same = recipe.pretraining.optimization.model_copy(update={"beta2": parent.pretraining.optimization.beta2})
-    assert same == parent.pretraining.optimization
-
-
 @pytest.mark.parametrize("name", papers().steps)
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_variant_at_a_rate_is_its_parent_but_for_the_rate_at_every_scale(name: str, scale: Scale) -> None:

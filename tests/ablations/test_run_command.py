@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from ablations import recipe_runs, run, scales, scaling
@@ -27,7 +26,7 @@ from neobert.runs.kinds import read_records
 from reports import collect, make_figures
 from tests.ablations.papers_ladder import PAPERS_LADDER
 from tests.support.made_up_blimp import write_blimp
-from tests.support.small_corpora import REAL_DATA, write_table
+from tests.support.small_corpora import write_table
 from tests.support.tiny_runs import starts
 
 TASKS = {"mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb"}
@@ -218,26 +217,6 @@ def _assert_only_best_weights_are_kept(runs: Path, records: list[dict[str, Any]]
         }
         assert chosen == kept
         assert len(kept) < sum(record["config"]["task"] == task for record in records)
-
-
-@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="real data lie beside the repository only where they were fetched")
-@pytest.mark.usefixtures("toy_scale")
-def test_a_folder_of_real_data_runs_and_names_what_it_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Five of the eight tasks have train splits there; the others are named, not scored. A part of the web will do."""
-    data, runs = tmp_path / "part", tmp_path / "runs"
-    (data / "corpora" / "web").mkdir(parents=True)
-    web = pd.read_parquet(REAL_DATA / "corpora" / "web" / "mixed_web.parquet").head(4000)
-    web.to_parquet(data / "corpora" / "web" / "texts.parquet")
-    (data / "glue").symlink_to(REAL_DATA / "glue")
-    arguments = ["--variant", "M2", "--data", str(data), "--runs", str(runs)]
-    assert run.main([*arguments, "--stages", "pretrain", "--workers", "2"]) == 0
-    found = records_by_kind(runs)
-    assert [record["labels"]["data"] for record in found["pretraining"]] == ["part"]
-    capsys.readouterr()
-    assert run.main([*arguments, "--dry-run", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
-    planned = {stage["kind"].removeprefix("glue ") for stage in row["stages"][1:]}
-    assert (planned, set(row["skipped"])) == ({"rte", "sst2", "mrpc", "cola", "stsb"}, {"mnli", "qnli", "qqp"})
 
 
 @pytest.mark.parametrize(("flags", "workers", "threads"), [([], 1, 8), (["--workers", "3"], 3, 2)])

@@ -148,23 +148,6 @@ def test_no_scale_turns_a_modification_of_any_number_around(
         assert abs(ours - theirs * after / before) <= (unit + unit * factor) + 1e-9 * abs(ours), (ours, theirs)
 
 
-@pytest.mark.parametrize(
-    ("changes", "path", "pair"),
-    [
-        ({"stages": ({"warmup_steps": 4000},)}, "pretraining.stages.0.warmup_steps", (500, 1000)),
-        ({"model": {"heads": 6}}, "pretraining.model.heads", (4, 2)),
-        ({"model": {"vocabulary_size": 15_261}}, "pretraining.model.vocabulary_size", (1024, 512)),
-        ({"model": {"width": 1536}}, "pretraining.model.width", (128, 256)),
-        ({"model": {"layers": 16}}, "pretraining.model.layers", (3, 4)),
-    ],
-)
-def test_arms_that_a_scale_once_erased_are_there(changes: Any, path: str, pair: tuple[int, int]) -> None:
-    recipe, parent = scaled_variant(
-        papers(), ladder.M0.derive("arm", Modification("arm", source="here", **changes)), "smoke", "trained"
-    )
-    assert (leaves(parent)[path], leaves(recipe)[path]) == pair
-
-
 def test_a_rate_of_contrastive_fine_tuning_keeps_its_ratio_to_the_baselines() -> None:
     usual = ladder.M0.recipe.embedding.contrastive.optimization
     change = {"optimization": usual.model_copy(update={"peak_learning_rate": 3e-4}).model_dump()}

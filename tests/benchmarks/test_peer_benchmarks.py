@@ -22,7 +22,7 @@ from benchmarks.contenders import (
 from benchmarks.measuring import Race, Timing, fastest, lowest_ratio, tokens_per_second
 from benchmarks.pretraining import BUCKETED, COMPARISONS, CONCATENATED, PADDED, small_setting
 from neobert.model.build import build_masked_language_model
-from tests.support.web_pages import gpu_setting, web_lengths
+from tests.support.web_pages import gpu_setting
 
 CONTEXT = 32
 BATCHINGS: tuple[Batching, ...] = ("padded", "bucketed", "concatenated")
@@ -111,12 +111,6 @@ def test_packed_rows_hold_half_as_much_again_as_padded_ones() -> None:
     slots = sum(batch.token_ids.numel() for batch in own_batches(documents, 32, CPU))
     assert documents.padded_fill == pytest.approx(0.59, abs=0.02)
     assert documents.real_tokens / slots > 1.5 * documents.padded_fill
-
-
-def test_web_pages_are_kept_from_a_length_on() -> None:
-    lengths = web_lengths(500, at_least=1024)
-    assert len(lengths) == 500 and lengths.min() >= 1024
-    assert web_lengths(20_000).mean() == pytest.approx(620, rel=0.05)
 
 
 def test_every_contender_makes_updates_and_counts_its_real_tokens(setting: Setting) -> None:
