@@ -1,4 +1,4 @@
-"""What this project does on a GPU, done on a pretended one, in its published shapes. Runs in a process of its own."""
+"""What this project does on a GPU, done on a pretended one, in its published widths. Runs in a process of its own."""
 
 import warnings
 from collections import Counter
@@ -149,7 +149,7 @@ def _text_lengths(count: int, mean: float, most: int) -> list[int]:
 
 def encoded_task() -> EncodedTask:
     """A task of GLUE with examples as long as MNLI's, random tokens and labels."""
-    task, texts = task_named("mnli"), _random_texts(_text_lengths(200, 32.0, 256))
+    task, texts = task_named("mnli"), _random_texts(_text_lengths(64, 32.0, 256))
     offsets = np.concatenate([[0], np.cumsum([len(ids) for ids, _ in texts])])
     labels = np.random.default_rng(2).integers(0, task.labels, len(texts))
     token_ids, token_types = (np.concatenate(column) for column in zip(*texts, strict=True))
@@ -205,7 +205,7 @@ def contrast(layers: int = 28, **changes: Any) -> Pass:
 def encode(layers: int = 28, **changes: Any) -> Pass:
     """Texts of MTEB to vectors, in several batches of one chunk."""
     measured, drawn = Pass(), np.random.default_rng(0)
-    texts = [" ".join(drawn.choice(WORDS, length)) for length in _text_lengths(600, 60.0, 400)]
+    texts = [" ".join(drawn.choice(WORDS, length)) for length in _text_lengths(200, 60.0, 400)]
     with TemporaryDirectory() as folder, pretended_cuda() as gpu:
         tokenizer = SyntheticSource(10).tokenizer("wordpiece", 512, Path(folder))
         with GPU:

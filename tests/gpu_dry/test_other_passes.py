@@ -21,8 +21,8 @@ PASSES: dict[str, tuple[Callable[..., Pass], dict[str, Any]]] = {
     "held-out loss": (passes.measure_heldout_loss, {}),
 }
 READS_A_RESULT = {
-    "encoding": r"blocking copy of \(600, 768\) to the CPU",
-    "encoding in M0's form": r"blocking copy of \(600, 768\) to the CPU",
+    "encoding": r"blocking copy of \(200, 768\) to the CPU",
+    "encoding in M0's form": r"blocking copy of \(200, 768\) to the CPU",
     "held-out loss": r"blocking copy of \(\d+,\) to the CPU",
 }
 """What waits for the device, once, at the end of a pass."""
