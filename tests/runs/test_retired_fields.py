@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neobert.errors import DamagedFile
+from neobert.evaluation.scores import HeldoutScore
 from neobert.files import json_bytes
 from neobert.identity import NUMERICS, Neutral, identity, plain
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.mteb import EmbeddingConfig, EmbeddingScores
-from neobert.kinds.pretraining import HeldoutScore
 from neobert.kinds.readouts import ReadoutConfig, ReadoutScore, RetiredReadout
 from neobert.recipe import ANY, Value
 from neobert.runs.kinds import KINDS
