@@ -105,18 +105,6 @@ def test_tasks_are_chosen_by_name_and_category_in_the_suites_order() -> None:
     assert len(chosen_tasks(MTEB_ENGLISH_V1, None, ["sts", "reranking"])) == 14
 
 
-def test_a_benchmarks_tasks_are_chosen_and_those_of_v2_alone_only_where_asked_for() -> None:
-    here = HubSource().embedding_tasks()
-    assert chosen_tasks(here, None, None) == chosen_tasks(here, None, None, [ENGLISH_SUITE]) == MTEB_ENGLISH_V1
-    assert chosen_tasks(here, None, None, [ENGLISH_SUITE_V2]) == BENCHMARKS[ENGLISH_SUITE_V2]
-    assert chosen_tasks(here, None, None, list(BENCHMARKS)) == here and len(here) == 72
-    assert [task.name for task in chosen_tasks(here, ["STS22.v2"], None)] == ["STS22.v2"]
-    chosen = chosen_tasks(here, None, ["sts"], [ENGLISH_SUITE_V2])
-    assert len(chosen) == 9 and "STS16" not in {task.name for task in chosen}
-    with pytest.raises(ValueError, match=r"no task is left of STS16, MTEB\(eng, v2\)"):
-        chosen_tasks(here, ["STS16"], None, [ENGLISH_SUITE_V2])
-
-
 def test_prefetch_is_told_the_benchmarks_that_v1_does_not_hold() -> None:
     v1, v2 = BENCHMARKS.values()
     assert benchmarks_for(v1) == benchmarks_for(set(v1) & set(v2)) == ()
@@ -124,7 +112,6 @@ def test_prefetch_is_told_the_benchmarks_that_v1_does_not_hold() -> None:
     assert benchmarks_for([*v1, *v2]) == tuple(BENCHMARKS)
 
 
-UNKNOWN_BENCHMARK = "there is no benchmark 'MTEB(eng,v2)': did you mean 'MTEB(eng, v2)'"
 TO_BRING = "download it with `python ablations/prefetch.py … --stages mteb --benchmark 'MTEB(eng, v2)'`"
 HERE = "task STS12 of MTEB(eng, v1) is not in this data: here are Synthetic"
 
@@ -136,7 +123,6 @@ HERE = "task STS12 of MTEB(eng, v1) is not in this data: here are Synthetic"
         (MTEB_ENGLISH_V1, (None, ["stss"]), ValueError, "there is no category of tasks 'stss': did you mean 'sts'?"),
         (MTEB_ENGLISH_V1, (["STS12"], ["retrieval"]), ValueError, "no task is left of STS12, retrieval"),
         (MTEB_ENGLISH_V1, (["Banking77"], None), ValueError, "did you mean 'Banking77Classification'"),
-        (MTEB_ENGLISH_V1, (None, None, ["MTEB(eng,v2)"]), ValueError, UNKNOWN_BENCHMARK),
         (WORLD.embedding_tasks(), (None, None, [ENGLISH_SUITE_V2]), MissingData, TO_BRING),
         (WORLD.embedding_tasks(), (["STS12"], None), MissingData, HERE),
     ],
@@ -254,12 +240,6 @@ def test_other_contents_are_another_origin(tmp_path: Path) -> None:
     table = own_tables()["STS/Similar"]["test"]
     write_table(tmp_path / "mteb/STS/Similar/test.parquet", {**table, "score": [0.0, 1.5, 2, 3, 4, 4.5]})
     assert DirectorySource(tmp_path).embedding_task_origin("Similar") != before
-
-
-def test_tables_of_a_user_never_count_as_mtebs_task_of_that_name(tmp_path: Path) -> None:
-    write_table(tmp_path / "mteb/STS/STS12/test.parquet", own_tables()["STS/Similar"]["test"])
-    (task,) = DirectorySource(tmp_path).embedding_tasks()
-    assert (task.name, task.suite) == ("STS12-own", FOLDER_SUITE)
 
 
 @pytest.mark.parametrize(
@@ -419,7 +399,8 @@ def test_what_prefetch_brought_has_the_hubs_identity_and_must_be_whole(tmp_path:
     write_published(tmp_path, "STS12", {"data/test.parquet": table}, card_of(default__test="data/test.parquet"))
     write_table(tmp_path / "mteb/STS/STS12/test.parquet", table)
     source = DirectorySource(tmp_path)
-    assert [task.name for task in source.embedding_tasks()] == ["STS12", "STS12-own"]
+    named = [(task.name, task.suite) for task in source.embedding_tasks()]
+    assert named == [("STS12", ENGLISH_SUITE), ("STS12-own", FOLDER_SUITE)]
     assert source.embedding_task_origin("STS12") == HubSource().embedding_task_origin("STS12")
     assert source.embedding_task_data("STS12") == PublishedTask({"STS12": tmp_path / "mteb" / "STS12"})
     (tmp_path / "mteb/STS12/data/test.parquet").unlink()

@@ -16,7 +16,7 @@ from ablations.loading import papers
 from ablations.plan import plan_model
 from ablations.run import main
 from neobert.data.sources import SyntheticSource
-from neobert.errors import EXIT_DONE, EXIT_MISSING
+from neobert.errors import EXIT_DONE
 from neobert.executors.encoders import load_encoder
 from neobert.executors.external import resolve_model
 from neobert.files import read_lines
@@ -81,14 +81,6 @@ def test_other_bytes_seeds_and_pairs_are_other_runs(tmp_path: Path, capsys: pyte
     (other,) = asked(capsys, folder, runs, "--dry-run")
     assert len({entry["run"] for entry in (first, second, more, other)}) == 4
     assert first["weights"] == second["weights"] == more["weights"] != other["weights"]
-
-
-def test_pairs_of_the_hub_are_named_with_what_brings_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = world.save(world.seeded(world.bert), tmp_path / "model")
-    flags = ["--stages", "contrastive", "--model", str(folder), "--data", "hub", "--pairs", "ALLNLI"]
-    assert main([*flags, "--runs", str(tmp_path / "runs")]) == EXIT_MISSING
-    said = capsys.readouterr().err
-    assert "ALLNLI" in said and "FEVER" not in said and "prefetch.py" in said and not (tmp_path / "runs").exists()
 
 
 def test_slurm_waits_for_nothing_before_an_external_model(tmp_path: Path) -> None:

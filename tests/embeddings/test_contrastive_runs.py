@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from neobert.data.sources import SyntheticSource, open_source
+from neobert.data.sources import open_source
 from neobert.embeddings.contrastive import ContrastiveTrainer
 from neobert.embeddings.pairs import PairCounts
 from neobert.errors import MissingData
@@ -33,7 +33,7 @@ from tests.embeddings.tiny_contrastive import (
 )
 from tests.support.external_models import bert, modernbert, save, seeded
 from tests.support.small_corpora import write_table
-from tests.support.tiny_runs import assert_equal_weights, curve, final_weights, finish, kill_after, record, work
+from tests.support.tiny_runs import assert_equal_weights, beside, curve, final_weights, finish, kill_after, record, work
 
 Trainable = tuple[Path, ContrastiveRun]
 COUNTED = tuple(field.name for field in fields(PairCounts))
@@ -57,13 +57,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Trainable:
 
 
 @pytest.fixture
-def prepared(tmp_path: Path, undisturbed: Trainable) -> Trainable:
-    """A folder of runs that has the encoder and the pairs."""
-    root, run = undisturbed
-    for name in ("pretraining", "data"):
-        shutil.copytree(root / name, tmp_path / name)
-    write_tiny_contrastive(tmp_path, run)
-    return tmp_path, run
+def root(tmp_path: Path, undisturbed: Trainable) -> Path:
+    """A folder of runs that shares the tokenizer and the pairs."""
+    return beside(tmp_path / "runs", undisturbed[0])
 
 
 def test_a_run_leaves_a_record_a_curve_and_checkpoints(undisturbed: Trainable) -> None:
@@ -98,8 +94,9 @@ def test_what_it_ended_with_encodes_texts_as_it_was_trained(undisturbed: Trainab
 
 
 @pytest.mark.parametrize("steps", [1, 9])
-def test_kill_9_at_any_step_changes_nothing(undisturbed: Trainable, prepared: Trainable, steps: int) -> None:
-    root, run = prepared
+def test_kill_9_at_any_step_changes_nothing(undisturbed: Trainable, root: Path, steps: int) -> None:
+    run = tiny_contrastive(write_encoder(root).id)
+    write_tiny_contrastive(root, run)
     kill_after(root, run, steps)
     finish(root, run.reference)
     assert_equal_weights(root, undisturbed[0], run)
@@ -108,9 +105,9 @@ def test_kill_9_at_any_step_changes_nothing(undisturbed: Trainable, prepared: Tr
     assert records[0] == records[1]
 
 
-def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
+def test_two_processes_learn_what_one_does(tmp_path: Path, undisturbed: Trainable) -> None:
     """Each computes a part of the texts, all are compared with all; without dropout only sums are in another order."""
-    roots = [tmp_path / name for name in ("one", "two")]
+    roots = [beside(tmp_path / name, undisturbed[0]) for name in ("one", "two")]
     for processes, root in enumerate(roots, start=1):
         run = tiny_contrastive(write_encoder(root, dropout=0.0).id)
         write_tiny_contrastive(root, run, processes=processes)
@@ -121,22 +118,11 @@ def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
     assert record(roots[1], run)["processes"] == 2
 
 
-def test_micro_batches_decide_nothing(tmp_path: Path) -> None:
-    encoder = write_encoder(tmp_path, dropout=0.0)
-    run = tiny_contrastive(encoder.id)
-    curves = []
-    for tokens in (40, 100_000):
-        trainer = trainer_of(tmp_path, run, micro_batch_tokens=tokens)
-        trainer.begin()
-        curves.append([step.measured().loss for step in trainer.steps(0)])
-    assert len(curves[0]) == STEPS and curves[0] == pytest.approx(curves[1], rel=1e-4)
-
-
-def test_training_finds_partners_that_the_start_did_not(tmp_path: Path) -> None:
+def test_training_finds_partners_that_the_start_did_not(root: Path) -> None:
     """Held-out pairs: 64 queries, each with 128 candidates."""
-    encoder = write_encoder(tmp_path, dropout=0.0)
+    encoder = write_encoder(root, dropout=0.0)
     run = tiny_contrastive(encoder.id, ("paraphrases",), steps=150, texts_per_step=96)
-    trainer = trainer_of(tmp_path, run, micro_batch_tokens=10_000)
+    trainer = trainer_of(root, run, micro_batch_tokens=10_000)
     trainer.begin()
     before = trainer.heldout_scores()["heldout_accuracies"]["paraphrases"]
     for step in trainer.steps(0):
@@ -145,9 +131,9 @@ def test_training_finds_partners_that_the_start_did_not(tmp_path: Path) -> None:
     assert after > before + 0.2, (before, after)
 
 
-def test_hard_negatives_and_instructions_enter(tmp_path: Path) -> None:
+def test_hard_negatives_and_instructions_enter(root: Path) -> None:
     """Without either the first loss, whose weights are equal, is another one."""
-    encoder = write_encoder(tmp_path, dropout=0.0)
+    encoder = write_encoder(root, dropout=0.0)
     first = {}
     for name, changes in {
         "all": {},
@@ -157,7 +143,7 @@ def test_hard_negatives_and_instructions_enter(tmp_path: Path) -> None:
         "summed": {"reduction": "sum"},
     }.items():
         run = tiny_contrastive(encoder.id, ("paraphrases",), **changes)
-        trainer = trainer_of(tmp_path, run)
+        trainer = trainer_of(root, run)
         trainer.begin()
         first[name] = next(trainer.steps(0)).measured().loss
     assert len({round(loss, 4) for loss in first.values()}) == len(first), first
@@ -190,9 +176,11 @@ def test_any_encoder_of_transformers_is_trained(tmp_path: Path, build: Any) -> N
 
 
 @pytest.fixture
-def own_data(tmp_path: Path) -> Path:
-    """A folder with pairs of a person's own."""
+def own_data(tmp_path: Path, undisturbed: Trainable) -> Path:
+    """A folder with pairs of a person's own, and the synthetic tokenizer."""
     folder = tmp_path / "mydata"
+    (tokenizer,) = (undisturbed[0] / "data" / "tokenizers").iterdir()
+    shutil.copytree(tokenizer, folder / "tokenizers" / "bert-base-uncased")
     rows = {
         "query": ["the cat sleeps .", "  ", "a dog " * 40, "birds fly .", None],
         "document": ["a cat rests .", "nothing .", "a hound .", "a bird flies .", "something ."],
@@ -204,9 +192,7 @@ def own_data(tmp_path: Path) -> Path:
 
 
 def write_run_on(own_data: Path, root: Path) -> ContrastiveRun:
-    """A run on a person's own pairs, with the synthetic tokenizer."""
-    SyntheticSource(10).tokenizer("wordpiece", 512, root / "tokenizers")
-    shutil.copytree(next((root / "tokenizers").iterdir()), own_data / "tokenizers" / "bert-base-uncased")
+    """A run on a person's own pairs."""
     source = open_source(str(own_data), synthetic_documents=1)
     encoder = write_encoder(root, tokenizer_origin=source.tokenizer_origin("wordpiece", 512))
     pairs = pair_set("paraphrases").model_copy(update={"name": "mine", "origin": source.pair_origin("mine")})
@@ -239,11 +225,3 @@ def test_a_missing_set_is_named(own_data: Path) -> None:
     source = open_source(str(own_data), synthetic_documents=1)
     with pytest.raises(MissingData, match=r"no data set of pairs mien .*did you mean 'mine'"):
         source.pair_origin("mien")
-    with pytest.raises(ValueError, match=r"no data set of pairs 'paraphrase': did you mean 'paraphrases'"):
-        open_source("synthetic", synthetic_documents=1).pair_origin("paraphrase")
-
-
-def test_a_file_without_the_columns_is_refused(own_data: Path) -> None:
-    write_table(own_data / "pairs" / "mine.parquet", {"question": ["a"], "document": ["b"]})
-    with pytest.raises(ValueError, match="has no column 'query'"):
-        list(open_source(str(own_data), synthetic_documents=1).pairs("mine"))

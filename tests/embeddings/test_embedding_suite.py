@@ -17,8 +17,7 @@ from scipy.stats import spearmanr
 from neobert.data.download import Needs, download, items_of, select
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES, OFFICIAL_TASKS, EmbeddingTask
 from neobert.data.sources import DirectorySource, SyntheticSource
-from neobert.embeddings import evaluation
-from neobert.embeddings.encoders import NamedEncoder, TextCounts
+from neobert.embeddings.encoders import TextCounts
 from neobert.embeddings.evaluation import measure_task
 from neobert.errors import DamagedFile, MissingData, RunFailed
 from neobert.export.checkpoint import open_checkpoint
@@ -89,15 +88,11 @@ def test_what_was_measured_is_read_again_and_nothing_is_encoded(tmp_path: Path) 
     first = measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
     assert first.counts.texts == 600 and first.metrics["cosine_spearman"] == first.score and first.seconds > 0
     assert measure_task(named(UNTOUCHABLE), SIMILARITY, WORLD, tmp_path) == first
-
-
-def test_a_result_without_numerics_versions_has_the_first_ones(tmp_path: Path) -> None:
-    first = measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
     (path,) = tmp_path.rglob(f"{SIMILARITY.name}.json")
     content = json.loads(path.read_bytes())
     assert content.pop("numerics")
     path.write_text(json.dumps(content))
-    assert measure_task(named(UNTOUCHABLE), SIMILARITY, WORLD, tmp_path) == first
+    assert measure_task(named(UNTOUCHABLE), SIMILARITY, WORLD, tmp_path) == first, "the first numerics had no number"
 
 
 @pytest.mark.parametrize("other", ["weights", "prompts", "data", "mteb", "numerics"])
@@ -141,7 +136,7 @@ def published_similarity(folder: Path, **changes: Any) -> DirectorySource:
     return DirectorySource(folder)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 0.999])
+@pytest.mark.parametrize("share", [0.0, 0.7])
 def test_a_torn_result_is_measured_again(tmp_path: Path, share: float) -> None:
     first = measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
     (path,) = tmp_path.rglob(f"{SIMILARITY.name}.json")
@@ -210,7 +205,7 @@ def test_own_tasks_of_every_category_give_the_scores_that_they_have_by_hand(tmp_
     assert measured["Short"].score in (-1.0, 0.0, 1.0), "two machine summaries rank either way, on average"
 
 
-@pytest.mark.parametrize("labels", [(0, 2), (-1, 5), ("no", "yes"), (False, True)])
+@pytest.mark.parametrize("labels", [(-1, 5), ("no", "yes"), (False, True)])
 def test_two_labels_have_the_same_score_whatever_they_are_called(tmp_path: Path, labels: tuple[object, object]) -> None:
     scores = []
     for called in ((0, 1), labels):
@@ -329,12 +324,6 @@ def test_what_an_encoder_refuses_is_told_with_the_task(tmp_path: Path) -> None:
         measure_task(named(RandomVectors(before=raising(ValueError("text 0 is no text")))), SIMILARITY, WORLD, tmp_path)
 
 
-def test_without_mteb_one_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "find_spec", lambda _: None)
-    with pytest.raises(ValueError, match=r"need mteb: install the extra with pip install -e '\.\[eval\]'"):
-        measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
-
-
 def write_forums(folder: Path, task: EmbeddingTask) -> None:
     """Twelve forums of different questions."""
     card = card_of(
@@ -372,12 +361,9 @@ def test_mteb_finds_no_fault_with_the_encoder(mteb: ModuleType, tmp_path: Path) 
 
     from neobert.embeddings.mteb import MtebModel
 
-    found = mteb.mock_run(MtebModel(tiny_encoder(tmp_path), {"query": "find"}, StopRequest()))
+    checkpoint = open_checkpoint(write_checkpoints(tmp_path / "runs", tiny_run(), 0), 0)
+    by = checkpoint.embedder
+    found = mteb.mock_run(MtebModel(named(by, checkpoint.run.id), {"query": "find"}, StopRequest()))
     ran = {name: result for name, result in found.items() if result is not None}
     failed = {name: result for name, result in ran.items() if not isinstance(result, TaskResult)}
     assert not failed and len(ran) >= 20
-
-
-def tiny_encoder(root: Path) -> NamedEncoder:
-    checkpoint = open_checkpoint(write_checkpoints(root / "runs", tiny_run(), 0), 0)
-    return NamedEncoder("neobert/tiny", checkpoint.run.id, checkpoint.embedder)

@@ -228,7 +228,7 @@ def test_a_zero_shot_record_is_that_of_the_published_model(
     assert work(root, evaluation.reference) == 0
     (record,), problems = read_records(root)
     assert not problems and (record["pooling"], record["normalized"], record["context"]) == ("cls", True, 12)
-    assert record["prompts"] == {"query": "stone "}
+    assert record["prompts"] == {"query": "stone "} and record["inputs"]["pretraining"] == model.id
     (task,) = (task for task in SOURCE_HERE.embedding_tasks() if task.name == STS)
     by = ByTheLibrary(folder)
     measured = measure_task(named(by), task, SOURCE_HERE, tmp_path / "results", {"query": "stone "})

@@ -1,7 +1,6 @@
 """Data that changed between plan and work are refused by name, whatever reads them; nothing is published of them."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -159,14 +158,3 @@ def test_pairs_are_not_encoded_under_the_name_of_others(tmp_path: Path, data: Pa
     change(data / "pairs" / "mine.parquet")
     assert "data set mine of mydata changed" in failure(layout, run.reference, f"{run.folder}/error.json")
     assert not (layout.root / "data" / "pairs").exists()
-
-
-def test_the_earlier_data_brought_back_are_taken(tmp_path: Path, data: Path) -> None:
-    layout, run = Layout(tmp_path / "runs"), planned(data)
-    shutil.copytree(data, tmp_path / "before")
-    change(data / "corpora" / "web" / "a.parquet")
-    with pytest.raises(ChangedData):
-        tokenized_corpus(layout, run, run.corpus, specification(data))
-    shutil.rmtree(data)
-    (tmp_path / "before").rename(data)
-    assert tokenized_corpus(layout, run, run.corpus, specification(data)).documents == 800

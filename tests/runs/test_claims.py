@@ -215,20 +215,6 @@ def test_a_claim_that_no_process_wrote_names_nobody_and_makes_way(tmp_path: Path
         assert claims.acquire(folder) is None
 
 
-def test_a_claim_that_cannot_be_read_for_now_is_not_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the file server says nothing about the owner."""
-    folder = tmp_path / "claims" / "part"
-    with taken(folder):
-
-        def fail(path: Path) -> bytes:
-            raise OSError(116, "Stale file handle")
-
-        monkeypatch.setattr(Path, "read_bytes", fail)
-        with pytest.raises(OSError, match="Stale"):
-            claims.acquire(folder)
-        monkeypatch.undo()
-
-
 @pytest.fixture
 def hours_off(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
     """Sets this machine's clock so many hours ahead of the file system's, which the kernel stamps here."""

@@ -1,6 +1,5 @@
 """Names hold: what was computed once is found again under the same id, and every committed record under its own."""
 
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -106,15 +105,6 @@ def test_every_variant_keeps_its_names_at_every_scale_on_every_source(
 def test_every_variant_is_recorded(golden: GoldenFiles) -> None:
     missing = sorted(papers().variants.keys() - golden.names(IDENTITIES))
     assert golden.write or not missing, f"{', '.join(missing)}: not in golden/{IDENTITIES}; {ANEW}"
-
-
-def test_a_folder_may_move(folder: Path, tmp_path: Path) -> None:
-    """Also where a task starts from pre-training because the folder has no MNLI to train on."""
-    for place in ("here", "there"):
-        shutil.copytree(folder, tmp_path / place, ignore=shutil.ignore_patterns("mnli"))
-    sources = [open_source(str(tmp_path / place), synthetic_documents=1) for place in ("here", "there")]
-    first, second = (ids_of(papers().variants["M2"], "smoke", source, Layout(tmp_path)) for source in sources)
-    assert first == second and "stage 1 rte" in first and "stage 1 mnli" not in first
 
 
 def test_an_external_model_is_named_by_its_files_or_its_commit() -> None:

@@ -10,13 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from neobert.command_line import guarded
 from neobert.files import read_lines
-from neobert.processes import REPOSITORY, Terminated, allow_many_files, ended_by_signals, keep_freed_memory, wait_for
+from neobert.processes import REPOSITORY, Terminated, allow_many_files, ended_by_signals, wait_for
 from tests.support.tiny_runs import (
     beside,
     curve,
@@ -85,22 +84,13 @@ def wait_until_gone(pids: list[int], seconds: float) -> None:
     until(lambda: not [pid for pid in pids if is_alive(pid)], seconds)
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of runs with the tokenised corpus."""
-    root, run = tmp_path_factory.mktemp("corpus"), tiny_run()
-    write_tiny_run(root, run)
-    finish(root, f"corpus/{run.data_id}/{run.id}")
-    return root
-
-
 @pytest.fixture
-def training(tmp_path: Path, corpus: Path) -> "Iterator[Callable[[], tuple[subprocess.Popen[str], Path]]]":
+def training(tmp_path: Path, finished: Path) -> "Iterator[Callable[[], tuple[subprocess.Popen[str], Path]]]":
     """Starts a command whose worker trains for long with a second process; the command and the run's folder."""
     started: list[subprocess.Popen[str]] = []
 
     def start() -> tuple["subprocess.Popen[str]", Path]:
-        root = beside(tmp_path / "runs", corpus)
+        root = beside(tmp_path / "runs", finished)
         run = tiny_run(stages=(tiny_stage(steps=100_000, decay_steps=50_000),))
         folder = write_tiny_run(root, run, processes=2, checkpoint_interval_steps=100_000)
         command = [sys.executable, "-c", PARENT, str(root), "1", run.reference]
@@ -266,25 +256,6 @@ def test_progress_that_cannot_be_shown_is_said_while_the_work_goes_on(capsys: py
     assert said[:3] == ["", "the progress cannot be shown: Stale file handle\n", ""]
 
 
-@pytest.mark.parametrize(
-    ("most", "accepted"), [(2**40, [(-3, 2**26), (-1, 2**30)]), (2**25, [(-3, 2**25), (-1, 2**30)]), (0, [])]
-)
-def test_memory_is_kept_on_any_version_of_glibc_or_left_to_it(
-    monkeypatch: pytest.MonkeyPatch, most: int, accepted: list[tuple[int, int]]
-) -> None:
-    """Older versions take at most 32 MiB as M_MMAP_THRESHOLD; M_TRIM_THRESHOLD alone keeps less than neither."""
-    calls = []
-
-    def mallopt(option: int, size: int) -> int:
-        is_accepted = option == -1 or size <= most
-        calls.extend([(option, size)] if is_accepted else [])
-        return int(is_accepted)
-
-    monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
-    keep_freed_memory()
-    assert calls == accepted
-
-
 def test_a_process_may_open_as_many_files_as_the_system_allows() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -352,12 +323,12 @@ def disturb(command: list[str], starts: Path, chance: random.Random, *, at_work:
 @pytest.mark.drill
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_command_under_fire_ends_with_the_bits_of_an_undisturbed_one(
-    tmp_path: Path, corpus: Path, processes: int
+    tmp_path: Path, finished: Path, processes: int
 ) -> None:
     """Ctrl-C, SIGTERM, SIGHUP and kill −9 at random moments, from the start of the command to its end: nothing outlives
     it, and the same command goes on until it is done."""
     run = tiny_run(model=tiny_model(dropout=0.0), stages=(tiny_stage(steps=1000, decay_steps=900),))
-    calm, root = beside(tmp_path / "calm", corpus), beside(tmp_path / "runs", corpus)
+    calm, root = beside(tmp_path / "calm", finished), beside(tmp_path / "runs", finished)
     for folder in (calm, root):
         write_tiny_run(folder, run, processes=processes, checkpoint_interval_steps=20)
     finish(calm, run.reference)

@@ -54,10 +54,8 @@ def test_another_repository_or_setting_in_the_shell_says_nothing(code: Path, tmp
     other.mkdir()
     assert committed(other) != commit
     for variables in (
-        {"GIT_DIR": str(other / ".git")},
         {"GIT_DIR": str(other / ".git"), "GIT_WORK_TREE": str(code)},
-        {"GIT_WORK_TREE": str(other)},
-        {"GIT_INDEX_FILE": str(other / ".git" / "index")},
+        {"GIT_WORK_TREE": str(other), "GIT_INDEX_FILE": str(other / ".git" / "index")},
         {"GIT_CEILING_DIRECTORIES": str(code)},
     ):
         assert told(code, **variables) == ({"commit": commit, "dirty": False}, None), variables
@@ -77,10 +75,12 @@ def test_a_repository_around_the_code_is_not_the_codes_own(code: Path) -> None:
 
 
 def test_why_git_knows_no_commit_is_told(code: Path, tmp_path: Path) -> None:
-    assert told(code)[0] == {"commit": None, "dirty": None} and "not a git repository" in str(told(code)[1])
+    state, reason = told(code)
+    assert state == {"commit": None, "dirty": None} and "not a git repository" in str(reason)
     assert "git cannot be run" in str(told(code, PATH=str(tmp_path / "nothing"))[1])
     git(code, "init", "--quiet")
-    assert told(code)[0]["commit"] is None and "HEAD" in str(told(code)[1])
+    state, reason = told(code)
+    assert state["commit"] is None and "HEAD" in str(reason)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")

@@ -23,6 +23,7 @@ from neobert.runs.records import SCHEMA, is_published, publish_record, read_reco
 from neobert.runs.run_file import read_checked_run_file, read_run_file, write_run_file
 from tests.ablations.status_worlds import EXECUTION, SOURCE, declare, finish_pretraining, finish_study, study_of
 from tests.support.tiny_runs import (
+    beside,
     ends,
     record,
     starts,
@@ -201,8 +202,11 @@ def test_a_damaged_execution_is_written_again_and_a_newer_run_file_stays(tmp_pat
 
 
 @pytest.mark.parametrize(("damage", "code"), [("cut", 1), ("gone", 3)])
-def test_a_worker_leaves_out_the_one_run_that_it_cannot_read(tmp_path: Path, damage: str, code: int) -> None:
+def test_a_worker_leaves_out_the_one_run_that_it_cannot_read(
+    tmp_path: Path, finished: Path, damage: str, code: int
+) -> None:
     """It finishes the others and ends with the code of what it left out; alone, that run is refused as ever."""
+    beside(tmp_path, finished)
     runs = [tiny_run(seed=seed, stages=(tiny_stage(steps=4, warmup_steps=1, decay_steps=3),)) for seed in (0, 1)]
     folders = [write_tiny_run(tmp_path, run) for run in runs]
     path = folders[0] / "run.json"
@@ -225,7 +229,8 @@ def copied(source: Path, target: Path) -> Path:
     return Path(shutil.copyfile(source, target))
 
 
-def test_the_record_of_another_unit_is_damage_and_its_place_is_worked_on(tmp_path: Path) -> None:
+def test_the_record_of_another_unit_is_damage_and_its_place_is_worked_on(tmp_path: Path, finished: Path) -> None:
+    beside(tmp_path, finished)
     layout, other, run = Layout(tmp_path), tiny_run(seed=1), tiny_run()
     finish_pretraining(layout, other)
     write_tiny_run(tmp_path, run)

@@ -6,26 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from neobert.execution import Execution
 from neobert.processes import REPOSITORY
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
-from neobert.runs.run_file import write_run_file
-from tests.support.tiny_runs import SOURCE, finish, tiny_run, write_tiny_run
+from tests.support.tiny_runs import beside, tiny_run, write_tiny_run
 
 RUN = tiny_run()
 CLOSED = (">&- 2>&- <&-", ">&-", "2>&-", "<&-")
 READERS = ("2>&1 | true", "| true", "| head -1")
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("streams") / "runs"
-    labels = {"scale": "smoke", "data": "synthetic", "variants": ["M4"]}
-    execution = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)
-    write_run_file(Layout(root), RUN, SOURCE, execution, labels)
-    finish(root, RUN.reference)
-    return root
 
 
 def shell(line: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -49,24 +37,25 @@ def of_each(ways: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("command", "closed"), of_each(CLOSED))
-def test_a_closed_stream_changes_no_exit_code(runs: Path, tmp_path: Path, command: str, closed: str) -> None:
-    ended = shell(f"{command} {closed}", runs=str(runs), out=str(tmp_path / "out"))
+def test_a_closed_stream_changes_no_exit_code(finished: Path, tmp_path: Path, command: str, closed: str) -> None:
+    ended = shell(f"{command} {closed}", runs=str(finished), out=str(tmp_path / "out"))
     assert ended.returncode == 0 and "Traceback" not in ended.stderr, ended.stderr
 
 
-@pytest.mark.parametrize("closed", CLOSED[:2])
-def test_a_worker_whose_streams_are_closed_writes_nothing_into_its_files(tmp_path: Path, closed: str) -> None:
+def test_a_worker_whose_streams_are_closed_writes_nothing_into_its_files(finished: Path, tmp_path: Path) -> None:
     """Else the first files that it opens would take the numbers of the streams, and get what is printed."""
-    root = tmp_path / "runs"
+    root = beside(tmp_path / "runs", finished)
     write_tiny_run(root, RUN)
-    ended = shell(f"$python -m neobert.runs.worker --runs $runs {RUN.reference} {closed}", runs=str(root))
+    ended = shell(f"$python -m neobert.runs.worker --runs $runs {RUN.reference} {CLOSED[0]}", runs=str(root))
     assert ended.returncode == 0, ended.stderr
     assert read_record(Layout(root).pretraining(RUN.id) / "done.json")["state"] == "done"
 
 
 @pytest.mark.parametrize(("command", "reader"), of_each(READERS))
-def test_a_reader_that_leaves_early_gets_no_traceback(runs: Path, tmp_path: Path, command: str, reader: str) -> None:
-    ended = shell(f"{command} {reader}", runs=str(runs), out=str(tmp_path / "out"))
+def test_a_reader_that_leaves_early_gets_no_traceback(
+    finished: Path, tmp_path: Path, command: str, reader: str
+) -> None:
+    ended = shell(f"{command} {reader}", runs=str(finished), out=str(tmp_path / "out"))
     assert ended.returncode == 0 and "Traceback" not in ended.stderr and "ignored" not in ended.stderr, ended.stderr
 
 

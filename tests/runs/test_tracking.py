@@ -18,7 +18,7 @@ from neobert.runs.index import Index
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
 from neobert.runs.tracking import Tracker, track_scores
-from tests.support.tiny_runs import STEPS, curve, ends, tiny_run, wait_for_steps, worker, write_tiny_run
+from tests.support.tiny_runs import STEPS, beside, curve, ends, tiny_run, wait_for_steps, worker, write_tiny_run
 
 Steps = list[tuple[int, float]]
 BLOCK_BYTES, HEADER_BYTES = 32768, 7
@@ -77,10 +77,10 @@ def tracker(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def test_a_run_is_shown_under_one_id_whatever_is_killed(tmp_path: Path, tracker: str) -> None:
+def test_a_run_is_shown_under_one_id_whatever_is_killed(tmp_path: Path, finished: Path, tracker: str) -> None:
     """Steps that the killed attempt has sent may be there twice, with the same values. TensorBoard has every step; W&B
     may lack those that were not written yet."""
-    root, trained = tmp_path / "runs", tiny_run()
+    root, trained = beside(tmp_path / "runs", finished), tiny_run()
     write_tiny_run(root, trained)
     variables = {tracking.VARIABLE: tracker}
     process = worker(root, trained.reference, variables=variables)
@@ -97,10 +97,10 @@ def test_a_run_is_shown_under_one_id_whatever_is_killed(tmp_path: Path, tracker:
     assert again > 1 and steps >= set(range(1 if tracker == "tensorboard" else again, STEPS + 1))
 
 
-def test_the_variables_of_an_agent_name_no_run(tmp_path: Path) -> None:
+def test_the_variables_of_an_agent_name_no_run(tmp_path: Path, finished: Path) -> None:
     """`wandb agent` sets them for the process that it starts, and that trains several runs."""
     pytest.importorskip("wandb")
-    root, trained = tmp_path / "runs", [tiny_run(seed=0), tiny_run(seed=1)]
+    root, trained = beside(tmp_path / "runs", finished), [tiny_run(seed=0), tiny_run(seed=1)]
     for each in trained:
         write_tiny_run(root, each)
     agents = {"WANDB_SWEEP_ID": "abc", "WANDB_RUN_ID": "s1", "WANDB_NAME": "theirs", "WANDB_RESUME": "must"}
