@@ -3,6 +3,7 @@
 import signal
 import sqlite3
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,33 @@ def test_a_broken_lock_is_noticed_and_that_of_another_left_alone(tmp_path: Path)
     other.keep()
     other.__exit__()
     assert not (tmp_path / "optuna.lock").exists()
+
+
+def test_of_two_trials_of_one_attempt_the_one_that_its_worker_tells_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that fails after it has answered leaves a trial behind, and the worker asks again. It ends while another
+    worker compares the study with the records."""
+    layout, mark, live_claims, ends = Layout(tmp_path), Sweep._mark, Sweep._live_claims, ExitStack()
+    (dummy,) = dummies(layout, 1)
+
+    def fail_once(*arguments: Any) -> None:
+        mark(*arguments)
+        monkeypatch.setattr(Sweep, "_mark", mark)
+        raise OSError("the server is away")
+
+    def end_first(*arguments: Any) -> Any:
+        ends.close()
+        return live_claims(*arguments)
+
+    monkeypatch.setattr(Sweep, "_mark", fail_once)
+    claim = ends.enter_context(claimed(layout, dummy.id))
+    reports = ends.enter_context(dummy.study.sweep(layout).running(dummy, claim))
+    dummy.study._run(dummy, claim, reports)
+    monkeypatch.setattr(Sweep, "_live_claims", end_first)
+    for _ in range(2):
+        assert states(layout, 1, "journal", dummy) == [(1, "FAIL"), (1, "COMPLETE")]
+    assert "made again" not in caplog.text
 
 
 def test_a_long_journal_is_shortened_to_the_same_trials_when_nobody_is_at_work(
