@@ -25,7 +25,7 @@ def run_search_trial(sweep: Sweep, part: SearchTrial, claim: Claim, stop: StopRe
     Raises ClaimLost if another worker has taken over the trial.
     """
     started_at, started = utc_now(), time.perf_counter()
-    if os.path.lexists(part.record):  # of before a trial of it was lost
+    if os.path.lexists(part.record) and not part.is_done:  # of before a trial of it was lost
         set_aside(part.record, f"a trial of {part.title} is not there")
     with sweep.running(part, claim) as reports:
         state, score = _run_seeds(sweep, part, stop, run, reports)

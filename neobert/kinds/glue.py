@@ -258,9 +258,12 @@ class Outcome:
 def read_outcome(record: Path) -> Outcome:
     """Read the record of a trial. Raises as `read_record`."""
     content = read_record(record)
+    curve = tuple(
+        map(tuple, content["scores"].get("curve", ()))
+    )  # unlike lists, they cost the garbage collector nothing
     return Outcome(
         state=content["state"],
-        scores=content["scores"],
+        scores={**content["scores"], "curve": curve},
         course_steps=content.get("course_steps"),
         claim=content.get("claim"),
         ended_at=record.stat().st_mtime,
@@ -269,24 +272,23 @@ def read_outcome(record: Path) -> Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial(Part):
-    """Fine-tuning at one point of a study's grid, and the files beside its record."""
+class PointPart(Part):
+    """What a study tries at one point."""
 
     work: GlueStudy = field(compare=False, repr=False)
     layout: Layout
     point: Point
 
     @classmethod
-    def of(cls, layout: Layout, study: GlueStudy, trial_id: str, point: Point) -> Self:
-        """Build the trial of a study at one point from its id."""
-        record = layout.trial(study.task, trial_id)
+    def build(cls, study: GlueStudy, own_id: str, title: str, record: Path, layout: Layout, point: Point) -> Self:
+        """Build the part with a record."""
         return cls(
-            id=trial_id,
-            title=f"{study.task} on {study.weights} ({point.name})",
+            work=study,
+            id=own_id,
+            title=f"{title} on {study.weights} ({point.name})",
             record=record,
             error=error_beside(record),
             layout=layout,
-            work=study,
             point=point,
         )
 
@@ -298,6 +300,15 @@ class Trial(Part):
     def outcome(self) -> Outcome | None:
         """What its record says; None without an intact one."""
         return read_once(self.record, read_outcome)
+
+
+class Trial(PointPart):
+    """Fine-tuning at one point of a study's grid, and the files beside its record."""
+
+    @classmethod
+    def of(cls, layout: Layout, study: GlueStudy, trial_id: str, point: Point) -> Self:
+        """Build the trial of a study at one point from its id."""
+        return cls.build(study, trial_id, study.task, layout.trial(study.task, trial_id), layout, point)
 
     @property
     def predictions(self) -> Path:
@@ -315,35 +326,18 @@ class Trial(Part):
         return self.record.with_suffix(".safetensors")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchTrial(Part):
+class SearchTrial(PointPart):
     """What a search tries at one point: the trials of all seeds, which grids and other searches share.
 
     It has a record, an error file and a claim of its own. `work` is the search.
     """
-
-    work: GlueStudy = field(compare=False, repr=False)
-    layout: Layout
-    point: Point
 
     @classmethod
     def of(cls, layout: Layout, study: GlueStudy, trial_id: str, point: Point) -> Self:
         """Build it from the id of the trial with the first seed."""
         own_id = f"{study.id}-{trial_id}"
         record = layout.root / f"{study.folder}/trials/{own_id}.json"
-        return cls(
-            id=own_id,
-            title=f"search of {study.task} on {study.weights} ({point.name})",
-            record=record,
-            error=error_beside(record),
-            layout=layout,
-            work=study,
-            point=point,
-        )
-
-    @property
-    def study(self) -> GlueStudy:
-        return self.work
+        return cls.build(study, own_id, f"search of {study.task}", record, layout, point)
 
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
@@ -358,20 +352,14 @@ class SearchTrial(Part):
     @property
     def is_done(self) -> bool:
         """Whether its record is intact, and the records of all seeds too, unless a pruner ended the trial."""
-        return self.outcome is not None
+        return self.state is not None
 
     @property
     def state(self) -> str | None:
         """The state in its record, done or pruned; None if it is not done."""
         outcome = self.outcome
-        return None if outcome is None else outcome.state
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """What its record says; None if it is not done."""
-        outcome = read_once(self.record, read_outcome)
         if outcome is None or outcome.state == "pruned" or all(trial.is_done for trial in self.trials):
-            return outcome
+            return outcome and outcome.state
         return None
 
 

@@ -33,7 +33,7 @@ def study_in_memory(layout: Layout, study: GlueStudy, run_file: RunFile | None =
     subject = GlueSubject(layout, study, run_file)
     sweep = Sweep(subject, storage_in_memory())
     told = sweep.opened()
-    for part in subject.trials():
+    for part in subject.trials(subject.asked()):
         ending = subject.ending_of(part) or failure_of(part, subject.marks_of(part))
         if ending is not None:
             told.add_trial(sweep.made_of(part, ending))

@@ -124,11 +124,16 @@ def request_file(search: Path, number: int) -> Path:
 def read_requests(search: Path, total: int, read: Callable[[Path], Read]) -> dict[int, Read]:
     """Return the points that the search of a folder has asked for, by their numbers below `total`, without damaged
     ones. `read` reads the file of one."""
+    found = {number: read_once(path, read) for number, path in request_files(search, total).items()}
+    return {number: point for number, point in found.items() if point is not None}
+
+
+def request_files(search: Path, total: int) -> dict[int, Path]:
+    """Return the files with the points that the search of a folder has asked for, by their numbers below `total`,
+    which rise. A file may be damaged."""
     folder = search / "asked"
     files = {number: path for name in names_in(folder) for number, path in _request_in(folder, name)}
-    wanted = sorted(number for number in files if number < total)
-    found = {number: read_once(files[number], read) for number in wanted}
-    return {number: point for number, point in found.items() if point is not None}
+    return {number: files[number] for number in sorted(files) if number < total}
 
 
 def request_part(work: Work, search: Path, number: int, total: int) -> Part:

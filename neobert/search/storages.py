@@ -2,11 +2,12 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import optuna
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBStorage
@@ -19,6 +20,8 @@ from neobert.files import replace_file, set_aside, status_of
 STORAGE_VARIABLE = "NEOBERT_GRID_STORAGE"
 """Environment variable with the storage of a launcher's workers, or one whose address has a password."""
 FILES = {"journal": "optuna.journal", "sqlite": "optuna.db"}
+LOCK_SECONDS = 10
+"""The lock of a folder is broken if its holder is silent for so long."""
 JOURNAL_LOCK_SECONDS = 3
 """The journal's own lock must be broken long before that of the folder, or that one would be broken while its owner
 waits for this."""
@@ -159,6 +162,42 @@ def storage_at(address: str) -> Storage:
     return Storage(address)
 
 
+class LockLost(OSError):
+    """The lock of a folder was broken: what was read under it may be out of date."""
+
+
+class FolderLock:
+    """The lock of a folder of runs. It keeps studies tidy; claims and records are exact without it.
+
+    A holder that is silent for `LOCK_SECONDS` is taken for dead. One that was only slow, or stopped, asks before each
+    write whether it still holds the lock.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / "optuna.lock"
+        self._file = -1
+
+    def __enter__(self) -> Self:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = JournalFileOpenLock(str(self._path.with_suffix("")), LOCK_SECONDS)
+        self._lock.acquire()
+        self._file = os.open(self._path, os.O_RDONLY)  # kept open, so that no other lock gets its inode
+        return self
+
+    def keep(self) -> None:
+        """Say that this process goes on. Raises LockLost if the lock was broken meanwhile."""
+        status = status_of(self._path)
+        if status is None or not os.path.samestat(status, os.fstat(self._file)):
+            raise LockLost(f"the lock {self._path} was broken: this process was silent for {LOCK_SECONDS} seconds")
+        os.utime(self._path)
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError, RuntimeError):  # a lock of another process is left to it
+            self.keep()
+            self._lock.release()
+        os.close(self._file)
+
+
 # Shortening a journal: each trial has many lines in it, all of which every worker reads when it starts
 
 FEW_LINES = 10_000
@@ -192,12 +231,12 @@ def is_long(journal: Path, trials: Sequence[FrozenTrial]) -> bool:
     return journal.read_bytes().count(b"\n") > max(FEW_LINES, LINES_PER_TRIAL * len(trials))
 
 
-def shorten(journal: Path, storage: BaseStorage, touch: Callable[[], None]) -> None:
+def shorten(journal: Path, storage: BaseStorage, lock: FolderLock) -> None:
     """Replace a journal, which `storage` has read, by one with the same studies and trials. What others write to the
-    old one meanwhile is lost, so the caller holds a lock, which `touch` keeps from being broken."""
+    old one meanwhile is lost, so the caller holds the lock. Raises LockLost."""
     lines = Lines()
     copy = JournalStorage(lines)
     for name in optuna.get_all_study_names(storage):
         optuna.copy_study(from_study_name=name, from_storage=storage, to_storage=copy)
-        touch()
+        lock.keep()
     replace_file(journal, "".join(f"{line}\n" for line in lines.lines).encode())

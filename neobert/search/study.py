@@ -10,20 +10,18 @@ takes it, so that every search has exactly as many as it should, and a killed wo
 
 import logging
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
-from optuna.storages.journal import JournalFileOpenLock
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
@@ -35,6 +33,8 @@ from neobert.runs.run_file import RunFile, read_checked_run_file
 from neobert.runs.work import Part, Work
 from neobert.search.samplers import Given, import_for
 from neobert.search.storages import (
+    FolderLock,
+    LockLost,
     Storage,
     cause_of,
     is_long,
@@ -44,13 +44,11 @@ from neobert.search.storages import (
     storage_at,
     trials_in,
 )
-from neobert.search.subjects import UNDEFINED, Ending, GlueSubject, Pruned, RateSubject, Subject, failure_of
+from neobert.search.subjects import UNDEFINED, Asked, Ending, GlueSubject, Pruned, RateSubject, Subject, failure_of
 
 logger = logging.getLogger(__name__)
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
-LOCK_SUFFIX = ".lock"
-LOCK_SECONDS = 10
 POLL_SECONDS = 0.5
 FAILURES_OF_ASKING = 2
 """How often a sampler may fail before its worker ends: another worker may have removed the study meanwhile."""
@@ -90,6 +88,11 @@ class Sweep:
         """The folder of runs."""
         return self.subject.layout
 
+    @cached_property
+    def lock(self) -> FolderLock:
+        """The lock under which a study is made to agree, and asked for a trial."""
+        return FolderLock(self.layout.root)
+
     def opened(self) -> Study:
         """Open the Optuna study, and create it if it does not exist.
 
@@ -128,14 +131,15 @@ class Sweep:
 
     def show(self) -> Study:
         """Make the study agree with records and claims, and return it. Raises whatever the storage raises."""
-        with _locked(self.layout):
-            return self._made_right()
+        while True:
+            with suppress(LockLost), self.lock:
+                return self._made_right(self.subject.asked())
 
-    def _made_right(self) -> Study:
+    def _made_right(self, asked: Asked) -> Study:
         """Return the study after mending it; one that cannot be mended is made again, at most once a lease. A file that
         was deleted or replaced meanwhile is only opened anew."""
         try:
-            return self._mended()
+            return self._mended(asked)
         except OtherFolder:
             raise
         except Exception as error:  # each backend has its own errors
@@ -146,21 +150,22 @@ class Sweep:
                     raise
                 logger.warning(f"{self.storage} is made again from the records: {cause_of(error)}")
                 self._remove()
-            return self._mended()
+            return self._mended(asked)
 
-    def _mended(self) -> Study:
+    def _mended(self, asked: Asked) -> Study:
         """Return the study after making it show what claims and records say.
 
         Workers publish, tell, release. So trials are read first, then claims, then records.
         """
         study = self.opened()
         trials = study.get_trials(deepcopy=False)
-        subject, asked = self.subject, self.subject.trials()
-        parts = {subject.key_of_part(part): part for part in asked}
-        times = Counter(part.id for part in asked)
+        subject, wanted = self.subject, self.subject.trials(asked)
+        parts = {subject.key_of_part(part): part for part in wanted}
+        times = Counter(part.id for part in wanted)
         shown = [(parts[key], trial) for trial in trials if (key := subject.key_of(trial)) in parts]
         held = self._live_claims(shown)
         endings = {part.id: subject.ending_of(part) for part in parts.values()}
+        self.lock.keep()
         told = _require_agreement(shown, endings, times)
         told += _tell_dead(study, shown, endings, held, told)
         _tell_pointless(study, trials, {trial.number for _, trial in shown})
@@ -197,7 +202,7 @@ class Sweep:
     def _add(self, study: Study, part: Part, ending: Ending, times: int) -> None:
         """Add trials with an ending that the study does not show."""
         for _ in range(times):
-            _touch_lock(self.layout)
+            self.lock.keep()
             study.add_trial(self.made_of(part, ending))
 
     def made_of(self, part: Part, ending: Ending) -> FrozenTrial:
@@ -235,9 +240,9 @@ class Sweep:
         """
         import_for(self.subject.sampler_name)
         deadline, failures = time.monotonic() + self.lease_seconds, 0
-        while len(self.subject.asked()) < self.subject.total:
+        while not self.subject.has_asked_all():
             try:
-                with _locked(self.layout):
+                with self.lock:
                     taken = self._ask_sampler()
                 if taken is not None:
                     return taken
@@ -253,13 +258,13 @@ class Sweep:
     def _ask_sampler(self) -> tuple[Part, Claim] | None:
         """Ask for a point and write it under the first free number. None if there is none, or if the point is known:
         then it counts once more."""
-        subject, study = self.subject, self._made_right()
-        asked = subject.asked()
+        subject, asked = self.subject, self.subject.asked()
+        study = self._made_right(asked)
         number = next((number for number in range(subject.total) if number not in asked), None)
         if number is None:
             return None
-        _touch_lock(self.layout)
-        study.sampler = subject.sampler(number, list(asked.values()))
+        self.lock.keep()
+        study.sampler = subject.sampler(number, asked)
         trial = study.ask(subject.space)
         if not subject.publish(number, trial.params):
             _tell(study, trial.number, None)  # the lock was broken, and another worker was faster
@@ -319,8 +324,8 @@ class Sweep:
         deadline = time.monotonic() + (0 if self._trouble_since else self.lease_seconds)
         while True:
             try:
-                with _locked(self.layout):
-                    study = self._made_right()
+                with self.lock:
+                    study = self._made_right(self.subject.asked())
                     study.sampler = Given(self.subject.space, self.subject.params_of(part))
                     trial = study.ask(self.subject.space)
                     self._mark(trial, part, claim.number)
@@ -345,25 +350,6 @@ class Sweep:
             return None
 
 
-@contextmanager
-def _locked(layout: Layout) -> Iterator[None]:
-    """Hold the lock of a folder. It keeps studies tidy; claims and records are exact without it."""
-    layout.root.mkdir(parents=True, exist_ok=True)
-    lock = JournalFileOpenLock(str(layout.root / "optuna"), LOCK_SECONDS)
-    lock.acquire()
-    try:
-        yield
-    finally:
-        with suppress(RuntimeError):  # it was broken, because this process was paused
-            lock.release()
-
-
-def _touch_lock(layout: Layout) -> None:
-    """Keep the lock from being broken while many trials are added."""
-    with suppress(OSError):
-        os.utime(layout.root / f"optuna{LOCK_SUFFIX}")
-
-
 def _require_agreement(shown: Shown, endings: Endings, times: Mapping[str, int]) -> Counter[str]:
     """Return how often the parts have ended in the study. Raises Contradiction if one is not as recorded, or is there
     more often than it was asked for."""
@@ -384,7 +370,7 @@ def _tell_dead(
     `held` has the claim of each part with a live owner; an attempt with a lower one is dead.
     """
     recorded: Counter[str] = Counter()
-    for part, trial in shown:
+    for part, trial in reversed(shown):  # of two trials of one attempt the last is the one that its worker tells
         has_ended, claim = part.id in told or part.id in recorded, trial.user_attrs.get("claim")
         is_dead = part.id not in held or (claim is not None and claim < held[part.id])
         if trial.state is TrialState.RUNNING and (has_ended or is_dead):
@@ -494,10 +480,10 @@ def _open_or_replace(storage: Storage, *, is_own: bool) -> None:
 
 def _shorten(layout: Layout, storage: Storage) -> None:
     """Shorten an opened journal that is long, unless one of its running trials has a live owner."""
-    with _locked(layout):
+    with FolderLock(layout.root) as lock:
         opened, path = storage.open(), storage.path
         assert path is not None
         trials = trials_in(opened)
         running = (each.user_attrs.get("trial") for each in trials if each.state is TrialState.RUNNING)
         if is_long(path, trials) and not any(name and is_claimed(layout.claims(name)) for name in running):
-            shorten(path, opened, lambda: _touch_lock(layout))
+            shorten(path, opened, lock)

@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from neobert.files import read_json
 from neobert.identity import plain
-from neobert.kinds.glue import GlueStudy, Outcome, SearchTrial, Trial
+from neobert.kinds.glue import GlueStudy, Outcome, PointPart, SearchTrial, Trial
 from neobert.kinds.rates import RateSweep, RateTrial
 from neobert.recipe import Point
 from neobert.runs.layout import Layout
@@ -23,10 +23,11 @@ from neobert.runs.records import publish_sealed, read_record
 from neobert.runs.run_file import RunFile
 from neobert.runs.work import Part
 from neobert.search.samplers import Given, Params, Rounded, axes_of, pruner_named, sampler_named
-from neobert.search.space import SamplerName
+from neobert.search.space import SamplerName, request_files
 
 TENTHS = 10
-AnyTrial = Trial | SearchTrial
+Asked = Mapping[int, Any]
+"""The points that a sampler was asked for, by their numbers."""
 Studied = TypeVar("Studied", GlueStudy, RateSweep)
 UNDEFINED = "the score is undefined"
 
@@ -116,11 +117,11 @@ class Subject(ABC, Generic[Studied]):
         return self.work.search.sampler if self.work.search else "grid"
 
     @abstractmethod
-    def sampler(self, number: int, had: Sequence[Params]) -> BaseSampler:
-        """Return the sampler for the point of a number. `had` are the points that were asked for before."""
+    def sampler(self, number: int, asked: Asked) -> BaseSampler:
+        """Return the sampler for the point of a number. `asked` are the points that were asked for before."""
 
     @abstractmethod
-    def trials(self) -> Sequence[Part]:
+    def trials(self, asked: Asked) -> Sequence[Part]:
         """Return the trials that there are now, in order. One that was asked for again is there again."""
 
     @abstractmethod
@@ -143,9 +144,14 @@ class Subject(ABC, Generic[Studied]):
     def ending_of(self, part: Part) -> Ending | None:
         """Return how a trial ended; None without an intact record."""
 
-    @abstractmethod
-    def asked(self) -> Mapping[int, Params]:
-        """Return the points that the sampler was asked for, by their numbers."""
+    def asked(self) -> Asked:
+        """Return the points that the sampler was asked for."""
+        return self.work.asked(self.layout)
+
+    def has_asked_all(self) -> bool:
+        """Return whether the sampler was asked for all of its points. Files are only read if there are as many."""
+        files = request_files(self.layout.root / self.work.folder, self.total)
+        return len(files) == self.total == len(self.asked())
 
     def publish(self, number: int, point: Params) -> bool:
         """Write the point of a number. Returns False if another process has written one."""
@@ -189,22 +195,23 @@ class GlueSubject(Subject[GlueStudy]):
         name = "none" if self.work.search is None else self.work.search.pruner
         return pruner_named(name, TENTHS * self.work.protocol.epochs)
 
-    def sampler(self, number: int, had: Sequence[Params]) -> BaseSampler:
+    def sampler(self, number: int, asked: Asked) -> BaseSampler:
         if self.sampler_name == "grid":
             return Given(self.space, plain(self.work.points[number]))
+        had = [point.model_dump() for point in asked.values()]
         return Rounded(self.space, sampler_named(self.sampler_name, number), had)
 
     @cached_property
     def _of_grid(self) -> Sequence[Part]:
         return self.work.trials(self.layout)
 
-    def trials(self) -> Sequence[Part]:
+    def trials(self, asked: Asked) -> Sequence[Part]:
         if self.work.search is None:
             return self._of_grid
-        return [self.work.search_trial(self.layout, point) for point in self.work.asked(self.layout).values()]
+        return [self.work.search_trial(self.layout, point) for point in asked.values()]
 
     def key_of_part(self, part: Part) -> Hashable:
-        assert isinstance(part, AnyTrial)
+        assert isinstance(part, PointPart)
         return part.point
 
     def key_of(self, trial: FrozenTrial) -> Hashable:
@@ -214,15 +221,12 @@ class GlueSubject(Subject[GlueStudy]):
             return None
 
     def params_of(self, part: Part) -> Params:
-        assert isinstance(part, AnyTrial)
+        assert isinstance(part, PointPart)
         return dict(plain(part.point))
 
     def ending_of(self, part: Part) -> Ending | None:
-        assert isinstance(part, AnyTrial)
+        assert isinstance(part, Trial | SearchTrial)
         return ending_of(part)
-
-    def asked(self) -> Mapping[int, Params]:
-        return {number: plain(point) for number, point in self.work.asked(self.layout).items()}
 
     def part_at(self, point: Params) -> Part:
         return self.work.search_trial(self.layout, Point(**point))
@@ -239,8 +243,8 @@ def by_tenths(report: Report, course_steps: int, epochs: int) -> Report:
     return lambda step, value: report(tenth_of_epoch(step, course_steps, epochs), value)
 
 
-def ending_of(trial: AnyTrial) -> Ending | None:
-    """Return how a trial ended; None without an intact record."""
+def ending_of(trial: Trial | SearchTrial) -> Ending | None:
+    """Return how a trial ended; None without an intact record. The records of the seeds of a search are not read."""
     outcome, study = trial.outcome, trial.study
     if outcome is None:
         return None
@@ -291,14 +295,15 @@ class RateSubject(Subject[RateSweep]):
     def space(self) -> dict[str, BaseDistribution]:
         return axes_of((name, self.work.by.space[name]) for name in self.work.own)
 
-    def sampler(self, number: int, had: Sequence[Params]) -> BaseSampler:
+    def sampler(self, number: int, asked: Asked) -> BaseSampler:
         """Return the sampler for the point of a number. The first point is as near the variant's own as may be."""
         if number == 0:
             return Given(self.space, self.work.first)
+        had = list(asked.values())
         return Rounded(self.space, sampler_named(self.sampler_name, number), had, self.work.digits)
 
-    def trials(self) -> Sequence[Part]:
-        points = self.work.points(self.layout)
+    def trials(self, asked: Asked) -> Sequence[Part]:
+        points = self.work.points(self.layout) if self.work.rule else asked.values()
         return [trial for point in points for trial in self.work.trials_at(self.layout, point)]
 
     def key_of_part(self, part: Part) -> Hashable:
@@ -330,9 +335,6 @@ class RateSubject(Subject[RateSweep]):
             ended_at=part.record.stat().st_mtime,
             seconds=read_record(part.record).get("seconds", 0.0),
         )
-
-    def asked(self) -> Mapping[int, Params]:
-        return self.work.asked(self.layout)
 
     def part_at(self, point: Params) -> Part:
         return self.work.trials_at(self.layout, point)[0]

@@ -31,7 +31,6 @@ from neobert.runs.run_file import RunFile
 from neobert.runs.work import Part, Work
 from neobert.runs.worker import Worker
 from neobert.search import storages
-from neobert.search import study as studies
 from neobert.search.space import Range, Search, Space
 from neobert.search.storages import STORAGE_VARIABLE, address_of_environment, storage_address, storage_at
 from neobert.search.study import Sweep
@@ -306,7 +305,7 @@ def main(arguments: Sequence[str]) -> int:
     layout = Layout(Path(root))
     search = Search.model_validate_json(named[0]) if named else None
     if machine:
-        studies.LOCK_SECONDS, storages.JOURNAL_LOCK_SECONDS = 5, 2  # a kill inside a lock costs as much
+        storages.LOCK_SECONDS, storages.JOURNAL_LOCK_SECONDS = 5, 2  # a kill inside a lock costs as much
         claims._process_space = lambda: machine  # type: ignore[assignment]
     try:
         return work_through(layout, int(count), search=search, **json.loads(settings))

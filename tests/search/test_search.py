@@ -16,7 +16,7 @@ from neobert.executors.selection import best_of_grid, best_trial
 from neobert.files import read_lines
 from neobert.identity import plain
 from neobert.recipe import Point
-from neobert.runs.claims import acquire
+from neobert.runs.claims import ClaimLost, acquire
 from neobert.runs.index import Index
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
@@ -35,6 +35,7 @@ from tests.search.grid_worlds import (
     study_of,
     work_through,
 )
+from tests.support.tiny_runs import claimed
 from tests.support.waiting import until
 
 
@@ -216,6 +217,17 @@ def test_a_torn_record_or_point_is_made_again(tmp_path: Path, lost: str) -> None
     assert sum(runs[each.id] for each in study.trials(layout)) == 6 + again
     assert started(layout) == begun + 1 + (lost != "point"), "the selection, and the trial of which something was torn"
     assert len([each for each in load(layout, 0, "journal", search).trials if each.state.name == "COMPLETE"]) == 3
+
+
+def test_a_record_that_another_worker_published_a_moment_ago_stays(tmp_path: Path) -> None:
+    layout, search = Layout(tmp_path), search_by("random", 2)
+    assert work_through(layout, 0, search=search) == 0
+    part = study_of(0, search=search).search_trials(layout)[0]
+    published = part.record.read_bytes()
+    with claimed(layout, part.id) as claim, pytest.raises(ClaimLost):
+        execute(layout, None, part, claim, None)  # type: ignore[arg-type]
+    assert part.record.read_bytes() == published
+    assert_search_is_right(layout, search)
 
 
 def test_a_storage_that_cannot_be_used_ends_the_worker_and_loses_no_point(

@@ -3,6 +3,7 @@
 import signal
 import sqlite3
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.work import Part
 from neobert.search import storages
-from neobert.search.storages import STORAGE_VARIABLE, storage_address, storage_at
+from neobert.search.storages import STORAGE_VARIABLE, FolderLock, LockLost, storage_address, storage_at
 from neobert.search.study import Sweep, open_studies
 from neobert.search.subjects import GlueSubject, tenth_of_epoch
 from tests.search.grid_worlds import (
@@ -172,6 +173,69 @@ def test_a_file_that_is_deleted_while_a_study_is_mended_is_opened_anew(
     monkeypatch.setattr(GlueSubject, "key_of", delete_once)
     assert_exactly_once(layout, COUNT, storage)
     assert deleted and "made again" not in caplog.text
+
+
+def test_a_worker_whose_lock_was_broken_while_it_read_adds_nothing_that_another_has_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was slow or stopped for so long that the other took it for dead, and did the same from the same records."""
+    layout, ending_of, broken = Layout(tmp_path), GlueSubject.ending_of, []
+    for dummy in dummies(layout, COUNT):
+        with claimed(layout, dummy.id) as claim:
+            execute(layout, None, dummy, claim, None)  # type: ignore[arg-type]
+    (tmp_path / "optuna.journal").unlink()
+
+    def break_once(*arguments: Any) -> Any:
+        if not broken:
+            broken.append(True)
+            (tmp_path / "optuna.lock").unlink()
+            assert len(load(layout, COUNT, "journal").trials) == COUNT
+        return ending_of(*arguments)
+
+    monkeypatch.setattr(GlueSubject, "ending_of", break_once)
+    assert len(load(layout, COUNT, "journal").trials) == COUNT
+    assert broken and "made again" not in caplog.text
+    assert_exactly_once(layout, COUNT, "journal")
+
+
+def test_a_broken_lock_is_noticed_and_that_of_another_left_alone(tmp_path: Path) -> None:
+    slow, other = FolderLock(tmp_path), FolderLock(tmp_path)
+    with slow:
+        slow.keep()
+        (tmp_path / "optuna.lock").unlink()
+        other.__enter__()
+        with pytest.raises(LockLost):
+            slow.keep()
+    other.keep()
+    other.__exit__()
+    assert not (tmp_path / "optuna.lock").exists()
+
+
+def test_of_two_trials_of_one_attempt_the_one_that_its_worker_tells_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that fails after it has answered leaves a trial behind, and the worker asks again. It ends while another
+    worker compares the study with the records."""
+    layout, mark, live_claims, ends = Layout(tmp_path), Sweep._mark, Sweep._live_claims, ExitStack()
+    (dummy,) = dummies(layout, 1)
+
+    def fail_once(*arguments: Any) -> None:
+        mark(*arguments)
+        monkeypatch.setattr(Sweep, "_mark", mark)
+        raise OSError("the server is away")
+
+    def end_first(*arguments: Any) -> Any:
+        ends.close()
+        return live_claims(*arguments)
+
+    monkeypatch.setattr(Sweep, "_mark", fail_once)
+    claim = ends.enter_context(claimed(layout, dummy.id))
+    reports = ends.enter_context(dummy.study.sweep(layout).running(dummy, claim))
+    dummy.study._run(dummy, claim, reports)
+    monkeypatch.setattr(Sweep, "_live_claims", end_first)
+    for _ in range(2):
+        assert states(layout, 1, "journal", dummy) == [(1, "FAIL"), (1, "COMPLETE")]
+    assert "made again" not in caplog.text
 
 
 def test_a_long_journal_is_shortened_to_the_same_trials_when_nobody_is_at_work(
