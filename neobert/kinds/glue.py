@@ -358,9 +358,9 @@ class SearchTrial(PointPart):
     def state(self) -> str | None:
         """The state in its record, done or pruned; None if it is not done."""
         outcome = self.outcome
-        if outcome is None or outcome.state == "pruned" or all(trial.is_done for trial in self.trials):
-            return outcome and outcome.state
-        return None
+        if outcome is None or (outcome.state != "pruned" and not all(trial.is_done for trial in self.trials)):
+            return None
+        return outcome.state
 
 
 def read_request(path: Path) -> Point:
