@@ -148,3 +148,12 @@ def test_no_path_of_one_machine() -> None:
         if path.name != own and re.search(r"(?<![\w.])/(work|root|home)/\w", path.read_text())
     ]
     assert not wrong
+
+
+def test_the_walks_of_the_design_page_name_what_is_there() -> None:
+    (walks,) = re.findall(r"^## Walks\n(.*?)^## ", (ROOT / "docs/design.md").read_text(), re.MULTILINE | re.DOTALL)
+    names = re.findall(r"`([\w.]+\.\w+)`", walks.replace("`status.py`", ""))
+    assert len(names) > 30
+    for module, _, name in (full.rpartition(".") for full in names):
+        text = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text()
+        assert re.search(rf"^(class|def) {name}\b", text, re.MULTILINE), f"{module} has no {name}"
