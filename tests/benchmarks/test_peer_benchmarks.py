@@ -53,7 +53,7 @@ def shown_by_peers(documents: MaskedDocuments, batching: Batching) -> tuple[Coun
 @pytest.mark.parametrize("batching", BATCHINGS)
 def test_peers_read_and_predict_the_same_tokens_as_we_do(documents: MaskedDocuments, batching: Batching) -> None:
     own = own_batches(documents, 8, CPU)
-    read = torch.cat([batch.token_ids[batch.plan.documents >= 0] for batch in own])
+    read = torch.cat([batch.token_ids[batch.plan.doc_ids >= 0] for batch in own])
     targets = torch.cat([batch.targets.flatten() for batch in own])
     ours = Counter(read.tolist()), Counter(targets[targets != -100].tolist())
     assert shown_by_peers(documents, batching) == ours
