@@ -131,7 +131,7 @@ class MadeUpSource:
 
 
 @dataclass
-class Study:
+class MadeUpStudy:
     """Writes records of variants below a folder of runs. `without` names tasks that the source cannot fine-tune,
     `trained` says that tokenizers are trained on the data, `measured` on which corpora losses are, if not a run's own;
     `common_context` that they are in that one too, in bits per byte; beside them `frequency_loss`.
@@ -153,7 +153,7 @@ class Study:
     def trains_tokenizers(self) -> bool:
         return self.data == "synthetic" if self.trained is None else self.trained
 
-    def on(self, ladder: Ladder) -> "Study":
+    def on(self, ladder: Ladder) -> "MadeUpStudy":
         """The same folder and levels, of variants of another ladder."""
         return replace(self, ladder=ladder)
 

@@ -22,13 +22,13 @@ from neobert.runs.run_file import SourceSpecification, read_run_file, write_run_
 from reports import collect
 from reports.frames import read_frames
 from tests.reports.collecting import contents, copy, figures
-from tests.reports.made_up_study import EXECUTION, SAMPLED, Study, search_by
+from tests.reports.made_up_study import EXECUTION, SAMPLED, MadeUpStudy, search_by
 
 MACHINE = "/scratch/somebody/texts"
 POINT = Point(batch_size=16, learning_rate=1e-4, weight_decay=0.01)
 
 
-class StudyOnAFolder(Study):
+class StudyOnAFolder(MadeUpStudy):
     """A study whose run files and labels name the folder of the texts, as real ones do."""
 
     def labels(self, name: str) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class StudyOnAFolder(Study):
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def study(tmp_path_factory: pytest.TempPathFactory) -> MadeUpStudy:
     """Nobody changes it: a test that does takes `spoilable`."""
     made_up = StudyOnAFolder(tmp_path_factory.mktemp("study") / "runs", data="texts")
     made_up.fill("M0", "M1")
@@ -60,7 +60,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 @pytest.fixture(scope="module")
-def copied(study: Study) -> Path:
+def copied(study: MadeUpStudy) -> Path:
     """What is collected of the study. Nobody changes it."""
     folder = study.root.with_name("copy")
     assert copy(study.root, folder) == 0
@@ -68,7 +68,7 @@ def copied(study: Study) -> Path:
 
 
 @pytest.fixture
-def spoilable(study: Study, tmp_path: Path) -> Path:
+def spoilable(study: MadeUpStudy, tmp_path: Path) -> Path:
     """The study's folder of runs once more."""
     return Path(shutil.copytree(study.root, tmp_path / "runs"))
 
@@ -77,7 +77,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return dict(read_archive(folder / ARCHIVE, []))
 
 
-def test_a_collected_folder_gives_the_same_tables_and_files(study: Study, copied: Path, tmp_path: Path) -> None:
+def test_a_collected_folder_gives_the_same_tables_and_files(study: MadeUpStudy, copied: Path, tmp_path: Path) -> None:
     assert figures(study.root, tmp_path / "out") == figures(copied, tmp_path / "out-of-copy") == 0
     whole, same = contents(tmp_path / "out"), contents(tmp_path / "out-of-copy")
     # The reasons of the remarks and the page name folders by their names.
@@ -87,7 +87,7 @@ def test_a_collected_folder_gives_the_same_tables_and_files(study: Study, copied
 
 
 def test_what_is_restored_is_done_and_collected_as_it_was(
-    study: Study, copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    study: MadeUpStudy, copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     back, again = tmp_path / "runs", tmp_path / "again"
     assert collect.main(["--restore", str(copied), "--runs", str(back)]) == 0
@@ -121,7 +121,7 @@ def test_a_search_is_collected_with_what_it_asked_for_and_how_that_ended(tmp_pat
         assert read.search_trial(layout, POINT).error.is_file()
 
 
-def test_no_path_of_the_machine_is_in_the_copy(study: Study, copied: Path) -> None:
+def test_no_path_of_the_machine_is_in_the_copy(study: MadeUpStudy, copied: Path) -> None:
     assert any(MACHINE.encode() in content for content in contents(study.root).values())
     found = files_of(copied)
     assert not [name for name, content in found.items() if b"/scratch" in content]
@@ -138,14 +138,14 @@ def test_weights_predictions_labels_and_claims_stay(spoilable: Path, tmp_path: P
     assert not [name for name in found if name.startswith(("claims", "data"))]
 
 
-def test_curves_and_ladders_are_copied_as_they_are(study: Study, copied: Path) -> None:
+def test_curves_and_ladders_are_copied_as_they_are(study: MadeUpStudy, copied: Path) -> None:
     found = files_of(copied)
     same = [path for path in study.root.rglob("*") if path.suffix in (".jsonl", ".py")]
     assert len(same) == 7
     assert all(found[path.relative_to(study.root).as_posix()] == path.read_bytes() for path in same)
 
 
-def test_collecting_again_or_from_a_copy_changes_no_byte(study: Study, copied: Path, tmp_path: Path) -> None:
+def test_collecting_again_or_from_a_copy_changes_no_byte(study: MadeUpStudy, copied: Path, tmp_path: Path) -> None:
     first = contents(copied)
     assert copy(study.root, copied) == 0 and contents(copied) == first
     assert copy(copied, tmp_path / "third") == 0 and contents(tmp_path / "third") == first
@@ -167,13 +167,15 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_copied(
 
 
 @pytest.mark.parametrize("out", [".", "below", ".."])
-def test_a_copy_within_the_original_is_refused(study: Study, out: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_copy_within_the_original_is_refused(
+    study: MadeUpStudy, out: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert copy(study.root, study.root / out) == 2
     assert "lie in each other: choose a folder of its own" in capsys.readouterr().err
 
 
 def test_a_folder_of_runs_is_no_place_for_an_archive(
-    study: Study, copied: Path, capsys: pytest.CaptureFixture[str]
+    study: MadeUpStudy, copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert copy(copied, study.root) == 2
     assert "is a folder of runs, which an archive would hide" in capsys.readouterr().err
@@ -186,7 +188,9 @@ def test_a_folder_without_records_is_missing_data(tmp_path: Path, capsys: pytest
     assert "holds no finished record" in capsys.readouterr().err and not (tmp_path / "copy").exists()
 
 
-def test_the_summary_counts_what_was_written(study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_counts_what_was_written(
+    study: MadeUpStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert collect.main(["--runs", str(study.root), "--out", str(tmp_path / "copy"), "--json"]) == 0
     archive = tmp_path / "copy" / ARCHIVE
     expected = {"files": len(files_of(tmp_path / "copy")), "bytes": archive.stat().st_size, "left_out": 0}
@@ -297,7 +301,9 @@ def test_a_member_larger_than_any_file_of_a_study_is_not_read(copied: Path, monk
         list(read_archive(copied / ARCHIVE, []))
 
 
-def test_a_link_in_out_is_not_written_through(study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_link_in_out_is_not_written_through(
+    study: MadeUpStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "precious").write_bytes(b"")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / ARCHIVE).symlink_to(tmp_path / "precious")

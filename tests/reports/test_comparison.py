@@ -25,12 +25,12 @@ from reports.figures.comparison import (
     task_error,
     tolerance_of,
 )
-from tests.reports.made_up_study import TASK_SHIFTS, Study
+from tests.reports.made_up_study import TASK_SHIFTS, MadeUpStudy
 
 PRINTED = {name: bar.average for name, bar in published.figure1(papers()).items()}
 
 
-class Replica(Study):
+class Replica(MadeUpStudy):
     """A study at paper scale on published data that scores what the paper prints, and `levels` more."""
 
     def score(self, name: str, study: GlueStudy, point: Point) -> float:
@@ -41,7 +41,7 @@ def replica(root: Path, off: dict[str, float] | None = None, data: str = "hub", 
     return Replica(root, scale=scale, data=data, levels=dict.fromkeys(PRINTED, 0.0) | (off or {}))
 
 
-def numbers_of(study: Study) -> dict[str, Number]:
+def numbers_of(study: MadeUpStudy) -> dict[str, Number]:
     """By name."""
     return {number.name: number for number in compare_numbers(study.read())}
 

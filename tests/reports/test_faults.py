@@ -20,7 +20,7 @@ from reports import collect, make_figures
 from reports.curves import stages_of, stages_up_to
 from reports.frames import read_frames
 from reports.tables import Table, csv_text, escape_markdown, frame_of
-from tests.reports.made_up_study import Study, change_record, undrawn_figures
+from tests.reports.made_up_study import MadeUpStudy, change_record, undrawn_figures
 from tests.reports.measurements import answer, ask, embed, perplexity, throughput
 
 COMMANDS = {"make_figures": make_figures.main, "collect": collect.main}
@@ -29,8 +29,8 @@ MODULES = {"make_figures": "reports.make_figures", "collect": "neobert.runs.coll
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> Study:
-    made_up = Study(tmp_path / "runs")
+def study(tmp_path: Path) -> MadeUpStudy:
+    made_up = MadeUpStudy(tmp_path / "runs")
     for name in ("M0", "M9"):
         made_up.pretrain(name)
         made_up.metrics(name)
@@ -42,12 +42,12 @@ def command(name: str, runs: Path, out: Path) -> int:
         return COMMANDS[name](["--runs", str(runs), "--out", str(out)])
 
 
-def record_of(study: Study, name: str, stage: int = -1) -> Path:
+def record_of(study: MadeUpStudy, name: str, stage: int = -1) -> Path:
     return Layout(study.root).pretraining(study.runs(name)[stage].id) / "done.json"
 
 
 def test_a_package_that_only_reports_need_is_named(
-    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    study: MadeUpStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(make_figures, "find_spec", lambda name: None if name == "matplotlib" else name)
     assert command("make_figures", study.root, tmp_path / "out") == 3
@@ -57,7 +57,7 @@ def test_a_package_that_only_reports_need_is_named(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_out_that_is_no_folder_is_refused_before_anything_is_read(
-    study: Study, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+    study: MadeUpStudy, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "README.md"
     file.write_text("precious")
@@ -69,7 +69,7 @@ def test_out_that_is_no_folder_is_refused_before_anything_is_read(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_folder_that_nobody_can_make_is_one_sentence(
-    study: Study, name: str, capsys: pytest.CaptureFixture[str]
+    study: MadeUpStudy, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command(name, study.root, Path("/proc/x")) == 2
     said = capsys.readouterr().err
@@ -78,7 +78,7 @@ def test_a_folder_that_nobody_can_make_is_one_sentence(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_full_disk_is_one_sentence(
-    study: Study, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    study: MadeUpStudy, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, content: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -99,7 +99,7 @@ PLANTS: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("plant", PLANTS)
 def test_what_is_no_readable_file_is_named_and_the_rest_is_counted(
-    study: Study, tmp_path: Path, name: str, plant: str, capsys: pytest.CaptureFixture[str]
+    study: MadeUpStudy, tmp_path: Path, name: str, plant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     records = ("glue/cola/x.json", "readouts/perplexity/x.json")
     for place in (*records, "glue/cola/studies/x/run.json", "models/x/model.json"):
@@ -110,7 +110,7 @@ def test_what_is_no_readable_file_is_named_and_the_rest_is_counted(
     assert all(place in said for place in records)
 
 
-def test_a_run_that_continues_itself_is_left_out_and_circles_end(study: Study, tmp_path: Path) -> None:
+def test_a_run_that_continues_itself_is_left_out_and_circles_end(study: MadeUpStudy, tmp_path: Path) -> None:
     own = study.runs("M9")[-1].id
     change_record(record_of(study, "M9"), lambda record: record["inputs"].update(previous=own))
     evidence = read_frames(papers(), study.root)
@@ -128,7 +128,7 @@ def test_a_run_that_continues_itself_is_left_out_and_circles_end(study: Study, t
 
 
 @pytest.mark.parametrize("loss", [-3.0, float("nan"), float("inf"), "low"])
-def test_a_loss_that_is_no_cross_entropy_is_refused_and_never_averaged(study: Study, loss: float | str) -> None:
+def test_a_loss_that_is_no_cross_entropy_is_refused_and_never_averaged(study: MadeUpStudy, loss: float | str) -> None:
     change_record(record_of(study, "M0"), lambda record: record["scores"].update(heldout_loss={"wikibook": loss}))
     evidence = read_frames(papers(), study.root)
     assert sorted(evidence.runs.stage) == [0, 1] and len(evidence.problems) == 1
@@ -143,7 +143,7 @@ def test_a_loss_that_is_no_cross_entropy_is_refused_and_never_averaged(study: St
         [{"step": 5, "loss": 2.0, "real_tokens": 7}, {"step": 5, "loss": 2.0, "real_tokens": 7}],
     ],
 )
-def test_a_curve_of_one_place_is_drawn(study: Study, tmp_path: Path, lines: list[dict[str, float]]) -> None:
+def test_a_curve_of_one_place_is_drawn(study: MadeUpStudy, tmp_path: Path, lines: list[dict[str, float]]) -> None:
     path = record_of(study, "M0").with_name("metrics.jsonl")
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert command("make_figures", study.root, tmp_path / "out") == 0
@@ -179,7 +179,7 @@ def test_titles_notes_and_remarks_carry_no_raw_html(tmp_path: Path) -> None:
     cells = frame_of([(HOSTILE, "c")], (HOSTILE, "b"))
     table = Table(HOSTILE, shown=cells, facts=cells, alignment="ll", notes=(HOSTILE,))
     assert "\n<" not in table.markdown and table.markdown.count("\\<script") == 4
-    study = Study(tmp_path / "runs", data="<script>x</script>", without={"mnli": "<b>no|train</b>"})
+    study = MadeUpStudy(tmp_path / "runs", data="<script>x</script>", without={"mnli": "<b>no|train</b>"})
     study.pretrain("M0")
     assert command("make_figures", study.root, tmp_path / "out") == 0
     pages = list((tmp_path / "out").rglob("*.md"))
@@ -212,7 +212,7 @@ def spoiled(content: Any, choice: random.Random) -> Any:
 @pytest.fixture(scope="module")
 def every_kind(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with records of every kind. Nobody changes it."""
-    study = Study(tmp_path_factory.mktemp("kinds") / "runs", common_context=64, measured=("web", "wikibook"))
+    study = MadeUpStudy(tmp_path_factory.mktemp("kinds") / "runs", common_context=64, measured=("web", "wikibook"))
     study.write(["M0", "M1"])
     study.metrics("M0")
     ask(study, "M0", 0, "blimp", answer(np.ones(5)))

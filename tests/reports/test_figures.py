@@ -22,7 +22,7 @@ from reports.figures import figure1
 from reports.figures.figure1 import Bars, find_bars
 from reports.figures.glue_tables import table2, table3, table5
 from reports.scores import Seeds, point_name
-from tests.reports.made_up_study import Study, undrawn_figures
+from tests.reports.made_up_study import MadeUpStudy, undrawn_figures
 from tests.support.golden_files import GoldenFiles
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
@@ -37,9 +37,9 @@ FILES |= {"remarks.md", "comparison.md", "comparison.csv"}
 
 
 @pytest.fixture(scope="module")
-def partial(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def partial(tmp_path_factory: pytest.TempPathFactory) -> MadeUpStudy:
     """Two seeds of M0, M1, M2, M4; one unfinished grid of M5; an alternative of M7; nothing of the others."""
-    study = Study(tmp_path_factory.mktemp("partial") / "runs")
+    study = MadeUpStudy(tmp_path_factory.mktemp("partial") / "runs")
     study.write(["M0", "M1", "M2", "M4"], seeds=(0, 1))
     study.write(["M7@code"])
     study.pretrain("M5")
@@ -51,7 +51,7 @@ def partial(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 @pytest.fixture(scope="module")
-def found(partial: Study) -> rows.Study:
+def found(partial: MadeUpStudy) -> rows.Study:
     return partial.read()
 
 
@@ -111,7 +111,7 @@ def test_heldout_loss_stands_beside_every_bar(bars: Bars, found: rows.Study) -> 
     assert f"Loss: held-out MLM loss on {bars.corpus}" in words
 
 
-def test_losses_beside_bars_are_one_readout(study: Study) -> None:
+def test_losses_beside_bars_are_one_readout(study: MadeUpStudy) -> None:
     """M3 has other tokens, M9 reads longer rows: their losses are of something else."""
     study.measured = ("web", "wikibook")
     study.write(["M0", "M1", "M2", "M3", "M9"])
@@ -119,7 +119,7 @@ def test_losses_beside_bars_are_one_readout(study: Study) -> None:
     assert bars.corpus == "web" and [bar.row.name for bar in bars.bars if bar.loss] == ["M0", "M1", "M2"]
 
 
-def test_relative_changes_are_over_the_seeds_that_both_have(study: Study) -> None:
+def test_relative_changes_are_over_the_seeds_that_both_have(study: MadeUpStudy) -> None:
     study.write(["M0"], seeds=(0, 1, 2))
     study.write(["M1"], seeds=(1,))
     bars = {bar.row.name: bar for bar in find_bars(study.read()).bars}
@@ -129,13 +129,13 @@ def test_relative_changes_are_over_the_seeds_that_both_have(study: Study) -> Non
     assert bars["M1"].delta_percent == pytest.approx(expected) != pytest.approx(100 * (ours.mean / theirs.mean - 1))
 
 
-def test_one_seed_has_no_error_bar_and_says_that_the_spread_is_unknown(study: Study) -> None:
+def test_one_seed_has_no_error_bar_and_says_that_the_spread_is_unknown(study: MadeUpStudy) -> None:
     study.write(["M0"])
     words = drawn(study.read())
     assert "one seed: spread unknown" in words and "each seed" not in words and "interval" not in words
 
 
-def test_the_error_bar_is_the_t_interval_over_three_seeds_or_more(study: Study) -> None:
+def test_the_error_bar_is_the_t_interval_over_three_seeds_or_more(study: MadeUpStudy) -> None:
     """Two seeds are two dots without a bar."""
     study.write(["M0"], seeds=(0, 1))
     study.write(["M1"], seeds=(0, 1, 2))
@@ -154,7 +154,7 @@ def test_the_error_bar_is_the_t_interval_over_three_seeds_or_more(study: Study) 
     assert tops == {round(three.interval[1], 6)}
 
 
-def test_a_partial_ladder_is_a_figure_of_what_was_run(study: Study) -> None:
+def test_a_partial_ladder_is_a_figure_of_what_was_run(study: MadeUpStudy) -> None:
     """One bar as wide as any other, with its own label and the paper's value, and in words what else there could be."""
     study.write(["M7"])
     words = drawn(study.read())
@@ -163,7 +163,7 @@ def test_a_partial_ladder_is_a_figure_of_what_was_run(study: Study) -> None:
     assert "3 × 128 → 4 × 144 (paper: 16 × 1056)" in words and "250M" not in words
 
 
-def test_a_group_without_scores_is_a_figure_of_dashes(study: Study) -> None:
+def test_a_group_without_scores_is_a_figure_of_dashes(study: MadeUpStudy) -> None:
     study.pretrain("M0")
     found = study.read()
     assert find_bars(found).missing == list(loading.papers().steps)
@@ -171,7 +171,7 @@ def test_a_group_without_scores_is_a_figure_of_dashes(study: Study) -> None:
 
 
 def test_without_a_task_the_shared_mean_is_named_and_the_paper_is_left_out(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs", data="corpus", without={"mnli": "mnli has no train split here"})
+    study = MadeUpStudy(tmp_path / "runs", data="corpus", without={"mnli": "mnli has no train split here"})
     study.write(["M0", "M1"])
     found = study.read()
     assert found.averaged_tasks == tuple(task for task in TASKS if task != "mnli") and not found.is_average
@@ -198,7 +198,7 @@ def test_files_hold_type_42_fonts_and_no_dates_whatever_style_the_user_has(found
     assert images["png"].startswith(b"\x89PNG")
 
 
-def test_table_2_lists_every_declared_leaf_of_every_variant(partial: Study) -> None:
+def test_table_2_lists_every_declared_leaf_of_every_variant(partial: MadeUpStudy) -> None:
     shown = {(row[2], row[3]) for row in table2(partial.read()).rows}
     for variant in loading.papers().steps.values():
         for row, delta in variant.delta_by_row().items():
@@ -207,7 +207,7 @@ def test_table_2_lists_every_declared_leaf_of_every_variant(partial: Study) -> N
                 assert any(found == row and field.startswith(name) for found, name in shown), (row, path)
 
 
-def test_table_2_shows_both_scales_and_marks_discarded_variants(partial: Study) -> None:
+def test_table_2_shows_both_scales_and_marks_discarded_variants(partial: MadeUpStudy) -> None:
     table = table2(partial.read())
     rows = {(row[0], row[3]): row for row in table.rows}
     assert rows["M7", "model.feedforward_width"][4] == "3,072 → 4,224"
@@ -221,7 +221,7 @@ def test_table_2_shows_both_scales_and_marks_discarded_variants(partial: Study) 
     assert any("another reading" in note for note in table.notes)
 
 
-def test_table_3_keeps_the_papers_rows_and_ours_apart(partial: Study) -> None:
+def test_table_3_keeps_the_papers_rows_and_ours_apart(partial: MadeUpStudy) -> None:
     rows = table3(partial.read()).rows
     sources = [row[0] for row in rows]
     assert sources == ["paper"] * 12 + ["this study"] * (len(rows) - 12)
@@ -230,7 +230,7 @@ def test_table_3_keeps_the_papers_rows_and_ours_apart(partial: Study) -> None:
     assert set(missing[2:]) == {"—"}
 
 
-def test_table_5_has_the_chosen_points_beside_the_papers(partial: Study) -> None:
+def test_table_5_has_the_chosen_points_beside_the_papers(partial: MadeUpStudy) -> None:
     rows = {(row[0], row[1]): row for row in partial.tables()["table5"].rows}
     assert rows["paper", "NeoBERT-1024"][2] == "16/6e-06/0.01" and rows["paper", "NeoBERT-4096"][7] == "2/1e-05/1e-05"
     cells = partial.read().last_rows["M0"].cells
@@ -239,7 +239,7 @@ def test_table_5_has_the_chosen_points_beside_the_papers(partial: Study) -> None
     assert ("this study", "M3") not in rows
 
 
-def test_every_row_of_ours_names_its_records(partial: Study) -> None:
+def test_every_row_of_ours_names_its_records(partial: MadeUpStudy) -> None:
     found = partial.read()
     known = {path.stem for path in partial.root.glob("glue/*/*.json")}
     runs = {path.parent.name for path in partial.root.glob("pretraining/*/done.json")}
@@ -259,7 +259,7 @@ def test_every_row_of_ours_names_its_records(partial: Study) -> None:
 
 
 def test_table_3_is_golden(tmp_path: Path, golden: GoldenFiles) -> None:
-    study = Study(tmp_path / "runs", scale="paper", data="hub", levels={"M0": 79.2, "M1": 81.1})
+    study = MadeUpStudy(tmp_path / "runs", scale="paper", data="hub", levels={"M0": 79.2, "M1": 81.1})
     study.write(["M0"], seeds=(0, 1))
     study.pretrain("M1")
     for of_task in study.studies("M1"):
@@ -272,7 +272,7 @@ def test_table_3_is_golden(tmp_path: Path, golden: GoldenFiles) -> None:
     golden.compare_text("table3.md", table3(study.read()).markdown)
 
 
-def test_same_records_give_the_same_bytes_whatever_the_process(study: Study, tmp_path: Path) -> None:
+def test_same_records_give_the_same_bytes_whatever_the_process(study: MadeUpStudy, tmp_path: Path) -> None:
     """Neither folders nor their order, hash seed, locale or time zone move a byte."""
     for name in ("M0", "M1", "M2"):
         for seed in (0, 1, 2):
@@ -307,7 +307,7 @@ def test_same_records_give_the_same_bytes_whatever_the_process(study: Study, tmp
     assert "torn.json" in page and "the curve of pretraining/" in page and str(tmp_path) not in page
 
 
-def test_the_script_imports_little_for_its_help_and_no_torch_for_a_report(study: Study, tmp_path: Path) -> None:
+def test_the_script_imports_little_for_its_help_and_no_torch_for_a_report(study: MadeUpStudy, tmp_path: Path) -> None:
     study.pretrain("M0")
     code = f"""if True:
         import runpy, sys
@@ -329,7 +329,7 @@ def test_the_script_imports_little_for_its_help_and_no_torch_for_a_report(study:
 
 
 def test_command_lists_what_it_wrote_and_names_what_it_left_out(
-    partial: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    partial: MadeUpStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = tmp_path / "runs"
     shutil.copytree(partial.root, runs)
@@ -352,7 +352,7 @@ def test_each_scale_and_data_has_its_own_folder_and_can_be_chosen(
 ) -> None:
     runs, out = tmp_path / "runs", tmp_path / "out"
     for data in ("synthetic", "corpus"):
-        Study(runs, data=data).pretrain("M0")
+        MadeUpStudy(runs, data=data).pretrain("M0")
     common = ["--runs", str(runs), "--out", str(out)]
     with undrawn_figures():
         assert make_figures.main([*common, "--data", "./texts/corpus"]) == 0

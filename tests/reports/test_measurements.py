@@ -21,7 +21,7 @@ from reports.figures.embeddings import ALL_TASKS
 from reports.figures.perplexity import find_lines, points_of
 from reports.figures.throughput import table9, throughput_lines
 from reports.frames import Frames, read_frames
-from tests.reports.made_up_study import Study, facts_of
+from tests.reports.made_up_study import MadeUpStudy, facts_of
 from tests.reports.measurements import answer, embed, embed_all, perplexity, suite_tasks, throughput
 
 IMAGES = ("pdf", "svg", "png", "csv")
@@ -31,7 +31,7 @@ UNSEALED = {"schema": 1, "checksum": None}
 """Of a record that is changed on purpose: nothing but what it holds tells of it."""
 
 
-def our_cells(study: Study, label: str) -> tuple[str, ...]:
+def our_cells(study: MadeUpStudy, label: str) -> tuple[str, ...]:
     (row,) = (row for row in study.tables()["table4"].rows if row[:2] == ("this study", label))
     return row
 
@@ -42,7 +42,7 @@ def test_the_papers_averages_are_what_our_average_would_be() -> None:
         assert mean == pytest.approx(row.average, abs=0.11)
 
 
-def test_average_is_the_flat_mean_of_all_56_tasks_and_categories_are_means_of_theirs(study: Study) -> None:
+def test_average_is_the_flat_mean_of_all_56_tasks_and_categories_are_means_of_theirs(study: MadeUpStudy) -> None:
     study.pretrain("M9")
     embed_all(study, "M9", 0.3)
     found = study.read()
@@ -55,7 +55,7 @@ def test_average_is_the_flat_mean_of_all_56_tasks_and_categories_are_means_of_th
     assert cells[-2] == "56 of 56" and "—" not in cells and not any("of 12" in cell for cell in cells)
 
 
-def test_another_protocol_of_evaluation_is_a_row_of_its_own(study: Study) -> None:
+def test_another_protocol_of_evaluation_is_a_row_of_its_own(study: MadeUpStudy) -> None:
     """Of the same weights, under the name of its variant; the ladder's row keeps its own."""
     study.pretrain("M9")
     embed(study, "M9", "BIOSSES", "sts", 0.5)
@@ -68,7 +68,7 @@ def test_another_protocol_of_evaluation_is_a_row_of_its_own(study: Study) -> Non
     assert not found.problems
 
 
-def test_an_incomplete_row_has_no_average_and_says_how_many_tasks_it_has(study: Study) -> None:
+def test_an_incomplete_row_has_no_average_and_says_how_many_tasks_it_has(study: MadeUpStudy) -> None:
     study.pretrain("M8")
     for task, category in list(suite_tasks())[:14]:
         embed(study, "M8", task, category, 0.5)
@@ -81,7 +81,7 @@ def test_an_incomplete_row_has_no_average_and_says_how_many_tasks_it_has(study: 
     assert all(line["records"] for line in lines if line["score"])
 
 
-def test_another_suite_is_never_counted_towards_the_56(study: Study) -> None:
+def test_another_suite_is_never_counted_towards_the_56(study: MadeUpStudy) -> None:
     study.pretrain("M8")
     embed_all(study, "M8", 0.3, suite="synthetic")
     (row,) = study.read().embeddings
@@ -92,7 +92,7 @@ def test_another_suite_is_never_counted_towards_the_56(study: Study) -> None:
     )
 
 
-def test_v2_has_a_table_of_its_own_with_the_tasks_that_it_shares(study: Study) -> None:
+def test_v2_has_a_table_of_its_own_with_the_tasks_that_it_shares(study: MadeUpStudy) -> None:
     """Table 4 and its rows do not see the tasks of v2 alone; without them there is no table of v2."""
     v1, v2 = BENCHMARKS.values()
     for name, tasks in (("M7", v1), ("M8", (*v1, *set(v2).difference(v1)))):
@@ -118,7 +118,7 @@ def test_v2_has_a_table_of_its_own_with_the_tasks_that_it_shares(study: Study) -
     ]
 
 
-def test_a_row_of_v2_that_lacks_tasks_has_no_mean(study: Study) -> None:
+def test_a_row_of_v2_that_lacks_tasks_has_no_mean(study: MadeUpStudy) -> None:
     study.pretrain("M8")
     for name, category in (("STS12", "sts"), ("STS22.v2", "sts"), ("STS16", "sts")):
         embed(study, "M8", name, category, 0.5, suite=OFFICIAL_TASKS[name].suite)
@@ -135,7 +135,7 @@ def test_a_row_of_v2_that_lacks_tasks_has_no_mean(study: Study) -> None:
     )
 
 
-def test_rows_that_lack_tasks_are_compared_over_those_that_all_have(study: Study) -> None:
+def test_rows_that_lack_tasks_are_compared_over_those_that_all_have(study: MadeUpStudy) -> None:
     for name, tasks in (("M7", ("a", "b", "c")), ("M8", ("b", "c", "d"))):
         study.pretrain(name)
         for place, task in enumerate(tasks):
@@ -146,7 +146,7 @@ def test_rows_that_lack_tasks_are_compared_over_those_that_all_have(study: Study
     assert [row[-1] for row in table.rows[-2:]] == ["15.0", "5.0"]
 
 
-def test_seeds_that_are_not_as_far_are_named_and_not_counted(study: Study) -> None:
+def test_seeds_that_are_not_as_far_are_named_and_not_counted(study: MadeUpStudy) -> None:
     for seed in (0, 1, 2):
         study.pretrain("M8", seed)
         for task in ("a", "b") if seed < 2 else ("a",):
@@ -157,7 +157,7 @@ def test_seeds_that_are_not_as_far_are_named_and_not_counted(study: Study) -> No
     assert found.problems == ("embeddings of M8: seed 2 has 1 of 2 tasks and is not counted yet",)
 
 
-def test_failed_tasks_and_repetitions_are_named(study: Study) -> None:
+def test_failed_tasks_and_repetitions_are_named(study: MadeUpStudy) -> None:
     study.pretrain("M8")
     embed(study, "M8", "a", "sts", 0.5)
     embed(study, "M8", "b", "sts", None)
@@ -168,21 +168,21 @@ def test_failed_tasks_and_repetitions_are_named(study: Study) -> None:
     assert any("zzzz repeats" in problem for problem in found.problems)
 
 
-def test_results_on_a_run_without_record_are_counted_and_named(study: Study) -> None:
+def test_results_on_a_run_without_record_are_counted_and_named(study: MadeUpStudy) -> None:
     study.pretrain("M0")
     embed(study, "M8", "a", "sts", 0.5)
     found = study.read()
     assert not found.embeddings and "1 embedding result(s) on" in found.problems[0]
 
 
-def test_external_models_have_rows_by_their_name(study: Study) -> None:
+def test_external_models_have_rows_by_their_name(study: MadeUpStudy) -> None:
     study.pretrain("M0")
     labels = {"scale": study.scale, "data": study.data, "model": "org/bert"}
     embed(study, "M8", "a", "sts", 0.5, labels=labels)
     assert our_cells(study, "org/bert")[8] == "50.0 (1 of 10)"
 
 
-def test_zero_shot_and_fine_tuned_scores_are_never_one_row(study: Study) -> None:
+def test_zero_shot_and_fine_tuned_scores_are_never_one_row(study: MadeUpStudy) -> None:
     study.pretrain("M8")
     embed(study, "M8", "a", "sts", 0.5)
     embed(study, "M8", "a", "sts", 0.1, protocol="zero_shot")
@@ -191,12 +191,12 @@ def test_zero_shot_and_fine_tuned_scores_are_never_one_row(study: Study) -> None
     assert means == {"contrastive": pytest.approx(50), "zero_shot": pytest.approx(10)}
 
 
-def plant_trial(study: Study) -> Path:
+def plant_trial(study: MadeUpStudy) -> Path:
     of_task = study.study("M8", "cola")
     return study.trial("M8", of_task, of_task.points[0], score=0.5)
 
 
-PLANTS: dict[str, Callable[[Study], Path]] = {
+PLANTS: dict[str, Callable[[MadeUpStudy], Path]] = {
     "embedding": lambda study: embed(study, "M8", "a", "sts", 0.5),
     "perplexity": lambda study: perplexity(study, "M8", (8.0, 7.0)),
     "throughput": lambda study: throughput(study, "NeoBERT", 512, 1000.0),
@@ -218,7 +218,7 @@ def count_measured(evidence: Frames) -> int:
 
 @pytest.mark.parametrize("plant", ["embedding", "perplexity", "throughput"])
 @pytest.mark.parametrize("spoil", SPOILS)
-def test_a_spoiled_record_is_named_and_left_out(plant: str, spoil: str, study: Study) -> None:
+def test_a_spoiled_record_is_named_and_left_out(plant: str, spoil: str, study: MadeUpStudy) -> None:
     study.pretrain("M8")
     path = PLANTS[plant](study)
     path.write_text(SPOILS[spoil](json.loads(path.read_text())))
@@ -228,7 +228,7 @@ def test_a_spoiled_record_is_named_and_left_out(plant: str, spoil: str, study: S
 
 
 @pytest.mark.parametrize("plant", PLANTS)
-def test_a_copied_record_is_counted_once_and_named(plant: str, study: Study) -> None:
+def test_a_copied_record_is_counted_once_and_named(plant: str, study: MadeUpStudy) -> None:
     study.pretrain("M8")
     path = PLANTS[plant](study)
     path.with_name("copy.json").write_bytes(path.read_bytes())
@@ -238,7 +238,7 @@ def test_a_copied_record_is_counted_once_and_named(plant: str, study: Study) -> 
     assert f"copy.json is the record of {path.stem} and not of copy" in evidence.problems[0]
 
 
-def test_perplexity_has_a_line_a_checkpoint_and_seed(study: Study) -> None:
+def test_perplexity_has_a_line_a_checkpoint_and_seed(study: MadeUpStudy) -> None:
     for seed in (0, 1):
         study.pretrain("M9", seed)
         perplexity(study, "M9", (8.0 + seed, 7.0), seed=seed)
@@ -266,7 +266,7 @@ def test_the_interval_of_perplexity_covers_the_true_value_as_often_as_it_says(do
     assert np.mean(covered) == pytest.approx(0.95, abs=0.015)
 
 
-def test_table_9_stands_beside_the_papers_and_only_the_newest_of_equals_counts(study: Study) -> None:
+def test_table_9_stands_beside_the_papers_and_only_the_newest_of_equals_counts(study: MadeUpStudy) -> None:
     study.pretrain("M0")
     throughput(study, "NeoBERT", 512, 30_000.0)
     throughput(study, "NeoBERT", 512, 40_000.0, date="2026-02-01")
@@ -280,7 +280,7 @@ def test_table_9_stands_beside_the_papers_and_only_the_newest_of_equals_counts(s
     assert len(notes) == 1 and "is older than" in notes[0]
 
 
-def test_everything_is_written_in_all_formats_and_named_on_the_page(study: Study, tmp_path: Path) -> None:
+def test_everything_is_written_in_all_formats_and_named_on_the_page(study: MadeUpStudy, tmp_path: Path) -> None:
     study.pretrain("M8")
     embed_all(study, "M8", 0.3)
     embed_all(study, "M8", 0.2, protocol="zero_shot")
@@ -305,7 +305,7 @@ def test_everything_is_written_in_all_formats_and_named_on_the_page(study: Study
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_nothing_is_drawn_where_no_record_is(study: Study, tmp_path: Path) -> None:
+def test_nothing_is_drawn_where_no_record_is(study: MadeUpStudy, tmp_path: Path) -> None:
     study.write(["M0"])
     assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path)]) == 0
     stems = {path.stem for path in tmp_path.rglob("*")}
@@ -316,7 +316,7 @@ def test_nothing_is_drawn_where_no_record_is(study: Study, tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_throughput_alone_makes_its_table_and_the_page(study: Study, tmp_path: Path) -> None:
+def test_throughput_alone_makes_its_table_and_the_page(study: MadeUpStudy, tmp_path: Path) -> None:
     throughput(study, "NeoBERT", 512, 30_000.0)
     assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "throughput" / "table9.md").is_file()
@@ -324,7 +324,9 @@ def test_throughput_alone_makes_its_table_and_the_page(study: Study, tmp_path: P
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_run_that_is_not_finished_is_named(study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_is_not_finished_is_named(
+    study: MadeUpStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     study.pretrain("M0")
     (run,) = study.runs("M1")
     path = Layout(study.root).pretraining(run.id) / "run.json"

@@ -12,7 +12,7 @@ from neobert.errors import MissingData
 from reports import make_figures
 from reports.frames import read_frames
 from reports.rows import read_study
-from tests.reports.made_up_study import Study, change_record, undrawn_figures
+from tests.reports.made_up_study import MadeUpStudy, change_record, undrawn_figures
 from tests.reports.measurements import embed
 
 OWN = """
@@ -30,11 +30,11 @@ def own(tmp_path: Path) -> Ladder:
     return loading.load(str(path))
 
 
-def planned_on(study: Study, ladder: str) -> dict[str, object]:
+def planned_on(study: MadeUpStudy, ladder: str) -> dict[str, object]:
     return {"variants": ["M1"], "scale": study.scale, "data": study.data, "ladder": ladder}
 
 
-def test_recipes_are_matched_and_names_are_not(study: Study, own: Ladder) -> None:
+def test_recipes_are_matched_and_names_are_not(study: MadeUpStudy, own: Ladder) -> None:
     study.pretrain("M0", labels=planned_on(study, "other.py"))
     study.pretrain("M1")
     group = study.on(own).read()
@@ -44,7 +44,7 @@ def test_recipes_are_matched_and_names_are_not(study: Study, own: Ladder) -> Non
     assert len(group.last_rows["M0"].runs) == len(group.last_rows["M1"].runs) == 1 and not group.problems
 
 
-def test_a_run_of_another_ladder_is_told_with_the_ladder_that_shows_it(study: Study, own: Ladder) -> None:
+def test_a_run_of_another_ladder_is_told_with_the_ladder_that_shows_it(study: MadeUpStudy, own: Ladder) -> None:
     study.pretrain("M0")
     theirs = study.on(own)
     theirs.levels["X2"] = 60.0
@@ -57,7 +57,7 @@ def test_a_run_of_another_ladder_is_told_with_the_ladder_that_shows_it(study: St
     assert len(theirs.read().last_rows["X2"].runs) == 1
 
 
-def test_reports_name_those_who_published_the_numbers(study: Study, tmp_path: Path) -> None:
+def test_reports_name_those_who_published_the_numbers(study: MadeUpStudy, tmp_path: Path) -> None:
     """By the ladder's own words: the paper is not mentioned where its numbers are not shown."""
     (tmp_path / "printed").mkdir()
     (tmp_path / "printed" / "figure1.csv").write_text(
@@ -82,7 +82,7 @@ def test_reports_name_those_who_published_the_numbers(study: Study, tmp_path: Pa
     assert not any(found.values()), found
 
 
-def test_what_goes_by_its_labels_is_of_its_ladder_alone(study: Study, own: Ladder) -> None:
+def test_what_goes_by_its_labels_is_of_its_ladder_alone(study: MadeUpStudy, own: Ladder) -> None:
     """Embeddings have the names of their labels, external models the protocol of a ladder."""
     study.write(["M0"])
     path = embed(study, "M0", "a", "sts", 0.5)
@@ -98,7 +98,7 @@ def test_what_goes_by_its_labels_is_of_its_ladder_alone(study: Study, own: Ladde
     assert len(read_frames(papers(), study.root).trials) == 0
 
 
-def test_a_scale_of_another_ladder_is_told_once(study: Study) -> None:
+def test_a_scale_of_another_ladder_is_told_once(study: MadeUpStudy) -> None:
     tiny = {"variants": ["A"], "scale": "tiny", "data": "synthetic", "ladder": "other.py"}
     study.pretrain("M1", labels=tiny)
     study.pretrain("M2", labels=tiny)
@@ -106,7 +106,7 @@ def test_a_scale_of_another_ladder_is_told_once(study: Study) -> None:
         read_frames(papers(), study.root)
 
 
-def test_the_parent_of_a_recorded_variant_is_shown_without_records(study: Study, tmp_path: Path) -> None:
+def test_the_parent_of_a_recorded_variant_is_shown_without_records(study: MadeUpStudy, tmp_path: Path) -> None:
     file = tmp_path / "readings.py"
     file.write_text(
         "from ablations.ladder import M0, MASKING_20, ROTARY\n"
@@ -123,7 +123,7 @@ def test_the_parent_of_a_recorded_variant_is_shown_without_records(study: Study,
 
 
 def test_a_blank_published_number_is_refused_with_its_place(
-    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    study: MadeUpStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "printed").mkdir()
     (tmp_path / "printed" / "figure1.csv").write_text(

@@ -13,13 +13,13 @@ from reports import make_figures
 from reports.curves import PIECES
 from reports.frames import read_frames
 from reports.rows import read_study
-from tests.reports.made_up_study import Study, undrawn_figures
+from tests.reports.made_up_study import MadeUpStudy, undrawn_figures
 from tests.reports.measurements import embed, perplexity, throughput
 
 HOSTILE = '<img src=x onerror=alert(1)> & $\\alpha_1 \\undefined{$ "quoted" \'</script><script>alert(2)</script>'
 
 
-def written(study: Study, out: Path, *flags: str, drawn: bool = False) -> str:
+def written(study: MadeUpStudy, out: Path, *flags: str, drawn: bool = False) -> str:
     """The page of a study; its figures are empty files unless they are to be drawn."""
     with nullcontext() if drawn else undrawn_figures():
         assert make_figures.main(["--runs", str(study.root), "--out", str(out), *flags]) == 0
@@ -49,7 +49,7 @@ class Outline(HTMLParser):
         self.words.append(data)
 
 
-def test_the_page_shows_figure_1_the_tables_and_the_curves(study: Study, tmp_path: Path) -> None:
+def test_the_page_shows_figure_1_the_tables_and_the_curves(study: MadeUpStudy, tmp_path: Path) -> None:
     study.common_context = 64
     study.write(["M0", "M1"], seeds=(0, 1))
     study.pretrain("M0@steps0.5")
@@ -65,7 +65,7 @@ def test_the_page_shows_figure_1_the_tables_and_the_curves(study: Study, tmp_pat
 
 
 def test_names_with_html_or_latex_are_only_ever_text(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs", data=HOSTILE, without={"mnli": HOSTILE}, version=HOSTILE)
+    study = MadeUpStudy(tmp_path / "runs", data=HOSTILE, without={"mnli": HOSTILE}, version=HOSTILE)
     study.write(["M0"])
     perplexity(study, "M0", (8.0, 900.0))
     embed(study, "M0", HOSTILE.replace("/", ""), "sts", 0.5)
@@ -85,7 +85,7 @@ def test_names_with_html_or_latex_are_only_ever_text(tmp_path: Path) -> None:
     assert r"| this study | org/\<i>bert\</i> |" in next((tmp_path / "out").glob("*/table5.md")).read_text()
 
 
-def test_every_link_leads_somewhere_and_the_page_needs_no_network(study: Study, tmp_path: Path) -> None:
+def test_every_link_leads_somewhere_and_the_page_needs_no_network(study: MadeUpStudy, tmp_path: Path) -> None:
     study.write(["M0"])
     throughput(study, "NeoBERT", 512, 30_000.0)
     text = written(study, out := tmp_path / "out", "--compare")
@@ -96,7 +96,7 @@ def test_every_link_leads_somewhere_and_the_page_needs_no_network(study: Study, 
     assert set(page.links) == {path.relative_to(out).as_posix() for path in out.glob("*/*")}
 
 
-def test_a_curve_is_thinned_counts_steps_over_stages_and_leaves_out_a_torn_end(study: Study) -> None:
+def test_a_curve_is_thinned_counts_steps_over_stages_and_leaves_out_a_torn_end(study: MadeUpStudy) -> None:
     study.pretrain("M9")
     study.metrics("M9", lines=250)
     first, last = study.runs("M9")
@@ -120,7 +120,7 @@ def test_a_curve_is_thinned_counts_steps_over_stages_and_leaves_out_a_torn_end(s
     ],
 )
 def test_a_curve_with_a_line_that_is_none_is_named_and_left_out(
-    study: Study, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    study: MadeUpStudy, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("M0", "M1"):
         study.pretrain(name)

@@ -18,7 +18,7 @@ from neobert.runs.collected import ARCHIVE, MOST_BYTES, read_archive
 from neobert.runs.layout import Layout
 from reports.frames import read_frames
 from tests.reports.collecting import contents, copy, figures
-from tests.reports.made_up_study import Study, change_record
+from tests.reports.made_up_study import MadeUpStudy, change_record
 from tests.reports.measurements import answer, ask
 
 SECRET = "the reader's private key"
@@ -28,7 +28,7 @@ ID = "0123456789ab"
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of runs with every kind of file that is collected. Nobody changes it."""
-    study = Study(tmp_path_factory.mktemp("study") / "runs")
+    study = MadeUpStudy(tmp_path_factory.mktemp("study") / "runs")
     study.pretrain("M0")
     study.metrics("M0")
     for task in ("cola", "rte"):
@@ -161,9 +161,9 @@ def test_a_record_that_is_named_otherwise_than_its_file_is_left_out(
 
 
 @pytest.fixture
-def bound(tmp_path: Path) -> Study:
+def bound(tmp_path: Path) -> MadeUpStudy:
     """Two runs whose records name their curves."""
-    study = Study(tmp_path / "bound")
+    study = MadeUpStudy(tmp_path / "bound")
     for name in ("M0", "M1"):
         study.pretrain(name)
         study.metrics(name)
@@ -173,13 +173,13 @@ def bound(tmp_path: Path) -> Study:
     return study
 
 
-def curve_of(study: Study, name: str) -> Path:
+def curve_of(study: MadeUpStudy, name: str) -> Path:
     return Layout(study.root).pretraining(study.runs(name)[0].id) / "metrics.jsonl"
 
 
 @pytest.mark.parametrize("damage", ["other", "empty", "gone", "line"])
 def test_the_curve_of_a_finished_run_is_the_one_that_its_record_names(
-    bound: Study, tmp_path: Path, damage: str
+    bound: MadeUpStudy, tmp_path: Path, damage: str
 ) -> None:
     path, run = curve_of(bound, "M0"), bound.runs("M0")[0].id
     whole = read_frames(papers(), bound.root).curves
@@ -203,7 +203,7 @@ def test_the_curve_of_a_finished_run_is_the_one_that_its_record_names(
 
 
 def test_a_short_text_that_unpacks_to_much_fills_no_memory(tmp_path: Path) -> None:
-    study, packer, zeros = Study(tmp_path / "runs"), zlib.compressobj(), bytes(2**20)
+    study, packer, zeros = MadeUpStudy(tmp_path / "runs"), zlib.compressobj(), bytes(2**20)
     study.pretrain("M0")
     bomb = base64.b64encode(b"".join(packer.compress(zeros) for _ in range(64)) + packer.flush()).decode()
     score = answer(np.ones(3, np.float32)).model_dump() | {"numerators": bomb}
@@ -257,7 +257,7 @@ def test_no_path_of_the_machine_is_in_errors_and_models(
 
 
 def test_packed_numbers_that_look_like_a_path_are_copied(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+    study = MadeUpStudy(tmp_path / "runs")
     study.pretrain("M0")
     numbers = np.random.default_rng(0).normal(size=4000).astype(np.float32)
     ask(study, "M0", 0, "blimp", answer(numbers))
