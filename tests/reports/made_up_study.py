@@ -33,7 +33,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import checksum_of, publish_record, publish_sealed
 from neobert.runs.run_file import SourceSpecification, write_run_file
 from neobert.search.space import PrunerName, Range, SamplerName, Search, Space
-from reports import rows
+from reports import collect, make_figures, rows
 from reports.differences import Step, find_steps
 from reports.findings import Findings
 from reports.frames import read_frames
@@ -100,6 +100,21 @@ def undrawn_figures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
         yield
+
+
+def copy(root: Path, out: Path, *flags: str) -> int:
+    """Collect a folder of runs; the exit code."""
+    return collect.main(["--runs", str(root), "--out", str(out), *flags])
+
+
+def figures(root: Path, out: Path, *flags: str) -> int:
+    """Write the reports of a folder of runs with empty figures; the exit code."""
+    with undrawn_figures():
+        return make_figures.main(["--runs", str(root), "--out", str(out), *flags])
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 @dataclass(frozen=True)

@@ -367,14 +367,6 @@ def test_each_scale_and_data_has_its_own_folder_and_can_be_chosen(
     assert "no record has scale paper; there are records of scale smoke" in errors and "did you mean 'paper'?" in errors
 
 
-def test_missing_and_empty_folders_exit_3_with_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for root in (tmp_path / "nowhere", tmp_path):
-        assert make_figures.main(["--runs", str(root), "--out", str(tmp_path / "out")]) == 3
-        (sentence,) = capsys.readouterr().err.splitlines()
-        assert "run python ablations/run.py first" in sentence
-    assert not (tmp_path / "out").exists()
-
-
 def test_names_of_folders_are_safe_and_distinct() -> None:
     groups = [("smoke", "/data/a b"), ("smoke", "/other/a b"), ("smoke", ".."), ("paper", "hub")]
     names = make_figures.name_folders(groups)

@@ -80,6 +80,8 @@ def test_names_with_html_or_latex_are_only_ever_text(tmp_path: Path) -> None:
     assert page.pictures and all((tmp_path / "out" / picture).is_file() for picture in page.pictures)
     words = "".join(page.words)
     assert f"data {HOSTILE}" in words and "<b>torn.json" in words and "org/<i>bert</i>" in words
+    for text in (path.read_text() for path in (tmp_path / "out").rglob("*.md")):
+        assert not [tag for tag in ("<img", "<script", "</script", "<i>") if tag in text.replace(f"\\{tag}", "")]
     latex = next((tmp_path / "out").glob("*/table3.tex")).read_text()
     assert "\\alpha" not in latex and "\\$\\textbackslash{}alpha\\_1 \\textbackslash{}undefined\\{\\$" in latex
     assert r"| this study | org/\<i>bert\</i> |" in next((tmp_path / "out").glob("*/table5.md")).read_text()

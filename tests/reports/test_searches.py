@@ -22,9 +22,8 @@ from reports.figures.glue_tables import scores, table3, table5
 from reports.frames import Tried, read_frames
 from reports.remarks import searches_noted
 from reports.scores import Cell, Row, point_name
-from tests.reports.collecting import copy, figures
 from tests.reports.extents import require_texts_fit
-from tests.reports.made_up_study import SAMPLED, SPACE, MadeUpStudy, by_place, facts_of, search_by
+from tests.reports.made_up_study import SAMPLED, SPACE, MadeUpStudy, by_place, copy, facts_of, figures, search_by
 from tests.reports.test_figures import drawn
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import shutil
 import tracemalloc
 import zlib
@@ -14,11 +13,10 @@ import pytest
 
 from ablations.loading import papers
 from neobert.files import json_bytes, line_bytes, sha256_of
-from neobert.runs.collected import ARCHIVE, MOST_BYTES, read_archive
+from neobert.runs.collected import ARCHIVE, read_archive
 from neobert.runs.layout import Layout
 from reports.frames import read_frames
-from tests.reports.collecting import contents, copy, figures
-from tests.reports.made_up_study import MadeUpStudy, change_record
+from tests.reports.made_up_study import MadeUpStudy, change_record, contents, copy, figures
 from tests.reports.measurements import answer, ask
 
 SECRET = "the reader's private key"
@@ -73,35 +71,25 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("of_folder", [False, True], ids=["file", "folder"])
+@pytest.mark.parametrize("folder", ["", *sorted({str(Path(place).parent) for place in PLACES})])
 def test_a_link_to_a_private_file_is_named_and_not_followed(
-    runs: Path, secrets: Path, tmp_path: Path, place: str, of_folder: bool, capsys: pytest.CaptureFixture[str]
+    runs: Path, secrets: Path, tmp_path: Path, folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    link, target = runs / place, secrets / PLACES[place]
-    if of_folder:
-        (secrets / link.name).write_bytes(target.read_bytes())
-        link, target = link.parent, secrets
-        shutil.rmtree(link, ignore_errors=True)
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(target)
-    assert copy(runs, tmp_path / "out") == 0
-    assert f"left out: {link.relative_to(runs)} is a link out of the folder\n" in capsys.readouterr().err
-    assert not [name for name, content in contents(tmp_path / "out").items() if SECRET.encode() in content]
-
-
-def test_reports_show_nothing_of_private_files(
-    runs: Path, secrets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for place, target in PLACES.items():
+    """Neither a link in place of each file nor one in place of a folder, by what collects and by what reports."""
+    for place, name in PLACES.items():
+        (secrets / Path(place).name).write_bytes((secrets / name).read_bytes())
+    for place in [folder] if folder else PLACES:
+        shutil.rmtree(runs / place, ignore_errors=True)
         (runs / place).parent.mkdir(parents=True, exist_ok=True)
-        (runs / place).symlink_to(secrets / target)
-    assert figures(runs, tmp_path / "out") == 0
-    said = capsys.readouterr().err
-    read = [place for place in PLACES if not place.startswith(("ladders", "models")) and "metrics" not in place]
-    assert SECRET not in said
-    assert all(f"  {place} is a link out of the folder: left out\n" in said for place in read)
-    assert not [name for name, content in contents(tmp_path / "out").items() if SECRET.encode() in content]
+        (runs / place).symlink_to(secrets if folder else secrets / PLACES[place])
+    reported = [place for place in PLACES if not place.startswith(("ladders", "models")) and "metrics" not in place]
+    told = {copy: [folder], figures: []} if folder else {copy: list(PLACES), figures: reported}
+    for command, places in told.items():
+        out = tmp_path / command.__name__
+        assert command(runs, out) == 0
+        said = capsys.readouterr().err
+        assert SECRET not in said and all(f" {place} is a link out of the folder" in said for place in places)
+        assert not [name for name, content in contents(out).items() if SECRET.encode() in content]
 
 
 def test_the_folder_of_runs_and_what_is_inside_may_be_links(whole: Path, runs: Path, tmp_path: Path) -> None:
@@ -114,27 +102,6 @@ def test_the_folder_of_runs_and_what_is_inside_may_be_links(whole: Path, runs: P
         and not read_frames(papers(), tmp_path / "link").problems
     )
     assert len(read_frames(papers(), tmp_path / "link").runs) == len(read_frames(papers(), whole).runs) > 0
-
-
-def test_what_is_no_regular_file_is_named_and_not_opened(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A pipe would be waited for without end."""
-    places = ("glue/cola/x.json", "pretraining/x/metrics.jsonl", "ladders/x.py")
-    for place in places:
-        (runs / place).parent.mkdir(parents=True, exist_ok=True)
-        os.mkfifo(runs / place)
-    assert copy(runs, tmp_path / "out") == 0
-    said = capsys.readouterr().err
-    assert all(f"left out: {place} is no regular file\n" in said for place in places)
-
-
-def test_a_file_that_is_larger_than_any_record_is_not_read(runs: Path) -> None:
-    with (runs / "glue" / "cola" / "large.json").open("wb") as file:
-        file.truncate(MOST_BYTES + 1)  # without a block on the disk
-    assert read_frames(papers(), runs).problems == (
-        "glue/cola/large.json has 67 MB, more than any file of a study: left out",
-    )
 
 
 # Writing

@@ -13,8 +13,7 @@ from neobert.runs.records import publish_sealed
 from neobert.search.memory import importances, study_in_memory
 from neobert.search.space import Search
 from neobert.search.storages import STORAGE_VARIABLE, storage_address, storage_at
-from tests.reports.collecting import copy
-from tests.reports.made_up_study import SAMPLED, MadeUpStudy, search_by
+from tests.reports.made_up_study import SAMPLED, MadeUpStudy, copy, search_by
 from tests.search.grid_worlds import POINTS, fail_part, load, study_of, work_through
 
 
