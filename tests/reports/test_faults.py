@@ -108,7 +108,7 @@ NO_RECORDS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "deep": (lambda path: path.write_text("[" * 100_000 + "]" * 100_000), ""),
     "torn": (lambda path: path.write_text('{"schema": 1, '), ""),
     "changed": (
-        lambda path: path.write_text(json.dumps(sealed({"seed": 0}) | {"seed": 1})),
+        lambda path: path.write_bytes(sealed({"seed": 10}).replace(b"10", b"11")),
         "was changed after it was written",
     ),
 }

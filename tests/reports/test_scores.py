@@ -1,8 +1,9 @@
 """Records → scores: what counts, what is left out, and that nothing missing ever becomes a number."""
 
 import json
+import math
+import re
 import statistics
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,26 +74,19 @@ def test_the_nested_average_needs_a_nested_score_of_every_task(study: MadeUpStud
     assert nested.by_seeds == pytest.approx({Seeds(0, 0): 51.0, Seeds(1, 1): 61.0})
 
 
-@pytest.mark.parametrize("task", ["rte", "stsb"])
-def test_the_average_has_only_the_seeds_that_all_eight_tasks_have(ladder_group: Study, task: str) -> None:
-    row = ladder_group.last_rows["M4"]
-    cell = row.cells[task]
-    assert cell.score is not None
-    row = replace(row, cells={**row.cells, task: replace(cell, score=cell.score.at([Seeds(0, 0)]))})
-    assert row.average is not None and row.average.spread is None
-    at_seed_0 = [cell.score.by_seeds[Seeds(0, 0)] for cell in row.cells.values() if cell.score]
-    assert len(at_seed_0) == 8 and row.average.by_seeds == {Seeds(0, 0): pytest.approx(statistics.fmean(at_seed_0))}
-
-
-def test_two_seeds_that_lack_one_task_each_have_no_average(study: MadeUpStudy) -> None:
+def test_the_average_has_only_the_seeds_that_all_eight_tasks_have(study: MadeUpStudy) -> None:
     study.write(["M0"], seeds=(0, 1))
-    for seed, task in enumerate(("mrpc", "rte")):
+    for seed, task in ((1, "rte"), (0, "mrpc")):
         half = study.study("M0", task, seed)
         for point in half.points:
             half.trial(Layout(study.root), point).record.unlink()
-    row = last_row(study, "M0")
-    scored = {task: set(cell.score.by_seeds) for task, cell in row.cells.items() if cell.score}
-    assert len(scored) == 8 and scored["mrpc"] == {Seeds(1, 1)} and scored["rte"] == {Seeds(0, 0)}
+        row = last_row(study, "M0")
+        scores = {task: cell.score.by_seeds for task, cell in row.cells.items() if cell.score}
+        assert len(scores) == 8 and Seeds(seed, seed) not in scores[task]
+        if seed == 1:
+            assert row.average is not None and row.average.spread is None
+            mean = statistics.fmean(each[Seeds(0, 0)] for each in scores.values())
+            assert row.average.by_seeds == {Seeds(0, 0): pytest.approx(mean)}
     assert row.average is None
 
 
@@ -146,21 +140,16 @@ def test_a_task_without_a_train_split_says_why(study: MadeUpStudy) -> None:
     assert found.last_rows["M0"].cells["cola"].fallback is None
 
 
-def test_a_failed_point_is_named_and_the_rest_of_the_grid_counts(study: MadeUpStudy) -> None:
+def test_a_failed_point_is_named_until_it_has_a_record_and_the_rest_of_the_grid_counts(study: MadeUpStudy) -> None:
     plant(study, "M2", {0: [0.5]})
     of_task = study.study("M2", "cola")
     study.fail(of_task, of_task.points[1])
     cell = last_row(study, "M2").cells["cola"]
     assert cell.score is not None and cell.score.mean == pytest.approx(50.0)
-    assert cell.absent["failed"] == (f"{point_name(of_task.points[1])} (seed 0)",) and cell.absent["missing"] == ()
-    assert not cell.is_best_of_whole_grid
-    assert any(f"failed {cell.absent['failed'][0]}" in line for line in remarks(study.read(), short=True))
-
-
-def test_a_trial_that_failed_once_and_was_recorded_later_has_not_failed(study: MadeUpStudy) -> None:
-    plant(study, "M2", {0: [0.5, 0.4]})
-    of_task = study.study("M2", "cola")
-    study.fail(of_task, of_task.points[1])
+    failed = f"{point_name(of_task.points[1])} (seed 0)"
+    assert cell.absent["failed"] == (failed,) and cell.absent["missing"] == () and not cell.is_best_of_whole_grid
+    assert any(f"failed {failed}" in line for line in remarks(study.read(), short=True))
+    study.trial("M2", of_task, of_task.points[1], score=0.4)
     assert last_row(study, "M2").cells["cola"].is_best_of_whole_grid
 
 
@@ -174,14 +163,22 @@ def test_when_every_trial_failed_the_score_is_missing_and_never_zero(study: Made
     assert any("CoLA: no trial has a score" in line for line in remarks(study.read(), short=True))
 
 
-@pytest.mark.parametrize(("state", "score"), [("done", None), ("failed", 0.9)])
-def test_only_done_trials_with_a_value_count(study: MadeUpStudy, state: str, score: float | None) -> None:
-    plant(study, "M2", {0: [0.5]})
+@pytest.mark.parametrize(
+    ("state", "score"),
+    [("done", None), ("failed", 0.9), *(("done", score) for score in (91.0, -1.5, math.inf, "high"))],
+)
+def test_only_done_trials_with_a_score_that_can_be_one_count(
+    study: MadeUpStudy, state: str, score: float | str | None
+) -> None:
+    plant(study, "M2", {0: [0.5, 0.9]})
     of_task = study.study("M2", "cola")
-    study.trial("M2", of_task, of_task.points[1], state=state, scores={"score": score, "metrics": {}, "curve": []})
-    cell = last_row(study, "M2").cells["cola"]
+    path = Layout(study.root).trial("cola", of_task.trial_id(of_task.points[1]))
+    change_record(path, lambda record: record.update(state=state, scores=record["scores"] | {"score": score}))
+    found = study.read()
+    cell = found.last_rows["M2"].cells["cola"]
     assert cell.score is not None and cell.score.mean == pytest.approx(50.0)
     assert sum(map(len, cell.absent.values())) == 1
+    assert len(read_frames(loading.papers(), study.root).problems) == (state == "done" and score is not None)
 
 
 def test_trials_of_the_limited_grid_count_for_m9_and_only_shared_starts_for_m10(study: MadeUpStudy) -> None:
@@ -255,7 +252,8 @@ def test_labels_decide_nothing_but_the_group(study: MadeUpStudy) -> None:
     assert last_row(study, "M2").average == before and last_row(study, "M5").average is None
 
 
-def test_another_protocol_or_point_belongs_to_no_variant_and_is_reported(study: MadeUpStudy) -> None:
+def test_records_of_no_variant_and_trials_of_no_run_are_reported_and_not_guessed(study: MadeUpStudy) -> None:
+    """A trial of another protocol, one without the record of its run, a run of another recipe."""
     plant(study, "M2", {0: [0.5, 0.4]})
     of_task = study.study("M2", "cola")
     other = of_task.model_copy(update={"protocol": of_task.protocol.model_copy(update={"epochs": 99})})
@@ -264,22 +262,13 @@ def test_another_protocol_or_point_belongs_to_no_variant_and_is_reported(study: 
     cell = found.last_rows["M2"].cells["cola"]
     assert cell.score is not None and cell.score.mean == pytest.approx(50.0)
     assert len(found.problems) == 1 and "1 trial(s)" in found.problems[0]
-
-
-def test_trials_without_the_record_of_their_run_are_reported_and_not_guessed(study: MadeUpStudy) -> None:
-    of_task = study.study("M2", "cola")
-    study.begin("M2", of_task)
-    study.trial("M2", of_task, of_task.points[0], score=0.9)
-    found = study.read()
-    assert found.last_rows["M2"].scored_tasks == ()
-    assert "have no run record" in found.problems[0]
-
-
-def test_a_run_of_no_declared_variant_is_reported(study: MadeUpStudy) -> None:
-    study.pretrain("M2")
     (path,) = study.root.glob("pretraining/*/done.json")
     change_record(path, lambda record: record["config"]["recipe"]["masking"].update(rate=0.4))
-    assert "has the recipe of no declared variant" in study.read().problems[0]
+    assert any("has the recipe of no declared variant" in problem for problem in study.read().problems)
+    path.unlink()
+    study.pretrain("M0")
+    found = study.read()
+    assert found.last_rows["M2"].scored_tasks == () and "have no run record" in found.problems[0]
 
 
 def test_runs_on_other_data_or_numerics_are_left_out_and_named(study: MadeUpStudy) -> None:
@@ -309,60 +298,35 @@ def test_trials_on_other_bytes_of_a_task_are_left_out_and_named(study: MadeUpStu
     assert any("cola: 2 trial(s) on other data or numerics are left out (task " in note for note in row.notes)
 
 
-def test_records_of_several_commits_or_versions_of_torch_say_so(study: MadeUpStudy) -> None:
-    study.pretrain("M0", commit="a" * 40, packages={"torch": "2.12.0"})
-    study.pretrain("M1", commit="a" * 40, packages={"torch": "2.12.0"})
-    assert not [line for line in warnings(study.read()) if "torch" in line or "commit" in line]
-    study.pretrain("M4", commit="b" * 40, dirty=True, packages={"torch": "2.13.0"})
+def test_records_of_several_commits_versions_of_torch_or_processors_say_so(study: MadeUpStudy) -> None:
+    """The same processor with another instruction set counts as another one; older records name none."""
+    first = {"commit": "a" * 40, "packages": {"torch": "2.12.0"}}
+    second = {"commit": "b" * 40, "dirty": True, "packages": {"torch": "2.13.0"}}
+    old = {"processor": "x86_64"}
+    new = old | {"cpu": "Some CPU", "cpu_capability": "AVX512"}
+    for name, machine in (("M0", old), ("M1", new), ("M2", new)):
+        study.pretrain(name, machine=machine, **first)
+    assert not [line for line in warnings(study.read()) if re.search("torch|commit|processor", line)]
+    study.pretrain("M4", machine=new | {"cpu_capability": "AVX2"}, **second)
     said = warnings(study.read())
-    assert "Not all records are of one committed code: aaaaaaa: M0, M1; bbbbbbb with uncommitted changes: M4." in said
-    assert "Records are of several versions of torch: 2.12.0: M0, M1; 2.13.0: M4." in said
+    assert "Records are of several processors: Some CPU with AVX2: M4; Some CPU with AVX512: M1, M2." in said
+    assert "Records are of several versions of torch: 2.12.0: M0, M1, M2; 2.13.0: M4." in said
+    code = "aaaaaaa: M0, M1, M2; bbbbbbb with uncommitted changes: M4"
+    assert f"Not all records are of one committed code: {code}." in said
     study.pretrain("M0", PILOT_SEEDS[0], commit="c" * 40, dirty=True, packages={"torch": "2.12.0"})
     (line,) = (line for line in warnings(study.read()) if "commit" in line)
     assert line.endswith("ccccccc with uncommitted changes: pilots of M0.")
 
 
-def test_records_of_several_processors_say_so(study: MadeUpStudy) -> None:
-    """The same processor with another instruction set counts as another one; older records name none."""
-    study.pretrain("M0", machine={"processor": "x86_64"})
-    study.pretrain("M1", machine={"processor": "x86_64", "cpu": "Some CPU", "cpu_capability": "AVX512"})
-    study.pretrain("M2", machine={"processor": "x86_64", "cpu": "Some CPU", "cpu_capability": "AVX512"})
-    assert not [line for line in warnings(study.read()) if "processor" in line]
-    study.pretrain("M4", machine={"processor": "x86_64", "cpu": "Some CPU", "cpu_capability": "AVX2"})
-    said = warnings(study.read())
-    assert "Records are of several processors: Some CPU with AVX2: M4; Some CPU with AVX512: M1, M2." in said
-
-
-def test_torn_foreign_and_malformed_files_are_named_and_not_counted(study: MadeUpStudy) -> None:
-    plant(study, "M2", {0: [0.5, 0.9]})
-    of_task = study.study("M2", "cola")
-    torn = Layout(study.root).trial("cola", of_task.trial_id(of_task.points[1]))
-    torn.write_bytes(torn.read_bytes()[:40])
-    (torn.parent / "foreign.json").write_text(json.dumps({"schema": 99, "kind": "glue", "id": "foreign"}))
-    (torn.parent / "empty.json").write_text(json.dumps({"schema": 1, "kind": "glue", "id": "hollow"}))
-    evidence = read_frames(loading.papers(), study.root)
-    assert len(evidence.problems) == 3
-    for name in (torn.name, "foreign.json", "empty.json"):
-        assert any(name in problem for problem in evidence.problems)
-    cell = last_row(study, "M2").cells["cola"]
-    assert cell.score is not None and cell.score.mean == pytest.approx(50.0)
-
-
-@pytest.mark.parametrize("score", [91.0, -1.5, float("inf"), "high"])
-def test_a_score_that_cannot_be_one_is_left_out(study: MadeUpStudy, score: float | str) -> None:
-    plant(study, "M2", {0: [0.5, 0.9]})
-    of_task = study.study("M2", "cola")
-    path = Layout(study.root).trial("cola", of_task.trial_id(of_task.points[1]))
-    change_record(path, lambda record: record["scores"].update(score=score))
-    assert len(read_frames(loading.papers(), study.root).problems) == 1
-    assert last_row(study, "M2").cells["cola"].score is not None
-
-
-def test_a_record_of_an_unknown_scale_is_left_out_and_does_not_stop_the_others(study: MadeUpStudy) -> None:
+def test_groups_of_scale_and_data_are_never_mixed_and_an_unknown_scale_is_left_out(study: MadeUpStudy) -> None:
     study.write(["M0"])
+    MadeUpStudy(study.root, data="corpus").write(["M0"])
     study.pretrain("M1", labels={"variants": ["M1"], "scale": "smokey", "data": "synthetic"})
     evidence = read_frames(loading.papers(), study.root)
-    assert evidence.groups() == [("smoke", "synthetic")]
+    assert evidence.groups() == [("smoke", "corpus"), ("smoke", "synthetic")]
+    for scale, data in evidence.groups():
+        average = read_study(evidence, scale, data).last_rows["M0"].average
+        assert average is not None and len(average.by_seeds) == 1
     assert "labels.scale" in evidence.problems[0] and "did you mean 'smoke'" in evidence.problems[0]
 
 
@@ -397,16 +361,6 @@ def test_runs_on_a_folder_are_their_variants_whichever_tokenizers_it_has(tmp_pat
     found = read_study(read_frames(loading.papers(), study.root), "study", "texts")
     assert found.problems == () and found.vocabulary == ("trained" if trained else "published")
     assert [row.name for row in found.rows if row.average] == ["M0", "M8"]
-
-
-def test_groups_of_scale_and_data_are_never_mixed(study: MadeUpStudy) -> None:
-    study.write(["M0"])
-    MadeUpStudy(study.root, data="corpus").write(["M0"])
-    evidence = read_frames(loading.papers(), study.root)
-    assert evidence.groups() == [("smoke", "corpus"), ("smoke", "synthetic")]
-    for scale, data in evidence.groups():
-        average = read_study(evidence, scale, data).last_rows["M0"].average
-        assert average is not None and len(average.by_seeds) == 1
 
 
 @pytest.mark.parametrize("seed", [0, 2])
