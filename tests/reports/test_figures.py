@@ -1,7 +1,5 @@
 """Figure 1, Tables 2 and 3, and the command that writes them: equal records give equal bytes."""
 
-import csv
-import io
 import json
 import os
 import shutil
@@ -22,7 +20,7 @@ from reports.figures import figure1
 from reports.figures.figure1 import Bars, find_bars
 from reports.figures.glue_tables import table2, table3, table5
 from reports.scores import Seeds, point_name
-from tests.reports.made_up_study import MadeUpStudy, undrawn_figures
+from tests.reports.made_up_study import MadeUpStudy, facts_of, figures
 from tests.support.golden_files import GoldenFiles
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
@@ -66,12 +64,6 @@ def drawn(study: rows.Study) -> str:
     assert picture is not None
     figure = picture.figure
     return " ".join(" ".join(text.get_text() for text in figure.findobj(Text)).split())
-
-
-def run(arguments: list[str | Path], cwd: Path, script: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(script), *map(str, arguments)]
-    variables = os.environ | {"OMP_NUM_THREADS": "1"} | environment
-    return subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, check=False)
 
 
 def test_bars_stand_in_the_order_of_the_ladder_with_alternatives_behind(bars: Bars) -> None:
@@ -129,12 +121,6 @@ def test_relative_changes_are_over_the_seeds_that_both_have(study: MadeUpStudy) 
     assert bars["M1"].delta_percent == pytest.approx(expected) != pytest.approx(100 * (ours.mean / theirs.mean - 1))
 
 
-def test_one_seed_has_no_error_bar_and_says_that_the_spread_is_unknown(study: MadeUpStudy) -> None:
-    study.write(["M0"])
-    words = drawn(study.read())
-    assert "one seed: spread unknown" in words and "each seed" not in words and "interval" not in words
-
-
 def test_the_error_bar_is_the_t_interval_over_three_seeds_or_more(study: MadeUpStudy) -> None:
     """Two seeds are two dots without a bar."""
     study.write(["M0"], seeds=(0, 1))
@@ -158,6 +144,7 @@ def test_a_partial_ladder_is_a_figure_of_what_was_run(study: MadeUpStudy) -> Non
     """One bar as wide as any other, with its own label and the paper's value, and in words what else there could be."""
     study.write(["M7"])
     words = drawn(study.read())
+    assert "one seed: spread unknown" in words and "each seed" not in words and "interval" not in words
     assert "Not run: M0, M1, M2, M3, M4, M5, M6, M8, M9, M10." in words and "no value" not in words
     assert " M7 " in words and "(vs M5)" in words and "85.3" in words
     assert "3 × 128 → 4 × 144 (paper: 16 × 1056)" in words and "250M" not in words
@@ -245,10 +232,7 @@ def test_every_row_of_ours_names_its_records(partial: MadeUpStudy) -> None:
     runs = {path.parent.name for path in partial.root.glob("pretraining/*/done.json")}
     for table in (table3(found), table5(found), figure1.table(found)):
         assert table is not None
-        ours = [
-            row for row in csv.DictReader(io.StringIO(table.csv)) if row.get("source", "this study") == "this study"
-        ]
-        for row in ours:
+        for row in (row for row in facts_of(table) if row.get("source", "this study") == "this study"):
             ids = {name: set(value.split()) for name, value in row.items() if name.endswith("records")}
             losses = ids.pop("loss_records", set())
             assert losses <= runs and set().union(*ids.values()) <= known
@@ -291,13 +275,15 @@ def test_same_records_give_the_same_bytes_whatever_the_process(study: MadeUpStud
         if path.is_file():
             (shuffled / path.relative_to(study.root)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, shuffled / path.relative_to(study.root))
-    first = ["--runs", study.root, "--out", tmp_path / "a", "--compare"]
-    second = ["--runs", shuffled, "--out", "elsewhere/a", "--compare"]
+    one = {"TZ": "UTC", "PYTHONHASHSEED": "1", "LC_ALL": "C"}
     other = {"TZ": "Asia/Tokyo", "PYTHONHASHSEED": "2", "LC_ALL": "de_DE.UTF-8", "SOURCE_DATE_EPOCH": "1"}
-    for done in (
-        run(first, REPOSITORY, SCRIPT, TZ="UTC", PYTHONHASHSEED="1", LC_ALL="C"),
-        run(second, tmp_path, REPOSITORY / SCRIPT, **other),
+    for cwd, script, runs, out, environment in (
+        (REPOSITORY, SCRIPT, study.root, str(tmp_path / "a"), one),
+        (tmp_path, REPOSITORY / SCRIPT, shuffled, "elsewhere/a", other),
     ):
+        command = [sys.executable, str(script), "--runs", str(runs), "--out", out, "--compare"]
+        variables = os.environ | {"OMP_NUM_THREADS": "1"} | environment
+        done = subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     folders = [tmp_path / name / "smoke-synthetic" for name in ("a", "elsewhere/a")]
     assert {path.name for path in folders[0].iterdir()} == {path.name for path in folders[1].iterdir()} == FILES
@@ -334,14 +320,11 @@ def test_command_lists_what_it_wrote_and_names_what_it_left_out(
     runs = tmp_path / "runs"
     shutil.copytree(partial.root, runs)
     (runs / "glue" / "cola" / "torn.json").write_text('{"schema": 1, ')
-    command = ["--runs", str(runs), "--out", str(tmp_path / "out")]
-    with undrawn_figures():
-        assert make_figures.main(command) == 0
+    assert figures(runs, tmp_path / "out") == 0
     printed = capsys.readouterr()
     assert "no score: M3, M6, M7, M8, M9, M10" in printed.out and "figure1.pdf" in printed.out
     assert "1 finding(s)" in printed.err and "torn.json" in printed.err
-    with undrawn_figures():
-        assert make_figures.main([*command, "--json"]) == 0
+    assert figures(runs, tmp_path / "out", "--json") == 0
     (summary,) = json.loads(capsys.readouterr().out)
     assert summary["scores"]["M3"] is None and summary["scores"]["M0"] > 0
     assert all(Path(path).is_file() for path in summary["files"])
@@ -353,16 +336,14 @@ def test_each_scale_and_data_has_its_own_folder_and_can_be_chosen(
     runs, out = tmp_path / "runs", tmp_path / "out"
     for data in ("synthetic", "corpus"):
         MadeUpStudy(runs, data=data).pretrain("M0")
-    common = ["--runs", str(runs), "--out", str(out)]
-    with undrawn_figures():
-        assert make_figures.main([*common, "--data", "./texts/corpus"]) == 0
-        assert sorted(path.name for path in out.iterdir()) == ["index.html", "smoke-corpus"]
-        assert make_figures.main(common) == 0
-        assert sorted(path.name for path in out.iterdir()) == ["index.html", "smoke-corpus", "smoke-synthetic"]
+    assert figures(runs, out, "--data", "./texts/corpus") == 0
+    assert sorted(path.name for path in out.iterdir()) == ["index.html", "smoke-corpus"]
+    assert figures(runs, out) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["index.html", "smoke-corpus", "smoke-synthetic"]
     page = (out / "index.html").read_text()
     assert '<section id="smoke-corpus">' in page and '<section id="smoke-synthetic">' in page
-    assert make_figures.main([*common, "--scale", "paper"]) == 3
-    assert make_figures.main([*common, "--scale", "papre"]) == 2
+    assert figures(runs, out, "--scale", "paper") == 3
+    assert figures(runs, out, "--scale", "papre") == 2
     errors = capsys.readouterr().err
     assert "no record has scale paper; there are records of scale smoke" in errors and "did you mean 'paper'?" in errors
 

@@ -15,9 +15,8 @@ import pytest
 from neobert import files
 from neobert.runs import records
 from neobert.runs.kinds import record_paths
-from reports import make_figures
 from tests.ablations.papers_ladder import PAPERS_LADDER
-from tests.reports.made_up_study import MadeUpStudy, undrawn_figures
+from tests.reports.made_up_study import MadeUpStudy, figures
 from tests.reports.measurements import answer, ask
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -33,8 +32,7 @@ def test_every_record_is_read_once(study: MadeUpStudy, tmp_path: Path, monkeypat
         return files.read_json(path)
 
     monkeypatch.setattr(records, "read_json", counted)
-    with undrawn_figures():
-        assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out"), "--compare"]) == 0
+    assert figures(study.root, tmp_path / "out", "--compare") == 0
     of_records = set(record_paths(study.root))
     assert of_records and {reads[path] for path in of_records} == {1}
 
