@@ -127,19 +127,14 @@ class MadeUpSource:
     trains_tokenizers: bool
     ladder: Ladder
 
-    @property
-    def prefix(self) -> str:
-        """What the origins of published data start with."""
-        return "hub:" if self.label == "hub" else ""
-
     def corpus_origin(self, corpus: str) -> str:
-        return f"{self.prefix}{corpus}:{self.version}"
+        return f"{self.task_origin(corpus)}:{self.version}"
 
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
-        return f"{self.prefix}{tokenizer}:{vocabulary_size}"
+        return f"{self.task_origin(tokenizer)}:{vocabulary_size}"
 
     def task_origin(self, task: str) -> str:
-        return f"{self.prefix}{task}"
+        return f"hub:{task}" if self.label == "hub" else task
 
     def tasks(self) -> dict[str, str | None]:
         return {task: self.without.get(task) for task in self.ladder.tasks}
