@@ -66,17 +66,13 @@ def drawn(study: rows.Study) -> str:
     return " ".join(" ".join(text.get_text() for text in figure.findobj(Text)).split())
 
 
-def test_bars_stand_in_the_order_of_the_ladder_with_alternatives_behind(bars: Bars) -> None:
-    assert [bar.row.name for bar in bars.bars] == [*loading.papers().steps, "M7@code"]
-    assert bars.missing == ["M3", "M6", "M7", "M8", "M9", "M10"]
-    assert bars.incomplete == ["M5"]
-
-
-def test_relative_change_is_to_the_parent_in_the_tree(bars: Bars) -> None:
+def test_bars_stand_in_the_order_of_the_ladder_and_change_against_the_parent_in_the_tree(bars: Bars) -> None:
     by_name = {bar.row.name: bar for bar in bars.bars}
+    assert list(by_name) == [*loading.papers().steps, "M7@code"] and len(bars.bars) == len(by_name)
+    assert bars.missing == ["M3", "M6", "M7", "M8", "M9", "M10"] and bars.incomplete == ["M5"]
     scores = {name: bar.score.mean for name, bar in by_name.items() if bar.score}
-    assert by_name["M4"].delta_percent == pytest.approx(100 * (scores["M4"] / scores["M2"] - 1))
-    assert by_name["M7@code"].delta_percent == pytest.approx(100 * (scores["M7@code"] / scores["M5"] - 1))
+    for name, parent in (("M4", "M2"), ("M7@code", "M5")):
+        assert by_name[name].delta_percent == pytest.approx(100 * (scores[name] / scores[parent] - 1))
     assert by_name["M0"].delta_percent is None and by_name["M7"].delta_percent is None
 
 
@@ -142,19 +138,16 @@ def test_the_error_bar_is_the_t_interval_over_three_seeds_or_more(study: MadeUpS
 
 def test_a_partial_ladder_is_a_figure_of_what_was_run(study: MadeUpStudy) -> None:
     """One bar as wide as any other, with its own label and the paper's value, and in words what else there could be."""
+    study.pretrain("M0")
+    found = study.read()
+    assert find_bars(found).missing == list(loading.papers().steps) and "no scores yet" in drawn(found)
+    shutil.rmtree(study.root)
     study.write(["M7"])
     words = drawn(study.read())
     assert "one seed: spread unknown" in words and "each seed" not in words and "interval" not in words
     assert "Not run: M0, M1, M2, M3, M4, M5, M6, M8, M9, M10." in words and "no value" not in words
     assert " M7 " in words and "(vs M5)" in words and "85.3" in words
     assert "3 × 128 → 4 × 144 (paper: 16 × 1056)" in words and "250M" not in words
-
-
-def test_a_group_without_scores_is_a_figure_of_dashes(study: MadeUpStudy) -> None:
-    study.pretrain("M0")
-    found = study.read()
-    assert find_bars(found).missing == list(loading.papers().steps)
-    assert "no scores yet" in drawn(found)
 
 
 def test_without_a_task_the_shared_mean_is_named_and_the_paper_is_left_out(tmp_path: Path) -> None:

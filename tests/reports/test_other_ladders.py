@@ -1,6 +1,7 @@
 """Records of several ladders in one folder: recipes are matched, names are not, and what is left out is told."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,7 @@ def test_reports_name_those_who_published_the_numbers(study: MadeUpStudy, tmp_pa
 
 
 def test_what_goes_by_its_labels_is_of_its_ladder_alone(study: MadeUpStudy, own: Ladder) -> None:
-    """Embeddings have the names of their labels, external models the protocol of a ladder."""
+    """Embeddings have the names of their labels, external models the protocol of a ladder, runs a scale."""
     study.write(["M0"])
     path = embed(study, "M0", "a", "sts", 0.5)
     assert len(read_frames(papers(), study.root).by_kind["mteb"]) == 1
@@ -86,12 +87,9 @@ def test_what_goes_by_its_labels_is_of_its_ladder_alone(study: MadeUpStudy, own:
     for trial in list(study.root.glob("glue/*/*.json")):
         change_record(trial, lambda record: record["labels"].update(model="BERT", ladder="other.py"))
     assert len(read_frames(papers(), study.root).trials) == 0
-
-
-def test_a_scale_of_another_ladder_is_told_once(study: MadeUpStudy) -> None:
-    tiny = {"variants": ["A"], "scale": "tiny", "data": "synthetic", "ladder": "other.py"}
-    study.pretrain("M1", labels=tiny)
-    study.pretrain("M2", labels=tiny)
+    shutil.rmtree(study.root)
+    for name in ("M1", "M2"):
+        study.pretrain(name, labels={"variants": ["A"], "scale": "tiny", "data": "synthetic", "ladder": "other.py"})
     with pytest.raises(MissingData, match=r"2 record\(s\) planned on the ladder other.py: pass --ladder"):
         read_frames(papers(), study.root)
 

@@ -184,12 +184,18 @@ def test_a_search_has_a_picture_of_its_own_and_no_other_figure_another_style(stu
     assert name == f"search-cola-{tried.study.id}"
 
 
-def test_the_same_records_give_the_same_picture_from_a_collected_folder_too(study: MadeUpStudy, tmp_path: Path) -> None:
+def test_the_same_records_give_the_same_picture_on_the_page_and_from_a_collected_folder(
+    study: MadeUpStudy, tmp_path: Path
+) -> None:
     findings = with_picture(study, search_by("tpe"))
     assert copy(study.root, tmp_path / "copy") == 0
     evidence = read_frames(loading.papers(), tmp_path / "copy")
     ((_, tried),) = findings.searches.items()
     (collected,) = evidence.searches.values()
+    assert figures(study.root, tmp_path / "out") == 0
+    page, (name,) = (tmp_path / "out" / "index.html").read_text(), findings.searches
+    assert 'alt="Search of CoLA on M1"' in page and f"{name}.svg" in page and f"{name}.pdf" in page
+    assert {path.suffix for path in tmp_path.glob(f"out/*/{name}.*")} == {".png", ".svg", ".pdf"}
     first, again, of_copy = (searches.draw(each, findings).files("x", ["svg"]) for each in (tried, tried, collected))
     assert first == again == of_copy
 
@@ -201,11 +207,3 @@ def test_few_points_and_one_value_of_a_field_have_a_picture_too(study: MadeUpStu
     findings = with_picture(study, search, points)
     (tried,) = findings.searches.values()
     require_texts_fit(searches.draw(tried, findings).figure)
-
-
-def test_the_page_shows_the_pictures_of_searches_and_links_their_files(study: MadeUpStudy, tmp_path: Path) -> None:
-    (name,) = with_picture(study, search_by("tpe")).searches
-    assert figures(study.root, tmp_path / "out") == 0
-    page = (tmp_path / "out" / "index.html").read_text()
-    assert 'alt="Search of CoLA on M1"' in page and f"{name}.svg" in page and f"{name}.pdf" in page
-    assert {path.suffix for path in tmp_path.glob(f"out/*/{name}.*")} == {".png", ".svg", ".pdf"}
