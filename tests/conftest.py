@@ -21,7 +21,7 @@ from tests.support import disks, forking
 from tests.support.golden_files import GoldenFiles
 
 if TYPE_CHECKING:
-    from tests.reports.made_up_study import Study
+    from tests.reports.made_up_study import MadeUpStudy
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 hypothesis.settings.register_profile("untimed", deadline=None)  # an example may be slow on a busy machine
@@ -156,11 +156,11 @@ def undrawn() -> Iterator[None]:
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> "Study":
+def study(tmp_path: Path) -> "MadeUpStudy":
     """Made-up records of the synthetic data at smoke scale; none yet."""
-    from tests.reports.made_up_study import Study
+    from tests.reports.made_up_study import MadeUpStudy
 
-    return Study(tmp_path / "runs")
+    return MadeUpStudy(tmp_path / "runs")
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ from neobert.runs.run_file import SourceSpecification
 from neobert.training.schedule import FineTuningSchedule
 from sweeps import glue_grid
 from tests.glue.glue_worlds import CPU, classifier, fine_tuner, marked_task, point, protocol
-from tests.reports.made_up_study import Study
+from tests.reports.made_up_study import MadeUpStudy
 from tests.support.tiny_runs import starts, work
 
 READINGS = {
@@ -224,7 +224,7 @@ class _Claim:
 
 @pytest.mark.parametrize(("name", "chosen"), [("M10", 1), ("M10@metric", 0)])
 def test_mnli_hands_on_the_trial_of_the_highest_matched_accuracy(tmp_path: Path, name: str, chosen: int) -> None:
-    made_up = Study(tmp_path)
+    made_up = MadeUpStudy(tmp_path)
     study = made_up.study(name, "mnli")
     made_up.begin(name, study)
     for each, (matched, mismatched) in zip(study.points, [(0.8, 0.6), (0.7, 0.9), (0.1, 0.1), (0.1, 0.1)], strict=True):
@@ -248,7 +248,7 @@ def test_the_best_of_a_grid_and_its_nested_score_go_by_the_decisive_metric(
     first, _ = halves(20)
     labels = np.zeros(20, np.int64)
     labels[[*first[:4], *np.setdiff1d(np.arange(20), first)[:4]]] = 1
-    made_up = Study(tmp_path)
+    made_up = MadeUpStudy(tmp_path)
     study = made_up.study(name, "mrpc")
     for each, says in zip(study.points, (1, 0, 0, 0), strict=True):
         accuracy, f1 = (0.4, 4 / 7) if says else (0.6, 0.0)

@@ -33,7 +33,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import checksum_of, publish_record, publish_sealed
 from neobert.runs.run_file import SourceSpecification, write_run_file
 from neobert.search.space import PrunerName, Range, SamplerName, Search, Space
-from reports import rows
+from reports import collect, make_figures, rows
 from reports.differences import Step, find_steps
 from reports.findings import Findings
 from reports.frames import read_frames
@@ -102,6 +102,21 @@ def undrawn_figures() -> Iterator[None]:
         yield
 
 
+def copy(root: Path, out: Path, *flags: str) -> int:
+    """Collect a folder of runs; the exit code."""
+    return collect.main(["--runs", str(root), "--out", str(out), *flags])
+
+
+def figures(root: Path, out: Path, *flags: str) -> int:
+    """Write the reports of a folder of runs with empty figures; the exit code."""
+    with undrawn_figures():
+        return make_figures.main(["--runs", str(root), "--out", str(out), *flags])
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
 @dataclass(frozen=True)
 class MadeUpSource:
     """Names of bytes without the bytes."""
@@ -112,26 +127,21 @@ class MadeUpSource:
     trains_tokenizers: bool
     ladder: Ladder
 
-    @property
-    def prefix(self) -> str:
-        """What the origins of published data start with."""
-        return "hub:" if self.label == "hub" else ""
-
     def corpus_origin(self, corpus: str) -> str:
-        return f"{self.prefix}{corpus}:{self.version}"
+        return f"{self.task_origin(corpus)}:{self.version}"
 
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
-        return f"{self.prefix}{tokenizer}:{vocabulary_size}"
+        return f"{self.task_origin(tokenizer)}:{vocabulary_size}"
 
     def task_origin(self, task: str) -> str:
-        return f"{self.prefix}{task}"
+        return f"hub:{task}" if self.label == "hub" else task
 
     def tasks(self) -> dict[str, str | None]:
         return {task: self.without.get(task) for task in self.ladder.tasks}
 
 
 @dataclass
-class Study:
+class MadeUpStudy:
     """Writes records of variants below a folder of runs. `without` names tasks that the source cannot fine-tune,
     `trained` says that tokenizers are trained on the data, `measured` on which corpora losses are, if not a run's own;
     `common_context` that they are in that one too, in bits per byte; beside them `frequency_loss`.
@@ -153,7 +163,7 @@ class Study:
     def trains_tokenizers(self) -> bool:
         return self.data == "synthetic" if self.trained is None else self.trained
 
-    def on(self, ladder: Ladder) -> "Study":
+    def on(self, ladder: Ladder) -> "MadeUpStudy":
         """The same folder and levels, of variants of another ladder."""
         return replace(self, ladder=ladder)
 

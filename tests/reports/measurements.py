@@ -14,7 +14,7 @@ from neobert.kinds.mteb import TASKS_IN_SUITE
 from neobert.kinds.readouts import BLIMP, ReadoutName, ReadoutScore
 from neobert.runs.layout import Layout
 from neobert.runs.records import pack_numbers, publish_record
-from tests.reports.made_up_study import Study
+from tests.reports.made_up_study import MadeUpStudy
 
 Numbers = NDArray[np.float64]
 
@@ -26,7 +26,7 @@ def suite_tasks() -> Iterator[tuple[str, Category]]:
 
 
 def embed(
-    study: Study,
+    study: MadeUpStudy,
     name: str,
     task: str,
     category: str,
@@ -51,7 +51,7 @@ def embed(
     return publish(Layout(study.root).embedding_task(task, str(record["id"])), record)
 
 
-def record_on(study: Study, name: str, seed: int, kind: str, *decisive: Any) -> dict[str, Any]:
+def record_on(study: MadeUpStudy, name: str, seed: int, kind: str, *decisive: Any) -> dict[str, Any]:
     """What every record of a measurement on a variant's last checkpoint has; `decisive` is what names it."""
     return {
         "kind": kind,
@@ -68,13 +68,13 @@ def publish(path: Path, record: dict[str, Any]) -> Path:
     return path
 
 
-def embed_all(study: Study, name: str, level: float, *, seed: int = 0, **kwargs: Any) -> None:
+def embed_all(study: MadeUpStudy, name: str, level: float, *, seed: int = 0, **kwargs: Any) -> None:
     """All 56 tasks; the score grows with a task's place among them."""
     for place, (task, category) in enumerate(suite_tasks()):
         embed(study, name, task, category, level + place / 1000, seed=seed, **kwargs)
 
 
-def perplexity(study: Study, name: str, values: Sequence[float], *, seed: int = 0) -> Path:
+def perplexity(study: MadeUpStudy, name: str, values: Sequence[float], *, seed: int = 0) -> Path:
     """Publish a readout of pseudo-perplexity on web over 64, 128, … tokens, on 40 documents with 16 positions each."""
     losses = np.log(np.repeat(values, 40)) + np.tile([-0.1, 0.1], 20 * len(values))
     own = answer(16 * losses, np.full(len(losses), 16))
@@ -82,7 +82,7 @@ def perplexity(study: Study, name: str, values: Sequence[float], *, seed: int = 
     return ask(study, name, seed, "perplexity", own.model_copy(update={"groups": groups}))
 
 
-def throughput(study: Study, model: str, tokens: int, rate: float, *, date: str = "2026-01-31") -> Path:
+def throughput(study: MadeUpStudy, model: str, tokens: int, rate: float, *, date: str = "2026-01-31") -> Path:
     """Publish a throughput record."""
     of_model = {"model": model, "parameters": 221_700_000, "precision": "bf16", "compiled": True}
     record = {
@@ -112,7 +112,7 @@ def answer(above: Numbers, below: Numbers | None = None, groups: dict[str, float
 
 
 def ask(
-    study: Study, name: str, seed: int, readout: ReadoutName, own: ReadoutScore, items: str = "0123456789ab"
+    study: MadeUpStudy, name: str, seed: int, readout: ReadoutName, own: ReadoutScore, items: str = "0123456789ab"
 ) -> Path:
     """Publish the record of a readout on web, or on BLiMP."""
     run = study.runs(name, seed)[-1]

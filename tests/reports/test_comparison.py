@@ -13,7 +13,6 @@ from ablations.loading import papers
 from ablations.scales import Scale
 from neobert.kinds.glue import GlueStudy
 from neobert.recipe import Point
-from reports import make_figures
 from reports.figures import published
 from reports.figures.comparison import (
     NOT_RESOLVABLE,
@@ -25,12 +24,12 @@ from reports.figures.comparison import (
     task_error,
     tolerance_of,
 )
-from tests.reports.made_up_study import TASK_SHIFTS, Study
+from tests.reports.made_up_study import TASK_SHIFTS, MadeUpStudy, figures
 
 PRINTED = {name: bar.average for name, bar in published.figure1(papers()).items()}
 
 
-class Replica(Study):
+class Replica(MadeUpStudy):
     """A study at paper scale on published data that scores what the paper prints, and `levels` more."""
 
     def score(self, name: str, study: GlueStudy, point: Point) -> float:
@@ -41,7 +40,7 @@ def replica(root: Path, off: dict[str, float] | None = None, data: str = "hub", 
     return Replica(root, scale=scale, data=data, levels=dict.fromkeys(PRINTED, 0.0) | (off or {}))
 
 
-def numbers_of(study: Study) -> dict[str, Number]:
+def numbers_of(study: MadeUpStudy) -> dict[str, Number]:
     """By name."""
     return {number.name: number for number in compare_numbers(study.read())}
 
@@ -64,13 +63,11 @@ def test_at_paper_scale_on_the_papers_data_a_replica_is_reproduced(tmp_path: Pat
     assert change.ours == pytest.approx(100 * (84.0 / 81.1 - 1)) and change.unit == "percent"
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_number_off_by_more_than_the_tolerance_exits_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = replica(tmp_path / "runs", {"M1": 1.5})
     study.write(["M0", "M1"])
-    arguments = ["--runs", str(study.root), "--out", str(tmp_path / "out")]
-    assert make_figures.main(arguments) == 0
-    assert make_figures.main([*arguments, "--compare"]) == 4
+    assert figures(study.root, tmp_path / "out") == 0
+    assert figures(study.root, tmp_path / "out", "--compare") == 4
     assert "off: M1" in capsys.readouterr().out
     compared = pd.read_csv(tmp_path / "out" / "paper-hub" / "comparison.csv")
     assert list(compared.verdict) == ["reproduced", "not reproduced"]
@@ -98,11 +95,10 @@ def test_a_printed_change_within_its_tolerance_of_zero_is_not_resolvable(tmp_pat
     assert (change.verdict, change.why) == ("not resolvable", NOT_RESOLVABLE)
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_another_scale_is_never_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = replica(tmp_path / "runs", scale="smoke", data="synthetic")
     study.write(["M0", "M1", "M2"])
-    assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out"), "--compare", "--json"]) == 0
+    assert figures(study.root, tmp_path / "out", "--compare", "--json") == 0
     (summary,) = json.loads(capsys.readouterr().out)
     assert summary["comparison"]["verdicts"] == {"not comparable at this scale": 4}
     assert all(Path(name).is_file() for name in summary["files"])

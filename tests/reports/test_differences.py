@@ -12,7 +12,7 @@ from ablations import loading
 from neobert.glue.tasks import TASKS
 from neobert.runs.layout import Layout
 from reports.differences import ADD_ONE, LADDER, LEAVE_ONE_OUT, MARGINS, Step, find_steps
-from tests.reports.made_up_study import Study, by_place, change_record, facts_of
+from tests.reports.made_up_study import MadeUpStudy, by_place, change_record, facts_of
 from tests.reports.measurements import answer, ask, embed
 from tests.support.made_up_treebank import treebank
 from tests.support.tree_copy import REPOSITORY
@@ -20,11 +20,11 @@ from tests.support.tree_copy import REPOSITORY
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 
 
-def steps_of(study: Study) -> Mapping[tuple[str, str, str], Step]:
+def steps_of(study: MadeUpStudy) -> Mapping[tuple[str, str, str], Step]:
     return by_place(study.read())
 
 
-def learn(study: Study, levels: dict[str, float], seeds: int, noise: float = 0.3) -> None:
+def learn(study: MadeUpStudy, levels: dict[str, float], seeds: int, noise: float = 0.3) -> None:
     """Runs whose held-out losses have noise of their own: 6 − level / 20 nats, `noise` in levels."""
     random = np.random.default_rng(sum(map(ord, "".join(levels))))
     study.common_context, study.measured = 64, ("web", "wikibook")
@@ -35,14 +35,14 @@ def learn(study: Study, levels: dict[str, float], seeds: int, noise: float = 0.3
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> MadeUpStudy:
     """Three variants with five seeds, fine-tuned on all tasks. Nobody changes it."""
-    study = Study(tmp_path_factory.mktemp("tuned") / "runs", measured=("web", "wikibook"))
+    study = MadeUpStudy(tmp_path_factory.mktemp("tuned") / "runs", measured=("web", "wikibook"))
     study.write(["M0", "M1", "M2"], seeds=range(5))
     return study
 
 
-def test_every_number_of_the_table_is_that_of_scipy_on_the_records(tuned: Study) -> None:
+def test_every_number_of_the_table_is_that_of_scipy_on_the_records(tuned: MadeUpStudy) -> None:
     """Records are read as JSON, and nothing of the reports is used: differences by seed, t interval, paired t test,
     Holm over the steps of a measure, and two one-sided tests."""
     best: dict[tuple[str, str, int], dict[str, list[float]]] = {}
@@ -83,7 +83,7 @@ def test_every_number_of_the_table_is_that_of_scipy_on_the_records(tuned: Study)
         assert [float(row["p_holm"]) for row in own] == pytest.approx([adjusted[p] for p in p_values], abs=2e-6)
 
 
-def test_a_step_is_in_the_loss_on_the_corpus_that_its_variant_was_trained_on(study: Study) -> None:
+def test_a_step_is_in_the_loss_on_the_corpus_that_its_variant_was_trained_on(study: MadeUpStudy) -> None:
     """M1's is wikibook, M2's is web; M3 has other tokens and is compared in bits per byte. All are one family."""
     learn(study, {"M0": 52.0, "M1": 52.0, "M2": 57.0, "M3": 57.0}, seeds=6)
     found = steps_of(study)
@@ -102,7 +102,7 @@ def test_a_step_is_in_the_loss_on_the_corpus_that_its_variant_was_trained_on(stu
     assert least.judged is not None and least.judged.p == pytest.approx(3 * least.difference.p)
 
 
-def test_leave_one_out_and_add_one_are_rows_and_families_of_their_own(study: Study) -> None:
+def test_leave_one_out_and_add_one_are_rows_and_families_of_their_own(study: MadeUpStudy) -> None:
     study.levels |= {"M9-rmsnorm": 55.0, "M0+rmsnorm": 50.0}
     for seed in (0, 1):
         for name in ("M0", "M1", "M9", "M9-rmsnorm", "M0+rmsnorm"):
@@ -116,7 +116,7 @@ def test_leave_one_out_and_add_one_are_rows_and_families_of_their_own(study: Stu
     )
 
 
-def test_a_model_that_knows_frequencies_alone_is_not_trained(study: Study) -> None:
+def test_a_model_that_knows_frequencies_alone_is_not_trained(study: MadeUpStudy) -> None:
     study.frequency_loss = 3.95
     learn(study, {"M0": 42.0, "M1": 57.0, "M2": 59.0}, seeds=5)
     found = steps_of(study)
@@ -124,7 +124,7 @@ def test_a_model_that_knows_frequencies_alone_is_not_trained(study: Study) -> No
     assert found[LADDER, "M2 − M1", "held-out loss on web"].word == "better"
 
 
-def test_what_is_not_compared_says_why_and_is_in_no_family(study: Study) -> None:
+def test_what_is_not_compared_says_why_and_is_in_no_family(study: MadeUpStudy) -> None:
     study.write(["M0", "M2"])
     study.pretrain("M1")
     found = steps_of(study)
@@ -135,14 +135,14 @@ def test_what_is_not_compared_says_why_and_is_in_no_family(study: Study) -> None
     assert (row["n"], row["mean"], row["records"]) == ("", "", "")
 
 
-def test_a_larger_grid_on_the_same_weights_is_not_compared(study: Study) -> None:
+def test_a_larger_grid_on_the_same_weights_is_not_compared(study: MadeUpStudy) -> None:
     study.write(["M9", "M10"])
     found = steps_of(study)
     assert "a choice among more points alone scores higher" in found[LADDER, "M10 − M9", "GLUE average"].word
     assert not [step for step in found.values() if step.name == "M10 − M9" and step.measure.name == "held-out loss"]
 
 
-def test_pairs_share_seeds_and_the_others_are_named(study: Study) -> None:
+def test_pairs_share_seeds_and_the_others_are_named(study: MadeUpStudy) -> None:
     study.write(["M0"], seeds=(0, 1, 2))
     study.write(["M1"], seeds=(1, 2, 3))
     step = by_place(study.read())[LADDER, "M1 − M0", "held-out loss on wikibook"]
@@ -151,7 +151,7 @@ def test_pairs_share_seeds_and_the_others_are_named(study: Study) -> None:
     assert "M1 − M0: seed 3 of M1 has no partner and is left out." in page
 
 
-def test_fine_tuning_seeds_of_one_pre_training_are_no_further_seeds(study: Study) -> None:
+def test_fine_tuning_seeds_of_one_pre_training_are_no_further_seeds(study: MadeUpStudy) -> None:
     """Three fine-tuning seeds on one pre-training tell nothing about other pre-trainings: n is 1."""
     for name in ("M0", "M1"):
         study.pretrain(name)
@@ -163,7 +163,7 @@ def test_fine_tuning_seeds_of_one_pre_training_are_no_further_seeds(study: Study
     assert any("are averaged and count as one seed" in note for note in step.notes)
 
 
-def test_losses_on_other_texts_are_not_compared(study: Study) -> None:
+def test_losses_on_other_texts_are_not_compared(study: MadeUpStudy) -> None:
     learn(study, {"M0": 52.0, "M1": 57.0}, seeds=2)
     (run,) = study.runs("M1", 1)
     path = Layout(study.root).pretraining(run.id) / "done.json"
@@ -178,7 +178,7 @@ def test_losses_on_other_texts_are_not_compared(study: Study) -> None:
     assert "seed 1 was measured on other held-out texts of wikibook on each side and is left out" in step.notes
 
 
-def test_runs_and_scores_on_other_data_are_not_paired(study: Study) -> None:
+def test_runs_and_scores_on_other_data_are_not_paired(study: MadeUpStudy) -> None:
     study.write(["M0", "M1"])
     for path in study.root.glob("glue/cola/*.json"):
         if "M1" in json.loads(path.read_text())["labels"]["variants"]:
@@ -190,7 +190,7 @@ def test_runs_and_scores_on_other_data_are_not_paired(study: Study) -> None:
     assert found[LADDER, "M1 − M0", "RTE"].judged and found[LADDER, "M1 − M0", "held-out loss on wikibook"].judged
 
 
-def test_minimal_pairs_are_compared_on_the_same_items(study: Study) -> None:
+def test_minimal_pairs_are_compared_on_the_same_items(study: MadeUpStudy) -> None:
     for name, right in (("M0", 0.5), ("M1", 0.7)):
         for seed in range(5):
             study.pretrain(name, seed)
@@ -202,7 +202,7 @@ def test_minimal_pairs_are_compared_on_the_same_items(study: Study) -> None:
     assert steps_of(study)[LADDER, "M2 − M1", "BLiMP"].word == "not compared: other items on each side"
 
 
-def test_embeddings_are_compared_in_the_mean_of_the_tasks_that_both_have(study: Study) -> None:
+def test_embeddings_are_compared_in_the_mean_of_the_tasks_that_both_have(study: MadeUpStudy) -> None:
     for name, tasks in (("M0", "ab"), ("M1", "bc")):
         for seed in (0, 1, 2):
             study.pretrain(name, seed)
@@ -215,7 +215,7 @@ def test_embeddings_are_compared_in_the_mean_of_the_tasks_that_both_have(study: 
     assert step.difference.mean == pytest.approx(10) and step.measure.margin == MARGINS["an MTEB average"]
 
 
-def test_a_ladder_without_glue_has_no_differences_in_glue(study: Study, tmp_path: Path) -> None:
+def test_a_ladder_without_glue_has_no_differences_in_glue(study: MadeUpStudy, tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text(
         "from ablations.ladder import M0, ROTARY\nX = M0.derive('X', ROTARY)\nTASKS = []\n", encoding="utf-8"
@@ -227,7 +227,7 @@ def test_a_ladder_without_glue_has_no_differences_in_glue(study: Study, tmp_path
     assert {step.measure.name for step in find_steps(own.read())} == {"held-out loss"}
 
 
-def test_arms_are_compared_in_a_task_that_their_ladder_declares(study: Study, tmp_path: Path) -> None:
+def test_arms_are_compared_in_a_task_that_their_ladder_declares(study: MadeUpStudy, tmp_path: Path) -> None:
     """With the ids of the trials of both, as in GLUE's tasks."""
     treebank(tmp_path / "UD_English-EWT")
     (tmp_path / "tagging.py").write_text((REPOSITORY / "examples" / "tagging.py").read_text())

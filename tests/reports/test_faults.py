@@ -2,9 +2,10 @@
 
 import errno
 import json
+import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,102 +16,125 @@ from hypothesis import strategies as st
 
 from ablations.loading import papers
 from neobert.files import checksummed
+from neobert.runs.collected import ARCHIVE, MOST_BYTES, read_archive
 from neobert.runs.layout import Layout
-from reports import collect, make_figures
+from neobert.runs.records import sealed
+from reports import make_figures
 from reports.curves import stages_of, stages_up_to
 from reports.frames import read_frames
 from reports.tables import Table, csv_text, escape_markdown, frame_of
-from tests.reports.made_up_study import Study, change_record, undrawn_figures
+from tests.reports.made_up_study import MadeUpStudy, change_record, contents, copy, figures
 from tests.reports.measurements import answer, ask, embed, perplexity, throughput
 
-COMMANDS = {"make_figures": make_figures.main, "collect": collect.main}
+COMMANDS = {"make_figures": figures, "collect": copy}
 MODULES = {"make_figures": "reports.make_figures", "collect": "neobert.runs.collected"}
 """Where each command writes."""
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> Study:
-    made_up = Study(tmp_path / "runs")
+def study(tmp_path: Path) -> MadeUpStudy:
+    made_up = MadeUpStudy(tmp_path / "runs")
     for name in ("M0", "M9"):
         made_up.pretrain(name)
         made_up.metrics(name)
     return made_up
 
 
-def command(name: str, runs: Path, out: Path) -> int:
-    with undrawn_figures():
-        return COMMANDS[name](["--runs", str(runs), "--out", str(out)])
-
-
-def record_of(study: Study, name: str, stage: int = -1) -> Path:
+def record_of(study: MadeUpStudy, name: str, stage: int = -1) -> Path:
     return Layout(study.root).pretraining(study.runs(name)[stage].id) / "done.json"
 
 
 def test_a_package_that_only_reports_need_is_named(
-    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    study: MadeUpStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(make_figures, "find_spec", lambda name: None if name == "matplotlib" else name)
-    assert command("make_figures", study.root, tmp_path / "out") == 3
+    assert figures(study.root, tmp_path / "out") == 3
     said = "make_figures.py: reports need matplotlib, which is not installed: pip install -e '.[reports]'\n"
     assert capsys.readouterr().err == said and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_out_that_is_no_folder_is_refused_before_anything_is_read(
-    study: Study, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+    study: MadeUpStudy, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "README.md"
     file.write_text("precious")
-    for out in (file, file / "below"):
-        assert command(name, study.root, out) == 2
-        assert f"--out {out}: {file} is a file; name a folder" in capsys.readouterr().err
+    refused = {out: f"--out {out}: {file} is a file; name a folder" for out in (file, file / "below")}
+    for out, sentence in {**refused, Path("/proc/x"): f"{name}.py: /proc/x"}.items():
+        assert COMMANDS[name](study.root, out) == 2
+        said = capsys.readouterr().err
+        assert sentence in said and said.count("\n") == 1
     assert file.read_text() == "precious"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_folder_that_nobody_can_make_is_one_sentence(
-    study: Study, name: str, capsys: pytest.CaptureFixture[str]
+def test_missing_and_empty_folders_exit_3_with_one_sentence(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command(name, study.root, Path("/proc/x")) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"{name}.py: /proc/x") and said.count("\n") == 1
+    empty, nowhere = tmp_path / "empty", tmp_path / "nowhere"
+    empty.mkdir()
+    for root, reason in ((empty, "holds no finished record"), (nowhere, f"there is no folder of runs at {nowhere}")):
+        assert COMMANDS[name](root, tmp_path / "out") == 3
+        (sentence,) = capsys.readouterr().err.splitlines()
+        assert reason in sentence and "run python ablations/run.py first" in sentence
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_full_disk_is_one_sentence(
-    study: Study, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    study: MadeUpStudy, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, content: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(f"{MODULES[name]}.replace_file", full)
-    assert command(name, study.root, tmp_path / "out") == 1
+    assert COMMANDS[name](study.root, tmp_path / "out") == 1
     assert "No space left on device" in capsys.readouterr().err
 
 
-PLANTS: dict[str, Callable[[Path], Any]] = {
-    "folder": Path.mkdir,
-    "dangling": lambda path: path.symlink_to(path.parent / "nothing"),
-    "circle": lambda path: path.symlink_to(path),
-    "deep": lambda path: path.write_text("[" * 100_000 + "]" * 100_000),
+def large(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(MOST_BYTES + 1)  # without a block on the disk
+
+
+NO_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "folder": (Path.mkdir, "is no regular file"),
+    "pipe": (os.mkfifo, "is no regular file"),  # it would be waited for without end
+    "dangling": (lambda path: path.symlink_to(path.parent / "nothing"), "cannot be read (No such file or directory)"),
+    "circle": (lambda path: path.symlink_to(path), "cannot be read (Too many levels of symbolic links)"),
+    "large": (large, "has 67 MB, more than any file of a study"),
+}
+NO_RECORDS: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "deep": (lambda path: path.write_text("[" * 100_000 + "]" * 100_000), ""),
+    "torn": (lambda path: path.write_text('{"schema": 1, '), ""),
+    "changed": (
+        lambda path: path.write_bytes(sealed({"seed": 10}).replace(b"10", b"11")),
+        "was changed after it was written",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.parametrize("plant", PLANTS)
-def test_what_is_no_readable_file_is_named_and_the_rest_is_counted(
-    study: Study, tmp_path: Path, name: str, plant: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("plant", NO_FILES | NO_RECORDS)
+def test_what_cannot_be_read_is_named_and_the_rest_is_counted_or_copied(
+    study: MadeUpStudy, tmp_path: Path, name: str, plant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    records = ("glue/cola/x.json", "readouts/perplexity/x.json")
-    for place in (*records, "glue/cola/studies/x/run.json", "models/x/model.json"):
+    spoil, sentence = (NO_FILES | NO_RECORDS)[plant]
+    others = ("ladders/x.py", "pretraining/x/metrics.jsonl") if plant in ("folder", "pipe", "large") else ()
+    places = ("glue/cola/x.json", "readouts/perplexity/x.json", *others)
+    before = {path for path in contents(study.root) if path.endswith((".json", ".jsonl"))}
+    for place in (*places, "glue/cola/studies/x/run.json", "models/x/model.json"):
         (study.root / place).parent.mkdir(parents=True, exist_ok=True)
-        PLANTS[plant](study.root / place)
-    assert command(name, study.root, tmp_path / "out") == 0
-    said = capsys.readouterr().err
-    assert all(place in said for place in records)
+        spoil(study.root / place)
+    assert COMMANDS[name](study.root, tmp_path / "out") == 0
+    told = capsys.readouterr().err.splitlines()
+    for place in places if name == "collect" else places[:2]:
+        assert any(place in line and sentence in line for line in told), place
+    if name == "collect":
+        assert {path for path, _ in read_archive(tmp_path / "out" / ARCHIVE, [])} == before
 
 
-def test_a_run_that_continues_itself_is_left_out_and_circles_end(study: Study, tmp_path: Path) -> None:
+def test_a_run_that_continues_itself_is_left_out_and_circles_end(study: MadeUpStudy, tmp_path: Path) -> None:
     own = study.runs("M9")[-1].id
     change_record(record_of(study, "M9"), lambda record: record["inputs"].update(previous=own))
     evidence = read_frames(papers(), study.root)
@@ -124,11 +148,11 @@ def test_a_run_that_continues_itself_is_left_out_and_circles_end(study: Study, t
         first.id,
         last.id,
     ]
-    assert command("make_figures", study.root, tmp_path / "out") == 0
+    assert figures(study.root, tmp_path / "out") == 0
 
 
 @pytest.mark.parametrize("loss", [-3.0, float("nan"), float("inf"), "low"])
-def test_a_loss_that_is_no_cross_entropy_is_refused_and_never_averaged(study: Study, loss: float | str) -> None:
+def test_a_loss_that_is_no_cross_entropy_is_refused_and_never_averaged(study: MadeUpStudy, loss: float | str) -> None:
     change_record(record_of(study, "M0"), lambda record: record["scores"].update(heldout_loss={"wikibook": loss}))
     evidence = read_frames(papers(), study.root)
     assert sorted(evidence.runs.stage) == [0, 1] and len(evidence.problems) == 1
@@ -143,10 +167,10 @@ def test_a_loss_that_is_no_cross_entropy_is_refused_and_never_averaged(study: St
         [{"step": 5, "loss": 2.0, "real_tokens": 7}, {"step": 5, "loss": 2.0, "real_tokens": 7}],
     ],
 )
-def test_a_curve_of_one_place_is_drawn(study: Study, tmp_path: Path, lines: list[dict[str, float]]) -> None:
+def test_a_curve_of_one_place_is_drawn(study: MadeUpStudy, tmp_path: Path, lines: list[dict[str, float]]) -> None:
     path = record_of(study, "M0").with_name("metrics.jsonl")
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert command("make_figures", study.root, tmp_path / "out") == 0
+    assert figures(study.root, tmp_path / "out") == 0
 
 
 @pytest.mark.parametrize("text", ["=1+2", "+cmd", "-cmd|x", "@SUM(A1)", "\t=1", "\r=1"])
@@ -172,19 +196,10 @@ def test_markdown_shows_labels_as_text() -> None:
         for place in places:
             before = escaped[:place]
             assert (len(before) - len(before.rstrip("\\"))) % 2 == 1, (active, before)
-    assert escape_markdown("p <0.001, 5 < 6 & 7 [MASK] — ±") == "p <0.001, 5 < 6 & 7 [MASK] — ±"
-
-
-def test_titles_notes_and_remarks_carry_no_raw_html(tmp_path: Path) -> None:
     cells = frame_of([(HOSTILE, "c")], (HOSTILE, "b"))
     table = Table(HOSTILE, shown=cells, facts=cells, alignment="ll", notes=(HOSTILE,))
     assert "\n<" not in table.markdown and table.markdown.count("\\<script") == 4
-    study = Study(tmp_path / "runs", data="<script>x</script>", without={"mnli": "<b>no|train</b>"})
-    study.pretrain("M0")
-    assert command("make_figures", study.root, tmp_path / "out") == 0
-    pages = list((tmp_path / "out").rglob("*.md"))
-    assert pages and any("\\<script" in path.read_text() for path in pages)
-    assert not [path for path in pages for tag in ("<script", "<b>") if tag in path.read_text().replace(f"\\{tag}", "")]
+    assert escape_markdown("p <0.001, 5 < 6 & 7 [MASK] — ±") == "p <0.001, 5 < 6 & 7 [MASK] — ±"
 
 
 STRANGE: tuple[Any, ...] = (None, -1, 0, 1e308, float("nan"), "", "x", [], {}, [[]], {"a": None}, True, "=1", "\0")
@@ -212,7 +227,7 @@ def spoiled(content: Any, choice: random.Random) -> Any:
 @pytest.fixture(scope="module")
 def every_kind(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with records of every kind. Nobody changes it."""
-    study = Study(tmp_path_factory.mktemp("kinds") / "runs", common_context=64, measured=("web", "wikibook"))
+    study = MadeUpStudy(tmp_path_factory.mktemp("kinds") / "runs", common_context=64, measured=("web", "wikibook"))
     study.write(["M0", "M1"])
     study.metrics("M0")
     ask(study, "M0", 0, "blimp", answer(np.ones(5)))
@@ -222,25 +237,21 @@ def every_kind(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return study.root
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_no_record_makes_a_traceback(every_kind: Path, tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seeds", "numbers"), [((0, 1), (15,)), pytest.param(range(100, 200), (1, 5, 20), marks=pytest.mark.drill)]
+)
+def test_no_record_makes_a_traceback(
+    every_kind: Path, tmp_path: Path, seeds: Sequence[int], numbers: Sequence[int]
+) -> None:
     """Some files spoiled in one place each, and sealed again, so that what reads them meets the value and not the
     checksum: both commands report the others, or that there are none."""
-    spoil_and_report(every_kind, tmp_path, seed, files=15)
-
-
-@pytest.mark.drill
-def test_many_spoiled_records_make_no_traceback(every_kind: Path, tmp_path: Path) -> None:
-    for seed in range(100, 200):
-        spoil_and_report(every_kind, tmp_path, seed, files=random.Random(seed).choice((1, 5, 20)))
-
-
-def spoil_and_report(runs: Path, tmp_path: Path, seed: int, files: int) -> None:
-    choice, root = random.Random(seed), Path(shutil.copytree(runs, tmp_path / f"runs-{seed}"))
-    for path in choice.sample(sorted(root.rglob("*.json")), files):
-        content = spoiled(json.loads(path.read_text()), choice)
-        path.write_text(json.dumps(checksummed(content) if isinstance(content, dict) else content))
-    for name in COMMANDS:
-        assert command(name, root, tmp_path / f"{name}-{seed}") in (0, 3), (name, seed)
-    for left in (root, *(tmp_path / f"{name}-{seed}" for name in COMMANDS)):
-        shutil.rmtree(left, ignore_errors=True)
+    for seed in seeds:
+        choice, root = random.Random(seed), tmp_path / "runs"
+        shutil.copytree(every_kind, root)
+        for path in choice.sample(sorted(root.rglob("*.json")), choice.choice(numbers)):
+            content = spoiled(json.loads(path.read_text()), choice)
+            path.write_text(json.dumps(checksummed(content) if isinstance(content, dict) else content))
+        for name, command in COMMANDS.items():
+            assert command(root, tmp_path / name) in (0, 3), (name, seed)
+        for left in ("runs", *COMMANDS):
+            shutil.rmtree(tmp_path / left, ignore_errors=True)

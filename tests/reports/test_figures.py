@@ -1,7 +1,5 @@
 """Figure 1, Tables 2 and 3, and the command that writes them: equal records give equal bytes."""
 
-import csv
-import io
 import json
 import os
 import shutil
@@ -22,7 +20,7 @@ from reports.figures import figure1
 from reports.figures.figure1 import Bars, find_bars
 from reports.figures.glue_tables import table2, table3, table5
 from reports.scores import Seeds, point_name
-from tests.reports.made_up_study import Study, undrawn_figures
+from tests.reports.made_up_study import MadeUpStudy, facts_of, figures
 from tests.support.golden_files import GoldenFiles
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
@@ -37,9 +35,9 @@ FILES |= {"remarks.md", "comparison.md", "comparison.csv"}
 
 
 @pytest.fixture(scope="module")
-def partial(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def partial(tmp_path_factory: pytest.TempPathFactory) -> MadeUpStudy:
     """Two seeds of M0, M1, M2, M4; one unfinished grid of M5; an alternative of M7; nothing of the others."""
-    study = Study(tmp_path_factory.mktemp("partial") / "runs")
+    study = MadeUpStudy(tmp_path_factory.mktemp("partial") / "runs")
     study.write(["M0", "M1", "M2", "M4"], seeds=(0, 1))
     study.write(["M7@code"])
     study.pretrain("M5")
@@ -51,7 +49,7 @@ def partial(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 @pytest.fixture(scope="module")
-def found(partial: Study) -> rows.Study:
+def found(partial: MadeUpStudy) -> rows.Study:
     return partial.read()
 
 
@@ -68,23 +66,13 @@ def drawn(study: rows.Study) -> str:
     return " ".join(" ".join(text.get_text() for text in figure.findobj(Text)).split())
 
 
-def run(arguments: list[str | Path], cwd: Path, script: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(script), *map(str, arguments)]
-    variables = os.environ | {"OMP_NUM_THREADS": "1"} | environment
-    return subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, check=False)
-
-
-def test_bars_stand_in_the_order_of_the_ladder_with_alternatives_behind(bars: Bars) -> None:
-    assert [bar.row.name for bar in bars.bars] == [*loading.papers().steps, "M7@code"]
-    assert bars.missing == ["M3", "M6", "M7", "M8", "M9", "M10"]
-    assert bars.incomplete == ["M5"]
-
-
-def test_relative_change_is_to_the_parent_in_the_tree(bars: Bars) -> None:
+def test_bars_stand_in_the_order_of_the_ladder_and_change_against_the_parent_in_the_tree(bars: Bars) -> None:
     by_name = {bar.row.name: bar for bar in bars.bars}
+    assert list(by_name) == [*loading.papers().steps, "M7@code"] and len(bars.bars) == len(by_name)
+    assert bars.missing == ["M3", "M6", "M7", "M8", "M9", "M10"] and bars.incomplete == ["M5"]
     scores = {name: bar.score.mean for name, bar in by_name.items() if bar.score}
-    assert by_name["M4"].delta_percent == pytest.approx(100 * (scores["M4"] / scores["M2"] - 1))
-    assert by_name["M7@code"].delta_percent == pytest.approx(100 * (scores["M7@code"] / scores["M5"] - 1))
+    for name, parent in (("M4", "M2"), ("M7@code", "M5")):
+        assert by_name[name].delta_percent == pytest.approx(100 * (scores[name] / scores[parent] - 1))
     assert by_name["M0"].delta_percent is None and by_name["M7"].delta_percent is None
 
 
@@ -111,7 +99,7 @@ def test_heldout_loss_stands_beside_every_bar(bars: Bars, found: rows.Study) -> 
     assert f"Loss: held-out MLM loss on {bars.corpus}" in words
 
 
-def test_losses_beside_bars_are_one_readout(study: Study) -> None:
+def test_losses_beside_bars_are_one_readout(study: MadeUpStudy) -> None:
     """M3 has other tokens, M9 reads longer rows: their losses are of something else."""
     study.measured = ("web", "wikibook")
     study.write(["M0", "M1", "M2", "M3", "M9"])
@@ -119,7 +107,7 @@ def test_losses_beside_bars_are_one_readout(study: Study) -> None:
     assert bars.corpus == "web" and [bar.row.name for bar in bars.bars if bar.loss] == ["M0", "M1", "M2"]
 
 
-def test_relative_changes_are_over_the_seeds_that_both_have(study: Study) -> None:
+def test_relative_changes_are_over_the_seeds_that_both_have(study: MadeUpStudy) -> None:
     study.write(["M0"], seeds=(0, 1, 2))
     study.write(["M1"], seeds=(1,))
     bars = {bar.row.name: bar for bar in find_bars(study.read()).bars}
@@ -129,13 +117,7 @@ def test_relative_changes_are_over_the_seeds_that_both_have(study: Study) -> Non
     assert bars["M1"].delta_percent == pytest.approx(expected) != pytest.approx(100 * (ours.mean / theirs.mean - 1))
 
 
-def test_one_seed_has_no_error_bar_and_says_that_the_spread_is_unknown(study: Study) -> None:
-    study.write(["M0"])
-    words = drawn(study.read())
-    assert "one seed: spread unknown" in words and "each seed" not in words and "interval" not in words
-
-
-def test_the_error_bar_is_the_t_interval_over_three_seeds_or_more(study: Study) -> None:
+def test_the_error_bar_is_the_t_interval_over_three_seeds_or_more(study: MadeUpStudy) -> None:
     """Two seeds are two dots without a bar."""
     study.write(["M0"], seeds=(0, 1))
     study.write(["M1"], seeds=(0, 1, 2))
@@ -154,24 +136,22 @@ def test_the_error_bar_is_the_t_interval_over_three_seeds_or_more(study: Study) 
     assert tops == {round(three.interval[1], 6)}
 
 
-def test_a_partial_ladder_is_a_figure_of_what_was_run(study: Study) -> None:
+def test_a_partial_ladder_is_a_figure_of_what_was_run(study: MadeUpStudy) -> None:
     """One bar as wide as any other, with its own label and the paper's value, and in words what else there could be."""
+    study.pretrain("M0")
+    found = study.read()
+    assert find_bars(found).missing == list(loading.papers().steps) and "no scores yet" in drawn(found)
+    shutil.rmtree(study.root)
     study.write(["M7"])
     words = drawn(study.read())
+    assert "one seed: spread unknown" in words and "each seed" not in words and "interval" not in words
     assert "Not run: M0, M1, M2, M3, M4, M5, M6, M8, M9, M10." in words and "no value" not in words
     assert " M7 " in words and "(vs M5)" in words and "85.3" in words
     assert "3 × 128 → 4 × 144 (paper: 16 × 1056)" in words and "250M" not in words
 
 
-def test_a_group_without_scores_is_a_figure_of_dashes(study: Study) -> None:
-    study.pretrain("M0")
-    found = study.read()
-    assert find_bars(found).missing == list(loading.papers().steps)
-    assert "no scores yet" in drawn(found)
-
-
 def test_without_a_task_the_shared_mean_is_named_and_the_paper_is_left_out(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs", data="corpus", without={"mnli": "mnli has no train split here"})
+    study = MadeUpStudy(tmp_path / "runs", data="corpus", without={"mnli": "mnli has no train split here"})
     study.write(["M0", "M1"])
     found = study.read()
     assert found.averaged_tasks == tuple(task for task in TASKS if task != "mnli") and not found.is_average
@@ -198,7 +178,7 @@ def test_files_hold_type_42_fonts_and_no_dates_whatever_style_the_user_has(found
     assert images["png"].startswith(b"\x89PNG")
 
 
-def test_table_2_lists_every_declared_leaf_of_every_variant(partial: Study) -> None:
+def test_table_2_lists_every_declared_leaf_of_every_variant(partial: MadeUpStudy) -> None:
     shown = {(row[2], row[3]) for row in table2(partial.read()).rows}
     for variant in loading.papers().steps.values():
         for row, delta in variant.delta_by_row().items():
@@ -207,7 +187,7 @@ def test_table_2_lists_every_declared_leaf_of_every_variant(partial: Study) -> N
                 assert any(found == row and field.startswith(name) for found, name in shown), (row, path)
 
 
-def test_table_2_shows_both_scales_and_marks_discarded_variants(partial: Study) -> None:
+def test_table_2_shows_both_scales_and_marks_discarded_variants(partial: MadeUpStudy) -> None:
     table = table2(partial.read())
     rows = {(row[0], row[3]): row for row in table.rows}
     assert rows["M7", "model.feedforward_width"][4] == "3,072 → 4,224"
@@ -221,7 +201,7 @@ def test_table_2_shows_both_scales_and_marks_discarded_variants(partial: Study) 
     assert any("another reading" in note for note in table.notes)
 
 
-def test_table_3_keeps_the_papers_rows_and_ours_apart(partial: Study) -> None:
+def test_table_3_keeps_the_papers_rows_and_ours_apart(partial: MadeUpStudy) -> None:
     rows = table3(partial.read()).rows
     sources = [row[0] for row in rows]
     assert sources == ["paper"] * 12 + ["this study"] * (len(rows) - 12)
@@ -230,7 +210,7 @@ def test_table_3_keeps_the_papers_rows_and_ours_apart(partial: Study) -> None:
     assert set(missing[2:]) == {"—"}
 
 
-def test_table_5_has_the_chosen_points_beside_the_papers(partial: Study) -> None:
+def test_table_5_has_the_chosen_points_beside_the_papers(partial: MadeUpStudy) -> None:
     rows = {(row[0], row[1]): row for row in partial.tables()["table5"].rows}
     assert rows["paper", "NeoBERT-1024"][2] == "16/6e-06/0.01" and rows["paper", "NeoBERT-4096"][7] == "2/1e-05/1e-05"
     cells = partial.read().last_rows["M0"].cells
@@ -239,16 +219,13 @@ def test_table_5_has_the_chosen_points_beside_the_papers(partial: Study) -> None
     assert ("this study", "M3") not in rows
 
 
-def test_every_row_of_ours_names_its_records(partial: Study) -> None:
+def test_every_row_of_ours_names_its_records(partial: MadeUpStudy) -> None:
     found = partial.read()
     known = {path.stem for path in partial.root.glob("glue/*/*.json")}
     runs = {path.parent.name for path in partial.root.glob("pretraining/*/done.json")}
     for table in (table3(found), table5(found), figure1.table(found)):
         assert table is not None
-        ours = [
-            row for row in csv.DictReader(io.StringIO(table.csv)) if row.get("source", "this study") == "this study"
-        ]
-        for row in ours:
+        for row in (row for row in facts_of(table) if row.get("source", "this study") == "this study"):
             ids = {name: set(value.split()) for name, value in row.items() if name.endswith("records")}
             losses = ids.pop("loss_records", set())
             assert losses <= runs and set().union(*ids.values()) <= known
@@ -259,7 +236,7 @@ def test_every_row_of_ours_names_its_records(partial: Study) -> None:
 
 
 def test_table_3_is_golden(tmp_path: Path, golden: GoldenFiles) -> None:
-    study = Study(tmp_path / "runs", scale="paper", data="hub", levels={"M0": 79.2, "M1": 81.1})
+    study = MadeUpStudy(tmp_path / "runs", scale="paper", data="hub", levels={"M0": 79.2, "M1": 81.1})
     study.write(["M0"], seeds=(0, 1))
     study.pretrain("M1")
     for of_task in study.studies("M1"):
@@ -272,7 +249,7 @@ def test_table_3_is_golden(tmp_path: Path, golden: GoldenFiles) -> None:
     golden.compare_text("table3.md", table3(study.read()).markdown)
 
 
-def test_same_records_give_the_same_bytes_whatever_the_process(study: Study, tmp_path: Path) -> None:
+def test_same_records_give_the_same_bytes_whatever_the_process(study: MadeUpStudy, tmp_path: Path) -> None:
     """Neither folders nor their order, hash seed, locale or time zone move a byte."""
     for name in ("M0", "M1", "M2"):
         for seed in (0, 1, 2):
@@ -291,13 +268,15 @@ def test_same_records_give_the_same_bytes_whatever_the_process(study: Study, tmp
         if path.is_file():
             (shuffled / path.relative_to(study.root)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, shuffled / path.relative_to(study.root))
-    first = ["--runs", study.root, "--out", tmp_path / "a", "--compare"]
-    second = ["--runs", shuffled, "--out", "elsewhere/a", "--compare"]
+    one = {"TZ": "UTC", "PYTHONHASHSEED": "1", "LC_ALL": "C"}
     other = {"TZ": "Asia/Tokyo", "PYTHONHASHSEED": "2", "LC_ALL": "de_DE.UTF-8", "SOURCE_DATE_EPOCH": "1"}
-    for done in (
-        run(first, REPOSITORY, SCRIPT, TZ="UTC", PYTHONHASHSEED="1", LC_ALL="C"),
-        run(second, tmp_path, REPOSITORY / SCRIPT, **other),
+    for cwd, script, runs, out, environment in (
+        (REPOSITORY, SCRIPT, study.root, str(tmp_path / "a"), one),
+        (tmp_path, REPOSITORY / SCRIPT, shuffled, "elsewhere/a", other),
     ):
+        command = [sys.executable, str(script), "--runs", str(runs), "--out", out, "--compare"]
+        variables = os.environ | {"OMP_NUM_THREADS": "1"} | environment
+        done = subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     folders = [tmp_path / name / "smoke-synthetic" for name in ("a", "elsewhere/a")]
     assert {path.name for path in folders[0].iterdir()} == {path.name for path in folders[1].iterdir()} == FILES
@@ -307,7 +286,7 @@ def test_same_records_give_the_same_bytes_whatever_the_process(study: Study, tmp
     assert "torn.json" in page and "the curve of pretraining/" in page and str(tmp_path) not in page
 
 
-def test_the_script_imports_little_for_its_help_and_no_torch_for_a_report(study: Study, tmp_path: Path) -> None:
+def test_the_script_imports_little_for_its_help_and_no_torch_for_a_report(study: MadeUpStudy, tmp_path: Path) -> None:
     study.pretrain("M0")
     code = f"""if True:
         import runpy, sys
@@ -329,19 +308,16 @@ def test_the_script_imports_little_for_its_help_and_no_torch_for_a_report(study:
 
 
 def test_command_lists_what_it_wrote_and_names_what_it_left_out(
-    partial: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    partial: MadeUpStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = tmp_path / "runs"
     shutil.copytree(partial.root, runs)
     (runs / "glue" / "cola" / "torn.json").write_text('{"schema": 1, ')
-    command = ["--runs", str(runs), "--out", str(tmp_path / "out")]
-    with undrawn_figures():
-        assert make_figures.main(command) == 0
+    assert figures(runs, tmp_path / "out") == 0
     printed = capsys.readouterr()
     assert "no score: M3, M6, M7, M8, M9, M10" in printed.out and "figure1.pdf" in printed.out
     assert "1 finding(s)" in printed.err and "torn.json" in printed.err
-    with undrawn_figures():
-        assert make_figures.main([*command, "--json"]) == 0
+    assert figures(runs, tmp_path / "out", "--json") == 0
     (summary,) = json.loads(capsys.readouterr().out)
     assert summary["scores"]["M3"] is None and summary["scores"]["M0"] > 0
     assert all(Path(path).is_file() for path in summary["files"])
@@ -352,27 +328,17 @@ def test_each_scale_and_data_has_its_own_folder_and_can_be_chosen(
 ) -> None:
     runs, out = tmp_path / "runs", tmp_path / "out"
     for data in ("synthetic", "corpus"):
-        Study(runs, data=data).pretrain("M0")
-    common = ["--runs", str(runs), "--out", str(out)]
-    with undrawn_figures():
-        assert make_figures.main([*common, "--data", "./texts/corpus"]) == 0
-        assert sorted(path.name for path in out.iterdir()) == ["index.html", "smoke-corpus"]
-        assert make_figures.main(common) == 0
-        assert sorted(path.name for path in out.iterdir()) == ["index.html", "smoke-corpus", "smoke-synthetic"]
+        MadeUpStudy(runs, data=data).pretrain("M0")
+    assert figures(runs, out, "--data", "./texts/corpus") == 0
+    assert sorted(path.name for path in out.iterdir()) == ["index.html", "smoke-corpus"]
+    assert figures(runs, out) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["index.html", "smoke-corpus", "smoke-synthetic"]
     page = (out / "index.html").read_text()
     assert '<section id="smoke-corpus">' in page and '<section id="smoke-synthetic">' in page
-    assert make_figures.main([*common, "--scale", "paper"]) == 3
-    assert make_figures.main([*common, "--scale", "papre"]) == 2
+    assert figures(runs, out, "--scale", "paper") == 3
+    assert figures(runs, out, "--scale", "papre") == 2
     errors = capsys.readouterr().err
     assert "no record has scale paper; there are records of scale smoke" in errors and "did you mean 'paper'?" in errors
-
-
-def test_missing_and_empty_folders_exit_3_with_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for root in (tmp_path / "nowhere", tmp_path):
-        assert make_figures.main(["--runs", str(root), "--out", str(tmp_path / "out")]) == 3
-        (sentence,) = capsys.readouterr().err.splitlines()
-        assert "run python ablations/run.py first" in sentence
-    assert not (tmp_path / "out").exists()
 
 
 def test_names_of_folders_are_safe_and_distinct() -> None:

@@ -1,6 +1,7 @@
 """Records of several ladders in one folder: recipes are matched, names are not, and what is left out is told."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,9 @@ from ablations import loading
 from ablations.ladders import Ladder
 from ablations.loading import papers
 from neobert.errors import MissingData
-from reports import make_figures
 from reports.frames import read_frames
 from reports.rows import read_study
-from tests.reports.made_up_study import Study, change_record, undrawn_figures
+from tests.reports.made_up_study import MadeUpStudy, change_record, figures
 from tests.reports.measurements import embed
 
 OWN = """
@@ -30,34 +30,27 @@ def own(tmp_path: Path) -> Ladder:
     return loading.load(str(path))
 
 
-def planned_on(study: Study, ladder: str) -> dict[str, object]:
-    return {"variants": ["M1"], "scale": study.scale, "data": study.data, "ladder": ladder}
-
-
-def test_recipes_are_matched_and_names_are_not(study: Study, own: Ladder) -> None:
-    study.pretrain("M0", labels=planned_on(study, "other.py"))
+def test_recipes_are_matched_and_names_are_not(study: MadeUpStudy, own: Ladder) -> None:
+    """A run that only another ladder has is told with the ladder that shows it, whatever its label says."""
+    labels = {"variants": ["M1"], "scale": study.scale, "data": study.data, "ladder": "other.py"}
+    study.pretrain("M0", labels=labels)
     study.pretrain("M1")
-    group = study.on(own).read()
+    theirs = study.on(own)
+    theirs.levels["X2"] = 60.0
+    group = theirs.read()
     assert len(group.last_rows["M0"].runs) == 1 and group.last_rows["M1"].runs.empty
     assert "1 pre-training run(s) planned on the paper's ladder: leave out --ladder to include them" in group.problems
     group = study.read()
     assert len(group.last_rows["M0"].runs) == len(group.last_rows["M1"].runs) == 1 and not group.problems
-
-
-def test_a_run_of_another_ladder_is_told_with_the_ladder_that_shows_it(study: Study, own: Ladder) -> None:
-    study.pretrain("M0")
-    theirs = study.on(own)
-    theirs.levels["X2"] = 60.0
-    theirs.pretrain("X2", labels=planned_on(study, "other.py"))
+    theirs.pretrain("X2", labels=labels)
     group = study.read()
-    assert group.last_rows["M1"].runs.empty, "whatever its label says"
-    assert group.problems == (
+    assert len(group.last_rows["M1"].runs) == 1 and group.problems == (
         "1 pre-training run(s) planned on the ladder other.py: pass --ladder and that file to include them",
     )
     assert len(theirs.read().last_rows["X2"].runs) == 1
 
 
-def test_reports_name_those_who_published_the_numbers(study: Study, tmp_path: Path) -> None:
+def test_reports_name_those_who_published_the_numbers(study: MadeUpStudy, tmp_path: Path) -> None:
     """By the ladder's own words: the paper is not mentioned where its numbers are not shown."""
     (tmp_path / "printed").mkdir()
     (tmp_path / "printed" / "figure1.csv").write_text(
@@ -72,9 +65,7 @@ def test_reports_name_those_who_published_the_numbers(study: Study, tmp_path: Pa
     )
     study.levels |= {"Y1": 59.0, "Y2": 60.0}
     study.on(loading.load(str(file))).write(["M0", "Y1", "Y2"], seeds=(0, 1))
-    flags = ["--runs", str(study.root), "--out", str(tmp_path / "out"), "--ladder", str(file), "--compare"]
-    with undrawn_figures():
-        assert make_figures.main(flags) == 0
+    assert figures(study.root, tmp_path / "out", "--ladder", str(file), "--compare") == 0
     texts = {path.name: path.read_text() for path in (tmp_path / "out").rglob("*") if path.suffix in (".md", ".html")}
     assert "Beside the literature" in texts["comparison.md"]
     assert "The literature’s numbers" in texts["index.html"]
@@ -82,8 +73,8 @@ def test_reports_name_those_who_published_the_numbers(study: Study, tmp_path: Pa
     assert not any(found.values()), found
 
 
-def test_what_goes_by_its_labels_is_of_its_ladder_alone(study: Study, own: Ladder) -> None:
-    """Embeddings have the names of their labels, external models the protocol of a ladder."""
+def test_what_goes_by_its_labels_is_of_its_ladder_alone(study: MadeUpStudy, own: Ladder) -> None:
+    """Embeddings have the names of their labels, external models the protocol of a ladder, runs a scale."""
     study.write(["M0"])
     path = embed(study, "M0", "a", "sts", 0.5)
     assert len(read_frames(papers(), study.root).by_kind["mteb"]) == 1
@@ -96,17 +87,14 @@ def test_what_goes_by_its_labels_is_of_its_ladder_alone(study: Study, own: Ladde
     for trial in list(study.root.glob("glue/*/*.json")):
         change_record(trial, lambda record: record["labels"].update(model="BERT", ladder="other.py"))
     assert len(read_frames(papers(), study.root).trials) == 0
-
-
-def test_a_scale_of_another_ladder_is_told_once(study: Study) -> None:
-    tiny = {"variants": ["A"], "scale": "tiny", "data": "synthetic", "ladder": "other.py"}
-    study.pretrain("M1", labels=tiny)
-    study.pretrain("M2", labels=tiny)
+    shutil.rmtree(study.root)
+    for name in ("M1", "M2"):
+        study.pretrain(name, labels={"variants": ["A"], "scale": "tiny", "data": "synthetic", "ladder": "other.py"})
     with pytest.raises(MissingData, match=r"2 record\(s\) planned on the ladder other.py: pass --ladder"):
         read_frames(papers(), study.root)
 
 
-def test_the_parent_of_a_recorded_variant_is_shown_without_records(study: Study, tmp_path: Path) -> None:
+def test_the_parent_of_a_recorded_variant_is_shown_without_records(study: MadeUpStudy, tmp_path: Path) -> None:
     file = tmp_path / "readings.py"
     file.write_text(
         "from ablations.ladder import M0, MASKING_20, ROTARY\n"
@@ -117,13 +105,11 @@ def test_the_parent_of_a_recorded_variant_is_shown_without_records(study: Study,
     theirs.pretrain("M0")
     theirs.pretrain("B")
     assert set(theirs.read().last_rows) == {"M0", "A@x", "B"}
-    flags = ["--runs", str(study.root), "--out", str(tmp_path / "out"), "--ladder", str(file)]
-    with undrawn_figures():
-        assert make_figures.main(flags) == 0
+    assert figures(study.root, tmp_path / "out", "--ladder", str(file)) == 0
 
 
 def test_a_blank_published_number_is_refused_with_its_place(
-    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    study: MadeUpStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "printed").mkdir()
     (tmp_path / "printed" / "figure1.csv").write_text(
@@ -132,6 +118,5 @@ def test_a_blank_published_number_is_refused_with_its_place(
     file = tmp_path / "blank.py"
     file.write_text("from ablations.ladder import M0, ROTARY\nY = M0.derive('Y', ROTARY)\nPUBLISHED = 'printed'\n")
     study.write(["M0"])
-    flags = ["--runs", str(study.root), "--out", str(tmp_path / "out"), "--ladder", str(file)]
-    assert make_figures.main(flags) == 2
+    assert figures(study.root, tmp_path / "out", "--ladder", str(file)) == 2
     assert "figure1.csv, line 2: average is blank" in capsys.readouterr().err

@@ -1,7 +1,6 @@
 """The page: what it shows, that names are only ever text, and that every link leads somewhere."""
 
 import re
-from contextlib import nullcontext
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,17 +12,10 @@ from reports import make_figures
 from reports.curves import PIECES
 from reports.frames import read_frames
 from reports.rows import read_study
-from tests.reports.made_up_study import Study, undrawn_figures
+from tests.reports.made_up_study import MadeUpStudy, figures
 from tests.reports.measurements import embed, perplexity, throughput
 
 HOSTILE = '<img src=x onerror=alert(1)> & $\\alpha_1 \\undefined{$ "quoted" \'</script><script>alert(2)</script>'
-
-
-def written(study: Study, out: Path, *flags: str, drawn: bool = False) -> str:
-    """The page of a study; its figures are empty files unless they are to be drawn."""
-    with nullcontext() if drawn else undrawn_figures():
-        assert make_figures.main(["--runs", str(study.root), "--out", str(out), *flags]) == 0
-    return (out / "index.html").read_text(encoding="utf-8")
 
 
 class Outline(HTMLParser):
@@ -31,31 +23,26 @@ class Outline(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.ids: list[str] = []
-        self.links: list[str] = []
-        self.pictures: list[str] = []
-        self.tags: list[str] = []
-        self.words: list[str] = []
+        self.words, self.elements = list[str](), list[tuple[str, dict[str, str | None]]]()
+        self.handle_data = self.words.append  # type: ignore[method-assign]
         self.feed(text)
+        self.tags = [tag for tag, _ in self.elements]
+        self.ids = [given["id"] for _, given in self.elements if "id" in given]
+        self.links = [str(given["href"]) for tag, given in self.elements if tag == "a" and "href" in given]
+        self.pictures = [str(given["src"]) for _, given in self.elements if "src" in given]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.tags.append(tag)
-        for name, place in (("id", self.ids), ("href", self.links if tag == "a" else []), ("src", self.pictures)):
-            if value := given.get(name):
-                place.append(value)
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
+        self.elements.append((tag, dict(attrs)))
 
 
-def test_the_page_shows_figure_1_the_tables_and_the_curves(study: Study, tmp_path: Path) -> None:
+def test_the_page_shows_figure_1_the_tables_and_the_curves(study: MadeUpStudy, tmp_path: Path) -> None:
     study.common_context = 64
     study.write(["M0", "M1"], seeds=(0, 1))
     study.pretrain("M0@steps0.5")
     for name in ("M0", "M1"):
         study.metrics(name)
-    page = Outline(written(study, tmp_path))
+    assert figures(study.root, tmp_path / "out") == 0
+    page = Outline((tmp_path / "out" / "index.html").read_text())
     names = ("figure1", "differences", "curves")
     assert page.pictures == [f"smoke-synthetic/{name}.svg" for name in names]
     assert {f"smoke-synthetic-{part}" for part in ("scores", "differences", "curves")} <= set(page.ids)
@@ -65,7 +52,7 @@ def test_the_page_shows_figure_1_the_tables_and_the_curves(study: Study, tmp_pat
 
 
 def test_names_with_html_or_latex_are_only_ever_text(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs", data=HOSTILE, without={"mnli": HOSTILE}, version=HOSTILE)
+    study = MadeUpStudy(tmp_path / "runs", data=HOSTILE, without={"mnli": HOSTILE}, version=HOSTILE)
     study.write(["M0"])
     perplexity(study, "M0", (8.0, 900.0))
     embed(study, "M0", HOSTILE.replace("/", ""), "sts", 0.5)
@@ -75,20 +62,25 @@ def test_names_with_html_or_latex_are_only_ever_text(tmp_path: Path) -> None:
     for point in of_task.points:
         study.trial("M0", of_task, point, labels=study.labels("M0") | {"model": "org/<i>bert</i>"})
     (study.root / "glue" / "cola" / "<b>torn.json").write_text("{")
-    page = Outline(written(study, tmp_path / "out", drawn=True))
+    assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out")]) == 0
+    page = Outline((tmp_path / "out" / "index.html").read_text())
     assert not {"b", "i", "script"} & set(page.tags)
     assert page.pictures and all((tmp_path / "out" / picture).is_file() for picture in page.pictures)
     words = "".join(page.words)
     assert f"data {HOSTILE}" in words and "<b>torn.json" in words and "org/<i>bert</i>" in words
+    for text in (path.read_text() for path in (tmp_path / "out").rglob("*.md")):
+        assert not [tag for tag in ("<img", "<script", "</script", "<i>") if tag in text.replace(f"\\{tag}", "")]
     latex = next((tmp_path / "out").glob("*/table3.tex")).read_text()
     assert "\\alpha" not in latex and "\\$\\textbackslash{}alpha\\_1 \\textbackslash{}undefined\\{\\$" in latex
     assert r"| this study | org/\<i>bert\</i> |" in next((tmp_path / "out").glob("*/table5.md")).read_text()
 
 
-def test_every_link_leads_somewhere_and_the_page_needs_no_network(study: Study, tmp_path: Path) -> None:
+def test_every_link_leads_somewhere_and_the_page_needs_no_network(study: MadeUpStudy, tmp_path: Path) -> None:
     study.write(["M0"])
     throughput(study, "NeoBERT", 512, 30_000.0)
-    text = written(study, out := tmp_path / "out", "--compare")
+    out = tmp_path / "out"
+    assert figures(study.root, out, "--compare") == 0
+    text = (out / "index.html").read_text()
     assert not re.search(r"https?://|//cdn|@import|url\(", text)
     page = Outline(text)
     assert len(set(page.ids)) == len(page.ids)
@@ -96,7 +88,7 @@ def test_every_link_leads_somewhere_and_the_page_needs_no_network(study: Study, 
     assert set(page.links) == {path.relative_to(out).as_posix() for path in out.glob("*/*")}
 
 
-def test_a_curve_is_thinned_counts_steps_over_stages_and_leaves_out_a_torn_end(study: Study) -> None:
+def test_a_curve_is_thinned_counts_steps_over_stages_and_leaves_out_a_torn_end(study: MadeUpStudy) -> None:
     study.pretrain("M9")
     study.metrics("M9", lines=250)
     first, last = study.runs("M9")
@@ -120,7 +112,7 @@ def test_a_curve_is_thinned_counts_steps_over_stages_and_leaves_out_a_torn_end(s
     ],
 )
 def test_a_curve_with_a_line_that_is_none_is_named_and_left_out(
-    study: Study, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    study: MadeUpStudy, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("M0", "M1"):
         study.pretrain(name)
@@ -128,6 +120,7 @@ def test_a_curve_with_a_line_that_is_none_is_named_and_left_out(
     (run,) = study.runs("M1")
     path = Layout(study.root).pretraining(run.id) / "metrics.jsonl"
     path.write_text(line + "\n" + path.read_text())
-    text = written(study, tmp_path / "out")
+    assert figures(study.root, tmp_path / "out") == 0
+    text = (tmp_path / "out" / "index.html").read_text()
     assert "curves.svg" not in text and "the curve of" in text
     assert "the curve of" in capsys.readouterr().err

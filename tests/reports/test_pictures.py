@@ -15,7 +15,7 @@ from reports.figures.differences import forest, limits
 from reports.figures.drawing import PAGE_INCHES, WORD_COLOURS, word_colour
 from reports.statistics import Difference, judge
 from tests.reports.extents import require_texts_fit
-from tests.reports.made_up_study import Study
+from tests.reports.made_up_study import MadeUpStudy
 
 GLUE_AVERAGE, LOSS_IN_NATS = Measure(GLUE, POINTS, 0.5), Measure(LOSS, NATS, 0.05)
 pytestmark = pytest.mark.usefixtures("papers_ladder")
@@ -78,7 +78,7 @@ def test_the_difference_of_curves_is_that_at_equal_steps() -> None:
     assert "losses on other text" in {text.get_text() for text in figure.axes[3].texts}
 
 
-def test_variants_with_curves_are_drawn_over_their_parents(study: Study) -> None:
+def test_variants_with_curves_are_drawn_over_their_parents(study: MadeUpStudy) -> None:
     """M9's parent has no run; M2 reads other text than M1."""
     for name in ("M0", "M1", "M2", "M9"):
         study.pretrain(name)

@@ -42,6 +42,8 @@ def test_figure_1_of_the_paper_has_the_ladder_and_its_tree() -> None:
         parent = variants[name].parent
         assert bar.parent == (parent.name if parent else None)
         assert bar.carried_forward == variants[name].kept
+    averages = {row.model: row.average for row in published.table3(loading.papers())}
+    assert bars["M10"].average == averages["NeoBERT-4096"]
 
 
 def test_printed_changes_are_relative_to_the_parent_within_rounding() -> None:
@@ -54,33 +56,21 @@ def test_printed_changes_are_relative_to_the_parent_within_rounding() -> None:
         assert relative == pytest.approx(bar.printed_delta_percent, abs=0.11)  # averages are rounded to 0.1
 
 
-def test_m10_of_figure_1_is_neobert_4096_of_table_3() -> None:
-    averages = {row.model: row.average for row in published.table3(loading.papers())}
-    assert published.figure1(loading.papers())["M10"].average == averages["NeoBERT-4096"]
-
-
 @pytest.mark.parametrize("name", published.COLUMNS)
 def test_every_published_number_has_a_source(name: str) -> None:
     sources = published.read(loading.papers(), name).source
     assert len(sources) and sources.str.startswith(("Figure", "Table")).all()
 
 
-def small_table(cell: str) -> Table:
-    cells = frame_of([("x", cell), ("y", "1")], ("A", "B"))
-    return Table("Title", cells, cells, "lr", notes=("50 % & more",), rules=frozenset({1}))
-
-
-def test_markdown_has_title_alignment_cells_and_notes() -> None:
-    assert small_table("a|b").markdown == (
-        "# Title\n\n| A | B |\n| :--- | ---: |\n| x | a\\|b |\n| y | 1 |\n\n- 50 % & more\n"
+def test_a_table_has_title_alignment_cells_rules_and_notes_in_markdown_and_booktabs() -> None:
+    cells = frame_of([("x|", "5_% ± 1 — †"), ("y", "1")], ("A", "B"))
+    table = Table("Title", cells, cells, "lr", notes=("50 % & more",), rules=frozenset({1}))
+    assert table.markdown == (
+        "# Title\n\n| A | B |\n| :--- | ---: |\n| x\\| | 5_% ± 1 — † |\n| y | 1 |\n\n- 50 % & more\n"
     )
-
-
-def test_booktabs_escapes_and_draws_rules() -> None:
-    text = small_table("5_% ± 1 — †").latex
-    assert r"x & 5\_\% $\pm$ 1 --- \textdagger{} \\" in text
-    assert text.count(r"\midrule") == 2 and text.count(r"\toprule") == text.count(r"\bottomrule") == 1
-    assert r"50 \% \& more\par" in text
+    assert r"x| & 5\_\% $\pm$ 1 --- \textdagger{} \\" in table.latex
+    assert table.latex.count(r"\midrule") == 2 and r"50 \% \& more\par" in table.latex
+    assert table.latex.count(r"\toprule") == table.latex.count(r"\bottomrule") == 1
 
 
 @given(st.text())

@@ -15,16 +15,15 @@ import pytest
 from neobert import files
 from neobert.runs import records
 from neobert.runs.kinds import record_paths
-from reports import make_figures
 from tests.ablations.papers_ladder import PAPERS_LADDER
-from tests.reports.made_up_study import Study, undrawn_figures
+from tests.reports.made_up_study import MadeUpStudy, figures
 from tests.reports.measurements import answer, ask
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GOAL_SECONDS = 20.0
 
 
-def test_every_record_is_read_once(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_record_is_read_once(study: MadeUpStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study.write(["M0", "M1"], seeds=(0, 1))
     reads: Counter[Path] = Counter()
 
@@ -33,13 +32,12 @@ def test_every_record_is_read_once(study: Study, tmp_path: Path, monkeypatch: py
         return files.read_json(path)
 
     monkeypatch.setattr(records, "read_json", counted)
-    with undrawn_figures():
-        assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out"), "--compare"]) == 0
+    assert figures(study.root, tmp_path / "out", "--compare") == 0
     of_records = set(record_paths(study.root))
     assert of_records and {reads[path] for path in of_records} == {1}
 
 
-def grids(study: Study) -> None:
+def grids(study: MadeUpStudy) -> None:
     """The whole grids of the ladder with 16 seeds, and BLiMP."""
     study.write(seeds=range(16))
     random = np.random.default_rng(0)
@@ -47,7 +45,7 @@ def grids(study: Study) -> None:
         ask(study, name, seed, "blimp", answer(random.random(67), random.integers(1, 40, 67).astype(float)))
 
 
-def runs_with_curves(study: Study) -> None:
+def runs_with_curves(study: MadeUpStudy) -> None:
     """Pre-training alone with its curves: the ladder with 1,000 seeds."""
     study.measured, study.frequency_loss = ("web", "wikibook"), 6.5
     for name in PAPERS_LADDER[:-1]:
@@ -59,10 +57,10 @@ def runs_with_curves(study: Study) -> None:
 @pytest.mark.drill
 @pytest.mark.parametrize(("fill", "goal_mebibytes"), [(grids, 500), (runs_with_curves, 700)])
 def test_ten_thousand_records_become_all_reports_in_time_and_memory(
-    fill: Callable[[Study], None], goal_mebibytes: int, tmp_path: Path
+    fill: Callable[[MadeUpStudy], None], goal_mebibytes: int, tmp_path: Path
 ) -> None:
     """The curves are 300,000 lines: 200 MiB more than grids take."""
-    study = Study(tmp_path / "runs", scale="proxy", data="corpus")
+    study = MadeUpStudy(tmp_path / "runs", scale="proxy", data="corpus")
     fill(study)
     assert len(list(record_paths(study.root))) > 9_500
     command = [sys.executable, "reports/make_figures.py", "--runs", str(study.root), "--out", str(tmp_path / "out")]

@@ -2,7 +2,6 @@
 
 import statistics
 from pathlib import Path
-from typing import NamedTuple
 
 import matplotlib
 import pytest
@@ -19,27 +18,22 @@ from reports import rows
 from reports.figures import searches
 from reports.figures.figure1 import find_bars
 from reports.figures.glue_tables import scores, table3, table5
-from reports.frames import Tried, read_frames
+from reports.frames import read_frames
 from reports.remarks import searches_noted
-from reports.scores import Cell, Row, point_name
-from tests.reports.collecting import copy, figures
+from reports.scores import Cell, point_name
 from tests.reports.extents import require_texts_fit
-from tests.reports.made_up_study import SAMPLED, SPACE, Study, by_place, facts_of, search_by
+from tests.reports.made_up_study import SAMPLED, SPACE, MadeUpStudy, by_place, copy, facts_of, figures, search_by
 from tests.reports.test_figures import drawn
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 TPE = "CoLA: 8 points chosen by tpe, 2 ended early by median; not the whole grid"
 
 
-def row_of(study: Study, name: str) -> Row:
-    return study.read().last_rows[name]
+def cell_of(study: MadeUpStudy, name: str = "M1") -> Cell:
+    return study.read().last_rows[name].cells["cola"]
 
 
-def cell_of(study: Study, name: str = "M1") -> Cell:
-    return row_of(study, name).cells["cola"]
-
-
-def score_at_best(study: Study, search: GlueStudy) -> float:
+def score_at_best(study: MadeUpStudy, search: GlueStudy) -> float:
     """The highest mean over seeds among the trials' records, in points."""
     layout = Layout(study.root)
     done = [each.trials for each in search.search_trials(layout) if each.state == "done"]
@@ -48,7 +42,7 @@ def score_at_best(study: Study, search: GlueStudy) -> float:
     )
 
 
-def test_a_searched_task_has_its_best_point_and_every_table_says_so(study: Study) -> None:
+def test_a_searched_task_has_its_best_point_and_every_table_says_so(study: MadeUpStudy) -> None:
     for name in ("M0", "M1"):
         study.pretrain(name)
     study.search("M0", study.study("M0", "cola"))
@@ -66,7 +60,7 @@ def test_a_searched_task_has_its_best_point_and_every_table_says_so(study: Study
     assert fact["whole_grid"] == "no" and fact["points"] == "6" and fact["batch_size"] == str(cell.point.batch_size)
 
 
-def test_figure_1_says_which_bars_are_of_searches_and_changes_none_against_a_grid(study: Study) -> None:
+def test_figure_1_says_which_bars_are_of_searches_and_changes_none_against_a_grid(study: MadeUpStudy) -> None:
     for name in ("M0", "M1"):
         study.pretrain(name)
     study.search("M0", study.study("M0", "cola"))
@@ -76,7 +70,7 @@ def test_figure_1_says_which_bars_are_of_searches_and_changes_none_against_a_gri
     assert {line["variant"]: line["delta_percent"] for line in facts_of(study.tables()["figure1"])}["M1"] == ""
 
 
-def test_the_whole_grid_is_used_where_there_is_one_and_a_part_of_it_is_not(study: Study) -> None:
+def test_the_whole_grid_is_used_where_there_is_one_and_a_part_of_it_is_not(study: MadeUpStudy) -> None:
     study.pretrain("M1")
     study.sampled("M1", "cola", search_by("tpe"), SAMPLED)
     grid = study.study("M1", "cola")
@@ -85,65 +79,59 @@ def test_the_whole_grid_is_used_where_there_is_one_and_a_part_of_it_is_not(study
         study.trial("M1", grid, point)
     assert cell_of(study).tried is not None and cell_of(study).point in SAMPLED
     left_out = f"cola: {len(grid.points) - 1} trial(s) of a part of the grid are left out beside a search"
-    assert left_out in row_of(study, "M1").notes
+    assert left_out in study.read().last_rows["M1"].notes
     study.trial("M1", grid, grid.points[-1])
-    row = row_of(study, "M1")
+    row = study.read().last_rows["M1"]
     assert row.cells["cola"].is_best_of_whole_grid and row.cells["cola"].point in grid.points
     assert searches_noted([row]) == [] and any("is left out beside the whole grid" in note for note in row.notes)
 
 
-def test_a_search_with_seeds_has_the_mean_over_them_and_the_larger_one_counts(study: Study) -> None:
+def test_a_search_with_seeds_has_the_mean_over_them_and_the_larger_one_counts(study: MadeUpStudy) -> None:
     study.pretrain("M1")
     small = study.sampled("M1", "cola", search_by("random", seeds=(0, 1, 2)), SAMPLED)
-    row = row_of(study, "M1")
+    row = study.read().last_rows["M1"]
     score = row.cells["cola"].score
     assert score is not None and [each.finetuning for each in score.by_seeds] == [0, 1, 2]
     assert score.mean == pytest.approx(score_at_best(study, small))
     more = search_by("qmc").model_copy(update={"trials": 9})
     larger = study.sampled("M1", "cola", more, SAMPLED)
-    row = row_of(study, "M1")
+    row = study.read().last_rows["M1"]
     assert row.cells["cola"].tried is not None and row.cells["cola"].tried.study == larger
     assert f"cola: search {small.id} is left out beside {larger.id}" in row.notes
     assert searches_noted([row]) == ["§ CoLA: 8 of 9 points chosen by qmc; not the whole grid (M1)."]
 
 
-def test_a_grid_whose_bad_points_a_pruner_ended_is_no_whole_grid(study: Study) -> None:
+def test_a_grid_whose_bad_points_a_pruner_ended_is_no_whole_grid(study: MadeUpStudy) -> None:
     study.pretrain("M1")
     points = study.study("M1", "cola").points
     search = search_by("grid", "median").model_copy(update={"trials": len(points)})
     study.sampled("M1", "cola", search, points, pruned=points[:1])
     said = f"§ CoLA: {len(points)} points of the grid, 1 ended early by median; not the whole grid (M1)."
-    assert searches_noted([row_of(study, "M1")]) == [said] and cell_of(study).point in points[1:]
+    assert searches_noted([study.read().last_rows["M1"]]) == [said] and cell_of(study).point in points[1:]
 
 
-def test_a_search_whose_trials_were_all_ended_early_has_no_score(study: Study) -> None:
+def test_a_search_whose_trials_were_all_ended_early_has_no_score_and_no_picture(study: MadeUpStudy) -> None:
     study.pretrain("M1")
     study.sampled("M1", "cola", search_by("tpe", "median"), SAMPLED, pruned=SAMPLED)
-    assert cell_of(study).score is None and searches_noted([row_of(study, "M1")]) == []
+    assert cell_of(study).score is None and searches_noted([study.read().last_rows["M1"]]) == []
+    assert study.read().searches == {}
 
 
-def pair(study: Study, own: dict[str, Search]) -> str:
-    """Why the CoLA of M1 and M0 cannot be subtracted; empty if it can."""
-    for name in ("M0", "M1"):
+@pytest.mark.parametrize("theirs", [search_by("tpe"), search_by("random"), None])
+def test_scores_of_equal_searches_are_subtracted_and_of_another_search_or_a_grid_not(
+    study: MadeUpStudy, theirs: Search | None
+) -> None:
+    for name, search in (("M0", theirs), ("M1", search_by("tpe"))):
         study.pretrain(name)
-        if name in own:
-            study.sampled(name, "cola", own[name], SAMPLED)
-        else:
+        if search is None:
             study.search(name, study.study(name, "cola"))
-    return by_place(study.read())["ladder", "M1 − M0", "CoLA"].reason
+        else:
+            study.sampled(name, "cola", search, SAMPLED)
+    reason = "" if theirs == search_by("tpe") else "CoLA of M1 and M0 is not of the same grid or kind of search"
+    assert by_place(study.read())["ladder", "M1 − M0", "CoLA"].reason == reason
 
 
-def test_scores_of_equal_searches_are_subtracted_and_of_others_not(study: Study) -> None:
-    assert pair(study, {"M0": search_by("tpe"), "M1": search_by("tpe")}) == ""
-
-
-@pytest.mark.parametrize("theirs", [search_by("random"), None])
-def test_scores_of_another_search_or_a_grid_are_not_subtracted(study: Study, theirs: Search | None) -> None:
-    own = {"M1": search_by("tpe")} | ({} if theirs is None else {"M0": theirs})
-    assert pair(study, own) == "CoLA of M1 and M0 is not of the same grid or kind of search"
-
-
-def test_a_search_under_another_protocol_is_of_no_variant(study: Study) -> None:
+def test_a_search_under_another_protocol_is_of_no_variant(study: MadeUpStudy) -> None:
     study.pretrain("M1")
     grid = study.study("M1", "cola")
     protocol = grid.protocol.model_copy(update={"epochs": grid.protocol.epochs + 1})
@@ -153,7 +141,7 @@ def test_a_search_under_another_protocol_is_of_no_variant(study: Study) -> None:
     assert any("match no variant's protocol, grid and study" in problem for problem in study.read().problems)
 
 
-def test_a_search_with_a_link_out_of_the_folder_is_named_and_left_out(study: Study, tmp_path: Path) -> None:
+def test_a_search_with_a_link_out_of_the_folder_is_named_and_left_out(study: MadeUpStudy, tmp_path: Path) -> None:
     study.pretrain("M1")
     search = study.sampled("M1", "cola", search_by("tpe"), SAMPLED)
     asked = search.request_file(Layout(study.root), 0)
@@ -165,7 +153,7 @@ def test_a_search_with_a_link_out_of_the_folder_is_named_and_left_out(study: Stu
     assert "is a link out of the folder" in problem
 
 
-def test_the_size_of_a_search_costs_a_reader_nothing(study: Study) -> None:
+def test_the_size_of_a_search_costs_a_reader_nothing(study: MadeUpStudy) -> None:
     study.pretrain("M1")
     endless = search_by("tpe").model_copy(update={"trials": 10**15})
     search = study.sampled("M1", "cola", endless, SAMPLED)
@@ -174,13 +162,13 @@ def test_the_size_of_a_search_costs_a_reader_nothing(study: Study) -> None:
     assert cell.point is not None and point_name(cell.point)
 
 
-def with_picture(study: Study, search: Search, points: tuple[Point, ...] = SAMPLED) -> rows.Study:
+def with_picture(study: MadeUpStudy, search: Search, points: tuple[Point, ...] = SAMPLED) -> rows.Study:
     study.pretrain("M1")
     study.sampled("M1", "cola", search, points)
     return study.read()
 
 
-def test_a_search_has_a_picture_of_its_own_and_no_other_figure_another_style(study: Study) -> None:
+def test_a_search_has_a_picture_of_its_own_and_no_other_figure_another_style(study: MadeUpStudy) -> None:
     findings = with_picture(study, search_by("tpe", seeds=(0, 1)))
     before = dict(matplotlib.rcParams)
     ((name, tried),) = findings.searches.items()
@@ -190,50 +178,32 @@ def test_a_search_has_a_picture_of_its_own_and_no_other_figure_another_style(stu
     words = {text.get_text() for text in figure.findobj(Text)}
     assert {"Search of CoLA on M1", "batch size", "learning rate", "weight decay", "importance"} <= words
     dots = figure.axes[1].collections[0].get_offsets().tolist()
-    means = {each.point: each.value for each in drawn_points(study, tried)}
-    assert {tuple(dot) for dot in dots} == {(point.learning_rate, value) for point, value in means.items()}
+    trials = tried.study.search_trials(Layout(study.root))
+    means = {(each.point.learning_rate, 100 * read_sealed(each.record)["scores"]["score"]) for each in trials}
+    assert {tuple(dot) for dot in dots} == means
     assert name == f"search-cola-{tried.study.id}"
 
 
-class Shown(NamedTuple):
-    point: Point
-    value: float
-
-
-def drawn_points(study: Study, tried: Tried) -> list[Shown]:
-    """The mean over seeds at each point, in points."""
-    searched = tried.study.search_trials(Layout(study.root))
-    return [Shown(each.point, 100 * read_sealed(each.record)["scores"]["score"]) for each in searched]
-
-
-def test_the_same_records_give_the_same_picture_from_a_collected_folder_too(study: Study, tmp_path: Path) -> None:
+def test_the_same_records_give_the_same_picture_on_the_page_and_from_a_collected_folder(
+    study: MadeUpStudy, tmp_path: Path
+) -> None:
     findings = with_picture(study, search_by("tpe"))
     assert copy(study.root, tmp_path / "copy") == 0
     evidence = read_frames(loading.papers(), tmp_path / "copy")
     ((_, tried),) = findings.searches.items()
     (collected,) = evidence.searches.values()
+    assert figures(study.root, tmp_path / "out") == 0
+    page, (name,) = (tmp_path / "out" / "index.html").read_text(), findings.searches
+    assert 'alt="Search of CoLA on M1"' in page and f"{name}.svg" in page and f"{name}.pdf" in page
+    assert {path.suffix for path in tmp_path.glob(f"out/*/{name}.*")} == {".png", ".svg", ".pdf"}
     first, again, of_copy = (searches.draw(each, findings).files("x", ["svg"]) for each in (tried, tried, collected))
     assert first == again == of_copy
 
 
 @pytest.mark.parametrize("points", [SAMPLED[:1], SAMPLED[:2], (*SAMPLED[:3], SAMPLED[0])])
-def test_few_points_and_one_value_of_a_field_have_a_picture_too(study: Study, points: tuple[Point, ...]) -> None:
+def test_few_points_and_one_value_of_a_field_have_a_picture_too(study: MadeUpStudy, points: tuple[Point, ...]) -> None:
     space = SPACE.model_copy(update={"batch_size": (8,)})
     search = search_by("tpe").model_copy(update={"space": space})
     findings = with_picture(study, search, points)
     (tried,) = findings.searches.values()
     require_texts_fit(searches.draw(tried, findings).figure)
-
-
-def test_the_page_shows_the_pictures_of_searches_and_links_their_files(study: Study, tmp_path: Path) -> None:
-    (name,) = with_picture(study, search_by("tpe")).searches
-    assert figures(study.root, tmp_path / "out") == 0
-    page = (tmp_path / "out" / "index.html").read_text()
-    assert 'alt="Search of CoLA on M1"' in page and f"{name}.svg" in page and f"{name}.pdf" in page
-    assert {path.suffix for path in tmp_path.glob(f"out/*/{name}.*")} == {".png", ".svg", ".pdf"}
-
-
-def test_a_search_without_a_score_has_no_picture(study: Study) -> None:
-    study.pretrain("M1")
-    study.sampled("M1", "cola", search_by("tpe", "median"), SAMPLED, pruned=SAMPLED)
-    assert study.read().searches == {}

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import shutil
 import tracemalloc
 import zlib
@@ -14,11 +13,10 @@ import pytest
 
 from ablations.loading import papers
 from neobert.files import json_bytes, line_bytes, sha256_of
-from neobert.runs.collected import ARCHIVE, MOST_BYTES, read_archive
+from neobert.runs.collected import ARCHIVE, read_archive
 from neobert.runs.layout import Layout
 from reports.frames import read_frames
-from tests.reports.collecting import contents, copy, figures
-from tests.reports.made_up_study import Study, change_record
+from tests.reports.made_up_study import MadeUpStudy, change_record, contents, copy, figures
 from tests.reports.measurements import answer, ask
 
 SECRET = "the reader's private key"
@@ -28,7 +26,7 @@ ID = "0123456789ab"
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of runs with every kind of file that is collected. Nobody changes it."""
-    study = Study(tmp_path_factory.mktemp("study") / "runs")
+    study = MadeUpStudy(tmp_path_factory.mktemp("study") / "runs")
     study.pretrain("M0")
     study.metrics("M0")
     for task in ("cola", "rte"):
@@ -73,35 +71,25 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("of_folder", [False, True], ids=["file", "folder"])
+@pytest.mark.parametrize("folder", ["", *sorted({str(Path(place).parent) for place in PLACES})])
 def test_a_link_to_a_private_file_is_named_and_not_followed(
-    runs: Path, secrets: Path, tmp_path: Path, place: str, of_folder: bool, capsys: pytest.CaptureFixture[str]
+    runs: Path, secrets: Path, tmp_path: Path, folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    link, target = runs / place, secrets / PLACES[place]
-    if of_folder:
-        (secrets / link.name).write_bytes(target.read_bytes())
-        link, target = link.parent, secrets
-        shutil.rmtree(link, ignore_errors=True)
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(target)
-    assert copy(runs, tmp_path / "out") == 0
-    assert f"left out: {link.relative_to(runs)} is a link out of the folder\n" in capsys.readouterr().err
-    assert not [name for name, content in contents(tmp_path / "out").items() if SECRET.encode() in content]
-
-
-def test_reports_show_nothing_of_private_files(
-    runs: Path, secrets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for place, target in PLACES.items():
+    """Neither a link in place of each file nor one in place of a folder, by what collects and by what reports."""
+    for place, name in PLACES.items():
+        (secrets / Path(place).name).write_bytes((secrets / name).read_bytes())
+    for place in [folder] if folder else PLACES:
+        shutil.rmtree(runs / place, ignore_errors=True)
         (runs / place).parent.mkdir(parents=True, exist_ok=True)
-        (runs / place).symlink_to(secrets / target)
-    assert figures(runs, tmp_path / "out") == 0
-    said = capsys.readouterr().err
-    read = [place for place in PLACES if not place.startswith(("ladders", "models")) and "metrics" not in place]
-    assert SECRET not in said
-    assert all(f"  {place} is a link out of the folder: left out\n" in said for place in read)
-    assert not [name for name, content in contents(tmp_path / "out").items() if SECRET.encode() in content]
+        (runs / place).symlink_to(secrets if folder else secrets / PLACES[place])
+    reported = [place for place in PLACES if not place.startswith(("ladders", "models")) and "metrics" not in place]
+    told = {copy: [folder], figures: []} if folder else {copy: list(PLACES), figures: reported}
+    for command, places in told.items():
+        out = tmp_path / command.__name__
+        assert command(runs, out) == 0
+        said = capsys.readouterr().err
+        assert SECRET not in said and all(f" {place} is a link out of the folder" in said for place in places)
+        assert not [name for name, content in contents(out).items() if SECRET.encode() in content]
 
 
 def test_the_folder_of_runs_and_what_is_inside_may_be_links(whole: Path, runs: Path, tmp_path: Path) -> None:
@@ -116,44 +104,20 @@ def test_the_folder_of_runs_and_what_is_inside_may_be_links(whole: Path, runs: P
     assert len(read_frames(papers(), tmp_path / "link").runs) == len(read_frames(papers(), whole).runs) > 0
 
 
-def test_what_is_no_regular_file_is_named_and_not_opened(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A pipe would be waited for without end."""
-    places = ("glue/cola/x.json", "pretraining/x/metrics.jsonl", "ladders/x.py")
-    for place in places:
-        (runs / place).parent.mkdir(parents=True, exist_ok=True)
-        os.mkfifo(runs / place)
-    assert copy(runs, tmp_path / "out") == 0
-    said = capsys.readouterr().err
-    assert all(f"left out: {place} is no regular file\n" in said for place in places)
-
-
-def test_a_file_that_is_larger_than_any_record_is_not_read(runs: Path) -> None:
-    with (runs / "glue" / "cola" / "large.json").open("wb") as file:
-        file.truncate(MOST_BYTES + 1)  # without a block on the disk
-    assert read_frames(papers(), runs).problems == (
-        "glue/cola/large.json has 67 MB, more than any file of a study: left out",
-    )
-
-
 # Writing
 
 
 @pytest.mark.parametrize("name", ["../../../hook/x", "/tmp/hook", "..", "", "f" * 12, 5, None, ["x"]])
-def test_a_record_that_is_named_otherwise_than_its_file_is_left_out(
-    runs: Path, tmp_path: Path, name: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_record_that_is_named_otherwise_than_its_file_is_left_out(runs: Path, tmp_path: Path, name: Any) -> None:
     path = min(runs.glob("glue/cola/*.json"))
     change_record(path, lambda record: record.update(id=name))
-    before = len(read_frames(papers(), runs).trials)
-    (tmp_path / "out" / "below").mkdir(parents=True)
-    there = set(tmp_path.rglob("*"))
-    assert copy(runs, tmp_path / "out" / "below" / "copy") == 0
-    new = {path for path in tmp_path.rglob("*") if path not in there}
-    assert all(path.is_relative_to(tmp_path / "out" / "below" / "copy") for path in new)
-    assert before == len(list(runs.glob("glue/*/*.json"))) - 1
-    (problem,) = read_frames(papers(), runs).problems
+    out = tmp_path / "out" / "below" / "copy"
+    there = {*tmp_path.rglob("*"), *out.parents}
+    assert copy(runs, out) == 0
+    assert all(path.is_relative_to(out) for path in set(tmp_path.rglob("*")) - there)
+    evidence = read_frames(papers(), runs)
+    assert len(evidence.trials) == len(list(runs.glob("glue/*/*.json"))) - 1
+    (problem,) = evidence.problems
     assert f"glue/cola/{path.name} is the record of {name} and not of {path.stem}: it was copied or changed" in problem
 
 
@@ -161,9 +125,9 @@ def test_a_record_that_is_named_otherwise_than_its_file_is_left_out(
 
 
 @pytest.fixture
-def bound(tmp_path: Path) -> Study:
+def bound(tmp_path: Path) -> MadeUpStudy:
     """Two runs whose records name their curves."""
-    study = Study(tmp_path / "bound")
+    study = MadeUpStudy(tmp_path / "bound")
     for name in ("M0", "M1"):
         study.pretrain(name)
         study.metrics(name)
@@ -173,13 +137,13 @@ def bound(tmp_path: Path) -> Study:
     return study
 
 
-def curve_of(study: Study, name: str) -> Path:
+def curve_of(study: MadeUpStudy, name: str) -> Path:
     return Layout(study.root).pretraining(study.runs(name)[0].id) / "metrics.jsonl"
 
 
 @pytest.mark.parametrize("damage", ["other", "empty", "gone", "line"])
 def test_the_curve_of_a_finished_run_is_the_one_that_its_record_names(
-    bound: Study, tmp_path: Path, damage: str
+    bound: MadeUpStudy, tmp_path: Path, damage: str
 ) -> None:
     path, run = curve_of(bound, "M0"), bound.runs("M0")[0].id
     whole = read_frames(papers(), bound.root).curves
@@ -203,7 +167,7 @@ def test_the_curve_of_a_finished_run_is_the_one_that_its_record_names(
 
 
 def test_a_short_text_that_unpacks_to_much_fills_no_memory(tmp_path: Path) -> None:
-    study, packer, zeros = Study(tmp_path / "runs"), zlib.compressobj(), bytes(2**20)
+    study, packer, zeros = MadeUpStudy(tmp_path / "runs"), zlib.compressobj(), bytes(2**20)
     study.pretrain("M0")
     bomb = base64.b64encode(b"".join(packer.compress(zeros) for _ in range(64)) + packer.flush()).decode()
     score = answer(np.ones(3, np.float32)).model_dump() | {"numerators": bomb}
@@ -257,7 +221,7 @@ def test_no_path_of_the_machine_is_in_errors_and_models(
 
 
 def test_packed_numbers_that_look_like_a_path_are_copied(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+    study = MadeUpStudy(tmp_path / "runs")
     study.pretrain("M0")
     numbers = np.random.default_rng(0).normal(size=4000).astype(np.float32)
     ask(study, "M0", 0, "blimp", answer(numbers))

@@ -13,8 +13,7 @@ from neobert.runs.records import publish_sealed
 from neobert.search.memory import importances, study_in_memory
 from neobert.search.space import Search
 from neobert.search.storages import STORAGE_VARIABLE, storage_address, storage_at
-from tests.reports.collecting import copy
-from tests.reports.made_up_study import SAMPLED, Study, search_by
+from tests.reports.made_up_study import SAMPLED, MadeUpStudy, copy, search_by
 from tests.search.grid_worlds import POINTS, fail_part, load, study_of, work_through
 
 
@@ -70,7 +69,7 @@ def test_importances_are_the_same_for_equal_records_and_none_without_a_differenc
 
 
 @pytest.fixture
-def searched(papers_ladder: None, study: Study) -> GlueStudy:
+def searched(papers_ladder: None, study: MadeUpStudy) -> GlueStudy:
     """A search of CoLA on M1 and a grid of RTE with two seeds."""
     for seed in (0, 1):
         study.pretrain("M1", seed)
@@ -78,7 +77,7 @@ def searched(papers_ladder: None, study: Study) -> GlueStudy:
     return study.sampled("M1", "cola", search_by("tpe", "median"), SAMPLED, pruned=SAMPLED[:2])
 
 
-def test_a_study_is_asked_for_by_variant_and_task(searched: GlueStudy, study: Study, tmp_path: Path) -> None:
+def test_a_study_is_asked_for_by_variant_and_task(searched: GlueStudy, study: MadeUpStudy, tmp_path: Path) -> None:
     frame = ablations.study("M1", "cola", runs=study.root).trials_dataframe()
     assert frame.state.tolist() == ["PRUNED"] * 2 + ["COMPLETE"] * 6
     assert frame.params_learning_rate.tolist() == [point.learning_rate for point in SAMPLED]
@@ -87,7 +86,7 @@ def test_a_study_is_asked_for_by_variant_and_task(searched: GlueStudy, study: St
     assert of_copy.best_value == frame.value.max() and of_copy.study_name == f"M1 cola tpe seed 0 ({searched.id})"
 
 
-def test_of_several_studies_one_is_chosen(searched: GlueStudy, study: Study) -> None:
+def test_of_several_studies_one_is_chosen(searched: GlueStudy, study: MadeUpStudy) -> None:
     with pytest.raises(
         ValueError, match="there are 2 studies of rte on M1: choose one by its scale, seed, sampler or id"
     ):
@@ -100,7 +99,7 @@ def test_of_several_studies_one_is_chosen(searched: GlueStudy, study: Study) -> 
     assert ablations.study("M1", "cola", study_id=searched.id, runs=study.root).user_attrs["study"] == searched.id
 
 
-def test_a_study_that_is_not_there_is_named(searched: GlueStudy, study: Study, tmp_path: Path) -> None:
+def test_a_study_that_is_not_there_is_named(searched: GlueStudy, study: MadeUpStudy, tmp_path: Path) -> None:
     with pytest.raises(MissingData, match="there is no study of mnli on M1 in"):
         ablations.study("M1", "mnli", runs=study.root)
     with pytest.raises(MissingData, match="there is no study of cola on M1 with seed 3 in"):
