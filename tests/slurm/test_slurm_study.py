@@ -1,7 +1,6 @@
 """The study as users send it: the real command, dependencies, several nodes, several launchers."""
 
 import json
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -107,39 +106,6 @@ def test_two_folders_of_one_account_leave_each_others_jobs_alone(cluster: Cluste
     assert not list(tmp_path.rglob("gotcha")) and not list((cluster.folder / "jobs").glob("gotcha"))
 
 
-def test_neither_a_copy_nor_a_damaged_file_nor_a_name_costs_a_job(cluster: Cluster, tmp_path: Path) -> None:
-    """A file of the copy loses a bit, and a job of the user is called like a folder in jobs/. Every command then finds
-    the jobs of its own folder, and --cancel takes those alone."""
-    mine, copy = tmp_path / "mine", tmp_path / "copy"
-    flags = (
-        "--variant",
-        "M0",
-        "--stages",
-        "pretrain",
-        "--cluster",
-        "slurm",
-        "--cpus",
-        "1",
-        "--sbatch",
-        "begin=now+1hour",
-    )
-    precious = cluster.submit("sleep 600", "--job-name=precious")
-    launch(cluster, 1, *flags, "--runs", str(mine))
-    jobs = {each.job for each in read_submissions(Layout(mine))}
-    (mine / "jobs" / "precious").mkdir()
-    shutil.copytree(mine, copy)
-    damaged = next(copy.glob("jobs/*/submission.json"))
-    damaged.write_bytes(damaged.read_bytes().replace(b'"job": "', b'"jmb": "', 1))
-    launch(cluster, 1, *flags, "--runs", str(copy))
-    assert json.loads(launch(cluster, 1, *flags, "--runs", str(mine), "--json")) == []
-    assert {each.job for each in read_submissions(Layout(mine))} == jobs
-    launch(cluster, 1, "--variant", "M0", "--cancel", "--runs", str(copy))
-    copied = {each.job for each in read_submissions(Layout(copy))} - jobs
-    until(lambda: all(cluster.states(job) == {"CANCELLED"} for job in copied), 60, "cancelled jobs of the copy")
-    assert len(jobs) == len(copied) == 2
-    assert [cluster.states(job) for job in (*jobs, precious)] == [{"PENDING"}, {"PENDING"}, {"RUNNING"}]
-
-
 def test_a_controller_that_has_just_started_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
     """For some seconds it knows of no GPU and refuses every job that wants one."""
     flags = ("--variant", "M0", "--stages", "pretrain", "--cluster", "slurm", "--gpus", "8", "--runs", str(tmp_path))
@@ -176,7 +142,17 @@ def test_the_ladders_foot_goes_through_the_queue(cluster: Cluster, tmp_path: Pat
     launch(cluster, 3, *flags)
     kinds = Counter(each.kind for each in read_submissions(Layout(tmp_path)))
     assert kinds == {"prepare": 2, "pretrain": 3, "glue": 6}
-    assert_all_is_done_once(cluster, tmp_path, grids=3 * 8)
+    assert {row["state"] for row in status(tmp_path)} - {"done"} <= {"submitted", "running", "waiting"}
+    until(lambda: len(list(tmp_path.glob("glue/*/studies/*/selection.json"))) == 3 * 8, STUDY_SECONDS, "the grids")
+    until(lambda: len(list(tmp_path.glob("pretraining/*/done.json"))) == 3, STUDY_SECONDS, "three stages")
+    sent = {each.job for each in read_submissions(Layout(tmp_path))}  # others ended as other tests wanted
+
+    def states() -> set[str]:
+        return {job.state for name, job in cluster.jobs().items() if name.split("_")[0] in sent}
+
+    until(lambda: states() <= {"COMPLETED"}, 60, "the end of all jobs")
+    assert len(starts(tmp_path)) == len(set(starts(tmp_path)))
+    assert {row["state"] for row in status(tmp_path)} == {"done"}
     assert json.loads(launch(cluster, 1, *flags, "--json")) == []
 
 
@@ -186,21 +162,6 @@ def launch(cluster: Cluster, launchers: int, *arguments: str) -> str:
     said = [process.communicate(timeout=240) for process in processes]
     assert [process.returncode for process in processes] == [0] * launchers, said
     return said[-1][0]
-
-
-def assert_all_is_done_once(cluster: Cluster, root: Path, *, grids: int) -> None:
-    """Every unit starts once, every stage and grid closes, and the status command says so from files alone."""
-    assert {row["state"] for row in status(root)} - {"done"} <= {"submitted", "running", "waiting"}
-    until(lambda: len(list(root.glob("glue/*/studies/*/selection.json"))) == grids, STUDY_SECONDS, f"{grids} grids")
-    until(lambda: len(list(root.glob("pretraining/*/done.json"))) == 3, STUDY_SECONDS, "three stages")
-    sent = {submission.job for submission in read_submissions(Layout(root))}  # others ended as other tests wanted
-
-    def states() -> set[str]:
-        return {job.state for name, job in cluster.jobs().items() if name.split("_")[0] in sent}
-
-    until(lambda: states() <= {"COMPLETED"}, 60, "the end of all jobs")
-    assert len(starts(root)) == len(set(starts(root)))
-    assert {row["state"] for row in status(root)} == {"done"}
 
 
 def test_two_nodes_with_two_tasks_each_train_what_one_process_trains(cluster: Cluster, tmp_path: Path) -> None:
