@@ -238,25 +238,6 @@ def test_a_flattened_batch_is_every_document_alone(form: str, implementation: st
             model(**batch, attention_mask=torch.ones_like(batch["input_ids"]))
 
 
-def test_flash_kernels_are_told_of_borders_in_one_row_and_refuse_them_in_several() -> None:
-    seen: list[Tensor] = []
-
-    def kernel(module, query, key, value, attention_mask, position_ids=None, **_):
-        assert attention_mask is None
-        seen.append(position_ids)
-        return query.transpose(1, 2), None
-
-    AttentionInterface.register("flash_seen", kernel)
-    AttentionMaskInterface.register("flash_seen", flash_attention_mask)
-    model, _ = masked_lm("NeoBERT form")
-    model.config._attn_implementation = "flash_seen"
-    places = torch.cat([torch.arange(10), torch.arange(14)])[None]
-    model(TOKEN_IDS[:1], position_ids=places)
-    assert seen and all(torch.equal(each, places) for each in seen)
-    with pytest.raises(ValueError, match="flatten the batch to one row"):
-        model(TOKEN_IDS[:2], position_ids=places.expand(2, -1))
-
-
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_a_row_of_padding_alone_makes_no_nan(form: str, implementation: str) -> None:
     model, _ = masked_lm(form, implementation)
@@ -422,24 +403,19 @@ def test_new_tokens_of_a_model_with_a_head_start_as_the_others_did(form: str, he
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @torch.no_grad()
-def test_half_precision_stays_near_fp32(form: str, dtype: torch.dtype, tmp_path) -> None:
+def test_loaded_in_half_precision_only_the_weights_are_rounded(form: str, dtype: torch.dtype, tmp_path) -> None:
+    """Rotary angles are not among them: in fp32 arithmetic the model equals one with rounded weights, and in its own it
+    stays near it."""
     model, _ = masked_lm(form)
     model.save_pretrained(tmp_path)
-    low = NeoBERTForMaskedLM.from_pretrained(tmp_path, dtype=dtype)
-    exact, rounded = model(TOKEN_IDS, MASK).logits[MASK.bool()], low(TOKEN_IDS, MASK).logits[MASK.bool()]
+    exact = model(TOKEN_IDS, MASK).logits[MASK.bool()]
+    loaded = NeoBERTForMaskedLM.from_pretrained(tmp_path, dtype=dtype)
+    rounded = loaded(TOKEN_IDS, MASK).logits[MASK.bool()]
     assert rounded.dtype == dtype
     assert float((rounded - exact).norm()) < 0.02 * float(exact.norm())
-
-
-@torch.no_grad()
-def test_loaded_in_bf16_only_the_weights_are_rounded(form: str, tmp_path) -> None:
-    """Rotary angles are not among them: in fp32 arithmetic the model equals one with rounded weights."""
-    model, _ = masked_lm(form)
-    model.save_pretrained(tmp_path)
-    loaded = NeoBERTForMaskedLM.from_pretrained(tmp_path, dtype=torch.bfloat16).float()
     for parameter in model.parameters():
-        parameter.copy_(parameter.bfloat16().float())
-    torch.testing.assert_close(loaded(TOKEN_IDS, MASK).logits, model(TOKEN_IDS, MASK).logits, rtol=0, atol=1e-6)
+        parameter.copy_(parameter.to(dtype).float())
+    torch.testing.assert_close(loaded.float()(TOKEN_IDS, MASK).logits, model(TOKEN_IDS, MASK).logits, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("auto", "own"), AUTO_CLASSES.items())
@@ -485,27 +461,31 @@ def test_blocks_on_another_device_are_whole_and_get_all_tensors(implementation: 
     blocks = [module for module in model.modules() if type(module).__name__ in model._no_split_modules]
     assert blocks == list(model.model.transformer_encoder)
     assert spread(model)(TOKEN_IDS, MASK).logits.is_meta
+    for pooling in ("cls", "mean"):
+        config.classifier_pooling = pooling
+        assert spread(NeoBERTForSequenceClassification(config).eval())(TOKEN_IDS, MASK).logits.is_meta
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_a_classifier_may_be_on_another_device_than_its_inputs(form: str, pooling: str) -> None:
-    model = NeoBERTForSequenceClassification(configuration(form, classifier_pooling=pooling)).eval()
-    assert spread(model)(TOKEN_IDS, MASK).logits.is_meta
-
-
-def test_flash_kernels_are_told_of_borders_on_the_device_of_their_block() -> None:
+def test_flash_kernels_are_told_of_borders_in_one_row_on_the_device_of_their_block() -> None:
+    """In several rows they refuse them."""
     seen: list[Tensor] = []
 
     def kernel(module, query, key, value, attention_mask, position_ids=None, **_):
+        assert attention_mask is None
         seen.append(position_ids)
         return query.transpose(1, 2), None
 
-    AttentionInterface.register("flash_on_devices", kernel)
-    AttentionMaskInterface.register("flash_on_devices", flash_attention_mask)
+    AttentionInterface.register("flash_seen", kernel)
+    AttentionMaskInterface.register("flash_seen", flash_attention_mask)
     model, _ = masked_lm("NeoBERT form")
-    model.config._attn_implementation = "flash_on_devices"
-    spread(model)(TOKEN_IDS[:1], position_ids=torch.cat([torch.arange(10), torch.arange(14)])[None])
-    assert [places.is_meta for places in seen] == [False, True, True]
+    model.config._attn_implementation = "flash_seen"
+    places = torch.cat([torch.arange(10), torch.arange(14)])[None]
+    model(TOKEN_IDS[:1], position_ids=places)
+    assert len(seen) == 3 and all(torch.equal(each, places) for each in seen)
+    with pytest.raises(ValueError, match="flatten the batch to one row"):
+        model(TOKEN_IDS[:2], position_ids=places.expand(2, -1))
+    spread(model)(TOKEN_IDS[:1], position_ids=places)
+    assert [each.is_meta for each in seen[3:]] == [False, True, True]
 
 
 def test_compiled_whole_it_gives_equal_logits(form: str) -> None:
