@@ -13,7 +13,7 @@ from ablations.recipe_runs import evaluation_after
 from neobert.data.mteb_tasks import OFFICIAL_TASKS, Wording
 from neobert.embeddings.encoders import NamedEncoder
 from neobert.embeddings.evaluation import measure_task
-from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
+from neobert.errors import EXIT_DONE, EXIT_OFF, EXIT_REFUSED
 from neobert.executors import make_trainer
 from neobert.executors.encoders import load_encoder
 from neobert.executors.external import resolve_model, write_model_file
@@ -92,28 +92,37 @@ def vectors_of(folder: Path, texts: list[str], **options: Any) -> np.ndarray:
     return load_encoder(Layout(folder.parent.parent), folder.name, CPU).encode(texts, **options)
 
 
-def test_a_folder_for_transformers_gives_the_runs_vectors(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("family", ["own", "bert", "roberta"])
+def test_exported_folders_give_the_runs_vectors(
+    family: str, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer = exported(capsys, own, "hf", tmp_path / "out")
-    assert (answer["run"], answer["step"]) == (own.name, 12) and 0 <= answer["parity"]["vectors"] <= 1e-5
-    np.testing.assert_allclose(by_hand(tmp_path / "out", ASKED), vectors_of(own, ASKED), atol=1e-5, rtol=0)
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "import neobert.hub" in card and "held-out pairs of answers | loss 1.5000, 25.0% of queries find" in card
-    assert "cut to 32 tokens" in card and "license: mit" in card
-
-
-def test_sentence_transformers_gives_the_runs_vectors_also_behind_an_instruction(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A prompt is cut otherwise than an instruction where both are longer than half the context: then there is none."""
+    """By transformers, and by sentence-transformers also behind an instruction. A prompt is cut otherwise than an
+    instruction where both are longer than half the context: then there is none. BERT reads token types: an instruction
+    has its text's own, as a prompt has."""
     library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
-    exported(capsys, own, "sentence-transformers", tmp_path / "out")
-    model = library.SentenceTransformer(str(tmp_path / "out"), device="cpu")
-    np.testing.assert_allclose(model.encode(ASKED), vectors_of(own, ASKED), atol=1e-5, rtol=0)
+    folder = own
+    if family != "own":
+        layout = Layout(tmp_path / "runs")
+        saved = world.save(world.seeded(world.FAMILIES[family]), tmp_path / "model", token_types=family == "bert")
+        encoder = resolve_model(layout, str(saved))
+        write_model_file(layout, encoder)
+        changes = {"context": 32, "tokenizer_origin": encoder.tokenizer_origin}
+        folder = saved_run(layout.root, instructed(tiny_contrastive(encoder.id, SETS)).model_copy(update=changes))
+    answer = exported(capsys, folder, "hf", tmp_path / "hf")
+    assert (answer["run"], answer["step"]) == (folder.name, 12) and 0 <= answer["parity"]["vectors"] <= 1e-5
+    model_type = json.loads((tmp_path / "hf" / "config.json").read_text())["model_type"]
+    assert model_type == ("neobert" if family == "own" else family)
+    np.testing.assert_allclose(by_hand(tmp_path / "hf", ASKED), vectors_of(folder, ASKED), atol=1e-5, rtol=0)
+    exported(capsys, folder, "sentence-transformers", tmp_path / "st")
+    model = library.SentenceTransformer(str(tmp_path / "st"), device="cpu")
+    np.testing.assert_allclose(model.encode(ASKED), vectors_of(folder, ASKED), atol=1e-5, rtol=0)
     assert "paraphrases" in model.prompts and "answers" not in model.prompts
     found = model.encode(ASKED, prompt_name="paraphrases")
-    np.testing.assert_allclose(found, vectors_of(own, ASKED, instruction="the same"), atol=1e-5, rtol=0)
+    np.testing.assert_allclose(found, vectors_of(folder, ASKED, instruction="the same"), atol=1e-5, rtol=0)
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert ("import neobert.hub" in card) == ("license: mit" in card) == (family == "own")
+    assert "held-out pairs of answers | loss 1.5000, 25.0% of queries find" in card and "cut to 32 tokens" in card
+    assert ("That of the encoder" in card) == (family != "own")
 
 
 @pytest.mark.filterwarnings("ignore:Task name .* is not valid", "ignore:Some prompts are not in the expected")
@@ -166,31 +175,6 @@ def test_the_56_tasks_are_told_in_the_wording_that_is_asked_for(
     assert "--instructions is for contrastive runs" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_an_external_encoder_is_exported_as_its_own_class(
-    family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """BERT reads token types: an instruction has its text's own, as a prompt has."""
-    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
-    layout = Layout(tmp_path / "runs")
-    saved = world.save(world.seeded(world.FAMILIES[family]), tmp_path / "model", token_types=family == "bert")
-    model = resolve_model(layout, str(saved))
-    write_model_file(layout, model)
-    changes = {"context": 32, "tokenizer_origin": model.tokenizer_origin}
-    run = instructed(tiny_contrastive(model.id, SETS)).model_copy(update=changes)
-    folder = saved_run(layout.root, run)
-    exported(capsys, folder, "hf", tmp_path / "hf")
-    assert json.loads((tmp_path / "hf" / "config.json").read_text())["model_type"] == family
-    np.testing.assert_allclose(by_hand(tmp_path / "hf", ASKED), vectors_of(folder, ASKED), atol=1e-5, rtol=0)
-    exported(capsys, folder, "sentence-transformers", tmp_path / "st")
-    model = library.SentenceTransformer(str(tmp_path / "st"), device="cpu")
-    np.testing.assert_allclose(model.encode(ASKED), vectors_of(folder, ASKED), atol=1e-5, rtol=0)
-    found = model.encode(ASKED, prompt_name="paraphrases")
-    np.testing.assert_allclose(found, vectors_of(folder, ASKED, instruction="the same"), atol=1e-5, rtol=0)
-    card = (tmp_path / "st" / "README.md").read_text()
-    assert "neobert.hub" not in card and "license:" not in card and "That of the encoder" in card
-
-
 def test_an_encoder_with_code_of_its_own_is_refused_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,11 +201,8 @@ def test_what_cannot_be_exported_is_one_sentence(
     own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [str(own), "--to", "hf", "--out", str(tmp_path / "out")]
-    for flags, code, said in (
-        (["--remote-code"], EXIT_REFUSED, "is for pre-training runs without own parts"),
-        (["--step", "7"], EXIT_MISSING, "no checkpoint of step 7"),
-    ):
-        assert main([*command, *flags]) == code and said in capsys.readouterr().err
+    assert main([*command, "--remote-code"]) == EXIT_REFUSED
+    assert "is for pre-training runs without own parts" in capsys.readouterr().err
     original = checkpoint.transformers_tokenizer
     monkeypatch.setattr(checkpoint, "transformers_tokenizer", lambda tokenizer, context: original(tokenizer, 9))
     assert main(command) == EXIT_OFF and "the exported vectors differs from the run" in capsys.readouterr().err

@@ -176,25 +176,6 @@ def test_what_berts_tokenizers_and_users_pass_is_understood(form: str) -> None:
         model(attention_mask=MASK)
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_documents_of_one_row_do_not_see_each_other(form: str, implementation: str) -> None:
-    """Places that start again, as collators that flatten give them, and the published forward's cu_seqlens."""
-    model, _ = masked_lm(form, implementation)
-    documents = [random_document(length) for length in (9, 1, 14)]
-    alone = torch.cat([model(torch.as_tensor(document)[None]).logits[0] for document in documents])
-    row = torch.cat([torch.as_tensor(document) for document in documents])[None]
-    lengths = [len(document) for document in documents]
-    places = torch.cat([torch.arange(length) for length in lengths])[None]
-    borders = torch.tensor([0, *lengths]).cumsum(0).int()
-    for given in ({"position_ids": places}, {"cu_seqlens": borders, "max_seqlen": max(lengths)}):
-        torch.testing.assert_close(model(row, **given).logits[0], alone, **CLOSE)
-        torch.testing.assert_close(model.model(row, **given)[0], model.model(row, position_ids=places)[0], **CLOSE)
-    whole_row = model(row).logits[0]
-    assert (whole_row - alone).abs().max() > 1e-3
-    two = places.expand(2, -1)
-    torch.testing.assert_close(model(row.expand(2, -1), position_ids=two).logits[1], alone, **CLOSE)
-
-
 BORDERS = {"cu_seq_lens_q": [0, 9, 24], "cu_seq_lens_k": [0, 9, 24]}
 STARTS_ELSEWHERE = r"borders \[0, 9, 24\], but position_ids start again at \[0"
 
@@ -217,25 +198,34 @@ def test_borders_that_fit_no_row_are_refused(given: dict[str, list], said: str) 
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("flags", [{}, {"return_flash_attn_kwargs": True}, {"return_seq_idx": True}], ids=str)
 @torch.no_grad()
-def test_a_flattened_batch_is_every_document_alone(form: str, implementation: str, flags: dict[str, bool]) -> None:
-    """transformers' collator for padding-free batches, as it returns them."""
+def test_documents_of_one_row_do_not_see_each_other(form: str, implementation: str) -> None:
+    """As transformers' collator for padding-free batches returns them, and with the published forward's cu_seqlens."""
     model, _ = masked_lm(form, implementation)
-    documents = [random_document(length) for length in (9, 1, 14)]
-    batch = DataCollatorWithFlattening(return_tensors="pt", **flags)([{"input_ids": each} for each in documents])
-    outputs = model(**batch)
-    alone = [model(torch.as_tensor(document)[None]).logits[0] for document in documents]
-    torch.testing.assert_close(outputs.logits[0], torch.cat(alone), **CLOSE)
-    asked = batch["labels"][0] != -100
-    expected = functional.cross_entropy(torch.cat(alone)[asked], batch["labels"][0, asked])
-    torch.testing.assert_close(outputs.loss, expected, **CLOSE)
-    if flags:
-        without = DataCollatorWithFlattening(return_tensors="pt", return_position_ids=False, **flags)
-        with pytest.raises(ValueError, match=r"would let documents see each other: pass position_ids that start again"):
-            model(**without([{"input_ids": document} for document in documents]))
-        with pytest.raises(ValueError, match=r"would let documents see each other"):
-            model(**batch, attention_mask=torch.ones_like(batch["input_ids"]))
+    lengths = [9, 1, 14]
+    documents = [random_document(length) for length in lengths]
+    rows = [{"input_ids": document} for document in documents]
+    alone = torch.cat([model(document[None]).logits[0] for document in documents])
+    for flags in ({}, {"return_flash_attn_kwargs": True}, {"return_seq_idx": True}):
+        batch = DataCollatorWithFlattening(return_tensors="pt", **flags)(rows)
+        outputs = model(**batch)
+        torch.testing.assert_close(outputs.logits[0], alone, **CLOSE)
+        asked = batch["labels"][0] != -100
+        expected = functional.cross_entropy(alone[asked], batch["labels"][0, asked])
+        torch.testing.assert_close(outputs.loss, expected, **CLOSE)
+        if flags:
+            without = DataCollatorWithFlattening(return_tensors="pt", return_position_ids=False, **flags)
+            with pytest.raises(ValueError, match=r"let documents see each other: pass position_ids that start again"):
+                model(**without(rows))
+            with pytest.raises(ValueError, match=r"would let documents see each other"):
+                model(**batch, attention_mask=torch.ones_like(batch["input_ids"]))
+    row, places = batch["input_ids"], batch["position_ids"]
+    borders = {"cu_seqlens": torch.tensor([0, *lengths]).cumsum(0).int(), "max_seqlen": max(lengths)}
+    torch.testing.assert_close(model(row, **borders).logits[0], alone, **CLOSE)
+    torch.testing.assert_close(model.model(row, **borders)[0], model.model(row, position_ids=places)[0], **CLOSE)
+    assert (model(row).logits[0] - alone).abs().max() > 1e-3
+    two = model(row.expand(2, -1), position_ids=places.expand(2, -1)).logits
+    torch.testing.assert_close(two[1], alone, **CLOSE)
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])

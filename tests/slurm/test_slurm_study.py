@@ -21,7 +21,7 @@ from neobert.slurm import submit as submission
 from neobert.slurm.profile import JOB_KINDS, Resources
 from tests.ablations.status_worlds import EXECUTION, study_of
 from tests.slurm.cluster import Cluster
-from tests.slurm.studies import SHORT_HOURS, Study, as_on_login_node, run_command
+from tests.slurm.studies import SHORT_HOURS, Study, as_on_login_node
 from tests.support.tiny_runs import (
     SOURCE,
     assert_equal_weights,
@@ -57,9 +57,15 @@ def test_several_launchers_send_every_job_once_and_grids_wait_for_theirs(cluster
     "resources", [{"memory_gb": 1}, {}, {"sbatch": ("mem-per-cpu=300M",)}], ids=["per node", "default", "per core"]
 )
 def test_what_the_shell_tells_slurms_clients_stops_no_job(
-    cluster: Cluster, tmp_path: Path, resources: dict[str, Any]
+    cluster: Cluster, tmp_path: Path, resources: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of these variables alone makes srun refuse its step, or a job wait for what no node has."""
+    """Each of these variables alone makes srun refuse its step, or a job wait for what no node has. Under --export=NONE
+    SLURM takes those of a login shell into the job; a job's first line stands for it."""
+    lines = "export SLURM_MEM_PER_CPU=2048 SLURM_GRES=gpu:9 SLURM_TIMELIMIT=nonsense"
+    text = submission.sbatch_text
+    monkeypatch.setattr(
+        submission, "sbatch_text", lambda *given: text(*given).replace("# setup\n", f"# setup\n{lines}\n", 1)
+    )
     study = Study.prepared(cluster, tmp_path, tiny_run(), **resources)
     job = study.send(
         SLURM_MEM_PER_CPU="2048",
@@ -71,21 +77,6 @@ def test_what_the_shell_tells_slurms_clients_stops_no_job(
         SBATCH_GRES="gpu:9",
         SBATCH_MEM_PER_CPU="64000000",
     )
-    study.wait_until_done()
-    cluster.wait_for(job, {"COMPLETED"}, 60)
-
-
-def test_what_a_login_shell_tells_srun_stops_no_job(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Under --export=NONE SLURM takes the variables of a login shell into the job; a job's first line stands for it."""
-    lines = "export SLURM_MEM_PER_CPU=2048 SLURM_GRES=gpu:9 SLURM_TIMELIMIT=nonsense"
-    text = submission.sbatch_text
-    monkeypatch.setattr(
-        submission, "sbatch_text", lambda *given: text(*given).replace("# setup\n", f"# setup\n{lines}\n", 1)
-    )
-    study = Study.prepared(cluster, tmp_path, tiny_run(), memory_gb=1)
-    job = study.send()
     study.wait_until_done()
     cluster.wait_for(job, {"COMPLETED"}, 60)
 
@@ -158,7 +149,9 @@ def test_the_ladders_foot_goes_through_the_queue(cluster: Cluster, tmp_path: Pat
 
 def launch(cluster: Cluster, launchers: int, *arguments: str) -> str:
     """Give run.py's command several times at once; what the last one printed."""
-    processes = [run_command(cluster, *arguments) for _ in range(launchers)]
+    command = [sys.executable, "ablations/run.py", *arguments]
+    how: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, cwd=REPOSITORY, env=cluster.environment, **how) for _ in range(launchers)]
     said = [process.communicate(timeout=240) for process in processes]
     assert [process.returncode for process in processes] == [0] * launchers, said
     return said[-1][0]

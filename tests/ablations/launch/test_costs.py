@@ -6,11 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ablations import run
-from ablations.launch.checks import misfits, refuse, require_data, validate
+from ablations.launch.checks import misfits, refuse, validate
 from ablations.launch.costs import (
     PUBLISHED,
     TRIAL_RECORD_BYTES,
@@ -24,16 +22,13 @@ from ablations.launch.costs import (
     measured_throughput,
     stated_throughput,
     study_bytes,
-    sum_costs,
     task_size,
-    typical_batch_size,
 )
 from ablations.loading import papers
 from ablations.names import chosen_variants
 from ablations.plan import STAGES, PlanRow, VariantRow, with_search, with_tasks
 from neobert.data.catalog import CHARACTERS_PER_TOKEN
 from neobert.data.sources import DirectorySource, open_source
-from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS, Task, task_named
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy
@@ -170,15 +165,16 @@ def test_recorded_trials_are_not_paid_again(tmp_path: Path) -> None:
     assert 0 < hours() < before and len(same) == 3
 
 
+@pytest.mark.parametrize("sizes", [(32, 2, 16, 8), Range(low=2, high=32, log=True)], ids=["choices", "range"])
 @pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)])
 def test_a_search_costs_its_trials_with_all_seeds_until_they_are_recorded(
-    tmp_path: Path, seeds: tuple[int, ...]
+    tmp_path: Path, seeds: tuple[int, ...], sizes: tuple[int, ...] | Range
 ) -> None:
-    """At batch size 8, the lower median."""
+    """At batch size 8, the lower median or the geometric mean."""
     (row,) = paper_rows(tmp_path, "M2")
     row = with_tasks(row, ["cola"])
     (grid,) = GlueStudy.among(row.runs)
-    space = Space(batch_size=(2, 8, 16, 32), learning_rate=(1e-5,), weight_decay=(0.01,))
+    space = Space(batch_size=sizes, learning_rate=(1e-5,), weight_decay=(0.01,))
     search = Search(sampler="random", trials=10, pruner="none", seeds=seeds, space=space)
     layout = Layout(tmp_path)
     searched = with_search(row, search, layout)
@@ -199,13 +195,6 @@ def test_a_search_costs_its_trials_with_all_seeds_until_they_are_recorded(
     assert hours(searched, study) == pytest.approx(9 * len(seeds) * hours(of_one, one))
 
 
-def test_a_typical_batch_size_is_in_the_middle() -> None:
-    space = Space(batch_size=(32, 2, 16, 8), learning_rate=(1e-5,), weight_decay=(0.01,))
-    assert typical_batch_size(space) == 8
-    sizes = Range(low=4, high=64, log=True)
-    assert typical_batch_size(space.model_copy(update={"batch_size": sizes})) == 16
-
-
 def test_a_trials_updates_are_those_of_its_course() -> None:
     (row,) = chosen_variants(papers(), ["M2"])
     protocol = row.recipe.finetuning
@@ -215,18 +204,6 @@ def test_a_trials_updates_are_those_of_its_course() -> None:
         evaluations = sum(course.evaluates_after(step) for step in range(1, course.steps + 1))
         tokens = size.tokens(TASKS[task], protocol.max_tokens)
         assert work.evaluated_tokens == pytest.approx(evaluations * size.validation * tokens, rel=0.01)
-
-
-NUMBERS = st.none() | st.floats(0, 9)
-
-
-@given(st.lists(st.builds(Cost, NUMBERS, NUMBERS, st.just(()), NUMBERS)))
-def test_what_is_unknown_makes_a_sum_unknown_but_not_a_most(costs: list[Cost]) -> None:
-    total = sum_costs(costs)
-    assert (total.gpu_hours is None) == any(cost.gpu_hours is None for cost in costs)
-    assert (total.disk_gb is None) == any(cost.disk_gb is None for cost in costs)
-    assert all(cost.memory_gb is None or cost.memory_gb <= (total.memory_gb or 0) for cost in costs)
-    assert sum_costs([*costs, Cost()]) == total, "of which nothing is said, that costs nothing"
 
 
 # Memory
@@ -315,13 +292,6 @@ def test_a_bad_split_is_found_before_the_queue(tmp_path: Path, machine: Machine,
     else:
         with pytest.raises(ValueError, match="M2's pretraining stage 1"):
             refuse([problem])
-
-
-def test_data_that_nobody_brought_is_missing(tmp_path: Path) -> None:
-    said = r"corpus web .*prefetch\.py --variant M2 --scale paper --stages pretraining --data"
-    with pytest.raises(MissingData, match=said):
-        require_data(paper_rows(tmp_path, "M2", stages=["pretrain"]), HUB)
-    require_data(rows_of(tmp_path, "M2"), SYNTHETIC)
 
 
 def test_a_parent_without_a_checkpoint_is_missing(tmp_path: Path) -> None:
