@@ -180,30 +180,23 @@ def test_launchers_of_the_same_second_submit_each_stage_once(slurm: FakeSlurm, r
     assert len(references) == len(set(references)) == 2 * (1 + 1 + 8)
 
 
-@pytest.mark.parametrize("largest", [0, 1])
-def test_grids_become_single_jobs_where_arrays_are_disabled(
-    tmp_path: Path, runs: Path, monkeypatch: Any, largest: int
+@pytest.mark.parametrize(
+    ("largest", "points", "elements"), [(0, 4, [None] * 4), (1, 4, [None] * 4), (3, 1, [3, 3, 2, 3, 3, 2])]
+)
+def test_grids_become_arrays_that_are_split_or_single_jobs_where_the_cluster_wants_it(
+    tmp_path: Path, runs: Path, monkeypatch: Any, largest: int, points: int, elements: list[int | None]
 ) -> None:
-    FakeSlurm.make(tmp_path / "none", largest_array=largest).install(monkeypatch)
+    fake = FakeSlurm.make(tmp_path / "slurm", largest_array=largest).install(monkeypatch)
     profile = tmp_path / "small.toml"
-    profile.write_text("[glue]\npoints_per_worker = 4\n")
-    assert submit(runs, "--cluster-profile", str(profile)) == 0
-    assert [each.elements for each in sent(runs, "glue")] == [None] * 4
-
-
-def test_grids_become_arrays_that_are_split_where_the_cluster_wants_it(
-    tmp_path: Path, runs: Path, monkeypatch: Any
-) -> None:
-    fake = FakeSlurm.make(tmp_path / "small", largest_array=3).install(monkeypatch)
-    profile = tmp_path / "small.toml"
-    profile.write_text("[glue]\npoints_per_worker = 1\n")
-    submit(runs, "--cluster-profile", str(profile), "--max-running", "2")
-    arrays = sent(runs, "glue")
-    assert [each.elements for each in arrays] == [3, 3, 2, 3, 3, 2]
-    first, last = fake.submitted()[arrays[0].job], fake.submitted()[arrays[-1].job]
-    assert "--array='0-2%2'" in first or "--array=0-2%2" in first
-    assert set(arrays[3].after) >= {each.job for each in arrays[:3]}
-    assert re.search(r"--array='?0-1%2", last)
+    profile.write_text(f"[glue]\npoints_per_worker = {points}\n")
+    assert submit(runs, "--cluster-profile", str(profile), "--max-running", "2") == 0
+    grids = sent(runs, "glue")
+    assert [each.elements for each in grids] == elements
+    for each in grids:
+        found = re.findall(r"--array='?([\d%-]+)", fake.submitted()[each.job])
+        assert found == ([] if each.elements is None else [f"0-{each.elements - 1}%2"])
+    transferred = len(grids) // 2
+    assert set(grids[transferred].after) >= {each.job for each in grids[:transferred] if each.elements}
 
 
 def test_resources_reach_sbatch_and_no_identity(slurm: FakeSlurm, runs: Path, tmp_path: Path) -> None:
@@ -355,26 +348,26 @@ def test_readouts_are_one_job(slurm: FakeSlurm, runs: Path) -> None:
     assert [each.elements for each in sent(runs)] == [None, None, None]
 
 
-def test_workers_are_refused_where_jobs_are_submitted(
-    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (["--workers", "2"], 2, ["use --max-running N on SLURM"]),
+        (["--cluster-profile", "h10"], 3, ["did you mean 'h100'"]),
+        (["--partition", "gpu", "--gpus", "9"], 2, ["invalid partition specified: gpu", "partition = gpu"]),
+        (["--runs", "FILE/runs"], 2, ["FILE"]),
+    ],
+)
+def test_what_cannot_be_submitted_is_refused_in_a_sentence(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture, flags: list[str], code: int, said: list[str]
 ) -> None:
-    assert submit(runs, "--workers", "2") == 2
-    assert "use --max-running N on SLURM" in capsys.readouterr().err and not slurm.submitted()
-
-
-def test_a_missing_profile_names_its_neighbours(slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture) -> None:
-    assert submit(runs, "--cluster-profile", "h10") == 3
-    assert "did you mean 'h100'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", ["invalid partition specified: gpu", "Requested node configuration is not available"])
-def test_what_slurm_refuses_is_said_in_its_words(
-    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture, words: str
-) -> None:
-    (slurm.state / "refuse").write_text(words)
-    assert submit(runs, "--partition", "gpu", "--gpus", "9") == 2
+    """What SLURM refuses in its words."""
+    file = runs.with_name("file")
+    file.touch()
+    (slurm.state / "refuse").write_text("invalid partition specified: gpu")
+    assert submit(runs, *(flag.replace("FILE", str(file)) for flag in flags)) == code
     error = capsys.readouterr().err
-    assert words in error and "partition = gpu" in error and "Traceback" not in error and not sent(runs)
+    assert all(words.replace("FILE", str(file)) in error for words in said)
+    assert "Traceback" not in error and not slurm.submitted() and not sent(runs)
 
 
 def test_a_controller_that_dies_between_is_no_refusal(
@@ -396,12 +389,3 @@ def test_the_dry_run_shows_the_files_and_submits_nothing(
     shown = capsys.readouterr().out
     assert "#SBATCH --gpus-per-node=8" in shown and "afterany:" in shown
     assert not slurm.submitted() and not runs.exists()
-
-
-def test_a_folder_that_cannot_be_written_is_named(
-    slurm: FakeSlurm, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    (tmp_path / "file").touch()
-    assert submit(tmp_path / "file" / "runs") == 2
-    assert str(tmp_path / "file") in capsys.readouterr().err
-    assert not slurm.submitted()
