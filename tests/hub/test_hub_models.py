@@ -33,8 +33,7 @@ from tests.support.small_models import (
 )
 
 CLOSE = {"rtol": 0.0, "atol": 1e-5}
-LENGTHS = (CONTEXT, 9, 1)
-TOKEN_IDS, MASK = padded_rows(LENGTHS)
+TOKEN_IDS, MASK = padded_rows((CONTEXT, 9, 1))
 """(3, 24), padding on the right."""
 
 
@@ -74,10 +73,6 @@ def test_the_classifier_is_the_fine_tuned_one(form: str) -> None:
         torch.testing.assert_close(model(TOKEN_IDS, MASK).logits, expected, **CLOSE)
 
 
-def attended_with_mask(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
-    return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
-
-
 def attended_row_by_row(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
     """What a variable-length kernel does with a 2-D mask: every row without its padding."""
     attended = torch.zeros_like(query)
@@ -95,8 +90,11 @@ def test_any_function_of_the_attention_interface_serves(form: str, kind: str) ->
 
     def own(module, query, key, value, attention_mask, **options):
         called.append((module.is_causal, attention_mask.ndim))
-        attend = attended_with_mask if kind == "4d" else attended_row_by_row
-        return attend(query, key, value, attention_mask, options["scaling"]).transpose(1, 2), None
+        scale = options["scaling"]
+        if kind == "2d":
+            return attended_row_by_row(query, key, value, attention_mask, scale).transpose(1, 2), None
+        attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scale)
+        return attended.transpose(1, 2), None
 
     AttentionInterface.register(f"own_{kind}", own)
     AttentionMaskInterface.register(f"own_{kind}", sdpa_mask if kind == "4d" else flash_attention_mask)

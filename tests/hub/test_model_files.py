@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 from neobert.errors import MissingData
@@ -19,7 +18,6 @@ from neobert.hub.external import load_external
 from neobert.runs.layout import Layout
 from tests.support import external_models as world
 
-CPU = torch.device("cpu")
 TEXTS = ["the cat sleeps", "a bird sees the old cat"]
 MODULES = [
     {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},

@@ -380,12 +380,3 @@ def test_a_controller_that_dies_between_is_no_refusal(
     (slurm.state / "refuse").unlink()
     assert submit(runs) == 0
     assert len(sent(runs)) == 4
-
-
-def test_the_dry_run_shows_the_files_and_submits_nothing(
-    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
-) -> None:
-    assert submit(runs, "--dry-run", "--cluster-profile", "h100") == 0
-    shown = capsys.readouterr().out
-    assert "#SBATCH --gpus-per-node=8" in shown and "afterany:" in shown
-    assert not slurm.submitted() and not runs.exists()
