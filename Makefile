@@ -52,7 +52,7 @@ test-compat: environment
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,export]'
 	$(BIN)/python -m pip install --quiet --target .venv/oldest --upgrade httpx
 	$(BIN)/python -m pip install --quiet --target .venv/oldest --upgrade --no-deps transformers==5.17.0 'huggingface-hub>=1.5,<2'
-	OMP_NUM_THREADS=1 OLDEST_TRANSFORMERS=.venv/oldest $(BIN)/python -m pytest tests/hub/test_hub_checkpoint.py tests/hub/test_hub_models.py tests/hub/test_hub_clients.py tests/hub/test_export.py tests/hub/test_remote_code.py tests/hub/test_compat.py
+	OMP_NUM_THREADS=1 OLDEST_TRANSFORMERS=.venv/oldest $(BIN)/python -m pytest tests/hub/test_hub_checkpoint.py tests/hub/test_hub_models.py tests/hub/test_hub_clients.py tests/hub/test_export.py tests/hub/test_remote_code.py
 
 ## long fault injection
 drills: environment

@@ -17,7 +17,7 @@ from tests.ablations.fake_slurm import slurm  # noqa: F401  (fixture)
 from tests.ablations.hub_stand_in import hub  # noqa: F401  (fixture)
 from tests.ablations.papers_ladder import PAPERS_LADDER
 from tests.ablations.toy_scale import toy_scale, toy_scale_of_module  # noqa: F401  (fixtures)
-from tests.support import disks, forking
+from tests.support import forking
 from tests.support.golden_files import GoldenFiles
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def no_waiting_for_disks() -> Iterator[None]:
     """Tests and forked workers do not wait for disks: a file survives the process that wrote it without fsync."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda descriptor: None)
-        patch.setattr("sqlite3.dbapi2.connect", disks.connect)
+        patch.setattr("sqlite3.dbapi2.connect", forking.connect)
         yield
 
 

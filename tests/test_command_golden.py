@@ -78,10 +78,11 @@ def test_a_folder_of_runs_as_json_is_golden(
 def test_a_batch_script_is_golden(
     golden: GoldenFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The preview of NeoBERT's own run, with the profile that the repository brings."""
-    FakeSlurm.make(tmp_path / "slurm").install(monkeypatch)
+    """The preview of NeoBERT's own run, with the profile that the repository brings; nothing is submitted."""
+    slurm = FakeSlurm.make(tmp_path / "slurm").install(monkeypatch)
     monkeypatch.setattr("ablations.scaling.available_cores", lambda: 8)
     flags = ["--variant", "M9", "--scale", "paper", "--data", "hub", "--cluster", "slurm", "--cluster-profile", "h100"]
     assert run.main([*flags, "--dry-run", "--runs", str(tmp_path / "runs")]) == 0
     shown = without_paths(capsys.readouterr().out, tmp_path / "runs")
     golden.compare_text("sbatch.txt", shown[shown.index("# corpus-") :])
+    assert not slurm.submitted() and not (tmp_path / "runs").exists()

@@ -67,23 +67,6 @@ def test_a_worker_refuses_files_that_changed_or_went_since_they_were_named(tmp_p
         model.require_unchanged()
 
 
-def test_a_model_of_the_hub_is_named_by_repository_and_commit(tmp_path: Path, monkeypatch) -> None:
-    """Offline, from the cache as huggingface_hub lays it out."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    ids = []
-    for digit in "ab":
-        commit = digit * 40
-        world.save(world.seeded(world.bert), tmp_path / "models--org--small" / "snapshots" / commit)
-        reference = tmp_path / "models--org--small" / "refs" / "main"
-        reference.parent.mkdir(exist_ok=True)
-        reference.write_text(commit)
-        model = resolve_model(Layout(tmp_path / "runs"), "org/small")
-        assert model.origin == {"repository": "org/small", "revision": commit} and model.name == "org/small"
-        ids.append(model.id)
-    assert ids[0] != ids[1]
-
-
 # What the encoder reads
 
 
@@ -192,16 +175,8 @@ def without(name: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).unlink()
 
 
-def pickled(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-
-
 def torn(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-100])
-
-
-def with_code(folder: Path) -> None:
-    (folder / "config.json").write_text(json.dumps({"model_type": "new", "auto_map": {"AutoConfig": "new.Config"}}))
 
 
 def without_a_tensor(folder: Path) -> None:
@@ -220,9 +195,7 @@ def untouched(folder: Path) -> None:
         (world.bert, without("config.json"), 3, "has no config.json"),
         (world.bert, without("model.safetensors"), 3, "has no model.safetensors"),
         (world.bert, without("tokenizer.json"), 3, "has no tokenizer"),
-        (world.bert, pickled, 2, "pytorch_model.bin, a pickle, which runs code when read"),
         (world.bert, torn, 2, "transformers cannot load"),
-        (world.bert, with_code, 2, "it has code of its own, which runs only with --trust-remote-code"),
         (world.bert, without_a_tensor, 2, "lacks tensors encoder.layer.1.output.dense.bias"),
         (lambda: world.bert(vocab_size=40), untouched, 2, "but its embedding only 40 rows"),
         (world.gpt2, untouched, 2, "is a decoder"),

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
@@ -35,51 +34,34 @@ def exported(run_folder: Path, tmp_path_factory) -> Path:
     return export_start(run_folder, tmp_path_factory.mktemp("exports") / "hf", "hf")
 
 
-class Examples(Dataset):
-    """CoLA's columns, tokenised."""
-
-    def __init__(self, tokenizer, split: str, number: int) -> None:
-        columns = task_examples("cola", split)
-        tokens = tokenizer(columns["sentence"][:number], truncation=True)["input_ids"]
-        self.rows = [
-            {"input_ids": ids, "labels": int(label)}
-            for ids, label in zip(tokens, columns["label"][:number], strict=True)
-        ]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> dict:
-        return self.rows[index]
-
-
 def test_trainer_fine_tunes_it_on_cola(exported: Path, tmp_path: Path) -> None:
     """Thirty steps lower the training loss; the saved model gives the trainer's predictions."""
     pytest.importorskip("accelerate", reason="accelerate is not installed (extra export)")
     from transformers import Trainer, TrainingArguments
 
     tokenizer = AutoTokenizer.from_pretrained(exported)
+    rows = {}
+    for split, number in (("train", 16), ("validation", 8)):
+        columns = task_examples("cola", split)
+        tokens = tokenizer(columns["sentence"][:number], truncation=True)["input_ids"]
+        labels = map(int, columns["label"][:number])
+        rows[split] = [{"input_ids": ids, "labels": label} for ids, label in zip(tokens, labels, strict=True)]
     torch.manual_seed(0)
     model = AutoModelForSequenceClassification.from_pretrained(exported, num_labels=2, dtype=torch.float32)
     course = {"max_steps": 30, "learning_rate": 5e-3, "per_device_train_batch_size": 8, "logging_steps": 10}
-    trainer = Trainer(
-        model,
-        TrainingArguments(output_dir=str(tmp_path / "trainer"), save_strategy="no", **course, **QUIETLY),
-        train_dataset=Examples(tokenizer, "train", 16),
-        eval_dataset=Examples(tokenizer, "validation", 8),
-        data_collator=DataCollatorWithPadding(tokenizer),
-        processing_class=tokenizer,
-    )
+    collator = DataCollatorWithPadding(tokenizer)
+    arguments = TrainingArguments(output_dir=str(tmp_path / "trainer"), save_strategy="no", **course, **QUIETLY)
+    trainer = Trainer(model, arguments, train_dataset=rows["train"], data_collator=collator, processing_class=tokenizer)
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert losses[-1] < losses[0]
     trainer.save_model(str(tmp_path / "saved"))
     again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved")
-    batch = DataCollatorWithPadding(tokenizer)([dict(row) for row in trainer.eval_dataset.rows])
+    batch = collator([dict(row) for row in rows["validation"]])
     batch.pop("labels")
     with torch.no_grad():
         logits = again(**batch).logits
-    np.testing.assert_allclose(trainer.predict(trainer.eval_dataset).predictions, logits.numpy(), atol=1e-5)
+    np.testing.assert_allclose(trainer.predict(rows["validation"]).predictions, logits.numpy(), atol=1e-5)
 
 
 def test_pipelines_serve_it(exported: Path) -> None:
@@ -96,6 +78,12 @@ def test_pipelines_serve_it(exported: Path) -> None:
     assert len(classified) == 3 and all(answer["label"].startswith("LABEL_") for answer in classified)
     features = pipeline("feature-extraction", model=str(exported), device="cpu")(SENTENCES[0])
     assert np.array(features).shape == (1, len(tokenizer(SENTENCES[0])["input_ids"]), 16)
+    tagger = AutoModelForTokenClassification.from_pretrained(exported, id2label={0: "O", 1: "B", 2: "I"})
+    tags = pipeline("token-classification", model=tagger, tokenizer=tokenizer, device="cpu", ignore_labels=[])(
+        SENTENCES[0]
+    )
+    assert [SENTENCES[0][tag["start"] : tag["end"]] for tag in tags][:2] == ["the", "cat"]
+    assert {tag["entity"] for tag in tags} <= {"O", "B", "I"}
 
 
 def test_sentence_transformers_encodes_and_trains_a_step(run_folder: Path, tmp_path: Path) -> None:
@@ -187,16 +175,3 @@ def test_trainer_pretrains_it_further_in_bf16_with_checkpointing_and_resumes(exp
     reloaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "checkpoint-3")
     for name, tensor in again.model.state_dict().items():
         assert torch.equal(tensor, reloaded.state_dict()[name])
-
-
-def test_token_classification_serves_its_pipeline_with_offsets(exported: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(exported)
-    names = {0: "O", 1: "B", 2: "I"}
-    model = AutoModelForTokenClassification.from_pretrained(
-        exported, id2label=names, label2id={name: number for number, name in names.items()}
-    )
-    found = pipeline("token-classification", model=model, tokenizer=tokenizer, device="cpu", ignore_labels=[])(
-        SENTENCES[0]
-    )
-    assert [SENTENCES[0][token["start"] : token["end"]] for token in found][:2] == ["the", "cat"]
-    assert {token["entity"] for token in found} <= set(names.values())

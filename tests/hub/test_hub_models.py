@@ -33,8 +33,7 @@ from tests.support.small_models import (
 )
 
 CLOSE = {"rtol": 0.0, "atol": 1e-5}
-LENGTHS = (CONTEXT, 9, 1)
-TOKEN_IDS, MASK = padded_rows(LENGTHS)
+TOKEN_IDS, MASK = padded_rows((CONTEXT, 9, 1))
 """(3, 24), padding on the right."""
 
 
@@ -74,10 +73,6 @@ def test_the_classifier_is_the_fine_tuned_one(form: str) -> None:
         torch.testing.assert_close(model(TOKEN_IDS, MASK).logits, expected, **CLOSE)
 
 
-def attended_with_mask(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
-    return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
-
-
 def attended_row_by_row(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
     """What a variable-length kernel does with a 2-D mask: every row without its padding."""
     attended = torch.zeros_like(query)
@@ -95,8 +90,11 @@ def test_any_function_of_the_attention_interface_serves(form: str, kind: str) ->
 
     def own(module, query, key, value, attention_mask, **options):
         called.append((module.is_causal, attention_mask.ndim))
-        attend = attended_with_mask if kind == "4d" else attended_row_by_row
-        return attend(query, key, value, attention_mask, options["scaling"]).transpose(1, 2), None
+        scale = options["scaling"]
+        if kind == "2d":
+            return attended_row_by_row(query, key, value, attention_mask, scale).transpose(1, 2), None
+        attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scale)
+        return attended.transpose(1, 2), None
 
     AttentionInterface.register(f"own_{kind}", own)
     AttentionMaskInterface.register(f"own_{kind}", sdpa_mask if kind == "4d" else flash_attention_mask)
@@ -163,7 +161,6 @@ def test_what_berts_tokenizers_and_users_pass_is_understood(form: str) -> None:
         {"input_ids": TOKEN_IDS, "token_type_ids": torch.ones_like(TOKEN_IDS)},
         {"inputs_embeds": embeddings},
         {"input_ids": TOKEN_IDS, "position_ids": places},
-        {"input_ids": TOKEN_IDS, "attention_mask": MASK.bool()},
     ):
         torch.testing.assert_close(model(**{"attention_mask": MASK, **given}).logits[MASK.bool()], expected, **CLOSE)
     torch.testing.assert_close(model(TOKEN_IDS[:1]).logits[0], expected[:CONTEXT], **CLOSE)
@@ -174,25 +171,6 @@ def test_what_berts_tokenizers_and_users_pass_is_understood(form: str) -> None:
         model(TOKEN_IDS, inputs_embeds=embeddings)
     with pytest.raises(ValueError, match="exactly one of"):
         model(attention_mask=MASK)
-
-
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_documents_of_one_row_do_not_see_each_other(form: str, implementation: str) -> None:
-    """Places that start again, as collators that flatten give them, and the published forward's cu_seqlens."""
-    model, _ = masked_lm(form, implementation)
-    documents = [random_document(length) for length in (9, 1, 14)]
-    alone = torch.cat([model(torch.as_tensor(document)[None]).logits[0] for document in documents])
-    row = torch.cat([torch.as_tensor(document) for document in documents])[None]
-    lengths = [len(document) for document in documents]
-    places = torch.cat([torch.arange(length) for length in lengths])[None]
-    borders = torch.tensor([0, *lengths]).cumsum(0).int()
-    for given in ({"position_ids": places}, {"cu_seqlens": borders, "max_seqlen": max(lengths)}):
-        torch.testing.assert_close(model(row, **given).logits[0], alone, **CLOSE)
-        torch.testing.assert_close(model.model(row, **given)[0], model.model(row, position_ids=places)[0], **CLOSE)
-    whole_row = model(row).logits[0]
-    assert (whole_row - alone).abs().max() > 1e-3
-    two = places.expand(2, -1)
-    torch.testing.assert_close(model(row.expand(2, -1), position_ids=two).logits[1], alone, **CLOSE)
 
 
 BORDERS = {"cu_seq_lens_q": [0, 9, 24], "cu_seq_lens_k": [0, 9, 24]}
@@ -217,44 +195,34 @@ def test_borders_that_fit_no_row_are_refused(given: dict[str, list], said: str) 
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("flags", [{}, {"return_flash_attn_kwargs": True}, {"return_seq_idx": True}], ids=str)
 @torch.no_grad()
-def test_a_flattened_batch_is_every_document_alone(form: str, implementation: str, flags: dict[str, bool]) -> None:
-    """transformers' collator for padding-free batches, as it returns them."""
+def test_documents_of_one_row_do_not_see_each_other(form: str, implementation: str) -> None:
+    """As transformers' collator for padding-free batches returns them, and with the published forward's cu_seqlens."""
     model, _ = masked_lm(form, implementation)
-    documents = [random_document(length) for length in (9, 1, 14)]
-    batch = DataCollatorWithFlattening(return_tensors="pt", **flags)([{"input_ids": each} for each in documents])
-    outputs = model(**batch)
-    alone = [model(torch.as_tensor(document)[None]).logits[0] for document in documents]
-    torch.testing.assert_close(outputs.logits[0], torch.cat(alone), **CLOSE)
-    asked = batch["labels"][0] != -100
-    expected = functional.cross_entropy(torch.cat(alone)[asked], batch["labels"][0, asked])
-    torch.testing.assert_close(outputs.loss, expected, **CLOSE)
-    if flags:
-        without = DataCollatorWithFlattening(return_tensors="pt", return_position_ids=False, **flags)
-        with pytest.raises(ValueError, match=r"would let documents see each other: pass position_ids that start again"):
-            model(**without([{"input_ids": document} for document in documents]))
-        with pytest.raises(ValueError, match=r"would let documents see each other"):
-            model(**batch, attention_mask=torch.ones_like(batch["input_ids"]))
-
-
-def test_flash_kernels_are_told_of_borders_in_one_row_and_refuse_them_in_several() -> None:
-    seen: list[Tensor] = []
-
-    def kernel(module, query, key, value, attention_mask, position_ids=None, **_):
-        assert attention_mask is None
-        seen.append(position_ids)
-        return query.transpose(1, 2), None
-
-    AttentionInterface.register("flash_seen", kernel)
-    AttentionMaskInterface.register("flash_seen", flash_attention_mask)
-    model, _ = masked_lm("NeoBERT form")
-    model.config._attn_implementation = "flash_seen"
-    places = torch.cat([torch.arange(10), torch.arange(14)])[None]
-    model(TOKEN_IDS[:1], position_ids=places)
-    assert seen and all(torch.equal(each, places) for each in seen)
-    with pytest.raises(ValueError, match="flatten the batch to one row"):
-        model(TOKEN_IDS[:2], position_ids=places.expand(2, -1))
+    lengths = [9, 1, 14]
+    documents = [random_document(length) for length in lengths]
+    rows = [{"input_ids": document} for document in documents]
+    alone = torch.cat([model(document[None]).logits[0] for document in documents])
+    for flags in ({}, {"return_flash_attn_kwargs": True}, {"return_seq_idx": True}):
+        batch = DataCollatorWithFlattening(return_tensors="pt", **flags)(rows)
+        outputs = model(**batch)
+        torch.testing.assert_close(outputs.logits[0], alone, **CLOSE)
+        asked = batch["labels"][0] != -100
+        expected = functional.cross_entropy(alone[asked], batch["labels"][0, asked])
+        torch.testing.assert_close(outputs.loss, expected, **CLOSE)
+        if flags:
+            without = DataCollatorWithFlattening(return_tensors="pt", return_position_ids=False, **flags)
+            with pytest.raises(ValueError, match=r"let documents see each other: pass position_ids that start again"):
+                model(**without(rows))
+            with pytest.raises(ValueError, match=r"would let documents see each other"):
+                model(**batch, attention_mask=torch.ones_like(batch["input_ids"]))
+    row, places = batch["input_ids"], batch["position_ids"]
+    borders = {"cu_seqlens": torch.tensor([0, *lengths]).cumsum(0).int(), "max_seqlen": max(lengths)}
+    torch.testing.assert_close(model(row, **borders).logits[0], alone, **CLOSE)
+    torch.testing.assert_close(model.model(row, **borders)[0], model.model(row, position_ids=places)[0], **CLOSE)
+    assert (model(row).logits[0] - alone).abs().max() > 1e-3
+    two = model(row.expand(2, -1), position_ids=places.expand(2, -1)).logits
+    torch.testing.assert_close(two[1], alone, **CLOSE)
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
@@ -422,24 +390,19 @@ def test_new_tokens_of_a_model_with_a_head_start_as_the_others_did(form: str, he
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @torch.no_grad()
-def test_half_precision_stays_near_fp32(form: str, dtype: torch.dtype, tmp_path) -> None:
+def test_loaded_in_half_precision_only_the_weights_are_rounded(form: str, dtype: torch.dtype, tmp_path) -> None:
+    """Rotary angles are not among them: in fp32 arithmetic the model equals one with rounded weights, and in its own it
+    stays near it."""
     model, _ = masked_lm(form)
     model.save_pretrained(tmp_path)
-    low = NeoBERTForMaskedLM.from_pretrained(tmp_path, dtype=dtype)
-    exact, rounded = model(TOKEN_IDS, MASK).logits[MASK.bool()], low(TOKEN_IDS, MASK).logits[MASK.bool()]
+    exact = model(TOKEN_IDS, MASK).logits[MASK.bool()]
+    loaded = NeoBERTForMaskedLM.from_pretrained(tmp_path, dtype=dtype)
+    rounded = loaded(TOKEN_IDS, MASK).logits[MASK.bool()]
     assert rounded.dtype == dtype
     assert float((rounded - exact).norm()) < 0.02 * float(exact.norm())
-
-
-@torch.no_grad()
-def test_loaded_in_bf16_only_the_weights_are_rounded(form: str, tmp_path) -> None:
-    """Rotary angles are not among them: in fp32 arithmetic the model equals one with rounded weights."""
-    model, _ = masked_lm(form)
-    model.save_pretrained(tmp_path)
-    loaded = NeoBERTForMaskedLM.from_pretrained(tmp_path, dtype=torch.bfloat16).float()
     for parameter in model.parameters():
-        parameter.copy_(parameter.bfloat16().float())
-    torch.testing.assert_close(loaded(TOKEN_IDS, MASK).logits, model(TOKEN_IDS, MASK).logits, rtol=0, atol=1e-6)
+        parameter.copy_(parameter.to(dtype).float())
+    torch.testing.assert_close(loaded.float()(TOKEN_IDS, MASK).logits, model(TOKEN_IDS, MASK).logits, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("auto", "own"), AUTO_CLASSES.items())
@@ -485,27 +448,31 @@ def test_blocks_on_another_device_are_whole_and_get_all_tensors(implementation: 
     blocks = [module for module in model.modules() if type(module).__name__ in model._no_split_modules]
     assert blocks == list(model.model.transformer_encoder)
     assert spread(model)(TOKEN_IDS, MASK).logits.is_meta
+    for pooling in ("cls", "mean"):
+        config.classifier_pooling = pooling
+        assert spread(NeoBERTForSequenceClassification(config).eval())(TOKEN_IDS, MASK).logits.is_meta
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_a_classifier_may_be_on_another_device_than_its_inputs(form: str, pooling: str) -> None:
-    model = NeoBERTForSequenceClassification(configuration(form, classifier_pooling=pooling)).eval()
-    assert spread(model)(TOKEN_IDS, MASK).logits.is_meta
-
-
-def test_flash_kernels_are_told_of_borders_on_the_device_of_their_block() -> None:
+def test_flash_kernels_are_told_of_borders_in_one_row_on_the_device_of_their_block() -> None:
+    """In several rows they refuse them."""
     seen: list[Tensor] = []
 
     def kernel(module, query, key, value, attention_mask, position_ids=None, **_):
+        assert attention_mask is None
         seen.append(position_ids)
         return query.transpose(1, 2), None
 
-    AttentionInterface.register("flash_on_devices", kernel)
-    AttentionMaskInterface.register("flash_on_devices", flash_attention_mask)
+    AttentionInterface.register("flash_seen", kernel)
+    AttentionMaskInterface.register("flash_seen", flash_attention_mask)
     model, _ = masked_lm("NeoBERT form")
-    model.config._attn_implementation = "flash_on_devices"
-    spread(model)(TOKEN_IDS[:1], position_ids=torch.cat([torch.arange(10), torch.arange(14)])[None])
-    assert [places.is_meta for places in seen] == [False, True, True]
+    model.config._attn_implementation = "flash_seen"
+    places = torch.cat([torch.arange(10), torch.arange(14)])[None]
+    model(TOKEN_IDS[:1], position_ids=places)
+    assert len(seen) == 3 and all(torch.equal(each, places) for each in seen)
+    with pytest.raises(ValueError, match="flatten the batch to one row"):
+        model(TOKEN_IDS[:2], position_ids=places.expand(2, -1))
+    spread(model)(TOKEN_IDS[:1], position_ids=places)
+    assert [each.is_meta for each in seen[3:]] == [False, True, True]
 
 
 def test_compiled_whole_it_gives_equal_logits(form: str) -> None:

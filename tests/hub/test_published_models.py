@@ -14,7 +14,7 @@ from neobert.executors.external import resolve_model
 from neobert.external import locate
 from neobert.hub.external import load_external
 from neobert.runs.layout import Layout
-from tests.support.external_models import text_encoder
+from tests.support.external_models import bert, save, seeded, text_encoder
 from tests.support.published_layouts import (
     nomic_configuration,
     nomic_hidden_states,
@@ -160,16 +160,25 @@ def test_code_of_the_hub_is_run_at_a_commit_alone(tmp_path: Path, name: str) -> 
         locate(name, trusts_code=True)
 
 
-def test_a_model_of_the_hub_is_read_at_the_commit_that_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Offline, from the cache as huggingface_hub lays it out: code is part of the id."""
+def test_a_model_of_the_hub_is_named_by_repository_and_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offline, from the cache as huggingface_hub lays it out: at the commit that is named or that main stands at. Code
+    is part of the id."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    commit = "c" * 40
-    save_remote(tmp_path / "models--org--model" / "snapshots" / commit)
-    model = resolve_model(Layout(tmp_path / "runs"), f"org/model@{commit}", trusts_code=True)
-    assert model.name == "org/model" and model.origin["revision"] == commit
+    layout, cached = Layout(tmp_path / "runs"), tmp_path / "models--org--model"
+    coded, *plain = (digit * 40 for digit in "cab")
+    save_remote(cached / "snapshots" / coded)
+    model = resolve_model(layout, f"org/model@{coded}", trusts_code=True)
+    assert model.name == "org/model" and model.origin["revision"] == coded
     assert model.origin.keys() == {"repository", "revision", "configuration.py", "modeling.py"}
     with pytest.raises(MissingData, match="the hub gave no such model"):
-        resolve_model(Layout(tmp_path / "runs"), f"org/model@{'d' * 40}", trusts_code=True)
+        resolve_model(layout, f"org/model@{'d' * 40}", trusts_code=True)
+    (cached / "refs").mkdir()
+    ids = {model.id}
+    for commit in plain:
+        save(seeded(bert), cached / "snapshots" / commit)
+        (cached / "refs" / "main").write_text(commit)
+        model = resolve_model(layout, "org/model")
+        assert model.origin == {"repository": "org/model", "revision": commit} and model.name == "org/model"
+        ids.add(model.id)
+    assert len(ids) == 3

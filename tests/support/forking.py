@@ -17,10 +17,10 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from neobert import processes
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 MOST_BYTES = 1 << 20
 WORKER = "neobert.runs.worker"
 IMPORTED = "FORKED_WITH"
@@ -118,7 +118,7 @@ def _server(imported: str) -> "tuple[socket.socket, subprocess.Popen[bytes]]":
         return _servers[imported]
     own, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(processes.REPOSITORY)}
     command = [sys.executable, str(Path(__file__).resolve()), str(its.fileno()), imported]
     process = subprocess.Popen(command, env=environment, pass_fds=[its.fileno()])
     its.close()
@@ -133,14 +133,24 @@ def close() -> None:
         process.wait()
 
 
+_connect = sqlite3.dbapi2.connect
+
+
+def connect(*arguments: Any, **settings: Any) -> sqlite3.Connection:
+    """`sqlite3.connect`, as SQLAlchemy calls it, that does not wait for disks: what a process wrote survives its end
+    without that."""
+    connection = _connect(*arguments, **settings)
+    connection.execute("PRAGMA synchronous=OFF")
+    return connection
+
+
 def _import_storages() -> None:
     """Import what workers on studies need beside Optuna, and what Optuna imports when it opens a database."""
     from optuna.storages import RDBStorage
 
     from neobert.search.samplers import import_for
-    from tests.support import disks
 
-    sqlite3.dbapi2.connect = disks.connect
+    sqlite3.dbapi2.connect = connect
     RDBStorage("sqlite://")
     import_module("sqlalchemy.dialects.postgresql.psycopg")
     import_module("psycopg")

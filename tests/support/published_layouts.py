@@ -121,8 +121,9 @@ def _rotated(heads: Tensor) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
 
-def sentence_pieces(folder: Path) -> Path:
-    """spm.model with DeBERTaV3's special tokens, trained on the synthetic world; [MASK] is none of its pieces."""
+def save_deberta(folder: Path) -> Path:
+    """A DeBERTaV3 as it is published: a pickle under the names of a language model, and spm.model without
+    [MASK], trained on the synthetic world."""
     import sentencepiece
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -138,14 +139,7 @@ def sentence_pieces(folder: Path) -> Path:
         minloglevel=2,
     )
     (folder / "spm.vocab").unlink()
-    return folder / "spm.model"
-
-
-def save_deberta(folder: Path) -> Path:
-    """A DeBERTaV3 as it is published: a pickle under the names of a language model, and spm.model."""
-    import sentencepiece
-
-    pieces = sentencepiece.SentencePieceProcessor(model_file=str(sentence_pieces(folder))).get_piece_size()
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model")).get_piece_size()
     configuration = DebertaV2Config(
         **world.SHAPE,
         vocab_size=pieces + 100,

@@ -76,11 +76,7 @@ def shell(tree: Path, commands: str) -> subprocess.CompletedProcess[str]:
 
 def shrink_smoke_scale(tree: Path) -> None:
     """Let the smoke scale of a copy take seconds: a few steps of tiny models on little text."""
-    scales = tree / "ablations" / "scales.py"
-    text = scales.read_text(encoding="utf-8")
-    assert text.count(RULES) == 1
-    text = text.replace(RULES, SMALLER + RULES)
-    scales.write_text(text, encoding="utf-8")
+    edit(tree / "ablations" / "scales.py", RULES, SMALLER + RULES)
 
 
 RULES = "RULES: Mapping[Scale, Rules] = "

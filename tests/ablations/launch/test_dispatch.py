@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -49,17 +50,6 @@ def test_stages_follow_each_other_without_trusting_success(slurm: FakeSlurm, run
     files = slurm.submitted()
     assert f"--dependency=afterany:{prepare.job}" in files[pretrain.job]
     assert not any("afterok" in text for text in files.values())
-
-
-def test_what_runs_is_named_by_references_alone(slurm: FakeSlurm, runs: Path) -> None:
-    """The pickled payload is smaller than a recipe: run.json on disk says the rest."""
-    submit(runs)
-    (pickled,) = (runs / "jobs").glob("pretraining-*/*_submitted.pkl")
-    content = pickled.read_bytes()
-    (pretrain,) = sent(runs, "pretrain")
-    assert pretrain.references[0].encode() in content
-    assert b"learning_rate" not in content
-    assert (runs / pretrain.references[0] / "run.json").is_file()
 
 
 def test_a_corpus_that_another_run_brings_is_waited_for(slurm: FakeSlurm, runs: Path) -> None:
@@ -190,30 +180,23 @@ def test_launchers_of_the_same_second_submit_each_stage_once(slurm: FakeSlurm, r
     assert len(references) == len(set(references)) == 2 * (1 + 1 + 8)
 
 
-@pytest.mark.parametrize("largest", [0, 1])
-def test_grids_become_single_jobs_where_arrays_are_disabled(
-    tmp_path: Path, runs: Path, monkeypatch: Any, largest: int
+@pytest.mark.parametrize(
+    ("largest", "points", "elements"), [(0, 4, [None] * 4), (1, 4, [None] * 4), (3, 1, [3, 3, 2, 3, 3, 2])]
+)
+def test_grids_become_arrays_that_are_split_or_single_jobs_where_the_cluster_wants_it(
+    tmp_path: Path, runs: Path, monkeypatch: Any, largest: int, points: int, elements: list[int | None]
 ) -> None:
-    FakeSlurm.make(tmp_path / "none", largest_array=largest).install(monkeypatch)
+    fake = FakeSlurm.make(tmp_path / "slurm", largest_array=largest).install(monkeypatch)
     profile = tmp_path / "small.toml"
-    profile.write_text("[glue]\npoints_per_worker = 4\n")
-    assert submit(runs, "--cluster-profile", str(profile)) == 0
-    assert [each.elements for each in sent(runs, "glue")] == [None] * 4
-
-
-def test_grids_become_arrays_that_are_split_where_the_cluster_wants_it(
-    tmp_path: Path, runs: Path, monkeypatch: Any
-) -> None:
-    fake = FakeSlurm.make(tmp_path / "small", largest_array=3).install(monkeypatch)
-    profile = tmp_path / "small.toml"
-    profile.write_text("[glue]\npoints_per_worker = 1\n")
-    submit(runs, "--cluster-profile", str(profile), "--max-running", "2")
-    arrays = sent(runs, "glue")
-    assert [each.elements for each in arrays] == [3, 3, 2, 3, 3, 2]
-    first, last = fake.submitted()[arrays[0].job], fake.submitted()[arrays[-1].job]
-    assert "--array='0-2%2'" in first or "--array=0-2%2" in first
-    assert set(arrays[3].after) >= {each.job for each in arrays[:3]}
-    assert re.search(r"--array='?0-1%2", last)
+    profile.write_text(f"[glue]\npoints_per_worker = {points}\n")
+    assert submit(runs, "--cluster-profile", str(profile), "--max-running", "2") == 0
+    grids = sent(runs, "glue")
+    assert [each.elements for each in grids] == elements
+    for each in grids:
+        found = re.findall(r"--array='?([\d%-]+)", fake.submitted()[each.job])
+        assert found == ([] if each.elements is None else [f"0-{each.elements - 1}%2"])
+    transferred = len(grids) // 2
+    assert set(grids[transferred].after) >= {each.job for each in grids[:transferred] if each.elements}
 
 
 def test_resources_reach_sbatch_and_no_identity(slurm: FakeSlurm, runs: Path, tmp_path: Path) -> None:
@@ -249,50 +232,28 @@ def test_jobs_run_the_code_as_it_was_submitted(slurm: FakeSlurm, runs: Path) -> 
     assert snapshot.name in subprocess.check_output(own, env={"PYTHONPATH": str(snapshot)}, text=True)
 
 
-def remove_patch(snapshot: Path) -> None:
-    (snapshot / "dirty.patch").unlink()
+def edit(path: Path, change: Callable[[str], str]) -> None:
+    path.write_text(change(path.read_text()))
 
 
-def change_constant(snapshot: Path) -> None:
-    path = snapshot / "neobert" / "runs" / "claims.py"
-    path.write_text(path.read_text().replace("LEASE_SECONDS = 60.0", "LEASE_SECONDS = 61.0"))
-
-
-def remove_module(snapshot: Path) -> None:
-    (snapshot / "ablations" / "run.py").unlink()
-
-
-def change_commit(snapshot: Path) -> None:
-    path = snapshot / "snapshot.json"
-    known = json.loads(path.read_text())
-    path.write_text(json.dumps(known | {"commit": "0" * 40}))
-
-
-def change_patch(snapshot: Path) -> None:
-    path = snapshot / "dirty.patch"
-    path.write_bytes(path.read_bytes() + b"\n")
-
-
-def add_package_beside(snapshot: Path) -> None:
-    (snapshot / "tokenizers").mkdir()
-
-
-def add_bytecode(snapshot: Path) -> None:
-    folder = snapshot / "neobert" / "__pycache__"
+def add_bytecode(folder: Path) -> None:
     folder.mkdir()
     (folder / "files.cpython-399.pyc").write_bytes(b"foreign code")
 
 
-def link_module(snapshot: Path) -> None:
-    path = snapshot / "neobert" / "errors.py"
-    aside = snapshot.parent / "errors.py"
-    path.rename(aside)
-    path.symlink_to(aside)
+def link(module: Path) -> None:
+    module.symlink_to(module.rename(module.parents[2] / module.name))
 
 
-DAMAGES = [
-    *(remove_patch, change_constant, remove_module, change_commit, change_patch),
-    *(add_package_beside, add_bytecode, link_module),
+DAMAGES: list[Callable[[Path], None]] = [
+    lambda snapshot: (snapshot / "dirty.patch").unlink(),
+    lambda snapshot: edit(snapshot / "neobert/runs/claims.py", lambda text: text.replace("60.0", "61.0")),
+    lambda snapshot: (snapshot / "ablations/run.py").unlink(),
+    lambda snapshot: edit(snapshot / "snapshot.json", lambda text: json.dumps(json.loads(text) | {"commit": "0" * 40})),
+    lambda snapshot: edit(snapshot / "dirty.patch", lambda text: text + "\n"),
+    lambda snapshot: (snapshot / "tokenizers").mkdir(),
+    lambda snapshot: add_bytecode(snapshot / "neobert/__pycache__"),
+    lambda snapshot: link(snapshot / "neobert/errors.py"),
 ]
 
 
@@ -311,7 +272,7 @@ def test_a_snapshot_that_was_changed_runs_no_job_and_is_taken_again(slurm: FakeS
     for number, damage in enumerate(DAMAGES, 1):
         damage(snapshot)
         refused = run()
-        assert refused.returncode == 1 and "was changed since this job was submitted" in refused.stderr, damage
+        assert refused.returncode == 1 and "was changed since this job was submitted" in refused.stderr, number
         assert "Traceback" not in refused.stderr
         assert take_snapshot(snapshot.parent) == snapshot
         assert snapshot.with_name(f"{snapshot.name}.damaged-{number}").is_dir()
@@ -387,26 +348,26 @@ def test_readouts_are_one_job(slurm: FakeSlurm, runs: Path) -> None:
     assert [each.elements for each in sent(runs)] == [None, None, None]
 
 
-def test_workers_are_refused_where_jobs_are_submitted(
-    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (["--workers", "2"], 2, ["use --max-running N on SLURM"]),
+        (["--cluster-profile", "h10"], 3, ["did you mean 'h100'"]),
+        (["--partition", "gpu", "--gpus", "9"], 2, ["invalid partition specified: gpu", "partition = gpu"]),
+        (["--runs", "FILE/runs"], 2, ["FILE"]),
+    ],
+)
+def test_what_cannot_be_submitted_is_refused_in_a_sentence(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture, flags: list[str], code: int, said: list[str]
 ) -> None:
-    assert submit(runs, "--workers", "2") == 2
-    assert "use --max-running N on SLURM" in capsys.readouterr().err and not slurm.submitted()
-
-
-def test_a_missing_profile_names_its_neighbours(slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture) -> None:
-    assert submit(runs, "--cluster-profile", "h10") == 3
-    assert "did you mean 'h100'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", ["invalid partition specified: gpu", "Requested node configuration is not available"])
-def test_what_slurm_refuses_is_said_in_its_words(
-    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture, words: str
-) -> None:
-    (slurm.state / "refuse").write_text(words)
-    assert submit(runs, "--partition", "gpu", "--gpus", "9") == 2
+    """What SLURM refuses in its words."""
+    file = runs.with_name("file")
+    file.touch()
+    (slurm.state / "refuse").write_text("invalid partition specified: gpu")
+    assert submit(runs, *(flag.replace("FILE", str(file)) for flag in flags)) == code
     error = capsys.readouterr().err
-    assert words in error and "partition = gpu" in error and "Traceback" not in error and not sent(runs)
+    assert all(words.replace("FILE", str(file)) in error for words in said)
+    assert "Traceback" not in error and not slurm.submitted() and not sent(runs)
 
 
 def test_a_controller_that_dies_between_is_no_refusal(
@@ -419,21 +380,3 @@ def test_a_controller_that_dies_between_is_no_refusal(
     (slurm.state / "refuse").unlink()
     assert submit(runs) == 0
     assert len(sent(runs)) == 4
-
-
-def test_the_dry_run_shows_the_files_and_submits_nothing(
-    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
-) -> None:
-    assert submit(runs, "--dry-run", "--cluster-profile", "h100") == 0
-    shown = capsys.readouterr().out
-    assert "#SBATCH --gpus-per-node=8" in shown and "afterany:" in shown
-    assert not slurm.submitted() and not runs.exists()
-
-
-def test_a_folder_that_cannot_be_written_is_named(
-    slurm: FakeSlurm, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    (tmp_path / "file").touch()
-    assert submit(tmp_path / "file" / "runs") == 2
-    assert str(tmp_path / "file") in capsys.readouterr().err
-    assert not slurm.submitted()
