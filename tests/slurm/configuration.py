@@ -11,6 +11,8 @@ NODES = ("node1", "node2", "node3")
 CORES = 16
 """Of a node; emulated, like the memory: SLURM hands them out and nothing holds a job to them."""
 GPUS = 8
+LARGEST_ARRAY = 8
+"""Array indices run from 0 to one less. Small, so that the arrays of a test have to be split."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -33,8 +35,7 @@ def slurm_conf(folder: Path) -> str:
 
     ``config_overrides`` lets a node have more cores than this machine; ``preempt_send_user_signal`` sends a preempted
     job the signal that its ``--signal`` asks for, rather than SIGTERM alone. A requeued job waits ``cred_expire``
-    seconds before it may start again. After ``SlurmdTimeout`` and retries, about 30 s, a silent node is down. Arrays of
-    more than ``MaxArraySize`` elements have to be split.
+    seconds before it may start again. After ``SlurmdTimeout`` and retries, about 30 s, a silent node is down.
     """
     host = socket.gethostname().split(".")[0]
     controller, *ports = free_ports(1 + len(NODES))
@@ -85,7 +86,7 @@ InactiveLimit=0
 MinJobAge=300
 SlurmctldTimeout=15
 SlurmdTimeout=10
-MaxArraySize=8
+MaxArraySize={LARGEST_ARRAY}
 GresTypes=gpu
 {nodes}
 PartitionName=main {everywhere} Default=YES PriorityTier=5 PreemptMode=REQUEUE GraceTime=20

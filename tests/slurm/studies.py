@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from ablations.launch.submit import PlannedJob, Submitter
 from ablations.loading import papers
 from neobert.files import read_lines
 from neobert.kinds.pretraining import PretrainingRun
+from neobert.processes import REPOSITORY
 from neobert.runs.layout import Layout
 from neobert.runs.submissions import Submission
 from neobert.slurm.profile import JOB_KINDS, Resources
@@ -125,3 +128,15 @@ def as_on_login_node(cluster: Cluster) -> Iterator[None]:
     """This process sees the cluster."""
     with patch.dict(os.environ, cluster.environment, clear=True):
         yield
+
+
+def run_command(cluster: Cluster, *arguments: str, script: str = "ablations/run.py") -> "subprocess.Popen[str]":
+    """One of the project's commands on the login node."""
+    return subprocess.Popen(
+        [sys.executable, script, *arguments],
+        cwd=REPOSITORY,
+        env=cluster.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

@@ -145,8 +145,7 @@ def test_half_a_job_that_is_lost_is_no_success(cluster: Cluster, tmp_path: Path)
     study, job = Study.underway(cluster, tmp_path / "hit", run, nodes=2, sbatch=("no-kill", "nodelist=node1,node2"))
     cluster.nodes["node2"].power_cut()
     cluster.declare_down("node2")
-    live = {"RUNNING", "PENDING", "COMPLETING"}
-    until(lambda: study.owners == 2 or not cluster.states(job) & live, 120, "the end of the broken group")
+    until(lambda: study.owners == 2 or job not in live(cluster), 120, "the end of the broken group")
     if not study.is_done:
         cluster.restore()
         study.send_all()
@@ -155,6 +154,10 @@ def test_half_a_job_that_is_lost_is_no_success(cluster: Cluster, tmp_path: Path)
     whole.send()
     whole.wait_until_done(400)
     assert study.outcome() == whole.outcome()
+
+
+def live(cluster: Cluster) -> set[str]:
+    return {job.job for job in cluster.jobs().values() if job.state in {"RUNNING", "PENDING", "COMPLETING"}}
 
 
 @pytest.mark.drill

@@ -1,6 +1,7 @@
 """The study as users send it: the real command, dependencies, several nodes, several launchers."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -21,7 +22,7 @@ from neobert.slurm import submit as submission
 from neobert.slurm.profile import JOB_KINDS, Resources
 from tests.ablations.status_worlds import EXECUTION, study_of
 from tests.slurm.cluster import Cluster
-from tests.slurm.studies import SHORT_HOURS, Study, as_on_login_node
+from tests.slurm.studies import SHORT_HOURS, Study, as_on_login_node, run_command
 from tests.support.tiny_runs import (
     SOURCE,
     assert_equal_weights,
@@ -57,15 +58,9 @@ def test_several_launchers_send_every_job_once_and_grids_wait_for_theirs(cluster
     "resources", [{"memory_gb": 1}, {}, {"sbatch": ("mem-per-cpu=300M",)}], ids=["per node", "default", "per core"]
 )
 def test_what_the_shell_tells_slurms_clients_stops_no_job(
-    cluster: Cluster, tmp_path: Path, resources: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, tmp_path: Path, resources: dict[str, Any]
 ) -> None:
-    """Each of these variables alone makes srun refuse its step, or a job wait for what no node has. Under --export=NONE
-    SLURM takes those of a login shell into the job; a job's first line stands for it."""
-    lines = "export SLURM_MEM_PER_CPU=2048 SLURM_GRES=gpu:9 SLURM_TIMELIMIT=nonsense"
-    text = submission.sbatch_text
-    monkeypatch.setattr(
-        submission, "sbatch_text", lambda *given: text(*given).replace("# setup\n", f"# setup\n{lines}\n", 1)
-    )
+    """Each of these variables alone makes srun refuse its step, or a job wait for what no node has."""
     study = Study.prepared(cluster, tmp_path, tiny_run(), **resources)
     job = study.send(
         SLURM_MEM_PER_CPU="2048",
@@ -77,6 +72,21 @@ def test_what_the_shell_tells_slurms_clients_stops_no_job(
         SBATCH_GRES="gpu:9",
         SBATCH_MEM_PER_CPU="64000000",
     )
+    study.wait_until_done()
+    cluster.wait_for(job, {"COMPLETED"}, 60)
+
+
+def test_what_a_login_shell_tells_srun_stops_no_job(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under --export=NONE SLURM takes the variables of a login shell into the job; a job's first line stands for it."""
+    lines = "export SLURM_MEM_PER_CPU=2048 SLURM_GRES=gpu:9 SLURM_TIMELIMIT=nonsense"
+    text = submission.sbatch_text
+    monkeypatch.setattr(
+        submission, "sbatch_text", lambda *given: text(*given).replace("# setup\n", f"# setup\n{lines}\n", 1)
+    )
+    study = Study.prepared(cluster, tmp_path, tiny_run(), memory_gb=1)
+    job = study.send()
     study.wait_until_done()
     cluster.wait_for(job, {"COMPLETED"}, 60)
 
@@ -95,6 +105,39 @@ def test_two_folders_of_one_account_leave_each_others_jobs_alone(cluster: Cluste
     cluster.wait_for(jobs[theirs][0], {"COMPLETED"}, 240)
     assert not any("CANCELLED" in cluster.states(job) for job in jobs[theirs])
     assert not list(tmp_path.rglob("gotcha")) and not list((cluster.folder / "jobs").glob("gotcha"))
+
+
+def test_neither_a_copy_nor_a_damaged_file_nor_a_name_costs_a_job(cluster: Cluster, tmp_path: Path) -> None:
+    """A file of the copy loses a bit, and a job of the user is called like a folder in jobs/. Every command then finds
+    the jobs of its own folder, and --cancel takes those alone."""
+    mine, copy = tmp_path / "mine", tmp_path / "copy"
+    flags = (
+        "--variant",
+        "M0",
+        "--stages",
+        "pretrain",
+        "--cluster",
+        "slurm",
+        "--cpus",
+        "1",
+        "--sbatch",
+        "begin=now+1hour",
+    )
+    precious = cluster.submit("sleep 600", "--job-name=precious")
+    launch(cluster, 1, *flags, "--runs", str(mine))
+    jobs = {each.job for each in read_submissions(Layout(mine))}
+    (mine / "jobs" / "precious").mkdir()
+    shutil.copytree(mine, copy)
+    damaged = next(copy.glob("jobs/*/submission.json"))
+    damaged.write_bytes(damaged.read_bytes().replace(b'"job": "', b'"jmb": "', 1))
+    launch(cluster, 1, *flags, "--runs", str(copy))
+    assert json.loads(launch(cluster, 1, *flags, "--runs", str(mine), "--json")) == []
+    assert {each.job for each in read_submissions(Layout(mine))} == jobs
+    launch(cluster, 1, "--variant", "M0", "--cancel", "--runs", str(copy))
+    copied = {each.job for each in read_submissions(Layout(copy))} - jobs
+    until(lambda: all(cluster.states(job) == {"CANCELLED"} for job in copied), 60, "cancelled jobs of the copy")
+    assert len(jobs) == len(copied) == 2
+    assert [cluster.states(job) for job in (*jobs, precious)] == [{"PENDING"}, {"PENDING"}, {"RUNNING"}]
 
 
 def test_a_controller_that_has_just_started_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
@@ -133,28 +176,31 @@ def test_the_ladders_foot_goes_through_the_queue(cluster: Cluster, tmp_path: Pat
     launch(cluster, 3, *flags)
     kinds = Counter(each.kind for each in read_submissions(Layout(tmp_path)))
     assert kinds == {"prepare": 2, "pretrain": 3, "glue": 6}
-    assert {row["state"] for row in status(tmp_path)} - {"done"} <= {"submitted", "running", "waiting"}
-    until(lambda: len(list(tmp_path.glob("glue/*/studies/*/selection.json"))) == 3 * 8, STUDY_SECONDS, "the grids")
-    until(lambda: len(list(tmp_path.glob("pretraining/*/done.json"))) == 3, STUDY_SECONDS, "three stages")
-    sent = {each.job for each in read_submissions(Layout(tmp_path))}  # others ended as other tests wanted
-
-    def states() -> set[str]:
-        return {job.state for name, job in cluster.jobs().items() if name.split("_")[0] in sent}
-
-    until(lambda: states() <= {"COMPLETED"}, 60, "the end of all jobs")
-    assert len(starts(tmp_path)) == len(set(starts(tmp_path)))
-    assert {row["state"] for row in status(tmp_path)} == {"done"}
+    assert_all_is_done_once(cluster, tmp_path, grids=3 * 8)
     assert json.loads(launch(cluster, 1, *flags, "--json")) == []
 
 
 def launch(cluster: Cluster, launchers: int, *arguments: str) -> str:
     """Give run.py's command several times at once; what the last one printed."""
-    command = [sys.executable, "ablations/run.py", *arguments]
-    how: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen(command, cwd=REPOSITORY, env=cluster.environment, **how) for _ in range(launchers)]
+    processes = [run_command(cluster, *arguments) for _ in range(launchers)]
     said = [process.communicate(timeout=240) for process in processes]
     assert [process.returncode for process in processes] == [0] * launchers, said
     return said[-1][0]
+
+
+def assert_all_is_done_once(cluster: Cluster, root: Path, *, grids: int) -> None:
+    """Every unit starts once, every stage and grid closes, and the status command says so from files alone."""
+    assert {row["state"] for row in status(root)} - {"done"} <= {"submitted", "running", "waiting"}
+    until(lambda: len(list(root.glob("glue/*/studies/*/selection.json"))) == grids, STUDY_SECONDS, f"{grids} grids")
+    until(lambda: len(list(root.glob("pretraining/*/done.json"))) == 3, STUDY_SECONDS, "three stages")
+    sent = {submission.job for submission in read_submissions(Layout(root))}  # others ended as other tests wanted
+
+    def states() -> set[str]:
+        return {job.state for name, job in cluster.jobs().items() if name.split("_")[0] in sent}
+
+    until(lambda: states() <= {"COMPLETED"}, 60, "the end of all jobs")
+    assert len(starts(root)) == len(set(starts(root)))
+    assert {row["state"] for row in status(root)} == {"done"}
 
 
 def test_two_nodes_with_two_tasks_each_train_what_one_process_trains(cluster: Cluster, tmp_path: Path) -> None:

@@ -1,14 +1,17 @@
 """What a plan says it costs: against the paper's published hours, against finished runs, and as costs behave."""
 
 import json
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ablations import run
-from ablations.launch.checks import misfits, refuse, validate
+from ablations.launch.checks import misfits, refuse, require_data, validate
 from ablations.launch.costs import (
     PUBLISHED,
     TRIAL_RECORD_BYTES,
@@ -20,21 +23,25 @@ from ablations.launch.costs import (
     corpus_bytes,
     finished_runs,
     measured_throughput,
+    stage_memory,
     stated_throughput,
     study_bytes,
+    sum_costs,
     task_size,
+    typical_batch_size,
 )
 from ablations.loading import papers
 from ablations.names import chosen_variants
 from ablations.plan import STAGES, PlanRow, VariantRow, with_search, with_tasks
-from neobert.data.catalog import CHARACTERS_PER_TOKEN
+from neobert.data.catalog import CHARACTERS_PER_TOKEN, TASK_SPLITS
 from neobert.data.sources import DirectorySource, open_source
+from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS, Task, task_named
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.build import build_masked_language_model
-from neobert.recipe import Point
+from neobert.recipe import EngineWord, Point
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_sealed, sealed
@@ -42,7 +49,7 @@ from neobert.search.space import Range, Search, Space
 from neobert.training import checkpoints
 from neobert.training.schedule import FineTuningSchedule, milestones
 from tests.ablations.plans import SYNTHETIC, rows_of
-from tests.support.small_corpora import write_table
+from tests.support.small_corpora import REAL_DATA, write_table
 from tests.support.tiny_runs import tiny_run
 
 HUB = open_source("hub", synthetic_documents=100)
@@ -73,12 +80,16 @@ def publish_done(root: Path, run: PretrainingRun, **fields: object) -> None:
 # GPU-hours
 
 
-def test_neobert_takes_the_papers_hours_at_the_papers_throughput_or_share_of_the_gpus_peak(tmp_path: Path) -> None:
+def test_at_the_papers_throughput_neobert_takes_the_papers_hours(tmp_path: Path) -> None:
     machine = replace(PAPER_MACHINE, tokens_per_second_per_gpu=PAPER_TOKENS_PER_SECOND)
-    stated, named = (costs_of(tmp_path, each, "M9", stages=["pretrain"]).total for each in (machine, PAPER_MACHINE))
-    assert stated.gpu_hours == pytest.approx(PAPER_GPU_HOURS, rel=0.06)  # the paper rounds 2.2T slots down
-    assert 0.38 * (named.gpu_hours or 0) == pytest.approx(0.16 * PAPER_GPU_HOURS, rel=0.05)
-    assert named.sources == ("stated: 38% of H100's 989 TFLOP/s bf16",)
+    hours = costs_of(tmp_path, machine, "M9", stages=["pretrain"]).total.gpu_hours
+    assert hours == pytest.approx(PAPER_GPU_HOURS, rel=0.06)  # the paper rounds 2.2T slots down
+
+
+def test_a_named_gpu_gives_the_papers_hours_at_the_papers_share_of_its_peak(tmp_path: Path) -> None:
+    cost = costs_of(tmp_path, PAPER_MACHINE, "M9", stages=["pretrain"]).total
+    assert 0.38 * (cost.gpu_hours or 0) == pytest.approx(0.16 * PAPER_GPU_HOURS, rel=0.05)
+    assert cost.sources == ("stated: 38% of H100's 989 TFLOP/s bf16",)
 
 
 def test_without_a_throughput_hours_are_unknown_and_not_zero(tmp_path: Path) -> None:
@@ -161,16 +172,15 @@ def test_recorded_trials_are_not_paid_again(tmp_path: Path) -> None:
     assert 0 < hours() < before and len(same) == 3
 
 
-@pytest.mark.parametrize("sizes", [(32, 2, 16, 8), Range(low=2, high=32, log=True)], ids=["choices", "range"])
 @pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)])
 def test_a_search_costs_its_trials_with_all_seeds_until_they_are_recorded(
-    tmp_path: Path, seeds: tuple[int, ...], sizes: tuple[int, ...] | Range
+    tmp_path: Path, seeds: tuple[int, ...]
 ) -> None:
-    """At batch size 8, the lower median or the geometric mean."""
+    """At batch size 8, the lower median."""
     (row,) = paper_rows(tmp_path, "M2")
     row = with_tasks(row, ["cola"])
     (grid,) = GlueStudy.among(row.runs)
-    space = Space(batch_size=sizes, learning_rate=(1e-5,), weight_decay=(0.01,))
+    space = Space(batch_size=(2, 8, 16, 32), learning_rate=(1e-5,), weight_decay=(0.01,))
     search = Search(sampler="random", trials=10, pruner="none", seeds=seeds, space=space)
     layout = Layout(tmp_path)
     searched = with_search(row, search, layout)
@@ -191,6 +201,13 @@ def test_a_search_costs_its_trials_with_all_seeds_until_they_are_recorded(
     assert hours(searched, study) == pytest.approx(9 * len(seeds) * hours(of_one, one))
 
 
+def test_a_typical_batch_size_is_in_the_middle() -> None:
+    space = Space(batch_size=(32, 2, 16, 8), learning_rate=(1e-5,), weight_decay=(0.01,))
+    assert typical_batch_size(space) == 8
+    sizes = Range(low=4, high=64, log=True)
+    assert typical_batch_size(space.model_copy(update={"batch_size": sizes})) == 16
+
+
 def test_a_trials_updates_are_those_of_its_course() -> None:
     (row,) = chosen_variants(papers(), ["M2"])
     protocol = row.recipe.finetuning
@@ -200,6 +217,18 @@ def test_a_trials_updates_are_those_of_its_course() -> None:
         evaluations = sum(course.evaluates_after(step) for step in range(1, course.steps + 1))
         tokens = size.tokens(TASKS[task], protocol.max_tokens)
         assert work.evaluated_tokens == pytest.approx(evaluations * size.validation * tokens, rel=0.01)
+
+
+NUMBERS = st.none() | st.floats(0, 9)
+
+
+@given(st.lists(st.builds(Cost, NUMBERS, NUMBERS, st.just(()), NUMBERS)))
+def test_what_is_unknown_makes_a_sum_unknown_but_not_a_most(costs: list[Cost]) -> None:
+    total = sum_costs(costs)
+    assert (total.gpu_hours is None) == any(cost.gpu_hours is None for cost in costs)
+    assert (total.disk_gb is None) == any(cost.disk_gb is None for cost in costs)
+    assert all(cost.memory_gb is None or cost.memory_gb <= (total.memory_gb or 0) for cost in costs)
+    assert sum_costs([*costs, Cost()]) == total, "of which nothing is said, that costs nothing"
 
 
 # Memory
@@ -229,6 +258,15 @@ def test_where_not_one_row_fits_the_refusal_names_an_engine_or_more_gpus(tmp_pat
         ({"gpu_memory_gb": 3.0}, "take GPUs with more memory"),
     ):
         assert misfits(rows, replace(machine, **changes))[0].sentence.endswith(said)
+
+
+@pytest.mark.parametrize("engine", ["single", "ddp", "zero1", "zero2"])
+def test_a_micro_batch_is_never_larger_than_a_step(tmp_path: Path, engine: EngineWord) -> None:
+    (run,) = paper_rows(tmp_path, "M8")[0].stages
+    sizes = [
+        stage_memory(run, replace(PAPER_MACHINE, engine=engine, micro_batch_tokens=1 << n)).total for n in range(9, 21)
+    ]
+    assert sizes == sorted(sizes) and sizes[-1] == sizes[-2]
 
 
 # Disk
@@ -290,6 +328,13 @@ def test_a_bad_split_is_found_before_the_queue(tmp_path: Path, machine: Machine,
             refuse([problem])
 
 
+def test_data_that_nobody_brought_is_missing(tmp_path: Path) -> None:
+    said = r"corpus web .*prefetch\.py --variant M2 --scale paper --stages pretraining --data"
+    with pytest.raises(MissingData, match=said):
+        require_data(paper_rows(tmp_path, "M2", stages=["pretrain"]), HUB)
+    require_data(rows_of(tmp_path, "M2"), SYNTHETIC)
+
+
 def test_a_parent_without_a_checkpoint_is_missing(tmp_path: Path) -> None:
     first = rows_of(tmp_path, "M9")[0].stages[0]
     publish_done(tmp_path, first)
@@ -330,10 +375,39 @@ def test_a_task_is_as_large_as_its_card_says(task: str) -> None:
     assert size.characters == pytest.approx(train_bytes / size.train - others, abs=0.05)
 
 
-def test_an_own_task_whose_words_are_none_is_refused_where_its_costs_are_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("task", "tokens"), [("mnli", 170 / 4.5 + 3), ("sst2", 53.5 / 4.5 + 2)])
+def test_an_example_has_tokens_for_its_text_and_its_specials_up_to_the_protocols_most(task: str, tokens: float) -> None:
+    assert PUBLISHED[task].tokens(task_named(task), 512) == pytest.approx(tokens)
+    assert PUBLISHED[task].tokens(task_named(task), 7) == 7
+
+
+@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs ../shared/data")
+@pytest.mark.parametrize("task", TASKS)
+def test_real_tasks_have_that_size(task: str) -> None:
+    """Copies differ in spaces at ends of lines and around punctuation, so characters by up to 3 %."""
+    source = open_source(str(REAL_DATA), synthetic_documents=1)
+    if source.tasks()[task]:
+        pytest.skip(str(source.tasks()[task]))
+    splits = {split: source.task_examples(task, split) for split in TASK_SPLITS[task]}
+    train = splits.pop("train")
+    rows = zip(*(train[column] for column in task_named(task).columns), strict=True)
+    characters = statistics.fmean(sum(len(str(text).encode()) for text in row) for row in rows)
+    assert len(train["label"]) == PUBLISHED[task].train
+    assert sum(len(split["label"]) for split in splits.values()) == PUBLISHED[task].validation
+    assert characters == pytest.approx(PUBLISHED[task].characters, rel=0.03)
+
+
+@pytest.mark.parametrize("words", [None, ["a", 7], "a b"])
+def test_an_own_task_whose_words_are_none_is_refused_where_its_costs_are_counted(tmp_path: Path, words: object) -> None:
     for split in ("train", "validation"):
-        (tmp_path / f"{split}.jsonl").write_text('{"words": null, "label": ["O", "X"]}\n')
-    about = {"name": "tags", "columns": ("words",), "metrics": ("accuracy",), "classes": ("O", "X")}
-    task = Task.model_validate({**about, "kind": "token_classification", "folder": str(tmp_path)})
+        (tmp_path / f"{split}.jsonl").write_text(json.dumps({"words": words, "label": ["O", "X"]}) + "\n")
+    task = Task(
+        name="tags",
+        kind="token_classification",
+        columns=("words",),
+        metrics=("accuracy",),
+        classes=("O", "X"),
+        folder=str(tmp_path),
+    )
     with pytest.raises(ValueError, match=r"tags train, row 0: 'words' is .*, not a list of words"):
         task_size(SYNTHETIC, task)
