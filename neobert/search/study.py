@@ -296,15 +296,19 @@ class Sweep:
         """Ask for a claimed point, and tell at the end what its record says, or that it failed. Yields what reports
         values by steps of Optuna."""
         trial = self._asked.pop((part.id, claim.number), None) or self._ask(part, claim)
-        error = UNDEFINED
+        error, reports = UNDEFINED, Reports(self, trial)
         try:
-            yield Reports(self, trial)
+            yield reports
         except Exception as reason:
             error = f"{type(reason).__name__}: {reason}"
             raise
         finally:
             if trial is not None:
-                self._quietly(lambda: self._end(trial, self._ending_by(claim, part, error), error))
+                self._quietly(lambda: self._finish(trial, reports, self._ending_by(claim, part, error), error))
+
+    def _finish(self, trial: optuna.Trial, reports: "Reports", ending: Ending | None, error: str) -> None:
+        reports.report_untold()
+        self._end(trial, ending, error)
 
     def _ending_by(self, claim: Claim, part: Part, error: str) -> Ending | None:
         """Return how the attempt with a claim ended; None if it has no record. A record that names no claim is of
@@ -375,6 +379,8 @@ def _tell_dead(
         is_dead = part.id not in held or (claim is not None and claim < held[part.id])
         if trial.state is TrialState.RUNNING and (has_ended or is_dead):
             ending = None if has_ended else _if_of(claim, endings[part.id])
+            if ending is not None and trial.intermediate_values != dict(ending.curve):
+                ending = None  # reports were lost: a trial with all of them is added
             _tell(study, trial.number, ending)
             if ending is not None:
                 recorded[part.id] += 1
@@ -391,22 +397,30 @@ def _tell_pointless(study: Study, trials: Sequence[FrozenTrial], known: Set[int]
 @dataclass
 class Reports:
     """Reports values of a running trial to Optuna, once a step, and keeps them in `curve`. Without a trial it only
-    keeps them."""
+    keeps them. What the storage did not take is reported again, with the next value or at the end."""
 
     sweep: Sweep | None = None
     trial: optuna.Trial | None = None
     curve: dict[int, float] = field(default_factory=dict)
+    untold: dict[int, float] = field(default_factory=dict)
 
     def __call__(self, step: int, value: float | None, *, may_prune: bool = True) -> None:
         """Report a value. Raises Pruned if the pruner of the study ends the trial."""
         sweep, trial = self.sweep, self.trial
         if value is None or step in self.curve:
             return
-        self.curve[step] = value
+        self.curve[step] = self.untold[step] = value
         if sweep is not None and trial is not None:
-            sweep._quietly(lambda: trial.report(value, step))
+            sweep._quietly(self.report_untold)
             if may_prune and sweep.subject.prunes and sweep._quietly(trial.should_prune):
                 raise Pruned(f"pruned at step {step}")
+
+    def report_untold(self) -> None:
+        """Report the values that Optuna does not have yet. Raises what the storage raises."""
+        for step, value in tuple(self.untold.items()):
+            if self.trial is not None:
+                self.trial.report(value, step)
+            del self.untold[step]
 
     def complete(self, curve: Mapping[int, float]) -> None:
         """Report what was not reported yet of a trial that is finished."""
