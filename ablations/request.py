@@ -1,6 +1,6 @@
 """What a command or a Python program requests, as values that nothing changes later.
 
-`Selection` says what is planned and `Place` where it runs; how runs execute is `neobert.runs.run_file.Execution`. The
+`Selection` says what is planned and `Place` where it runs; how runs execute is `neobert.execution.Execution`. The
 commands make them of their flags (`ablations.launch.flags`), and `ablations.api` makes them of arguments.
 """
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DEFAULT_RUNS = Path("runs")
 EXECUTION = ("compile", "trace_steps", "deterministic", "heldout", "heldout_context")
-"""Flags of how runs execute, named like the fields of `neobert.runs.run_file.Execution`."""
+"""Flags of how runs execute, named like the fields of `neobert.execution.Execution`."""
 Flags = Mapping[str, Any]
 """The values of a command's flags by name."""
 MODEL_HELP = "an external encoder: a folder, a hub model, or a baseline of the paper (--model list names them)"

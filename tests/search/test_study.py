@@ -71,6 +71,24 @@ def test_every_point_is_asked_once_and_told_with_its_curve(
     assert_exactly_once(layout, COUNT, storage)
 
 
+@pytest.mark.parametrize("lost", [1, 10**6])
+def test_reports_that_a_storage_does_not_take_are_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """With the next value; or, if none is taken before the worker ends, by a trial that is added from the record."""
+    report, calls = optuna.Trial.report, iter(range(10**9))
+
+    def unreliable(trial: optuna.Trial, value: float, step: int) -> None:
+        if next(calls) < lost:
+            raise OSError("the server is away")
+        report(trial, value, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna.Trial, "report", unreliable)
+        assert run_all(Layout(tmp_path), "journal", monkeypatch) == 0
+    assert_exactly_once(Layout(tmp_path), COUNT, "journal")
+
+
 def test_a_trial_is_shown_as_running_with_its_reports_until_it_ends_or_its_worker_does(
     tmp_path: Path, storage: str
 ) -> None:
