@@ -92,7 +92,7 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
         "--compile",
         choices=("auto", "on", "off"),
         default="auto",
-        help="compile models; auto: if the remaining steps justify the compile time, never in contrastive fine-tuning "
+        help="compile models; auto: on a GPU, except in contrastive fine-tuning and for few updates of fine-tuning "
         "(default: auto)",
     )
     add(

@@ -20,6 +20,7 @@ from ablations.loading import papers
 from benchmarks.contenders import MODES, OURS, RATE, Mode, Setting
 from benchmarks.data import IDS
 from benchmarks.measuring import race, tokens_per_second
+from neobert.execution import CompileWord
 from neobert.glue.encoding import EncodedSplit, EncodedTask
 from neobert.glue.finetuning import Evaluation, FineTuner
 from neobert.glue.tasks import TASKS
@@ -28,7 +29,6 @@ from neobert.model.heads import encoder_part
 from neobert.model.size import MicroBatchShape, training_memory
 from neobert.recipe import Point
 from neobert.training.accounting import forget_peak_memory
-from neobert.training.compiling import CompilePolicy
 from tests.gpu.steps import (
     StepNumbers,
     contrastive_step,
@@ -212,16 +212,17 @@ def test_cuda_graphs_fine_tune_twice_as_fast_with_the_same_loss(setting: Setting
     )
     point = Point(batch_size=BATCH_SIZE, learning_rate=1e-5, weight_decay=0.01)
     found: list[tuple[Evaluation, float]] = []
-    for policy in (CompilePolicy("off"), CompilePolicy("on")):
+    words: tuple[CompileWord, ...] = ("off", "on")
+    for word in words:
         classifier = build_classifier(model, setting.documents.context, 2, 0.0)
         initialize(classifier, model.initialization, 0)
         start: dict[str, Any] = {name: tensor.clone() for name, tensor in encoder_part(classifier.state_dict()).items()}
         task = random_task(model.vocabulary_size)
-        tuner = FineTuner(classifier, start, task, protocol, setting.device, policy=policy)
+        tuner = FineTuner(classifier, start, task, protocol, setting.device, compile=word)
         evaluations = tuner.evaluations(point, seed=0)
         next(evaluations)
         found.append((next(evaluations), seconds_of_updates(tuner, point)))
-        record_property(f"ms of an update, {policy.word}", 1000 * found[-1][1] * BATCH_SIZE / EXAMPLES)
+        record_property(f"ms of an update, {word}", 1000 * found[-1][1] * BATCH_SIZE / EXAMPLES)
     (eager, eager_seconds), (graphs, graphs_seconds) = found
     assert graphs.loss == pytest.approx(eager.loss, rel=0.01)
     assert eager_seconds >= 2 * graphs_seconds
