@@ -233,9 +233,12 @@ class StopRequest:
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GPU_DEVICES = ("nvidia[0-9]*", "kfd", "dxg")
-PLACE_VARIABLES = frozenset(
-    ("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_LOCALID", "NEOBERT_RENDEZVOUS", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+KEY_VARIABLE = "NEOBERT_RENDEZVOUS"
+"""The variable that says to which attempt of a job a rank belongs."""
+RANK_VARIABLES = frozenset(
+    (KEY_VARIABLE, "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 )
+PLACE_VARIABLES = RANK_VARIABLES | {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_LOCALID"}
 
 
 def available_cores() -> int:
