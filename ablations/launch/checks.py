@@ -218,9 +218,8 @@ def require_room(rows: Sequence[PlanRow], workers: int | None) -> None:
     if workers is None or not gpus or workers <= gpus:
         return
     requested = f"{workers} workers are requested, but this machine has {gpus_in_words(gpus)}"
-    planned = [run for row in rows for run in row.runs]
-    weights = {run.id: run for run in PretrainingRun.among(planned)}
-    studies = GlueStudy.among(planned)
+    weights = {run.id: run for row in rows for run in row.encoders}
+    studies = GlueStudy.among(run for row in rows for run in row.runs)
     if not studies or any(study.weights not in weights for study in studies):
         raise ValueError(f"{requested}, which only trials of fine-tuning a variant share: take {gpus} or fewer")
     trials = {study.title: _trial_bytes(study, weights[study.weights]) for study in studies}

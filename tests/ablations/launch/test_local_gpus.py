@@ -20,6 +20,8 @@ from ablations.launch.execute import plan_locally
 from neobert import processes
 from neobert.execution import Execution
 from neobert.processes import available_cores, visible_gpus, worker_environment
+from sweeps import glue_grid
+from tests.support.external_models import bert, save, seeded
 
 Started = list[tuple[str | None, tuple[str, ...]]]
 """Of each worker the GPUs that it sees, and the kinds of its units."""
@@ -91,6 +93,21 @@ def test_only_trials_share_a_gpu_and_only_if_asked_to(
     wanted = int(flags[flags.index("--gpus") + 1]) if "--gpus" in flags else 1
     assert execution["processes"] == wanted
     assert execution["engine"] == ("zero2" if "zero2" in flags else "ddp")
+
+
+@pytest.mark.usefixtures("toy_scale")
+def test_a_grid_of_a_trained_variant_shares_a_gpu_and_one_of_another_model_does_not(
+    gpus: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The memory of a variant's trials is known, also where nothing is left to pre-train."""
+    flags = ["--task", "rte", "--cluster", "here", "--runs", str(tmp_path)]
+    assert run.main(["--variant", "M0", "--stages", "pretrain", *flags[2:]]) == 0
+    gpus["count"], begun = 1, list[int]()
+    monkeypatch.setattr(processes, "work_here", lambda *_, environments, **__: begun.append(len(environments)) or 0)
+    assert glue_grid.main(["--variant", "M0", "--workers", "3", *flags]) == 0 and begun == [3]
+    model = save(seeded(bert), tmp_path / "model")
+    assert glue_grid.main(["--model", str(model), "--workers", "3", *flags]) == 2
+    assert "which only trials of fine-tuning a variant share: take 1 or fewer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
