@@ -54,9 +54,7 @@ class JobRank:
         if (count := read_count(environment, "WORLD_SIZE") or 1) == 1:
             return None
         if missing := sorted({"RANK", "MASTER_ADDR", "MASTER_PORT"} - environment.keys()):
-            raise ValueError(
-                f"WORLD_SIZE is {count}, but {', '.join(missing)} is not set: set all, or unset WORLD_SIZE"
-            )
+            raise ValueError(f"WORLD_SIZE is {count}: set {', '.join(missing)} too, or unset it")
         address, port = environment["MASTER_ADDR"], read_count(environment, "MASTER_PORT") or 0
         key = environment.get(KEY_VARIABLE) or f"{address}:{port}"
         return cls(key, Process(read_count(environment, "RANK", least=0) or 0, count), address, port)

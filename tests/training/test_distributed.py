@@ -141,7 +141,7 @@ def test_ranks_are_read_from_torchs_variables() -> None:
     second = JobRank("attempt", Process(1, 2), "node1", 29500)
     assert JobRank.of_environment(second.variables()) == second
     assert JobRank.of_environment({}) is None and JobRank.of_environment({"RANK": "0", "WORLD_SIZE": "1"}) is None
-    with pytest.raises(ValueError, match="WORLD_SIZE is 2, but MASTER_ADDR, MASTER_PORT, RANK is not set"):
+    with pytest.raises(ValueError, match="WORLD_SIZE is 2: set MASTER_ADDR, MASTER_PORT, RANK too, or unset it"):
         JobRank.of_environment({"WORLD_SIZE": "2"})
 
 
