@@ -169,7 +169,7 @@ def _run_variants(workspace: "Workspace") -> int:
 
 def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequence[str]) -> int:
     """Print the plan, the batch files for SLURM and the lines; refuse stages that do not fit."""
-    from ablations.launch.checks import corpus_lines, misfits, refuse, require_scorable_tasks
+    from ablations.launch.checks import corpus_lines, misfits, refuse, require_room, require_scorable_tasks
     from ablations.launch.costs import Machine, PlanCosts
     from ablations.launch.listing import print_plan
     from ablations.launch.submit import plan_jobs, submitter_of
@@ -181,6 +181,7 @@ def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequ
         jobs = submitter_of(workspace.selection, place, layout).preview(plan_jobs(layout, rows, place.profile))
     if place.cluster == "here":
         place.refuse_here()
+        require_room(rows, place.workers)
     machine = Machine.of(place, workspace.execution, workspace.scale)
     print_plan(rows, PlanCosts(layout, rows, workspace.source, machine), as_json=workspace.as_json)
     beside = [*jobs.splitlines(), *lines, *_tokenizer_lines(workspace.source)]

@@ -10,6 +10,7 @@ from ablations.ladders import Ladder
 from ablations.launch.costs import GIGABYTE, Machine, stage_memory
 from ablations.names import at_scale
 from ablations.plan import PlanRow, unfinished
+from ablations.request import gpus_in_words
 from ablations.scales import Scale
 from ablations.scaling import scaled_variant
 from ablations.variant import Variant
@@ -27,7 +28,8 @@ from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.mteb import EmbeddingEvaluation
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.model.size import parameter_count
+from neobert.model.size import parameter_count, trial_memory
+from neobert.processes import gpu_memory_bytes, visible_gpus
 from neobert.recipe import EngineWord, Pretraining
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
@@ -207,6 +209,33 @@ def _remedy(run: PretrainingRun, machine: Machine) -> str:
                 return f"one row would with --engine {engine} {where}"
         gpus *= 2
     return "take GPUs with more memory"
+
+
+def require_room(rows: Sequence[PlanRow], workers: int | None) -> None:
+    """Raise ValueError if there are more workers than GPUs here, and trials of fine-tuning, which alone may share a
+    GPU, do not fit into its memory together."""
+    gpus = len(visible_gpus()) if workers is not None else 0
+    if workers is None or not gpus or workers <= gpus:
+        return
+    requested = f"{workers} workers are requested, but this machine has {gpus_in_words(gpus)}"
+    weights = {run.id: run for row in rows for run in row.encoders}
+    studies = GlueStudy.among(run for row in rows for run in row.runs)
+    if not studies or any(study.weights not in weights for study in studies):
+        raise ValueError(f"{requested}, which only trials of fine-tuning a variant share: take {gpus} or fewer")
+    trials = {study.title: _trial_bytes(study, weights[study.weights]) for study in studies}
+    title, memory = max(trials, key=trials.__getitem__), gpu_memory_bytes()
+    most = gpus * (memory // trials[title])
+    if workers > most:
+        raise ValueError(
+            f"{requested} of {memory / GIGABYTE:.1f} GB, and a trial of {title} takes up to "
+            f"{trials[title] / GIGABYTE:.1f} GB: take {max(gpus, most)} or fewer"
+        )
+
+
+def _trial_bytes(study: GlueStudy, weights: PretrainingRun) -> int:
+    """Return the memory of the study's largest batch on a GPU."""
+    model, protocol = weights.recipe.model, study.protocol
+    return trial_memory(model, protocol.precision, weights.context, study.largest_batch, protocol.max_tokens)
 
 
 def require_heldout_context(context: int | None, rows: Sequence[PlanRow]) -> None:

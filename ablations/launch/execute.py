@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import cycle, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from ablations.ladders import Ladder
-from ablations.launch.checks import refuse, require_data, require_scorable_tasks, validate
+from ablations.launch.checks import refuse, require_data, require_room, require_scorable_tasks, validate
 from ablations.launch.costs import Machine
 from ablations.launch.submit import AtWork, plan_jobs, print_submissions, submitter_of
 from ablations.paper_models import folder_or_repository
@@ -156,6 +157,7 @@ def run_or_submit(
     tracked = {TRACKER_VARIABLE: track} if track else {}
     if workspace.place.cluster == "slurm":
         return _submit(workspace, rows, leave_failed=leave_failed, environment=lambda: {**environment(), **tracked})
+    require_room(rows, workspace.place.workers)
     runs = unfinished(rows)
     flags, variables = ["--leave-failed"] if leave_failed else [], {**environment(), **tracked}
     code = _run_locally(workspace, rows, runs, flags, variables) if runs else EXIT_DONE
@@ -192,8 +194,9 @@ def _submit(
 class LocalPlan:
     """How workers share this machine: its GPUs, or else its cores.
 
-    First `groups` workers train, each in `processes` processes; then `workers` do what takes one process each. Every
-    process has `threads` threads.
+    First `groups` workers train, each in `processes` processes; then `workers` do what takes one process each. If there
+    are more of them than GPUs, fine-tuning comes last, and only its workers share GPUs. Every process has `threads`
+    threads.
     """
 
     gpus: Sequence[str]
@@ -204,17 +207,29 @@ class LocalPlan:
 
     def phases(self, runs: Sequence[Run]) -> "list[tuple[list[Run], list[str | None]]]":
         """Return the runs of each phase and the GPUs that each of its workers sees (None: this machine has none)."""
-        trains_together = {run.id for run in runs if self.processes > 1 and run.job == "pretrain"}
-        together = [run for run in runs if run.id in trains_together]
-        alone = [run for run in runs if run.id not in trains_together]
-        phases = ((together, self._gpus_of(self.groups, self.processes)), (alone, self._gpus_of(self.workers, 1)))
+        together, alone, sharing = list[Run](), list[Run](), list[Run]()
+        for run in runs:
+            if self.processes > 1 and run.job == "pretrain":
+                together.append(run)
+            elif 0 < len(self.gpus) < self.workers and run.job == "glue":
+                sharing.append(run)
+            else:
+                alone.append(run)
+        phases = (
+            (together, self._groups()),
+            (alone, self._single(min(self.workers, len(self.gpus) or self.workers))),
+            (sharing, self._single(self.workers)),
+        )
         return [(batch, gpus) for batch, gpus in phases if batch]
 
-    def _gpus_of(self, workers: int, processes: int) -> list[str | None]:
+    def _groups(self) -> list[str | None]:
         if not self.gpus:
-            return [None] * workers
-        each = min(processes, len(self.gpus) // workers)
-        return [",".join(self.gpus[index * each : (index + 1) * each]) for index in range(workers)]
+            return [None] * self.groups
+        each = min(self.processes, len(self.gpus) // self.groups)
+        return [",".join(self.gpus[index * each : (index + 1) * each]) for index in range(self.groups)]
+
+    def _single(self, workers: int) -> list[str | None]:
+        return list(islice(cycle(self.gpus or (None,)), workers))
 
 
 def plan_locally(
@@ -224,7 +239,8 @@ def plan_locally(
 
     Args:
         open_parts: number of parts to do; more workers would idle.
-        workers: instead of one worker per GPU, or per `execution.threads` cores.
+        workers: instead of one worker per GPU, or per `execution.threads` cores; only `require_room` allows more than
+            GPUs.
     """
     slots = len(gpus) or max(1, cores // execution.threads)
     workers = workers or max(1, min(slots, open_parts))

@@ -34,7 +34,7 @@ def add_data_flags(parser: argparse.ArgumentParser) -> None:
 def add_place_flags(parser: argparse.ArgumentParser, shown: str = "") -> None:
     """Add the flags of a command that runs something; `shown` is what a dry run prints, if there is one."""
     add = parser.add_argument
-    add("--workers", type=count, metavar="N", help="processes at a time (default: cores / threads of the scale)")
+    add("--workers", type=count, metavar="N", help="processes at a time (default: one per GPU, or per core)")
     if shown:
         add("--dry-run", action="store_true", help=f"print the {shown} and stop")
     track = "send metrics and scores of runs to a tracker, offline, below RUNS/tracking (docs/guide.md)"
@@ -92,7 +92,7 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
         "--compile",
         choices=("auto", "on", "off"),
         default="auto",
-        help="compile models; auto: if the remaining steps justify the compile time, never in contrastive fine-tuning "
+        help="compile models; auto: on a GPU, except in contrastive fine-tuning and for few updates of fine-tuning "
         "(default: auto)",
     )
     add(

@@ -21,7 +21,6 @@ from neobert.executors.ranks import (
     Rendezvous,
     StartedRun,
     find_rendezvous,
-    has_ended,
     hosted_rendezvous,
     start_ranks_here,
 )
@@ -107,12 +106,10 @@ def join_runs(
     A stop request reaches the other ranks within two steps. Between runs it is ignored: rank 0 decides when to end.
     """
     try:
-        rendezvous = find_rendezvous(layout, place, timeout)
-        while rendezvous and (run := rendezvous.next_run()):
+        rendezvous = find_rendezvous(place, timeout)
+        while run := rendezvous.next_run():
             _join_run(layout, rendezvous, run, stop, make_trainer)
     except DistError as error:
-        if has_ended(layout, place):
-            return EXIT_DONE
         logger.error(f"{place} gives up: rank 0 died ({error})")
         return EXIT_RUN_FAILED
     except RunFailed as error:

@@ -1,12 +1,12 @@
 """Fine-tuning on a task by the paper's protocol (App. C), for one point of a grid and one seed."""
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,22 +14,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from neobert.errors import RunFailed
-from neobert.glue.batching import (
-    ExampleLayout,
-    PackedLayout,
-    evaluation_batches,
-    fixed_row_tokens,
-    training_batches,
-)
+from neobert.execution import CompileWord
+from neobert.glue.batching import ExampleLayout, PackedLayout, evaluation_batches, training_batches
 from neobert.glue.encoding import Array, EncodedTask
 from neobert.glue.metrics import Scores, evaluate
 from neobert.model.build import initialize_classifier
-from neobert.model.encoder import Encoder
 from neobert.model.heads import AnyClassifier
 from neobert.processes import Stopped, StopRequest
 from neobert.recipe import FineTuning, Point
 from neobert.training import checkpoints
-from neobert.training.compiling import CompilePolicy, TrialStep, Workload
+from neobert.training.compiling import TrialStep, compile_model, wants_compiling
 from neobert.training.engine import autocast
 from neobert.training.loop import seed_step
 from neobert.training.optimization import numbers_beside_state, optimizer_tensors, restore_optimizer, set_learning_rate
@@ -119,8 +113,10 @@ class FineTuner:
     head initialised from the run's seed; `start` may also contain the head's layer `dense`. `classifier` is moved to
     `device` and changed in place, so only one run can proceed at a time. `layout` prepares batches for the encoder.
 
-    `policy` decides at the first run, for all, whether updates run compiled; `points` are those that are still to run.
-    Evaluations never do: their shapes occur too rarely for compilation to pay.
+    `compile` is whether updates run compiled, by a `backend` of torch.compile: on a GPU as CUDA graphs, compiled once
+    for all sizes and recorded for each. `auto` compiles on a GPU as soon as the updates that ran eagerly and those of
+    the next run are enough, so that at most twice the time is lost that any rule loses. A model that is compiled stays
+    so. Evaluations never are: their shapes occur too rarely.
     """
 
     def __init__(
@@ -131,8 +127,8 @@ class FineTuner:
         protocol: FineTuning,
         device: torch.device,
         layout: ExampleLayout | None = None,
-        policy: CompilePolicy | None = None,
-        points: Sequence[Point] = (),
+        compile: CompileWord = "off",
+        backend: str | Callable[..., Any] = "inductor",
     ) -> None:
         layers = ("model.", "dense.") if any(name.startswith("dense.") for name in start) else ("model.",)
         expected = {name for name in classifier.state_dict() if name.startswith(layers)}
@@ -142,9 +138,10 @@ class FineTuner:
         self.protocol = protocol
         self.device = device
         self.layout: ExampleLayout = layout or PackedLayout()
-        self.policy = policy or CompilePolicy()
-        self.points = points
-        self.compiled: bool | None = None
+        self.compile: CompileWord = compile
+        self.backend = backend
+        self.compiled = False
+        self._eager_updates = 0
         self._start = {name: tensor.to(device, copy=True) for name, tensor in start.items()}
         self._train = encoded.train(protocol.train_examples)
         self._labels = encoded.labels
@@ -191,11 +188,11 @@ class FineTuner:
             RunFailed: a loss or prediction is not finite; the message names the step.
             Stopped: `stop` was requested; what `keeper` has saved is kept.
         """
-        if self.compiled is None:
-            self.compiled = self._compile(point.batch_size)
+        schedule, optimizer = self.schedule(point), self._optimizer(point)
+        if not self.compiled:
+            self.compiled = self._compiles(point.batch_size, schedule.steps)
         initialize_classifier(self.classifier, self.protocol.classifier_scale, seed)
         self.classifier.load_state_dict(self._start, strict=False)  # absent head tensors stay as initialised
-        schedule, optimizer = self.schedule(point), self._optimizer(point)
         metric = self.encoded.task.decisive_metric(self.protocol)
         course = self._resumed(optimizer, keeper)
         yield from course.evaluations
@@ -252,39 +249,27 @@ class FineTuner:
                 yield batch
         yield ahead
 
-    def _compile(self, batch_size: int) -> bool:
-        """Compile the encoder for batches of fixed sizes if the policy says so; return whether it is."""
-        if self.policy.word == "off" or not self.layout.has_fixed_sizes or self.encoded.task.tags_words:
+    def _compiles(self, batch_size: int, updates: int) -> bool:
+        """Compile the encoder for batches of fixed sizes if the next `updates` are worth it; return whether it is."""
+        if not self.layout.has_fixed_sizes or self.encoded.task.tags_words:
+            return False
+        if not wants_compiling(self.compile, self.device, self._eager_updates + updates):
             return False
         self.classifier.train()
-        layers = len(cast(Encoder, self.classifier.model).transformer_encoder)
-        workloads = [self._workload(size) for size in sorted({point.batch_size for point in self.points})]
-        _, trial = self._first_trial(batch_size, batch_size)
-        return self.policy.compile(trial, workloads, layers)
-
-    def _workload(self, batch_size: int) -> Workload:
-        """Return the work left at a batch size, with its first batch as an example."""
-        (eager_slots, eager), (slots, fixed) = self._first_trial(batch_size), self._first_trial(batch_size, batch_size)
-        points = [point for point in self.points if point.batch_size == batch_size]
-        return Workload(
-            passes=sum(self.schedule(point).steps for point in points),
-            eager=eager,
-            fixed=fixed,
-            slots_ratio=slots / eager_slots,
-            shapes=len({fixed_row_tokens(length) for length in self._train.lengths.tolist()}),
-        )
-
-    def _first_trial(self, batch_size: int, fixed_rows: int | None = None) -> tuple[int, TrialStep]:
-        """Return the slots of the first batch, and a step on it."""
         examples = next(training_batches(self._train, batch_size, epochs=1, seed=0))
-        batch = self.layout.collate(self._train, examples, self.device, fixed_rows)
-        step = TrialStep(
+        batch = self.layout.collate(self._train, examples, self.device, batch_size)
+        trial = TrialStep(
             self.classifier.model,
             lambda: self._loss(self._logits(batch), batch.labels),
             self.protocol.precision,
             self.device,
         )
-        return batch.token_ids.numel(), step
+        is_gpu = self.device.type == "cuda"
+        mode = "reduce-overhead" if is_gpu and self.backend == "inductor" else None
+        compiled = compile_model(trial, self.compile, backend=self.backend, mode=mode, dynamic=is_gpu)
+        if not compiled:
+            self.compile = "off"  # it would fail again
+        return compiled
 
     def _optimizer(self, point: Point) -> torch.optim.AdamW:
         """Build AdamW, without clipping as in the released code. Weight decay applies to norms too, and to biases if
@@ -308,6 +293,8 @@ class FineTuner:
         self.classifier.train()
         if self.compiled:
             torch.compiler.cudagraph_mark_step_begin()
+        else:
+            self._eager_updates += 1
         optimizer.zero_grad(set_to_none=True)
         loss = self._loss(self._logits(batch), batch.labels)
         loss.backward()

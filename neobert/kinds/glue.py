@@ -26,7 +26,7 @@ from neobert.recipe import FineTuning, Point, Value
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_once, read_record, read_sealed
 from neobert.runs.work import Part, Work, error_beside
-from neobert.search.space import Search, read_requests, request_file, request_part
+from neobert.search.space import Range, Search, read_requests, request_file, request_part
 
 
 class Start(Value):
@@ -92,6 +92,15 @@ class GlueStudy(Work):
     @property
     def pretrained(self) -> str:
         return self.weights
+
+    @property
+    def largest_batch(self) -> int:
+        """The most examples of a batch in any trial."""
+        sizes = [point.batch_size for point in self.points]
+        if self.search is not None:
+            space = self.search.space.batch_size
+            sizes += [int(space.high)] if isinstance(space, Range) else space
+        return max(sizes)
 
     @property
     def is_external(self) -> bool:

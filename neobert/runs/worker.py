@@ -287,7 +287,7 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     parts, skipped = _open_readable(layout, options.references)
     with ExitStack() as resources:
         if place:
-            resources.enter_context(host_ranks(layout, place))
+            resources.enter_context(host_ranks(place))
         worker = Worker(
             layout,
             from_own_block(parts, os.environ),

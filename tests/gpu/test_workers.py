@@ -19,7 +19,6 @@ from neobert.executors.ranks import JobRank, host_ranks
 from neobert.files import read_json
 from neobert.processes import StopRequest
 from neobert.recipe import EngineWord, Pretraining
-from neobert.runs.layout import Layout
 from neobert.training.distributed import ABORT_SECONDS, VANISHED_SECONDS, Process
 from neobert.training.pretraining import SIZED_STEPS
 from tests.gpu.workers import (
@@ -59,7 +58,7 @@ def test_a_run_that_was_killed_goes_on_with_the_losses_of_another(
 def test_a_group_of_one_process_forms_on_nccl_sums_and_ends(setting: Setting, tmp_path: Path) -> None:
     execution = Execution(threads=1, processes=1, micro_batch_tokens=1, checkpoint_interval_steps=1)
     with (
-        host_ranks(Layout(tmp_path), JobRank("check", Process(0, 1))) as ranks,
+        host_ranks(JobRank("check", Process(0, 1))) as ranks,
         ranks.lead("check", execution, StopRequest(), print),
     ):
         value = torch.full((), 3.0, device=setting.device)

@@ -27,7 +27,7 @@ from neobert.glue.encoding import EncodedSplit, EncodedTask
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.tasks import task_named
 from neobert.model.build import build_classifier, build_encoder, build_masked_language_model
-from neobert.model.size import MicroBatchShape, training_memory
+from neobert.model.size import RESERVE_BYTES, MicroBatchShape, training_memory, trial_memory
 from neobert.recipe import Point, Pretraining
 from neobert.training.distributed import Process
 from neobert.training.engine import Engine
@@ -157,16 +157,17 @@ def encoded_task() -> EncodedTask:
 
 
 def fine_tune(layers: int = 28, fixed: bool = False) -> Pass:
-    """Three updates of GLUE with their batches by the paper's protocol; in `work` the last one, in `reading` an
-    evaluation, which never has rows of fixed sizes."""
-    measured, task = Pass(), encoded_task()
+    """Three updates of GLUE with their batches by the paper's protocol, beside the best weights; in `work` the last
+    one, in `reading` an evaluation, which never has rows of fixed sizes."""
+    measured, task, model = Pass(), encoded_task(), neobert_recipe("bf16", layers=layers).model
     protocol = papers().variants["M10"].recipe.finetuning.model_copy(update={"epochs": 1})
     with pretended_cuda() as gpu:
         with GPU:
-            classifier = build_classifier(neobert_recipe("bf16", layers=layers).model, CONTEXT, task.task.labels, 0.1)
+            classifier = build_classifier(model, CONTEXT, task.task.labels, 0.1)
         start = {name: tensor for name, tensor in classifier.state_dict().items() if name.startswith("model.")}
         tuner = FineTuner(classifier, start, task, protocol, GPU)
         tuner.compiled = fixed
+        best = tuner._copy_of_weights()
         optimizer = tuner._optimizer(Point(batch_size=32, learning_rate=1e-5, weight_decay=0.01))
         with gpu.counted() as measured.feeding:
             batches = list(islice(tuner._batches(32, 0), 3))
@@ -176,6 +177,9 @@ def fine_tune(layers: int = 28, fixed: bool = False) -> Pass:
         if not fixed:
             with gpu.counted() as measured.reading:
                 tuner.predict()
+    assert best
+    memory = trial_memory(model, "bf16", CONTEXT, *batches[-1].token_ids.shape)
+    measured.reckoned_bytes = memory - RESERVE_BYTES
     return measured
 
 

@@ -61,3 +61,9 @@ def test_products_are_in_bf16_but_for_cosines(done: dict[str, Pass], name: str) 
     in_fp32 = 1 if "contrastive" in name else 0
     found = dtypes(done[name].work)
     assert found.pop("float32", 0) == in_fp32 and set(found) == {"bfloat16"}
+
+
+def test_a_trial_takes_no_more_memory_than_is_reckoned_and_hardly_less(done: dict[str, Pass]) -> None:
+    """By it several workers may share a GPU."""
+    trial = done["an update of GLUE in rows of fixed sizes"]
+    assert trial.work.peak_bytes <= trial.reckoned_bytes <= 1.1 * trial.work.peak_bytes
