@@ -11,7 +11,7 @@ from itertools import chain, product
 
 import pandas as pd
 
-from neobert.glue.tasks import TASKS, task_title
+from neobert.glue.tasks import task_title
 from neobert.identity import canonical
 from reports.frames import describe_difference
 from reports.remarks import why_no_average
@@ -158,7 +158,7 @@ class _Pair:
 
     def steps(self, study: Study) -> Iterator[Step]:
         """Yield a step for every measure that one of the two has."""
-        if study.ladder.fine_tunes_on_glue:
+        if study.ladder.glue_tasks:
             yield self._in_glue(study)
             yield from map(self._in_task, filter(self._has_score, study.averaged_tasks))
         if self.variant.recipe.pretraining != self.parent.recipe.pretraining:
@@ -192,26 +192,24 @@ class _Pair:
     def _in_glue(self, study: Study) -> Step:
         """Return the step in mean scores over the tasks, in points. A side that lacks a task has no mean."""
         tasks = study.averaged_tasks
-        text = "" if study.is_average else f"mean of {' '.join(tasks)}"
         lacking = [row for row in self._rows if row.mean_over(tasks) is None]
         reason = "; ".join(_why_no_mean(row, tasks, study) for row in lacking)
-        return self._in_scores(Measure(GLUE, POINTS, MARGINS[GLUE]), text, tasks, reason)
+        return self._in_scores(Measure(study.quantity, POINTS, MARGINS[GLUE]), tasks, reason)
 
     def _in_task(self, task: str) -> Step:
         """Return the step in one task of GLUE or of the ladder, in points."""
         lacking = [row.name for row in self._rows if row.mean_over([task]) is None]
         reason = f"no score of {' and '.join(lacking)}" if lacking else ""
-        title = TASKS[task].title if task in TASKS else task
-        return self._in_scores(Measure(title, POINTS, MARGINS["a task"]), "", [task], reason)
+        return self._in_scores(Measure(task_title(task), POINTS, MARGINS["a task"]), [task], reason)
 
-    def _in_scores(self, measure: Measure, text: str, tasks: Sequence[str], reason: str) -> Step:
+    def _in_scores(self, measure: Measure, tasks: Sequence[str], reason: str) -> Step:
         means = [mean for row in self._rows if (mean := row.mean_over(tasks)) is not None]
         reason = reason or why_scores_not_paired(*self._rows, tasks) or self._why_other_choice()
         if reason:
-            return self._without_values(measure, text, reason)
+            return self._without_values(measure, reason=reason)
         common = means[0].by_seeds.keys() & means[1].by_seeds.keys()
         ids = {trial for row in self._rows for trial in row.trial_ids(tasks, common)}
-        return replace(self._subtract(measure, text, means), ids=tuple(sorted(ids)))
+        return replace(self._subtract(measure, "", means), ids=tuple(sorted(ids)))
 
     def _why_other_choice(self) -> str:
         grids = [set(row.recipe.grid.points()) for row in self._rows]
@@ -301,7 +299,7 @@ def _with_values(step: Step, values: Sequence[Mapping[int, float]], reason: str,
 
 
 def _why_no_mean(row: Row, tasks: Sequence[str], study: Study) -> str:
-    absent = [TASKS[task].title for task in tasks if row.cells[task].score is None]
+    absent = [task_title(task) for task in tasks if row.cells[task].score is None]
     if row.is_started and absent:
         return f"{row.name} has no score on {', '.join(absent)}"
     return f"{row.name}: {why_no_average(row, study) or 'no seed has all tasks'}"

@@ -25,19 +25,20 @@ INCOMPLETE = "† best of an incomplete grid: some points failed or are not reco
 SHORT_LIST = 12
 MOST_NAMED = 8
 FULL_COMMIT = re.compile(r"^(\S{7})\S{33}(?!\S)")
+SHORT_COMMIT = r"\1"
 
 
 def warnings(study: Study) -> list[str]:
-    """Return the warning of the study's scale, if any, and a sentence for each of these that its records do not share:
-    committed code, version of torch, processor."""
+    """Return the warning of the study's scale, if any, and a sentence on each of these that its records do not share:
+    commit, version of torch, processor; and on uncommitted changes."""
     lines = [WARNINGS[study.scale]] if study.scale in WARNINGS else []
-    codes, versions, processors = (_rows_by(study, column) for column in ("code", "torch", "processor"))
-    if len(codes) > 1 or any(" " in code for code in codes):
-        lines.append(f"Not all records are of one committed code: {_listed_by(codes)}.")
-    if len(versions) > 1:
-        lines.append(f"Records are of several versions of torch: {_listed_by(versions)}.")
-    if len(processors) > 1:
-        lines.append(f"Records are of several processors: {_listed_by(processors)}.")
+    several = (("code", "commits"), ("torch", "versions of torch"), ("processor", "processors"))
+    for column, what in several:
+        names = _rows_by(study, column)
+        if len(names) > 1:
+            lines.append(f"Records are of several {what}: {_listed_by(names)}.")
+        elif column == "code" and any(" " in code for code in names):
+            lines.append(f"All records are of commit {FULL_COMMIT.sub(SHORT_COMMIT, *names)}.")
     return lines
 
 
@@ -59,7 +60,7 @@ def _rows_by(study: Study, column: str) -> dict[str, list[str]]:
 
 
 def _listed_by(names: Mapping[str, Sequence[str]]) -> str:
-    listed = {FULL_COMMIT.sub(r"\1", value): name_first(rows, MOST_NAMED) for value, rows in names.items()}
+    listed = {FULL_COMMIT.sub(SHORT_COMMIT, value): name_first(rows, MOST_NAMED) for value, rows in names.items()}
     return "; ".join(f"{value}: {rows}" for value, rows in listed.items())
 
 
@@ -123,7 +124,7 @@ def searches_noted(rows: Iterable[Row], mark: str = "§ ") -> list[str]:
 
 def why_no_average(row: Row, study: Study) -> str:
     """Return why a row has no average of GLUE; empty if it has one, or if the ladder has none of its tasks."""
-    if not study.ladder.fine_tunes_on_glue:
+    if not study.ladder.glue_tasks:
         return ""
     if not any(cell.trials for cell in row.glue.values()):
         return "pre-trained, but no GLUE record of its own grid" if len(row.runs) else "no record"
@@ -134,7 +135,7 @@ def why_no_average(row: Row, study: Study) -> str:
             absent[reason].append(TASKS[task].title)
     if absent:
         return "no average; " + "; ".join(f"{', '.join(titles)}: {reason}" for reason, titles in absent.items())
-    return "" if row.average else "no average: no single seed has all eight tasks"
+    return "" if row.average else "no average: no single seed has all tasks"
 
 
 def _grid_gaps(row: Row, short: bool) -> Iterator[str]:

@@ -21,7 +21,7 @@ from ablations.scales import Scale, Vocabulary
 from ablations.scaling import scaled
 from ablations.variant import Recipe, Variant
 from neobert.errors import name_first
-from neobert.glue.tasks import TASKS, Task
+from neobert.glue.tasks import TASKS, Task, task_title
 from neobert.identity import canonical
 from neobert.kinds.glue import GlueStudy
 from reports.embeddings import EmbeddingRow, find_embeddings
@@ -37,7 +37,15 @@ from reports.frames import (
     why_of_another,
 )
 from reports.rates import Sweep, find_sweeps, variants_at_rates
-from reports.scores import POINTS_OF_SCORE, Estimate, Row, Seeds, all_tasks, count_trials, flat_mean, prefer_searches
+from reports.scores import (
+    POINTS_OF_SCORE,
+    Estimate,
+    Row,
+    Seeds,
+    count_trials,
+    flat_mean,
+    prefer_searches,
+)
 from reports.tables import frame_of
 
 CHECKPOINT = ["name", "stage"]
@@ -87,23 +95,36 @@ class Study:
     def shared_tasks(self) -> tuple[str, ...]:
         """Tasks that all rows with scores have in common."""
         scored = [set(row.scored_tasks) for row in self.rows if row.scored_tasks]
-        return tuple(task for task in TASKS if scored and all(task in tasks for tasks in scored))
+        own = self.ladder.glue_tasks
+        return tuple(task for task in own if scored and all(task in tasks for tasks in scored))
 
     @cached_property
     def averaged_tasks(self) -> tuple[str, ...]:
-        """The tasks of GLUE's mean: all eight, or the shared ones if no variant has eight."""
+        """The tasks of GLUE's mean: the ladder's, or the shared ones if no variant has a score in all of them."""
         has_average = any(row.average for row in self.last_rows.values())
-        return tuple(TASKS) if has_average or not self.shared_tasks else self.shared_tasks
+        return self.ladder.glue_tasks if has_average or not self.shared_tasks else self.shared_tasks
 
     @property
     def is_average(self) -> bool:
-        """Whether GLUE's mean is that of all eight tasks."""
-        return self.averaged_tasks == tuple(TASKS)
+        """Whether GLUE's mean is over all of the ladder's tasks of GLUE."""
+        return self.averaged_tasks == self.ladder.glue_tasks
+
+    @property
+    def is_average_of_eight(self) -> bool:
+        """Whether GLUE's mean is over all eight tasks, as published averages are."""
+        return set(self.averaged_tasks) == set(TASKS)
+
+    @property
+    def titles(self) -> str:
+        """The titles of the tasks of GLUE's mean."""
+        return ", ".join(map(task_title, self.averaged_tasks))
 
     @property
     def quantity(self) -> str:
-        """Description of GLUE's mean."""
-        return "average of 8 tasks" if self.is_average else f"mean of shared tasks: {' '.join(self.averaged_tasks)}"
+        """Name of GLUE's mean."""
+        if self.is_average_of_eight:
+            return "GLUE average"
+        return f"mean of {self.titles}" if self.is_average else f"mean of shared tasks: {self.titles}"
 
     @cached_property
     def last_rows(self) -> dict[str, Row]:
@@ -178,6 +199,12 @@ def read_study(frames: Frames, scale: Scale, data: str) -> Study:
     """Return the rows of one (scale, data): every variant of the ladder, and alternatives (@) with records."""
     ladder, vocabulary = frames.ladder, frames.vocabulary(scale, data)
     trials, runs = select_group(frames.trials, scale, data), frames.runs_of(scale, data)
+    is_named = trials.task.isin(list(ladder.tasks))
+    others = [
+        f"{count} trial(s) on {task_title(task)}, which is not among the ladder's TASKS"
+        for task, count in trials[~is_named].groupby("task").size().items()
+    ]
+    trials = trials[is_named]
     is_external = trials.model.notna()
     recipes = {name: scaled(ladder, variant.recipe, scale, vocabulary) for name, variant in ladder.variants.items()}
     pretraining = {name: recipes[name].pretraining for name in ladder.steps}
@@ -201,7 +228,7 @@ def read_study(frames: Frames, scale: Scale, data: str) -> Study:
         design_rows={row.name: join.with_scores(row) for row in designs},
         sweeps=find_sweeps(frames, pretraining, scale, data),
         unavailable_tasks={task: reason for own in runs.unavailable_tasks for task, reason in sorted(own.items())},
-        left_out=tuple(sorted(join.left_out)),
+        left_out=tuple(sorted([*join.left_out, *others])),
     )
 
 
@@ -257,7 +284,7 @@ class _Join:
         for plan, recipe in {_plan_of(recipe): recipe for recipe in self._recipes.values()}.items():
             protocols = {
                 (name, transfers): protocol_on(task, recipe.finetuning, transfers=transfers).model_dump_json()
-                for name, task in all_tasks(self._ladder).items()
+                for name, task in self._ladder.tasks.items()
                 for transfers in (False, True)
             }
             points = recipe.grid.points()
@@ -329,7 +356,12 @@ class _Join:
         """Return a row with its cells."""
         trials = _with_seeds(_of(self._counted, row.name, row.stage))
         cells, notes = count_trials(self._ladder, trials, row.recipe.grid.points())
-        graded = replace(row, cells=cells, notes=tuple(notes), nested=_nested(_of(self._begun, row.name, row.stage)))
+        graded = replace(
+            row,
+            cells=cells,
+            notes=tuple(notes),
+            nested=_nested(_of(self._begun, row.name, row.stage), self._ladder.glue_tasks),
+        )
         on_runs = self._trials.merge(_of(self._own, row.name, row.stage)[["run", "run_seed"]], on="run")
         return _with_searches(graded, on_runs, self._searches_of(row.name, row.stage))
 
@@ -366,8 +398,8 @@ def _without_twins(runs: pd.DataFrame, trials: pd.DataFrame) -> tuple[pd.DataFra
 
 
 def _is_under(ladder: Ladder, study: GlueStudy, recipe: Recipe) -> bool:
-    """Whether a study follows a recipe's protocol on a task as the ladder declares it, or as GLUE does."""
-    task, transfers = all_tasks(ladder).get(study.task), study.starts_from.study is not None
+    """Whether a study follows a recipe's protocol on a task of the ladder."""
+    task, transfers = ladder.tasks.get(study.task), study.starts_from.study is not None
     if task is None or (study.own_task is not None and canonical(study.own_task) != canonical(task)):
         return False
     return study.protocol == protocol_on(task, recipe.finetuning, transfers=transfers)
@@ -399,10 +431,10 @@ def _with_seeds(trials: pd.DataFrame) -> pd.DataFrame:
     return trials.assign(seeds=[Seeds(*pair) for pair in zip(trials.run_seed, trials.seed, strict=True)])
 
 
-def _nested(grids: pd.DataFrame) -> Estimate | None:
-    """Return the average of the nested scores in points, over the seeds that have all tasks of GLUE."""
-    by_task: dict[str, dict[Seeds, float]] = {task: {} for task in TASKS}
-    own = grids[grids.nested.notna() & grids.task.isin(list(TASKS))]
+def _nested(grids: pd.DataFrame, tasks: Sequence[str]) -> Estimate | None:
+    """Return the average of the nested scores in points, over the seeds that have all tasks."""
+    by_task: dict[str, dict[Seeds, float]] = {task: {} for task in tasks}
+    own = grids[grids.nested.notna() & grids.task.isin(list(tasks))]
     # a study that starts from MNLI replaces one from pre-training
     for study in _with_seeds(own).sort_values(["start", "id"], na_position="first").itertuples():
         by_task[study.task][study.seeds] = POINTS_OF_SCORE * study.nested

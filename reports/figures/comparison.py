@@ -105,8 +105,10 @@ class Number:
 
 
 def compare_numbers(study: Study) -> tuple[Number, ...]:
-    """Return every number of Figure 1 and Table 3 with a counterpart among the records, in the paper's order."""
-    return (*_averages(study), *_printed_changes(study), *_checkpoints(study))
+    """Return every number of Figure 1 and Table 3 with a counterpart among the records, in the paper's order. Its
+    averages are over all eight tasks."""
+    averages = (*_averages(study), *_printed_changes(study)) if study.is_average_of_eight else ()
+    return (*averages, *_checkpoints(study))
 
 
 def judge(ours: float, paper: float, tolerance: float, unit: str) -> str:
@@ -159,9 +161,9 @@ def _checkpoints(study: Study) -> Iterator[Number]:
             (TASKS[task].title, row.cells[task].score, score, tolerance_of(task_error(task, score)), [task])
             for task, score in paper.scores.items()
         ]
-        found.append(
-            ("average", row.average, paper.average, average_tolerance(study.ladder, paper.average), list(TASKS))
-        )
+        if study.is_average_of_eight:
+            tolerance = average_tolerance(study.ladder, paper.average)
+            found.append(("average", row.average, paper.average, tolerance, list(TASKS)))
         for name, score, theirs, tolerance, tasks in found:
             if score is not None:
                 names, numbers = (paper.source, f"{paper.model} {name}"), (score.mean, theirs, tolerance)

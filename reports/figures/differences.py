@@ -87,16 +87,16 @@ def table(study: Study) -> Table | None:
         f"Differences at paired seeds ({study.where})",
         COLUMNS,
         steps,
-        (*warnings(study), *_notes(steps, study.quantity), *searches_noted(rows, mark="")),
+        (*warnings(study), *_notes(steps), *searches_noted(rows, mark="")),
         rule_key=lambda step: (step.design, step.measure.name),
         is_left_out=lambda step: step.judged is None,
     )
 
 
-def _notes(steps: Sequence[Step], quantity: str) -> Iterator[str]:
+def _notes(steps: Sequence[Step]) -> Iterator[str]:
     yield (
-        "Mean: variant minus parent over the seeds of pre-training that both have, with its t interval. GLUE: "
-        f"{quantity}. Loss: on held-out text of the variant's own corpus, lower is better."
+        "Mean: variant minus parent over the seeds of pre-training that both have, with its t interval. "
+        "Loss: on held-out text of the variant's own corpus, lower is better."
     )
     yield (
         "p (Holm): paired t test, adjusted by Holm's method for all steps of a design in one measure. A step is better "
@@ -175,7 +175,7 @@ def _draw_panel(axes: "Axes", measure: Measure, steps: Sequence[Step | None]) ->
     for line, step in enumerate(steps):
         if step is not None:
             _draw_step(axes, step, line)
-    title = "\n".join(textwrap.wrap(measure.name, 24))
+    title = "\n".join(textwrap.wrap(measure.name, 21))
     axes.set_title(title, fontsize=6.5, weight="bold", color=INK, loc="left", pad=3)
     axes.set_xlabel(measure.unit, fontsize=6, color=INK, labelpad=1)
     axes.set_yticks([])

@@ -10,7 +10,7 @@ from ablations.ladders import Ladder
 from ablations.scales import UNSCALED
 from ablations.scaling import scaled
 from ablations.variant import Recipe, Variant
-from neobert.glue.tasks import TASKS
+from neobert.glue.tasks import TASKS, task_title
 from neobert.identity import plain
 from neobert.recipe import Point
 from reports.figures import published
@@ -169,7 +169,7 @@ def _score_table(
     corpora = sorted(set[str]().union(*(row.losses for row in ours)))
     is_complete = all(row.average is not None for row in study.rows if row.scored_tasks)
     shared = () if is_complete else study.shared_tasks
-    header = ["Source", "Model", *(task.title for task in TASKS.values()), "Average", "Nested", "Seeds"]
+    header = ["Source", "Model", *map(task_title, study.ladder.glue_tasks), "Average", "Nested", "Seeds"]
     header += [f"Mean of {len(shared)} shared"] if shared else []
     header += [f"Loss ({corpus})" for corpus in corpora]
     texts = [*(_published_cells(study.ladder, row) for row in paper), *(_cells(row, shared, corpora) for row in ours)]
@@ -177,25 +177,26 @@ def _score_table(
     return Table(
         title=title,
         shown=pd.DataFrame(texts, columns=header, dtype=object).fillna(""),
-        facts=pd.DataFrame(values, columns=_facts_header(corpora), dtype=object),
+        facts=pd.DataFrame(values, columns=_facts_header(study.ladder.glue_tasks, corpora), dtype=object),
         alignment="ll" + "r" * (len(header) - 2),
         notes=(*_legend(study, ours, shared, corpora), *more_notes),
         rules=frozenset(rules),
     )
 
 
-def _facts_header(corpora: Sequence[str]) -> list[str]:
-    sd, point, records = ([f"{task}_{name}" for task in TASKS] for name in ("sd", "point", "records"))
+def _facts_header(tasks: Sequence[str], corpora: Sequence[str]) -> list[str]:
+    sd, point, records = ([f"{task}_{name}" for task in tasks] for name in ("sd", "point", "records"))
     return [
-        *("source", "model", "variant", "stage", "context", *TASKS, "average", "average_sd", "nested", "nested_sd"),
+        *("source", "model", "variant", "stage", "context", *tasks, "average", "average_sd", "nested", "nested_sd"),
         *("seeds", "shared_mean", "shared_tasks", *sd, *point, *(f"heldout_loss_{corpus}" for corpus in corpora)),
         *("reference", *records, "loss_records"),
     ]
 
 
 def _published_cells(ladder: Ladder, row: published.PublishedScores) -> dict[str, str]:
-    scores = {TASKS[task].title: number(score) for task, score in row.scores.items()}
-    return {"Source": ladder.published_source, "Model": row.name, **scores, "Average": number(row.average)}
+    scores = {task_title(task): number(score) for task, score in row.scores.items()}
+    average = row.average if len(scores) == len(TASKS) else None
+    return {"Source": ladder.published_source, "Model": row.name, **scores, "Average": number(average)}
 
 
 def _published_facts(ladder: Ladder, row: published.PublishedScores) -> dict[str, str]:
@@ -204,7 +205,7 @@ def _published_facts(ladder: Ladder, row: published.PublishedScores) -> dict[str
         "source": ladder.published_source,
         "model": row.name,
         **scores,
-        "average": f"{row.average:.1f}",
+        "average": f"{row.average:.1f}" if len(scores) == len(TASKS) else "",
         "reference": row.source,
     }
 
@@ -214,7 +215,7 @@ def _cells(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[st
         "Source": THIS_STUDY,
         "Model": row.label,
         **{
-            TASKS[task].title: print_estimate(own.score) + (own.marks if own.score else "")
+            task_title(task): print_estimate(own.score) + (own.marks if own.score else "")
             for task, own in row.glue.items()
         },
         "Average": print_estimate(row.average),
@@ -226,9 +227,11 @@ def _cells(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[st
 
 
 def _legend(study: Study, ours: Sequence[Row], shared: tuple[str, ...], corpora: Sequence[str]) -> list[str]:
+    tasks = study.ladder.glue_tasks
+    all_tasks = "all eight tasks" if len(tasks) == len(TASKS) else ", ".join(map(task_title, tasks))
     lines = [
         f"Rows of {study.ladder.published_as} are as printed there; rows of this study come from records alone. "
-        f"Scores are in points; the average is the flat mean of all eight tasks, {DASH} where one is missing."
+        f"Scores are in points; the average is the flat mean of {all_tasks}, {DASH} where one is missing."
     ]
     lines.append(
         "Seeds: n, the repetitions behind the average. Nested: the average if each point is chosen on one half of the "
@@ -241,7 +244,7 @@ def _legend(study: Study, ours: Sequence[Row], shared: tuple[str, ...], corpora:
     if any(row.is_of_incomplete_grid for row in ours):
         lines.append(INCOMPLETE)
     if shared:
-        titles = ", ".join(TASKS[task].title for task in shared)
+        titles = ", ".join(map(task_title, shared))
         lines.append(f"Mean of {len(shared)} shared: over the tasks that all scored rows have ({titles}); no average.")
     if corpora:
         lines.append("Loss: held-out MLM loss in nats per token; not comparable between tokenizers or corpora.")
@@ -285,7 +288,7 @@ FACTS_OF_TABLE_5 = (
 
 def table5(study: Study) -> Table | None:
     """Return the best grid point for each task, as batch/rate/decay; None if the ladder has none of GLUE's tasks."""
-    if not study.ladder.fine_tunes_on_glue:
+    if not study.ladder.glue_tasks:
         return None
     ladder, ours = study.ladder, [row for row in study.recorded_rows if row.scored_tasks]
     printed = [
@@ -298,7 +301,7 @@ def table5(study: Study) -> Table | None:
         for model, points in published.table5(ladder).items()
         for task, point in points.items()
     ]
-    shown = [[THIS_STUDY, row.label, *(_print_point(row.cells[task]) for task in TASKS)] for row in ours]
+    shown = [[THIS_STUDY, row.label, *(_print_point(cell) for cell in row.glue.values())] for row in ours]
     lines = [
         f"Points as batch size/learning rate/weight decay. {capitalized(ladder.published_as)}'s rows are as printed "
         "there, from its own grid.",
@@ -314,9 +317,9 @@ def table5(study: Study) -> Table | None:
     lines += searches_noted(ours)
     return Table(
         title=f"Table 5: optimal hyper-parameters ({study.where})",
-        shown=frame_of([*printed, *shown], ("Source", "Model", *(task.title for task in TASKS.values()))),
+        shown=frame_of([*printed, *shown], ("Source", "Model", *map(task_title, study.ladder.glue_tasks))),
         facts=frame_of([*paper, *(facts for row in ours for facts in _best_points(row))], FACTS_OF_TABLE_5),
-        alignment="ll" + "r" * len(TASKS),
+        alignment="ll" + "r" * len(ladder.glue_tasks),
         notes=(*warnings(study), *lines),
         rules=frozenset({len(printed)} if ours else ()),
     )
