@@ -11,7 +11,7 @@ from ablations.variant import change_label
 from neobert.errors import name_first
 from neobert.glue.tasks import TASKS
 from reports.rows import Study
-from reports.scores import Row
+from reports.scores import ScoreRow
 from reports.tables import escape_markdown
 
 _SMALL = "small models on little text: what differs here need not differ at the paper's scale, nor the other way round."
@@ -38,7 +38,7 @@ def warnings(study: Study) -> list[str]:
         if len(names) > 1:
             lines.append(f"Records are of several {what}: {_listed_by(names)}.")
         elif column == "code" and any(" " in code for code in names):
-            lines.append(f"All records are of commit {FULL_COMMIT.sub(SHORT_COMMIT, *names)}.")
+            lines.append(f"All records are of commit {FULL_COMMIT.sub(SHORT_COMMIT, next(iter(names)))}.")
     return lines
 
 
@@ -64,7 +64,7 @@ def _listed_by(names: Mapping[str, Sequence[str]]) -> str:
     return "; ".join(f"{value}: {rows}" for value, rows in listed.items())
 
 
-def describe_change(row: Row, study: Study) -> str:
+def describe_change(row: ScoreRow, study: Study) -> str:
     """Describe the change of a row's variant at the study's scale and data."""
     assert row.variant is not None
     parent = row.variant.parent
@@ -113,7 +113,7 @@ def _spread(study: Study) -> list[str]:
     return lines
 
 
-def searches_noted(rows: Iterable[Row], mark: str = "§ ") -> list[str]:
+def searches_noted(rows: Iterable[ScoreRow], mark: str = "§ ") -> list[str]:
     """Return a sentence for each kind of search whose scores some rows have, behind the mark of such scores."""
     labels: dict[str, list[str]] = defaultdict(list)
     for row in rows:
@@ -122,7 +122,7 @@ def searches_noted(rows: Iterable[Row], mark: str = "§ ") -> list[str]:
     return [f"{mark}{sentence} ({', '.join(dict.fromkeys(own))})." for sentence, own in labels.items()]
 
 
-def why_no_average(row: Row, study: Study) -> str:
+def why_no_average(row: ScoreRow, study: Study) -> str:
     """Return why a row has no average of GLUE; empty if it has one, or if the ladder has none of its tasks."""
     if not study.ladder.glue_tasks:
         return ""
@@ -138,7 +138,7 @@ def why_no_average(row: Row, study: Study) -> str:
     return "" if row.average else "no average: no single seed has all tasks"
 
 
-def _grid_gaps(row: Row, short: bool) -> Iterator[str]:
+def _grid_gaps(row: ScoreRow, short: bool) -> Iterator[str]:
     gaps: dict[str, list[str]] = defaultdict(list)
     for task, cell in row.glue.items():
         listed = {

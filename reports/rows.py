@@ -36,11 +36,11 @@ from reports.frames import (
     split_repeats,
     why_of_another,
 )
-from reports.rates import Sweep, find_sweeps, variants_at_rates
+from reports.rates import PilotSweep, find_sweeps, variants_at_rates
 from reports.scores import (
     POINTS_OF_SCORE,
     Estimate,
-    Row,
+    ScoreRow,
     Seeds,
     count_trials,
     flat_mean,
@@ -63,10 +63,10 @@ class Study:
     scale: Scale
     data: str
     vocabulary: Vocabulary
-    rows: tuple[Row, ...]
-    external: tuple[Row, ...]
-    design_rows: Mapping[str, Row]
-    sweeps: Mapping[str, Sweep]
+    rows: tuple[ScoreRow, ...]
+    external: tuple[ScoreRow, ...]
+    design_rows: Mapping[str, ScoreRow]
+    sweeps: Mapping[str, PilotSweep]
     unavailable_tasks: Mapping[str, str]
     left_out: tuple[str, ...]
 
@@ -80,12 +80,12 @@ class Study:
         return f"scale {self.scale}, data {self.data}"
 
     @property
-    def all_rows(self) -> tuple[Row, ...]:
+    def all_rows(self) -> tuple[ScoreRow, ...]:
         """The variants, followed by external models."""
         return (*self.rows, *self.external)
 
     @property
-    def recorded_rows(self) -> tuple[Row, ...]:
+    def recorded_rows(self) -> tuple[ScoreRow, ...]:
         """Every row with records: the ladder's, those of designs outside the ladder, and external models."""
         own = {row.name for row in self.rows}
         designs = [row for name, row in self.design_rows.items() if name not in own]
@@ -127,16 +127,16 @@ class Study:
         return f"mean of {self.titles}" if self.is_average else f"mean of shared tasks: {self.titles}"
 
     @cached_property
-    def last_rows(self) -> dict[str, Row]:
+    def last_rows(self) -> dict[str, ScoreRow]:
         """The row of each variant's last checkpoint."""
         return {row.name: row for row in self.rows if row.is_last}
 
     @cached_property
-    def compared_rows(self) -> dict[str, Row]:
+    def compared_rows(self) -> dict[str, ScoreRow]:
         """Rows compared by designs: last checkpoints of the ladder and of designs, by name."""
         return {**self.design_rows, **self.last_rows}
 
-    def row_at_best_rate(self, name: str) -> Row | None:
+    def row_at_best_rate(self, name: str) -> ScoreRow | None:
         """Return the row of a ladder variant at its sweep's best rate, or at the nearest rate that counts as the same;
         None if there is no optimum or no record at that rate."""
         sweep = self.sweeps.get(name)
@@ -317,18 +317,18 @@ class _Join:
         return told
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ScoreRow]:
         """A row, without cells, for each checkpoint that a variant evaluates."""
         checkpoints = self._checkpoints()
         return [self._row(*each) for each in checkpoints[CHECKPOINT][checkpoints.is_evaluated].itertuples(index=False)]
 
-    def _row(self, name: str, stage: int) -> Row:
+    def _row(self, name: str, stage: int) -> ScoreRow:
         recipe, variant = self._recipes[name], self._variants[name]
         ids = set(_of(self._own, name, stage).run)
         runs, grids = self._runs[self._runs.id.isin(ids)], self._frames.studies
         heldout, answers = self._frames.heldout, self._frames.readouts_of("blimp")
         origins = set(grids.task_origin[grids.weights.isin(ids)]).union(*(own.values() for own in runs.origins))
-        return Row(
+        return ScoreRow(
             name=name,
             label=_label(self._ladder, variant, recipe.pretraining.stages[stage].context),
             source=variant.source,
@@ -345,14 +345,14 @@ class _Join:
     def _searches_of(self, name: str, stage: int | None) -> list[Tried]:
         return [tried for *checkpoint, tried in self._searches if checkpoint == [name, stage]]
 
-    def has_own_records(self, row: Row) -> bool:
+    def has_own_records(self, row: ScoreRow) -> bool:
         """Whether an alternative has records that no variant of the ladder shows already."""
         others = [self._recipes[name] for name in self._ladder.steps]
         twins = [_plan_of(other) for other in others if other.pretraining == row.recipe.pretraining]
         own = set(_of(self._begun, row.name, row.stage).id) - set(self._grids.id[self._grids.plan.isin(twins)])
         return row.recipe not in others and bool(own or (not twins and row.losses))
 
-    def with_scores(self, row: Row) -> Row:
+    def with_scores(self, row: ScoreRow) -> ScoreRow:
         """Return a row with its cells."""
         trials = _with_seeds(_of(self._counted, row.name, row.stage))
         cells, notes = count_trials(self._ladder, trials, row.recipe.grid.points())
@@ -441,7 +441,7 @@ def _nested(grids: pd.DataFrame, tasks: Sequence[str]) -> Estimate | None:
     return flat_mean([Estimate(values) if values else None for values in by_task.values()])
 
 
-def _with_searches(row: Row, trials: pd.DataFrame, searches: Sequence[Tried]) -> Row:
+def _with_searches(row: ScoreRow, trials: pd.DataFrame, searches: Sequence[Tried]) -> ScoreRow:
     """Return a row with the scores of searches where it has none of a whole grid."""
     if not searches:
         return row
@@ -449,7 +449,7 @@ def _with_searches(row: Row, trials: pd.DataFrame, searches: Sequence[Tried]) ->
     return replace(row, cells=cells, notes=(*row.notes, *notes))
 
 
-def _external_rows(frames: Frames, trials: pd.DataFrame) -> list[Row]:
+def _external_rows(frames: Frames, trials: pd.DataFrame) -> list[ScoreRow]:
     """Return a row per external model with trials, sorted by name, on the largest grid begun on it. Models with the
     same name and different bytes are distinguished by id."""
     trials, studies = trials.assign(run_seed=0), frames.studies
@@ -464,7 +464,7 @@ def _external_rows(frames: Frames, trials: pd.DataFrame) -> list[Row]:
         on_others = set(studies.id[studies.grid != grid_key(grid)])
         fitting = own[own.point.isin(grid) & ~own.start.isin(on_others)]
         cells, notes = count_trials(frames.ladder, _with_seeds(fitting), grid)
-        row = Row(
+        row = ScoreRow(
             name=name,
             label=name,
             source=str(model_id),

@@ -129,7 +129,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class ScoreRow:
     """A variant at one checkpoint, or an external model (without `variant` and stage) on its largest grid.
 
     `source` is the source of a variant's numbers, or the id of an external model. `recipe` is the variant's recipe at

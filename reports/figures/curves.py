@@ -21,7 +21,7 @@ from reports.figures.drawing import (
     word_colour,
 )
 from reports.rows import Study
-from reports.scores import Row
+from reports.scores import ScoreRow
 from reports.statistics import t_interval
 
 if TYPE_CHECKING:
@@ -76,14 +76,14 @@ def find_curves(study: Study) -> tuple[CurvePair, ...]:
     return tuple(pair for pair in found if pair.ours and pair.theirs)
 
 
-def _training(row: Row, curves: Curves) -> Iterator[tuple[int, Points]]:
+def _training(row: ScoreRow, curves: Curves) -> Iterator[tuple[int, Points]]:
     """Yield the curve of the training loss of each seed that has one."""
     for seed, run in zip(row.runs.seed, row.runs.id, strict=True):
         if points := curves.training(run):
             yield seed, points
 
 
-def _why_not(variant: Row, parent: Row) -> str:
+def _why_not(variant: ScoreRow, parent: ScoreRow) -> str:
     """Return why the training losses of two rows cannot be compared; empty if they can."""
     corpora = [row.recipe.pretraining.data.corpus for row in (variant, parent)]
     if corpora[0] != corpora[1]:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from reports.differences import ADD_ONE, BITS, LADDER, LEAVE_ONE_OUT, LOSS, OWN_RATES, Measure, Step, find_steps
+from reports.differences import ADD_ONE, BITS, LADDER, LEAVE_ONE_OUT, LOSS, OWN_RATES, ComparedStep, Measure, find_steps
 from reports.figures.drawing import (
     GREY_INK,
     INK,
@@ -21,7 +21,7 @@ from reports.figures.drawing import (
 )
 from reports.remarks import searches_noted, warnings
 from reports.rows import Study
-from reports.scores import Row
+from reports.scores import ScoreRow
 from reports.statistics import LEAST_SEEDS_OF_INTERVAL, LEAST_SEEDS_OF_WORD, NO_CLEAR_DIFFERENCE
 from reports.tables import Column, Table, make_table, print_by_seed, print_p, printed_range, signed
 
@@ -48,7 +48,7 @@ FOOT = (
     "Diamond: mean difference of the variant to its parent, filled where there is a claim; line: 95 % t interval over "
     "seeds; dots: paired seeds; band: margin of equivalence. An interval much wider than all seeds is cut at the edge."
 )
-COLUMNS: Sequence[Column[Step]] = (
+COLUMNS: Sequence[Column[ComparedStep]] = (
     Column("Design", "design", lambda step: step.design, always=True),
     Column("Step", "", lambda step: step.name, always=True),
     Column("", "variant parent", lambda step: (step.variant, step.parent), always=True),
@@ -82,7 +82,7 @@ def table(study: Study) -> Table | None:
     if not steps:
         return None
     names = {name for step in steps if step.judged for name in (step.variant, step.parent)}
-    rows: Iterator[Row] = (row for name, row in study.compared_rows.items() if name in names)
+    rows: Iterator[ScoreRow] = (row for name, row in study.compared_rows.items() if name in names)
     return make_table(
         f"Differences at paired seeds ({study.where})",
         COLUMNS,
@@ -93,7 +93,7 @@ def table(study: Study) -> Table | None:
     )
 
 
-def _notes(steps: Sequence[Step]) -> Iterator[str]:
+def _notes(steps: Sequence[ComparedStep]) -> Iterator[str]:
     yield (
         "Mean: variant minus parent over the seeds of pre-training that both have, with its t interval. "
         "Loss: on held-out text of the variant's own corpus, lower is better."
@@ -121,7 +121,7 @@ def draw(study: Study) -> Picture | None:
     return Picture(lambda: forest(compared, describe_data(study))) if compared else None
 
 
-def forest(steps: Sequence[Step], data: str) -> "Figure":
+def forest(steps: Sequence[ComparedStep], data: str) -> "Figure":
     """Draw steps: a line for each of a design, a panel for each measure. `data` describes where they are from."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -164,7 +164,7 @@ def _fill(colour: str) -> str:
     return "white" if colour in (WORD_COLOURS[NO_CLEAR_DIFFERENCE], WORD_COLOURS["no word"]) else colour
 
 
-def _draw_panel(axes: "Axes", measure: Measure, steps: Sequence[Step | None]) -> None:
+def _draw_panel(axes: "Axes", measure: Measure, steps: Sequence[ComparedStep | None]) -> None:
     low, high = limits([step for step in steps if step is not None])
     axes.set_xlim(low, high)
     axes.set_ylim(len(steps) - 0.5, -0.5)
@@ -185,7 +185,7 @@ def _draw_panel(axes: "Axes", measure: Measure, steps: Sequence[Step | None]) ->
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-def _draw_step(axes: "Axes", step: Step, line: int) -> None:
+def _draw_step(axes: "Axes", step: ComparedStep, line: int) -> None:
     colour, found = word_colour(step.word), step.difference
     if found.interval is not None:
         axes.plot(found.interval, (line, line), color=colour, lw=1.4, zorder=3, solid_capstyle="butt")
@@ -194,7 +194,7 @@ def _draw_step(axes: "Axes", step: Step, line: int) -> None:
     axes.plot(found.mean, line, ls="", marker="D", ms=3.6, mfc=_fill(colour), mec=colour, mew=0.8, zorder=5)
 
 
-def limits(steps: Sequence[Step]) -> tuple[float, float]:
+def limits(steps: Sequence[ComparedStep]) -> tuple[float, float]:
     """Return the ends of an axis that contains zero, all seeds, and intervals as far as they are not much wider."""
     seeds = [0.0, *(value for step in steps for value in step.difference.by_seed.values())]
     low, high = min(seeds), max(seeds)

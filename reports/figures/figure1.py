@@ -12,7 +12,7 @@ from reports.figures import published
 from reports.figures.drawing import DISCARDED, INK, KEPT, PAPER_DIAMOND, PAPER_INK, Picture, describe_data
 from reports.remarks import describe_change, searches_noted, why_no_average
 from reports.rows import Study
-from reports.scores import Estimate, Row
+from reports.scores import Estimate, ScoreRow
 from reports.tables import DASH, Table, capitalized, count, frame_of, number, print_by_seed, signed_percent
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Bar:
     is the relative change to the parent over the common seeds, `loss` the held-out loss on the figure's corpus, `paper`
     the published bar, for the average only."""
 
-    row: Row
+    row: ScoreRow
     label: str
     score: Estimate | None
     delta_percent: float | None
@@ -74,7 +74,7 @@ def find_bars(study: Study) -> Bars:
     return Bars(study, tuple(bars), corpus)
 
 
-def _most_common_loss(rows: Mapping[str, Row]) -> tuple[str, Mapping[str, Estimate]]:
+def _most_common_loss(rows: Mapping[str, ScoreRow]) -> tuple[str, Mapping[str, Estimate]]:
     """Return the corpus on which most rows have a held-out loss with the same tokens and lengths (the first by name if
     there are several), and these losses."""
     found: dict[tuple[Any, ...], dict[str, Estimate]] = defaultdict(dict)

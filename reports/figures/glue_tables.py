@@ -16,7 +16,7 @@ from neobert.recipe import Point
 from reports.figures import published
 from reports.remarks import INCOMPLETE, remarks, searches_noted, warnings
 from reports.rows import Study
-from reports.scores import Cell, Row, point_name
+from reports.scores import Cell, ScoreRow, point_name
 from reports.tables import (
     DASH,
     THIS_STUDY,
@@ -130,26 +130,15 @@ def table3(study: Study) -> Table:
 
 
 def scores(study: Study) -> Table | None:
-    """Return the table of all rows of the ladder, and external models, with records."""
-    own = {row.name for row in study.all_rows}
-    rows = [row for row in study.recorded_rows if row.name in own]
-    return _scores_of(study, rows, "GLUE development scores and held-out losses")
-
-
-def other_scores(study: Study) -> Table | None:
-    """Return the same of designs, budgets and rates."""
-    own = {row.name for row in study.all_rows}
-    rows = [row for row in study.recorded_rows if row.name not in own]
-    return _scores_of(study, rows, "The same of designs, budgets and rates")
-
-
-def _scores_of(study: Study, rows: Sequence[Row], title: str) -> Table | None:
-    """Return a table without the columns in which no row has a value; None without rows."""
+    """Return the table of all rows with records, also those of designs, budgets and rates, without the columns in which
+    none has a value; None without rows."""
+    rows = study.recorded_rows
     if not rows:
         return None
     lines = ["± is one standard deviation (sd) over seeds."]
     if any("‡" in cell.marks for row in rows for cell in row.glue.values() if cell.score is not None):
         lines.append("‡ started from pre-training instead of MNLI.")
+    title = "GLUE development scores and held-out losses"
     table = _score_table(title, study, (), rows, set(), [*lines, *searches_noted(rows)])
     empty = [name for name in table.header if table.shown[name].isin(("", DASH)).all()]
     lines = [f"No row has: {', '.join(empty)}."] if empty else []
@@ -162,7 +151,7 @@ def _score_table(
     title: str,
     study: Study,
     paper: Sequence[published.PublishedScores],
-    ours: Sequence[Row],
+    ours: Sequence[ScoreRow],
     rules: set[int],
     more_notes: Sequence[str],
 ) -> Table:
@@ -210,7 +199,7 @@ def _published_facts(ladder: Ladder, row: published.PublishedScores) -> dict[str
     }
 
 
-def _cells(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, str]:
+def _cells(row: ScoreRow, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, str]:
     return {
         "Source": THIS_STUDY,
         "Model": row.label,
@@ -226,7 +215,7 @@ def _cells(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[st
     }
 
 
-def _legend(study: Study, ours: Sequence[Row], shared: tuple[str, ...], corpora: Sequence[str]) -> list[str]:
+def _legend(study: Study, ours: Sequence[ScoreRow], shared: tuple[str, ...], corpora: Sequence[str]) -> list[str]:
     tasks = study.ladder.glue_tasks
     all_tasks = "all eight tasks" if len(tasks) == len(TASKS) else ", ".join(map(task_title, tasks))
     lines = [
@@ -251,7 +240,7 @@ def _legend(study: Study, ours: Sequence[Row], shared: tuple[str, ...], corpora:
     return lines
 
 
-def _facts(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, Any]:
+def _facts(row: ScoreRow, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, Any]:
     """Return every number, with the chosen points, the spread and the ids of its records."""
     average, shared_mean = row.average, row.mean_over(shared)
     facts = {
@@ -329,7 +318,7 @@ def _print_point(cell: Cell) -> str:
     return DASH if cell.point is None else point_name(cell.point) + cell.choice_mark
 
 
-def _best_points(row: Row) -> Iterator[list[Any]]:
+def _best_points(row: ScoreRow) -> Iterator[list[Any]]:
     for task, cell in row.glue.items():
         if cell.point is not None and cell.score is not None:
             counts = cell.score.mean, len(cell.score.by_seeds), cell.recorded.point.nunique()
@@ -356,7 +345,7 @@ class _OwnTask:
 
     ladder: Ladder
     task: str
-    row: Row
+    row: ScoreRow
     cell: Cell
 
     @property

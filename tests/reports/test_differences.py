@@ -11,7 +11,7 @@ from scipy import stats
 from ablations import loading
 from neobert.glue.tasks import TASKS
 from neobert.runs.layout import Layout
-from reports.differences import ADD_ONE, LADDER, LEAVE_ONE_OUT, MARGINS, Step, find_steps
+from reports.differences import ADD_ONE, LADDER, LEAVE_ONE_OUT, MARGINS, ComparedStep, find_steps
 from tests.reports.made_up_study import MadeUpStudy, by_place, change_record, facts_of
 from tests.reports.measurements import answer, ask, embed
 from tests.support.made_up_treebank import treebank
@@ -20,7 +20,7 @@ from tests.support.tree_copy import REPOSITORY
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 
 
-def steps_of(study: MadeUpStudy) -> Mapping[tuple[str, str, str], Step]:
+def steps_of(study: MadeUpStudy) -> Mapping[tuple[str, str, str], ComparedStep]:
     return by_place(study.read())
 
 

@@ -14,13 +14,13 @@ from neobert.runs.layout import Layout
 from reports.frames import read_frames
 from reports.remarks import remarks, warnings
 from reports.rows import read_study
-from reports.scores import Estimate, Row, Seeds, point_name
+from reports.scores import Estimate, ScoreRow, Seeds, point_name
 from tests.reports.made_up_study import LEVELS, MadeUpStudy, change_record
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 
 
-def last_row(study: MadeUpStudy, name: str) -> Row:
+def last_row(study: MadeUpStudy, name: str) -> ScoreRow:
     return study.read().last_rows[name]
 
 
