@@ -158,9 +158,9 @@ class _Pair:
 
     def steps(self, study: Study) -> Iterator[ComparedStep]:
         """Yield a step for every measure that one of the two has."""
-        if study.ladder.glue_tasks:
+        if len(study.averaged_tasks) > 1:
             yield self._in_glue(study)
-            yield from map(self._in_task, filter(self._has_score, study.averaged_tasks))
+        yield from map(self._in_task, filter(self._has_score, study.averaged_tasks))
         if self.variant.recipe.pretraining != self.parent.recipe.pretraining:
             yield self._in_loss()
         yield from self._in_embeddings(study)

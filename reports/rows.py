@@ -105,26 +105,21 @@ class Study:
         return self.ladder.glue_tasks if has_average or not self.shared_tasks else self.shared_tasks
 
     @property
-    def is_average(self) -> bool:
-        """Whether GLUE's mean is over all of the ladder's tasks of GLUE."""
-        return self.averaged_tasks == self.ladder.glue_tasks
-
-    @property
     def is_average_of_eight(self) -> bool:
         """Whether GLUE's mean is over all eight tasks, as published averages are."""
         return set(self.averaged_tasks) == set(TASKS)
-
-    @property
-    def titles(self) -> str:
-        """The titles of the tasks of GLUE's mean."""
-        return ", ".join(map(task_title, self.averaged_tasks))
 
     @property
     def quantity(self) -> str:
         """Name of GLUE's mean."""
         if self.is_average_of_eight:
             return "GLUE average"
-        return f"mean of {self.titles}" if self.is_average else f"mean of shared tasks: {self.titles}"
+        titles = ", ".join(map(task_title, self.averaged_tasks))
+        if len(self.averaged_tasks) == 1:
+            return titles
+        return (
+            f"mean of {titles}" if self.averaged_tasks == self.ladder.glue_tasks else f"mean of shared tasks: {titles}"
+        )
 
     @cached_property
     def last_rows(self) -> dict[str, ScoreRow]:

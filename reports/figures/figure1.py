@@ -13,7 +13,7 @@ from reports.figures.drawing import DISCARDED, INK, KEPT, PAPER_DIAMOND, PAPER_I
 from reports.remarks import describe_change, searches_noted, why_no_average
 from reports.rows import Study
 from reports.scores import Estimate, ScoreRow
-from reports.tables import DASH, Table, capitalized, count, frame_of, number, print_by_seed, signed_percent
+from reports.tables import DASH, Table, capitalized, frame_of, number, print_by_seed, signed_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -195,8 +195,9 @@ def _label_axis(axes: "Axes", bars: Bars, low: float) -> None:
     from matplotlib.ticker import MaxNLocator
 
     study = bars.study
-    tasks = count(len(study.averaged_tasks), "GLUE task")
-    what = "GLUE dev average" if study.is_average_of_eight else f"Mean of {tasks}"
+    tasks = len(study.averaged_tasks)
+    what = f"Mean of {tasks} GLUE tasks" if tasks > 1 else study.quantity
+    what = "GLUE dev average" if study.is_average_of_eight else what
     axes.set_ylabel(f"{what} (points)" + (f"\naxis starts at {low:g}" if low else ""), color=INK, labelpad=4)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
     axes.tick_params(axis="y", length=2.5, width=0.6)

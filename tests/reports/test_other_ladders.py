@@ -12,7 +12,7 @@ from ablations import loading
 from ablations.ladders import Ladder
 from ablations.loading import papers
 from neobert.errors import MissingData
-from reports.differences import LADDER, MARGINS
+from reports.differences import LADDER, MARGINS, find_steps
 from reports.figures import figure1
 from reports.frames import read_frames
 from reports.rows import read_study
@@ -113,6 +113,10 @@ def test_a_ladder_averages_over_the_tasks_of_glue_that_it_names(study: MadeUpStu
     assert "Mean of SST-2, CoLA, QQP on development data" in words and "79.2" not in words
     assert "are over all eight tasks and are not shown" in words
     assert "trial(s) on MNLI, which is not among the ladder's TASKS" in " ".join(found.problems)
+    one = tmp_path / "one.py"
+    one.write_text("from ablations.ladder import M0, M1\n__all__ = ['M0', 'M1']\nTASKS = ('cola',)\n")
+    steps = find_steps(study.on(loading.load(str(one))).read())
+    assert [step.measure.name for step in steps] == ["CoLA", "held-out loss"], "one task is its own mean"
 
 
 def test_what_goes_by_its_labels_is_of_its_ladder_alone(study: MadeUpStudy, own: Ladder) -> None:
