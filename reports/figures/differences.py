@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from reports.differences import ADD_ONE, BITS, LADDER, LEAVE_ONE_OUT, LOSS, OWN_RATES, ComparedStep, Measure, find_steps
 from reports.figures.drawing import (
-    GREY_INK,
     INK,
     PAGE_INCHES,
     PANELS_BESIDE,
@@ -17,6 +16,7 @@ from reports.figures.drawing import (
     Picture,
     describe_data,
     format_ticks,
+    label_figure,
     word_colour,
 )
 from reports.remarks import searches_noted, warnings
@@ -145,8 +145,7 @@ def forest(steps: Sequence[ComparedStep], data: str) -> "Figure":
             if column == 0:
                 names = [f"{name}, {design}" if design != lines[0][0] else name for design, name in lines]
                 axes.set_yticks(range(len(lines)), [textwrap.shorten(name, 34, placeholder=" …") for name in names])
-    title = f"Differences to the parent — {data}"
-    figure.text(0.01, 1 - 0.08 / height, title, fontsize=8.5, weight="bold", color=INK, va="top")
+    label_figure(figure, f"Differences to the parent — {data}", "", FOOT)
     shown = [word for word in WORD_COLOURS if any(word_colour(step.word) == WORD_COLOURS[word] for step in steps)]
     handles = [
         Line2D([], [], ls="", marker="D", ms=3.8, mec=WORD_COLOURS[word], mfc=_fill(WORD_COLOURS[word]), label=word)
@@ -154,8 +153,6 @@ def forest(steps: Sequence[ComparedStep], data: str) -> "Figure":
     ]
     style: dict[str, Any] = {"frameon": False, "fontsize": 6, "ncols": len(handles), "handletextpad": 0.3}
     figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.002, 1 - 0.2 / height), **style)
-    foot = "\n".join(textwrap.wrap(FOOT, 135))
-    figure.text(0.01, 0.06 / height, foot, fontsize=6, color=GREY_INK, va="bottom", linespacing=1.3)
     return figure
 
 
