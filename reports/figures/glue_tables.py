@@ -158,7 +158,8 @@ def _score_table(
     corpora = sorted(set[str]().union(*(row.losses for row in ours)))
     is_complete = all(row.average is not None for row in study.rows if row.scored_tasks)
     shared = () if is_complete else study.shared_tasks
-    header = ["Source", "Model", *map(task_title, study.ladder.glue_tasks), "Average", "Nested", "Seeds"]
+    tasks = study.ladder.glue_tasks
+    header = ["Source", "Model", *map(task_title, tasks), *(("Average", "Nested", "Seeds") if tasks else ())]
     header += [f"Mean of {len(shared)} shared"] if shared else []
     header += [f"Loss ({corpus})" for corpus in corpora]
     texts = [*(_published_cells(study.ladder, row) for row in paper), *(_cells(row, shared, corpora) for row in ours)]
@@ -166,7 +167,7 @@ def _score_table(
     return Table(
         title=title,
         shown=pd.DataFrame(texts, columns=header, dtype=object).fillna(""),
-        facts=pd.DataFrame(values, columns=_facts_header(study.ladder.glue_tasks, corpora), dtype=object),
+        facts=pd.DataFrame(values, columns=_facts_header(tasks, corpora), dtype=object),
         alignment="ll" + "r" * (len(header) - 2),
         notes=(*_legend(study, ours, shared, corpora), *more_notes),
         rules=frozenset(rules),
@@ -218,14 +219,13 @@ def _cells(row: ScoreRow, shared: tuple[str, ...], corpora: Sequence[str]) -> di
 def _legend(study: Study, ours: Sequence[ScoreRow], shared: tuple[str, ...], corpora: Sequence[str]) -> list[str]:
     tasks = study.ladder.glue_tasks
     all_tasks = "all eight tasks" if len(tasks) == len(TASKS) else ", ".join(map(task_title, tasks))
-    lines = [
-        f"Rows of {study.ladder.published_as} are as printed there; rows of this study come from records alone. "
-        f"Scores are in points; the average is the flat mean of {all_tasks}, {DASH} where one is missing."
-    ]
-    lines.append(
-        "Seeds: n, the repetitions behind the average. Nested: the average if each point is chosen on one half of the "
-        "development examples and scored on the other, so that it does not gain from the choice."
-    )
+    lines = [f"Rows of {study.ladder.published_as} are as printed there; rows of this study come from records alone."]
+    if tasks:
+        lines[0] += f" Scores are in points; the average is the flat mean of {all_tasks}, {DASH} where one is missing."
+        lines.append(
+            "Seeds: n, the repetitions behind the average. Nested: the average if each point is chosen on one half of "
+            "the development examples and scored on the other, so that it does not gain from the choice."
+        )
     if study.external:
         lines.append(
             "Rows below the last rule are models that were pre-trained elsewhere, under this study's protocol and grid."

@@ -225,6 +225,7 @@ def test_a_ladder_without_glue_has_no_differences_in_glue(study: MadeUpStudy, tm
     for name in ("M0", "X"):
         own.pretrain(name)
     assert {step.measure.name for step in find_steps(own.read())} == {"held-out loss"}
+    assert own.tables()["table3"].header == ("Source", "Model", "Loss (wikibook)")
 
 
 def test_arms_are_compared_in_a_task_that_their_ladder_declares(study: MadeUpStudy, tmp_path: Path) -> None:
