@@ -158,29 +158,16 @@ def _score_table(
     corpora = sorted(set[str]().union(*(row.losses for row in ours)))
     is_complete = all(row.average is not None for row in study.rows if row.scored_tasks)
     shared = () if is_complete else study.shared_tasks
-    tasks = study.ladder.glue_tasks
-    header = ["Source", "Model", *map(task_title, tasks), *(("Average", "Nested", "Seeds") if tasks else ())]
-    header += [f"Mean of {len(shared)} shared"] if shared else []
-    header += [f"Loss ({corpus})" for corpus in corpora]
     texts = [*(_published_cells(study.ladder, row) for row in paper), *(_cells(row, shared, corpora) for row in ours)]
     values = [*(_published_facts(study.ladder, row) for row in paper), *(_facts(row, shared, corpora) for row in ours)]
     return Table(
         title=title,
-        shown=pd.DataFrame(texts, columns=header, dtype=object).fillna(""),
-        facts=pd.DataFrame(values, columns=_facts_header(tasks, corpora), dtype=object),
-        alignment="ll" + "r" * (len(header) - 2),
+        shown=pd.DataFrame(texts, columns=list(texts[-1]), dtype=object).fillna(""),
+        facts=pd.DataFrame(values, columns=list(values[-1]), dtype=object),
+        alignment="ll" + "r" * (len(texts[-1]) - 2),
         notes=(*_legend(study, ours, shared, corpora), *more_notes),
         rules=frozenset(rules),
     )
-
-
-def _facts_header(tasks: Sequence[str], corpora: Sequence[str]) -> list[str]:
-    sd, point, records = ([f"{task}_{name}" for task in tasks] for name in ("sd", "point", "records"))
-    return [
-        *("source", "model", "variant", "stage", "context", *tasks, "average", "average_sd", "nested", "nested_sd"),
-        *("seeds", "shared_mean", "shared_tasks", *sd, *point, *(f"heldout_loss_{corpus}" for corpus in corpora)),
-        *("reference", *records, "loss_records"),
-    ]
 
 
 def _published_cells(ladder: Ladder, row: published.PublishedScores) -> dict[str, str]:
@@ -201,6 +188,11 @@ def _published_facts(ladder: Ladder, row: published.PublishedScores) -> dict[str
 
 
 def _cells(row: ScoreRow, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, str]:
+    averages = {
+        "Average": print_estimate(row.average),
+        "Nested": print_estimate(row.nested),
+        "Seeds": str(len(row.average.by_seeds)) if row.average else DASH,
+    }
     return {
         "Source": THIS_STUDY,
         "Model": row.label,
@@ -208,10 +200,8 @@ def _cells(row: ScoreRow, shared: tuple[str, ...], corpora: Sequence[str]) -> di
             task_title(task): print_estimate(own.score) + (own.marks if own.score else "")
             for task, own in row.glue.items()
         },
-        "Average": print_estimate(row.average),
-        "Nested": print_estimate(row.nested),
-        "Seeds": str(len(row.average.by_seeds)) if row.average else DASH,
-        f"Mean of {len(shared)} shared": print_estimate(row.mean_over(shared)),
+        **(averages if row.glue else {}),
+        **({f"Mean of {len(shared)} shared": print_estimate(row.mean_over(shared))} if shared else {}),
         **{f"Loss ({corpus})": print_estimate(row.losses.get(corpus), 3) for corpus in corpora},
     }
 
@@ -242,13 +232,14 @@ def _legend(study: Study, ours: Sequence[ScoreRow], shared: tuple[str, ...], cor
 
 def _facts(row: ScoreRow, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, Any]:
     """Return every number, with the chosen points, the spread and the ids of its records."""
-    average, shared_mean = row.average, row.mean_over(shared)
-    facts = {
+    average, shared_mean, cells = row.average, row.mean_over(shared), row.glue.items()
+    return {
         "source": THIS_STUDY,
         "model": row.label,
         "variant": row.variant.name if row.variant else "",
         "stage": row.stage,
         "context": row.context,
+        **{task: cell.score and cell.score.mean for task, cell in cells},
         "average": average and average.mean,
         "average_sd": average and average.spread,
         "nested": row.nested and row.nested.mean,
@@ -256,17 +247,13 @@ def _facts(row: ScoreRow, shared: tuple[str, ...], corpora: Sequence[str]) -> di
         "seeds": " ".join(map(str, average.by_seeds)) if average else "",
         "shared_mean": shared_mean and shared_mean.mean,
         "shared_tasks": " ".join(shared),
+        **{f"{task}_sd": cell.score and cell.score.spread for task, cell in cells},
+        **{f"{task}_point": point_name(cell.point) if cell.point else "" for task, cell in cells},
+        **{f"heldout_loss_{corpus}": row.losses[corpus].mean if corpus in row.losses else None for corpus in corpora},
         "reference": row.source,
+        **{f"{task}_records": " ".join(row.trial_ids([task])) for task in row.glue},
         "loss_records": " ".join(row.run_ids),
     }
-    for task, cell in row.glue.items():
-        facts |= {
-            task: cell.score and cell.score.mean,
-            f"{task}_sd": cell.score and cell.score.spread,
-            f"{task}_point": point_name(cell.point) if cell.point else "",
-            f"{task}_records": " ".join(row.trial_ids([task])),
-        }
-    return facts | {f"heldout_loss_{corpus}": loss.mean for corpus, loss in row.losses.items()}
 
 
 FACTS_OF_TABLE_5 = (
