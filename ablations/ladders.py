@@ -125,9 +125,9 @@ class Ladder:
         return {name: task for name, task in self.tasks.items() if task.is_own}
 
     @property
-    def fine_tunes_on_glue(self) -> bool:
-        """Whether one of GLUE's tasks is among its tasks."""
-        return len(self.own_tasks) < len(self.tasks)
+    def glue_tasks(self) -> tuple[str, ...]:
+        """GLUE's tasks among its tasks, over which reports average."""
+        return tuple(name for name, task in self.tasks.items() if not task.is_own)
 
     def start_of(self, task: str) -> str | None:
         """Return the task whose best weights a task starts from; None if it starts from pre-training."""

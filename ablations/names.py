@@ -99,7 +99,10 @@ def _with_numbers(ladder: Ladder, name: str) -> Variant | None:
         return None
     for field, text in numbers:
         if field not in NUMBERS:
-            raise ValueError(f"{name!r} names no number of the optimizer: {did_you_mean(field, FIELDS)}")
+            raise ValueError(
+                f"{name!r} names no number of the optimizer: {did_you_mean(field, FIELDS)}; for another peak learning "
+                f"rate write {base}@rate1e-3"
+            )
         try:
             value = float(text)
         except ValueError:
@@ -244,6 +247,9 @@ def _expanded(ladder: Ladder, name: str) -> list[Variant]:
         return on_ladder[start : end + 1]
     if variant := named(ladder, name):
         return [variant]
+    first, _, last = name.partition("-")
+    if first in known and last in known:
+        raise ValueError(f"there is no variant {name!r}: for all from {first} to {last} write {first}..{last}")
     raise ValueError(
         _unknown(name, [*known, *names_of_design(ladder, "leave-one-out"), *names_of_design(ladder, "add-one")])
     )

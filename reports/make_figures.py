@@ -95,7 +95,7 @@ def _write_study(findings: "Findings", arguments: argparse.Namespace) -> dict[st
     summary = {
         "scale": study.scale,
         "data": study.data,
-        "quantity": "average" if study.is_average else f"mean of {' '.join(study.averaged_tasks)}",
+        "quantity": study.quantity,
         "scores": {name: score.mean if score else None for name, score in scores.items()},
     }
     if arguments.compare:
@@ -115,7 +115,7 @@ def _lines(ladder: "Ladder", summary: dict[str, Any]) -> Iterator[str]:
     scores = summary["scores"]
     present = [f"{name} {score:.1f}" for name, score in scores.items() if score is not None]
     missing = [name for name, score in scores.items() if score is None]
-    if ladder.fine_tunes_on_glue:
+    if ladder.glue_tasks:
         yield f"scale {summary['scale']}, data {summary['data']} ({summary['quantity']} in points)"
         yield f"  {'  '.join(present) or 'no scores'}"
         if missing:

@@ -82,6 +82,7 @@ def test_the_card_says_what_the_model_is(trained: Path, exported: Path) -> None:
     record = json.loads((trained / "done.json").read_text())
     metadata = ModelCard(card).data
     assert (metadata.license, metadata.library_name, metadata.pipeline_tag) == ("mit", "transformers", "fill-mask")
+    assert "synthetic" in metadata.tags and "\n\n**A check of the pipeline, not for use:**" in card
     for corpus, loss in record["scores"]["heldout_loss"].items():
         assert f"| held-out loss on {corpus}, nats per masked token | {loss:.4f} |" in card
     assert "## Changes against P\n" in card and "| model.layers | 1 → 2 |" in card
