@@ -106,4 +106,4 @@ def ask(layout: Layout, work: Work) -> tuple[Part, Claim] | None:
     from neobert.search.storages import address_of_environment
     from neobert.search.study import sweep_of
 
-    return sweep_of(layout, layout.root / work.folder, address_of_environment(layout.root)).take()
+    return sweep_of(layout, work, address_of_environment(layout.root)).take()

@@ -115,7 +115,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
         select(layout, study, claim)
         return
     choose_kernels(run_file.execution.deterministic)
-    sweep = sweep_of(layout, layout.study(study.task, study.id), address_of_environment(layout.root))
+    sweep = sweep_of(layout, study, address_of_environment(layout.root))
     if isinstance(part, SearchTrial):
         run_search_trial(sweep, part, claim, stop, partial(_run_trial, layout, run_file, stop))
     else:

@@ -18,7 +18,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     """Train a claimed trial. The run.json of each stage is written before it begins; an earlier stage may have a record
     of another trial, or a worker of its own, which is waited for."""
     assert isinstance(part, RateTrial)
-    sweep = sweep_of(layout, layout.root / part.work.folder, address_of_environment(layout.root))
+    sweep = sweep_of(layout, part.work, address_of_environment(layout.root))
     labels = part.work.labels_at(run_file.labels, part.point)
     with sweep.running(part, claim):
         for run in part.runs:

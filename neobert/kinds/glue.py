@@ -155,16 +155,22 @@ class GlueStudy(Work):
         return self.model_copy(update={"search": None, "seed": seed, "points": tuple(points)})
 
     @cached_property
-    def without_points(self) -> dict[int, Self]:
-        """By the seeds of a search: a grid without points, which has the ids of its trials."""
-        return {seed: self.grid_of_seed(seed, ()) for seed in (self.search.seeds if self.search else ())}
+    def without_points(self) -> tuple[Self, ...]:
+        """A grid without points for each seed of a search, which has the ids of its trials."""
+        return tuple(self.grid_of_seed(seed, ()) for seed in (self.search.seeds if self.search else ()))
 
-    def grids(self, layout: Layout) -> list[Self]:
-        """Return a grid as it is, and a search as one grid of each seed, with the points that are done."""
+    def compared_points(self, layout: Layout) -> tuple[Point, ...]:
+        """Return the points among which the best is chosen: the grid, or those of a search that are done."""
         if self.search is None:
-            return [self]
-        points = [each.point for each in self.search_trials(layout) if each.state == "done"]
-        return [self.grid_of_seed(seed, points) for seed in self.search.seeds]
+            return self.points
+        return tuple(each.point for each in self.search_trials(layout) if each.state == "done")
+
+    def finished_trials(self, layout: Layout) -> "list[Trial]":
+        """Return the trials that are done at these points, with all seeds of a search."""
+        if self.search is None:
+            return [trial for trial in self.trials(layout) if trial.is_done]
+        searched = self.search_trials(layout)
+        return [trial for each in searched if each.state == "done" for trial in each.trials]
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
         """Return the trials, followed by the selection. Those of a search are the ones that it has asked for."""
@@ -342,12 +348,7 @@ class SearchTrial(PointPart):
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
         """The trials of the point, in the order of the seeds."""
-        assert self.study.search is not None
-        ids = {seed: grid.trial_id(self.point) for seed, grid in self.study.without_points.items()}
-        return tuple(
-            Trial.of(self.layout, self.study.grid_of_seed(seed, [self.point]), ids[seed], self.point)
-            for seed in self.study.search.seeds
-        )
+        return tuple(grid.trial(self.layout, self.point) for grid in self.study.without_points)
 
     @property
     def is_done(self) -> bool:

@@ -124,6 +124,9 @@ class Work(Value):
         kind, key = self.hashed_as or (self.kind, "run")
         return identity({"kind": kind, key: self, "numerics": chosen(numerics, self.mechanisms)})
 
+    def __hash__(self) -> int:
+        return hash(self.id)
+
     @property
     def folder(self) -> str:
         """Folder of the result, relative to the folder of runs."""

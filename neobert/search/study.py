@@ -17,7 +17,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -453,10 +452,10 @@ SUBJECTS: Mapping[str, Callable[[Layout, Any, RunFile], Subject]] = {"glue": Glu
 
 
 @lru_cache(maxsize=64)
-def sweep_of(layout: Layout, folder: Path, address: str) -> Sweep:
-    """Return the study of the work in a folder. A worker keeps it for all trials."""
-    run_file = read_checked_run_file(folder)
-    return Sweep(SUBJECTS[run_file.run.kind](layout, run_file.run, run_file), storage_at(address))
+def sweep_of(layout: Layout, work: Work, address: str) -> Sweep:
+    """Return the study of work that has a run file. A worker keeps it for all trials."""
+    run_file = read_checked_run_file(layout.root / work.folder)
+    return Sweep(SUBJECTS[work.kind](layout, work, run_file), storage_at(address))
 
 
 def open_studies(layout: Layout, works: Sequence[Work], address: str) -> None:
@@ -471,9 +470,8 @@ def open_studies(layout: Layout, works: Sequence[Work], address: str) -> None:
         if is_own:
             _shorten(layout, storage_at(address))
         for work in works:
-            folder = layout.root / work.folder
-            if is_there(folder / "run.json"):
-                sweep_of(layout, folder, address).show()
+            if is_there(layout.root / work.folder / "run.json"):
+                sweep_of(layout, work, address).show()
     except OtherFolder:
         raise
     except Exception as error:  # each backend has its own errors, and all mean that it cannot be used
