@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from neobert.errors import DamagedFile
+from neobert.errors import DamagedFile, NewerFile
 from neobert.external import EXTERNAL_PREFIX
 from neobert.glue.tasks import Task, task_named
 from neobert.identity import (
@@ -20,13 +20,14 @@ from neobert.identity import (
     decisive,
     identity,
     identity_of_canonical,
+    plain,
 )
 from neobert.kinds.pretraining import pretraining_of
 from neobert.recipe import FineTuning, Point, Value
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_once, read_record, read_sealed
+from neobert.runs.records import read_ahead, read_once, read_record, read_sealed
 from neobert.runs.work import Part, Work, error_beside
-from neobert.search.space import Search, read_requests, request_file, request_part
+from neobert.search.space import Search, read_requests, request_file, request_files, request_part
 
 
 class Start(Value):
@@ -198,6 +199,16 @@ class GlueStudy(Work):
     def grows(self) -> bool:
         return self.search is not None
 
+    def read_ahead(self, layout: Layout) -> None:
+        if self.search is None:
+            return
+        folder = layout.root / self.folder
+        requests = request_files(folder, self.total).values()
+        read_ahead(folder / "summaries/asked.jsonl", requests, read_request, plain, Point.read)
+        searched = self.search_trials(layout)
+        records = [part.record for each in searched for part in (each, *each.trials)]
+        read_ahead(folder / "summaries/trials.jsonl", records, read_outcome, vars, outcome_in)
+
     def asked(self, layout: Layout) -> dict[int, Point]:
         """Return the points that a search has asked for, by their numbers. A sampler may ask for a point again."""
         return read_requests(layout.root / self.folder, self.total, read_request)
@@ -263,16 +274,18 @@ class Outcome:
 
 def read_outcome(record: Path) -> Outcome:
     """Read the record of a trial. Raises as `read_record`."""
-    content = read_record(record)
-    curve = tuple(
-        map(tuple, content["scores"].get("curve", ()))
-    )  # unlike lists, they cost the garbage collector nothing
+    return outcome_in({"ended_at": record.stat().st_mtime, **read_record(record)})
+
+
+def outcome_in(content: Mapping[str, Any]) -> Outcome:
+    """Return what a record says; `ended_at` is added to it."""
+    curve = tuple(map(tuple, content["scores"].get("curve", ())))  # lists would cost the garbage collector much
     return Outcome(
         state=content["state"],
         scores={**content["scores"], "curve": curve},
         course_steps=content.get("course_steps"),
         claim=content.get("claim"),
-        ended_at=record.stat().st_mtime,
+        ended_at=content["ended_at"],
         seconds=content.get("seconds", 0.0),
     )
 
@@ -306,6 +319,13 @@ class PointPart(Part):
     def outcome(self) -> Outcome | None:
         """What its record says; None without an intact one."""
         return read_once(self.record, read_outcome)
+
+    @property
+    def is_recorded(self) -> bool:
+        try:
+            return self.outcome is not None
+        except NewerFile:
+            return True
 
 
 class Trial(PointPart):
@@ -348,7 +368,10 @@ class SearchTrial(PointPart):
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
         """The trials of the point, in the order of the seeds."""
-        return tuple(grid.trial(self.layout, self.point) for grid in self.study.without_points)
+        first, *others = self.study.without_points
+        id_of_first = self.id.removeprefix(f"{self.study.id}-")
+        trial = Trial.of(self.layout, first, id_of_first, self.point)
+        return (trial, *(grid.trial(self.layout, self.point) for grid in others))
 
     @property
     def is_done(self) -> bool:
