@@ -30,7 +30,7 @@ from neobert.runs.work import Part, Work, error_beside
 from neobert.search.space import Search, read_requests, request_file, request_files, request_part
 
 
-class Start(Value):
+class TrialStart(Value):
     """The weights a fine-tuning trial starts from: the pre-trained ones, or the best trial of another task's study."""
 
     kind: Literal["pretraining", "study"]
@@ -60,7 +60,7 @@ class GlueStudy(Work):
     protocol: FineTuning
     points: tuple[Point, ...]
     seed: NonNegativeInt
-    starts_from: Start
+    starts_from: TrialStart
     task_origin: str
     tokenizer_origin: str
     own_task: Annotated[Task | None, Neutral(None)] = None

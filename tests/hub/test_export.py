@@ -147,7 +147,7 @@ def test_an_export_that_differs_is_never_published(
 ) -> None:
     original = checkpoint.open_checkpoint
 
-    def damaged(folder: Path, step: int | None) -> checkpoint.Checkpoint:
+    def damaged(folder: Path, step: int | None) -> checkpoint.ExportSource:
         opened = original(folder, step)
         if damage == "weights":
             with torch.no_grad():
