@@ -1,5 +1,6 @@
 """Fine-tuning on a task: a study is a grid or a search of trials, followed by the selection of the best."""
 
+import gc
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -204,10 +205,15 @@ class GlueStudy(Work):
             return
         folder = layout.root / self.folder
         requests = request_files(folder, self.total).values()
-        read_ahead(folder / "summaries/asked.jsonl", requests, read_request, plain, Point.read)
-        searched = self.search_trials(layout)
-        records = [part.record for each in searched for part in (each, *each.trials)]
-        read_ahead(folder / "summaries/trials.jsonl", records, read_outcome, vars, outcome_in)
+        gc.disable()  # none of this is garbage, and looking for some would take a third of the time
+        try:
+            read_ahead(folder / "summaries/asked.jsonl", requests, read_request, plain, Point.read)
+            searched = self.search_trials(layout)
+            records = [part.record for each in searched for part in (each, *each.trials)]
+            read_ahead(folder / "summaries/trials.jsonl", records, read_outcome, vars, outcome_in)
+        finally:
+            gc.freeze()
+            gc.enable()
 
     def asked(self, layout: Layout) -> dict[int, Point]:
         """Return the points that a search has asked for, by their numbers. A sampler may ask for a point again."""

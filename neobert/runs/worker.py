@@ -7,7 +7,6 @@ who does what, and a finished part is never done twice. Of the tasks of a SLURM 
 join every training run that it starts.
 """
 
-import gc
 import logging
 import math
 import os
@@ -235,14 +234,9 @@ def open_parts(layout: Layout, reference: str) -> list[OpenPart]:
     run_file = read_checked_run_file(layout.root / folder)
     works: tuple[Work, ...] = run_file.run.preparation if is_corpus else (run_file.run,)
     named = [work for work in works if not is_corpus or work.reference == reference]
-    gc.disable()  # nothing of what is read here is garbage, and looking for some would take a third of the time
-    try:
-        for work in named:
-            work.read_ahead(layout)
-        return [(run_file, part) for work in named for part in work.parts(layout)]
-    finally:
-        gc.freeze()
-        gc.enable()
+    for work in named:
+        work.read_ahead(layout)
+    return [(run_file, part) for work in named for part in work.parts(layout)]
 
 
 @dataclass(frozen=True)
