@@ -119,9 +119,9 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     if isinstance(part, SearchTrial):
         run_search_trial(optuna_study, part, claim, stop, partial(_run_trial, layout, run_file, stop))
     else:
-        trial = next(trial for trial in study.trials(layout) if trial.id == part.id)
-        with optuna_study.running(trial, claim) as reports:
-            _run_trial(layout, run_file, stop, trial, claim, reports)
+        assert isinstance(part, Trial)
+        with optuna_study.running(part, claim) as reports:
+            _run_trial(layout, run_file, stop, part, claim, reports)
     drop_beaten_weights(layout, study)
 
 
