@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -99,17 +99,69 @@ class FineTuningState:
     optimizer: Mapping[str, Tensor]
 
 
-class Keeper(Protocol):
-    """Keeps the progress of one run, so that it goes on after its process has ended."""
+SAVE_SECONDS = 600
+"""Progress is saved at the first evaluation after so long. Shorter trials, which are most, save nothing."""
+BEST, PREDICTIONS = "best/", "predictions/"
 
-    saved_step: int
-    """The update of the progress that this process has saved; 0 before the first."""
+
+class SavedProgress:
+    """Keeps the progress of a run in a folder, in the form of a checkpoint of pre-training, so that a run that takes
+    hours goes on after a kill. `check` is called before it is saved; what it raises is raised. `saved_step` is the
+    update of the progress that this process has saved, 0 before the first."""
+
+    def __init__(self, folder: Path, check: Callable[[], None] = lambda: None) -> None:
+        self.folder = folder
+        self.check = check
+        self.saved_step = 0
+        self._last = time.monotonic()
 
     def load(self) -> FineTuningState | None:
-        """Return what was saved last, None without any."""
+        """Return the newest progress that is intact, None without any."""
+        checkpoint = checkpoints.newest(self.folder)
+        if checkpoint is None:
+            return None
+        tensors, state = checkpoint.weights(), checkpoint.state()
+        course = Course(
+            evaluations=[EvaluatedStep(**each) for each in state["evaluations"]],
+            best=Scores(**state["best"]),
+            best_step=state["best_step"],
+            predictions={name: tensor.numpy() for name, tensor in _below(PREDICTIONS, tensors).items()},
+            weights=_below(BEST, tensors),
+        )
+        now = {name: tensor for name, tensor in tensors.items() if not name.startswith((BEST, PREDICTIONS))}
+        return FineTuningState(course, now, checkpoint.optimizer())
 
     def keep(self, progress: Callable[[], FineTuningState]) -> None:
-        """Save what `progress` returns, if it is time."""
+        """Save what `progress` returns if the last time was long ago."""
+        if time.monotonic() - self._last >= SAVE_SECONDS:
+            self._save(progress())
+            self._last = time.monotonic()
+
+    def _save(self, progress: FineTuningState) -> None:
+        course = progress.course
+        assert course.best is not None
+        predictions = {name: torch.from_numpy(values) for name, values in course.predictions.items()}
+        tensors = {**progress.weights, **_above(BEST, course.weights), **_above(PREDICTIONS, predictions)}
+        state: dict[str, Any] = {
+            "evaluations": [asdict(each) for each in course.evaluations],
+            "best": asdict(course.best),
+            "best_step": course.best_step,
+        }
+        checkpoints.save(self.folder, course.step, _on_host(tensors), _on_host(progress.optimizer), state, self.check)
+        checkpoints.prune(self.folder, frozenset(), course.step)
+        self.saved_step = course.step
+
+
+def _below(place: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(place): tensor for name, tensor in tensors.items() if name.startswith(place)}
+
+
+def _above(place: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{place}{name}": tensor for name, tensor in tensors.items()}
+
+
+def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
 class FineTuner:
@@ -166,7 +218,7 @@ class FineTuner:
         seed: int,
         stop: StopRequest | None = None,
         report: Callable[[int, float | None], None] = lambda step, value: None,
-        keeper: Keeper | None = None,
+        keeper: SavedProgress | None = None,
     ) -> FineTuningResult:
         """Fine-tune at one point and return the outcome; `report` is called with step and value of each evaluation."""
         evaluations = self.evaluations(point, seed, stop, keeper)
@@ -179,7 +231,7 @@ class FineTuner:
             report(evaluation.step, evaluation.value)
 
     def evaluations(
-        self, point: Point, seed: int, stop: StopRequest | None = None, keeper: Keeper | None = None
+        self, point: Point, seed: int, stop: StopRequest | None = None, keeper: SavedProgress | None = None
     ) -> Generator[EvaluatedStep, None, FineTuningResult]:
         """Fine-tune at one point: yield every evaluation, return the outcome. Closing the generator ends the run.
 
@@ -228,7 +280,7 @@ class FineTuner:
             best.score, best.metrics, course.best_step, step, curve, course.predictions, course.weights
         )
 
-    def _resumed(self, optimizer: torch.optim.AdamW, keeper: Keeper | None) -> Course:
+    def _resumed(self, optimizer: torch.optim.AdamW, keeper: SavedProgress | None) -> Course:
         """Return the course so far, with weights and optimizer as they were then; an empty one without progress."""
         progress = None if keeper is None else keeper.load()
         if progress is None:
@@ -358,67 +410,3 @@ def _mean_loss(losses: list[Tensor], last_step: int) -> float:
         if not np.isfinite(value):
             raise RunFailed(f"step {step}: the loss is {value}")
     return sum(values) / len(values)
-
-
-SAVE_SECONDS = 600
-"""Progress is saved at the first evaluation after so long. Shorter trials, which are most, save nothing."""
-BEST, PREDICTIONS = "best/", "predictions/"
-
-
-class SavedProgress:
-    """Keeps the progress of a run in a folder, in the form of a checkpoint of pre-training, so that a run that takes
-    hours goes on after a kill. `check` is called before it is saved; what it raises is raised."""
-
-    def __init__(self, folder: Path, check: Callable[[], None] = lambda: None) -> None:
-        self.folder = folder
-        self.check = check
-        self.saved_step = 0
-        self._last = time.monotonic()
-
-    def load(self) -> FineTuningState | None:
-        """Return the newest progress that is intact, None without any."""
-        checkpoint = checkpoints.newest(self.folder)
-        if checkpoint is None:
-            return None
-        tensors, state = checkpoint.weights(), checkpoint.state()
-        course = Course(
-            evaluations=[EvaluatedStep(**each) for each in state["evaluations"]],
-            best=Scores(**state["best"]),
-            best_step=state["best_step"],
-            predictions={name: tensor.numpy() for name, tensor in _below(PREDICTIONS, tensors).items()},
-            weights=_below(BEST, tensors),
-        )
-        now = {name: tensor for name, tensor in tensors.items() if not name.startswith((BEST, PREDICTIONS))}
-        return FineTuningState(course, now, checkpoint.optimizer())
-
-    def keep(self, progress: Callable[[], FineTuningState]) -> None:
-        """Save what `progress` returns if the last time was long ago."""
-        if time.monotonic() - self._last >= SAVE_SECONDS:
-            self._save(progress())
-            self._last = time.monotonic()
-
-    def _save(self, progress: FineTuningState) -> None:
-        course = progress.course
-        assert course.best is not None
-        predictions = {name: torch.from_numpy(values) for name, values in course.predictions.items()}
-        tensors = {**progress.weights, **_above(BEST, course.weights), **_above(PREDICTIONS, predictions)}
-        state: dict[str, Any] = {
-            "evaluations": [asdict(each) for each in course.evaluations],
-            "best": asdict(course.best),
-            "best_step": course.best_step,
-        }
-        checkpoints.save(self.folder, course.step, _on_host(tensors), _on_host(progress.optimizer), state, self.check)
-        checkpoints.prune(self.folder, frozenset(), course.step)
-        self.saved_step = course.step
-
-
-def _below(place: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(place): tensor for name, tensor in tensors.items() if name.startswith(place)}
-
-
-def _above(place: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{place}{name}": tensor for name, tensor in tensors.items()}
-
-
-def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
