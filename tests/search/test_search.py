@@ -5,6 +5,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from neobert.errors import RunFailed
+from neobert.executors import selection
 from neobert.executors.selection import best_of_grid, best_trial
 from neobert.files import read_json, read_lines
 from neobert.identity import plain
@@ -152,6 +154,28 @@ def test_the_best_point_has_the_best_mean_over_the_seeds_and_is_the_first_seed_s
     assert best.mean == pytest.approx(max(means.values())) and set(best.by_seed) == {1, 2}
     trial, score = best_trial(layout, study)
     assert (trial.point, trial.study.seed, score) == (best.point, 2, pytest.approx(best.mean))
+
+
+def test_weights_of_a_mean_that_another_worker_publishes_meanwhile_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, search = Layout(tmp_path), search_by("random", 2)
+    assert work_through(layout, 0, search=search) == 0
+    study = study_of(0, search=search)
+    best, _ = best_trial(layout, study)
+    best.weights.touch()
+    mean = study.search_trial(layout, best.point).record
+    held_back = mean.rename(tmp_path / "held back")
+
+    def publish_after_look_up(*arguments: Any) -> Any:
+        found = best_trial(*arguments)
+        held_back.rename(mean)
+        return found
+
+    monkeypatch.setattr(selection, "_studies_of_same_weights", lambda *_: [study])
+    monkeypatch.setattr(selection, "best_trial", publish_after_look_up)
+    selection.drop_beaten_weights(layout, study)
+    assert best.weights.exists() and mean.exists()
 
 
 def test_wilcoxon_compares_the_scores_of_seeds(tmp_path: Path) -> None:
