@@ -31,7 +31,7 @@ from neobert.files import inside
 
 if TYPE_CHECKING:
     from ablations.ladders import Ladder
-    from neobert.data.download import Needs, PlannedItem, Selection
+    from neobert.data.download import DownloadPlan, Needs, PlannedItem
 
 DOWNLOADS = 4
 
@@ -151,7 +151,7 @@ def sole_prefetch(folder: Path) -> Iterator[None]:
         yield
 
 
-def _print_plan(selection: "Selection", *, as_json: bool) -> None:
+def _print_plan(selection: "DownloadPlan", *, as_json: bool) -> None:
     from neobert.console import output, quantity, table
 
     if as_json:

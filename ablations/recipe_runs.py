@@ -22,7 +22,7 @@ from neobert.glue.task_data import data_origin, missing_data
 from neobert.glue.tasks import SELECTION_RULES, Task
 from neobert.identity import neutral_values
 from neobert.kinds.contrastive import ContrastiveRun, PairSet
-from neobert.kinds.glue import GlueStudy, Start
+from neobert.kinds.glue import GlueStudy, TrialStart
 from neobert.kinds.mteb import EmbeddingEvaluation, MeasuredEncoder
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.kinds.readouts import BLIMP, ReadoutEvaluation, ReadoutName
@@ -139,11 +139,12 @@ def glue_studies(
     for task in _in_order(ladder):
         if task in missing:
             continue
-        start, before = Start(kind="pretraining", task=None, study=None, rule=None, reason=None), ladder.start_of(task)
+        start = TrialStart(kind="pretraining", task=None, study=None, rule=None, reason=None)
+        before = ladder.start_of(task)
         if before is not None and before in studies:
             study = studies[before]
             rule = SELECTION_RULES[study.protocol.decisive_metric]
-            start = Start(kind="study", task=before, study=study.id, rule=rule, reason=None)
+            start = TrialStart(kind="study", task=before, study=study.id, rule=rule, reason=None)
         elif before is not None:
             reason = missing.get(before, f"{before} is none of the ladder's tasks")
             start = start.model_copy(update={"reason": reason})

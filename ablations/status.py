@@ -33,7 +33,7 @@ from neobert.command_line import guarded, parser_from, seconds_of_a_day
 from neobert.console import Listing, logs, output, table
 from neobert.errors import EXIT_DONE, name_first
 from neobert.runs.collected import RunFiles
-from neobert.runs.index import STATES, Cause, Row, State, Worker, age, causes_of, read_index
+from neobert.runs.index import STATES, Cause, PartHolder, Row, State, age, causes_of, read_index
 from neobert.runs.layout import Layout
 
 WATCH_SECONDS = 5.0
@@ -266,7 +266,7 @@ def _result(row: Row) -> str | None:
     return None if row.loss is None else f"loss {row.loss:.3f}"
 
 
-def _owners(workers: Sequence[Worker]) -> str:
+def _owners(workers: Sequence[PartHolder]) -> str:
     """Return the hosts and jobs that work on a run, each once with its number of workers."""
     places = [f"{worker.host} job {worker.job}" if worker.job else worker.host for worker in workers]
     return ", ".join(f"{place} ×{count}" if count > 1 else place for place, count in Counter(places).items())

@@ -26,7 +26,7 @@ from neobert.executors.training import last_checkpoint
 from neobert.files import replace_file, set_aside, sha256_of, temporary_sibling
 from neobert.glue.batching import ExampleLayout, PackedLayout, PaddedLayout
 from neobert.glue.encoding import UNREAD, EncodedTask, TaggedSplit, encode_task, load_encoded, save_encoded
-from neobert.glue.finetuning import FineTuner, Outcome, SavedProgress
+from neobert.glue.finetuning import FineTuner, FineTuningResult, SavedProgress
 from neobert.glue.task_data import data_origin, read_examples
 from neobert.glue.tasks import Task
 from neobert.identity import plain
@@ -48,7 +48,7 @@ from neobert.runs.records import publish_record, timed_provenance
 from neobert.runs.run_file import RunFile, read_checked_run_file, read_run_file
 from neobert.runs.work import Part
 from neobert.search.storages import address_of_environment
-from neobert.search.study import sweep_of
+from neobert.search.study import optuna_study_of
 from neobert.search.subjects import Report, by_tenths
 from neobert.tensors import load_tensors, save_tensors
 from neobert.training.accounting import attention_record
@@ -112,13 +112,13 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
         select(layout, study, claim)
         return
     choose_kernels(run_file.execution.deterministic)
-    sweep = sweep_of(layout, layout.study(study.task, study.id), address_of_environment(layout.root))
+    optuna_study = optuna_study_of(layout, study, address_of_environment(layout.root))
     if isinstance(part, SearchTrial):
-        run_search_trial(sweep, part, claim, stop, partial(_run_trial, layout, run_file, stop))
+        run_search_trial(optuna_study, part, claim, stop, partial(_run_trial, layout, run_file, stop))
     else:
-        trial = next(trial for trial in study.trials(layout) if trial.id == part.id)
-        with sweep.running(trial, claim) as reports:
-            _run_trial(layout, run_file, stop, trial, claim, reports)
+        assert isinstance(part, Trial)
+        with optuna_study.running(part, claim) as reports:
+            _run_trial(layout, run_file, stop, part, claim, reports)
     drop_beaten_weights(layout, study)
 
 
@@ -143,7 +143,7 @@ def _run_trial(
 
 
 def _written(
-    layout: Layout, run_file: RunFile, trial: Trial, claim: Claim, outcome: Outcome, tuner: FineTuner
+    layout: Layout, run_file: RunFile, trial: Trial, claim: Claim, outcome: FineTuningResult, tuner: FineTuner
 ) -> dict[str, Any]:
     """Write the predictions of a trial, and its weights if they may be needed; return its record."""
     contents = io.BytesIO()
@@ -184,7 +184,7 @@ def write_weights(path: Path, weights: Weights) -> str:
     return digest
 
 
-def _record(run_file: RunFile, trial: Trial, outcome: Outcome) -> dict[str, Any]:
+def _record(run_file: RunFile, trial: Trial, outcome: FineTuningResult) -> dict[str, Any]:
     study = trial.study
     return {
         "kind": "glue",

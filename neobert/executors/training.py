@@ -39,7 +39,7 @@ from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import timed_provenance
 from neobert.runs.run_file import RunFile, read_run_file
-from neobert.runs.tracking import Tracker
+from neobert.runs.tracking import TrackedPart
 from neobert.runs.work import write_failure
 from neobert.training import checkpoints
 from neobert.training.accounting import TrainResult, attention_record
@@ -72,7 +72,7 @@ def train(
     execution = run_file.execution.with_processes(count)
     run_file = run_file.model_copy(update={"execution": execution})
     (part,) = run_file.run.parts(layout)
-    with ExitStack() as ranks, closing(Tracker(layout, run_file, part)) as tracker:
+    with ExitStack() as ranks, closing(TrackedPart(layout, run_file, part)) as tracker:
         if count > 1:
             rendezvous = rendezvous or ranks.enter_context(start_ranks_here(layout, run_file.id, count))
 

@@ -9,7 +9,7 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData
 
 from neobert.console import quantity
-from neobert.export.checkpoint import Checkpoint
+from neobert.export.checkpoint import ExportSource
 from neobert.identity import plain
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.pretraining import PretrainingRun
@@ -39,7 +39,7 @@ INSTRUCTED = {
 
 
 def model_card(
-    checkpoint: Checkpoint, target: str, parity: Mapping[str, float], prompts: Mapping[str, str], *, has_code: bool
+    checkpoint: ExportSource, target: str, parity: Mapping[str, float], prompts: Mapping[str, str], *, has_code: bool
 ) -> str:
     """Return the README.md of an export for `target`, with the hub's metadata at its head.
 
@@ -77,7 +77,7 @@ def model_card(
     return str(card)
 
 
-def _pretrained(checkpoint: Checkpoint, run: PretrainingRun) -> dict[str, Any]:
+def _pretrained(checkpoint: ExportSource, run: PretrainingRun) -> dict[str, Any]:
     labels, record, stage = checkpoint.run_file.labels, checkpoint.record, run.recipe.stages[-1]
     before = sum(earlier.tokens for earlier in run.recipe.stages[:-1])
     facts = {
@@ -116,7 +116,7 @@ def _pretrained(checkpoint: Checkpoint, run: PretrainingRun) -> dict[str, Any]:
     }
 
 
-def _contrastive(checkpoint: Checkpoint, run: ContrastiveRun, prompts: Mapping[str, str]) -> dict[str, Any]:
+def _contrastive(checkpoint: ExportSource, run: ContrastiveRun, prompts: Mapping[str, str]) -> dict[str, Any]:
     labels, record = checkpoint.run_file.labels, checkpoint.record
     start = words(labels.get("model") or ", ".join(labels.get("variants", [])) or run.id)
     facts = {

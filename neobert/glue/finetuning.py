@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ Predictions = dict[str, Array]
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluatedStep:
     """Result on the validation splits after update number `step`.
 
     value: the score or metric used for early stopping and selection; None if undefined.
@@ -46,10 +46,10 @@ class Evaluation:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class FineTuningResult:
     """The best evaluation of a run and its predictions; `steps` counts all updates of the run.
 
-    `score` is None if no evaluation had a defined one. `curve` has the step and value of each `Evaluation`.
+    `score` is None if no evaluation had a defined one. `curve` has the step and value of each `EvaluatedStep`.
     `predictions` contains, by validation split, float32 logits (examples or words, classes) or values (examples);
     `weights` is the classifier's state dict, on its device.
     """
@@ -67,7 +67,7 @@ class Outcome:
 class Course:
     """A run so far: its evaluations, and the best one with its predictions and weights."""
 
-    evaluations: list[Evaluation] = field(default_factory=list)
+    evaluations: list[EvaluatedStep] = field(default_factory=list)
     best: Scores | None = None
     best_step: int = 0
     predictions: Predictions = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Course:
 
 
 @dataclass(frozen=True, eq=False)
-class Progress:
+class FineTuningState:
     """All that a run needs to go on after its last evaluation. The tensors by name are those of the run itself, which
     its next update changes."""
 
@@ -93,17 +93,69 @@ class Progress:
     optimizer: Mapping[str, Tensor]
 
 
-class Keeper(Protocol):
-    """Keeps the progress of one run, so that it goes on after its process has ended."""
+SAVE_SECONDS = 600
+"""Progress is saved at the first evaluation after so long. Shorter trials, which are most, save nothing."""
+BEST, PREDICTIONS = "best/", "predictions/"
 
-    saved_step: int
-    """The update of the progress that this process has saved; 0 before the first."""
 
-    def load(self) -> Progress | None:
-        """Return what was saved last, None without any."""
+class SavedProgress:
+    """Keeps the progress of a run in a folder, in the form of a checkpoint of pre-training, so that a run that takes
+    hours goes on after a kill. `check` is called before it is saved; what it raises is raised. `saved_step` is the
+    update of the progress that this process has saved, 0 before the first."""
 
-    def keep(self, progress: Callable[[], Progress]) -> None:
-        """Save what `progress` returns, if it is time."""
+    def __init__(self, folder: Path, check: Callable[[], None] = lambda: None) -> None:
+        self.folder = folder
+        self.check = check
+        self.saved_step = 0
+        self._last = time.monotonic()
+
+    def load(self) -> FineTuningState | None:
+        """Return the newest progress that is intact, None without any."""
+        checkpoint = checkpoints.newest(self.folder)
+        if checkpoint is None:
+            return None
+        tensors, state = checkpoint.weights(), checkpoint.state()
+        course = Course(
+            evaluations=[EvaluatedStep(**each) for each in state["evaluations"]],
+            best=Scores(**state["best"]),
+            best_step=state["best_step"],
+            predictions={name: tensor.numpy() for name, tensor in _below(PREDICTIONS, tensors).items()},
+            weights=_below(BEST, tensors),
+        )
+        now = {name: tensor for name, tensor in tensors.items() if not name.startswith((BEST, PREDICTIONS))}
+        return FineTuningState(course, now, checkpoint.optimizer())
+
+    def keep(self, progress: Callable[[], FineTuningState]) -> None:
+        """Save what `progress` returns if the last time was long ago."""
+        if time.monotonic() - self._last >= SAVE_SECONDS:
+            self._save(progress())
+            self._last = time.monotonic()
+
+    def _save(self, progress: FineTuningState) -> None:
+        course = progress.course
+        assert course.best is not None
+        predictions = {name: torch.from_numpy(values) for name, values in course.predictions.items()}
+        tensors = {**progress.weights, **_above(BEST, course.weights), **_above(PREDICTIONS, predictions)}
+        state: dict[str, Any] = {
+            "evaluations": [asdict(each) for each in course.evaluations],
+            "best": asdict(course.best),
+            "best_step": course.best_step,
+        }
+        checkpoints.save(self.folder, course.step, _on_host(tensors), _on_host(progress.optimizer), state, self.check)
+        checkpoints.prune(self.folder, frozenset(), course.step)
+        self.saved_step = course.step
+
+
+def _below(place: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(place): tensor for name, tensor in tensors.items() if name.startswith(place)}
+
+
+def _above(place: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{place}{name}": tensor for name, tensor in tensors.items()}
+
+
+def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
 class FineTuner:
@@ -163,21 +215,21 @@ class FineTuner:
         seed: int,
         stop: StopRequest | None = None,
         report: Callable[[int, float | None], None] = lambda step, value: None,
-        keeper: Keeper | None = None,
-    ) -> Outcome:
+        keeper: SavedProgress | None = None,
+    ) -> FineTuningResult:
         """Fine-tune at one point and return the outcome; `report` is called with step and value of each evaluation."""
         evaluations = self.evaluations(point, seed, stop, keeper)
         while True:
             try:
                 evaluation = next(evaluations)
             except StopIteration as end:
-                outcome: Outcome = end.value
+                outcome: FineTuningResult = end.value
                 return outcome
             report(evaluation.step, evaluation.value)
 
     def evaluations(
-        self, point: Point, seed: int, stop: StopRequest | None = None, keeper: Keeper | None = None
-    ) -> Generator[Evaluation, None, Outcome]:
+        self, point: Point, seed: int, stop: StopRequest | None = None, keeper: SavedProgress | None = None
+    ) -> Generator[EvaluatedStep, None, FineTuningResult]:
         """Fine-tune at one point: yield every evaluation, return the outcome. Closing the generator ends the run.
 
         A run goes on from the progress that `keeper` loads, and yields its evaluations again. On a CPU, equal arguments
@@ -209,7 +261,7 @@ class FineTuner:
             loss = _mean_loss(losses, step)
             losses.clear()
             scores, predictions = self._evaluate(step)
-            course.evaluations.append(Evaluation(step, scores.value(metric), loss))
+            course.evaluations.append(EvaluatedStep(step, scores.value(metric), loss))
             if scores.is_better_than(course.best, metric):
                 course.best, course.best_step = scores, step
                 course.predictions, course.weights = predictions, self._copy_of_weights()
@@ -221,9 +273,11 @@ class FineTuner:
         best = course.best
         assert best is not None
         curve = tuple((each.step, each.value) for each in course.evaluations)
-        return Outcome(best.score, best.metrics, course.best_step, step, curve, course.predictions, course.weights)
+        return FineTuningResult(
+            best.score, best.metrics, course.best_step, step, curve, course.predictions, course.weights
+        )
 
-    def _resumed(self, optimizer: torch.optim.AdamW, keeper: Keeper | None) -> Course:
+    def _resumed(self, optimizer: torch.optim.AdamW, keeper: SavedProgress | None) -> Course:
         """Return the course so far, with weights and optimizer as they were then; an empty one without progress."""
         progress = None if keeper is None else keeper.load()
         if progress is None:
@@ -234,9 +288,9 @@ class FineTuner:
         course.weights = {name: tensor.to(self.device) for name, tensor in course.weights.items()}
         return course
 
-    def _progress(self, course: Course, optimizer: torch.optim.AdamW) -> Progress:
+    def _progress(self, course: Course, optimizer: torch.optim.AdamW) -> FineTuningState:
         moments = optimizer_tensors(optimizer, self.classifier, numbers_beside_state(optimizer))
-        return Progress(course, self.classifier.state_dict(), moments)
+        return FineTuningState(course, self.classifier.state_dict(), moments)
 
     def _batches(self, batch_size: int, seed: int, after: int = 0) -> Iterator[Any]:
         """Yield the batches of all steps after one. Each is collated and sent to the device before the previous
@@ -319,7 +373,7 @@ class FineTuner:
 
     @torch.no_grad()
     def predict(self) -> Predictions:
-        """Return the current predictions on the validation splits, as `Outcome.predictions`."""
+        """Return the current predictions on the validation splits, as `FineTuningResult.predictions`."""
         self.classifier.eval()
         predictions = {}
         for name, batches in self._validation.items():
@@ -343,67 +397,3 @@ def _mean_loss(losses: list[Tensor], last_step: int) -> float:
         if not np.isfinite(value):
             raise RunFailed(f"step {step}: the loss is {value}")
     return sum(values) / len(values)
-
-
-SAVE_SECONDS = 600
-"""Progress is saved at the first evaluation after so long. Shorter trials, which are most, save nothing."""
-BEST, PREDICTIONS = "best/", "predictions/"
-
-
-class SavedProgress:
-    """Keeps the progress of a run in a folder, in the form of a checkpoint of pre-training, so that a run that takes
-    hours goes on after a kill. `check` is called before it is saved; what it raises is raised."""
-
-    def __init__(self, folder: Path, check: Callable[[], None] = lambda: None) -> None:
-        self.folder = folder
-        self.check = check
-        self.saved_step = 0
-        self._last = time.monotonic()
-
-    def load(self) -> Progress | None:
-        """Return the newest progress that is intact, None without any."""
-        checkpoint = checkpoints.newest(self.folder)
-        if checkpoint is None:
-            return None
-        tensors, state = checkpoint.weights(), checkpoint.state()
-        course = Course(
-            evaluations=[Evaluation(**each) for each in state["evaluations"]],
-            best=Scores(**state["best"]),
-            best_step=state["best_step"],
-            predictions={name: tensor.numpy() for name, tensor in _below(PREDICTIONS, tensors).items()},
-            weights=_below(BEST, tensors),
-        )
-        now = {name: tensor for name, tensor in tensors.items() if not name.startswith((BEST, PREDICTIONS))}
-        return Progress(course, now, checkpoint.optimizer())
-
-    def keep(self, progress: Callable[[], Progress]) -> None:
-        """Save what `progress` returns if the last time was long ago."""
-        if time.monotonic() - self._last >= SAVE_SECONDS:
-            self._save(progress())
-            self._last = time.monotonic()
-
-    def _save(self, progress: Progress) -> None:
-        course = progress.course
-        assert course.best is not None
-        predictions = {name: torch.from_numpy(values) for name, values in course.predictions.items()}
-        tensors = {**progress.weights, **_above(BEST, course.weights), **_above(PREDICTIONS, predictions)}
-        state: dict[str, Any] = {
-            "evaluations": [asdict(each) for each in course.evaluations],
-            "best": asdict(course.best),
-            "best_step": course.best_step,
-        }
-        checkpoints.save(self.folder, course.step, _on_host(tensors), _on_host(progress.optimizer), state, self.check)
-        checkpoints.prune(self.folder, frozenset(), course.step)
-        self.saved_step = course.step
-
-
-def _below(place: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(place): tensor for name, tensor in tensors.items() if name.startswith(place)}
-
-
-def _above(place: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{place}{name}": tensor for name, tensor in tensors.items()}
-
-
-def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

@@ -22,7 +22,7 @@ from benchmarks.data import IDS
 from benchmarks.measuring import race, tokens_per_second
 from neobert.execution import CompileWord
 from neobert.glue.encoding import EncodedSplit, EncodedTask
-from neobert.glue.finetuning import Evaluation, FineTuner
+from neobert.glue.finetuning import EvaluatedStep, FineTuner
 from neobert.glue.tasks import TASKS
 from neobert.model import attention
 from neobert.model.build import build_classifier, initialize
@@ -230,7 +230,7 @@ def test_cuda_graphs_fine_tune_twice_as_fast_with_the_same_loss(setting: Setting
         papers().variants["M10"].recipe.finetuning.model_copy(update={"dropout": 0.0, "evaluations_per_epoch": 1})
     )
     point = Point(batch_size=BATCH_SIZE, learning_rate=1e-5, weight_decay=0.01)
-    found: list[tuple[Evaluation, float]] = []
+    found: list[tuple[EvaluatedStep, float]] = []
     words: tuple[CompileWord, ...] = ("off", "on")
     for word in words:
         classifier = build_classifier(model, setting.documents.context, 2, 0.0)
