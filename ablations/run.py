@@ -35,7 +35,6 @@ from ablations.launch.flags import (
     selection_from,
     workspace_from,
 )
-from ablations.loading import load
 from neobert.command_line import Parser, guarded, parser_from, seed
 from neobert.errors import EXIT_DONE
 from neobert.runs.kinds import STAGES_OF_VARIANTS
@@ -238,6 +237,7 @@ def _cancel(words: Sequence[str]) -> int:
 
 def _cancel_jobs(flags: Flags) -> int:
     from ablations.launch.submit import JobFilter, cancel_jobs
+    from ablations.loading import load
     from ablations.names import chosen_variants, names_of_design
     from neobert.console import logs
     from neobert.runs.layout import Layout

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ablations import loading, prefetch, run, status
-from ablations.ladder import M0, M1
+from ablations.ladder import M0
 from ablations.loading import papers
 from ablations.names import chosen_variants, names_of_design
 from ablations.recipe_runs import pretraining_runs
@@ -173,13 +173,14 @@ def test_the_file_of_the_page_for_programs_is_a_ladder(tmp_path: Path) -> None:
     }
 
 
-def test_a_sample_may_be_named_and_no_task_starts_from_itself(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text("from ablations.ladder import M0, M1\nSAMPLE = 'M1'\nTRANSFER_TASK = 'qnli'")
-    own = loading.load(str(tmp_path / "own.py"))
-    (row,) = rows_of(tmp_path, "M0", stages=["glue"], ladder=own)
-    assert own.sample is M1
+def test_a_task_of_glue_may_start_from_another_one_or_from_none(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from ablations.ladder import M0\nfrom neobert.glue.tasks import TASKS as GLUE\n"
+        "TASKS = ['mnli', 'stsb', GLUE['qnli'], GLUE['rte'].model_copy(update={'starts_from': 'qnli'})]\n"
+    )
+    (row,) = rows_of(tmp_path, "M0", stages=["glue"], ladder=loading.load(str(tmp_path / "own.py")))
     starts = {study.task: study.starts_from.task for study in GlueStudy.among(row.runs)}
-    assert starts["qnli"] is None and starts["rte"] == "qnli" and starts["mnli"] is None
+    assert starts == {"mnli": None, "stsb": "mnli", "qnli": None, "rte": "qnli"}
 
 
 def test_a_variant_may_take_a_stage_that_an_earlier_modification_makes_possible(tmp_path: Path) -> None:
@@ -244,7 +245,6 @@ WRONG = (
         "A = M0.derive('A', Modification('A', source='a test', data={'corpus': 'novel'}))",
         "A reads corpus 'novel': did you mean 'novels'",
     ),
-    (f"{M0_AND}SCALE = 'tinny'", "SCALE has 'tinny': known: smoke"),
     (
         f"{M0_AND}from dataclasses import replace\nfrom ablations.scales import SMOKE\n"
         "replace(SMOKE, peak_learning_rates={1e-4: 2e-3, 6e-4: 1e-3})",
@@ -257,7 +257,6 @@ WRONG = (
     ),
     (f"{M0_AND}PUBLISHED = 'nowhere'", "nowhere, which is no folder"),
     (f"{M0_AND}PUBLISHED_AS = ''", "PUBLISHED_AS has '': say who prints the numbers"),
-    (f"{M0_AND}TRANSFERRED_TASKS = ('rtee',)", "TRANSFERRED_TASKS has 'rtee': did you mean 'rte'"),
 )
 
 
@@ -306,16 +305,13 @@ def test_what_is_wrong_in_the_package_of_a_ladder_is_one_sentence(
     assert NO_MODULE in capsys.readouterr().err
 
 
-def test_the_default_scale_is_the_files_own_or_as_written(
+def test_the_default_scale_is_the_files_first_or_as_written(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The one that SCALE names, or the only one of SCALES; with none or several, recipes as they are."""
-    plain_file, named = tmp_path / "plain.py", tmp_path / "named.py"
+    plain_file, several = tmp_path / "plain.py", tmp_path / "several.py"
     plain_file.write_text("from ablations.ladder import M0, M1\n")
-    named.write_text(f"{OWN}\nSCALES['other'] = SMOKE\nSCALE = 'other'\n")
-    scales = [loading.load(str(each)).scale for each in (file, plain_file, named)]
-    assert scales == ["tiny", "as-written", "other"] and papers().scale == "smoke"
-    named.write_text(f"{OWN}\nSCALES['other'] = SMOKE\n")
-    assert loading.load(str(named)).scale == "as-written"
+    several.write_text(f"{OWN}\nSCALES['other'] = SMOKE\n")
+    scales = [loading.load(str(each)).scale for each in (file, plain_file, several)]
+    assert scales == ["tiny", "as-written", "tiny"] and papers().scale == "smoke"
     assert run.main(["--ladder", str(file), "--runs", str(tmp_path), "--list", "--variant", "A1"]) == EXIT_DONE
     assert "The ladder at tiny scale" in capsys.readouterr().out
