@@ -41,8 +41,8 @@ from neobert.runs.kinds import STAGES_OF_VARIANTS
 
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
+    from ablations.launch.request import Selection
     from ablations.plan import VariantRow
-    from ablations.request import Selection
     from neobert.data.sources import Source
 
 MODEL_STAGES = ("contrastive",)
@@ -215,8 +215,8 @@ def _list(words: Sequence[str]) -> int:
 def _print_ladder(selection: "Selection", *, as_json: bool) -> int:
     from ablations.launch.execute import open_workspace
     from ablations.launch.listing import print_ladder
+    from ablations.launch.request import Place
     from ablations.recipe_runs import MissingTask
-    from ablations.request import Place
 
     workspace = open_workspace(selection, Place(), dry_run=True)
     try:

@@ -21,8 +21,8 @@ from neobert.files import is_there, matching
 
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
+    from ablations.launch.request import Selection
     from ablations.plan import VariantRow
-    from ablations.request import Selection
     from neobert.recipe import Grid
 
 

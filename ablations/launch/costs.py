@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+from ablations.launch.request import Place
 from ablations.plan import PlanRow, unfinished
-from ablations.request import Place
 from ablations.scales import UNSCALED, Scale
 from neobert.data.catalog import CHARACTERS_PER_TOKEN
 from neobert.data.shards import DOCUMENT, MANIFEST, TOKEN

@@ -11,10 +11,10 @@ from typing import Any
 from ablations.ladders import Ladder
 from ablations.launch.checks import refuse, require_data, require_scorable_tasks, validate
 from ablations.launch.costs import Machine
+from ablations.launch.request import Place, Selection
 from ablations.launch.submit import AtWork, plan_jobs, print_submissions, submitter_of
 from ablations.paper_models import folder_or_repository
 from ablations.plan import PlanRow, unfinished
-from ablations.request import Place, Selection
 from ablations.scales import Scale
 from ablations.scaling import execution_at, synthetic_documents
 from neobert import processes

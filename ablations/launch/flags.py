@@ -11,7 +11,7 @@ from neobert.processes import REPOSITORY
 
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
-    from ablations.request import Place, Selection
+    from ablations.launch.request import Place, Selection
 
 DEFAULT_RUNS = Path("runs")
 EXECUTION = ("compile", "trace_steps", "deterministic", "heldout", "heldout_context")
@@ -153,9 +153,9 @@ def selection_from(flags: Flags) -> "Selection":
     Raises:
         MissingData, ValueError: as `load`; there is no such scale; a flag of models is given without one.
     """
+    from ablations.launch.request import Selection
     from ablations.loading import load
     from ablations.recipe_runs import EmbeddingChoice
-    from ablations.request import Selection
 
     get = flags.get
     if get("trust_remote_code") and get("model") is None:
@@ -187,7 +187,7 @@ def place_from(flags: Flags) -> "Place":
         MissingData: there is no such cluster profile.
         ValueError: a key or value of it is refused.
     """
-    from ablations.request import Place
+    from ablations.launch.request import Place
     from neobert.slurm.profile import Resources, read_profile
 
     named = {name: flags[name] for name in Resources.model_fields if flags.get(name) is not None}
