@@ -216,61 +216,6 @@ def test_a_design_that_is_impossible_at_the_scale_is_refused(
         assert "b: scale smoke: " in capsys.readouterr().err
 
 
-M0_AND = "from ablations.ladder import M0, ROTARY\n"
-WRONG = (
-    ("", "declares no variants"),
-    ("A1 = (", "line 1: '(' was never closed"),
-    ("raise SystemExit(0)", "line 1: SystemExit: 0"),
-    ("def arm():\n    1 / 0\n\narm()", "line 4 (in line 2): ZeroDivisionError: division by zero"),
-    (f"{M0_AND}A = M0.derive('A', ROTARY).derive('B', ROTARY)", "line 2: B: modification 'RoPE' declares"),
-    (f"{M0_AND}A = M0.derive('M0', ROTARY)", "declares two variants M0"),
-    (f"{M0_AND}A = M0.derive('A', ROTARY)\ndel M0", "A continues M0, which the file does not hold"),
-    (f"{M0_AND}A = M0.derive('A..B', ROTARY)", "'A..B' cannot be the name of a variant"),
-    (
-        f"{M0_AND}from ablations.scales import SMOKE\nSCALES = {{'paper': SMOKE}}",
-        "SCALES redefines 'paper', which every ladder has: give the scale another name",
-    ),
-    (f"{M0_AND}from ablations.scales import SMOKE\nSCALES = {{'A': SMOKE}}", "'A' cannot be the name of a scale"),
-    (f"{M0_AND}CORPORA = {{'Novels': 'here'}}", "'Novels' cannot be the name of a corpus: take small letters"),
-    (
-        f"{M0_AND}CORPORA = {{'web': 'here'}}",
-        "CORPORA redefines 'web', which every ladder has: give the corpus another name",
-    ),
-    (
-        f"{M0_AND}CORPORA = {{'novels': ('here', 3)}}",
-        "CORPORA is {'novels': ('here', 3)}, and must be a mapping of names to folders, or to pairs of a folder",
-    ),
-    (
-        f"{M0_AND}from ablations.variant import Modification\nCORPORA = {{'novels': 'here'}}\n"
-        "A = M0.derive('A', Modification('A', source='a test', data={'corpus': 'novel'}))",
-        "A reads corpus 'novel': did you mean 'novels'",
-    ),
-    (
-        f"{M0_AND}from dataclasses import replace\nfrom ablations.scales import SMOKE\n"
-        "replace(SMOKE, peak_learning_rates={1e-4: 2e-3, 6e-4: 1e-3})",
-        "peak_learning_rates maps 0.0001 to 0.002 and 0.0006 to 0.001: their order must stay",
-    ),
-    (
-        f"{M0_AND}from dataclasses import replace\nfrom ablations.scales import SMOKE\n"
-        "replace(SMOKE, contexts={0: 64})",
-        "contexts maps 0 to 64: its rows are numbers above 0",
-    ),
-    (f"{M0_AND}PUBLISHED = 'nowhere'", "nowhere, which is no folder"),
-    (f"{M0_AND}PUBLISHED_AS = ''", "PUBLISHED_AS has '': say who prints the numbers"),
-)
-
-
-@pytest.mark.parametrize(("content", "said"), WRONG, ids=[said for _, said in WRONG])
-def test_what_is_wrong_in_a_file_is_one_sentence(
-    content: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "wrong.py"
-    path.write_text(content)
-    assert run.main(["--ladder", str(path), "--list", "--runs", str(tmp_path / "runs")]) == EXIT_REFUSED
-    err = capsys.readouterr().err
-    assert said in err and "wrong.py" in err and "Traceback" not in err and err.count("\n") == 1
-
-
 NO_MODULE = "there is no file and no module of this name"
 
 
