@@ -139,8 +139,9 @@ def glue_studies(
     for task in _in_order(ladder):
         if task in missing:
             continue
+        about = ladder.tasks[task]
         start = TrialStart(kind="pretraining", task=None, study=None, rule=None, reason=None)
-        before = ladder.start_of(task)
+        before = about.starts_from
         if before is not None and before in studies:
             study = studies[before]
             rule = SELECTION_RULES[study.protocol.decisive_metric]
@@ -148,7 +149,6 @@ def glue_studies(
         elif before is not None:
             reason = missing.get(before, f"{before} is none of the ladder's tasks")
             start = start.model_copy(update={"reason": reason})
-        about = ladder.tasks[task]
         studies[task] = GlueStudy(
             task=task,
             weights=encoder.id,
@@ -167,10 +167,10 @@ def glue_studies(
 
 def _in_order(own: Ladder) -> list[str]:
     """Return the tasks of a ladder, those that others start from first."""
-    befores = [own.start_of(task) for task in own.tasks]
+    befores = [task.starts_from for task in own.tasks.values()]
 
     def depth(task: str) -> int:
-        before = own.start_of(task) if task in own.tasks else None
+        before = own.tasks[task].starts_from if task in own.tasks else None
         return 0 if before is None else 1 + depth(before)
 
     return sorted(own.tasks, key=lambda task: depth(task) if task in befores else len(befores))

@@ -35,15 +35,14 @@ from ablations.launch.flags import (
     selection_from,
     workspace_from,
 )
-from ablations.loading import load
 from neobert.command_line import Parser, guarded, parser_from, seed
 from neobert.errors import EXIT_DONE
 from neobert.runs.kinds import STAGES_OF_VARIANTS
 
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
+    from ablations.launch.request import Selection
     from ablations.plan import VariantRow
-    from ablations.request import Selection
     from neobert.data.sources import Source
 
 MODEL_STAGES = ("contrastive",)
@@ -217,8 +216,8 @@ def _list(words: Sequence[str]) -> int:
 def _print_ladder(selection: "Selection", *, as_json: bool) -> int:
     from ablations.launch.execute import open_workspace
     from ablations.launch.listing import print_ladder
+    from ablations.launch.request import Place
     from ablations.recipe_runs import MissingTask
-    from ablations.request import Place
 
     workspace = open_workspace(selection, Place(), dry_run=True)
     try:
@@ -239,6 +238,7 @@ def _cancel(words: Sequence[str]) -> int:
 
 def _cancel_jobs(flags: Flags) -> int:
     from ablations.launch.submit import JobFilter, cancel_jobs
+    from ablations.loading import load
     from ablations.names import chosen_variants, names_of_design
     from neobert.console import logs
     from neobert.runs.layout import Layout

@@ -28,7 +28,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ablations.ladders import Ladder
-from ablations.loading import add_ladder_flag, load, papers
+from ablations.launch.flags import add_ladder_flag
 from neobert.command_line import guarded, parser_from, seconds_of_a_day
 from neobert.console import Listing, logs, output, table
 from neobert.errors import EXIT_DONE, name_first
@@ -84,7 +84,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--watch draws and --json prints once: choose one of them")
 
     def show() -> int:
-        ladder = None if options.ladder is None else load(options.ladder)
+        ladder = None
+        if options.ladder is not None:
+            from ablations.loading import load  # takes longer than the rest
+
+            ladder = load(options.ladder)
         wanted = Wanted(options.runs.resolve(), ladder, options.variant or (), options.state or STATES)
         return _show(wanted, options.watch, as_json=options.json, tracebacks=options.errors)
 
@@ -115,6 +119,8 @@ class Wanted:
         if self.ladder is not None:
             rows = [row for row in rows if self.ladder.is_named(row.ladder, layout)]
         if self.variants:
+            from ablations.loading import papers
+
             names = _variant_names(self.variants, rows, self.ladder or papers())
             rows = [row for row in rows if names.intersection(row.variants)]
         return rows, index.problems

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if not __package__:  # run as a script: the repository in place of the script's own folder, with its `statistics`
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.loading import add_ladder_flag, load
+from ablations.launch.flags import add_ladder_flag
 from neobert.command_line import Parser, guarded, refuse_no_folder
 from neobert.errors import EXIT_DONE, EXIT_OFF, MissingData
 from neobert.files import replace_file
@@ -191,6 +191,8 @@ def _print_problems(problems: Sequence[str]) -> None:
 
 def main(given: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
+    from ablations.loading import load
+
     arguments = _arguments(given)
     return guarded("make_figures.py", lambda: _report(arguments, load(arguments.ladder)), arguments.out)
 

@@ -12,17 +12,17 @@ from typing import Any
 from ablations.ladders import Ladder
 from ablations.launch.checks import refuse, require_data, require_room, require_scorable_tasks, validate
 from ablations.launch.costs import Machine
+from ablations.launch.request import Place, Selection
 from ablations.launch.submit import AtWork, plan_jobs, print_submissions, submitter_of
 from ablations.paper_models import folder_or_repository
 from ablations.plan import PlanRow, unfinished
-from ablations.request import Place, Selection
 from ablations.scales import Scale
 from ablations.scaling import execution_at, synthetic_documents
 from neobert import processes
 from neobert.command_line import refuse_no_folder
 from neobert.console import Progress, Watch, logs
 from neobert.data.sources import Source
-from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, DamagedFile
+from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED
 from neobert.execution import Execution
 from neobert.executors.preparation import open_specified, specify
 from neobert.external import ExternalModel
@@ -31,7 +31,7 @@ from neobert.processes import available_cores, visible_gpus, worker_environment
 from neobert.runs.index import Index, Row, age
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_record, why_no_commit
+from neobert.runs.records import why_no_commit
 from neobert.runs.run_file import SourceSpecification, read_run_file
 from neobert.runs.tracking import VARIABLE as TRACKER_VARIABLE
 from neobert.runs.tracking import require_tracker
@@ -315,38 +315,17 @@ def _progress(layout: Layout, runs: Sequence[Run]) -> tuple[str, list[Progress]]
 
 def _progress_of(layout: Layout, run: Run, row: Row) -> Progress:
     details: tuple[str, ...] = ()
-    if run.counted != "steps":
-        details = _best_so_far(layout, run)
-    elif row.loss is not None and row.done and row.total and row.seconds is not None:
+    if row.loss is not None and row.done and row.total and row.seconds is not None:
         left = age((row.total - row.done) * row.seconds / row.done)
         details = (f"loss {row.loss:.3f}", f"{row.tokens_per_second or 0:,.0f} tokens/s", f"{left} left")
     name = f"{_owner(layout.root / run.folder)} {run.title}, seed {run.seed}"
     return Progress(name, run.counted, row.done or 0, row.total or 0, details)
 
 
-def _best_so_far(layout: Layout, run: Run) -> tuple[str, ...]:
-    """Return the best score of a grid so far, ×100 as in all tables; empty without one."""
-    if run.counted != "grid points":
-        return ()
-    scores = [_score_of(part.record) for part in run.parts(layout) if not part.after and part.is_done]
-    known = [score for score in scores if score is not None]
-    return (f"best {100 * max(known):.1f}",) if known else ()
-
-
 @cache
 def _owner(folder: Path) -> str:
     """Return the first variant, or the model, that the run of a folder was planned for."""
     return (read_run_file(folder).owner if (folder / "run.json").exists() else "") or folder.name
-
-
-@cache
-def _score_of(record: Path) -> float | None:
-    """Return the score of a published record, which never changes; None if it is undefined or unreadable."""
-    try:
-        score: float | None = read_record(record)["scores"].get("score")
-    except DamagedFile:
-        return None
-    return score
 
 
 def retry_failed(layout: Layout, runs: Iterable[Run], *, retry: bool) -> None:

@@ -356,7 +356,7 @@ COLUMNS_OF_OWN_TASKS: Sequence[Column[_OwnTask]] = (
     ),
     Column("Seeds", "seeds", lambda line: len(line.cell.ids), side="r"),
     Column("Point", "point", lambda line: "" if line.cell.point is None else point_name(line.cell.point), side="r"),
-    Column("", "starts_from", lambda line: line.ladder.start_of(line.task) or "pretraining"),
+    Column("", "starts_from", lambda line: line.ladder.tasks[line.task].starts_from or "pretraining"),
     Column("", "records", lambda line: " ".join(line.cell.ids.values())),
 )
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablations import request, run
-from ablations.launch import checks, execute, submit
+from ablations import run
+from ablations.launch import checks, execute, request, submit
 from ablations.launch.execute import plan_locally
 from neobert import processes
 from neobert.execution import Execution
