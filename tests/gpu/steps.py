@@ -30,6 +30,8 @@ from tests.support.web_pages import TOKENS_PER_STEP, gpu_setting
 CPU = torch.device("cpu")
 CONTEXT = 1024
 TEXTS = 64
+ATTENTION_BOUND = 0.05
+"""How far bf16 may take the gradient of query and key weights from fp32. Scores a quarter too large take it 0.25."""
 
 
 def tiny_setting() -> Setting:
@@ -77,7 +79,7 @@ class StepNumbers:
         """Assert that this step is within the noise of bf16 of one in fp32."""
         assert abs(self.loss / exact.loss - 1) <= 0.005
         assert distance(self.gradient, exact.gradient) <= 0.03
-        assert distance(self.attention, exact.attention) <= 0.05
+        assert distance(self.attention, exact.attention) <= ATTENTION_BOUND
 
 
 def two_packed_rows(setting: Setting, mode: Mode) -> Batch:

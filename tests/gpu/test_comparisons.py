@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from benchmarks.contenders import MODES, Mode, Setting, neobert_recipe, own_batches, pretraining_engine
 from neobert.model import attention, encoder
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.positions import ComplexRotation
 from tests.gpu.steps import (
+    ATTENTION_BOUND,
     StepNumbers,
     contrastive_step,
     distance,
@@ -25,7 +27,8 @@ from tests.gpu.test_one_gpu import TRIGONOMETRY
 from tests.gpu.workers import Lines, assert_near
 from tests.support.web_pages import TOKENS_PER_STEP
 
-attend = encoder.attend
+Planted = tuple[Any, str, Callable[..., Any]]
+attend, is_same_document = attention.attend, attention._is_same_document
 
 
 @pytest.fixture(scope="module")
@@ -43,21 +46,32 @@ def test_a_step_in_bf16_is_near_one_in_fp32(setting: Setting, right: StepNumbers
     pretraining_step(setting, mode).assert_near(right)
 
 
-FAULTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-    "uniform attention": (encoder, "attend", lambda query, *others: attend(0 * query, *others)),
-    "scores that are a quarter too large": (encoder, "attend", lambda query, *others: attend(1.25 * query, *others)),
+def attending(change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Planted:
+    """The fault of `change` done to the queries and keys of every block."""
+    return encoder, "attend", lambda query, key, *others: attend(*change(query, key), *others)
+
+
+FAULTS: dict[str, Planted] = {
+    "uniform attention": attending(lambda query, key: (0 * query, key)),
+    "scores that are a quarter too large": attending(lambda query, key: (1.25 * query, key)),
+    "no gradient through keys": attending(lambda query, key: (query, key.detach())),
     "no rotation": (ComplexRotation, "rotate", lambda rotation, vectors: vectors),
     "documents of a row see each other": (attention, "_bias", lambda plan, gather: None),
+    "borders that are two tokens late": (
+        *(attention, "_is_same_document"),
+        lambda of_queries, of_keys: is_same_document(of_queries, of_keys.roll(2, -1)),
+    ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_in_attention_shows_in_the_gradient_of_queries_and_keys(
+def test_a_step_in_bf16_with_a_fault_in_attention_is_refused(
     setting: Setting, right: StepNumbers, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By the gradient of queries and keys, of which bf16 changes 1.6 % in 28 layers of NeoBERT's own width."""
     monkeypatch.setattr(*FAULTS[fault])
-    found = pretraining_step(exact(setting), "eager")
-    assert distance(found.attention, right.attention) > 0.15
+    found = pretraining_step(setting, "eager")
+    assert distance(found.attention, right.attention) >= 4 * ATTENTION_BOUND
     with pytest.raises(AssertionError):
         found.assert_near(right)
 
