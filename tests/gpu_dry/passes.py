@@ -14,7 +14,7 @@ import numpy as np
 
 from ablations.loading import papers
 from benchmarks.contenders import SEED, masked_documents, neobert_recipe, own_batches, pretraining_engine
-from benchmarks.data import IDS, random_corpus
+from benchmarks.data import IDS, random_corpus, web_lengths
 from neobert.data.batches import Batch, collate
 from neobert.data.masking import counter_hash
 from neobert.data.packing import pack_documents
@@ -32,7 +32,6 @@ from neobert.recipe import Point, Pretraining
 from neobert.training.distributed import Process
 from neobert.training.engine import Engine
 from tests.support.pretended_cuda import GPU, Counts, pretended_cuda
-from tests.support.web_pages import web_lengths
 
 CONTEXT = 1024
 SLOTS = 65_536

@@ -1,26 +1,10 @@
 """Settings of NeoBERT's own shape with documents as long as web pages."""
 
-import numpy as np
 import torch
 
 from benchmarks.contenders import Setting, masked_documents
-from benchmarks.data import SHORTEST
-from neobert.data.shards import Integers
+from benchmarks.data import SHORTEST, web_lengths
 from neobert.recipe import Pretraining
-
-WEB_MEAN, WEB_SIGMA = 620.0, 1.0
-"""Log-normal lengths of web pages: 600 billion tokens in 968 million documents (RefinedWeb, Penedo et al. 2023)."""
-
-
-def web_lengths(count: int, at_least: int = SHORTEST) -> Integers:
-    """Return lengths (count,) distributed as those of web pages, uncut, with at least `at_least` tokens."""
-    generator = np.random.default_rng(0)
-    kept = np.empty(0, dtype=np.int64)
-    while len(kept) < count:
-        drawn = generator.lognormal(np.log(WEB_MEAN) - WEB_SIGMA**2 / 2, WEB_SIGMA, size=4 * count)
-        kept = np.concatenate([kept, drawn[drawn >= at_least].astype(np.int64)])
-    return kept[:count]
-
 
 TOKENS_PER_STEP = 1 << 16
 STEPS_PER_PASS = 64
