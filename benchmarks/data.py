@@ -99,7 +99,7 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
         }
     figures = comparison(OURS, PEER, timings) | {"megabytes": MEGABYTES}
     rows = {way: found[-1].returned for way, found in timings.items()}
-    yield Result("data_tokenize", figures["ratio"]["wall"], figures | {"rows": rows})
+    yield Result("data_tokenize", figures["ratio"]["wall"], figures | {"rows": rows, "processes": available_cores()})
 
 
 def tokenize(way: str, folder: Path) -> Timing[int]:
