@@ -117,8 +117,7 @@ class Forward(NamedTuple):
 
     def build(self) -> nn.Module:
         """Build the encoder on its device."""
-        with self.device:
-            return self.encoder.build(self.attention).to(dtype=DTYPES[self.precision])
+        return self.encoder.build(self.attention).to(self.device, DTYPES[self.precision])
 
     def make(self) -> Callable[[], int]:
         """Return a step over random text without padding."""
