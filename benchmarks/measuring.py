@@ -127,11 +127,8 @@ def fastest(found: Race, beginning: str) -> str:
 
 def summary(values: Sequence[float]) -> dict[str, float]:
     """Return median, lowest and highest."""
-    return {
-        "median": round(statistics.median(values), 3),
-        "lowest": round(min(values), 3),
-        "highest": round(max(values), 3),
-    }
+    found = {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
+    return {name: round(value, 3) for name, value in found.items()}
 
 
 Ratio = Mapping[str, Mapping[str, float]]
@@ -141,10 +138,8 @@ Ratio = Mapping[str, Mapping[str, float]]
 def paired_ratio(own: Sequence[Timing[Any]], other: Sequence[Timing[Any]]) -> Ratio:
     """Return the summary of the paired ratios of speed, which are those of times other / own."""
     pairs = list(zip(other, own, strict=True))
-    return {
-        "wall": summary([a.wall / b.wall for a, b in pairs]),
-        "processor": summary([a.processor / b.processor for a, b in pairs]),
-    }
+    by_processor = summary([a.processor / b.processor for a, b in pairs])
+    return {"wall": summary([a.wall / b.wall for a, b in pairs]), "processor": by_processor}
 
 
 def lowest_ratio(found: Race, pairs: Pairs) -> tuple[Mapping[str, float], dict[str, Any]]:

@@ -19,6 +19,7 @@ SPEED = replace(
     tokens_per_step={2_097_152: 65_536},
     steps={1_000_000: 300, 50_000: 300},
     peak_learning_rates={6e-4: 6e-4},
+    documents=4000,
 )
 SCALES = {"speed": SPEED, "initial": replace(SPEED, steps={1_000_000: 1, 50_000: 1})}
 """`initial` leaves the initial weights almost as they are."""

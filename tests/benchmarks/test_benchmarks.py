@@ -146,15 +146,15 @@ def test_a_grid_beside_trainer_has_the_median_of_its_turns_and_what_is_no_trial(
 
 def test_the_grid_of_a_gpu_is_whole_tasks_on_the_published_shape(tmp_path: Path) -> None:
     setting = glue.GPU_SETTING
-    workspace = open_workspace(Selection(load(setting.ladder), setting.scale, None, tmp_path), Place("here"))
+    workspace = open_workspace(Selection(load(glue.SPEED_LADDER), setting.scale, None, tmp_path), Place("here"))
     row = plan_variant(workspace, setting.variant, 0, ["pretraining"])
-    assert [run.recipe.stages[-1].steps for run in row.stages] == [1, 1]
+    assert [run.recipe.stages[-1].steps for run in row.stages] == [1]
     model = row.stages[-1].recipe.model
     assert (model.layers, model.width) == (28, 768)
     studies = few_studies(TrainedVariant(setting.variant, workspace, 0, row.stages), setting)
     assert [study.task for study in studies] == ["rte", "mrpc", "cola"]
     assert {(study.protocol.epochs, study.protocol.train_examples) for study in studies} == {(1, None)}
-    assert all(study.starts_from.study is None and study.points == setting.points for study in studies)
+    assert all(study.starts_from.study is None and study.points == setting.points() for study in studies)
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

@@ -146,7 +146,7 @@ def test_a_compiled_step_attends_in_flash_kernels_and_computes_no_angles(
     for name in sorted(times, key=lambda name: -times[name])[:12]:
         record_property(f"share of {name[:100]}", times[name] / total)
     assert sum(time for name, time in times.items() if TRIGONOMETRY.search(name)) <= 0.04 * total
-    assert sum(time for name, time in times.items() if FLASH.search(name)) >= 0.005 * total
+    assert sum(time for name, time in times.items() if FLASH.search(name)) >= 0.1 * total
 
 
 CHOSEN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
