@@ -38,7 +38,7 @@ from benchmarks.pretraining import (
     small_setting,
 )
 from neobert.model.build import build_masked_language_model
-from tests.support.web_pages import gpu_setting
+from tests.gpu.steps import gpu_setting
 
 CONTEXT = 32
 BATCHINGS: tuple[Batching, ...] = ("padded", "bucketed", "concatenated")

@@ -18,6 +18,7 @@ from neobert.model.positions import ComplexRotation
 from neobert.runs.run_file import SourceSpecification
 from tests.gpu.steps import (
     ATTENTION_BOUND,
+    TOKENS_PER_STEP,
     StepNumbers,
     contrastive_step,
     distance,
@@ -39,7 +40,6 @@ from tests.gpu.workers import (
     small_run,
     start_with_a_rank_that_fails,
 )
-from tests.support.web_pages import TOKENS_PER_STEP
 
 Planted = tuple[Any, str, Callable[..., Any]]
 attend, is_same_document = attention.attend, attention._is_same_document

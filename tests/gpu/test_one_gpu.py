@@ -30,10 +30,12 @@ from neobert.recipe import Point
 from neobert.training.accounting import forget_peak_memory
 from neobert.training.compiling import CompilePolicy
 from tests.gpu.steps import (
+    TOKENS_PER_STEP,
     StepNumbers,
     contrastive_step,
     distance,
     exact,
+    gpu_setting,
     pretraining_step,
     random_texts,
     text_encoder,
@@ -42,7 +44,6 @@ from tests.gpu.steps import (
     waits,
 )
 from tests.gpu.workers import recipe_with, small_run
-from tests.support.web_pages import TOKENS_PER_STEP, gpu_setting
 
 pytestmark = pytest.mark.gpu
 Record = Callable[[str, object], None]

@@ -26,7 +26,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification
 from neobert.training.distributed import ABORT_SECONDS, VANISHED_SECONDS, Process
 from neobert.training.pretraining import SIZED_STEPS
-from tests.gpu.steps import CONTEXT
+from tests.gpu.steps import CONTEXT, TOKENS_PER_STEP
 from tests.gpu.workers import (
     LOST,
     SmallRun,
@@ -39,7 +39,6 @@ from tests.gpu.workers import (
     start_with_a_rank_that_fails,
     wait_for_steps,
 )
-from tests.support.web_pages import TOKENS_PER_STEP
 
 pytestmark = [pytest.mark.gpu, pytest.mark.production]
 GRACE_SECONDS = 10.0
