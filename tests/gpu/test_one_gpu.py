@@ -31,10 +31,12 @@ from neobert.model.size import MicroBatchShape, training_memory
 from neobert.recipe import Point
 from neobert.training.accounting import forget_peak_memory
 from tests.gpu.steps import (
+    TOKENS_PER_STEP,
     StepNumbers,
     contrastive_step,
     distance,
     exact,
+    gpu_setting,
     pretraining_step,
     random_texts,
     text_encoder,
@@ -43,7 +45,6 @@ from tests.gpu.steps import (
     waits,
 )
 from tests.gpu.workers import recipe_with, small_run
-from tests.support.web_pages import TOKENS_PER_STEP, gpu_setting
 
 pytestmark = pytest.mark.gpu
 Record = Callable[[str, object], None]
@@ -147,7 +148,7 @@ def test_a_compiled_step_attends_in_flash_kernels_and_computes_no_angles(
     for name in sorted(times, key=lambda name: -times[name])[:12]:
         record_property(f"share of {name[:100]}", times[name] / total)
     assert sum(time for name, time in times.items() if TRIGONOMETRY.search(name)) <= 0.04 * total
-    assert sum(time for name, time in times.items() if FLASH.search(name)) >= 0.005 * total
+    assert sum(time for name, time in times.items() if FLASH.search(name)) >= 0.1 * total
 
 
 def test_flash_attn_has_the_values_and_gradients_of_torchs_kernels(

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention import list_flash_attention_impls
 
 from benchmarks.contenders import masked_documents, neobert_recipe
-from benchmarks.data import NEOBERT_MASKING
+from benchmarks.data import NEOBERT_MASKING, web_lengths
 from neobert.data.batches import EXACT, PaddingBuckets, PaddingSizes, collate
 from neobert.data.packing import pack_documents
 from neobert.evaluation import heldout
@@ -30,7 +30,6 @@ from neobert.training.distributed import choose_kernels
 from neobert.training.engine import autocast
 from neobert.training.pretraining import summed_loss
 from tests.model.kernels_on_cpu import CALLS, check, variable_length_kernels_on_cpu
-from tests.support.web_pages import web_lengths
 
 CONTEXT, ROWS, VOCABULARY = 128, 12, 512
 CPU = torch.device("cpu")
