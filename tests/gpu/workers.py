@@ -20,6 +20,7 @@ from neobert.execution import CompileWord, Execution
 from neobert.executors.corpus import tokenized_corpus
 from neobert.executors.preparation import open_specified
 from neobert.executors.pretraining import open_trainer
+from neobert.executors.ranks import JobRank
 from neobert.files import read_lines
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.processes import start_child, worker_environment
@@ -27,9 +28,10 @@ from neobert.recipe import EngineWord, Pretraining, Subset
 from neobert.runs import worker
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, read_run_file, write_run_file
-from neobert.training.distributed import ALONE
+from neobert.training.distributed import ALONE, Process
 from neobert.training.engine import Engine
 from neobert.training.pretraining import PretrainingTrainer
+from tests.slurm.configuration import free_ports
 
 SOURCE = SourceSpecification(name="synthetic", synthetic_documents=2000)
 ROW_TOKENS = 96
@@ -114,15 +116,16 @@ def small_run(root: Path, recipe: Pretraining, source: SourceSpecification = SOU
 
 
 def start_with_a_rank_that_fails(small: SmallRun, name: str, rank: int) -> list[subprocess.Popen[bytes]]:
-    """Start the two ranks of a planned run, as two tasks of SLURM; one fails once the other waits in a collective."""
-    place = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"}
+    """Start the two ranks of a planned run; one fails once the other waits in a collective."""
+    (port,) = free_ports(1)
+    places = [JobRank(name, Process(each, 2), port=port) for each in range(2)]
     command = [sys.executable, "-m", "tests.gpu.workers", str(rank), "--runs", str(small.root / name)]
     return [
         start_child(
             [*command, f"pretraining/{small.run.id}"],
-            worker_environment(1) | place | {"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)},
+            worker_environment(1) | place.variables(),
         )
-        for task in range(2)
+        for place in places
     ]
 
 
