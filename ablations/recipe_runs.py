@@ -11,10 +11,10 @@ from ablations.ladders import Ladder
 from ablations.scales import Scale
 from ablations.scaling import rules_of, shortest_context
 from ablations.variant import EmbeddingProtocol, Recipe
-from neobert.data.blimp import PAIRS
 from neobert.data.mteb_tasks import EmbeddingTask, TaskOnData, chosen_tasks, task_prompts
 from neobert.data.pairs import DECLARED_SETS, Mix, sets_of
 from neobert.data.sources import NoCorpus, Source
+from neobert.data.task_files import PAIRS_OF_A_PARADIGM
 from neobert.embeddings.sentence_modules import read_sentence_modules
 from neobert.errors import MissingData
 from neobert.external import ExternalModel
@@ -206,7 +206,7 @@ def readout_evaluations(ladder: Ladder, run: PretrainingRun, scale: Scale, sourc
     evaluations = [_evaluation(run, (name,), context, _corpora(source)) for name in of_text]
     with suppress(NoCorpus):
         blimp = {str(BLIMP): source.blimp_origin()}
-        pairs = PAIRS if rules is None or rules.large else PAIRS_PER_PARADIGM
+        pairs = PAIRS_OF_A_PARADIGM if rules is None or rules.large else PAIRS_PER_PARADIGM
         evaluations.append(_evaluation(run, (BLIMP,), context, blimp, pairs))
     return evaluations
 

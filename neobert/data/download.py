@@ -407,24 +407,28 @@ def download(folder: Path, selection: DownloadPlan, *, workers: int, report: Cal
 
 
 def _whole(folder: Path, entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Return the entries, with SHA-256, of the files that are in the folder with the right content; flush new ones to
-    the disk and remove changed ones."""
+    """Return the entries, with SHA-256, of the files that are in the folder with the right content; remove changed
+    files."""
     present = {name: entry for name, entry in entries.items() if inside(folder, name).is_file()}
-    known = {name: entry.sha256 for name, entry in present.items() if entry.sha256 and has_size(folder / name, entry)}
-    whole = {name: present[name] for name in known.keys() - set(differing(folder, known))}
-    new = {
-        name: replace(entry, sha256=_stated_sha256(entry) or sha256_of(folder / name))
-        for name, entry in present.items()
-        if entry.sha256 is None and has_size(folder / name, entry) and has_content(folder / name, entry)
-    }
+    sized = {name: entry for name, entry in present.items() if has_size(folder / name, entry)}
+    wrong = differing(folder, {name: entry.sha256 for name, entry in sized.items() if entry.sha256})
+    whole = {name: entry for name, entry in sized.items() if entry.sha256 and name not in wrong}
+    new = {name: entry for name, entry in sized.items() if entry.sha256 is None and has_content(folder / name, entry)}
+    whole |= _flushed(folder, new)
+    for name in present.keys() - whole.keys():
+        (folder / name).unlink()
+    return whole
+
+
+def _flushed(folder: Path, new: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Flush new files to the disk; return their entries with the SHA-256 that the hub states, or that they have."""
     for name in new:
         sync_file(folder / name)
     for parent in {(folder / name).parent for name in new}:
         sync_folder(parent)
-    remember(folder, {name: str(entry.sha256) for name, entry in new.items()})
-    for name in present.keys() - whole.keys() - new.keys():
-        (folder / name).unlink()
-    return whole | new
+    digests = {name: _stated_sha256(entry) or sha256_of(folder / name) for name, entry in new.items()}
+    remember(folder, digests)
+    return {name: replace(entry, sha256=digests[name]) for name, entry in new.items()}
 
 
 def _stated_sha256(entry: Entry) -> str | None:

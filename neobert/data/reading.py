@@ -264,7 +264,7 @@ def _parquet(path: Path, only: Sequence[str] | None) -> Content:
     file = ParquetFile(OSFile(os.fsencode(path)))
     columns = file.schema_arrow.names
     _require_unique(path, columns)
-    return columns, _rows_of(file.iter_batches(batch_size=_BATCH_ROWS, columns=only and list(only)))
+    return columns, _rows_of(path, file.iter_batches(batch_size=_BATCH_ROWS, columns=only and list(only)))
 
 
 def _arrow(path: Path, only: Sequence[str] | None) -> Content:
@@ -280,11 +280,27 @@ def _arrow(path: Path, only: Sequence[str] | None) -> Content:
         batches = opened = ipc.open_stream(source)
     _require_unique(path, opened.schema.names)
     pieces = (batch.slice(start, _BATCH_ROWS) for batch in batches for start in range(0, len(batch), _BATCH_ROWS))
-    return opened.schema.names, _rows_of(pieces)
+    return opened.schema.names, _rows_of(path, pieces)
 
 
-def _rows_of(batches: Iterable[Any]) -> Iterator[Row]:
-    return chain.from_iterable(batch.to_pylist() for batch in batches)
+def _rows_of(path: Path, batches: Iterable[Any]) -> Iterator[Row]:
+    number = 0
+    for batch in batches:
+        try:
+            rows: list[Row] = batch.to_pylist()
+        except UnicodeDecodeError:
+            for single in (batch.slice(row, 1) for row in range(len(batch))):
+                number += 1
+                try:
+                    single.to_pylist()
+                except UnicodeDecodeError as error:
+                    raise ValueError(
+                        f"{path}, row {number} has text that is not UTF-8 ({error}): write the file again from its "
+                        "source"
+                    ) from error
+            raise
+        number += len(rows)
+        yield from rows
 
 
 _READERS: Mapping[str, Callable[[Path, Sequence[str] | None], Content]] = {

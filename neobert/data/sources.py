@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from itertools import chain, islice
 from pathlib import Path
 
-from neobert.data import blimp, synthetic
+from neobert.data import synthetic
 from neobert.data.catalog import (
     CORPORA,
     GLUE,
@@ -37,7 +37,7 @@ from neobert.data.mteb_tasks import (
 )
 from neobert.data.pairs import DECLARED_SETS, INSTRUCTIONS_FILE, Decontamination, Pair, own_pairs, read_words
 from neobert.data.reading import data_files, split_name, table_file
-from neobert.data.task_files import SplitFiles
+from neobert.data.task_files import BLIMP_FOLDER, MinimalPair, SplitFiles, paradigm_files, read_pairs
 from neobert.data.tokenizers import (
     TOKENIZER_FILE,
     TOKENIZER_FOLDERS,
@@ -173,9 +173,9 @@ class Source(ABC):
         """Return the columns of one split, named as in nyu-mll/glue."""
 
     def blimp_origin(self) -> str:
-        raise NoCorpus(f"{self.label} has no BLiMP: pass --data DIR of a folder with its files in DIR/{blimp.FOLDER}")
+        raise NoCorpus(f"{self.label} has no BLiMP: pass --data DIR of a folder with its files in DIR/{BLIMP_FOLDER}")
 
-    def minimal_pairs(self, per_paradigm: int) -> list[blimp.MinimalPair]:
+    def minimal_pairs(self, per_paradigm: int) -> list[MinimalPair]:
         """Return the first pairs of every paradigm of BLiMP."""
         raise NoCorpus(f"{self.label} has no BLiMP")
 
@@ -518,14 +518,14 @@ class DirectorySource(Source):
     def blimp_origin(self) -> str:
         return self._origin_once("BLiMP", lambda: self._origin(self._blimp_files()))
 
-    def minimal_pairs(self, per_paradigm: int) -> list[blimp.MinimalPair]:
-        return [pair for path in self._blimp_files() for pair in blimp.read_pairs(path, per_paradigm)]
+    def minimal_pairs(self, per_paradigm: int) -> list[MinimalPair]:
+        return [pair for path in self._blimp_files() for pair in read_pairs(path, per_paradigm)]
 
     def _blimp_files(self) -> list[Path]:
-        folder = self.folder / blimp.FOLDER
+        folder = self.folder / BLIMP_FOLDER
         if not folder.is_dir():
             raise NoCorpus(f"there is no BLiMP in {self.folder}: copy github.com/alexwarstadt/blimp to {folder.parent}")
-        return blimp.paradigm_files(folder)
+        return paradigm_files(folder)
 
     def pair_sets(self) -> tuple[str, ...]:
         folder = self.folder / "pairs"

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from neobert.data.blimp import MinimalPair
 from neobert.data.masking import counter_hash
 from neobert.data.shards import heldout_bound, text_hash
+from neobert.data.task_files import MinimalPair
 from neobert.errors import DamagedFile
 from neobert.files import checksummed, json_bytes, read_checksummed, replace_file
 from neobert.identity import IDENTITY_DIGITS, canonical

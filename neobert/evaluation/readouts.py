@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from neobert.data.batches import EXACT, HELDOUT_MASKING, Batch, gather_by_row
-from neobert.data.blimp import PARADIGMS, MinimalPair
 from neobert.data.masking import counter_hash, mask_tokens
 from neobert.data.packing import Placement, best_fit_decreasing
 from neobert.data.shards import FRAME_TOKENS, Integers
+from neobert.data.task_files import PARADIGMS, MinimalPair
 from neobert.data.tokenizers import SpecialIds, TextTokenizer
 from neobert.errors import MissingData, RunFailed
 from neobert.evaluation.heldout import BATCH_TOKENS, batch_losses

@@ -161,6 +161,19 @@ def test_bad_content_is_refused_with_its_place(tmp_path: Path, name: str, conten
     assert said in str(refusal(tmp_path, name, content))
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_text_of_a_binary_file_that_is_not_utf8_is_refused_with_its_row(tmp_path: Path, name: str) -> None:
+    raw = pa.array([b"whole"] * 1500 + [b"na\xefve"])
+    table = pa.table({"text": pa.Array.from_buffers(pa.string(), len(raw), raw.buffers())})
+    if name == "a.parquet":
+        pq.write_table(table, tmp_path / name)
+    else:
+        with pa.OSFile(str(tmp_path / name), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+    with pytest.raises(ValueError, match=rf"{name}, row 1501 has text that is not UTF-8 \('utf-8' codec.*\): write"):
+        list(read_texts(tmp_path / name, "text"))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [

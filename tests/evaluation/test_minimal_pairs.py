@@ -14,9 +14,9 @@ from ablations.loading import papers
 from ablations.plan import plan
 from ablations.recipe_runs import PAIRS_PER_PARADIGM
 from ablations.scales import Scale
-from neobert.data.blimp import FOLDER, PAIRS, PARADIGMS, MinimalPair, read_pairs
 from neobert.data.sources import DirectorySource, open_source
 from neobert.data.synthetic import corpus_documents
+from neobert.data.task_files import BLIMP_FOLDER, PAIRS_OF_A_PARADIGM, PARADIGMS, MinimalPair, read_pairs
 from neobert.data.tokenizers import TextTokenizer, train_bpe, train_wordpiece
 from neobert.errors import ChangedData, DamagedFile, MissingData
 from neobert.evaluation.items import Items
@@ -65,16 +65,16 @@ def test_paradigms_are_in_the_papers_groups() -> None:
     assert len({*PARADIGMS, *phenomena, *fields}) == 67 + 12 + 4, "no two groups have one name"
 
 
-@pytest.mark.skipif(not (REAL_DATA / FOLDER).is_dir(), reason="BLiMP is not here")
+@pytest.mark.skipif(not (REAL_DATA / BLIMP_FOLDER).is_dir(), reason="BLiMP is not here")
 def test_groups_are_those_of_the_published_files_which_have_seven_pairs_of_equal_sentences() -> None:
     same = []
     for name, paradigm in PARADIGMS.items():
-        path = REAL_DATA / FOLDER / f"{name}.jsonl"
+        path = REAL_DATA / BLIMP_FOLDER / f"{name}.jsonl"
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         terms = {(line["field"].replace("/", "_"), line["linguistics_term"]) for line in lines}
         ((field, term),) = terms
         assert paradigm[:2] == (field, "argument_structure" if term == "s-selection" else term)
-        pairs = read_pairs(path, PAIRS)
+        pairs = read_pairs(path, PAIRS_OF_A_PARADIGM)
         assert [(pair.good, pair.bad) for pair in pairs] == [(e["sentence_good"], e["sentence_bad"]) for e in lines]
         same += [(name, number) for number, pair in enumerate(pairs) if pair.good == pair.bad]
     assert Counter(name for name, _ in same) == {"passive_1": 2, "principle_A_case_2": 5}
@@ -84,7 +84,7 @@ def test_groups_are_those_of_the_published_files_which_have_seven_pairs_of_equal
 def test_missing_short_and_damaged_files_are_named(data: Path, tmp_path: Path) -> None:
     write_blimp(tmp_path, 3)
     (tmp_path / "corpora").symlink_to(data / "corpora")
-    source, path = DirectorySource(tmp_path), tmp_path / FOLDER / "passive_1.jsonl"
+    source, path = DirectorySource(tmp_path), tmp_path / BLIMP_FOLDER / "passive_1.jsonl"
     assert len(source.minimal_pairs(2)) == 2 * len(PARADIGMS)
     with pytest.raises(DamagedFile, match=r"\.jsonl has 3 pairs, and the first 4 are asked"):
         source.minimal_pairs(4)
@@ -113,7 +113,7 @@ def test_blimp_is_an_evaluation_of_its_own_and_changes_no_other(data: Path, tmp_
 
 @pytest.mark.parametrize("scale", [each for each in SCALES if each != "as-written"])
 def test_large_scales_read_all_pairs(scale: Scale, data: Path) -> None:
-    pairs = PAIRS if scale in ("proxy", "paper") else PAIRS_PER_PARADIGM
+    pairs = PAIRS_OF_A_PARADIGM if scale in ("proxy", "paper") else PAIRS_PER_PARADIGM
     assert evaluations(str(data), scale)[BLIMP,].pairs_per_paradigm == pairs
 
 
@@ -132,7 +132,7 @@ def test_pairs_are_the_first_of_each_file_and_the_planned_ones(data: Path, tmp_p
     (run,) = evaluations(str(data))[BLIMP,].model_copy(update={"pairs_per_paradigm": 2}).runs()
     items = items_of(Layout(tmp_path), run, specification, NEVER)
     assert [*items.pairs] == [BLIMP] and not any(tmp_path.iterdir()), "nothing is drawn or kept"
-    expected = [pair for name in PARADIGMS for pair in read_pairs(data / FOLDER / f"{name}.jsonl", 3)[:2]]
+    expected = [pair for name in PARADIGMS for pair in read_pairs(data / BLIMP_FOLDER / f"{name}.jsonl", 3)[:2]]
     assert items.pairs[BLIMP] == expected
     of_others = run.model_copy(update={"corpora": {BLIMP: "directory:0"}})
     with pytest.raises(ChangedData, match="BLiMP changed since this was planned"):

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from neobert.data.batches import Batch
-from neobert.data.blimp import PARADIGMS, MinimalPair
 from neobert.data.synthetic import corpus_documents
+from neobert.data.task_files import PARADIGMS, MinimalPair
 from neobert.data.tokenizers import TextTokenizer, train_bpe, train_wordpiece
 from neobert.errors import MissingData, RunFailed
 from neobert.evaluation import readouts
