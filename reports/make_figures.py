@@ -191,9 +191,10 @@ def _print_problems(problems: Sequence[str]) -> None:
 
 def main(given: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
+    arguments = _arguments(given)
+
     from ablations.loading import load
 
-    arguments = _arguments(given)
     return guarded("make_figures.py", lambda: _report(arguments, load(arguments.ladder)), arguments.out)
 
 

@@ -157,7 +157,10 @@ def test_a_task_takes_its_gpu_or_the_only_one_it_sees(
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
     cudnn: list[bool] = []
     monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", cudnn.append)
+    kernels: list[torch.device] = []
+    monkeypatch.setattr(distributed, "choose_flash_attention", kernels.append)
     assert set_up_device() == torch.device("cuda", taken)
+    assert current == kernels == [torch.device("cuda", taken)]
     assert current == [torch.device("cuda", taken)], "events and streams would belong to another"
     assert cudnn == [False], "it would plan for every new shape"
 
