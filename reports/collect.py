@@ -148,9 +148,10 @@ def _restore(arguments: argparse.Namespace, _ladder: "Ladder") -> int:
 
 def main(given: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
+    arguments = _arguments(given)
+
     from ablations.loading import load
 
-    arguments = _arguments(given)
     act = _collect if arguments.restore is None else _restore
     return guarded("collect.py", lambda: act(arguments, load(arguments.ladder)), arguments.out or arguments.runs)
 
