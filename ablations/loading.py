@@ -198,24 +198,7 @@ def _collected(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
     variants, settings = _variants_of(module), Settings.of(module, given)
     end = _last_kept(variants) if settings.END is None else settings.END
     end = end if isinstance(end, str) else end.name
-    for name, known, values in (
-        ("END", variants, [end]),
-        ("PRINTED_AS", variants, settings.PRINTED_AS),
-        ("TASKS", TASKS, [task for task in settings.TASKS if isinstance(task, str)]),
-    ):
-        if unknown := [value for value in values if value not in known]:
-            raise ValueError(f"{name} has {unknown[0]!r}: {did_you_mean(unknown[0], known)}")
-    for setting, kind, taken, names in (
-        ("SCALES", "scale", SCALES, settings.SCALES),
-        ("CORPORA", "corpus", CORPORA, settings.CORPORA),
-    ):
-        for name in names:
-            if not SMALL_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} cannot be the name of a {kind}: take small letters")
-            if name in taken:
-                raise ValueError(f"{setting} redefines {name!r}, which every ladder has: give the {kind} another name")
-    if not SOURCE_NAME.fullmatch(settings.PUBLISHED_AS):
-        raise ValueError(f"PUBLISHED_AS has {settings.PUBLISHED_AS!r}: say who prints the numbers, as in 'the paper'")
+    _refuse_wrong_names(settings, end, variants)
     folder = Path(module.__file__ or "").parent
     published = None if settings.PUBLISHED is None else folder / settings.PUBLISHED
     if not given and published is not None and not published.is_dir():
@@ -235,6 +218,27 @@ def _collected(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
         printed_as=settings.PRINTED_AS,
         code=code,
     )
+
+
+def _refuse_wrong_names(settings: Settings, end: str, variants: Mapping[str, Variant]) -> None:
+    for name, known, values in (
+        ("END", variants, [end]),
+        ("PRINTED_AS", variants, settings.PRINTED_AS),
+        ("TASKS", TASKS, [task for task in settings.TASKS if isinstance(task, str)]),
+    ):
+        if unknown := [value for value in values if value not in known]:
+            raise ValueError(f"{name} has {unknown[0]!r}: {did_you_mean(unknown[0], known)}")
+    for setting, kind, taken, names in (
+        ("SCALES", "scale", SCALES, settings.SCALES),
+        ("CORPORA", "corpus", CORPORA, settings.CORPORA),
+    ):
+        for name in names:
+            if not SMALL_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} cannot be the name of a {kind}: take small letters")
+            if name in taken:
+                raise ValueError(f"{setting} redefines {name!r}, which every ladder has: give the {kind} another name")
+    if not SOURCE_NAME.fullmatch(settings.PUBLISHED_AS):
+        raise ValueError(f"PUBLISHED_AS has {settings.PUBLISHED_AS!r}: say who prints the numbers, as in 'the paper'")
 
 
 def _variants_of(module: ModuleType) -> dict[str, Variant]:
@@ -286,6 +290,16 @@ def _tasks_of(chosen: Sequence[Task | str], folder: Path) -> dict[str, Task]:
                 raise ValueError(f"task {task.name} has no folder: name the one with its files, relative to this file")
             task = task.model_copy(update={"folder": str((folder / task.folder).resolve())})
         tasks[task.name] = task
+    _refuse_wrong_starts(tasks)
+    if own := [task for task in tasks.values() if task.is_own]:
+        from neobert.glue.metrics import refuse_impossible_metrics  # imports scikit-learn
+
+        for task in own:
+            refuse_impossible_metrics(task)
+    return tasks
+
+
+def _refuse_wrong_starts(tasks: Mapping[str, Task]) -> None:
     for task in tasks.values():
         if task.is_own and task.starts_from not in (None, *tasks):
             hint = did_you_mean(str(task.starts_from), tasks)
@@ -295,12 +309,6 @@ def _tasks_of(chosen: Sequence[Task | str], folder: Path) -> dict[str, Task]:
             if before in line:
                 raise ValueError(f"task {task.name} starts from itself, by way of {', '.join(line[1:]) or 'nothing'}")
             line.append(str(before))
-    if own := [task for task in tasks.values() if task.is_own]:
-        from neobert.glue.metrics import refuse_impossible_metrics  # imports scikit-learn
-
-        for task in own:
-            refuse_impossible_metrics(task)
-    return tasks
 
 
 def glue_task(name: str) -> Task:

@@ -75,7 +75,7 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
         grid = {f"{each.task}, batch {point.batch_size}": (each, point) for each in studies for point in each.points}
         alone = [{name: point} for name, point in grid.items()]
         sides = {
-            OURS: partial(train_by_worker, trained.workspace, grid),
+            OURS: partial(train_by_worker, trained.workspace, grid, setting.variant),
             THEIRS: partial(train_by_trainer, trained.workspace, alone, model),
             TOGETHER: partial(train_by_trainer, trained.workspace, [grid], model),
         }
@@ -113,13 +113,13 @@ def figures_of(timings: Mapping[str, Sequence[Timing[Trials]]]) -> dict[str, Any
     return figures
 
 
-def train_by_worker(workspace: Workspace, grid: Grid) -> Trials:
+def train_by_worker(workspace: Workspace, grid: Grid, variant: str) -> Trials:
     """Train all points anew in one worker; return steps and seconds of each."""
     layout, execution = workspace.layout, workspace.execution
     shutil.rmtree(layout.root / "glue", ignore_errors=True)
     studies = {study.task: study for study, _ in grid.values()}
     for study in studies.values():
-        write_run_file(layout, study, workspace.specification, execution, {"variants": ["M9"]})
+        write_run_file(layout, study, workspace.specification, execution, {"variants": [variant]})
     references = (f"glue/{task}/studies/{study.id}" for task, study in studies.items())
     command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(layout.root), *references]
     subprocess.run(command, check=True, env=worker_environment(execution.threads))

@@ -195,11 +195,7 @@ def read_study(frames: Frames, scale: Scale, data: str) -> Study:
     ladder, vocabulary = frames.ladder, frames.vocabulary(scale, data)
     trials, runs = select_group(frames.trials, scale, data), frames.runs_of(scale, data)
     is_named = trials.task.isin(list(ladder.tasks))
-    others = [
-        f"{count} trial(s) on {task_title(task)}, which is not among the ladder's TASKS"
-        for task, count in trials[~is_named].groupby("task").size().items()
-    ]
-    trials = trials[is_named]
+    others, trials = _other_tasks(trials[~is_named]), trials[is_named]
     is_external = trials.model.notna()
     recipes = {name: scaled(ladder, variant.recipe, scale, vocabulary) for name, variant in ladder.variants.items()}
     pretraining = {name: recipes[name].pretraining for name in ladder.steps}
@@ -225,6 +221,12 @@ def read_study(frames: Frames, scale: Scale, data: str) -> Study:
         unavailable_tasks={task: reason for own in runs.unavailable_tasks for task, reason in sorted(own.items())},
         left_out=tuple(sorted([*join.left_out, *others])),
     )
+
+
+def _other_tasks(trials: pd.DataFrame) -> list[str]:
+    """Return sentences about trials on tasks that the ladder does not name."""
+    counts = trials.groupby("task").size().items()
+    return [f"{count} trial(s) on {task_title(task)}, which is not among the ladder's TASKS" for task, count in counts]
 
 
 class _Join:
