@@ -87,12 +87,6 @@ def _not_own(ladder: Ladder, corpora: Iterable[str]) -> tuple[str, ...]:
     return tuple(corpus for corpus in dict.fromkeys(corpora) if corpus not in ladder.corpora)
 
 
-def corpus_lines(rows: Sequence[PlanRow], source: Source) -> list[str]:
-    """Describe the files of the corpora that the rows read from folders."""
-    corpora = _corpora_of([each.run for row in rows for each in row.planned])
-    return [line for corpus in corpora if (line := source.described_corpus(corpus))]
-
-
 def _corpora_of(runs: Sequence[Work]) -> list[str]:
     return list(dict.fromkeys(run.corpus.corpus for run in PretrainingRun.among(runs)))
 
