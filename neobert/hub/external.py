@@ -1,9 +1,9 @@
 """Load any encoder that transformers' AutoModel loads; a checkpoint's own code runs only if the user trusts it."""
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -136,16 +136,9 @@ class ExternalEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class ExternalTokenizer:
-    """A tokenizer of transformers with its own special tokens, parsed from text only if it `reads_specials`."""
+    """A tokenizer of transformers with its own special tokens, which are never parsed from text."""
 
     tokenizer: Any
-    reads_specials: bool = False
-
-    def behind(self, prompts: Iterable[str]) -> "ExternalTokenizer":
-        """Return the tokenizer for texts behind prompts of sentence-transformers. That library always parses special
-        tokens; here it is done if a prompt has one, such as the separator of an instruction and its text."""
-        specials, texts = self.tokenizer.all_special_tokens, list(prompts)
-        return replace(self, reads_specials=any(token in text for token in specials for text in texts))
 
     @property
     def most_tokens(self) -> int | None:
@@ -185,7 +178,7 @@ class ExternalTokenizer:
             *(list(column) for column in columns),
             truncation="longest_first",
             max_length=max_tokens,
-            split_special_tokens=not self.reads_specials,
+            split_special_tokens=True,
             return_attention_mask=False,
             **wanted,
         )
