@@ -419,9 +419,6 @@ def _publish(partial: Path, folder: Path, header: Mapping[str, Any], shards: lis
 FRAME_TOKENS = 2
 """Number of special tokens around a document: [CLS] and [SEP]."""
 
-MEAN_DOCUMENTS = 2**20
-"""Number of documents that `Documents.fitted_mean` fits at a time."""
-
 HELDOUT_SHARE = 0.01
 _SHARE_BOUND = np.uint64(int(HELDOUT_SHARE * 2**64))
 HELDOUT_LEAST_TEXTS = 32
@@ -474,14 +471,6 @@ class Documents:
     def fitted(self, context: int, long_documents: LongDocuments) -> "Documents":
         """Cut (`truncated`) or `split` the documents to a context."""
         return self.split(context) if long_documents == "split" else self.truncated(context)
-
-    def fitted_mean(self, context: int, long_documents: LongDocuments) -> float:
-        """Return the mean tokens of the `fitted` documents, specials included, without arrays of all of them."""
-        documents = tokens = 0
-        for start in range(0, len(self), MEAN_DOCUMENTS):
-            part = self.at(slice(start, start + MEAN_DOCUMENTS)).fitted(context, long_documents)
-            documents, tokens = documents + len(part), tokens + int(part.framed_lengths.sum())
-        return tokens / documents
 
     def at_least(self, minimum_tokens: int) -> "Documents":
         """Select the documents of at least `minimum_tokens` visible tokens, specials included.

@@ -37,8 +37,8 @@ sys.path += paths
 assert importlib.util.find_spec("neobert") is None
 import torch, transformers
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModel, AutoModelForMaskedLM, AutoModelForQuestionAnswering,
-                          AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer)
+from transformers import (AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification,
+                          AutoModelForTokenClassification, AutoTokenizer)
 
 tokens = load_file(f"{scratch}/tokens.safetensors")
 again = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)(TEXTS, padding=True, return_tensors="pt")
@@ -47,8 +47,7 @@ states = AutoModel.from_pretrained(folder, trust_remote_code=True)(**tokens).las
 model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True)
 eager = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True, attn_implementation="eager")
 found = {"states": states, "logits": model(**tokens).logits, "eager": eager(**tokens).logits}
-for auto in (AutoModelForQuestionAnswering, AutoModelForTokenClassification):
-    auto.from_pretrained(folder, trust_remote_code=True)
+AutoModelForTokenClassification.from_pretrained(folder, trust_remote_code=True)
 torch.manual_seed(0)
 classifier = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True, num_labels=3)
 classifier.save_pretrained(f"{scratch}/saved")
