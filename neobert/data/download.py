@@ -20,7 +20,7 @@ from neobert.data.catalog import CORPORA, GLUE, TASK_SPLITS, TOKENIZERS, Reposit
 from neobert.data.manifest import Entry, Manifest, has_content, has_size, read_manifest, write_manifest
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
 from neobert.data.pairs import DECLARED_SETS
-from neobert.data.reading import files_below, require_columns
+from neobert.data.reading import files_below
 from neobert.data.sources import DirectorySource
 from neobert.data.tokenizers import TOKENIZER_FOLDERS
 from neobert.errors import DamagedFile, MissingData, RunFailed, name_first
@@ -38,11 +38,11 @@ MODELS = "models"
 
 @dataclass(frozen=True)
 class Needs:
-    """Data requirements of a plan, by the recipes' names. Tokenizers map to the rows of the embedding, external models
-    to the repository files that are read."""
+    """Data requirements of a plan, by the recipes' names. External models map to the repository files that are
+    read."""
 
     corpora: tuple[str, ...] = ()
-    tokenizers: Mapping[str, int] = field(default_factory=dict)
+    tokenizers: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     embedding_tasks: tuple[str, ...] = ()
     pair_sets: tuple[str, ...] = ()
@@ -51,16 +51,12 @@ class Needs:
 
 @dataclass(frozen=True)
 class Item:
-    """An item to download: its name in the recipes (`word`), its folder, and its repository files.
-
-    `embedding_rows` is the upper limit of a tokenizer's vocabulary.
-    """
+    """An item to download: its name in the recipes (`word`), its folder, and its repository files."""
 
     kind: Literal["corpus", "tokenizer", "GLUE task", "MTEB task", "data set of pairs", "model"]
     word: str
     folder: str
     parts: tuple[Repository, ...]
-    embedding_rows: int | None = None
 
     @property
     def name(self) -> str:
@@ -81,9 +77,9 @@ class Item:
 
 def items_of(needs: Needs) -> Iterator[Item]:
     """Yield the items of a plan, small ones first, so that a missing access token is found before large downloads."""
-    for word, rows in needs.tokenizers.items():
+    for word in needs.tokenizers:
         repository = TOKENIZERS[require_known(word, TOKENIZERS, "tokenizer")]
-        yield Item("tokenizer", word, f"tokenizers/{TOKENIZER_FOLDERS[word]}", (repository,), rows)
+        yield Item("tokenizer", word, f"tokenizers/{TOKENIZER_FOLDERS[word]}", (repository,))
     for word in needs.tasks:
         splits = TASK_SPLITS[require_known(word, TASK_SPLITS, "task")]
         parts = tuple(replace(GLUE, files=GLUE.files.format(task=word, split=split)) for split in splits)
@@ -108,22 +104,19 @@ class Gap(NamedTuple):
 
 
 def verify_prefetch(folder: Path, needs: Needs, *, contents: bool) -> list[Gap]:
-    """Return every item that a plan needs and that is missing or invalid in the folder.
-
-    Three checks run in order, each only if the previous one found nothing: absent files (quick), unreadable files and,
-    with `contents`, files whose SHA-256 differs from the manifest.
-    """
+    """Return every item that a plan needs and that is missing or invalid in the folder: files that are absent or of
+    another size or, if there are none and with `contents`, files whose SHA-256 differs from the manifest."""
     source = DirectorySource(folder)
     items = list(items_of(needs))
-    for check in [_absent, _unreadable, _altered] if contents else [_absent, _unreadable]:
-        if found := [Gap(item, reason) for item in items for reason in _reasons(check, source, item)]:
-            return found
-    return []
+    absent = [Gap(item, reason) for item in items for reason in _reasons(source, item)]
+    if absent or not contents:
+        return absent
+    return [Gap(item, reason) for item in items for reason in _altered(source, item)]
 
 
-def _reasons(check: Callable[[DirectorySource, Item], Iterator[str]], source: DirectorySource, item: Item) -> list[str]:
+def _reasons(source: DirectorySource, item: Item) -> list[str]:
     try:
-        return list(check(source, item))
+        return list(_absent(source, item))
     except (MissingData, DamagedFile, ValueError) as error:
         return [str(error)]
 
@@ -143,19 +136,6 @@ def _absent(source: DirectorySource, item: Item) -> Iterator[str]:
         path = source.folder / name
         if not path.is_file() or entry.is_downloaded != has_size(path, entry):
             yield f"{path} is not there with its {entry.bytes} bytes, or was not checked after its download"
-
-
-def _unreadable(source: DirectorySource, item: Item) -> Iterator[str]:
-    if item.kind == "corpus":
-        corpus = source.corpus_folder(item.word)
-        for path in corpus.files():
-            require_columns(path, (corpus.text_column(path),))
-    elif item.embedding_rows is not None:
-        source.tokenizer(item.word, item.embedding_rows, source.folder)
-    elif item.kind == "GLUE task":
-        for split in TASK_SPLITS[item.word]:
-            require_columns(source.split_path(item.word, split), ("label",))
-    yield from ()
 
 
 def _altered(source: DirectorySource, item: Item) -> Iterator[str]:
